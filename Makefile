@@ -1,0 +1,35 @@
+# Two commands do everything, from a fresh clone on a fresh machine:
+#   make run    sets up .venv and runs the main job; says where the figures are
+#   make test   the same set-up, then the tests
+# With an NVIDIA GPU of compute capability 5.0-8.9: make run EXTRA=cu112
+# Another interpreter: make run PYTHON=/path/to/python3.11
+
+EXTRA ?= cpu
+VENV ?= .venv
+PYTHON ?=
+MAIN_JOB = multiple_gpus
+
+.PHONY: run test lint clean
+
+run: $(VENV)/.run-$(EXTRA)
+	$(VENV)/bin/d2lpar run $(MAIN_JOB) --preset quick
+
+test: $(VENV)/.test-$(EXTRA)
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/.test-$(EXTRA)
+	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+
+$(VENV)/bin/python:
+	@sh tools/make_venv.sh "$(VENV)" "$(PYTHON)"
+
+$(VENV)/.run-$(EXTRA): $(VENV)/bin/python setup.cfg
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$(EXTRA)]"
+	@touch $@
+
+$(VENV)/.test-$(EXTRA): $(VENV)/.run-$(EXTRA)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$(EXTRA),test]"
+	@touch $@
+
+clean:
+	rm -rf "$(VENV)" build *.egg-info

@@ -1,0 +1,5 @@
+"""`python -m d2lpar` is `d2lpar`."""
+
+from d2lpar.cli import main
+
+main()

@@ -1,0 +1,86 @@
+"""The one place that prepares the environment and imports MXNet 1.9.1.
+
+Everything else writes ``from d2lpar._mxnet import mx, np, npx, autograd, gluon``.
+Four things must happen before MXNet is first imported, because it reads them once:
+
+* ``MXNET_CPU_TEMP_COPY``: operators that need scratch space (reductions, broadcasts)
+  take one of 4 buffers *shared by all CPU contexts*, and the engine serialises
+  operators that hold the same one. With 256, ``mx.cpu(0)`` and ``mx.cpu(1)`` really run
+  side by side.
+* ``OMP_NUM_THREADS``: unset, MXNet uses half the cores.
+* the NumPy aliases (``numpy.bool``, ...) that NumPy 1.24 removed and MXNet still uses;
+* for the GPU build, the CUDA libraries it links, loaded from NVIDIA's wheels.
+
+A variable that the user has set is left as it is.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import warnings
+
+import numpy
+
+from d2lpar.errors import MXNetMissingError
+from d2lpar.gpu_libraries import installed_build, load_gpu_libraries
+
+ENGINE_DEFAULTS = {
+    "MXNET_CPU_TEMP_COPY": "256",
+    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+}
+
+
+def restore_numpy_aliases() -> None:
+    """Put back ``numpy.bool`` and its kin, which MXNet 1.9.1 looks up by name."""
+    for name in ("bool", "int", "float", "object", "str", "complex"):
+        if name not in vars(numpy):
+            setattr(numpy, name, getattr(builtins, name))
+
+
+def _set_environment() -> None:
+    from d2lpar.devices import usable_cores
+
+    for name, value in ENGINE_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+
+
+def _import():
+    if "mxnet" in sys.modules:
+        if os.environ.get("MXNET_CPU_TEMP_COPY") is None:
+            warnings.warn(
+                "mxnet was imported before d2lpar, so MXNET_CPU_TEMP_COPY=256 and "
+                "OMP_NUM_THREADS come too late: CPU contexts will wait for each other. "
+                "Import d2lpar first, or set both before Python starts.",
+                stacklevel=2,
+            )
+        restore_numpy_aliases()
+    else:
+        build = installed_build()
+        if build is None:
+            raise MXNetMissingError(
+                "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
+                "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9)"
+            )
+        _set_environment()
+        restore_numpy_aliases()
+        missing = load_gpu_libraries() if build != "mxnet" else {}
+        if missing:
+            raise MXNetMissingError(
+                f"{build} cannot be loaded without "
+                + ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
+                + "; or use the CPU build: "
+                f"pip uninstall {build} && pip install 'd2lpar[cpu]'"
+            )
+    import mxnet
+
+    mxnet.npx.set_np()
+    return mxnet
+
+
+mx = _import()
+np, npx, autograd, gluon = mx.np, mx.npx, mx.autograd, mx.gluon
+
+__all__ = ["autograd", "gluon", "mx", "np", "npx"]

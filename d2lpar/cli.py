@@ -1,0 +1,428 @@
+"""The command line: flags, progress, errors. No science, and no MXNet until it is
+needed.
+
+d2lpar run multiple_gpus --num-devices 1,2 --preset quick
+d2lpar list | doctor | plot RECORDS... | compare A.jsonl B.jsonl | completion SHELL
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import logging
+import re
+import runpy
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from d2lpar._version import __version__
+from d2lpar.errors import D2lparError, SettingError
+
+log = logging.getLogger("d2lpar")
+
+PRESETS = ("quick", "book")
+
+
+def chapters_folder() -> Path:
+    """The chapter scripts: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).parent
+    beside = package.parent / "chapters"
+    return beside if beside.is_dir() else package / "chapters"
+
+
+def chapter_files() -> dict[str, Path]:
+    """Chapters by name."""
+    files = sorted(chapters_folder().glob("[!_]*.py"))
+    return {file.stem: file for file in files}
+
+
+def about(file: Path) -> tuple[str, str]:
+    """A chapter's title and the seed it comes from, read from its text."""
+    text = file.read_text(encoding="utf-8")
+    title = re.search(r"^# # (.+)$", text, re.MULTILINE)
+    seed = re.search(r"^# Seed: (.+)$", text, re.MULTILINE)
+    return title[1] if title else file.stem, seed[1] if seed else "?"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="d2lpar")
+def d2lpar() -> None:
+    """Data-parallel chapters of Dive into Deep Learning, on MXNet."""
+
+
+def run_options(command: Callable) -> Callable:
+    """The flags of `d2lpar run` and of every chapter run alone."""
+    for option in reversed(
+        (
+            click.option(
+                "--devices",
+                default="auto",
+                show_default=True,
+                help="auto, cpu:N, gpu:N (the first N) or gpu:I,J (those).",
+            ),
+            click.option(
+                "--num-devices",
+                help="Counts to sweep, e.g. 1,2,4. [default: 1, 2, 4, ... and all]",
+            ),
+            click.option(
+                "--preset",
+                type=click.Choice(PRESETS),
+                default="quick",
+                show_default=True,
+                help="quick: under a minute. book: the seed's recipe, all the data.",
+            ),
+            click.option(
+                "--out",
+                default="figures",
+                show_default=True,
+                help="Folder for records and pictures.",
+            ),
+            click.option("--seed", type=int, default=0, show_default=True),
+            click.option(
+                "--repeats",
+                type=int,
+                default=1,
+                show_default=True,
+                help="Measure every device count this many times, in turn.",
+            ),
+            click.option(
+                "--threads",
+                type=int,
+                help="Threads of a CPU context. [default: cores // device count]",
+            ),
+            click.option(
+                "--data",
+                type=click.Choice(("auto", "fashion-mnist", "synthetic")),
+                default="auto",
+                show_default=True,
+                help="auto falls back to generated garments, and says so.",
+            ),
+            click.option("--data-dir", help="Folder to look for the data in first."),
+            click.option("--num-epochs", type=int, help="Override the preset's."),
+            click.option(
+                "--global-batch-size", type=int, help="Override the preset's."
+            ),
+            click.option("--lr", type=float, help="Override the preset's."),
+            click.option(
+                "--dry-run", is_flag=True, help="Train two batches of everything."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@d2lpar.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+@click.argument(
+    "chapter",
+    shell_complete=lambda ctx, arg, text: [
+        name for name in (*chapter_files(), "all") if name.startswith(text)
+    ],
+)
+@run_options
+@click.pass_context
+def run(ctx: click.Context, chapter: str, **flags) -> None:
+    """Run CHAPTER (see `d2lpar list`) or all of them; figures go to --out."""
+    files = chapter_files()
+    if chapter != "all" and chapter not in files:
+        raise SettingError(f"chapter {chapter!r}: write one of all, {', '.join(files)}")
+    arguments = _as_arguments(ctx, flags) + ctx.args
+    for file in files.values() if chapter == "all" else [files[chapter]]:
+        before = sys.argv
+        sys.argv = [str(file), *arguments]
+        try:
+            runpy.run_path(str(file), run_name="__main__")
+        finally:
+            sys.argv = before
+
+
+def _as_arguments(ctx: click.Context, flags: dict) -> list[str]:
+    """The flags that were given, as they would be written."""
+    given = []
+    for name, value in flags.items():
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        given += [flag] if value is True else [f"{flag}={value}"]
+    return given
+
+
+def chapter(name: str, train: str, presets: dict[str, dict]) -> None:
+    """The last cell of a chapter: measure `train` as the flags say, draw the figures.
+
+    `train` is "module:function" (see :class:`d2lpar.runner.Job`); `presets` holds the
+    settings of "quick" and "book": arguments of `train`, and n_train and n_test to use
+    less than all the data. In a notebook there are no flags: the defaults are used.
+    """
+    in_notebook = "ipykernel" in sys.modules
+    arguments = [] if in_notebook else sys.argv[1:]
+
+    @click.command(name, context_settings={"help_option_names": ["-h", "--help"]})
+    @run_options
+    @click.pass_context
+    def command(ctx: click.Context, **flags) -> None:
+        words = ["d2lpar", "run", name, *_as_arguments(ctx, flags)]
+        _run_sweep(name, train, presets, shlex.join(words), **flags)
+
+    _guard(lambda: command.main(arguments, name, standalone_mode=False), in_notebook)
+
+
+def _run_sweep(
+    name: str, train: str, presets: dict[str, dict], command: str, **flags
+) -> None:
+    from d2lpar import datasets, devices, figures, runner
+
+    for flag in ("repeats", "threads"):
+        if flags[flag] is not None and flags[flag] < 1:
+            raise SettingError(f"{flag} {flags[flag]}: write 1 or more")
+    if flags["seed"] < 0:
+        raise SettingError(f"seed {flags['seed']}: write 0 or more")
+    available = len(devices.parse(flags["devices"]))
+    counts = devices.parse_counts(
+        flags["num_devices"] or devices.default_counts(available), available
+    )
+    preset, settings, sizes = _settings(presets, flags)
+    data = {
+        "name": datasets.locate(flags["data"], flags["data_dir"]),
+        "data_dir": flags["data_dir"],
+        "seed": flags["seed"],
+        **sizes,
+    }
+    out = Path(flags["out"]) / name
+    jobs = [
+        runner.Job(
+            chapter=name,
+            preset=preset,
+            train=train,
+            devices=flags["devices"],
+            num_devices=count,
+            seed=flags["seed"],
+            settings=settings,
+            data=data,
+            command=command,
+            threads=flags["threads"],
+        )
+        for count in counts
+    ]
+    runs = _show_progress(jobs, flags["repeats"], out)
+    for run_ in runs:
+        seconds = runner.records.timed_epochs(run_)
+        click.echo(_result_line(run_, [e.seconds for e in seconds]))
+    stem = runner.records.run_stem(runs[0].header)
+    for path in figures.draw(runs, out, stem):
+        if path.suffix == ".png":
+            click.echo(f"figure: {path}")
+
+
+def _settings(presets: dict, flags: dict) -> tuple[str, dict, dict]:
+    """The preset in force, the arguments of `train`, and the sizes of the data."""
+    preset = flags["preset"]
+    settings = dict(presets[preset])
+    changed = {
+        name: flags[name]
+        for name in ("num_epochs", "global_batch_size", "lr")
+        if flags[name] is not None
+    }
+    settings.update(changed)
+    sizes = {name: settings.pop(name, None) for name in ("n_train", "n_test")}
+    if changed:
+        preset = "custom"
+    if flags["dry_run"]:
+        preset = "dry-run"
+        batch = max(1, settings["global_batch_size"])
+        settings["num_epochs"] = 1
+        sizes = {"n_train": min(2 * batch, 60_000), "n_test": min(batch, 10_000)}
+    return preset, settings, sizes
+
+
+def _result_line(run_, seconds: list[float]) -> str:
+    from d2lpar.timing import summarize
+
+    last, header = run_.epochs[-1], run_.header
+    s = summarize(seconds)
+    return (
+        f"test acc: {last.test_acc:.2f}, {s.median:.2f} sec/epoch "
+        f"({s.q1:.2f}-{s.q3:.2f}, n={s.n}) on {', '.join(header.devices)}"
+        + (" [synthetic data]" if header.synthetic else "")
+    )
+
+
+def _show_progress(jobs: list, repeats: int, out: Path) -> list:
+    """Measure the jobs under a progress bar; the finished runs, in the jobs' order."""
+    from d2lpar import runner
+
+    headers: dict[str, object] = {}
+    total = repeats * sum(job.settings["num_epochs"] for job in jobs)
+    with tqdm(total=total, unit="epoch", dynamic_ncols=True) as bar:
+        with logging_redirect_tqdm([log]), _terminate_like_ctrl_c():
+            for item in runner.sweep(jobs, repeats, out):
+                if isinstance(item, runner.Header):
+                    headers[runner.records.run_name(item)] = item
+                    bar.set_description(f"{item.chapter}, {item.num_devices} device(s)")
+                else:
+                    bar.set_postfix(
+                        loss=f"{item.train_loss:.3f}",
+                        acc=f"{item.test_acc:.3f}",
+                        samples_per_sec=f"{item.samples_per_sec:,.0f}",
+                    )
+                    bar.update()
+    return runner.finished_runs(list(headers.values()), out)
+
+
+@contextmanager
+def _terminate_like_ctrl_c():
+    """SIGTERM ends a sweep as Ctrl-C does: the measuring process with it."""
+
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@d2lpar.command(name="list")
+def list_chapters() -> None:
+    """The chapters, a line each, and the seed they come from."""
+    for name, file in chapter_files().items():
+        title, seed = about(file)
+        click.echo(f"{name:24}{title}  [{seed}]")
+
+
+@d2lpar.command()
+@click.argument("records", nargs=-1, required=True)
+@click.option("--out", help="Folder for the pictures. [default: beside the records]")
+def plot(records: tuple[str, ...], out: str | None) -> None:
+    """Draw the pictures of RECORDS again; needs no MXNet."""
+    from d2lpar import figures
+    from d2lpar import records as recs
+
+    runs = [recs.read(path) for path in records]
+    sweeps = recs.group(
+        runs, lambda r: (r.path.parent, r.header.chapter, recs.run_stem(r.header))
+    )
+    for (folder, _, stem), sweep in sweeps.items():
+        for path in figures.draw(sweep, Path(out) if out else folder, stem):
+            click.echo(path)
+
+
+@d2lpar.command()
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option(
+    "--out",
+    help="Folder for the picture. [default: none is drawn with --json, --csv; "
+    "else beside B]",
+)
+def compare(a: str, b: str, as_json: bool, as_csv: bool, out: str | None) -> None:
+    """Compare record A with B: 1 against 2 devices, or before against after."""
+    from d2lpar import compare as comparing
+    from d2lpar import figures
+    from d2lpar import records as recs
+
+    run_a, run_b = recs.read(a), recs.read(b)
+    comparison = comparing.compare(run_a, run_b)
+    rows = comparing.comparison_rows(comparison)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(comparison), indent=1, default=str))
+    elif as_csv:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        click.echo(comparing.comparison_table(comparison))
+    for difference in comparison.differences:
+        log.warning("the runs differ also in %s", difference)
+    if out or not (as_json or as_csv):
+        stem = f"compare-{run_a.path.stem}-{run_b.path.stem}"
+        folder = Path(out) if out else run_b.path.parent
+        for path in figures.draw_compare(run_a, run_b, folder, stem):
+            if path.suffix == ".png":
+                click.echo(f"figure: {path}")
+
+
+@d2lpar.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out", default="figures", help="The figure folder to examine.")
+@click.option("--data-dir", help="Folder to look for the data in first.")
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) -> None:
+    """Examine this machine; exit 1 when training cannot run on it."""
+    from d2lpar import doctor as examiner
+
+    checks = examiner.examine(out=out, data_dir=data_dir)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(c) for c in checks], indent=1))
+    else:
+        click.echo(examiner.report(checks))
+    ctx.exit(0 if examiner.can_train(checks) else 1)
+
+
+@d2lpar.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the completion script, e.g. eval "$(d2lpar completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)(d2lpar, {}, "d2lpar", "_D2LPAR_COMPLETE")
+    click.echo(complete.source())
+
+
+def _guard(call: Callable[[], object], raising: bool = False) -> None:
+    """Run a command; show what a person should see as one line, and exit.
+
+    Exit codes: 0; 1 when `doctor` finds that training cannot run; 2 for anything wrong
+    that has a message; 130 after Ctrl-C. With `raising` (a notebook) errors pass.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("d2lpar: %(message)s"))
+    if not log.handlers:
+        log.addHandler(handler)
+    try:
+        code = call()
+    except (KeyboardInterrupt, click.Abort):
+        _leave("interrupted", 130)
+    except click.ClickException as error:
+        if raising:
+            raise
+        _leave(error.format_message(), 2)
+    except D2lparError as error:
+        if raising:
+            raise
+        _leave(str(error), 2)
+    except OSError as error:
+        if raising or error.strerror is None:
+            raise
+        _leave(f"{error.filename or 'writing'}: {error.strerror}", 2)
+    else:
+        if isinstance(code, int) and code != 0 and not raising:
+            sys.exit(code)
+
+
+def _leave(message: str, code: int) -> None:
+    click.echo(f"d2lpar: {message}", err=True)
+    sys.exit(code)
+
+
+def main() -> None:
+    """The console script."""
+    _guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""What can go wrong, named. The command line shows any of these as one line, exit 2."""
+
+
+class D2lparError(Exception):
+    """Base of the errors whose message is meant for the person at the keyboard."""
+
+
+class MXNetMissingError(D2lparError, ImportError):
+    """MXNet, or a shared library it links, cannot be loaded."""
+
+
+class DeviceError(D2lparError, ValueError):
+    """A device was asked for that is not there or that this MXNet has no code for."""
+
+
+class DataError(D2lparError, ValueError):
+    """A data file is missing, truncated, corrupt or foreign."""
+
+
+class SettingError(D2lparError, ValueError):
+    """A setting is outside what it can be: a negative epoch count, a NaN rate."""
+
+
+class RecordError(D2lparError, ValueError):
+    """A record file cannot be read as one."""
+
+
+class DivergedError(D2lparError, ArithmeticError):
+    """The training loss is no longer a number."""
+
+
+class RunError(D2lparError, RuntimeError):
+    """A measuring process ended without finishing its work."""

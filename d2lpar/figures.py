@@ -1,0 +1,425 @@
+"""Records to pictures: accuracy, seconds per epoch, speedup; each as PNG and as SVG.
+
+Only draws: numbers come from :mod:`d2lpar.compare`, words from :mod:`d2lpar.captions`.
+Never imports MXNet, needs no display, and loads Matplotlib with the first picture only,
+so that a command line that imports this module starts quickly.
+
+Every picture is readable in grey (line styles, markers, hatches) and carries a caption
+that says what was measured on what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from d2lpar import captions
+from d2lpar import compare as _compare
+from d2lpar.errors import RecordError
+from d2lpar.records import Run, group, replacing, timed_epochs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+# Okabe and Ito's palette, told apart by colour-blind eyes; its yellow is too pale here.
+COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #000000 #E69F00 #56B4E9".split()
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("6 2", "1 1.3", "6 2 1 2", "3 1.5 1 1.5 1 1.5")  # lengths on and off
+LINES = ("-", *((0, tuple(map(float, dashes.split()))) for dashes in DASHES))
+# Straight lines only: a dotted hatch makes an SVG of 150 kB.
+HATCHES = ("", "///", "xx", "---", "\\\\\\", "|||", "++", "\\\\--")
+
+MARGIN = 0.15  # inches between the text and the picture's edge
+SMALL, NORMAL, LARGE = 7.5, 9.0, 11.0  # points
+LINE = 1.25  # height of a line of text, in its size
+
+
+def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+    """Draw runs that differ in their device count; return the files written.
+
+    ``<stem>-accuracy``, ``<stem>-seconds`` and, of several runs, ``<stem>-speedup``:
+    each as .png and .svg in the folder `out`. Nothing is renamed into place before all
+    are drawn: after an :class:`OSError` the earlier pictures are as they were. Raises
+    :class:`RecordError` for no runs, a run without epochs, two runs of one device
+    count, and runs on different data.
+    """
+    runs = _one_a_count(runs)
+    with _plain_style():
+        pictures = {"accuracy": _accuracy(runs), "seconds": _seconds(runs)}
+        if len(runs) > 1:
+            pictures["speedup"] = _speedup(runs)
+        return _save({f"{stem}-{name}": p for name, p in pictures.items()}, Path(out))
+
+
+def draw_compare(a: Run, b: Run, out: str | Path, stem: str) -> list[Path]:
+    """Draw two runs side by side, ``<stem>.png`` and ``<stem>.svg``; return both paths.
+
+    Accuracy on the left, seconds per epoch on the right, labelled by what differs. Any
+    two runs can be compared that hold epochs; errors are otherwise those of `draw`.
+    """
+    compared = _compare.compare(a, b)
+    with _plain_style():
+        return _save({stem: _two_runs(a, b, compared)}, Path(out))
+
+
+def _one_a_count(runs: Sequence[Run]) -> list[Run]:
+    """The runs by ascending device count, after the checks that `draw` promises."""
+    if not runs:
+        raise RecordError("there are no runs to draw; name one record file or more")
+    for run in runs:
+        _compare.check(run)
+    for count, same in group(runs, lambda run: run.header.num_devices).items():
+        if len(same) > 1:
+            raise RecordError(
+                f"{captions.where(same[0])} and {captions.where(same[1])}: both are of "
+                f"{captions.plural(count, 'device')}; draw one of them, or compare them"
+            )
+    for run in runs[1:]:
+        if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
+            raise RecordError(
+                f"{captions.where(runs[0])} and {captions.where(run)}: were trained on "
+                "different data; compare them instead"
+            )
+    return sorted(runs, key=lambda run: run.header.num_devices)
+
+
+# Pictures
+
+
+def _accuracy(runs: Sequence[Run]) -> Figure:
+    page = _page(
+        captions.title("Test accuracy", runs),
+        f"{captions.reading_curves(runs)} {captions.provenance(runs)}",
+        keys=[f"{captions.devices(run.header)}{_final(run)}" for run in runs],
+    )
+    page.legend(_curves(page.axes[0], runs))
+    return page.figure
+
+
+def _seconds(runs: Sequence[Run]) -> Figure:
+    page = _page(
+        captions.title("Training time of an epoch", runs),
+        f"{captions.reading_bars(runs)} {captions.provenance(runs)}",
+        ticks=[
+            f"{captions.plural(run.header.num_devices, 'device')}\n"
+            f"{captions.threads(run.header)}"
+            for run in runs
+        ],
+    )
+    _bars(page.axes[0], runs, page.ticks)
+    page.axes[0].set_xlabel("devices trained on")
+    return page.figure
+
+
+def _speedup(runs: Sequence[Run]) -> Figure:
+    from matplotlib.ticker import PercentFormatter
+
+    points = _compare.scaling(runs)
+    counts = [p.num_devices for p in points]
+    base = captions.plural(counts[0], "device")
+    ratio = f"N/{counts[0]}" if counts[0] > 1 else "N"
+    page = _page(
+        captions.title(f"Speedup over {base}", runs),
+        f"Speedup: median seconds per epoch on {base} over those on N. Parallel "
+        f"efficiency: speedup over {ratio}. Whiskers: what the quartiles of both leave "
+        f"room for. {captions.epochs_timed(runs)} {captions.provenance(runs)}",
+        panels=2,
+        keys=(f"ideal: {ratio} (left), 100% (right)", "measured"),
+    )
+    left, right = page.axes
+    dashed = {"color": "0.35", "ls": LINES[1], "lw": 1.2}
+    left.set_ylim(0, 1.1 * max(max(p.ideal, p.spread[1]) for p in points))
+    lines = left.plot(counts, [p.ideal for p in points], **dashed)
+    values, bounds = [p.speedup for p in points], [p.spread for p in points]
+    lines += _ratios(left, counts, values, bounds, "{:.2f}\u00d7")
+    left.set_ylabel(f"speedup over {base} (times)")
+    right.set_ylim(0, 1.1 * max(1, *(p.efficiency_spread[1] for p in points)))
+    right.axhline(1, **dashed)
+    values = [p.efficiency for p in points]
+    _ratios(right, counts, values, [p.efficiency_spread for p in points], "{:.0%}")
+    right.yaxis.set_major_formatter(PercentFormatter(1, symbol=None))
+    right.set_ylabel("parallel efficiency (%)")
+    span = counts[-1] - counts[0]
+    for axes in page.axes:
+        axes.set_xticks(counts)
+        axes.set_xlim(counts[0] - 0.07 * span, counts[-1] + 0.2 * span)
+        axes.set_xlabel("number of devices N")
+    page.legend(lines)
+    return page.figure
+
+
+def _two_runs(a: Run, b: Run, compared: _compare.Comparison) -> Figure:
+    runs = (a, b)
+    labels = [f"{x}: {s.label}" for x, s in (("a", compared.a), ("b", compared.b))]
+    low, high = compared.spread
+    differences = "; ".join(compared.differences) or "nothing else"
+    page = _page(
+        captions.title(f"b is {compared.speedup:.2f} times as fast as a", runs),
+        f"Speedup of b over a: {compared.speedup:.2f} ({low:.2f} to {high:.2f} by the "
+        f"quartiles of both). Different in a and b: {differences}. "
+        f"{captions.reading_curves(runs)} {captions.reading_bars(runs)} "
+        f"{captions.provenance(runs)}",
+        panels=2,
+        keys=[f"{label}{_final(run)}" for label, run in zip(labels, runs)],
+        ticks=labels,
+    )
+    page.legend(_curves(page.axes[0], runs))
+    _bars(page.axes[1], runs, page.ticks)
+    page.axes[1].set_xlabel("run")
+    return page.figure
+
+
+# Their parts
+
+
+def _curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
+    """Test accuracy against epoch: the median of the repeats in the band of all."""
+    from matplotlib.ticker import MaxNLocator
+
+    lines, last = [], 1
+    for k, run in enumerate(runs):
+        by_epoch = _compare.accuracy_by_epoch(run)
+        epochs, color = list(by_epoch), COLORS[k % len(COLORS)]
+        last = max(last, *epochs)
+        # Data-parallel training is to give the *same* curve on every device count, so
+        # later ones are thinner, broken and marked smaller: the first shows through.
+        lines += axes.plot(
+            epochs,
+            [median(values) for values in by_epoch.values()],
+            color=color,
+            ls=LINES[k % len(LINES)],
+            lw=max(1.2, 2.6 - 0.5 * k),
+            marker=MARKERS[k % len(MARKERS)],
+            ms=max(3.5, 9 - 3 * k),
+            mfc="white" if k == 0 else color,
+            markevery=max(1, len(epochs) // 20),
+            clip_on=False,
+            zorder=3 + k,
+        )
+        if any(len(values) > 1 for values in by_epoch.values()):
+            low = [min(values) for values in by_epoch.values()]
+            high = [max(values) for values in by_epoch.values()]
+            axes.fill_between(epochs, low, high, color=color, alpha=0.18, lw=0)
+    pad = max(0.3, 0.03 * last)
+    axes.set_xlim(1 - min(pad, 0.9), last + pad)  # there is no epoch 0
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("test accuracy (share of test images)")
+    return lines
+
+
+def _bars(axes: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
+    """Seconds per epoch: median bars, quartile whiskers, a dot an epoch, the value."""
+    top = max(e.seconds for run in runs for e in timed_epochs(run))
+    for k, run in enumerate(runs):
+        color, s = COLORS[k % len(COLORS)], _compare.seconds_per_epoch(run)
+        samples = [e.seconds for e in timed_epochs(run)]
+        ink = {"edgecolor": color, "hatch": HATCHES[k % len(HATCHES)], "lw": 1.2}
+        axes.bar(k, s.median, width=0.62, color=_pale(color), **ink)
+        # Side by side in the order of time, and clear of the whiskers: nothing hides.
+        offsets = [0.44 * (i + 0.5) / s.n - 0.22 for i in range(s.n)]
+        clear = 0.06 if s.n > 1 else 0.0
+        places = [k + x + (clear if x >= 0 else -clear) for x in offsets]
+        dot = {"ms": 3.2 if s.n <= 30 else 2.0, "mfc": "white", "mew": 0.6}
+        axes.plot(places, samples, "o", mec="black", zorder=4, **dot)
+        if s.n > 1:
+            _whiskers(axes, k, s.median, s.q1, s.q3, "black")
+        axes.annotate(
+            f"{captions.number(s.median)} s\nn = {s.n}",
+            (k, max(samples)),
+            (0, 5),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            linespacing=1.15,
+        )
+    axes.set_xlim(-0.6, len(runs) - 0.4)
+    axes.set_xticks(range(len(runs)))
+    axes.set_xticklabels(labels)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(False, axis="x")
+    axes.set_ylim(0, top * 1.22)
+    axes.set_ylabel("training time (seconds per epoch)")
+
+
+def _ratios(
+    axes: Axes,
+    counts: Sequence[int],
+    values: Sequence[float],
+    bounds: Sequence[tuple[float, float]],
+    text: str,
+) -> list[Line2D]:
+    """Measured ratios with whiskers and values; the first one is the base."""
+    line = axes.plot(counts, values, "-o", color=COLORS[0], lw=1.8, ms=6, zorder=3)
+    for n, value, (low, high) in zip(counts, values, bounds):
+        if high > low:
+            _whiskers(axes, n, value, low, high, COLORS[0])
+    room, written = 0.15 * (counts[-1] - counts[0]), float("inf")
+    for k in range(len(counts) - 1, 0, -1):
+        if written - counts[k] < room:
+            continue  # it would run into the next value
+        written = counts[k]
+        falling = values[k] > values[min(k + 1, len(values) - 1)]
+        # Beside the point, on the side that the line does not take and the axis leaves.
+        above = falling or values[k] < 0.1 * axes.get_ylim()[1]
+        axes.annotate(
+            text.format(values[k]),
+            (counts[k], values[k]),
+            (7, 3 if above else -3),
+            textcoords="offset points",
+            va="bottom" if above else "top",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
+        )
+    return line
+
+
+def _whiskers(
+    axes: Axes, x: float, y: float, low: float, high: float, color: str
+) -> None:
+    style = {"color": color, "lw": 1.5, "capsize": 4, "fmt": "none", "zorder": 5}
+    axes.errorbar(x, y, [[y - low], [high - y]], **style)
+
+
+def _pale(color: str) -> str:
+    """The colour mixed with white, 1 : 2, for an area under a hatch of the colour."""
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{(part + 2 * 255) // 3:02x}" for part in parts)
+
+
+def _final(run: Run) -> str:
+    return f", final accuracy {_compare.final_accuracy(run):.3f}"
+
+
+# Paper and ink
+
+
+class _Page(NamedTuple):
+    """An empty picture with its title and caption; `keys` and `ticks` are wrapped."""
+
+    figure: Figure
+    axes: list[Axes]
+    keys: list[str]
+    ticks: list[str]
+    legend_at: float  # y of the legend's lower edge, in parts of the height
+
+    def legend(self, lines: list[Line2D]) -> None:
+        """What the lines are, below the panels: there it hides no curve."""
+        corner = (MARGIN / self.figure.get_figwidth(), self.legend_at)
+        frame = {"frameon": False, "borderpad": 0, "borderaxespad": 0}
+        space = {"loc": "lower left", "labelspacing": 0.3, "handlelength": 5}
+        self.figure.legend(lines, self.keys, bbox_to_anchor=corner, **frame, **space)
+
+
+def _page(
+    title: str,
+    caption: str,
+    panels: int = 1,
+    keys: Sequence[str] = (),
+    ticks: Sequence[str] = (),
+) -> _Page:
+    """A picture as high as its words need: every line of text has its room reserved."""
+    from matplotlib.figure import Figure
+
+    left, right, gap = 0.8, 0.2, 0.9 if panels > 1 else 0.0
+    panel = 3.45 if panels > 1 else max(5.4, 0.85 * len(ticks))
+    width = left + panels * panel + (panels - 1) * gap + right
+    column = width - 2 * MARGIN
+    title, title_height = _wrap(title, column, LARGE)
+    caption, caption_height = _wrap(caption, column, SMALL)
+    wrapped_keys = [_wrap(key, column - 0.8, NORMAL) for key in keys]
+    wrapped_ticks = [_wrap(t, panel / (len(ticks) + 0.2) - 0.1, NORMAL) for t in ticks]
+
+    legend_at = MARGIN + caption_height + 0.12
+    keys_height = sum(height + 0.03 for _, height in wrapped_keys)
+    ticks_height = max((height for _, height in wrapped_ticks), default=0.16)
+    axis_name_height = 0.26
+    bottom = legend_at + keys_height + 0.1 + axis_name_height + ticks_height
+    top = MARGIN + title_height + 0.1
+    height = bottom + 3.1 + top
+
+    figure = Figure(figsize=(width, height))
+    figure.set_label(title)
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        bottom=bottom / height,
+        top=1 - top / height,
+        wspace=gap / panel,
+    )
+    x, y = MARGIN / width, MARGIN / height
+    figure.text(x, 1 - y, title, size=LARGE, va="top")
+    figure.text(x, y, caption, size=SMALL, va="bottom")
+    return _Page(
+        figure,
+        list(axes),
+        [text for text, _ in wrapped_keys],
+        [text for text, _ in wrapped_ticks],
+        legend_at / height,
+    )
+
+
+def _wrap(text: str, width: float, size: float) -> tuple[str, float]:
+    """The text broken to `width` inches at `size` points, and its height in inches.
+
+    Measured, not counted: capitals are twice as wide as small letters.
+    """
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=size)
+
+    def fits(line: str) -> bool:
+        extent = text_to_path.get_text_width_height_descent(line, font, ismath=False)
+        return extent[0] <= 0.96 * 72 * width  # pixels and other fonts differ a little
+
+    lines = []
+    for paragraph in text.splitlines():
+        line = ""
+        for word in paragraph.split():
+            if line and not fits(f"{line} {word}"):
+                lines, line = [*lines, line], ""
+            while not fits(word) and len(word) > 1:  # longer than a line
+                end = max(n for n in range(1, len(word)) if n == 1 or fits(word[:n]))
+                lines, word = [*lines, word[:end]], word[end:]
+            line = f"{line} {word}".strip()
+        lines += [line] if line else []
+    # A dollar sign would begin a formula.
+    return "\n".join(lines).replace("$", r"\$"), len(lines) * size * LINE / 72
+
+
+@contextmanager
+def _plain_style():
+    """Matplotlib's own defaults, whatever the user's matplotlibrc, and ours on top."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rc("font", size=NORMAL)
+        matplotlib.rc("axes", grid=True, axisbelow=True)
+        matplotlib.rc("axes.spines", top=False, right=False)
+        matplotlib.rc("grid", color="0.88")
+        matplotlib.rc("hatch", linewidth=0.8)
+        matplotlib.rc("savefig", dpi=150)
+        # The same record gives the same SVG, with words that can be searched.
+        matplotlib.rc("svg", hashsalt="d2lpar", fonttype="none")
+        yield
+
+
+def _save(figures: dict[str, Figure], out: Path) -> list[Path]:
+    """Write each as PNG and SVG; rename into place when the last one is written."""
+    paths = []
+    with ExitStack() as renames:
+        for name, figure in figures.items():
+            title = {"Title": figure.get_label().replace("\n", " ")}
+            for ending, metadata in (("png", title), ("svg", {**title, "Date": None})):
+                paths.append(out / f"{name}.{ending}")
+                tmp = renames.enter_context(replacing(paths[-1]))
+                figure.savefig(tmp, format=ending, metadata=metadata)
+    return paths

@@ -1,0 +1,64 @@
+"""Which MXNet is installed, and the CUDA libraries that its GPU build links.
+
+Apart from ``_mxnet`` because neither question needs MXNet: ``d2lpar doctor`` asks them
+where ``import mxnet`` fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+# What libmxnet.so of the cu112 wheel links, in an order in which each one finds the
+# libraries it needs already loaded, with the wheel that brings it. libcuda is the
+# driver's and comes last.
+GPU_LIBRARIES = {
+    "libcudart.so.11.0": "nvidia-cuda-runtime-cu11",
+    "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11",
+    "libnvToolsExt.so.1": "nvidia-nvtx-cu11",
+    "libcublasLt.so.11": "nvidia-cublas-cu11",
+    "libcublas.so.11": "nvidia-cublas-cu11",
+    "libcufft.so.10": "nvidia-cufft-cu11",
+    "libcurand.so.10": "nvidia-curand-cu11",
+    "libcusolver.so.11": "nvidia-cusolver-cu11",
+    "libcudnn.so.8": '"nvidia-cudnn-cu11<9"',
+    "libnccl.so.2": "nvidia-nccl-cu11",
+    "libcuda.so.1": None,
+}
+
+
+def installed_builds() -> dict[str, str]:
+    """Names and versions of the MXNet distributions here, of which one should be."""
+    builds = {}
+    for dist in importlib.metadata.distributions():
+        name = (dist.metadata["Name"] or "").lower().replace("_", "-")
+        if name == "mxnet" or name.startswith("mxnet-cu"):
+            builds.setdefault(name, dist.version)
+    return builds
+
+
+def installed_build() -> str | None:
+    """Name of the installed MXNet distribution: "mxnet", "mxnet-cu112", ... or None."""
+    return next(iter(installed_builds()), None)
+
+
+def load_gpu_libraries() -> dict[str, str]:
+    """Load what the GPU build links, from NVIDIA's wheels or from the system.
+
+    Returns the libraries that could not be loaded, each with its remedy; an empty
+    dictionary when ``import mxnet`` will find everything.
+    """
+    nvidia = importlib.util.find_spec("nvidia")
+    roots = [Path(p) for p in nvidia.submodule_search_locations or []] if nvidia else []
+    missing = {}
+    for soname, wheel in GPU_LIBRARIES.items():
+        in_wheels = [str(f) for root in roots for f in root.glob(f"*/lib/{soname}")]
+        try:
+            ctypes.CDLL((in_wheels or [soname])[0], mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            missing[soname] = (
+                f"pip install {wheel}" if wheel else "install the NVIDIA driver"
+            )
+    return missing

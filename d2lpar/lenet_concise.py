@@ -1,0 +1,161 @@
+"""The same LeNet in Gluon: HybridBlock, Trainer and kvstore instead of our own hands.
+
+Source: d2l, "Concise Implementation for Multiple GPUs"; network and recipe of seed 001.
+Started from the same parameters, it gives the losses of :mod:`d2lpar.lenet`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy
+
+from d2lpar import datasets
+from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar.lenet import (
+    BATCHES_IN_FLIGHT,
+    TrainingState,
+    check_settings,
+    choose,
+    epoch_record,
+    evaluate_accuracy,
+    on_device,
+    shuffled,
+    start,
+)
+from d2lpar.parallel import split_batch
+from d2lpar.records import EpochRecord
+
+
+class LeNet(gluon.nn.HybridSequential):
+    """The network of :func:`d2lpar.lenet.lenet`: (n, 1, 28, 28) to scores (n, 10)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add(
+            gluon.nn.Conv2D(20, kernel_size=3, activation="relu"),
+            gluon.nn.AvgPool2D(pool_size=2, strides=2),
+            gluon.nn.Conv2D(50, kernel_size=5, activation="relu"),
+            gluon.nn.AvgPool2D(pool_size=2, strides=2),
+            gluon.nn.Dense(128, activation="relu"),
+            gluon.nn.Dense(10),
+        )
+
+
+def build(
+    params: Sequence[numpy.ndarray], devices: Sequence[mx.Context], lr: float
+) -> tuple[LeNet, gluon.Trainer, gluon.loss.Loss]:
+    """The network with `params` on every device, its trainer and its loss, compiled."""
+    net, loss = LeNet(), gluon.loss.SoftmaxCrossEntropyLoss()
+    net.initialize(ctx=devices)
+    for block in (net, loss):
+        block.hybridize(static_alloc=True, static_shape=True)
+    for device in devices:
+        net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
+    set_params(net, params)
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": lr}, kvstore="local"
+    )
+    return net, trainer, loss
+
+
+def set_params(net: LeNet, params: Sequence[numpy.ndarray]) -> None:
+    """Give every replica of `net` the from-scratch parameters (Gluon's order is
+    theirs).
+
+    A Dense layer keeps its weight as (outputs, inputs): the transpose of the book's.
+    """
+    for target, value in zip(net.collect_params().values(), params):
+        target.set_data(np.array(value.T if value.ndim == 2 else value))
+
+
+def get_host_params(net: LeNet) -> list[numpy.ndarray]:
+    """The first replica's parameters in from-scratch shapes, as host arrays."""
+    values = [p.list_data()[0].asnumpy() for p in net.collect_params().values()]
+    return [v.T.copy() if v.ndim == 2 else v for v in values]
+
+
+def train(
+    num_devices: int | None = None,
+    *,
+    devices: str | Sequence[mx.Context] = "auto",
+    global_batch_size: int = 256,
+    lr: float = 0.2,
+    num_epochs: int = 10,
+    seed: int = 0,
+    data: datasets.ImageData | None = None,
+    state: TrainingState | None = None,
+) -> Iterator[EpochRecord]:
+    """Train in Gluon, yielding one record an epoch; see :func:`d2lpar.lenet.train`.
+
+    Same arguments, records, errors and `state` as from scratch, so that a run may go on
+    in the other implementation.
+    """
+    check_settings(global_batch_size, lr, num_epochs)
+    devices = choose(devices, num_devices)
+    data = datasets.fashion_mnist() if data is None else data
+    state = start(seed) if state is None else state
+
+    net, trainer, loss = build(state.params, devices, lr)
+    X_train, y_train, X_test, y_test = on_device(data, devices[0])
+
+    for _ in range(num_epochs):
+        npx.waitall()
+        begin = time.perf_counter()
+        loss_sums, in_flight = [], deque()
+        order = shuffled(len(data.y_train), state.rng, devices[0])
+        for X, y in datasets.batches(X_train, y_train, global_batch_size, order):
+            losses = train_batch(X, y, net, devices, trainer, loss)
+            loss_sums += [l.sum() for l in losses]
+            in_flight.append(loss_sums[-1])
+            if len(in_flight) > BATCHES_IN_FLIGHT:
+                in_flight.popleft().wait_to_read()
+        npx.waitall()
+        trained = time.perf_counter()
+        test_acc = evaluate_accuracy(
+            X_test,
+            y_test,
+            [None] * len(devices),  # Gluon finds the replica by the shard's device
+            devices,
+            net=lambda X, _: net(X),
+        )
+        evaluated = time.perf_counter()
+        state.params = get_host_params(net)
+        state.epoch += 1
+        yield epoch_record(
+            state.epoch,
+            trained - begin,
+            evaluated - trained,
+            sum(float(s) for s in loss_sums) / len(data.y_train),
+            test_acc,
+            len(data.y_train),
+            lr,
+        )
+
+
+def train_batch(
+    X: numpy.ndarray,
+    y: numpy.ndarray,
+    net: LeNet,
+    devices: Sequence[mx.Context],
+    trainer: gluon.Trainer,
+    loss: gluon.loss.Loss,
+) -> list[np.ndarray]:
+    """One step: split, record, backward; `trainer` all-reduces and updates.
+
+    Returns the losses, (n_k,) a device that had samples, without waiting for them.
+    """
+    X_shards, y_shards = split_batch(X, y, devices)
+    busy = [k for k, shard in enumerate(X_shards) if shard.shape[0] > 0]
+    with autograd.record():
+        losses = [loss(net(X_shards[k]), y_shards[k]) for k in busy]
+    for l in losses:
+        l.backward()
+    if len(busy) < len(devices):
+        for p in net.collect_params().values():
+            for grad in p.list_grad()[len(busy) :]:
+                grad[:] = 0  # an idle device still holds the last step's gradient
+    trainer.step(X.shape[0], ignore_stale_grad=len(busy) < len(devices))
+    return losses

@@ -1,0 +1,226 @@
+"""A run on disk: JSON lines, a header with provenance and then one line an epoch.
+
+``figures/<chapter>/<run>.jsonl`` holds one device count of one chapter::
+
+    {"kind": "header", "chapter": "multiple_gpus", "num_devices": 2, ...}
+    {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
+    ...
+
+Reading keeps fields it does not know (in `extra`), so that a record of a later version
+can be plotted by an earlier one. Never imports MXNet.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from d2lpar.errors import RecordError
+
+log = logging.getLogger("d2lpar")
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch of training measured.
+
+    `epoch` counts from 1. `seconds` is the time of training alone, clocks read after
+    all devices have finished; `eval_seconds` that of the evaluation. `samples_per_sec`
+    is training samples / seconds. `train_loss` is the mean over the epoch's samples,
+    each taken before the step it led to; `test_acc` is in [0, 1].
+    """
+
+    epoch: int
+    seconds: float
+    samples_per_sec: float
+    train_loss: float
+    test_acc: float
+    eval_seconds: float = 0.0
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Header:
+    """Where a record comes from: enough to run it again and know what it measured."""
+
+    chapter: str
+    preset: str
+    num_devices: int
+    device_kind: str  # "cpu" or "gpu"
+    devices: list[str]  # labels, one a device
+    threads_per_device: int | None  # None on GPUs
+    cores: int
+    cpu_model: str
+    dataset: str
+    dataset_sha256: str
+    synthetic: bool
+    seed: int
+    settings: dict  # global_batch_size, lr, num_epochs, n_train, ...
+    command: str
+    versions: dict  # d2lpar, mxnet, numpy, python
+    git_commit: str | None
+    git_dirty: bool | None
+    date: str  # ISO 8601, UTC
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record file as read: its header and its epochs, in the order of the file."""
+
+    header: Header
+    epochs: tuple[EpochRecord, ...]
+    path: Path | None = None
+
+
+def to_line(item: Header | EpochRecord) -> str:
+    """One JSON line, without the newline. NaN and infinities: ValueError."""
+    values = asdict(item)
+    extra = values.pop("extra")
+    kind = "header" if isinstance(item, Header) else "epoch"
+    return json.dumps({"kind": kind, **values, **extra}, allow_nan=False)
+
+
+def from_line(line: str) -> Header | EpochRecord:
+    """The inverse of :func:`to_line`; unknown fields go to `extra`.
+
+    Raises :class:`RecordError` for a line that is no JSON object of a known kind or
+    lacks a field.
+    """
+    try:
+        values = json.loads(line)
+        cls = {"header": Header, "epoch": EpochRecord}[values.pop("kind")]
+        known = {f.name for f in fields(cls)} - {"extra"}
+        extra = {k: v for k, v in values.items() if k not in known}
+        return cls(**{k: v for k, v in values.items() if k in known}, extra=extra)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"not a record line ({error}): {line[:60]!r}") from None
+
+
+def read(path: str | Path) -> Run:
+    """Read a record file.
+
+    A torn last line (a run that was killed) is reported on the log and skipped. Raises
+    :class:`RecordError` when the file cannot be read, has no header, or a line before
+    the last is not a record's.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise RecordError(f"{path}: cannot be read as a record ({reason})") from None
+    items = []
+    for number, line in enumerate(lines, 1):
+        try:
+            items.append(from_line(line))
+        except RecordError as error:
+            if number < len(lines) or number == 1:
+                raise RecordError(f"{path}, line {number}: {error}") from None
+            log.warning("%s: the last line is torn and was skipped", path)
+    if not items or not isinstance(items[0], Header):
+        raise RecordError(f"{path}: the first line is not a record's header")
+    epochs = tuple(item for item in items[1:] if isinstance(item, EpochRecord))
+    return Run(items[0], epochs, path)
+
+
+def write(path: str | Path, header: Header, epochs: Iterable[EpochRecord]) -> None:
+    """Write a whole record file atomically."""
+    text = "".join(to_line(item) + "\n" for item in (header, *epochs))
+    with replacing(path) as tmp:
+        tmp.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: str | Path):
+    """Yield a temporary path beside `path`; on success it is renamed to `path`.
+
+    On any error the temporary file is removed and an earlier `path` is left as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(
+        prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
+    )
+    os.close(handle)
+    tmp = Path(name)
+    try:
+        yield tmp
+        umask = os.umask(0)
+        os.umask(umask)
+        tmp.chmod(0o666 & ~umask)  # mkstemp's 0600 would hide figures from a web server
+        os.replace(tmp, path)
+    finally:
+        tmp.unlink(missing_ok=True)
+
+
+def git_state() -> tuple[str | None, bool | None]:
+    """Commit of the checkout this package runs from and whether it has local changes.
+
+    (None, None) for an installed package: a .venv may well lie in somebody's checkout.
+    """
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *args],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def run_stem(header: Header) -> str:
+    """What the records and pictures of one sweep are called: "book", "quick-synthetic".
+
+    Only what differs from the rule is named: a generated data set, a seed other than 0,
+    a fixed number of threads.
+    """
+    threads = header.settings.get("threads")
+    return "-".join(
+        [header.preset]
+        + ["synthetic"] * header.synthetic
+        + [f"seed{header.seed}"] * (header.seed != 0)
+        + [f"{threads}thread"] * (threads is not None)
+    )
+
+
+def run_name(header: Header) -> str:
+    """Name of one run's record file, without the ending: "book-cpu2"."""
+    return f"{run_stem(header)}-{header.device_kind}{header.num_devices}"
+
+
+def now() -> str:
+    """UTC date and time, ISO 8601, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def timed_epochs(run: Run) -> list[EpochRecord]:
+    """The epochs whose time counts: all but each repeat's first, which warms up.
+
+    A run of a single epoch has nothing else: it is kept.
+    """
+    return [e for e in run.epochs if e.epoch > 1] or list(run.epochs)
+
+
+def group(runs: Iterable[Run], key: Callable[[Run], object]) -> dict:
+    """Runs by `key`, in the order in which the keys first appear."""
+    grouped: dict = {}
+    for run in runs:
+        grouped.setdefault(key(run), []).append(run)
+    return grouped

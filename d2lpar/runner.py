@@ -1,0 +1,280 @@
+"""Measure one workload on 1, 2, ... N devices, each count in a fresh process.
+
+MXNet reads its threads and buffers once, when it is imported; so every measurement gets
+a process of its own, started with the right environment, one after the other. The
+process (``python -m d2lpar.runner``) reads its job as JSON from standard input and
+writes a record's lines to standard output. It ends when its standard input does, so
+that it never outlives the one who started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import platform
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from d2lpar import devices, records
+from d2lpar._version import __version__
+from d2lpar.errors import D2lparError, RunError
+from d2lpar.records import EpochRecord, Header, Run
+
+log = logging.getLogger("d2lpar")
+
+# Every step allocates and frees activations of 10 MB. The C library would give each one
+# back to the system at once, and the page faults of all devices wait for one lock: with
+# these, two CPU contexts are about 8 % faster. Read when a process starts.
+KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one measuring process is to do.
+
+    `train` names a generator function, "module:function", that is called as
+    ``train(num_devices, devices=..., seed=..., data=..., **settings)`` and yields
+    :class:`EpochRecord`. `data` are the arguments of :func:`d2lpar.datasets.load`.
+    `threads` is the number of threads of a CPU context; None shares the cores out.
+    """
+
+    chapter: str
+    preset: str
+    train: str
+    devices: str
+    num_devices: int
+    seed: int
+    settings: dict
+    data: dict
+    command: str
+    threads: int | None = None
+
+
+def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Header | EpochRecord]:
+    """Run the jobs one after the other, `repeats` times round, and keep their records.
+
+    Yields every header and epoch as it arrives. Each job's record grows in
+    ``<run>.partial.jsonl``; when all are complete, all are renamed to ``<run>.jsonl``.
+    A sweep that fails or is interrupted keeps the partial records that hold an epoch,
+    and leaves earlier records as they were.
+    """
+    partial: dict[int, Path] = {}
+    complete: dict[Path, Path] = {}
+    try:
+        for repeat in range(repeats):
+            for number, job in enumerate(jobs):
+                for item in _measure(job):
+                    if isinstance(item, Header) and number not in partial:
+                        final = out / f"{records.run_name(item)}.jsonl"
+                        partial[number] = final.with_suffix(".partial.jsonl")
+                        complete[partial[number]] = final
+                        _append(partial[number], item, mode="w")
+                    elif isinstance(item, EpochRecord):
+                        item = replace(item, repeat=repeat)
+                        _append(partial[number], item)
+                    yield item
+        for path, final in complete.items():
+            os.replace(path, final)
+    finally:
+        for path in complete:
+            if path.exists():
+                _keep_or_remove(path)
+
+
+def _append(path: Path, item: Header | EpochRecord, mode: str = "a") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, mode, encoding="utf-8") as f:
+        f.write(records.to_line(item) + "\n")
+
+
+def _keep_or_remove(path: Path) -> None:
+    with contextlib.suppress(D2lparError):
+        finished = len(records.read(path).epochs)
+        if finished:
+            log.warning("%s keeps the %d finished epochs", path, finished)
+            return
+    path.unlink(missing_ok=True)
+
+
+def finished_runs(jobs_headers: list[Header], out: Path) -> list[Run]:
+    """The record files of a complete sweep, as read back."""
+    return [records.read(out / f"{records.run_name(h)}.jsonl") for h in jobs_headers]
+
+
+def _measure(job: Job) -> Iterator[Header | EpochRecord]:
+    """Start one measuring process and yield what it reports."""
+    environment = {**KEEP_FREED_MEMORY, **os.environ}
+    threads = job.threads or devices.threads_per_context(job.num_devices)
+    environment["OMP_NUM_THREADS"] = str(threads)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    ).rstrip(os.pathsep)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "d2lpar.runner"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment,
+            # Ctrl-C reaches this process alone, which then ends the other: MXNet would
+            # finish its queue of work first.
+            start_new_session=True,
+        )
+        try:
+            process.stdin.write(json.dumps(asdict(job)) + "\n")
+            process.stdin.flush()
+            for line in _lines(process):
+                kind = json.loads(line).get("kind")
+                if kind == "note":
+                    log.warning("%s", json.loads(line)["message"])
+                elif kind == "error":
+                    raise RunError(json.loads(line)["message"])
+                else:
+                    yield records.from_line(line)
+            code = process.wait()
+            if code != 0:
+                stderr.seek(0)
+                raise RunError(_why_it_ended(job, code, stderr.read()))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _lines(process: subprocess.Popen) -> Iterator[str]:
+    """Lines of the process's output, read aside so that a signal is never held up."""
+    lines: queue.Queue = queue.Queue()
+
+    def pump() -> None:
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while True:
+        with contextlib.suppress(queue.Empty):
+            line = lines.get(timeout=0.5)
+            if line is None:
+                return
+            yield line
+
+
+def _why_it_ended(job: Job, code: int, stderr: str) -> str:
+    what = f"the process that measured {job.num_devices} device(s)"
+    if code == -9:
+        return f"{what} was killed (signal 9): out of memory? Try a smaller batch"
+    last = (stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return f"{what} ended with status {code}: {last}"
+
+
+def child() -> None:
+    """The measuring process: one job in, a record's lines out."""
+    # MXNet's C++ side may print: keep the real standard output for the record alone.
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    job = Job(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def tell(line: str) -> None:
+        out.write(line + "\n")
+        out.flush()
+
+    handler = logging.Handler()
+    handler.emit = lambda r: tell(
+        json.dumps({"kind": "note", "message": r.getMessage()})
+    )
+    log.addHandler(handler)
+    try:
+        for item in _work(job):
+            tell(records.to_line(item))
+    except D2lparError as error:
+        tell(json.dumps({"kind": "error", "message": str(error)}))
+    except MemoryError:
+        tell(json.dumps({"kind": "error", "message": _out_of_memory(job)}))
+    except Exception as error:
+        if type(error).__name__ != "MXNetError":
+            raise
+        traceback.print_exc()
+        message = _out_of_memory(job) if "alloc" in str(error) else first_line(error)
+        tell(json.dumps({"kind": "error", "message": message}))
+
+
+def _work(job: Job) -> Iterator[Header | EpochRecord]:
+    from d2lpar import datasets
+    from d2lpar._mxnet import mx
+
+    module, function = job.train.split(":")
+    train = getattr(importlib.import_module(module), function)
+    chosen = devices.parse(job.devices)[: job.num_devices]
+    data = datasets.load(**job.data)
+    commit, dirty = records.git_state()
+    on_cpu = chosen[0].device_type == "cpu"
+    yield Header(
+        chapter=job.chapter,
+        preset=job.preset,
+        num_devices=len(chosen),
+        device_kind=chosen[0].device_type,
+        devices=[devices.label(device) for device in chosen],
+        threads_per_device=devices.omp_threads() if on_cpu else None,
+        cores=devices.usable_cores(),
+        cpu_model=devices.cpu_model(),
+        dataset=data.name,
+        dataset_sha256=data.sha256,
+        synthetic=data.synthetic,
+        seed=job.seed,
+        settings={
+            **job.settings,
+            "n_train": len(data.y_train),
+            "n_test": len(data.y_test),
+            "threads": job.threads,
+        },
+        command=job.command,
+        versions={
+            "d2lpar": __version__,
+            "mxnet": mx.__version__,
+            "numpy": importlib.import_module("numpy").__version__,
+            "python": platform.python_version(),
+        },
+        git_commit=commit,
+        git_dirty=dirty,
+        date=records.now(),
+    )
+    yield from train(
+        job.num_devices, devices=chosen, seed=job.seed, data=data, **job.settings
+    )
+
+
+def first_line(error: Exception) -> str:
+    """The line of an MXNet error that means something, without its C++ trace."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if "Error:" in line or "Check failed" in line]
+    return f"MXNet: {(telling or lines or ['unknown error'])[0]}"
+
+
+def _out_of_memory(job: Job) -> str:
+    return (
+        f"out of memory with {job.num_devices} device(s) and settings {job.settings}: "
+        "use a smaller --global-batch-size"
+    )
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    child()

@@ -1,0 +1,345 @@
+"""Device strings, on this machine and on ones with GPUs that are faked.
+
+A faked GPU exists for MXNet's count and for the driver's answers; contexts can be made
+of it, since ``mx.gpu(0)`` allocates nothing, but no array.
+"""
+
+import os
+import types
+
+import pytest
+
+from d2lpar import devices
+from d2lpar._mxnet import mx
+from d2lpar.devices import CudaDevice
+from d2lpar.errors import DeviceError
+
+K80 = CudaDevice("Tesla K80", (3, 7))
+T4 = CudaDevice("Tesla T4", (7, 5))
+L4 = CudaDevice("NVIDIA L4", (8, 9))
+H200 = CudaDevice("NVIDIA H200", (9, 0))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Make this a machine with these GPUs and cores; returns the contexts' log."""
+
+    def make(*gpus, cores=4, build="GPU"):
+        cuda = build == "GPU"
+        monkeypatch.setattr(devices, "cuda_devices", lambda: list(gpus))
+        monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+        features = types.SimpleNamespace(is_enabled=lambda f: f == "CUDA" and cuda)
+        monkeypatch.setattr(mx.runtime, "Features", lambda: features)
+        monkeypatch.setattr(mx.context, "num_gpus", lambda: len(gpus) if cuda else 0)
+        made, gpu = [], mx.gpu
+        monkeypatch.setattr(mx, "gpu", lambda i=0: made.append(i) or gpu(i))
+        return made
+
+    return make
+
+
+def refusal(text):
+    """The message with which a device string is refused: always one line."""
+    with pytest.raises(DeviceError) as caught:
+        devices.parse(text)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_auto_without_a_gpu_is_a_cpu_context_a_core(machine):
+    machine(cores=3)
+    expected = [mx.cpu(0), mx.cpu(1), mx.cpu(2)]
+    assert devices.parse("auto") == devices.parse() == devices.parse("cpu") == expected
+
+
+def test_cpu_contexts_are_there_for_the_asking(machine):
+    machine(cores=2)
+    assert devices.parse("cpu:4") == [mx.cpu(i) for i in range(4)]
+    assert devices.parse("cpu:1") == [mx.cpu(0)]
+
+
+def test_numbers_with_a_comma_name_contexts(machine):
+    machine()
+    assert devices.parse("cpu:0,1") == [mx.cpu(0), mx.cpu(1)]
+    assert devices.parse("cpu:2,0,1") == [mx.cpu(2), mx.cpu(0), mx.cpu(1)]
+    assert devices.parse("cpu:1,") == [mx.cpu(1)]
+    assert devices.parse("cpu:0,") == [mx.cpu(0)]
+
+
+def test_case_and_blanks_around_do_not_matter(machine):
+    machine(cores=1)
+    assert devices.parse(" CPU:2 ") == [mx.cpu(0), mx.cpu(1)]
+    assert devices.parse(" Auto\n") == [mx.cpu(0)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "cpu:",
+        "cpu:-1",
+        "cpu:1.5",
+        "cpu:x",
+        "cpu:,1",
+        "cpu:1,,2",
+        "cpu 2",
+        "2",
+        "tpu:1",
+        "cpu:1,gpu:1",
+        "gpu:-1",
+        "gpu:0x1",
+        "auto:2",
+        "cpu:1\ncpu:2",
+    ],
+)
+def test_what_is_no_device_string_is_told_the_forms(machine, text):
+    made = machine(T4)
+    message = refusal(text)
+    assert repr(text) in message
+    for form in ("auto", "cpu:N", "gpu:N", "gpu:I,J"):
+        assert form in message
+    assert made == []
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_zero_devices_are_refused_with_both_ways_out(machine, kind):
+    machine(T4)
+    message = refusal(f"{kind}:0")
+    assert f"'{kind}:0'" in message and "0 devices" in message
+    assert f"{kind}:1" in message and f"'{kind}:0,'" in message
+
+
+@pytest.mark.parametrize("text", ["cpu:0,0", "cpu:1,2,1", "gpu:0,0"])
+def test_a_device_named_twice_is_refused(machine, text):
+    machine(T4)
+    assert repr(text) in refusal(text) and "twice" in refusal(text)
+
+
+@pytest.mark.parametrize("text", ["gpu", "gpu:1", "gpu:2", "gpu:0,", "gpu:3,"])
+def test_gpus_without_a_gpu_are_told_what_is_there(machine, text):
+    made = machine(cores=6, build="CPU")
+    message = refusal(text)
+    assert f"devices {text!r}: " in message
+    assert "no GPU here" in message and "cpu:N" in message and "6 cores" in message
+    assert made == []
+
+
+def test_a_cpu_build_beside_a_gpu_is_told_so(machine):
+    machine(T4, T4, build="CPU")
+    message = refusal("gpu:1")
+    assert "cannot use the GPUs here" in message and "Tesla T4" in message
+    assert "d2lpar doctor" in message
+    assert devices.parse("auto") == [mx.cpu(i) for i in range(4)]
+
+
+def test_gpus_by_count_and_by_number(machine):
+    machine(T4, T4, L4, L4)
+    assert devices.parse("gpu:2") == [mx.gpu(0), mx.gpu(1)]
+    assert devices.parse("gpu:0,3") == [mx.gpu(0), mx.gpu(3)]
+    assert devices.parse("gpu:3,0") == [mx.gpu(3), mx.gpu(0)]
+    assert devices.parse("gpu:3,") == [mx.gpu(3)]
+    every = [mx.gpu(i) for i in range(4)]
+    assert devices.parse("gpu") == devices.parse("gpu:4") == every
+    assert devices.parse("auto") == every
+    assert devices.parse("cpu:2") == [mx.cpu(0), mx.cpu(1)]
+
+
+@pytest.mark.parametrize("text", ["gpu:3", "gpu:2,", "gpu:0,7"])
+def test_a_number_that_is_absent_is_told_what_is_there(machine, text):
+    made = machine(T4, L4)
+    message = refusal(text)
+    assert repr(text) in message
+    assert "gpu(0) to gpu(1)" in message and "cpu:N" in message
+    assert made == []
+
+
+@pytest.mark.parametrize("text", ["gpu", "gpu:2", "gpu:1,", "gpu:0,1"])
+def test_a_gpu_without_code_is_refused_before_anything_is_made(machine, text):
+    made = machine(T4, H200)
+    message = refusal(text)
+    assert "gpu(1) NVIDIA H200" in message and "capability 9.0" in message
+    assert "5.0-8.9" in message
+    assert "cpu:N" in message and "PyTorch" in message
+    assert made == []
+
+
+def test_a_gpu_without_code_does_not_stand_in_the_way_of_another(machine):
+    machine(H200, T4, K80, L4)
+    assert devices.parse("gpu:1,3") == [mx.gpu(1), mx.gpu(3)]
+    assert devices.parse("auto") == [mx.gpu(1), mx.gpu(3)]
+
+
+def test_auto_takes_cpu_contexts_where_no_gpu_is_usable(machine):
+    made = machine(H200, K80, cores=2)
+    assert devices.parse("auto") == [mx.cpu(0), mx.cpu(1)]
+    assert made == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs"),
+    [
+        ((3, 7), False),
+        ((5, 0), True),
+        ((5, 2), True),
+        ((6, 1), True),
+        ((7, 0), True),
+        ((7, 5), True),
+        ((8, 0), True),
+        ((8, 6), True),
+        ((8, 9), True),
+        ((9, 0), False),
+        ((10, 0), False),
+        ((12, 0), False),
+    ],
+)
+def test_build_has_code_for(capability, runs):
+    assert devices.build_has_code_for(capability) is runs
+
+
+class Driver:
+    """As libcuda.so.1, on a machine with these GPUs."""
+
+    def __init__(self, gpus, status=0):
+        self.gpus, self.status = gpus, status
+
+    def cuInit(self, flags):
+        return self.status
+
+    def cuDeviceGetCount(self, count):
+        count._obj.value = len(self.gpus)
+        return 0
+
+    def cuDeviceGet(self, device, i):
+        device._obj.value = 100 + i  # a handle need not be the number
+        return 0
+
+    def cuDeviceGetName(self, name, size, device):
+        name.value = self.gpus[device.value - 100].name.encode()
+        return 0
+
+    def cuDeviceGetAttribute(self, number, attribute, device):
+        capability = self.gpus[device.value - 100].capability
+        number._obj.value = capability[{75: 0, 76: 1}[attribute]]
+        return 0
+
+
+def test_cuda_devices_in_the_drivers_order(monkeypatch):
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: Driver([L4, T4, H200]))
+    assert devices.cuda_devices() == [L4, T4, H200]
+
+
+def test_cuda_devices_without_a_driver_or_a_gpu(monkeypatch):
+    def absent(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(devices.ctypes, "CDLL", absent)
+    assert devices.cuda_devices() == []
+    no_device = 100  # CUDA_ERROR_NO_DEVICE
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: Driver([T4], no_device))
+    assert devices.cuda_devices() == []
+
+
+def test_parse_counts():
+    assert devices.parse_counts("1", 1) == [1]
+    assert devices.parse_counts("1,2,4", 4) == [1, 2, 4]
+    assert devices.parse_counts("4, 1", 4) == [4, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "num-devices '': write whole numbers"),
+        ("two", "num-devices 'two': write whole numbers"),
+        ("1.5", "num-devices '1.5': write whole numbers"),
+        ("1,", "num-devices '1,': write whole numbers"),
+        ("0", "num-devices 0: --devices gives 4; ask for 1 to 4"),
+        ("-1", "num-devices -1: --devices gives 4; ask for 1 to 4"),
+        ("1,5", "num-devices 5: --devices gives 4; ask for 1 to 4"),
+        ("2,1,2", "num-devices '2,1,2': names a count twice"),
+    ],
+)
+def test_parse_counts_refuses(text, says):
+    with pytest.raises(DeviceError) as caught:
+        devices.parse_counts(text, 4)
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_many_devices_are_told_how_to_get_them():
+    with pytest.raises(DeviceError, match="--devices cpu:5"):
+        devices.parse_counts("5", 4)
+
+
+@pytest.mark.parametrize(
+    ("available", "counts"),
+    [(1, "1"), (2, "1,2"), (3, "1,2,3"), (4, "1,2,4"), (6, "1,2,4,6"), (8, "1,2,4,8")],
+)
+def test_default_counts_double_up_to_all(available, counts):
+    assert devices.default_counts(available) == counts
+    assert devices.parse_counts(counts, available)[-1] == available
+
+
+def test_label_of_a_cpu_context(machine, monkeypatch):
+    machine(cores=2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert devices.label(mx.cpu(1)) == "cpu(1) (1 thread of 2 cores)"
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert devices.label(mx.cpu(0)) == "cpu(0) (2 threads of 2 cores)"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert devices.label(mx.cpu(0)) == "cpu(0) (threads unset of 2 cores)"
+    machine(cores=1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert devices.label(mx.cpu(0)) == "cpu(0) (1 thread of 1 core)"
+
+
+def test_label_of_a_gpu(machine):
+    machine(T4, L4)
+    assert devices.label(mx.gpu(1)) == "gpu(1) NVIDIA L4"
+    assert devices.label(mx.gpu(2)) == "gpu(2)"  # unknown to the driver: no name
+
+
+def test_the_books_try_gpu_falls_back_and_parse_does_not(machine):
+    machine(build="CPU")
+    assert devices.try_gpu() == devices.try_gpu(3) == mx.cpu()
+    assert devices.try_all_gpus() == [mx.cpu()]
+    refusal("gpu:1")
+
+
+def test_the_books_try_gpu_with_gpus(machine):
+    machine(T4, T4)
+    assert devices.try_gpu() == mx.gpu(0)
+    assert devices.try_gpu(1) == mx.gpu(1)
+    assert devices.try_gpu(2) == mx.cpu()
+    assert devices.try_all_gpus() == [mx.gpu(0), mx.gpu(1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "threads"),
+    [("4", 4), ("4,2", 4), ("", None), ("0", None), ("-2", None), ("many", None)],
+)
+def test_omp_threads(monkeypatch, value, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert devices.omp_threads() == threads
+
+
+def test_threads_per_context_share_the_cores_out(monkeypatch):
+    monkeypatch.setattr(devices, "USER_THREADS", None)
+    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
+    shares = {n: devices.threads_per_context(n) for n in (1, 2, 3, 8, 16)}
+    assert shares == {1: 8, 2: 4, 3: 2, 8: 1, 16: 1}
+
+
+def test_threads_per_context_are_the_persons_where_set(monkeypatch):
+    monkeypatch.setattr(devices, "USER_THREADS", 3)
+    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
+    assert [devices.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
+
+
+def test_usable_cores():
+    assert 1 <= devices.usable_cores() <= os.cpu_count()
+
+
+def test_cpu_model_says_something():
+    assert devices.cpu_model().strip()

@@ -1,0 +1,256 @@
+"""Importing: what it costs, what it sets, and what it says where MXNet is missing.
+
+MXNet reads its environment once, so each test imports in a process of its own; most of
+them a stand-in that tells the environment in which it was imported.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import d2lpar
+from d2lpar.devices import usable_cores
+
+PACKAGE = Path(d2lpar.__file__).parent
+SET_BY_D2LPAR = (
+    "MXNET_CPU_TEMP_COPY",
+    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE",
+    "OMP_NUM_THREADS",
+)
+
+STAND_IN = """
+import os, types
+import numpy
+for name in ("bool", "int", "float", "object", "str", "complex"):
+    assert name in vars(numpy), name  # MXNet fails without them
+for name in {names}:
+    print(name, os.environ.get(name), sep="=")
+npx = types.SimpleNamespace(set_np=lambda: print("set_np"))
+np = autograd = gluon = None
+"""
+
+# What d2lpar does for MXNet before importing it, for those who import it themselves.
+ALIASES = """
+import builtins, numpy
+for name in ("bool", "int", "float", "object", "str", "complex"):
+    if name not in vars(numpy):
+        setattr(numpy, name, getattr(builtins, name))
+"""
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Run code in a new process, where `modules` (name: text) go before installed ones.
+
+    `env` overrides the environment, from which the variables of d2lpar are taken first.
+    """
+
+    def run(code, modules=None, **env):
+        for name, text in (modules or {}).items():
+            (tmp_path / f"{name}.py").write_text(text)
+        environ = {k: v for k, v in os.environ.items() if k not in SET_BY_D2LPAR}
+        environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
+        environ["PYTHONWARNINGS"] = "always::UserWarning"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, env={**environ, **env}, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def test_importing_the_package_loads_no_mxnet(python):
+    modules = "d2lpar, d2lpar.records, d2lpar.timing, d2lpar.datasets, d2lpar.devices"
+    code = f"import sys, {modules}; print('mxnet' in sys.modules)"
+    assert python(code).stdout == "False\n"
+
+
+def test_the_command_line_and_figures_load_no_mxnet(python):
+    code = "import sys, d2lpar.cli, d2lpar.figures; print('mxnet' in sys.modules)"
+    assert python(code).stdout == "False\n"
+
+
+def imports(tree):
+    """Names of the modules that a source text imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module
+
+
+def test_one_module_alone_imports_mxnet():
+    importers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for name in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name.split(".")[0] == "mxnet"
+    }
+    assert importers == {"_mxnet.py"}
+
+
+@pytest.mark.parametrize("name", d2lpar.__all__)
+def test_every_public_name_is_there(name):
+    value = getattr(d2lpar, name)
+    assert name in dir(d2lpar)
+    assert isinstance(value, str) if name == "__version__" else callable(value)
+
+
+def test_public_names_are_those_of_their_modules():
+    from d2lpar import datasets, devices, parallel
+
+    for module, names in (
+        (parallel, "allreduce get_params sgd split_batch train_batch"),
+        (devices, "try_all_gpus try_gpu"),
+        (datasets, "fashion_mnist synthetic_fashion"),
+    ):
+        for name in names.split():
+            assert getattr(d2lpar, name) is getattr(module, name)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'d2lpar' has no attribute 'split_bach'"):
+        d2lpar.split_bach  # noqa: B018
+    with pytest.raises(ImportError, match="split_bach"):
+        from d2lpar import split_bach  # noqa: F401
+
+
+def test_lenet_is_the_network_and_its_module(python):
+    code = """
+import sys
+import d2lpar.lenet
+from d2lpar import lenet, init_lenet
+from d2lpar._mxnet import mx, np
+from d2lpar.parallel import get_params
+assert d2lpar.lenet is lenet is sys.modules["d2lpar.lenet"]
+params = get_params(init_lenet(), mx.cpu(0))
+print(lenet(np.zeros((3, 1, 28, 28)), params).shape, callable(lenet.train))
+"""
+    assert python(code).stdout == "(3, 10) True\n"
+
+
+def test_lenet_is_a_module_that_can_be_called():
+    assert isinstance(d2lpar.lenet, types.ModuleType) and callable(d2lpar.lenet)
+
+
+def test_without_mxnet_the_error_names_both_remedies(python):
+    code = """
+import importlib.metadata
+importlib.metadata.distributions = lambda **kwargs: []
+import d2lpar
+from d2lpar.errors import D2lparError, MXNetMissingError
+for attempt in range(2):  # a failed import leaves nothing half done
+    try:
+        from d2lpar import get_params
+    except MXNetMissingError as error:
+        assert isinstance(error, D2lparError) and isinstance(error, ImportError)
+        print(error)
+from d2lpar import fashion_mnist, synthetic_fashion
+print(len(synthetic_fashion(2, 1)[0]), "mxnet" in __import__("sys").modules)
+"""
+    first, second, rest = python(code).stdout.splitlines()
+    assert "d2lpar[cpu]" in first and "d2lpar[cu112]" in first
+    assert second == first
+    assert rest == "2 False"
+
+
+def test_a_gpu_build_without_its_libraries_names_them_and_the_cpu_build(python):
+    code = """
+from d2lpar import gpu_libraries
+gpu_libraries.installed_build = lambda: "mxnet-cu112"
+gpu_libraries.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
+from d2lpar.errors import MXNetMissingError
+try:
+    from d2lpar import get_params
+except MXNetMissingError as error:
+    print(error)
+"""
+    (line,) = python(code).stdout.splitlines()
+    assert "mxnet-cu112" in line and "d2lpar[cpu]" in line
+    assert "libabsent.so.9 (pip install nvidia-absent-cu11)" in line
+
+
+def environment_at_import(python, before="", **env):
+    """What the stand-in for MXNet saw: its variables, and what else was printed."""
+    # A GPU build's libraries have nothing to do with this: whatever is installed.
+    code = f"""
+from d2lpar import gpu_libraries
+gpu_libraries.installed_build = lambda: "mxnet"
+{before}
+import d2lpar._mxnet
+from d2lpar import devices
+print("USER_THREADS", devices.USER_THREADS, sep="=")
+"""
+    done = python(code, {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)}, **env)
+    lines = done.stdout.splitlines()
+    assert lines.count("set_np") == 1
+    return dict(line.split("=") for line in lines if "=" in line), done.stderr
+
+
+def test_variables_are_set_before_mxnet_is_imported(python):
+    seen, stderr = environment_at_import(python)
+    assert seen == {
+        "MXNET_CPU_TEMP_COPY": "256",
+        "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+        "OMP_NUM_THREADS": str(usable_cores()),
+        "USER_THREADS": "None",  # nobody has set it but d2lpar
+    }
+    assert stderr == ""
+
+
+def test_what_the_user_has_set_is_left_alone(python):
+    seen, stderr = environment_at_import(
+        python, OMP_NUM_THREADS="3", MXNET_CPU_TEMP_COPY="64"
+    )
+    assert seen == {
+        "MXNET_CPU_TEMP_COPY": "64",
+        "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+        "OMP_NUM_THREADS": "3",
+        "USER_THREADS": "3",
+    }
+    assert stderr == ""
+
+
+def test_mxnet_first_with_the_variable_set_is_fine(python):
+    before = f"{ALIASES}\nimport mxnet"
+    seen, stderr = environment_at_import(python, before, MXNET_CPU_TEMP_COPY="256")
+    assert seen["MXNET_CPU_TEMP_COPY"] == "256"
+    assert seen["OMP_NUM_THREADS"] == "None"  # it was too late for that
+    assert stderr == ""
+
+
+def test_mxnet_first_without_the_variable_warns_once_and_works(python):
+    code = f"""{ALIASES}
+import mxnet
+import d2lpar
+from d2lpar import allreduce, split_batch
+import d2lpar._mxnet, d2lpar.parallel, d2lpar.lenet
+from d2lpar._mxnet import mx, np
+assert mx is mxnet and mxnet.util.is_np_array()
+data = [np.ones(2, ctx=mx.cpu(k)) for k in range(2)]
+allreduce(data)
+print(data[1].asnumpy().tolist())
+"""
+    done = python(code)
+    assert done.stdout == "[2.0, 2.0]\n"
+    assert done.stderr.count("UserWarning") == 1
+    assert "mxnet was imported before d2lpar" in done.stderr
+    assert "MXNET_CPU_TEMP_COPY=256" in done.stderr
+
+
+def test_numpys_own_aliases_are_kept():
+    import numpy
+
+    from d2lpar import _mxnet
+
+    before = {name: vars(numpy)[name] for name in ("bool", "int", "float", "str")}
+    _mxnet.restore_numpy_aliases()
+    assert {name: vars(numpy)[name] for name in before} == before
+    assert before["int"] is int and before["float"] is float

@@ -1,0 +1,172 @@
+"""The four helpers: the seed's try-outs, and what the seed's code got wrong."""
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lpar import allreduce, get_params, sgd, split_batch, train_batch
+from d2lpar._mxnet import gluon, mx, np, npx
+
+CPUS = [mx.cpu(k) for k in range(8)]
+
+
+def test_get_params_copies_and_attaches_zero_gradients():
+    b1 = np.zeros(20)
+    (replica,) = get_params([b1], mx.cpu(0))
+    replica[:] = 7
+    assert (b1.asnumpy() == 0).all()  # also on the same device: a copy, not an alias
+    assert replica.grad.shape == (20,)
+    assert (replica.grad.asnumpy() == 0).all()
+
+
+def test_get_params_keeps_dtype_and_takes_numpy():
+    host = numpy.arange(6, dtype=numpy.float64).reshape(2, 3)
+    (replica,) = get_params([host], mx.cpu(1))
+    assert replica.ctx == mx.cpu(1)
+    assert replica.dtype == numpy.float64
+    numpy.testing.assert_array_equal(replica.asnumpy(), host)
+
+
+def test_allreduce_of_the_seed():
+    data = [np.ones((1, 2), ctx=mx.cpu(k)) * (k + 1) for k in range(2)]
+    allreduce(data)
+    for k, array in enumerate(data):
+        assert array.ctx == mx.cpu(k)
+        assert array.asnumpy().tolist() == [[3, 3]]
+
+
+@given(st.integers(1, 8), st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_allreduce_is_numpys_sum_everywhere(num_devices, shape):
+    rng = numpy.random.default_rng(num_devices)
+    host = [rng.normal(size=shape).astype("float32") for _ in range(num_devices)]
+    data = [np.array(h, ctx=c) for h, c in zip(host, CPUS)]
+    allreduce(data)
+    for array in data:
+        numpy.testing.assert_allclose(array.asnumpy(), sum(host), rtol=1e-5, atol=1e-6)
+        assert (array.asnumpy() == data[0].asnumpy()).all()  # bit for bit the same
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        (lambda: [], "empty"),
+        (lambda: [np.ones((2,)), np.ones((3,), ctx=mx.cpu(1))], r"\(2,\).*\(3,\)"),
+        (
+            lambda: [np.ones(2), np.ones(2, ctx=mx.cpu(1), dtype="float64")],
+            "float32.*float64",
+        ),
+    ],
+)
+def test_allreduce_refuses(arrays, says):
+    with pytest.raises(ValueError, match=says):
+        allreduce(arrays())
+
+
+def test_allreduce_refuses_shared_memory():
+    a = np.ones((4, 2))
+    for data in ([a, a], [a[:3], a[1:]], [a, a.as_in_ctx(mx.cpu(0))]):
+        with pytest.raises(ValueError, match="share|differ|array"):
+            allreduce(data)
+    assert (a.asnumpy() == 1).all()
+    halves = [a[:2], a[2:]]  # neighbours in one buffer do not overlap
+    allreduce(halves)
+    assert (a.asnumpy() == 2).all()
+
+
+def test_split_batch_of_the_seed():
+    X, y = np.arange(24).reshape((4, 6)), np.arange(4)
+    X_shards, y_shards = split_batch(X, y, CPUS[:2])
+    assert [x.ctx for x in X_shards] == CPUS[:2]
+    assert X_shards[1].asnumpy().tolist() == X[2:].asnumpy().tolist()
+    assert y_shards[0].asnumpy().tolist() == [0, 1]
+
+
+@given(st.integers(1, 20), st.integers(1, 8), st.sampled_from(["numpy", "np", "nd"]))
+def test_split_batch_keeps_order_and_balance(n, num_devices, kind):
+    X = numpy.arange(n * 3, dtype="float32").reshape(n, 3)
+    y = numpy.arange(n, dtype="int32")
+    make = {
+        "numpy": lambda a: a,
+        "np": lambda a: np.array(a, dtype=a.dtype),
+        "nd": lambda a: mx.nd.array(a, dtype=a.dtype),
+    }[kind]
+    X_shards, y_shards = split_batch(make(X), make(y), CPUS[:num_devices])
+    sizes = [len(s) for s in X_shards]
+    assert len(sizes) == num_devices and sum(sizes) == n
+    assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
+    assert [len(s) for s in y_shards] == sizes
+    joined = numpy.concatenate([s.asnumpy() for s in X_shards])
+    numpy.testing.assert_array_equal(joined, X)
+    assert y_shards[0].dtype == numpy.int32
+    for shard, device in zip(X_shards, CPUS):
+        assert isinstance(shard, np.ndarray) and shard.ctx == device
+
+
+def test_split_batch_refuses():
+    with pytest.raises(ValueError, match=r"\(3, 2\).*\(4,\)"):
+        split_batch(numpy.zeros((3, 2)), numpy.zeros(4), CPUS[:2])
+    with pytest.raises(ValueError, match="empty"):
+        split_batch(numpy.zeros((0, 2)), numpy.zeros(0), CPUS[:2])
+    with pytest.raises(ValueError, match="devices is empty"):
+        split_batch(numpy.zeros((3, 2)), numpy.zeros(3), [])
+
+
+def linear(X, params):
+    return np.dot(X, params[0]) + params[1]
+
+
+def squared(y_hat, y):
+    return ((y_hat - y.reshape(y_hat.shape)) ** 2).sum(axis=1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 13])
+@pytest.mark.parametrize("num_devices", [1, 3, 5])
+def test_train_batch_is_one_step_of_gradient_descent(n, num_devices):
+    # Against the derivative written by hand, in NumPy.
+    rng = numpy.random.default_rng(n)
+    X, w, b = rng.normal(size=(n, 4)), rng.normal(size=(4, 1)), rng.normal(size=1)
+    y = rng.normal(size=n)
+    replicas = [get_params([w, b], c) for c in CPUS[:num_devices]]
+    for replica in replicas:
+        for p in replica:
+            p.grad[:] = 1e6  # what an idle device might still hold
+    losses = train_batch(X, y, replicas, CPUS[:num_devices], 0.1, linear, squared)
+    residual = X @ w + b - y[:, None]
+    w_new = w - 0.1 / n * 2 * X.T @ residual
+    b_new = b - 0.1 / n * 2 * residual.sum(0)
+    for replica in replicas:
+        numpy.testing.assert_allclose(replica[0].asnumpy(), w_new, rtol=1e-10)
+        numpy.testing.assert_allclose(replica[1].asnumpy(), b_new, rtol=1e-10)
+    total = numpy.concatenate([l.asnumpy() for l in losses])
+    numpy.testing.assert_allclose(total, residual[:, 0] ** 2, rtol=1e-10)
+
+
+def test_train_batch_refuses():
+    params = [numpy.zeros((4, 1)), numpy.zeros(1)]
+    replicas = [get_params(params, c) for c in CPUS[:2]]
+    X, y = numpy.zeros((3, 4)), numpy.zeros(3)
+    with pytest.raises(ValueError, match="2 replicas for 3 devices"):
+        train_batch(X, y, replicas, CPUS[:3], 0.1, linear, squared)
+    with pytest.raises(TypeError, match="float32.*float64"):
+        train_batch(X.astype("float32"), y, replicas, CPUS[:2], 0.1, linear, squared)
+    with pytest.raises(ValueError, match="differ in length"):
+        train_batch(X, y[:2], replicas, CPUS[:2], 0.1, linear, squared)
+
+
+def test_sgd_divides_by_the_batch():
+    (p,) = get_params([numpy.array([1.0, 2.0])], mx.cpu(0))
+    p.grad[:] = 4
+    sgd([p], lr=0.5, batch_size=2)
+    assert p.asnumpy().tolist() == [0, 1]
+
+
+def test_a_gluon_loss_and_legacy_labels_work():
+    X = numpy.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+    params = [numpy.zeros((4, 3), "float32"), numpy.zeros(3, "float32")]
+    replicas = [get_params(params, c) for c in CPUS[:2]]
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    y = mx.nd.array([0, 1, 2, 0, 1])
+    losses = train_batch(X, y, replicas, CPUS[:2], 0.1, linear, loss)
+    npx.waitall()
+    assert numpy.allclose(losses[0].asnumpy(), numpy.log(3))

@@ -1,0 +1,32 @@
+#!/bin/sh
+# make_venv.sh FOLDER [PYTHON]: a virtual environment on a Python that MXNet 1.9.1 works
+# with (3.9 to 3.12), the best one found. 3.11 first: d2l 1.0.3 has no wheels beyond it.
+set -eu
+venv=$1
+asked=${2:-}
+
+suits() {
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))' \
+        >/dev/null 2>&1
+}
+
+if [ -n "$asked" ] && ! suits "$asked"; then
+    echo "make: $asked is not a Python 3.9-3.12 with the venv module; choose another PYTHON=" >&2
+    exit 2
+fi
+for python in ${asked:-python3.11 python3.10 python3.9 python3.12 python3 python}; do
+    if suits "$python"; then
+        echo "making $venv with $("$python" --version)"
+        "$python" -m venv "$venv"
+        exit 0
+    fi
+done
+if command -v uv >/dev/null 2>&1; then
+    echo "making $venv with uv and Python 3.11"
+    uv venv --quiet --seed --python 3.11 "$venv"
+    exit 0
+fi
+echo "make: no Python 3.9-3.12 with the venv module here (MXNet 1.9.1 needs NumPy < 2," \
+    "which has no build for 3.13). Install one (Debian, Ubuntu: apt install python3-venv;" \
+    "anywhere: pip install uv) and run make again, or name it: make PYTHON=..." >&2
+exit 2

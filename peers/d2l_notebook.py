@@ -1,0 +1,122 @@
+"""d2l's own notebook loop for this chapter, as the book has it, on MXNet.
+
+    pip install 'd2lpar[cpu,book]'      (Python 3.9-3.11)
+    python peers/d2l_notebook.py --num-epochs 3
+
+The cells of d2l's "Training on Multiple GPUs" with d2l's data loader, its four worker
+processes, its initial parameters and its environment; nothing is tuned. Only the reading
+of the files is ours, because the book's downloads them. Prints a JSON line an epoch.
+"""
+
+import argparse
+import json
+import time
+
+import numpy
+
+from d2lpar import datasets  # before mxnet: d2l needs nothing else from us
+
+for alias in ("bool", "int", "float", "object", "str", "complex"):
+    if alias not in vars(numpy):
+        setattr(numpy, alias, getattr(__import__("builtins"), alias))
+
+from d2l import mxnet as d2l  # noqa: E402
+from mxnet import autograd, gluon, np, npx  # noqa: E402
+
+npx.set_np()
+
+
+class FashionMNISTOnDisk(gluon.data.vision.FashionMNIST):
+    """Gluon's data set, read from the files that d2lpar found and verified."""
+
+    def _get_data(self):
+        X_train, y_train, X_test, y_test = datasets.fashion_mnist()
+        X, y = (X_train, y_train) if self._train else (X_test, y_test)
+        self._data = np.array(X[..., None], dtype="uint8")
+        self._label = y.astype("int32")
+
+
+gluon.data.vision.FashionMNIST = FashionMNISTOnDisk
+
+scale = 0.01
+W1 = np.random.normal(scale=scale, size=(20, 1, 3, 3))
+b1 = np.zeros(20)
+W2 = np.random.normal(scale=scale, size=(50, 20, 5, 5))
+b2 = np.zeros(50)
+W3 = np.random.normal(scale=scale, size=(800, 128))
+b3 = np.zeros(128)
+W4 = np.random.normal(scale=scale, size=(128, 10))
+b4 = np.zeros(10)
+params = [W1, b1, W2, b2, W3, b3, W4, b4]
+
+
+def lenet(X, params):
+    h1_conv = npx.convolution(
+        data=X, weight=params[0], bias=params[1], kernel=(3, 3), num_filter=20
+    )
+    h1_activation = npx.relu(h1_conv)
+    h1 = npx.pooling(data=h1_activation, pool_type="avg", kernel=(2, 2), stride=(2, 2))
+    h2_conv = npx.convolution(
+        data=h1, weight=params[2], bias=params[3], kernel=(5, 5), num_filter=50
+    )
+    h2_activation = npx.relu(h2_conv)
+    h2 = npx.pooling(data=h2_activation, pool_type="avg", kernel=(2, 2), stride=(2, 2))
+    h2 = h2.reshape(h2.shape[0], -1)
+    h3_linear = np.dot(h2, params[4]) + params[5]
+    h3 = npx.relu(h3_linear)
+    return np.dot(h3, params[6]) + params[7]
+
+
+loss = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def get_params(params, device):
+    new_params = [p.copyto(device) for p in params]
+    for p in new_params:
+        p.attach_grad()
+    return new_params
+
+
+def allreduce(data):
+    for i in range(1, len(data)):
+        data[0][:] += data[i].copyto(data[0].ctx)
+    for i in range(1, len(data)):
+        data[0].copyto(data[i])
+
+
+def train_batch(X, y, device_params, devices, lr):
+    X_shards, y_shards = d2l.split_batch(X, y, devices)
+    with autograd.record():
+        losses = [
+            loss(lenet(X_shard, device_W), y_shard)
+            for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)
+        ]
+    for l in losses:
+        l.backward()
+    for i in range(len(device_params[0])):
+        allreduce([device_params[c][i].grad for c in range(len(devices))])
+    for param in device_params:
+        d2l.sgd(param, lr, X.shape[0])
+
+
+def train(num_gpus, batch_size, lr, num_epochs):
+    train_iter, test_iter = d2l.load_data_fashion_mnist(batch_size)
+    devices = [d2l.try_gpu(i) for i in range(num_gpus)]
+    device_params = [get_params(params, d) for d in devices]
+    for epoch in range(num_epochs):
+        start = time.perf_counter()
+        for X, y in train_iter:
+            train_batch(X, y, device_params, devices, lr)
+            npx.waitall()
+        seconds = time.perf_counter() - start
+        acc = d2l.evaluate_accuracy_gpu(
+            lambda x: lenet(x, device_params[0]), test_iter, devices[0]
+        )
+        line = {"epoch": epoch + 1, "seconds": seconds, "test_acc": float(acc)}
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--num-epochs", type=int, default=10)
+    train(1, 256, 0.2, parser.parse_args().num_epochs)

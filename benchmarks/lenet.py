@@ -3,9 +3,9 @@
     D2LPAR_DATA=... python benchmarks/lenet.py --rounds 2 --epochs 4
 
 Every arm runs in a fresh process, one after the other, round after round (A B C A B C),
-so that a machine that drifts drifts for all. The first epoch of each process warms up and
-does not count. Writes figures/benchmarks/lenet.jsonl (a header with provenance, then a
-line an epoch) and lenet.png, lenet.svg. Needs d2l and PyTorch for their arms
+so that a machine that drifts drifts for all. The first epoch of each process warms up
+and does not count. Writes figures/benchmarks/lenet.jsonl (a header with provenance,
+then a line an epoch) and lenet.png, lenet.svg. Needs d2l and PyTorch for their arms
 (pip install 'd2lpar[cpu,book,peers]'); an arm that cannot run is a line that says so.
 """
 

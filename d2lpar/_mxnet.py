@@ -7,7 +7,10 @@ Four things must happen before MXNet is first imported, because it reads them on
   take one of 4 buffers *shared by all CPU contexts*, and the engine serialises
   operators that hold the same one. With 256, ``mx.cpu(0)`` and ``mx.cpu(1)`` really run
   side by side.
-* ``OMP_NUM_THREADS``: unset, MXNet uses half the cores.
+* ``OMP_NUM_THREADS``, the threads of each CPU context: unset, MXNet uses half the
+  cores. Here it is 1, because ``auto`` is one context a core; and because the OpenBLAS
+  in MXNet's wheel waits for ever when two contexts with more threads multiply large
+  matrices (``np.dot``) at the same time. The runner sets cores // devices for its own.
 * the NumPy aliases (``numpy.bool``, ...) that NumPy 1.24 removed and MXNet still uses;
 * for the GPU build, the CUDA libraries it links, loaded from NVIDIA's wheels.
 
@@ -24,11 +27,12 @@ import warnings
 import numpy
 
 from d2lpar.errors import MXNetMissingError
-from d2lpar.gpu_libraries import installed_build, load_gpu_libraries
+from d2lpar.gpu_libraries import installed_builds, load_gpu_libraries
 
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+    "OMP_NUM_THREADS": "1",
 }
 
 
@@ -40,11 +44,10 @@ def restore_numpy_aliases() -> None:
 
 
 def _set_environment() -> None:
-    from d2lpar.devices import usable_cores
+    import d2lpar.devices  # noqa: F401  it keeps what the user set, before we set ours
 
     for name, value in ENGINE_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
 
 
 def _import():
@@ -58,7 +61,13 @@ def _import():
             )
         restore_numpy_aliases()
     else:
-        build = installed_build()
+        builds = installed_builds()
+        if len(builds) > 1:
+            raise MXNetMissingError(
+                f"{' and '.join(builds)} are both installed and overwrite each other: "
+                f"pip uninstall {' '.join(builds)}, then install one again"
+            )
+        build = next(iter(builds), None)
         if build is None:
             raise MXNetMissingError(
                 "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
@@ -74,8 +83,13 @@ def _import():
                 + "; or use the CPU build: "
                 f"pip uninstall {build} && pip install 'd2lpar[cpu]'"
             )
-    import mxnet
-
+    try:
+        import mxnet
+    except OSError as error:
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise MXNetMissingError(
+            f"MXNet cannot be loaded ({reason}): d2lpar doctor names the remedy"
+        ) from None
     mxnet.npx.set_np()
     return mxnet
 

@@ -11,13 +11,14 @@ import csv
 import dataclasses
 import json
 import logging
+import math
 import re
 import runpy
 import shlex
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
@@ -59,6 +60,12 @@ def d2lpar() -> None:
     """Data-parallel chapters of Dive into Deep Learning, on MXNet."""
 
 
+def _learning_rate(ctx: click.Context, option: click.Parameter, lr: float | None):
+    if lr is not None and not (math.isfinite(lr) and lr > 0):
+        raise click.BadParameter(f"{lr:g} is not a finite number greater than 0.")
+    return lr
+
+
 def run_options(command: Callable) -> Callable:
     """The flags of `d2lpar run` and of every chapter run alone."""
     for option in reversed(
@@ -86,17 +93,19 @@ def run_options(command: Callable) -> Callable:
                 show_default=True,
                 help="Folder for records and pictures.",
             ),
-            click.option("--seed", type=int, default=0, show_default=True),
+            click.option(
+                "--seed", type=click.IntRange(min=0), default=0, show_default=True
+            ),
             click.option(
                 "--repeats",
-                type=int,
+                type=click.IntRange(min=1),
                 default=1,
                 show_default=True,
                 help="Measure every device count this many times, in turn.",
             ),
             click.option(
                 "--threads",
-                type=int,
+                type=click.IntRange(min=1),
                 help="Threads of a CPU context. [default: cores // device count]",
             ),
             click.option(
@@ -107,11 +116,22 @@ def run_options(command: Callable) -> Callable:
                 help="auto falls back to generated garments, and says so.",
             ),
             click.option("--data-dir", help="Folder to look for the data in first."),
-            click.option("--num-epochs", type=int, help="Override the preset's."),
             click.option(
-                "--global-batch-size", type=int, help="Override the preset's."
+                "--num-epochs",
+                type=click.IntRange(min=1),
+                help="Override the preset's.",
             ),
-            click.option("--lr", type=float, help="Override the preset's."),
+            click.option(
+                "--global-batch-size",
+                type=click.IntRange(min=1),
+                help="Override the preset's.",
+            ),
+            click.option(
+                "--lr",
+                type=float,
+                callback=_learning_rate,
+                help="Override the preset's.",
+            ),
             click.option(
                 "--dry-run", is_flag=True, help="Train two batches of everything."
             ),
@@ -183,11 +203,6 @@ def _run_sweep(
 ) -> None:
     from d2lpar import datasets, devices, figures, runner
 
-    for flag in ("repeats", "threads"):
-        if flags[flag] is not None and flags[flag] < 1:
-            raise SettingError(f"{flag} {flags[flag]}: write 1 or more")
-    if flags["seed"] < 0:
-        raise SettingError(f"seed {flags['seed']}: write 0 or more")
     available = len(devices.parse(flags["devices"]))
     counts = devices.parse_counts(
         flags["num_devices"] or devices.default_counts(available), available
@@ -240,7 +255,7 @@ def _settings(presets: dict, flags: dict) -> tuple[str, dict, dict]:
         preset = "custom"
     if flags["dry_run"]:
         preset = "dry-run"
-        batch = max(1, settings["global_batch_size"])
+        batch = settings["global_batch_size"]
         settings["num_epochs"] = 1
         sizes = {"n_train": min(2 * batch, 60_000), "n_test": min(batch, 10_000)}
     return preset, settings, sizes
@@ -252,8 +267,7 @@ def _result_line(run_, seconds: list[float]) -> str:
     last, header = run_.epochs[-1], run_.header
     s = summarize(seconds)
     return (
-        f"test acc: {last.test_acc:.2f}, {s.median:.2f} sec/epoch "
-        f"({s.q1:.2f}-{s.q3:.2f}, n={s.n}) on {', '.join(header.devices)}"
+        f"test acc: {last.test_acc:.2f}, {s} sec/epoch on {', '.join(header.devices)}"
         + (" [synthetic data]" if header.synthetic else "")
     )
 
@@ -264,9 +278,13 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
 
     headers: dict[str, object] = {}
     total = repeats * sum(job.settings["num_epochs"] for job in jobs)
-    with tqdm(total=total, unit="epoch", dynamic_ncols=True) as bar:
-        with logging_redirect_tqdm([log]), _terminate_like_ctrl_c():
-            for item in runner.sweep(jobs, repeats, out):
+    with tqdm(total=total, unit="epoch", dynamic_ncols=True, leave=False) as bar:
+        with (
+            logging_redirect_tqdm([log]),
+            _terminate_like_ctrl_c(),
+            closing(runner.sweep(jobs, repeats, out)) as items,
+        ):
+            for item in items:
                 if isinstance(item, runner.Header):
                     headers[runner.records.run_name(item)] = item
                     bar.set_description(f"{item.chapter}, {item.num_devices} device(s)")
@@ -276,6 +294,7 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
                         acc=f"{item.test_acc:.3f}",
                         samples_per_sec=f"{item.samples_per_sec:,.0f}",
                     )
+                    bar.leave = True  # but an error before any epoch stays one line
                     bar.update()
     return runner.finished_runs(list(headers.values()), out)
 
@@ -345,9 +364,10 @@ def compare(a: str, b: str, as_json: bool, as_csv: bool, out: str | None) -> Non
         writer.writeheader()
         writer.writerows(rows)
     else:
-        click.echo(comparing.comparison_table(comparison))
-    for difference in comparison.differences:
-        log.warning("the runs differ also in %s", difference)
+        click.echo(comparing.comparison_table(comparison))  # with the differences
+    if as_json or as_csv:
+        for difference in comparison.differences:
+            log.warning("the runs differ also in %s", difference)
     if out or not (as_json or as_csv):
         stem = f"compare-{run_a.path.stem}-{run_b.path.stem}"
         folder = Path(out) if out else run_b.path.parent

@@ -87,10 +87,8 @@ def cuda_devices() -> list[CudaDevice]:
         name = ctypes.create_string_buffer(128)
         cuda.cuDeviceGetName(name, len(name), device)
         capability = []
-        for attribute in (
-            75,
-            76,
-        ):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        for attribute in (75, 76):
             cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
             capability.append(number.value)
         found.append(CudaDevice(name.value.decode(), (capability[0], capability[1])))

@@ -228,10 +228,13 @@ def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
 
 def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
     """The cores that may be used, and the two variables that can waste them."""
-    threads = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip() or str(cores)
+    threads = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     copies = environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
-    message = f"{cores} usable, OMP_NUM_THREADS={threads}"
-    if not (threads.isdigit() and 1 <= int(threads) <= cores):
+    if threads:
+        message = f"{cores} usable, OMP_NUM_THREADS={threads}"
+    else:
+        message = f"{cores} usable, shared out among the CPU contexts of a run"
+    if threads and not (threads.isdigit() and 1 <= int(threads) <= cores):
         message += f" is not from 1 to {cores}"
         return Check("cores", "warn", message, "unset OMP_NUM_THREADS")
     if not (copies.isdigit() and int(copies) >= 64):

@@ -68,8 +68,18 @@ def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
     h2 = npx.activation(h2, act_type="relu")
     h2 = npx.pooling(data=h2, pool_type="avg", kernel=(2, 2), stride=(2, 2))
     h2 = h2.reshape((h2.shape[0], -1))
-    h3 = npx.activation(np.dot(h2, params[4]) + params[5], act_type="relu")
-    return np.dot(h3, params[6]) + params[7]
+    h3 = npx.activation(dense(h2, params[4], params[5]), act_type="relu")
+    return dense(h3, params[6], params[7])
+
+
+def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """X (n, i) times W (i, o) plus b (o,): the book's ``np.dot(X, W) + b``.
+
+    By oneDNN, as the convolutions are. ``np.dot`` goes to the OpenBLAS in MXNet's
+    wheel, which is slower, and which waits for ever when two CPU contexts with more
+    than one thread each call it at the same time.
+    """
+    return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1])
 
 
 def evaluate_accuracy(

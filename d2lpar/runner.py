@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import json
 import logging
+import math
 import os
 import platform
 import queue
@@ -236,7 +237,7 @@ def _work(job: Job) -> Iterator[Header | EpochRecord]:
         synthetic=data.synthetic,
         seed=job.seed,
         settings={
-            **job.settings,
+            **{name: _as_json(value) for name, value in job.settings.items()},
             "n_train": len(data.y_train),
             "n_test": len(data.y_test),
             "threads": job.threads,
@@ -255,6 +256,12 @@ def _work(job: Job) -> Iterator[Header | EpochRecord]:
     yield from train(
         job.num_devices, devices=chosen, seed=job.seed, data=data, **job.settings
     )
+
+
+def _as_json(value: object) -> object:
+    """NaN and infinities as text: JSON has none, and `train` will refuse them."""
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if finite else str(value)
 
 
 def first_line(error: Exception) -> str:

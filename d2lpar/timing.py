@@ -18,7 +18,7 @@ class Summary:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.median:.3g} ({self.q1:.3g}-{self.q3:.3g}, n={self.n})"
+        return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
 
 
 def summarize(samples: Sequence[float]) -> Summary:

@@ -4,8 +4,9 @@
     python peers/d2l_notebook.py --num-epochs 3
 
 The cells of d2l's "Training on Multiple GPUs" with d2l's data loader, its four worker
-processes, its initial parameters and its environment; nothing is tuned. Only the reading
-of the files is ours, because the book's downloads them. Prints a JSON line an epoch.
+processes, its initial parameters and its environment; nothing is tuned. Only the
+reading of the files is ours, because the book's downloads them. Prints a JSON line an
+epoch.
 """
 
 import argparse

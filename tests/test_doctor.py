@@ -225,7 +225,8 @@ def test_mxnet_that_fails_on_import_is_one_line(monkeypatch, tmp_path):
     (tmp_path / "mxnet.py").write_text(f"raise OSError({message!r})\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     answer = doctor.ask_child()
-    assert answer == {"error": "OSError: libmxnet.so: undefined symbol: cblas_sgemm"}
+    assert "(libmxnet.so: undefined symbol: cblas_sgemm)" in answer["error"]
+    assert "trace" not in answer["error"]
 
 
 def test_first_line_leaves_out_the_trace():
@@ -250,7 +251,7 @@ def test_a_process_that_aborts_or_hangs_takes_nothing_down():
 @pytest.mark.parametrize(
     ("environ", "status", "words"),
     [
-        ({}, "ok", "4 usable, OMP_NUM_THREADS=4"),
+        ({}, "ok", "4 usable, shared out"),
         ({"OMP_NUM_THREADS": "2"}, "ok", "OMP_NUM_THREADS=2"),
         ({"OMP_NUM_THREADS": "4,2", "MXNET_CPU_TEMP_COPY": "64"}, "ok", "4 usable"),
         ({"OMP_NUM_THREADS": "8"}, "warn", "OMP_NUM_THREADS=8"),

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import d2lpar
-from d2lpar.devices import usable_cores
 
 PACKAGE = Path(d2lpar.__file__).parent
 SET_BY_D2LPAR = (
@@ -164,7 +163,7 @@ print(len(synthetic_fashion(2, 1)[0]), "mxnet" in __import__("sys").modules)
 def test_a_gpu_build_without_its_libraries_names_them_and_the_cpu_build(python):
     code = """
 from d2lpar import gpu_libraries
-gpu_libraries.installed_build = lambda: "mxnet-cu112"
+gpu_libraries.installed_builds = lambda: {"mxnet-cu112": "1.9.1"}
 gpu_libraries.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
 from d2lpar.errors import MXNetMissingError
 try:
@@ -182,7 +181,7 @@ def environment_at_import(python, before="", **env):
     # A GPU build's libraries have nothing to do with this: whatever is installed.
     code = f"""
 from d2lpar import gpu_libraries
-gpu_libraries.installed_build = lambda: "mxnet"
+gpu_libraries.installed_builds = lambda: {{"mxnet": "1.9.1"}}
 {before}
 import d2lpar._mxnet
 from d2lpar import devices
@@ -199,7 +198,7 @@ def test_variables_are_set_before_mxnet_is_imported(python):
     assert seen == {
         "MXNET_CPU_TEMP_COPY": "256",
         "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-        "OMP_NUM_THREADS": str(usable_cores()),
+        "OMP_NUM_THREADS": "1",
         "USER_THREADS": "None",  # nobody has set it but d2lpar
     }
     assert stderr == ""

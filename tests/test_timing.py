@@ -30,7 +30,7 @@ def test_summary_holds_plain_floats():
 
 
 def test_summary_reads_well():
-    assert str(Summary(1.23456, 1.0, 2.0, 5)) == "1.23 (1-2, n=5)"
+    assert str(Summary(1.23456, 1.0, 2.0, 5)) == "1.23 (1.00-2.00, n=5)"
 
 
 @pytest.mark.parametrize("nothing", [[], (), np.array([])])

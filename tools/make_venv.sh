@@ -6,15 +6,29 @@ venv=$1
 asked=${2:-}
 
 suits() {
-    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))' \
-        >/dev/null 2>&1
+    "$1" -c 'import sys, venv, ensurepip
+sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1
 }
 
-if [ -n "$asked" ] && ! suits "$asked"; then
-    echo "make: $asked is not a Python 3.9-3.12 with the venv module; choose another PYTHON=" >&2
-    exit 2
+if [ -n "$asked" ]; then
+    suits "$asked" || {
+        echo "make: $asked is not a Python 3.9-3.12 with the venv module;" \
+            "choose another PYTHON=" >&2
+        exit 2
+    }
+    candidates=$asked
+else
+    candidates=
+    for version in 3.11 3.10 3.9 3.12; do
+        candidates="$candidates python$version"
+        # pyenv's own: its shims answer only for the versions that are switched on.
+        for python in "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+            [ -x "$python" ] && candidates="$candidates $python"
+        done
+    done
+    candidates="$candidates python3 python"
 fi
-for python in ${asked:-python3.11 python3.10 python3.9 python3.12 python3 python}; do
+for python in $candidates; do
     if suits "$python"; then
         echo "making $venv with $("$python" --version)"
         "$python" -m venv "$venv"
@@ -27,6 +41,7 @@ if command -v uv >/dev/null 2>&1; then
     exit 0
 fi
 echo "make: no Python 3.9-3.12 with the venv module here (MXNet 1.9.1 needs NumPy < 2," \
-    "which has no build for 3.13). Install one (Debian, Ubuntu: apt install python3-venv;" \
-    "anywhere: pip install uv) and run make again, or name it: make PYTHON=..." >&2
+    "which has no build for 3.13). Install one (Debian, Ubuntu: apt install" \
+    "python3-venv; anywhere: pip install uv) and run make again, or name it:" \
+    "make PYTHON=..." >&2
 exit 2

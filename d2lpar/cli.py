@@ -85,7 +85,7 @@ def run_options(command: Callable) -> Callable:
                 type=click.Choice(PRESETS),
                 default="quick",
                 show_default=True,
-                help="quick: under a minute. book: the seed's recipe, all the data.",
+                help="quick: about a minute. book: the seed's recipe, all the data.",
             ),
             click.option(
                 "--out",
@@ -215,6 +215,7 @@ def _run_sweep(
         **sizes,
     }
     out = Path(flags["out"]) / name
+    runner.records.check_writable(out)
     jobs = [
         runner.Job(
             chapter=name,
@@ -428,7 +429,7 @@ def _guard(call: Callable[[], object], raising: bool = False) -> None:
     except OSError as error:
         if raising or error.strerror is None:
             raise
-        _leave(f"{error.filename or 'writing'}: {error.strerror}", 2)
+        _leave(f"{error.filename or 'writing a file'}: {error.strerror}", 2)
     else:
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)

@@ -17,6 +17,7 @@ import numpy
 from d2lpar._mxnet import autograd, gluon, mx, np
 
 _softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
+_softmax_cross_entropy.hybridize()  # one call for Python to make, not five
 
 
 def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndarray]:
@@ -57,10 +58,11 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
     still on: cpu(0) cpu(1)
     """
     _check_reducible(data)
+    total = data[0]
     for other in data[1:]:
-        data[0][:] += other.copyto(data[0].ctx)
+        total += other.copyto(total.ctx)  # in place
     for other in data[1:]:
-        data[0].copyto(other)
+        total.copyto(other)
 
 
 def split_batch(

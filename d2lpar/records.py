@@ -163,6 +163,13 @@ def replacing(path: str | Path):
         tmp.unlink(missing_ok=True)
 
 
+def check_writable(folder: str | Path) -> None:
+    """Raise OSError now, rather than when the first epoch is there to be written."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def git_state() -> tuple[str | None, bool | None]:
     """Commit of the checkout this package runs from and whether it has local changes.
 

@@ -1,0 +1,210 @@
+"""LeNet's training, from scratch and in Gluon: the two must tell the same story."""
+
+import math
+
+import numpy
+import pytest
+
+from d2lpar import datasets, evaluate_accuracy, init_lenet, lenet, lenet_concise
+from d2lpar._mxnet import mx
+from d2lpar.errors import DeviceError, DivergedError, SettingError
+from d2lpar.parallel import get_params
+
+BOTH = pytest.mark.parametrize("implementation", [lenet, lenet_concise])
+RECIPE = {"global_batch_size": 32, "lr": 0.05, "num_epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def data():
+    """100 images: three batches of 32 and one of 4."""
+    return datasets.load("synthetic", n_train=100, n_test=30)
+
+
+def same(a, b):
+    return all(numpy.array_equal(p, q) for p, q in zip(a, b))
+
+
+def test_init_lenet_has_the_seeds_shapes_and_scale():
+    params = init_lenet(scale=0.01, seed=0)
+    assert [p.shape for p in params] == [
+        (20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,),
+        (800, 128), (128,), (128, 10), (10,),
+    ]  # fmt: skip
+    assert all(p.dtype == numpy.float32 for p in params)
+    assert not any(p.any() for p in params[1::2])
+    assert params[4].std() == pytest.approx(0.01, rel=0.01)
+    assert init_lenet(scale=0.1)[4].std() == pytest.approx(0.1, rel=0.01)
+
+
+def test_init_lenet_is_the_seeds():
+    assert same(init_lenet(seed=1), init_lenet(seed=1))
+    assert not same(init_lenet(seed=1), init_lenet(seed=2))
+
+
+def test_evaluate_accuracy_is_the_share_of_hits(data):
+    params = init_lenet(scale=0.3, seed=0)
+    y_hat = lenet(
+        mx.np.array(datasets.to_float(data.X_test)), get_params(params, mx.cpu(0))
+    )
+    expected = (y_hat.asnumpy().argmax(axis=1) == data.y_test).mean()
+    for num_devices in (1, 2, 3):
+        devices = [mx.cpu(k) for k in range(num_devices)]
+        replicas = [get_params(params, device) for device in devices]
+        for batch_size in (7, 1000):  # 30 images: 7, 7, 7, 7, 2, fewer than devices
+            acc = evaluate_accuracy(
+                data.X_test, data.y_test, replicas, devices, batch_size=batch_size
+            )
+            assert acc == pytest.approx(expected)
+
+
+@BOTH
+def test_a_record_an_epoch_and_not_a_word(implementation, data, capfd):
+    records = list(implementation.train(2, devices="cpu:2", data=data, **RECIPE))
+    assert [r.epoch for r in records] == [1, 2]
+    for r in records:
+        assert r.seconds > 0 and r.eval_seconds > 0
+        assert r.samples_per_sec == pytest.approx(100 / r.seconds)
+        assert 0 <= r.test_acc <= 1
+        assert r.train_loss == pytest.approx(math.log(10), abs=0.1)  # the plateau
+    assert capfd.readouterr() == ("", "")
+
+
+@BOTH
+def test_the_last_partial_batch_is_trained_on(implementation, data):
+    """An epoch of 100 in batches of 32 has a fourth step, divided by 4."""
+    states = []
+    for n_train in (96, 100):
+        state = lenet.TrainingState(init_lenet(), 0, UnshuffledRng())
+        settings = {**RECIPE, "num_epochs": 1, "lr": 1.0}
+        part = data.head(n_train=n_train)
+        next(implementation.train(devices="cpu:1", data=part, state=state, **settings))
+        states.append(state.params)
+    moved = max(abs(a - b).max() for a, b in zip(*states))
+    assert moved > 1e-3
+
+
+class UnshuffledRng:
+    def permutation(self, n):
+        return numpy.arange(n)
+
+
+@BOTH
+def test_the_number_of_devices_does_not_matter(implementation, data):
+    """Same batches in the same order: same losses, whatever the devices."""
+    losses = {
+        n: [r.train_loss for r in implementation.train(
+            devices=f"cpu:{n}", data=data, seed=3, **RECIPE)]
+        for n in (1, 2, 3)
+    }  # fmt: skip
+    assert losses[2] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[3] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_both_implementations_give_the_same_losses(data):
+    """From parameters that learn at once: the book's 0.01 stays on a plateau."""
+    curves = []
+    for implementation in (lenet, lenet_concise):
+        state = lenet.TrainingState(
+            init_lenet(scale=0.1), 0, numpy.random.default_rng(0)
+        )
+        epochs = implementation.train(devices="cpu:2", data=data, state=state, **RECIPE)
+        curves.append([r.train_loss for r in epochs])
+        curves.append(state.params)
+    assert curves[0][1] < curves[0][0]  # it learns
+    assert curves[0] == pytest.approx(curves[2], rel=1e-4)
+    for ours, gluons in zip(curves[1], curves[3]):
+        numpy.testing.assert_allclose(ours, gluons, atol=1e-4)
+
+
+@BOTH
+def test_a_state_goes_on_where_it_stopped(implementation, data):
+    recipe = {**RECIPE, "data": data, "devices": "cpu:2"}
+    whole, parts = lenet.start(seed=5), lenet.start(seed=5)
+    list(implementation.train(state=whole, **recipe))
+    recipe["num_epochs"] = 1
+    for expected in (1, 2):
+        (record,) = implementation.train(state=parts, **recipe)
+        assert record.epoch == parts.epoch == expected
+    assert same(whole.params, parts.params)
+    assert whole.rng.integers(1 << 30) == parts.rng.integers(1 << 30)
+
+
+def test_a_state_goes_on_in_the_other_implementation(data):
+    recipe = {**RECIPE, "data": data, "num_epochs": 1}
+    state, expected = lenet.start(), lenet.start()
+    list(lenet.train(devices="cpu:2", state=state, **recipe))
+    list(lenet_concise.train(devices="cpu:3", state=state, **recipe))
+    list(lenet.train(devices="cpu:1", state=expected, **{**recipe, "num_epochs": 2}))
+    assert state.epoch == expected.epoch == 2
+    for a, b in zip(state.params, expected.params):
+        numpy.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@BOTH
+def test_the_seed_decides(implementation, data):
+    def params(seed):
+        state = lenet.start(seed)
+        list(implementation.train(1, devices="cpu:1", data=data, state=state, **RECIPE))
+        return state.params
+
+    assert same(params(1), params(1))
+    assert not same(params(1), params(2))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("global_batch_size", 0, "global-batch-size 0"),
+        ("global_batch_size", -256, "global-batch-size -256"),
+        ("global_batch_size", 2.5, "global-batch-size 2.5"),
+        ("num_epochs", 0, "num-epochs 0"),
+        ("num_epochs", -1, "num-epochs -1"),
+        ("lr", 0.0, "lr 0.0"),
+        ("lr", -0.2, "lr -0.2"),
+        ("lr", math.nan, "lr nan"),
+        ("lr", math.inf, "lr inf"),
+    ],
+)
+def test_settings_that_cannot_be(implementation, data, setting, value, says):
+    recipe = {**RECIPE, setting: value}
+    with pytest.raises(SettingError, match=says):
+        next(implementation.train(devices="cpu:1", data=data, **recipe))
+
+
+@BOTH
+@pytest.mark.parametrize("num_devices", [0, -1, 3])
+def test_device_counts_that_cannot_be(implementation, data, num_devices):
+    with pytest.raises(DeviceError, match=f"num-devices {num_devices}"):
+        next(implementation.train(num_devices, devices="cpu:2", data=data, **RECIPE))
+
+
+@BOTH
+def test_divergence_is_named_with_its_epoch(implementation, data):
+    state = lenet.TrainingState(init_lenet(scale=0.1), 0, numpy.random.default_rng(0))
+    recipe = {**RECIPE, "lr": 1e6, "num_epochs": 5}
+    with pytest.raises(DivergedError, match=r"loss of epoch [12] is (nan|inf)"):
+        list(implementation.train(devices="cpu:2", data=data, state=state, **recipe))
+
+
+def test_several_contexts_with_several_threads_each_do_not_hang(data):
+    """np.dot would: see `lenet.dense`. In a process of its own, for its threads."""
+    import os
+    import subprocess
+    import sys
+
+    code = """
+from d2lpar import datasets, lenet, lenet_concise
+data = datasets.load("synthetic", n_train=600, n_test=100)
+for module in (lenet, lenet_concise):
+    for record in module.train(devices="cpu:3", num_epochs=1, data=data):
+        print(record.epoch)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "1\n1\n", done.stderr

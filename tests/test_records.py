@@ -361,6 +361,9 @@ def test_git_state_knows_a_checkout_from_an_installed_copy(tmp_path, monkeypatch
     git("commit", "-q", "-m", "second")
     commit = git("rev-parse", "HEAD").strip()
     assert records.git_state() == (commit, False)
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "a-run.jsonl").write_text("what a run left behind")
+    assert records.git_state() == (commit, False)
     module.write_text("# a changed module")
     assert records.git_state() == (commit, True)
 

@@ -7,12 +7,14 @@
 EXTRA ?= cpu
 VENV ?= .venv
 PYTHON ?=
-MAIN_JOB = multiple_gpus
+MAIN_JOB = multiple_gpus least_squares
 
 .PHONY: run test lint clean
 
 run: $(VENV)/.run-$(EXTRA)
-	$(VENV)/bin/d2lpar run $(MAIN_JOB) --preset quick
+	@for chapter in $(MAIN_JOB); do \
+		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; \
+	done
 
 test: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/python -m pytest

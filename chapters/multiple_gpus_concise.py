@@ -56,8 +56,7 @@ PRESETS = {
         "num_epochs": 5,
         "global_batch_size": 64,
         "lr": 0.2,
-        "n_train": 12_000,
-        "n_test": 2_000,
+        "data": {"n_train": 12_000, "n_test": 2_000},
     },
     "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
 }

@@ -146,6 +146,10 @@ def _thread_policy(runs: Sequence[Run]) -> str:
     headers = [run.header for run in runs]
     if any(h.device_kind != "cpu" or not h.threads_per_device for h in headers):
         return ""
+    kinds = {
+        (h.num_devices, h.threads_per_device): run for h, run in zip(headers, runs)
+    }
+    runs = list(kinds.values())  # a sweep of several methods says it once
     n = each(runs, lambda run: run.header.threads_per_device)
     if len({h.threads_per_device for h in headers}) == 1:
         return f"Threads per device: {n}"
@@ -157,6 +161,8 @@ def _thread_policy(runs: Sequence[Run]) -> str:
 
 def _batch_policy(runs: Sequence[Run]) -> str:
     """ "Global batch 256 fixed (strong scaling), lr 0.2", as far as it is recorded."""
+    if any(run.points for run in runs):
+        return ""  # a solver has none
     sizes = [run.header.settings.get("global_batch_size") for run in runs]
     counts = [run.header.num_devices for run in runs]
     batch = f"Global batch {each(runs, lambda run: _setting(run, 'global_batch_size'))}"
@@ -170,7 +176,11 @@ def _batch_policy(runs: Sequence[Run]) -> str:
 
 
 def _data(run: Run) -> str:
-    n = run.header.settings.get("n_train")
+    settings = run.header.settings
+    if "rows" in settings:
+        size = f"{settings['rows']:,} rows, {settings['columns']:,} columns"
+        return f"{run.header.dataset}, {size}"
+    n = settings.get("n_train")
     samples = f"{n:,}" if isinstance(n, int) else "all"
     mark = "SYNTHETIC " if run.header.synthetic else ""
     return f"{mark}{run.header.dataset}, {samples} training samples"

@@ -178,12 +178,21 @@ def _as_arguments(ctx: click.Context, flags: dict) -> list[str]:
     return given
 
 
-def chapter(name: str, train: str, presets: dict[str, dict]) -> None:
+def chapter(
+    name: str,
+    train: str,
+    presets: dict[str, dict],
+    *,
+    load: str | None = None,
+    variants: dict[str, dict] | None = None,
+) -> None:
     """The last cell of a chapter: measure `train` as the flags say, draw the figures.
 
-    `train` is "module:function" (see :class:`d2lpar.runner.Job`); `presets` holds the
-    settings of "quick" and "book": arguments of `train`, and n_train and n_test to use
-    less than all the data. In a notebook there are no flags: the defaults are used.
+    `train` and `load` are "module:function" (see :class:`d2lpar.runner.Job`); without
+    `load` the data is Fashion-MNIST. `presets` holds the settings of "quick" and
+    "book": arguments of `train`, and under "data" those of `load`. `variants` are
+    settings to add for each of several methods, all of which are measured. In a
+    notebook there are no flags: the defaults are used.
     """
     in_notebook = "ipykernel" in sys.modules
     arguments = [] if in_notebook else sys.argv[1:]
@@ -193,13 +202,20 @@ def chapter(name: str, train: str, presets: dict[str, dict]) -> None:
     @click.pass_context
     def command(ctx: click.Context, **flags) -> None:
         words = ["d2lpar", "run", name, *_as_arguments(ctx, flags)]
-        _run_sweep(name, train, presets, shlex.join(words), **flags)
+        plan = (name, train, presets, load, variants or {"": {}})
+        _run_sweep(*plan, shlex.join(words), **flags)
 
     _guard(lambda: command.main(arguments, name, standalone_mode=False), in_notebook)
 
 
 def _run_sweep(
-    name: str, train: str, presets: dict[str, dict], command: str, **flags
+    name: str,
+    train: str,
+    presets: dict[str, dict],
+    load: str | None,
+    variants: dict[str, dict],
+    command: str,
+    **flags,
 ) -> None:
     from d2lpar import datasets, devices, figures, runner
 
@@ -207,13 +223,12 @@ def _run_sweep(
     counts = devices.parse_counts(
         flags["num_devices"] or devices.default_counts(available), available
     )
-    preset, settings, sizes = _settings(presets, flags)
-    data = {
-        "name": datasets.locate(flags["data"], flags["data_dir"]),
-        "data_dir": flags["data_dir"],
-        "seed": flags["seed"],
-        **sizes,
-    }
+    preset, settings, data = _settings(presets, flags)
+    data["seed"] = flags["seed"]
+    if load is None:
+        load = "d2lpar.datasets:load"
+        data["data_dir"] = flags["data_dir"]
+        data["name"] = datasets.locate(flags["data"], flags["data_dir"])
     out = Path(flags["out"]) / name
     runner.records.check_writable(out)
     jobs = [
@@ -224,17 +239,19 @@ def _run_sweep(
             devices=flags["devices"],
             num_devices=count,
             seed=flags["seed"],
-            settings=settings,
+            settings={**settings, **variant_settings},
             data=data,
             command=command,
             threads=flags["threads"],
+            load=load,
+            variant=variant,
         )
+        for variant, variant_settings in variants.items()
         for count in counts
     ]
     runs = _show_progress(jobs, flags["repeats"], out)
     for run_ in runs:
-        seconds = runner.records.timed_epochs(run_)
-        click.echo(_result_line(run_, [e.seconds for e in seconds]))
+        click.echo(_result_line(run_))
     stem = runner.records.run_stem(runs[0].header)
     for path in figures.draw(runs, out, stem):
         if path.suffix == ".png":
@@ -242,7 +259,7 @@ def _run_sweep(
 
 
 def _settings(presets: dict, flags: dict) -> tuple[str, dict, dict]:
-    """The preset in force, the arguments of `train`, and the sizes of the data."""
+    """The preset in force, the arguments of `train`, and those of `load`."""
     preset = flags["preset"]
     settings = dict(presets[preset])
     changed = {
@@ -250,25 +267,40 @@ def _settings(presets: dict, flags: dict) -> tuple[str, dict, dict]:
         for name in ("num_epochs", "global_batch_size", "lr")
         if flags[name] is not None
     }
+    for name in changed.keys() - settings.keys():
+        flag = name.replace("_", "-")
+        raise SettingError(
+            f"--{flag} {changed[name]}: this chapter has no such setting"
+        )
     settings.update(changed)
-    sizes = {name: settings.pop(name, None) for name in ("n_train", "n_test")}
+    data = dict(settings.pop("data", {}))
     if changed:
         preset = "custom"
     if flags["dry_run"]:
         preset = "dry-run"
-        batch = settings["global_batch_size"]
         settings["num_epochs"] = 1
-        sizes = {"n_train": min(2 * batch, 60_000), "n_test": min(batch, 10_000)}
-    return preset, settings, sizes
+        if "global_batch_size" in settings:
+            batch = settings["global_batch_size"]
+            data = {"n_train": min(2 * batch, 60_000), "n_test": min(batch, 10_000)}
+        else:
+            data = {"rows": 200, "columns": 20}
+    return preset, settings, data
 
 
-def _result_line(run_, seconds: list[float]) -> str:
+def _result_line(run_) -> str:
+    from d2lpar.records import timed_epochs
     from d2lpar.timing import summarize
 
-    last, header = run_.epochs[-1], run_.header
-    s = summarize(seconds)
+    header = run_.header
+    if run_.points:
+        last = run_.points[-1]
+        result = f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
+    else:
+        seconds = summarize([epoch.seconds for epoch in timed_epochs(run_)])
+        result = f"test acc: {run_.epochs[-1].test_acc:.2f}, {seconds} sec/epoch"
     return (
-        f"test acc: {last.test_acc:.2f}, {s} sec/epoch on {', '.join(header.devices)}"
+        f"{header.variant + ': ' if header.variant else ''}{result} "
+        f"on {', '.join(header.devices)}"
         + (" [synthetic data]" if header.synthetic else "")
     )
 
@@ -276,9 +308,12 @@ def _result_line(run_, seconds: list[float]) -> str:
 def _show_progress(jobs: list, repeats: int, out: Path) -> list:
     """Measure the jobs under a progress bar; the finished runs, in the jobs' order."""
     from d2lpar import runner
+    from d2lpar.records import Header, PointRecord
 
-    headers: dict[str, object] = {}
+    headers: dict[str, Header] = {}
     total = repeats * sum(job.settings["num_epochs"] for job in jobs)
+    if jobs[0].variant:  # solvers stop where they have converged
+        total = None
     with tqdm(total=total, unit="epoch", dynamic_ncols=True, leave=False) as bar:
         with (
             logging_redirect_tqdm([log]),
@@ -286,17 +321,25 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
             closing(runner.sweep(jobs, repeats, out)) as items,
         ):
             for item in items:
-                if isinstance(item, runner.Header):
+                if isinstance(item, Header):
                     headers[runner.records.run_name(item)] = item
-                    bar.set_description(f"{item.chapter}, {item.num_devices} device(s)")
+                    words = (
+                        item.chapter,
+                        item.variant,
+                        f"{item.num_devices} device(s)",
+                    )
+                    bar.set_description(", ".join(filter(None, words)))
+                    continue
+                if isinstance(item, PointRecord):
+                    bar.set_postfix(residual=f"{item.residual_norm:.4g}")
                 else:
                     bar.set_postfix(
                         loss=f"{item.train_loss:.3f}",
                         acc=f"{item.test_acc:.3f}",
                         samples_per_sec=f"{item.samples_per_sec:,.0f}",
                     )
-                    bar.leave = True  # but an error before any epoch stays one line
-                    bar.update()
+                bar.leave = True  # but an error before any epoch stays one line
+                bar.update()
     return runner.finished_runs(list(headers.values()), out)
 
 
@@ -410,10 +453,28 @@ def _guard(call: Callable[[], object], raising: bool = False) -> None:
     Exit codes: 0; 1 when `doctor` finds that training cannot run; 2 for anything wrong
     that has a message; 130 after Ctrl-C. With `raising` (a notebook) errors pass.
     """
-    handler = logging.StreamHandler()
+    with _messages_as_lines():
+        _call_and_exit(call, raising)
+
+
+@contextmanager
+def _messages_as_lines():
+    """Show what the package logs, once: MXNet sets up the root logger, too."""
+    if log.handlers:  # a chapter within `d2lpar run`
+        yield
+        return
+    handler, propagate = logging.StreamHandler(), log.propagate
     handler.setFormatter(logging.Formatter("d2lpar: %(message)s"))
-    if not log.handlers:
-        log.addHandler(handler)
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagate
+
+
+def _call_and_exit(call: Callable[[], object], raising: bool) -> None:
     try:
         code = call()
     except (KeyboardInterrupt, click.Abort):

@@ -6,6 +6,8 @@
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
     ...
 
+A solver's record has lines of kind "point" in place of epochs.
+
 Reading keeps fields it does not know (in `extra`), so that a record of a later version
 can be plotted by an earlier one. Never imports MXNet.
 """
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Union
 
 from d2lpar.errors import RecordError
 
@@ -49,6 +52,25 @@ class EpochRecord:
 
 
 @dataclass(frozen=True)
+class PointRecord:
+    """Where a solver had got to after an iteration, or an epoch.
+
+    `seconds` are of work since its start, without the time it takes to measure the
+    residual. `residual_norm` is ||A x - b||; `device_residual_norms` are of each
+    device's own rows, or of each device's own x where they differ. `distance` is
+    ||x - x*|| / ||x*||, x* being LAPACK's solution.
+    """
+
+    iteration: int
+    seconds: float
+    residual_norm: float
+    device_residual_norms: list[float]
+    distance: float | None = None
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Header:
     """Where a record comes from: enough to run it again and know what it measured."""
 
@@ -70,6 +92,7 @@ class Header:
     git_commit: str | None
     git_dirty: bool | None
     date: str  # ISO 8601, UTC
+    variant: str = ""  # which of a chapter's methods, where it has several
     extra: dict = field(default_factory=dict)
 
 
@@ -80,17 +103,22 @@ class Run:
     header: Header
     epochs: tuple[EpochRecord, ...]
     path: Path | None = None
+    points: tuple[PointRecord, ...] = ()
 
 
-def to_line(item: Header | EpochRecord) -> str:
+KINDS = {"header": Header, "epoch": EpochRecord, "point": PointRecord}
+Line = Union[Header, EpochRecord, PointRecord]
+
+
+def to_line(item: Line) -> str:
     """One JSON line, without the newline. NaN and infinities: ValueError."""
     values = asdict(item)
     extra = values.pop("extra")
-    kind = "header" if isinstance(item, Header) else "epoch"
+    kind = next(kind for kind, cls in KINDS.items() if isinstance(item, cls))
     return json.dumps({"kind": kind, **values, **extra}, allow_nan=False)
 
 
-def from_line(line: str) -> Header | EpochRecord:
+def from_line(line: str) -> Line:
     """The inverse of :func:`to_line`; unknown fields go to `extra`.
 
     Raises :class:`RecordError` for a line that is no JSON object of a known kind or
@@ -98,7 +126,7 @@ def from_line(line: str) -> Header | EpochRecord:
     """
     try:
         values = json.loads(line)
-        cls = {"header": Header, "epoch": EpochRecord}[values.pop("kind")]
+        cls = KINDS[values.pop("kind")]
         known = {f.name for f in fields(cls)} - {"extra"}
         extra = {k: v for k, v in values.items() if k not in known}
         return cls(**{k: v for k, v in values.items() if k in known}, extra=extra)
@@ -130,12 +158,13 @@ def read(path: str | Path) -> Run:
     if not items or not isinstance(items[0], Header):
         raise RecordError(f"{path}: the first line is not a record's header")
     epochs = tuple(item for item in items[1:] if isinstance(item, EpochRecord))
-    return Run(items[0], epochs, path)
+    points = tuple(item for item in items[1:] if isinstance(item, PointRecord))
+    return Run(items[0], epochs, path, points)
 
 
-def write(path: str | Path, header: Header, epochs: Iterable[EpochRecord]) -> None:
+def write(path: str | Path, header: Header, lines: Iterable[Line]) -> None:
     """Write a whole record file atomically."""
-    text = "".join(to_line(item) + "\n" for item in (header, *epochs))
+    text = "".join(to_line(item) + "\n" for item in (header, *lines))
     with replacing(path) as tmp:
         tmp.write_text(text, encoding="utf-8")
 
@@ -211,7 +240,8 @@ def run_stem(header: Header) -> str:
 
 def run_name(header: Header) -> str:
     """Name of one run's record file, without the ending: "book-cpu2"."""
-    return f"{run_stem(header)}-{header.device_kind}{header.num_devices}"
+    devices = f"{header.device_kind}{header.num_devices}"
+    return "-".join(filter(None, (run_stem(header), header.variant, devices)))
 
 
 def now() -> str:

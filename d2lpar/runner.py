@@ -29,7 +29,7 @@ from pathlib import Path
 from d2lpar import devices, records
 from d2lpar._version import __version__
 from d2lpar.errors import D2lparError, RunError
-from d2lpar.records import EpochRecord, Header, Run
+from d2lpar.records import Header, Line, Run
 
 log = logging.getLogger("d2lpar")
 
@@ -48,8 +48,9 @@ class Job:
 
     `train` names a generator function, "module:function", that is called as
     ``train(num_devices, devices=..., seed=..., data=..., **settings)`` and yields
-    :class:`EpochRecord`. `data` are the arguments of :func:`d2lpar.datasets.load`.
-    `threads` is the number of threads of a CPU context; None shares the cores out.
+    the lines of a record; `load` names the function that is called with `data` for the
+    data set. `variant` is the name of one method of several. `threads` is the number of
+    threads of a CPU context; None shares the cores out.
     """
 
     chapter: str
@@ -62,15 +63,17 @@ class Job:
     data: dict
     command: str
     threads: int | None = None
+    load: str = "d2lpar.datasets:load"
+    variant: str = ""
 
 
-def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Header | EpochRecord]:
+def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Line]:
     """Run the jobs one after the other, `repeats` times round, and keep their records.
 
-    Yields every header and epoch as it arrives. Each job's record grows in
-    ``<run>.partial.jsonl``; when all are complete, all are renamed to ``<run>.jsonl``.
-    A sweep that fails or is interrupted keeps the partial records that hold an epoch,
-    and leaves earlier records as they were.
+    Yields every line as it arrives, the header of each measurement first. Each job's
+    record grows in ``<run>.partial.jsonl``; when all are complete, all are renamed to
+    ``<run>.jsonl``. A sweep that fails or is interrupted keeps the partial records that
+    hold an epoch, and leaves earlier records as they were.
     """
     partial: dict[int, Path] = {}
     complete: dict[Path, Path] = {}
@@ -83,7 +86,7 @@ def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Header | EpochRe
                         partial[number] = final.with_suffix(".partial.jsonl")
                         complete[partial[number]] = final
                         _append(partial[number], item, mode="w")
-                    elif isinstance(item, EpochRecord):
+                    elif not isinstance(item, Header):
                         item = replace(item, repeat=repeat)
                         _append(partial[number], item)
                     yield item
@@ -95,7 +98,7 @@ def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Header | EpochRe
                 _keep_or_remove(path)
 
 
-def _append(path: Path, item: Header | EpochRecord, mode: str = "a") -> None:
+def _append(path: Path, item: Line, mode: str = "a") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, mode, encoding="utf-8") as f:
         f.write(records.to_line(item) + "\n")
@@ -103,9 +106,11 @@ def _append(path: Path, item: Header | EpochRecord, mode: str = "a") -> None:
 
 def _keep_or_remove(path: Path) -> None:
     with contextlib.suppress(D2lparError):
-        finished = len(records.read(path).epochs)
+        run = records.read(path)
+        finished = len(run.epochs) + len(run.points)
         if finished:
-            log.warning("%s keeps the %d finished epochs", path, finished)
+            what = "epochs" if run.epochs else "points"
+            log.warning("%s keeps the %d finished %s", path, finished, what)
             return
     path.unlink(missing_ok=True)
 
@@ -115,7 +120,7 @@ def finished_runs(jobs_headers: list[Header], out: Path) -> list[Run]:
     return [records.read(out / f"{records.run_name(h)}.jsonl") for h in jobs_headers]
 
 
-def _measure(job: Job) -> Iterator[Header | EpochRecord]:
+def _measure(job: Job) -> Iterator[Line]:
     """Start one measuring process and yield what it reports."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
     threads = job.threads or devices.threads_per_context(job.num_devices)
@@ -213,14 +218,12 @@ def child() -> None:
         tell(json.dumps({"kind": "error", "message": message}))
 
 
-def _work(job: Job) -> Iterator[Header | EpochRecord]:
-    from d2lpar import datasets
+def _work(job: Job) -> Iterator[Line]:
     from d2lpar._mxnet import mx
 
-    module, function = job.train.split(":")
-    train = getattr(importlib.import_module(module), function)
+    train, load = _named(job.train), _named(job.load)
     chosen = devices.parse(job.devices)[: job.num_devices]
-    data = datasets.load(**job.data)
+    data = load(**job.data)
     commit, dirty = records.git_state()
     on_cpu = chosen[0].device_type == "cpu"
     yield Header(
@@ -238,10 +241,10 @@ def _work(job: Job) -> Iterator[Header | EpochRecord]:
         seed=job.seed,
         settings={
             **{name: _as_json(value) for name, value in job.settings.items()},
-            "n_train": len(data.y_train),
-            "n_test": len(data.y_test),
+            **data.sizes,
             "threads": job.threads,
         },
+        variant=job.variant,
         command=job.command,
         versions={
             "d2lpar": __version__,
@@ -256,6 +259,12 @@ def _work(job: Job) -> Iterator[Header | EpochRecord]:
     yield from train(
         job.num_devices, devices=chosen, seed=job.seed, data=data, **job.settings
     )
+
+
+def _named(name: str):
+    """What "module:function" names."""
+    module, function = name.split(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _as_json(value: object) -> object:

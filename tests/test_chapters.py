@@ -1,6 +1,7 @@
 """Every chapter: short, a script that runs alone, and a notebook."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def test_a_chapter_opens_as_a_notebook(path):
 @EVERY
 def test_a_chapter_names_its_seed_and_its_commands(path):
     title, seed = cli.about(path)
-    assert title != path.stem and "(001)" in seed
+    assert title != path.stem and re.search(r"\(00\d\)", seed)
     text = path.read_text(encoding="utf-8")
     assert f"python chapters/{path.name} --devices auto" in text
     assert f"d2lpar run {path.stem} --preset book" in text
@@ -59,11 +60,15 @@ def test_a_chapter_runs_alone(path, tmp_path):
     flags = ["--data=synthetic", "--devices=cpu:2", "--num-devices=1,2", "--dry-run"]
     done = run(path, *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "replicas agree: True" in done.stdout
-    assert "test acc: " in done.stdout and "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr
     written = {p.name for p in (tmp_path / "figures" / path.stem).iterdir()}
-    assert "dry-run-synthetic-cpu2.jsonl" in written
-    assert "dry-run-synthetic-speedup.png" in written
+    if path.stem.startswith("multiple_gpus"):
+        assert "replicas agree: True" in done.stdout and "test acc: " in done.stdout
+        assert "dry-run-synthetic-cpu2.jsonl" in written
+        assert "dry-run-synthetic-speedup.png" in written
+    else:
+        assert "residual: " in done.stdout
+        assert "dry-run-cgls-cpu2.jsonl" in written and "dry-run-devices.png" in written
 
 
 @EVERY

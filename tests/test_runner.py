@@ -92,6 +92,24 @@ def job(function="fine", num_devices=1, num_epochs=2, **changes):
     return runner.Job(**{**values, **changes})
 
 
+def test_a_solvers_points_are_kept_under_the_methods_name(tmp_path):
+    solver = job(
+        chapter="least_squares",
+        train="d2lpar.least_squares:train",
+        load="d2lpar.datasets:uniform_problem",
+        data={"rows": 50, "columns": 5, "seed": 7},
+        settings={"method": "cgls", "num_epochs": 1},
+        num_devices=2,
+        variant="cgls",
+    )
+    header, *points = runner.sweep([solver], 1, tmp_path / "out")
+    run = records.read(tmp_path / "out" / "quick-seed7-cgls-cpu2.jsonl")
+    assert run.header.variant == header.variant == "cgls"
+    assert run.points == tuple(points) and run.epochs == ()
+    assert points[-1].distance < 1e-9 and len(points[-1].device_residual_norms) == 2
+    assert run.header.settings["rows"] == 50 and not run.header.synthetic
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 

@@ -1,0 +1,58 @@
+# %% [markdown]
+# # Least squares larger than memory
+#
+# Seed: the class LeastSquare with A 100 times larger, in Korean (000)
+#
+# The seed's second run: 100,000 x 10,000, 8 GB of numbers. They are written to a file
+# in blocks, and solved in blocks: each device reads a block of its rows while it works
+# on the last one, so that the memory needed does not depend on the number of rows.
+#
+#     python chapters/least_squares_large.py --devices auto --num-devices 1,2
+#     d2lpar run least_squares_large --preset book     (8 GB in TMPDIR, some minutes)
+
+# %%
+import numpy
+
+from d2lpar import cli, datasets, devices
+from d2lpar.least_squares import solve
+
+two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
+problem = datasets.uniform_file(rows=5_000, columns=50)
+print(type(problem.A).__name__, problem.A.shape, problem.A.filename)
+
+# %% [markdown]
+# **Blocks.** `resident_bytes=0` keeps no block on the devices: the file is read again
+# for every pass, as it must be where it does not fit. The answer is the same.
+
+# %%
+in_blocks = solve(
+    problem.A,
+    problem.b,
+    devices=two,
+    method="cgls",
+    resident_bytes=0,
+    block_bytes=2**18,
+)
+at_once = solve(numpy.array(problem.A), problem.b, devices=two, method="cgls")
+print(f"in blocks {in_blocks.residual_norm:.9f}, at once {at_once.residual_norm:.9f}")
+
+# %% [markdown]
+# **Which method?** `normal` and `tsqr` pass over the file once, but keep a matrix
+# (n, n) or two a device: 0.8 GB each for n = 10,000, and n^3 operations. `cgls` passes
+# over it some 20 times, and keeps vectors only: here it is the one that fits.
+
+# %%
+PRESETS = {
+    "quick": {"num_epochs": 1, "data": {"rows": 20_000, "columns": 400}},
+    "book": {"num_epochs": 1, "data": {"rows": 100_000, "columns": 10_000}},
+}
+METHODS = {"cgls": {"method": "cgls", "resident_bytes": 0}}
+
+if __name__ == "__main__":
+    cli.chapter(
+        "least_squares_large",
+        "d2lpar.least_squares:train",
+        PRESETS,
+        load="d2lpar.datasets:uniform_file",
+        variants=METHODS,
+    )

@@ -1,0 +1,92 @@
+"""The seed's own least-squares code (000), as it was written, in NumPy.
+
+    python peers/least_squares_seed.py --epochs 40
+
+Its three faults are kept: `x = self.x_hat` is no copy, both halves draw their row
+numbers from the same range, and the "GPUs" work one after the other. Prints a JSON
+line: seconds of run(), the error it ends at, and LAPACK's.
+"""
+
+import argparse
+import json
+from time import perf_counter
+
+import numpy as np
+
+
+class LeastSquare:
+    def __init__(self, A, b, num_gpu=2, epoches=2):
+        self.A = A
+        self.b = b
+        self.lr = 1e-3 / A.shape[1]
+        self.num_gpu = num_gpu
+        self.epoches = epoches
+        # record each gpu's optimized x
+        self.x_hat = np.random.rand(A.shape[1])
+        self.x_list = np.zeros((self.num_gpu, self.A.shape[1]))
+        self.error_list = []
+        self.n = int(self.A.shape[0] / num_gpu)
+        self.A1 = A[: self.n, :]
+        self.b1 = b[: self.n]
+        self.A2 = A[self.n :, :]
+        self.b2 = b[self.n :]
+
+    def run(self):
+        for i in range(self.epoches):
+            x = self.x_hat
+
+            for j in range(self.num_gpu):
+                A, b = self.initialize(j)
+                x_ = self.optimize(A, b, x)
+                self.x_list[j, :] = x_
+                self.check(x_)
+
+            self.x_hat = np.sum(self.x_list, axis=0) / self.num_gpu
+
+        return self.x_hat
+
+    def initialize(self, num_gpu):
+        index = np.random.choice(self.n, 1000)
+        if num_gpu == 0:
+            A = self.A1[index, :]
+            b = self.b1[index]
+        else:
+            A = self.A2[index, :]
+            b = self.b2[index]
+
+        return A, b
+
+    def optimize(self, A, b, x, iters_per_epoch=500):
+        for k in range(iters_per_epoch):
+            b_ = np.dot(A, x)
+            grad = 2 * np.dot(A.T, (b_ - b))
+            x -= grad * self.lr
+
+        return x
+
+    def check(self, x):
+        b_ = self.A @ x
+        error = np.linalg.norm(self.b - b_)
+        self.error_list.append(error)
+
+        return error
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    np.random.seed(args.seed)
+    A, b = np.random.rand(10000, 1000), np.random.rand(10000)
+    lstsq = LeastSquare(A, b, epoches=args.epochs)
+    start = perf_counter()
+    theta = lstsq.run()
+    seconds = perf_counter() - start
+    best = np.linalg.lstsq(A, b, rcond=None)[0]
+    line = {
+        "seconds": seconds,
+        "error": lstsq.check(theta),
+        "optimum": float(np.linalg.norm(A @ best - b)),
+    }
+    print(json.dumps(line))

@@ -9,7 +9,7 @@ VENV ?= .venv
 PYTHON ?=
 MAIN_JOB = multiple_gpus least_squares
 
-.PHONY: run test lint clean
+.PHONY: run test lint clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
@@ -32,6 +32,9 @@ $(VENV)/.run-$(EXTRA): $(VENV)/bin/python setup.cfg
 $(VENV)/.test-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$(EXTRA),test]"
 	@touch $@
+
+main-job:
+	@echo $(MAIN_JOB)
 
 clean:
 	rm -rf "$(VENV)" build *.egg-info

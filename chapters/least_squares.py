@@ -12,10 +12,13 @@
 #     d2lpar run least_squares --preset book
 
 # %%
+import cProfile
+
 import numpy
 
-from d2lpar import cli, devices
+from d2lpar import chapter, devices
 from d2lpar.least_squares import LeastSquare, solve
+from d2lpar.profiling import cumulative_table
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 rng = numpy.random.default_rng(0)
@@ -67,6 +70,15 @@ for method in ("normal", "tsqr"):
     print(f"{method}: {found.residual_norm:.6f}, condition {found.condition:.1f}")
 
 # %% [markdown]
+# **Where the time goes**: in the calls that wait for the devices. `--profile` writes
+# the whole table, and a trace of what each device did in the meantime.
+
+# %%
+with cProfile.Profile() as profile:
+    solve(A, b, devices=two, method="cgls")
+print("\n".join(cumulative_table(profile).splitlines()[:12]))
+
+# %% [markdown]
 # **All of them** on the seed's problem, 10,000 x 1,000, on 1, 2, ... devices.
 
 # %%
@@ -78,16 +90,10 @@ METHODS = {
     "averaging": {"method": "averaging"},
     "averaging-as-the-seed": {"method": "averaging", "independent": False},
     "gradient": {"method": "gradient", "max_iterations": 500},
-    "cgls": {"method": "cgls"},
-    "normal": {"method": "normal"},
-    "tsqr": {"method": "tsqr"},
+    **{method: {"method": method} for method in ("cgls", "normal", "tsqr")},
 }
 
 if __name__ == "__main__":
-    cli.chapter(
-        "least_squares",
-        "d2lpar.least_squares:train",
-        PRESETS,
-        load="d2lpar.datasets:uniform_problem",
-        variants=METHODS,
-    )
+    plan = {"load": "d2lpar.datasets:uniform_problem", "one_thread_each": True}
+    train = "d2lpar.least_squares:train"
+    chapter.measure("least_squares", train, PRESETS, variants=METHODS, **plan)

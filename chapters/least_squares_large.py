@@ -13,7 +13,7 @@
 # %%
 import numpy
 
-from d2lpar import cli, datasets, devices
+from d2lpar import chapter, datasets, devices
 from d2lpar.least_squares import solve
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -49,10 +49,11 @@ PRESETS = {
 METHODS = {"cgls": {"method": "cgls", "resident_bytes": 0}}
 
 if __name__ == "__main__":
-    cli.chapter(
+    chapter.measure(
         "least_squares_large",
         "d2lpar.least_squares:train",
         PRESETS,
         load="d2lpar.datasets:uniform_file",
         variants=METHODS,
+        one_thread_each=True,
     )

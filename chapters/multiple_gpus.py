@@ -10,7 +10,15 @@
 #     d2lpar run multiple_gpus --preset book
 
 # %%
-from d2lpar import allreduce, cli, devices, get_params, init_lenet, lenet, split_batch
+from d2lpar import (
+    allreduce,
+    chapter,
+    devices,
+    get_params,
+    init_lenet,
+    lenet,
+    split_batch,
+)
 from d2lpar._mxnet import np
 from d2lpar.parallel import train_batch
 
@@ -77,4 +85,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    cli.chapter("multiple_gpus", "d2lpar.lenet:train", PRESETS)
+    chapter.measure("multiple_gpus", "d2lpar.lenet:train", PRESETS)

@@ -11,7 +11,7 @@
 #     d2lpar run multiple_gpus_concise --preset book
 
 # %%
-from d2lpar import cli, devices, init_lenet, lenet_concise, split_batch
+from d2lpar import chapter, devices, init_lenet, lenet_concise, split_batch
 from d2lpar._mxnet import autograd, np
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -62,4 +62,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    cli.chapter("multiple_gpus_concise", "d2lpar.lenet_concise:train", PRESETS)
+    chapter.measure("multiple_gpus_concise", "d2lpar.lenet_concise:train", PRESETS)

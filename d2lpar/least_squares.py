@@ -26,10 +26,12 @@ import numpy
 from d2lpar import datasets, direct_solvers, iterative_solvers
 from d2lpar import devices as _devices
 from d2lpar._mxnet import mx, npx
+from d2lpar.errors import DeviceError
 from d2lpar.records import PointRecord
 from d2lpar.row_shards import BLOCK_BYTES, RESIDENT_BYTES, RowShards
 
-METHODS = ("normal", "tsqr", "cgls", "gradient", "averaging")
+DIRECT = ("normal", "tsqr")
+METHODS = (*DIRECT, "cgls", "gradient", "averaging")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Solution:
 
     `x` is (n,) or (n, k), as b is (m,) or (m, k), of the computation's dtype.
     `residual_norm` is ||A x - b||, a number or (k,). `condition` is an estimate of A's
-    condition number after scaling its columns to length 1, where the method has one.
+    condition number where the method has one, with its columns scaled to length 1
+    where they differ much.
     `rank` is less than n where A was found to be rank-deficient: then `x` is the
     minimum-norm solution.
     """
@@ -100,8 +103,9 @@ def solve(
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
     if isinstance(devices, str):
         devices = _devices.parse(devices)
+    _refuse_to_hang(devices)
     shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes)
-    module = direct_solvers if method in ("normal", "tsqr") else iterative_solvers
+    module = direct_solvers if method in DIRECT else iterative_solvers
     progress = Progress(shards, reference)
     found = getattr(module, method)(shards, progress, **options)
     norms = progress.column_norms
@@ -116,6 +120,24 @@ def solve(
         condition=found.condition,
         rank=found.rank,
     )
+
+
+def _refuse_to_hang(devices: Sequence[mx.Context]) -> None:
+    """Raise :class:`DeviceError` where MXNet would wait for ever.
+
+    The OpenBLAS in its wheel spins on a flag that it reads once, when two threads call
+    it at the same time and each call would use several threads of its own.
+    """
+    on_cpu = [device for device in devices if device.device_type == "cpu"]
+    threads = _devices.omp_threads()
+    if threads is None:  # MXNet came first, and takes half the cores
+        threads = max(1, _devices.usable_cores() // 2)
+    if len(on_cpu) > 1 and threads > 1:
+        raise DeviceError(
+            f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
+            "the OpenBLAS in MXNet's wheel would wait for ever; set it before Python "
+            "starts, or use one context"
+        )
 
 
 def train(
@@ -142,7 +164,8 @@ def train(
     best = None
     if not isinstance(data.A, numpy.memmap):
         best = numpy.linalg.lstsq(data.A, data.b, rcond=None)[0]
-    warm = slice(0, max(data.A.shape[1], len(data.b) // 100))
+    few = len(data.b) // 100 + 1
+    warm = slice(0, max(few, data.A.shape[1]) if method in DIRECT else few)
     brief = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}.get(method, {})
     solve(
         data.A[warm], data.b[warm], devices=chosen, method=method,

@@ -8,6 +8,7 @@ every device's rows to the devices at a time, while the next blocks are being re
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -150,9 +151,10 @@ def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
     """Rows start:stop of A as an array of its own.
 
     Of a memmap they are read from its file, not through the mapping, whose pages would
-    stay in memory.
+    stay in memory. (Of a whole one: a part does not know where in the file it begins.)
     """
-    if not isinstance(A, numpy.memmap) or A.base is None or not A.flags.c_contiguous:
+    whole = isinstance(A, numpy.memmap) and isinstance(A.base, mmap.mmap)
+    if not whole or not A.flags.c_contiguous:
         return numpy.ascontiguousarray(A[start:stop], dtype=dtype)
     with open(A.filename, "rb") as f:
         f.seek(A.offset + start * A.strides[0])

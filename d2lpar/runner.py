@@ -50,7 +50,10 @@ class Job:
     ``train(num_devices, devices=..., seed=..., data=..., **settings)`` and yields
     the lines of a record; `load` names the function that is called with `data` for the
     data set. `variant` is the name of one method of several. `threads` is the number of
-    threads of a CPU context; None shares the cores out.
+    threads of a CPU context; None shares the cores out. `profile_in` is the folder for
+    profiles (see :mod:`d2lpar.profiling`); None takes none. With `one_thread_each`
+    several contexts do not share the cores out but take a thread each, as work must
+    that goes to OpenBLAS (see :func:`d2lpar.least_squares.solve`).
     """
 
     chapter: str
@@ -65,6 +68,8 @@ class Job:
     threads: int | None = None
     load: str = "d2lpar.datasets:load"
     variant: str = ""
+    profile_in: str | None = None
+    one_thread_each: bool = False
 
 
 def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Line]:
@@ -124,6 +129,8 @@ def _measure(job: Job) -> Iterator[Line]:
     """Start one measuring process and yield what it reports."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
     threads = job.threads or devices.threads_per_context(job.num_devices)
+    if job.one_thread_each and job.num_devices > 1 and not job.threads:
+        threads = devices.USER_THREADS or 1
     environment["OMP_NUM_THREADS"] = str(threads)
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
@@ -226,7 +233,7 @@ def _work(job: Job) -> Iterator[Line]:
     data = load(**job.data)
     commit, dirty = records.git_state()
     on_cpu = chosen[0].device_type == "cpu"
-    yield Header(
+    header = Header(
         chapter=job.chapter,
         preset=job.preset,
         num_devices=len(chosen),
@@ -256,9 +263,15 @@ def _work(job: Job) -> Iterator[Line]:
         git_dirty=dirty,
         date=records.now(),
     )
-    yield from train(
+    yield header
+    lines = train(
         job.num_devices, devices=chosen, seed=job.seed, data=data, **job.settings
     )
+    if job.profile_in:
+        from d2lpar.profiling import profiled
+
+        lines = profiled(lines, Path(job.profile_in) / records.run_name(header))
+    yield from lines
 
 
 def _named(name: str):

@@ -110,7 +110,7 @@ def test_a_chapter_runs_in_a_notebook_kernel(tmp_path):
     pytest.importorskip("ipykernel", reason="no notebook kernel: extra book")
     nbclient = pytest.importorskip("nbclient", reason="no nbclient: extra book")
     notebook = jupytext.read(cli.chapter_files()["multiple_gpus"])
-    assert "cli.chapter" in notebook.cells[-1].source
+    assert "chapter.measure" in notebook.cells[-1].source
     notebook.cells.pop()
     client = nbclient.NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {}}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import d2lpar
-from d2lpar import cli, records
+from d2lpar import chapter, cli, records
 from d2lpar.errors import DeviceError, SettingError
 
 ROOT = Path(d2lpar.__file__).parents[1]
@@ -178,21 +178,37 @@ def test_settings_of_presets_flags_and_dry_runs():
         "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
     }
     flags = dict.fromkeys(("num_epochs", "global_batch_size", "lr"))
-    flags.update(preset="book", dry_run=False)
+    flags.update(preset="book", dry_run=False, profile=False)
     book = {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2}
     everything = {}
-    assert cli._settings(presets, flags) == ("book", book, everything)
+    assert chapter.settings_of(presets, flags) == ("book", book, everything)
     assert presets["quick"]["data"] == {"n_train": 80}  # left as it was
     flags["lr"] = 0.1
-    assert cli._settings(presets, flags) == ("custom", {**book, "lr": 0.1}, everything)
+    assert chapter.settings_of(presets, flags) == (
+        "custom",
+        {**book, "lr": 0.1},
+        everything,
+    )
     flags.update(lr=None, preset="quick", dry_run=True)
-    name, settings, sizes = cli._settings(presets, flags)
+    name, settings, sizes = chapter.settings_of(presets, flags)
     assert (name, settings["num_epochs"]) == ("dry-run", 1)
     assert sizes == {"n_train": 16, "n_test": 8}
     solver = {"quick": {"num_epochs": 3, "data": {"rows": 9000, "columns": 900}}}
-    assert cli._settings(solver, flags)[2] == {"rows": 200, "columns": 20}
+    assert chapter.settings_of(solver, flags)[2] == {"rows": 200, "columns": 20}
     with pytest.raises(SettingError, match="--lr 0.5: this chapter has no such"):
-        cli._settings(solver, {**flags, "lr": 0.5})
+        chapter.settings_of(solver, {**flags, "lr": 0.5})
+
+
+def test_profiles_are_written_beside_the_records(d2lpar_command, tmp_path):
+    run = ["run", "least_squares_large", "--devices=cpu:2", "--dry-run", "--profile"]
+    done = d2lpar_command(*run, "--num-devices=2")
+    assert done.returncode == 0, done.stderr
+    stem = tmp_path / "work/figures/least_squares_large/dry-run-profile-cgls-cpu2"
+    table = Path(f"{stem}.profile.txt").read_text()
+    assert "function calls" in table and "solve" in table
+    trace = json.loads(Path(f"{stem}.trace.json").read_text())
+    assert any("gemm2" in event.get("name", "") for event in trace["traceEvents"])
+    assert Path(f"{stem}.jsonl").is_file()
 
 
 # What goes wrong: one line, exit 2, nothing written
@@ -407,12 +423,12 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
 
 LONG_CHAPTER = """
 import sys
-from d2lpar import cli
+from d2lpar import chapter
 sys.argv = ["long", "--data=synthetic", "--devices=cpu:2", "--num-devices=2",
             "--num-epochs=10000"]
 settings = dict(num_epochs=9, global_batch_size=16, lr=0.1)
 settings["data"] = dict(n_train=64, n_test=10)
-cli.chapter("long", "d2lpar.lenet:train", {"quick": settings, "book": settings})
+chapter.measure("long", "d2lpar.lenet:train", {"quick": settings, "book": settings})
 """
 
 
@@ -435,16 +451,16 @@ def test_in_a_notebook_flags_are_not_read_and_errors_are_raised(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", object())
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
     monkeypatch.setattr(
-        cli, "_run_sweep", lambda *args, **flags: seen.update(flags, args=args)
+        chapter, "run_sweep", lambda *args, **flags: seen.update(flags, args=args)
     )
-    cli.chapter("some_chapter", "module:train", {"quick": {}})
+    chapter.measure("some_chapter", "module:train", {"quick": {}})
     assert seen["args"][0] == "some_chapter"
-    assert seen["args"][5] == "d2lpar run some_chapter"
+    assert seen["args"][6] == "d2lpar run some_chapter"
     assert (seen["preset"], seen["devices"]) == ("quick", "auto")
 
     def fails(*args, **flags):
         raise DeviceError("no such device")
 
-    monkeypatch.setattr(cli, "_run_sweep", fails)
+    monkeypatch.setattr(chapter, "run_sweep", fails)
     with pytest.raises(DeviceError, match="no such device"):
-        cli.chapter("some_chapter", "module:train", {"quick": {}})
+        chapter.measure("some_chapter", "module:train", {"quick": {}})

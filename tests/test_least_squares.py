@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lpar import datasets
+from d2lpar import datasets, devices
+from d2lpar.errors import DeviceError
 from d2lpar.least_squares import METHODS, LeastSquare, solve, train
 
 DIRECT = ("normal", "tsqr")
@@ -201,6 +202,14 @@ def test_rows_in_blocks_give_the_same(tmp_path, method, kind):
     np.testing.assert_allclose(solution.x, lapack(A, b), atol=1e-8)
 
 
+def test_a_part_of_a_memmap_is_that_part(tmp_path):
+    A, b = problem(500, 6)
+    np.save(tmp_path / "A.npy", A)
+    part = np.load(tmp_path / "A.npy", mmap_mode="r")[100:400]
+    x = solve(part, b[100:400], devices="cpu:2", resident_bytes=0).x
+    np.testing.assert_allclose(x, lapack(A[100:400], b[100:400]), atol=1e-10)
+
+
 class Sliceable:
     """What Zarr and HDF5 arrays have in common."""
 
@@ -261,6 +270,18 @@ def test_what_is_not_finite_is_named_with_its_place(method, value):
 )
 def test_what_is_no_problem_is_refused(A, b, says):
     with pytest.raises(ValueError, match=says):
+        solve(A, b, devices="cpu:2")
+
+
+def test_what_would_hang_is_refused(monkeypatch):
+    A, b = problem(30, 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    solve(A, b, devices="cpu:1")
+    with pytest.raises(DeviceError, match="OMP_NUM_THREADS is 2: several CPU contexts"):
+        solve(A, b, devices="cpu:2")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
+    with pytest.raises(DeviceError, match="OMP_NUM_THREADS is 4"):
         solve(A, b, devices="cpu:2")
 
 

@@ -159,6 +159,15 @@ def test_every_count_has_a_fresh_process_with_its_threads(tmp_path, monkeypatch)
     assert {(t["seed"], t["data"]) for t in told} == {(7, "synthetic-fashion")}
 
 
+def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "usable_cores", lambda: 6)
+    monkeypatch.setattr(devices, "USER_THREADS", None)
+    jobs = [job("tells", n, one_thread_each=True) for n in (1, 2)]
+    items = list(runner.sweep(jobs, 1, tmp_path / "out"))
+    told = [item.extra for item in items if isinstance(item, EpochRecord)]
+    assert [t["OMP_NUM_THREADS"] for t in told] == ["6", "1"]
+
+
 def test_what_the_user_set_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "64")
     monkeypatch.setattr(devices, "USER_THREADS", 2)

@@ -212,13 +212,14 @@ def draw(arms: list[dict], medians: dict[str, float], header: dict):
     labels = [name_of(arm).partition(", ")[0] for arm in large]
     seconds = [medians[name_of(arm)] for arm in large]
     colors = [page.COLORS[0] if arm["devices"] else "0.6" for arm in large]
-    left.barh(labels, seconds, color=colors)
-    for row, value in enumerate(seconds):
-        left.text(value, row, f" {captions.number(value)} s", va="center", fontsize=8)
+    left.barh(range(len(large)), seconds, color=colors)
+    for row, (name, value) in enumerate(zip(labels, seconds)):
+        text = f" {name}: {captions.number(value)} s"
+        left.text(value, row, text, va="center", fontsize=8)
     left.set_xscale("log")
-    left.set_xlim(min(seconds) / 2, max(seconds) * 4)
+    left.set_xlim(min(seconds) / 2, max(seconds) * 40)
+    left.set_yticks([])
     left.invert_yaxis()
-    left.tick_params(axis="y", labelsize=7)
     left.set_xlabel("seconds")
     lines = []
     for k, arm in enumerate(BY_ROWS):

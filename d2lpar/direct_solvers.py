@@ -169,6 +169,8 @@ def tsqr(shards: RowShards, progress) -> Found:
     the minimum-norm solution.
     """
     width = shards.n + shards.num_rhs
+    # Of fewer rows than columns a QR gains nothing.
+    shards.block_rows = max(shards.block_rows, width)
     triangles = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:

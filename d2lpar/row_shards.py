@@ -55,8 +55,7 @@ class RowShards:
         stops = numpy.cumsum([size + (k < extra) for k in range(len(self.devices))])
         self.bounds = list(zip([0, *stops[:-1]], stops))
         row_bytes = self.dtype.itemsize * self.n
-        # A block has at least as many rows as columns, or a QR of it gains nothing.
-        self.block_rows = max(block_bytes // row_bytes, self.n + self.num_rhs)
+        self.block_rows = max(block_bytes // row_bytes, 1)
         self.resident = self.m * row_bytes <= resident_bytes
         self._kept: list[Block] | None = None
 

@@ -33,11 +33,12 @@ class Found(NamedTuple):
 def normal(shards: RowShards, progress) -> Found:
     """Solve the normal equations A^T A x = A^T b by Cholesky.
 
-    A Gram matrix a device (syrk) is summed over the devices; columns are scaled to
-    length 1, so that bad scaling does no harm. The condition it meets is estimated: it
-    warns where half the digits are gone, and raises ValueError naming "tsqr" where
-    nearly all are, or where A is rank-deficient. Above 100, a step of iterative
-    refinement on the residual of the rows themselves wins digits back.
+    A Gram matrix a device (syrk) is summed over the devices; columns whose lengths
+    differ tenfold are scaled to length 1, so that bad scaling does no harm. The
+    condition it meets is estimated: it warns where half the digits are gone, and raises
+    ValueError naming "tsqr" where nearly all are, or where A is rank-deficient. Above
+    100, a step of iterative refinement on the residual of the rows themselves wins
+    digits back. At its most it holds two matrices (n, n) a device, and blocks of rows.
     """
     if shards.m < shards.n:
         raise ValueError(
@@ -54,19 +55,22 @@ def normal(shards: RowShards, progress) -> Found:
             "minimum-norm solution"
         )
     scale = mx.nd.array(1 / lengths[:, None], ctx=G.context, dtype=shards.dtype)
+    as_met = ""
     if lengths.max() < 10 * lengths.min():
         scale = mx.nd.ones_like(scale)  # well enough as they are
     else:
-        G = G * scale * scale.T
-    L, condition = _cholesky(G, shards)
+        G *= scale  # in place: another (n, n) may be gigabytes
+        G *= scale.T
+        as_met = " after scaling its columns"
+    L, condition = _cholesky(G, shards, as_met)
     x = _cholesky_solve(L, c * scale) * scale
 
     if condition > WORTH_A_WARNING[shards.dtype.name]:
         log.warning(
-            "A's condition is about %.0e after scaling its columns: the normal "
-            "equations square it; method tsqr keeps the digits",
-            condition,
-        )
+            "A's condition is about %.0e%s: the normal equations square it; method "
+            "tsqr keeps the digits",
+            condition, as_met,
+        )  # fmt: skip
     if condition > WORTH_A_REFINEMENT:
         x = x + _cholesky_solve(L, _gradient(shards, x) * scale) * scale
     x = x.asnumpy()
@@ -80,19 +84,25 @@ def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
     grams, products = {}, {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
-            G = mx.nd.linalg.syrk(A, transpose=True)
-            c = times(A, b, transpose=True)
-            if k in grams:
-                grams[k] += G
-                products[k] += c
-            else:
-                grams[k], products[k] = G, c
+            _add(grams, k, mx.nd.linalg.syrk(A, transpose=True))
+            _add(products, k, times(A, b, transpose=True))
     return _sum(grams), _sum(products)
 
 
+def _add(parts: dict[int, mx.nd.NDArray], k: int, part: mx.nd.NDArray) -> None:
+    """Add `part` to what device `k` has so far."""
+    if k in parts:
+        parts[k] += part
+    else:
+        parts[k] = part
+
+
 def _sum(parts: dict[int, mx.nd.NDArray]) -> mx.nd.NDArray:
-    """The devices' arrays summed on the first: half an all-reduce is all we need."""
-    total = parts.pop(0)
+    """The devices' arrays summed on the first of them; `parts` is used up.
+
+    Half an all-reduce is all we need, and each array is freed once it is added.
+    """
+    total = parts.pop(min(parts))
     while parts:
         _, other = parts.popitem()
         total += other.as_in_context(total.context)
@@ -105,8 +115,7 @@ def _gradient(shards: RowShards, x: mx.nd.NDArray) -> mx.nd.NDArray:
     parts = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
-            part = times(A, b - times(A, xs[k]), transpose=True)
-            parts[k] = parts[k] + part if k in parts else part
+            _add(parts, k, times(A, b - times(A, xs[k]), transpose=True))
     return _sum(parts)
 
 
@@ -116,8 +125,13 @@ def _check_finite(shards: RowShards, *arrays: numpy.ndarray) -> None:
         raise ValueError(find_not_finite(shards))
 
 
-def _cholesky(G: mx.nd.NDArray, shards: RowShards) -> tuple[mx.nd.NDArray, float]:
-    """The lower factor of G, and the condition number of the A it was made of."""
+def _cholesky(
+    G: mx.nd.NDArray, shards: RowShards, as_met: str
+) -> tuple[mx.nd.NDArray, float]:
+    """The lower factor of G, and the condition number of the A it was made of.
+
+    `as_met` tells the message of a refusal what was done to A before.
+    """
     condition = numpy.inf
     try:
         L = mx.nd.linalg.potrf(G)
@@ -130,7 +144,7 @@ def _cholesky(G: mx.nd.NDArray, shards: RowShards) -> tuple[mx.nd.NDArray, float
             "A is rank-deficient or too ill-conditioned for method normal in "
             f"{shards.dtype.name} (condition "
             + (f"about {condition:.0e}" if numpy.isfinite(condition) else "not finite")
-            + " after scaling its columns): use method tsqr"
+            + f"{as_met}): use method tsqr"
         )
     return L, condition
 
@@ -166,7 +180,9 @@ def tsqr(shards: RowShards, progress) -> Found:
     Each device reduces its rows of [A b] to a triangle, block by block; the triangles
     are stacked and reduced to one. Where A is rank-deficient (singular values below
     max(m, n) * eps of the largest, as ``numpy.linalg.lstsq`` has it), or m < n, x is
-    the minimum-norm solution.
+    the minimum-norm solution. A block is never less than n rows, and with its copies
+    takes some ten times what a matrix (n, n) does on the first device, three to four on
+    each other.
     """
     width = shards.n + shards.num_rhs
     # Of fewer rows than columns a QR gains nothing.

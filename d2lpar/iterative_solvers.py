@@ -46,18 +46,27 @@ def averaging(
     polynomial in A^T A: it is evaluated in a Krylov subspace, to rounding, with some 10
     products in place of 500. `step_by_step` takes the steps instead.
 
+    Devices that have no rows, where there are more devices than rows, take no part.
+
     Raises ValueError for a problem that is not in memory, for several right-hand sides,
-    or when the steps diverge: `lr` is a constant, which suits the seed's A alone.
+    counts below 1, or when the steps diverge: `lr` is a constant, which suits the
+    seed's A alone.
     """
     if not shards.resident or shards.num_rhs > 1:
         raise ValueError(
             "method averaging samples rows of an A in memory for one right-hand side: "
             "use another method"
         )
+    for name, count in (
+        ("num_epochs", num_epochs),
+        ("num_samples", num_samples),
+        ("steps_per_epoch", steps_per_epoch),
+    ):
+        if count < 1:
+            raise ValueError(f"{name} {count}: write a number above 0")
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
-    x = rng.random(shards.n) if x0 is None else numpy.asarray(x0, float)
-    x = x.reshape(-1, 1)
+    x = rng.random((shards.n, 1)) if x0 is None else _start(shards, x0)
     lr = 1e-3 / shards.n if lr is None else lr
     descend = _step_by_step if step_by_step else _all_steps_at_once
     (blocks,) = shards.rounds()
@@ -79,6 +88,18 @@ def averaging(
         progress.resume()
     progress.pause()
     return Found(x)
+
+
+def _start(shards: RowShards, x0: numpy.ndarray | None) -> numpy.ndarray:
+    """Where to start, (n, k) float64; None is 0."""
+    size = (shards.n, shards.num_rhs)
+    x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
+    if x0.size != numpy.prod(size) or not numpy.isfinite(x0).all():
+        raise ValueError(
+            f"x0 is of shape {x0.shape} with {numpy.isfinite(x0).sum()} finite numbers:"
+            f" write {size[0]} x {size[1]} finite numbers"
+        )
+    return x0.reshape(size)
 
 
 def _sample(block: Block, num_samples: int, rng: numpy.random.Generator) -> Block:
@@ -191,9 +212,9 @@ def gradient(
     """Gradient descent, synchronous: one all-reduce of A^T (A x - b) a step.
 
     The step is 1 / the largest eigenvalue of A^T A, found by power iteration (one
-    all-reduce each): it converges for any A, slowly for an ill-conditioned one. Stops
-    when the norm of the gradient is `tol` of that at x = 0, and warns when
-    `max_iterations` come first.
+    all-reduce each): it converges for any A, slowly for an ill-conditioned one. `x0` is
+    where to start, None is 0. Stops when the norm of the gradient is `tol` of that at
+    x = 0, and warns when `max_iterations` come first.
     """
     return _descend(shards, progress, _GradientDescent, tol, max_iterations, x0)
 
@@ -209,8 +230,9 @@ def cgls(
     """Conjugate gradients on the least-squares problem: one all-reduce an iteration.
 
     Every device sends n + 1 numbers a right-hand side, A_k^T A_k p and ||A_k p||^2, and
-    no transpose is ever made. Stops when the norm of the gradient is
-    `tol` of that at x = 0, and warns when `max_iterations` (None: 20 n) come first.
+    no transpose is ever made. `x0` is where to start, None is 0. Stops when the norm of
+    the gradient is `tol` of that at x = 0, and warns when `max_iterations` (None: 20 n)
+    come first.
     """
     limit = 20 * shards.n if max_iterations is None else max_iterations
     return _descend(shards, progress, _ConjugateGradients, tol, limit, x0)
@@ -222,17 +244,18 @@ def _descend(shards, progress, method, tol, max_iterations, x0) -> Found:
         raise ValueError(
             f"tol {tol}, max_iterations {max_iterations}: write numbers above 0"
         )
-    start = numpy.zeros((shards.n, shards.num_rhs))
-    if x0 is not None:
-        start += numpy.reshape(x0, (shards.n, -1))
+    start = _start(shards, x0)
     at_zero, _ = _products(shards, numpy.zeros_like(start), residual=True)
     if not numpy.isfinite(at_zero).all():
         raise ValueError(find_not_finite(shards))
-    goal = tol * numpy.linalg.norm(at_zero, axis=0)
     steps, iteration, next_point = method(shards, start), 0, 1
+    norms = numpy.linalg.norm(at_zero, axis=0)
+    # Where 0 solves it (b is 0) an x0 elsewhere has its own gradient to bring down.
+    norms = numpy.where(norms > 0, norms, steps.gradient_norms())
+    goal = tol * norms
     while not steps.has_reached(goal):
         if iteration == max_iterations:
-            worst = (steps.gradient_norms() / (goal / tol)).max()
+            worst = _ratio(steps.gradient_norms(), norms).max()
             log.warning(
                 "%d iterations brought the gradient to %.1e of its start, not to %g",
                 max_iterations, worst, tol,
@@ -276,7 +299,7 @@ class _GradientDescent:
         self.shards, self.x = shards, x
         v = numpy.random.default_rng(0).normal(size=x.shape)
         for _ in range(20):
-            v, squares = _products(shards, v / numpy.linalg.norm(v, axis=0))
+            v, squares = _products(shards, _ratio(v, numpy.linalg.norm(v, axis=0)))
         # The estimate comes from below: stay a little clear of the bound.
         self.step = 0.95 / max(squares.max(), numpy.finfo(float).tiny)
         self.descent, _ = _products(shards, x, residual=True)

@@ -40,14 +40,16 @@ class Point:
 
     `seconds` are of work alone: measuring the residual is not counted. The residual
     norms are Frobenius norms over all right-hand sides; `device_residual_norms` are of
-    each device's own rows, or, for "averaging", of every device's own x over all rows.
+    each device's own rows, or, for "averaging", of the own x of every device that has
+    rows, over all rows. `distance` is ||x - reference|| / ||reference||, or ||x|| where
+    the reference is 0; None without a reference.
     """
 
     iteration: int
     seconds: float
     residual_norm: float
     device_residual_norms: tuple[float, ...]
-    distance: float | None = None  # ||x - reference|| / ||reference||
+    distance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ class Solution:
     """What :func:`solve` found.
 
     `x` is (n,) or (n, k), as b is (m,) or (m, k), of the computation's dtype.
-    `residual_norm` is ||A x - b||, a number or (k,). `condition` is an estimate of A's
-    condition number where the method has one, with its columns scaled to length 1
-    where they differ much.
-    `rank` is less than n where A was found to be rank-deficient: then `x` is the
-    minimum-norm solution.
+    `residual_norm` is ||A x - b||, a number or (k,). `seconds` are of work, as in the
+    history. `condition` and `rank` are known to "normal" and "tsqr" alone, else None:
+    an estimate of the condition number of A, its columns scaled to length 1 ("normal"
+    scales only where their lengths differ tenfold), and a rank that is less than n
+    where A was found to be rank-deficient: then `x` is the minimum-norm solution.
     """
 
     x: numpy.ndarray
@@ -87,13 +89,15 @@ def solve(
     """The x that makes ||A x - b|| least.
 
     A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
-    array; b is (m,) or (m, k). Larger than memory is fine for all methods but
-    "averaging": beyond `resident_bytes` rows are read in blocks of `block_bytes` a
-    device, the next while this one is worked on. With a `reference` solution the
-    history holds the distance to it. `options` are those of the method: `tol` and
-    `max_iterations` of "cgls" and "gradient"; `num_epochs`, `independent`, `seed`, ...
-    of "averaging" (see
-    :mod:`d2lpar.iterative_solvers`).
+    array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
+    computation and of x, float64 or float32. Larger than memory is fine for all methods
+    but "averaging": beyond `resident_bytes` rows are read in blocks of `block_bytes` a
+    device, the next while this one is worked on. With a `reference` solution, shaped as
+    x, the history holds the distance to it.
+
+    `options` are those of the method, explained in :mod:`d2lpar.iterative_solvers`:
+    `tol`, `max_iterations` and `x0` of "cgls" and "gradient"; `num_epochs`,
+    `independent`, `seed`, ... of "averaging".
 
     Raises ValueError for a problem that cannot be (the offending row and column of a
     NaN are named), and for "normal" on an A that is rank-deficient or too
@@ -108,11 +112,10 @@ def solve(
     module = direct_solvers if method in DIRECT else iterative_solvers
     progress = Progress(shards, reference)
     found = getattr(module, method)(shards, progress, **options)
-    norms = progress.column_norms
-    flat = len(numpy.shape(b)) == 1 if hasattr(b, "shape") else shards.num_rhs == 1
+    x, norms = found.x.astype(shards.dtype, copy=False), progress.column_norms
     return Solution(
-        x=found.x[:, 0] if flat else found.x,
-        residual_norm=float(norms[0]) if flat else norms,
+        x=x[:, 0] if shards.flat else x,
+        residual_norm=float(norms[0]) if shards.flat else norms,
         history=tuple(progress.history),
         method=method,
         devices=tuple(_devices.label(device) for device in devices),
@@ -153,8 +156,8 @@ def train(
     """Solve a problem for the runner, yielding a record for each point of the history.
 
     Same arguments as :func:`d2lpar.lenet.train`; `data` defaults to the seed's problem,
-    10,000 x 1,000. `num_epochs` are those of "averaging". The first call of a process
-    warms up on a hundredth of the rows.
+    10,000 x 1,000. `num_epochs` are those of "averaging". Every call warms up on a
+    hundredth of the rows. The last record also holds the first five numbers of x.
     """
     data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
     chosen = _devices.parse(devices) if isinstance(devices, str) else list(devices)
@@ -175,13 +178,16 @@ def train(
         data.A, data.b, devices=chosen, method=method, reference=best, **options
     )
     for point in solution.history:
+        extra = {"peak_resident_mb": _peak_resident_mb()}
+        if point is solution.history[-1]:
+            extra["x_begins"] = solution.x[:5].tolist()
         yield PointRecord(
             iteration=point.iteration,
             seconds=point.seconds,
             residual_norm=point.residual_norm,
             device_residual_norms=list(point.device_residual_norms),
             distance=point.distance,
-            extra={"peak_resident_mb": _peak_resident_mb()},
+            extra=extra,
         )
 
 
@@ -197,6 +203,11 @@ class Progress:
     def __init__(self, shards: RowShards, reference=None) -> None:
         self.shards, self.history, self.seconds = shards, [], 0.0
         self.reference = reference
+        if reference is not None and numpy.size(reference) != shards.n * shards.num_rhs:
+            raise ValueError(
+                f"reference is of shape {numpy.shape(reference)}: write one of x's, "
+                f"{shards.n} x {shards.num_rhs}"
+            )
         self.column_norms = None
         self._begin = time.perf_counter()
 
@@ -233,7 +244,8 @@ class Progress:
         if self.reference is None:
             return None
         best = numpy.reshape(self.reference, x.shape)
-        return float(numpy.linalg.norm(x - best) / numpy.linalg.norm(best))
+        size = numpy.linalg.norm(best)
+        return float(numpy.linalg.norm(x - best) / (size if size > 0 else 1))
 
 
 class LeastSquare:

@@ -1,9 +1,10 @@
 """The rows of a least-squares problem, shared out over devices and read in blocks.
 
 A is anything with a shape, a dtype and rows that can be sliced: a NumPy array or
-memmap, the path of an ``.npy`` file, a Zarr or HDF5 array. It need not fit in memory.
-Each device has a run of consecutive rows; :meth:`RowShards.rounds` brings a block of
-every device's rows to the devices at a time, while the next blocks are being read.
+memmap, the path of an ``.npy`` file, a Zarr or HDF5 array, or MXNet's. It need not fit
+in memory. Each device has a run of consecutive rows; :meth:`RowShards.rounds` brings a
+block of every device's rows to the devices at a time, while the next blocks are being
+read.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Block(NamedTuple):
 class RowShards:
     """Rows of A (m, n) and b (m, k), shared out evenly and in order over devices.
 
-    `dtype` is that of the computation, float64 or float32. Raises ValueError for what
-    :func:`open_problem` refuses.
+    `dtype` is that of the computation, float64 or float32; `flat` says that b was (m,).
+    Raises ValueError for what :func:`open_problem` refuses.
     """
 
     def __init__(
@@ -46,10 +47,14 @@ class RowShards:
         block_bytes: int = BLOCK_BYTES,
         resident_bytes: int = RESIDENT_BYTES,
     ) -> None:
-        self.A, self.b = open_problem(A, b)
-        self.devices, self.dtype = list(devices), numpy.dtype(dtype)
-        if self.dtype not in (numpy.float64, numpy.float32):
+        self.A, b = open_problem(A, b)
+        self.b, self.flat = b.reshape(b.shape[0], -1), b.ndim == 1
+        self.devices = list(devices)
+        if not self.devices:
+            raise ValueError("devices is empty: name one or more")
+        if dtype not in ("float64", "float32", numpy.float64, numpy.float32):
             raise ValueError(f"dtype {dtype}: write float64 or float32")
+        self.dtype = numpy.dtype(dtype)
         (self.m, self.n), self.num_rhs = self.A.shape, self.b.shape[1]
         size, extra = divmod(self.m, len(self.devices))
         stops = numpy.cumsum([size + (k < extra) for k in range(len(self.devices))])
@@ -164,7 +169,7 @@ def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
 
 
 def open_problem(A, b):
-    """A as something that can be sliced, b as a host array (m, number of sides).
+    """A as something that can be sliced, b as a host array (m,) or (m, k).
 
     Raises ValueError, naming what is wrong, for arrays that are empty, not real
     numbers, not of matching shapes, or shorter on disk than they claim.
@@ -184,7 +189,7 @@ def open_problem(A, b):
             f"b is of shape {b.shape}, A of shape {tuple(A.shape)}: b needs "
             f"{A.shape[0]} rows" + (", as b.T has" if turned else "")
         )
-    return A, b.reshape(b.shape[0], -1)
+    return A, b
 
 
 def _open(array, name: str):
@@ -193,9 +198,32 @@ def _open(array, name: str):
             return numpy.load(array, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ValueError(f"{name}: {array} cannot be opened ({error})") from None
-    if isinstance(array, numpy.memmap) or hasattr(array, "dtype"):
-        return array
-    return numpy.asarray(array)
+    if isinstance(array, mx.nd.NDArray):  # mx.np's are, too
+        return array.asnumpy()
+    if not hasattr(array, "dtype"):
+        return numpy.asarray(array)
+    if isinstance(array, numpy.memmap):
+        _check_file_is_whole(array, name)
+    return array
+
+
+def _check_file_is_whole(array: numpy.memmap, name: str) -> None:
+    """Raise ValueError for a mapping that goes on where its file has ended.
+
+    To touch what lies beyond does not raise: it kills the process.
+    """
+    mapping = array
+    while isinstance(mapping, numpy.ndarray):
+        mapping = mapping.base
+    if not isinstance(mapping, mmap.mmap):
+        return  # a copy of a part, in memory
+    begins = array.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    needed = begins + len(mapping)
+    if mapping.size() < needed:
+        raise ValueError(
+            f"{name}: {array.filename} is {mapping.size()} bytes long, not {needed}: "
+            "truncated, or not all written yet"
+        )
 
 
 def find_not_finite(shards: RowShards) -> str:

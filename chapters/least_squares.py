@@ -3,10 +3,9 @@
 #
 # Seed: the class LeastSquare and its script, in Korean (000)
 #
-# Find the x that makes ||A x - b|| least, with the rows of A shared out over devices.
-# The seed takes half the rows to each of two "GPUs", lets each descend on its own, and
-# averages their x after each epoch. Here are that method, the faults of its code, and
-# four methods that are faster and end at the optimum:
+# Find the x that makes ||A x - b|| least, the rows of A shared out over devices. The
+# seed takes half of them to each of two "GPUs", lets each descend, and averages their x
+# after each epoch. Here: that, its faults, and four faster ways to the optimum itself:
 #
 #     python chapters/least_squares.py --devices auto --num-devices 1,2
 #     d2lpar run least_squares --preset book
@@ -86,6 +85,7 @@ print("\n".join(cumulative_table(profile).splitlines()[:12]))
 PRESETS = {
     "quick": {"num_epochs": 10, "data": {"rows": 4_000, "columns": 400}},
     "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
+    "dry-run": {"num_epochs": 1, "data": {"rows": 200, "columns": 20}},
 }
 METHODS = {
     "averaging": {"method": "averaging"},
@@ -95,6 +95,6 @@ METHODS = {
 }
 
 if __name__ == "__main__":
-    plan = {"load": "d2lpar.datasets:uniform_problem", "one_thread_each": True}
-    train = "d2lpar.least_squares:train"
-    chapter.measure("least_squares", train, PRESETS, variants=METHODS, **plan)
+    plan = {"variants": METHODS, "one_thread_each": True}
+    plan["load"] = "d2lpar.datasets:uniform_problem"
+    chapter.measure("least_squares", "d2lpar.least_squares:train", PRESETS, **plan)

@@ -98,6 +98,17 @@ def reading_curves(runs: Sequence[Run]) -> str:
     return f"Curves: median of {n} repeats; bands: lowest to highest."
 
 
+def seams(runs: Sequence[Run]) -> list[int]:
+    """The epochs after which runs were taken up from a checkpoint, ascending."""
+    found = {run.header.settings.get("resumed_at") for run in runs}
+    return sorted(found - {None})
+
+
+def reading_seams(runs: Sequence[Run]) -> str:
+    """What the vertical lines are, if there are any."""
+    return "Vertical line: taken up from a checkpoint. " if seams(runs) else ""
+
+
 def reading_bars(runs: Sequence[Run]) -> str:
     """How bars of seconds per epoch are to be read."""
     timed = epochs_timed(runs)

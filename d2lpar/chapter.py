@@ -5,6 +5,7 @@ The same flags serve `d2lpar run CHAPTER` and the chapter's script run alone.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import shlex
@@ -24,6 +25,19 @@ from d2lpar.messages import guard
 log = logging.getLogger("d2lpar")
 
 PRESETS = ("quick", "book")
+SETTINGS = (  # flags that override the preset's; None is: not given
+    "num_epochs",
+    "global_batch_size",
+    "lr",
+    "micro_batch_size",
+    "sync_batch_norm",
+    "frames_every",
+)
+# Loaders of data that is found on disk or downloaded, and who says which it will be.
+FOUND_BY = {
+    "d2lpar.datasets:load": "d2lpar.datasets",
+    "d2lpar.punks:load": "d2lpar.punks",
+}
 
 
 def _learning_rate(ctx: click.Context, option: click.Parameter, lr: float | None):
@@ -72,14 +86,17 @@ def run_options(command: Callable) -> Callable:
             click.option(
                 "--threads",
                 type=click.IntRange(min=1),
-                help="Threads of a CPU context. [default: cores // device count]",
+                help="Threads of a CPU context. [default: cores // device count; least "
+                "squares on several contexts: 1]",
             ),
             click.option(
                 "--data",
-                type=click.Choice(("auto", "fashion-mnist", "synthetic")),
+                type=click.Choice(
+                    ("auto", "fashion-mnist", "cryptopunks", "synthetic")
+                ),
                 default="auto",
                 show_default=True,
-                help="auto falls back to generated garments, and says so.",
+                help="auto falls back to generated garments or faces, and says so.",
             ),
             click.option("--data-dir", help="Folder to look for the data in first."),
             click.option(
@@ -97,6 +114,35 @@ def run_options(command: Callable) -> Callable:
                 type=float,
                 callback=_learning_rate,
                 help="Override the preset's.",
+            ),
+            click.option(
+                "--micro-batch-size",
+                type=click.IntRange(min=1),
+                help="Images a device takes at a time; gradients add up. [gan]",
+            ),
+            click.option(
+                "--sync-batch-norm",
+                is_flag=True,
+                default=None,
+                help="BatchNorm over the shards of all devices. [gan]",
+            ),
+            click.option(
+                "--frames-every",
+                type=click.IntRange(min=1),
+                help="Epochs from one frame of the animation to the next. [gan]",
+            ),
+            click.option(
+                "--mp4", is_flag=True, help="Also write the animation as MP4. [gan]"
+            ),
+            click.option(
+                "--checkpoint-every",
+                type=click.IntRange(min=1),
+                help="Epochs from one checkpoint to the next; Ctrl-C writes one too.",
+            ),
+            click.option(
+                "--resume",
+                metavar="PATH|last",
+                help="Go on from a checkpoint, up to --num-epochs in all.",
             ),
             click.option(
                 "--dry-run", is_flag=True, help="Train two batches of everything."
@@ -128,7 +174,7 @@ def measure(
     train: str,
     presets: dict[str, dict],
     *,
-    load: str | None = None,
+    load: str = "d2lpar.datasets:load",
     variants: dict[str, dict] | None = None,
     one_thread_each: bool = False,
 ) -> None:
@@ -136,7 +182,8 @@ def measure(
 
     `train` and `load` are "module:function" (see :class:`d2lpar.runner.Job`); without
     `load` the data is Fashion-MNIST. `presets` holds the settings of "quick" and
-    "book": arguments of `train`, and under "data" those of `load`. `variants` are
+    "book", and those of "dry-run" where two batches of images are not it: arguments of
+    `train`, and under "data" those of `load`. `variants` are
     settings to add for each of several methods, all of which are measured;
     `one_thread_each` is a :class:`~d2lpar.runner.Job`'s. In a notebook there are no
     flags: the defaults are used.
@@ -159,13 +206,16 @@ def run_sweep(
     name: str,
     train: str,
     presets: dict[str, dict],
-    load: str | None,
+    load: str,
     variants: dict[str, dict],
     one_thread_each: bool,
     command: str,
     **flags,
 ) -> None:
-    from d2lpar import datasets, devices, figures, runner
+    from d2lpar import devices, figures, runner
+
+    if flags["resume"] and flags["repeats"] > 1:
+        raise SettingError("--resume with --repeats: a training is taken up once")
 
     available = len(devices.parse(flags["devices"]))
     counts = devices.parse_counts(
@@ -173,10 +223,10 @@ def run_sweep(
     )
     preset, settings, data = settings_of(presets, flags)
     data["seed"] = flags["seed"]
-    if load is None:
-        load = "d2lpar.datasets:load"
+    if load in FOUND_BY:
+        finder = importlib.import_module(FOUND_BY[load])
         data["data_dir"] = flags["data_dir"]
-        data["name"] = datasets.locate(flags["data"], flags["data_dir"])
+        data["name"] = finder.locate(flags["data"], flags["data_dir"])
     out = Path(flags["out"]) / name
     runner.records.check_writable(out)
     jobs = [
@@ -195,6 +245,9 @@ def run_sweep(
             variant=variant,
             profile_in=str(out) if flags["profile"] else None,
             one_thread_each=one_thread_each,
+            checkpoints_in=str(out),
+            checkpoint_every=flags["checkpoint_every"],
+            resume=flags["resume"],
         )
         for variant, variant_settings in variants.items()
         for count in counts
@@ -203,8 +256,9 @@ def run_sweep(
     for run_ in runs:
         click.echo(_result_line(run_))
     stem = runner.records.run_stem(runs[0].header)
-    for path in figures.draw(runs, out, stem):
-        if path.suffix == ".png":
+    drawn = figures.draw(runs, out, stem, data_dir=flags["data_dir"], mp4=flags["mp4"])
+    for path in drawn:
+        if path.suffix != ".svg":
             click.echo(f"figure: {path}")
     if flags["profile"]:
         click.echo(f"profiles: {out / stem}*.profile.txt, {out / stem}*.trace.json")
@@ -212,30 +266,25 @@ def run_sweep(
 
 def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:
     """The preset in force, the arguments of `train`, and those of `load`."""
-    preset = flags["preset"]
-    settings = dict(presets[preset])
-    changed = {
-        name: flags[name]
-        for name in ("num_epochs", "global_batch_size", "lr")
-        if flags[name] is not None
-    }
+    preset = "dry-run" if flags["dry_run"] else flags["preset"]
+    changed = {name: flags[name] for name in SETTINGS if flags.get(name) is not None}
+    if flags["dry_run"]:
+        changed.setdefault("num_epochs", 1)
+    elif changed:
+        preset = "custom"
+    settings = dict(presets[flags["preset"]])
     for name in changed.keys() - settings.keys():
         flag = name.replace("_", "-")
         raise SettingError(
             f"--{flag} {changed[name]}: this chapter has no such setting"
         )
+    if flags["dry_run"]:
+        settings.update(presets.get("dry-run", {}))
     settings.update(changed)
     data = dict(settings.pop("data", {}))
-    if changed:
-        preset = "custom"
-    if flags["dry_run"]:
-        preset = "dry-run"
-        settings["num_epochs"] = 1
-        if "global_batch_size" in settings:
-            batch = settings["global_batch_size"]
-            data = {"n_train": min(2 * batch, 60_000), "n_test": min(batch, 10_000)}
-        else:
-            data = {"rows": 200, "columns": 20}
+    if flags["dry_run"] and "dry-run" not in presets:
+        batch = settings["global_batch_size"]
+        data = {"n_train": min(2 * batch, 60_000), "n_test": min(batch, 10_000)}
     if flags["profile"]:
         preset += "-profile"  # its times must not pass for measurements
     return preset, settings, data
@@ -251,7 +300,12 @@ def _result_line(run_) -> str:
         result = f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
     else:
         seconds = summarize([epoch.seconds for epoch in timed_epochs(run_)])
-        result = f"test acc: {run_.epochs[-1].test_acc:.2f}, {seconds} sec/epoch"
+        learnt = (
+            f"quality {run_.frames[0].quality:.3f} to {run_.frames[-1].quality:.3f}"
+            if run_.frames
+            else f"test acc: {run_.epochs[-1].test_acc:.2f}"
+        )
+        result = f"{learnt}, {seconds} sec/epoch"
     return (
         f"{header.variant + ': ' if header.variant else ''}{result} "
         f"on {', '.join(header.devices)}"
@@ -262,7 +316,7 @@ def _result_line(run_) -> str:
 def _show_progress(jobs: list, repeats: int, out: Path) -> list:
     """Measure the jobs under a progress bar; the finished runs, in the jobs' order."""
     from d2lpar import runner
-    from d2lpar.records import Header, PointRecord
+    from d2lpar.records import FrameRecord, Header
 
     headers: dict[str, Header] = {}
     total = repeats * sum(job.settings["num_epochs"] for job in jobs)
@@ -284,17 +338,25 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
                     )
                     bar.set_description(", ".join(filter(None, words)))
                     continue
-                if isinstance(item, PointRecord):
-                    bar.set_postfix(residual=f"{item.residual_norm:.4g}")
-                else:
-                    bar.set_postfix(
-                        loss=f"{item.train_loss:.3f}",
-                        acc=f"{item.test_acc:.3f}",
-                        samples_per_sec=f"{item.samples_per_sec:,.0f}",
-                    )
+                if isinstance(item, FrameRecord):
+                    continue
+                bar.set_postfix(_progress_of(item))
                 bar.leave = True  # but an error before any epoch stays one line
                 bar.update()
     return runner.finished_runs(list(headers.values()), out)
+
+
+def _progress_of(line) -> dict[str, str]:
+    """What the bar shows of a record's line."""
+    from d2lpar.records import GanEpochRecord, PointRecord
+
+    if isinstance(line, PointRecord):
+        return {"residual": f"{line.residual_norm:.4g}"}
+    if isinstance(line, GanEpochRecord):
+        shown = {"D": f"{line.d_loss:.3f}", "G": f"{line.g_loss:.3f}"}
+    else:
+        shown = {"loss": f"{line.train_loss:.3f}", "acc": f"{line.test_acc:.3f}"}
+    return {**shown, "samples_per_sec": f"{line.samples_per_sec:,.0f}"}
 
 
 @contextmanager

@@ -3,6 +3,7 @@ needed.
 
 d2lpar run multiple_gpus --num-devices 1,2 --preset quick
 d2lpar list | doctor | plot RECORDS... | compare A.jsonl B.jsonl | completion SHELL
+d2lpar sample --checkpoint FILE --n 25 --seed 7
 """
 
 from __future__ import annotations
@@ -90,7 +91,11 @@ def list_chapters() -> None:
 @d2lpar.command()
 @click.argument("records", nargs=-1, required=True)
 @click.option("--out", help="Folder for the pictures. [default: beside the records]")
-def plot(records: tuple[str, ...], out: str | None) -> None:
+@click.option("--data-dir", help="Where a GAN's real faces are looked for first.")
+@click.option("--mp4", is_flag=True, help="Also write a GAN's animation as MP4.")
+def plot(
+    records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
+) -> None:
     """Draw the pictures of RECORDS again; needs no MXNet."""
     from d2lpar import figures
     from d2lpar import records as recs
@@ -100,8 +105,39 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
         runs, lambda r: (r.path.parent, r.header.chapter, recs.run_stem(r.header))
     )
     for (folder, _, stem), sweep in sweeps.items():
-        for path in figures.draw(sweep, Path(out) if out else folder, stem):
+        to = Path(out) if out else folder
+        for path in figures.draw(sweep, to, stem, data_dir, mp4):
             click.echo(path)
+
+
+@d2lpar.command()
+@click.option("--checkpoint", required=True, help="A file that `run gan` has written.")
+@click.option("--n", type=click.IntRange(min=1), default=25, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--out", default="faces.png", show_default=True, help="The picture.")
+@click.option("--columns", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--scale",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Screen pixels along a face's pixel.",
+)
+def sample(
+    checkpoint: str, n: int, seed: int, out: str, columns: int, scale: int
+) -> None:
+    """Draw N new faces from a GAN's checkpoint, as a PNG."""
+    from d2lpar import checkpoints, devices, gan, pixels
+    from d2lpar.records import replacing
+
+    state = gan.start()
+    found = checkpoints.load(checkpoint, like=state)
+    state = state.restore(found.tensors, found.facts)
+    faces = gan.sample(state, n, seed, devices.parse("auto")[0])
+    picture = pixels.enlarged(pixels.sheet(faces, columns), scale)
+    with replacing(out) as tmp:
+        tmp.write_bytes(pixels.png(picture))
+    click.echo(f"figure: {out}")
 
 
 @d2lpar.command()

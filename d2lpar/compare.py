@@ -15,7 +15,7 @@ from statistics import median
 from d2lpar import captions, timing
 from d2lpar.captions import number
 from d2lpar.errors import RecordError
-from d2lpar.records import Header, Run, timed_epochs
+from d2lpar.records import GanEpochRecord, Header, Run, timed_epochs
 
 # Header fields whose difference is named, in the order of the list. What is compared
 # (the devices), the date and the command are not among them.
@@ -40,7 +40,8 @@ class Side:
 
     `seconds` is the training time of an epoch, warm-up left out; `samples_per_sec` its
     median throughput; `test_acc` in [0, 1] that of the last epoch, the median of the
-    repeats. `label` tells this run from the other one.
+    repeats, or None of a GAN, whose last distance to real faces is `quality`. `label`
+    tells this run from the other one.
     """
 
     label: str
@@ -48,7 +49,8 @@ class Side:
     num_devices: int
     seconds: timing.Summary
     samples_per_sec: float
-    test_acc: float
+    test_acc: float | None
+    quality: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,15 @@ def compare(a: Run, b: Run) -> Comparison:
 
     Over the same data the speedup is the ratio of seconds an epoch. Epochs over
     different data are different work, there it is the ratio of samples/s. Raises
-    :class:`RecordError` for a run without epochs.
+    :class:`RecordError` for a run without epochs, and for a GAN's beside another's.
     """
+    for run in (a, b):
+        check(run)
+    if is_gan(a) != is_gan(b):
+        raise RecordError(
+            f"{captions.where(a)} and {captions.where(b)}: one is of a GAN only: "
+            "there is nothing to compare"
+        )
     found = _differences(a.header, b.header)
     labels = _labels(a, b, found)
     side_a, side_b = _side(a, labels[0]), _side(b, labels[1])
@@ -161,9 +170,27 @@ def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     return grouped
 
 
+def quality_by_epoch(run: Run) -> dict[int, list[float]]:
+    """A GAN's distances to real faces at each of its frames, one a repeat."""
+    grouped: dict[int, list[float]] = {}
+    for f in sorted(run.frames, key=lambda f: f.epoch):
+        grouped.setdefault(f.epoch, []).append(f.quality)
+    return grouped
+
+
+def is_gan(run: Run) -> bool:
+    """Whether the run trained a GAN, which has no test accuracy."""
+    return bool(run.epochs) and isinstance(run.epochs[0], GanEpochRecord)
+
+
 def final_accuracy(run: Run) -> float:
     """Median over the repeats of the test accuracy after the last epoch, in [0, 1]."""
     return median(list(accuracy_by_epoch(run).values())[-1])
+
+
+def final_quality(run: Run) -> float:
+    """Median over the repeats of a GAN's last distance; NaN without frames."""
+    return median(list(quality_by_epoch(run).values())[-1]) if run.frames else math.nan
 
 
 def check(run: Run) -> None:
@@ -185,7 +212,8 @@ def _side(run: Run, label: str) -> Side:
         num_devices=run.header.num_devices,
         seconds=seconds_per_epoch(run),
         samples_per_sec=median(e.samples_per_sec for e in timed_epochs(run)),
-        test_acc=final_accuracy(run),
+        test_acc=None if is_gan(run) else final_accuracy(run),
+        quality=final_quality(run) if is_gan(run) else None,
     )
 
 
@@ -260,7 +288,11 @@ def comparison_table(c: Comparison) -> str:
         ),
         ("epochs timed", *(str(s.seconds.n) for s in (c.a, c.b))),
         ("samples/s, median", *(number(s.samples_per_sec) for s in (c.a, c.b))),
-        ("final test accuracy", *(f"{s.test_acc:.4f}" for s in (c.a, c.b))),
+        (
+            ("final distance", *(f"{s.quality:.4f}" for s in (c.a, c.b)))
+            if c.a.test_acc is None
+            else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in (c.a, c.b)))
+        ),
     ]
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     lines = []
@@ -300,6 +332,7 @@ def comparison_rows(c: Comparison) -> list[dict]:
                 "n": side.seconds.n,
                 "samples_per_sec": side.samples_per_sec,
                 "test_acc": side.test_acc,
+                "quality": side.quality,
                 "speedup": c.speedup if of_both else 1.0,
                 "speedup_low": c.spread[0] if of_both else 1.0,
                 "speedup_high": c.spread[1] if of_both else 1.0,

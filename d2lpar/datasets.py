@@ -1,11 +1,9 @@
-"""Fashion-MNIST as host arrays: found on disk or downloaded, verified, never trusted.
+"""What the chapters train on, as host arrays: Fashion-MNIST and linear problems.
 
-The files are looked for in the folder asked for (``--data-dir``), in ``$D2LPAR_DATA``,
-in d2lpar's own cache and in MXNet's, and then downloaded from the publisher and its
-mirrors into d2lpar's cache. A file counts only if its *decompressed* content has the
-published SHA-256: mirrors compress differently. Where there is neither a copy nor a
-network, :func:`load` falls back to generated garments, says so, and marks them
-synthetic.
+Fashion-MNIST is found or downloaded (:mod:`d2lpar.sources`). A file counts only if its
+*decompressed* content has the published SHA-256: mirrors compress differently. Where
+there is neither a copy nor a network, :func:`load` falls back to generated garments,
+says so, and marks them synthetic. The GAN's faces are in :mod:`d2lpar.punks`.
 
 Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence.
 """
@@ -15,7 +13,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
-import os
 import shutil
 import struct
 import tempfile
@@ -25,9 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
+from d2lpar import sources
 from d2lpar.errors import DataError, SettingError
+from d2lpar.faces import synthetic_punks  # noqa: F401  part of this module, too
+from d2lpar.punks import cryptopunks  # noqa: F401
+from d2lpar.sources import AbsentError, NotToBeHadError, sha256_of
 from d2lpar.synthetic import FASHION_CLASSES, synthetic_fashion
 
 log = logging.getLogger("d2lpar")
@@ -60,7 +60,6 @@ FASHION_MNIST_URLS = (
     "fashion-mnist/",
     "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
 )
-CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 DATA_NAMES = ("auto", "fashion-mnist", "synthetic")
 
 
@@ -118,14 +117,6 @@ class ImageData:
         )
 
 
-def sha256_of(arrays) -> str:
-    """SHA-256 of the arrays' bytes, one array after the other."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()
-
-
 def load(
     name: str = "auto",
     *,
@@ -169,7 +160,7 @@ def _real(name: str, data_dir: str | Path | None) -> ImageData | None:
         return None
     try:
         return fashion_mnist(data_dir)
-    except _NotToBeHadError as error:
+    except NotToBeHadError as error:
         if name == "fashion-mnist":
             raise
         log.warning("%s; using generated garments (synthetic) instead", error)
@@ -185,55 +176,24 @@ def fashion_mnist(root: str | Path | None = None) -> ImageData:
     foreign file in `root` or ``$D2LPAR_DATA``, and when there is no copy and no
     network.
     """
-    for asked_for, folder in _places(root):
-        if not folder.is_dir():
-            continue
-        try:
-            arrays = _read_folder(folder)
-        except _AbsentError:
-            continue
-        except DataError as error:
-            if asked_for:
-                raise
-            log.warning("%s; not used", error)
-            continue
-        return _image_data(arrays)
-    cache = cache_folder()
-    _download(cache)
-    return _image_data(_read_folder(cache))
+    arrays = sources.first_good(_places(root), _read_folder)
+    if arrays is None:
+        cache = cache_folder()
+        _download(cache)
+        arrays = _read_folder(cache)
+    return ImageData(*arrays, name="fashion-mnist", sha256=sha256_of(arrays))
 
 
 def cache_folder() -> Path:
-    """Where d2lpar keeps what it downloads."""
-    return Path(platformdirs.user_cache_dir("d2lpar")) / "fashion-mnist"
-
-
-class _AbsentError(DataError):
-    """A file of the set is not in this folder."""
-
-
-class _NotToBeHadError(DataError):
-    """No copy on disk, and the download failed."""
+    """Where d2lpar keeps the Fashion-MNIST that it downloads."""
+    return sources.cache_folder("fashion-mnist")
 
 
 def _places(root: str | Path | None) -> Iterator[tuple[bool, Path]]:
-    """Folders to look in, best first, with whether a person asked for this one."""
-    for source, folder in (
-        ("--data-dir", root),
-        ("D2LPAR_DATA", os.environ.get("D2LPAR_DATA")),
-    ):
-        if folder is None or str(folder) == "":
-            continue
-        folder = Path(folder).expanduser()
-        if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
-            raise DataError(f"{source} {folder}: not a folder that can be read")
-        candidates = (folder / "fashion-mnist", folder)
-        if not any(_find(c, name) for c in candidates for name in FASHION_MNIST_FILES):
-            log.warning("no Fashion-MNIST in %s %s; looking elsewhere", source, folder)
-        yield from ((True, c) for c in candidates)
-    yield False, cache_folder()
-    mxnet_home = os.environ.get("MXNET_HOME") or Path.home() / ".mxnet"
-    yield False, Path(mxnet_home) / "datasets" / "fashion-mnist"
+    def holds(folder: Path) -> bool:
+        return any(_find(folder, name) for name in FASHION_MNIST_FILES)
+
+    return sources.places("Fashion-MNIST", "fashion-mnist", root, cache_folder(), holds)
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -247,7 +207,7 @@ def _read_folder(folder: Path) -> list[np.ndarray]:
     paths = {name: _find(folder, name) for name in FASHION_MNIST_FILES}
     absent = [name for name, path in paths.items() if path is None]
     if len(absent) == len(paths):
-        raise _AbsentError(f"no Fashion-MNIST in {folder}")
+        raise AbsentError(f"no Fashion-MNIST in {folder}")
     if absent:
         raise DataError(
             f"{folder}: {absent[0]}.gz is missing; put all four files there, or none"
@@ -294,49 +254,13 @@ def _parse_idx(path: Path, content: bytes, sha256: str, shape: tuple) -> np.ndar
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def _image_data(arrays: list[np.ndarray]) -> ImageData:
-    return ImageData(*arrays, name="fashion-mnist", sha256=sha256_of(arrays))
-
-
 def _download(cache: Path) -> None:
-    """Bring all four files into `cache`: verified first, then renamed into place."""
-    import pooch
+    files = [f"{name}.gz" for name in FASHION_MNIST_FILES]
 
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="download-", dir=cache) as tmp:
-            for name, (sha256, shape) in FASHION_MNIST_FILES.items():
-                _download_file(Path(tmp), name, sha256, shape, pooch)
-            for name in FASHION_MNIST_FILES:
-                os.replace(Path(tmp) / f"{name}.gz", cache / f"{name}.gz")
-    except OSError as error:
-        raise DataError(f"{cache}: cannot be written ({error.strerror})") from None
+    def check(path: Path) -> None:
+        read_idx(path, *FASHION_MNIST_FILES[path.name[: -len(".gz")]])
 
-
-def _download_file(folder: Path, name: str, sha256: str, shape: tuple, pooch) -> None:
-    file = f"{name}.gz"
-    pooch.get_logger().setLevel(logging.ERROR)
-    downloader = pooch.HTTPDownloader(
-        progressbar=True, timeout=CONNECT_AND_READ_TIMEOUT
-    )
-    problems = []
-    for url in FASHION_MNIST_URLS:
-        source = pooch.create(
-            path=folder, base_url=url, registry={file: None}, retry_if_failed=1
-        )
-        try:
-            path = Path(source.fetch(file, downloader=downloader))
-            read_idx(path, sha256, shape)
-        except DataError:
-            problems.append(f"{url}: sent a truncated, corrupt or foreign {file}")
-            (folder / file).unlink(missing_ok=True)
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors
-            problems.append(f"{url}: {type(error).__name__}")
-        else:
-            return
-    raise _NotToBeHadError(
-        f"Fashion-MNIST is not on disk and could not be downloaded ({problems[-1]})"
-    )
+    sources.download("Fashion-MNIST", files, FASHION_MNIST_URLS, cache, check)
 
 
 @dataclass(frozen=True)

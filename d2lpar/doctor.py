@@ -294,7 +294,7 @@ def check_data(data_dir: str | Path | None = None) -> Check:
         for asked_for, folder in datasets._places(data_dir):
             try:
                 datasets._read_folder(folder)
-            except datasets._AbsentError:
+            except datasets.AbsentError:
                 continue
             except DataError as error:
                 if asked_for:

@@ -31,3 +31,7 @@ class DivergedError(D2lparError, ArithmeticError):
 
 class RunError(D2lparError, RuntimeError):
     """A measuring process ended without finishing its work."""
+
+
+class CheckpointError(D2lparError, ValueError):
+    """A checkpoint is damaged, foreign, or of something else."""

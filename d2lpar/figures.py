@@ -15,10 +15,19 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from d2lpar import captions, solver_figures
+from d2lpar import captions, gan_figures, solver_figures
 from d2lpar import compare as _compare
 from d2lpar.errors import RecordError
-from d2lpar.page import COLORS, HATCHES, LINES, MARKERS, new_page, plain_style, save
+from d2lpar.page import (
+    COLORS,
+    HATCHES,
+    LINES,
+    MARKERS,
+    mark_seams,
+    new_page,
+    plain_style,
+    save,
+)
 from d2lpar.records import Run, group, timed_epochs
 
 if TYPE_CHECKING:
@@ -27,24 +36,41 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: str | Path,
+    stem: str,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Draw runs that differ in their device count; return the files written.
 
     ``<stem>-accuracy``, ``<stem>-seconds`` and, of several runs, ``<stem>-speedup``:
     each as .png and .svg in the folder `out`. Nothing is renamed into place before all
     are drawn: after an :class:`OSError` the earlier pictures are as they were. Raises
     :class:`RecordError` for no runs, a run without epochs, two runs of one device
-    count, and runs on different data. Records of a solver go to
-    :mod:`d2lpar.solver_figures`.
+    count, and runs on different data.
+
+    Records of a solver go to :mod:`d2lpar.solver_figures`; those of a GAN have pictures
+    of :mod:`d2lpar.gan_figures` in place of the accuracy, for which real faces are
+    looked for in `data_dir`, and an animation, with `mp4` also as MP4, which is written
+    before the pictures.
     """
     if any(run.points for run in runs):
         return solver_figures.draw(runs, out, stem)
     runs = _one_a_count(runs)
+    animations = []
     with plain_style():
-        pictures = {"accuracy": _accuracy(runs), "seconds": _seconds(runs)}
+        if _compare.is_gan(runs[0]):
+            pictures = gan_figures.pictures(runs, data_dir)
+            animations = gan_figures.animate(runs[-1], Path(out), stem, mp4)
+        else:
+            pictures = {"accuracy": _accuracy(runs)}
+        pictures["seconds"] = _seconds(runs)
         if len(runs) > 1:
             pictures["speedup"] = _speedup(runs)
-        return save({f"{stem}-{name}": p for name, p in pictures.items()}, Path(out))
+        named = {f"{stem}-{name}": picture for name, picture in pictures.items()}
+        return [*save(named, Path(out)), *animations]
 
 
 def draw_compare(a: Run, b: Run, out: str | Path, stem: str) -> list[Path]:
@@ -85,10 +111,12 @@ def _one_a_count(runs: Sequence[Run]) -> list[Run]:
 def _accuracy(runs: Sequence[Run]) -> Figure:
     page = new_page(
         captions.title("Test accuracy", runs),
-        f"{captions.reading_curves(runs)} {captions.provenance(runs)}",
+        f"{captions.reading_curves(runs)} {captions.reading_seams(runs)}"
+        f"{captions.provenance(runs)}",
         keys=[f"{captions.devices(run.header)}{_final(run)}" for run in runs],
     )
     page.legend(_curves(page.axes[0], runs))
+    mark_seams(page.axes[0], captions.seams(runs))
     return page.figure
 
 
@@ -159,7 +187,8 @@ def _two_runs(a: Run, b: Run, compared: _compare.Comparison) -> Figure:
         keys=[f"{label}{_final(run)}" for label, run in zip(labels, runs)],
         ticks=labels,
     )
-    page.legend(_curves(page.axes[0], runs))
+    draw = gan_figures.quality_curves if _compare.is_gan(a) else _curves
+    page.legend(draw(page.axes[0], runs))
     _bars(page.axes[1], runs, page.ticks)
     page.axes[1].set_xlabel("run")
     return page.figure
@@ -218,7 +247,8 @@ def _bars(axes: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
         clear = 0.06 if s.n > 1 else 0.0
         places = [k + x + (clear if x >= 0 else -clear) for x in offsets]
         dot = {"ms": 3.2 if s.n <= 30 else 2.0, "mfc": "white", "mew": 0.6}
-        axes.plot(places, samples, "o", mec="black", zorder=4, **dot)
+        many = s.n > 400  # an SVG of thousands of circles is megabytes
+        axes.plot(places, samples, "o", mec="black", zorder=4, rasterized=many, **dot)
         if s.n > 1:
             _whiskers(axes, k, s.median, s.q1, s.q3, "black")
         axes.annotate(
@@ -284,4 +314,6 @@ def _pale(color: str) -> str:
 
 
 def _final(run: Run) -> str:
+    if _compare.is_gan(run):
+        return f", final distance {_compare.final_quality(run):.3f}"
     return f", final accuracy {_compare.final_accuracy(run):.3f}"

@@ -14,6 +14,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy
 
@@ -117,6 +118,24 @@ class TrainingState:
     params: list[numpy.ndarray]
     epoch: int
     rng: numpy.random.Generator
+
+    workload: ClassVar[str] = "lenet"
+
+    def tensors(self) -> dict[str, numpy.ndarray]:
+        """The state's arrays by name, for a checkpoint."""
+        return {f"params.{i}": p for i, p in enumerate(self.params)}
+
+    def facts(self) -> dict:
+        """The rest of the state, as JSON has it."""
+        return {"epoch": self.epoch, "rng": self.rng.bit_generator.state}
+
+    @classmethod
+    def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
+        """The inverse of :meth:`tensors` and :meth:`facts`."""
+        rng = numpy.random.default_rng()
+        rng.bit_generator.state = facts["rng"]
+        params = [tensors[f"params.{i}"] for i in range(len(tensors))]
+        return cls(params, facts["epoch"], rng)
 
 
 def start(seed: int = 0, scale: float = 0.01) -> TrainingState:

@@ -127,6 +127,12 @@ def wrap(text: str, width: float, size: float) -> tuple[str, float]:
     return "\n".join(lines).replace("$", r"\$"), len(lines) * size * LINE / 72
 
 
+def mark_seams(axes: Axes, epochs: Sequence[int]) -> None:
+    """A thin line after each epoch where a run was taken up from a checkpoint."""
+    for epoch in epochs:
+        axes.axvline(epoch, color="0.5", lw=0.8, ls=LINES[2])
+
+
 @contextmanager
 def plain_style():
     """Matplotlib's own defaults, whatever the user's matplotlibrc, and ours on top."""

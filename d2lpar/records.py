@@ -6,7 +6,8 @@
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
     ...
 
-A solver's record has lines of kind "point" in place of epochs.
+A solver's record has lines of kind "point" in place of epochs, a GAN's has epochs of
+kind "gan-epoch" and pictures of kind "frame".
 
 Reading keeps fields it does not know (in `extra`), so that a record of a later version
 can be plotted by an earlier one. Never imports MXNet.
@@ -47,6 +48,53 @@ class EpochRecord:
     train_loss: float
     test_acc: float
     eval_seconds: float = 0.0
+    repeat: int = 0
+    resumed: str | None = None  # see GanEpochRecord
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GanEpochRecord:
+    """What one epoch of a GAN's training measured.
+
+    `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
+    `d_fake` are the discriminator's mean opinions D(x) and D(G(z)), in [0, 1], all of
+    them of the state before the step they led to. `eval_seconds` is the time of frames
+    and their quality. `resumed` marks where a run was taken up from a checkpoint:
+    "elsewhere" are epochs from before, measured on other devices; "here" is the first
+    one after, a warm-up.
+    """
+
+    epoch: int
+    seconds: float
+    samples_per_sec: float
+    d_loss: float
+    g_loss: float
+    d_real: float
+    d_fake: float
+    eval_seconds: float = 0.0
+    repeat: int = 0
+    resumed: str | None = None
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FrameRecord:
+    """What the generator draws after an epoch; epoch 0 is before training.
+
+    `fixed` is the face of one noise that stays the same. `quality` is the sliced
+    Wasserstein distance of generated to real faces (see :mod:`d2lpar.face_quality`):
+    less is better. The last frame also has a sheet of 25 `samples` and, for each of
+    them, the number of the `nearest` real face and the root mean square `distances` to
+    it. Pictures are PNG files in base64.
+    """
+
+    epoch: int
+    fixed: str
+    quality: float
+    samples: str | None = None
+    nearest: list[int] | None = None
+    distances: list[float] | None = None
     repeat: int = 0
     extra: dict = field(default_factory=dict)
 
@@ -101,19 +149,29 @@ class Run:
     """A record file as read: its header and its epochs, in the order of the file."""
 
     header: Header
-    epochs: tuple[EpochRecord, ...]
+    epochs: tuple[EpochRecord | GanEpochRecord, ...]
     path: Path | None = None
     points: tuple[PointRecord, ...] = ()
+    frames: tuple[FrameRecord, ...] = ()
 
 
-KINDS = {"header": Header, "epoch": EpochRecord, "point": PointRecord}
-Line = Union[Header, EpochRecord, PointRecord]
+KINDS = {
+    "header": Header,
+    "epoch": EpochRecord,
+    "gan-epoch": GanEpochRecord,
+    "frame": FrameRecord,
+    "point": PointRecord,
+}
+EPOCHS = (EpochRecord, GanEpochRecord)
+Line = Union[Header, EpochRecord, GanEpochRecord, FrameRecord, PointRecord]
 
 
 def to_line(item: Line) -> str:
     """One JSON line, without the newline. NaN and infinities: ValueError."""
     values = asdict(item)
     extra = values.pop("extra")
+    if values.get("resumed", "") is None:
+        del values["resumed"]  # as a rule there is nothing to say
     kind = next(kind for kind, cls in KINDS.items() if isinstance(item, cls))
     return json.dumps({"kind": kind, **values, **extra}, allow_nan=False)
 
@@ -157,9 +215,11 @@ def read(path: str | Path) -> Run:
             log.warning("%s: the last line is torn and was skipped", path)
     if not items or not isinstance(items[0], Header):
         raise RecordError(f"{path}: the first line is not a record's header")
-    epochs = tuple(item for item in items[1:] if isinstance(item, EpochRecord))
-    points = tuple(item for item in items[1:] if isinstance(item, PointRecord))
-    return Run(items[0], epochs, path, points)
+    epochs, points, frames = (
+        tuple(item for item in items[1:] if isinstance(item, kind))
+        for kind in (EPOCHS, PointRecord, FrameRecord)
+    )
+    return Run(items[0], epochs, path, points, frames)
 
 
 def write(path: str | Path, header: Header, lines: Iterable[Line]) -> None:
@@ -252,9 +312,10 @@ def now() -> str:
 def timed_epochs(run: Run) -> list[EpochRecord]:
     """The epochs whose time counts: all but each repeat's first, which warms up.
 
-    A run of a single epoch has nothing else: it is kept.
+    Nor do the first after a resumption, and those before it on other devices. A run of
+    a single epoch has nothing else: it is kept.
     """
-    return [e for e in run.epochs if e.epoch > 1] or list(run.epochs)
+    return [e for e in run.epochs if e.epoch > 1 and not e.resumed] or list(run.epochs)
 
 
 def group(runs: Iterable[Run], key: Callable[[Run], object]) -> dict:

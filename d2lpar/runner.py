@@ -11,24 +11,26 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import logging
 import math
 import os
 import platform
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from d2lpar import devices, records
 from d2lpar._version import __version__
-from d2lpar.errors import D2lparError, RunError
+from d2lpar.errors import D2lparError, RunError, SettingError
 from d2lpar.records import Header, Line, Run
 
 log = logging.getLogger("d2lpar")
@@ -40,6 +42,10 @@ KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
+
+
+# A training that is interrupted ends its step and writes a checkpoint, within this.
+SECONDS_TO_STOP = 20
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,11 @@ class Job:
     profiles (see :mod:`d2lpar.profiling`); None takes none. With `one_thread_each`
     several contexts do not share the cores out but take a thread each, as work must
     that goes to OpenBLAS (see :func:`d2lpar.least_squares.solve`).
+
+    `checkpoints_in` is the folder for checkpoints, of workloads that have a state:
+    every `checkpoint_every` epochs (None: not), and when the run is interrupted.
+    `resume` is a checkpoint's path, or "last" for the newest one in that folder;
+    `num_epochs` then counts from the beginning of the training.
     """
 
     chapter: str
@@ -70,6 +81,9 @@ class Job:
     variant: str = ""
     profile_in: str | None = None
     one_thread_each: bool = False
+    checkpoints_in: str | None = None
+    checkpoint_every: int | None = None
+    resume: str | None = None
 
 
 def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Line]:
@@ -147,10 +161,11 @@ def _measure(job: Job) -> Iterator[Line]:
             # finish its queue of work first.
             start_new_session=True,
         )
+        lines = _read_aside(process)
         try:
             process.stdin.write(json.dumps(asdict(job)) + "\n")
             process.stdin.flush()
-            for line in _lines(process):
+            for line in _arriving(lines):
                 kind = json.loads(line).get("kind")
                 if kind == "note":
                     log.warning("%s", json.loads(line)["message"])
@@ -162,13 +177,16 @@ def _measure(job: Job) -> Iterator[Line]:
             if code != 0:
                 stderr.seek(0)
                 raise RunError(_why_it_ended(job, code, stderr.read()))
+        except (KeyboardInterrupt, GeneratorExit):
+            _let_it_stop(process, lines)
+            raise
         finally:
             process.kill()
             process.wait()
 
 
-def _lines(process: subprocess.Popen) -> Iterator[str]:
-    """Lines of the process's output, read aside so that a signal is never held up."""
+def _read_aside(process: subprocess.Popen) -> queue.Queue:
+    """The process's lines as they come, and None after the last."""
     lines: queue.Queue = queue.Queue()
 
     def pump() -> None:
@@ -177,12 +195,27 @@ def _lines(process: subprocess.Popen) -> Iterator[str]:
         lines.put(None)
 
     threading.Thread(target=pump, daemon=True).start()
+    return lines
+
+
+def _arriving(lines: queue.Queue) -> Iterator[str]:
+    """Lines until the end, waiting in such a way that a signal is never held up."""
     while True:
         with contextlib.suppress(queue.Empty):
             line = lines.get(timeout=0.5)
             if line is None:
                 return
             yield line
+
+
+def _let_it_stop(process: subprocess.Popen, lines: queue.Queue) -> None:
+    """Give a training the time to write its checkpoint, and pass on what it says."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(SECONDS_TO_STOP)
+        for line in _arriving(lines):
+            if json.loads(line).get("kind") == "note":
+                log.warning("%s", json.loads(line)["message"])
 
 
 def _why_it_ended(job: Job, code: int, stderr: str) -> str:
@@ -210,9 +243,15 @@ def child() -> None:
         json.dumps({"kind": "note", "message": r.getMessage()})
     )
     log.addHandler(handler)
+    items = _work(job)
     try:
-        for item in _work(job):
+        for item in items:
             tell(records.to_line(item))
+    except KeyboardInterrupt:
+        # Where the signal came between two lines, the work does not know of it yet.
+        with contextlib.suppress(KeyboardInterrupt):
+            items.throw(KeyboardInterrupt())
+        os._exit(130)  # at once: MXNet would finish its queue of work first
     except D2lparError as error:
         tell(json.dumps({"kind": "error", "message": str(error)}))
     except MemoryError:
@@ -226,14 +265,61 @@ def child() -> None:
 
 
 def _work(job: Job) -> Iterator[Line]:
-    from d2lpar._mxnet import mx
-
     train, load = _named(job.train), _named(job.load)
     chosen = devices.parse(job.devices)[: job.num_devices]
     data = load(**job.data)
+    header = _header(job, chosen, data)
+    common = {"devices": chosen, "seed": job.seed, "data": data}
+    start = getattr(sys.modules[train.__module__], "start", None)
+    if start is not None:
+        lines = _resumable(job, header, start, train, common)
+    elif job.resume is not None or job.checkpoint_every is not None:
+        flag = "checkpoint-every" if job.resume is None else "resume"
+        raise SettingError(f"--{flag}: this chapter's work is not left and taken up")
+    else:
+        records_ = train(job.num_devices, **common, **job.settings)
+        lines = itertools.chain([header], records_)
+    if job.profile_in:
+        from d2lpar.profiling import profiled
+
+        lines = profiled(lines, Path(job.profile_in) / records.run_name(header))
+    yield from lines
+
+
+def _resumable(
+    job: Job, header: Header, start: Callable, train: Callable, common: dict
+) -> Iterator[Line]:
+    """The lines of a training that writes checkpoints, also when it is interrupted."""
+    from d2lpar.resumable import Resumable
+
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    folder = Path(job.checkpoints_in or ".")
+    run = Resumable(header, start(job.seed), folder, job.checkpoint_every, job.resume)
+    settings = {**job.settings, "num_epochs": run.epochs_to_go}
+
+    def go_on(state) -> Iterator[Line]:
+        return train(job.num_devices, **common, **settings, state=state)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield from run.record(go_on)
+    except KeyboardInterrupt:
+        if job.checkpoints_in is None:
+            raise
+        path = run.save()
+        if path is not None:
+            log.warning("%s keeps epoch %d: --resume last", path, run.snapshot.epoch)
+        raise
+
+
+def _header(job: Job, chosen: list, data) -> Header:
+    from d2lpar._mxnet import mx
+
     commit, dirty = records.git_state()
     on_cpu = chosen[0].device_type == "cpu"
-    header = Header(
+    return Header(
         chapter=job.chapter,
         preset=job.preset,
         num_devices=len(chosen),
@@ -263,15 +349,6 @@ def _work(job: Job) -> Iterator[Line]:
         git_dirty=dirty,
         date=records.now(),
     )
-    yield header
-    lines = train(
-        job.num_devices, devices=chosen, seed=job.seed, data=data, **job.settings
-    )
-    if job.profile_in:
-        from d2lpar.profiling import profiled
-
-        lines = profiled(lines, Path(job.profile_in) / records.run_name(header))
-    yield from lines
 
 
 def _named(name: str):

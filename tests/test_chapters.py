@@ -66,6 +66,11 @@ def test_a_chapter_runs_alone(path, tmp_path):
         assert "replicas agree: True" in done.stdout and "test acc: " in done.stdout
         assert "dry-run-synthetic-cpu2.jsonl" in written
         assert "dry-run-synthetic-speedup.png" in written
+    elif path.stem == "gan":
+        assert "quality " in done.stdout and "[synthetic data]" in done.stdout
+        assert {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"} <= written
+        differ = re.findall(r"synchronised=\w+: the faces differ by (\S+)", done.stdout)
+        assert float(differ[0]) > 1e-3 > 1e-5 > float(differ[1])
     else:
         assert "residual: " in done.stdout
         assert "dry-run-cgls-cpu2.jsonl" in written and "dry-run-devices.png" in written

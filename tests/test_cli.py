@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import d2lpar
 from d2lpar import chapter, cli, records
@@ -193,8 +194,14 @@ def test_settings_of_presets_flags_and_dry_runs():
     name, settings, sizes = chapter.settings_of(presets, flags)
     assert (name, settings["num_epochs"]) == ("dry-run", 1)
     assert sizes == {"n_train": 16, "n_test": 8}
+    flags["num_epochs"] = 2
+    assert chapter.settings_of(presets, flags)[1]["num_epochs"] == 2
+    flags["num_epochs"] = None
     solver = {"quick": {"num_epochs": 3, "data": {"rows": 9000, "columns": 900}}}
-    assert chapter.settings_of(solver, flags)[2] == {"rows": 200, "columns": 20}
+    solver["dry-run"] = {"data": {"rows": 20, "columns": 2}}
+    name, settings, sizes = chapter.settings_of(solver, flags)
+    assert (name, settings) == ("dry-run", {"num_epochs": 1})
+    assert sizes == {"rows": 20, "columns": 2}
     with pytest.raises(SettingError, match="--lr 0.5: this chapter has no such"):
         chapter.settings_of(solver, {**flags, "lr": 0.5})
 
@@ -395,7 +402,7 @@ def test_a_full_disk_while_recording_is_one_line(d2lpar_command, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
 def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
     process = subprocess.Popen(
-        [sys.executable, "-c", LONG_CHAPTER],
+        [sys.executable, "-c", LONG_CHAPTER, "--num-epochs=10000"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -419,13 +426,34 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
     assert f"{partial.name} keeps the " in stderr
     assert len(records.read(partial).epochs) >= 2
     assert not any(Path(f"/proc/{child}").exists() for child in children)
+    # And goes on from the checkpoint that it has left.
+    (checkpoint,) = partial.parent.glob("*.safetensors")
+    assert f"{checkpoint.name} keeps epoch" in stderr and "--resume last" in stderr
+    epoch = int(re.search(r"epoch(\d+)", checkpoint.name)[1])
+    done = subprocess.run(
+        [sys.executable, "-c", LONG_CHAPTER, "--resume=last",
+         f"--num-epochs={epoch + 2}"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = records.read(partial.with_name("custom-synthetic-cpu2.jsonl"))
+    assert [e.epoch for e in run.epochs] == list(range(1, epoch + 3))
+    assert [e.epoch for e in run.epochs if e.resumed] == [epoch + 1]
+    assert (
+        "taken up from a checkpoint"
+        in partial.with_name("custom-synthetic-accuracy.svg").read_text()
+    )
 
 
 LONG_CHAPTER = """
 import sys
 from d2lpar import chapter
 sys.argv = ["long", "--data=synthetic", "--devices=cpu:2", "--num-devices=2",
-            "--num-epochs=10000"]
+            *sys.argv[1:]]
 settings = dict(num_epochs=9, global_batch_size=16, lr=0.1)
 settings["data"] = dict(n_train=64, n_test=10)
 chapter.measure("long", "d2lpar.lenet:train", {"quick": settings, "book": settings})
@@ -441,6 +469,69 @@ def _children(pid):
         for task in tasks.iterdir()
         for child in (task / "children").read_text().split()
     ]
+
+
+# Checkpoints and what is made of them
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--resume=absent.safetensors"], ["absent.safetensors: cannot be read"]),
+        (["--resume=last"], ["no good checkpoint in figures/multiple_gpus"]),
+        (["--resume=last", "--repeats=2"], ["--resume with --repeats"]),
+        (["--micro-batch-size=5"], ["--micro-batch-size 5: this chapter has no such"]),
+    ],
+)
+def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, words):
+    done = d2lpar_command("run", "multiple_gpus", *TINY, *args)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("d2lpar: ")
+    for word in words:
+        assert word in done.stderr.splitlines()[-1]
+    assert files(tmp_path / "work") == []
+
+
+def test_a_solver_is_not_taken_up(d2lpar_command):
+    done = d2lpar_command("run", "least_squares", *TINY, "--checkpoint-every=1")
+    assert done.returncode == 2
+    assert "--checkpoint-every: this chapter's work is not left" in done.stderr
+
+
+def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
+    """In two runs on one device and on two; then faces from the last checkpoint."""
+    gan = ["run", "gan", *TINY, "--checkpoint-every=1"]
+    first = d2lpar_command(*gan, "--num-devices=1")
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / "work" / "figures" / "gan"
+    checkpoint = folder / "dry-run-synthetic-cpu1.epoch000001.safetensors"
+    again = d2lpar_command(*gan, "--num-devices=2", "--num-epochs=3", "--resume=last")
+    assert again.returncode == 0, again.stderr
+    assert f"going on from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
+    run = records.read(folder / "dry-run-synthetic-cpu2.jsonl")
+    assert [e.resumed for e in run.epochs] == ["elsewhere", "here", None]
+    pictures = []
+    for seed in (7, 7, 8):
+        done = d2lpar_command(
+            "sample", "--checkpoint", checkpoint, "--n=6", f"--seed={seed}",
+            "--out=new/faces.png", "--columns=3", "--scale=2",
+        )  # fmt: skip
+        assert done.stdout == "figure: new/faces.png\n", done.stderr
+        pictures.append((tmp_path / "work" / "new" / "faces.png").read_bytes())
+    assert pictures[0] == pictures[1] != pictures[2]
+    with Image.open(tmp_path / "work" / "new" / "faces.png") as picture:
+        assert picture.size == (3 * 24 * 2, 2 * 24 * 2)
+
+
+def test_a_checkpoint_of_another_network_draws_nothing(d2lpar_command, tmp_path):
+    done = d2lpar_command("run", "multiple_gpus", *TINY, "--checkpoint-every=1",
+                          "--num-devices=1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    name = "figures/multiple_gpus/dry-run-synthetic-cpu1.epoch000001.safetensors"
+    done = d2lpar_command("sample", "--checkpoint", name)
+    is_one_line(done, name, "a checkpoint of workload lenet, not of gan")
+    is_one_line(d2lpar_command("sample", "--checkpoint=absent"), "absent", "No such")
+    assert not (tmp_path / "work" / "faces.png").exists()
 
 
 # In a notebook

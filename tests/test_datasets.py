@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lpar import datasets
+from d2lpar import datasets, sources
 from d2lpar.errors import DataError, SettingError
 
 LABELS = "t10k-labels-idx1-ubyte"
@@ -225,7 +225,7 @@ def test_an_empty_variable_is_as_good_as_none(tiny, put, monkeypatch):
 def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, put, monkeypatch):
     folder = put(tmp_path / "locked")
     if os.geteuid() == 0:  # whom no permission stops
-        monkeypatch.setattr(datasets.os, "access", lambda path, mode: path != folder)
+        monkeypatch.setattr(sources.os, "access", lambda path, mode: path != folder)
     else:
         folder.chmod(0)
     try:

@@ -127,7 +127,9 @@ def test_fields_with_a_default_may_be_absent():
         '{"kind": "epoch", "epoch": 1, "seconds": 2, "samples_per_sec": 3, '
         '"train_loss": 0.5, "test_acc": 0.25}'
     )
-    assert records.from_line(line) == EpochRecord(1, 2, 3, 0.5, 0.25, 0.0, 0, {})
+    assert records.from_line(line) == EpochRecord(
+        1, 2, 3, 0.5, 0.25, eval_seconds=0.0, repeat=0, resumed=None, extra={}
+    )
 
 
 @pytest.mark.parametrize("cut", [1, 30, -2])

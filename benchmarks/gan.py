@@ -1,0 +1,78 @@
+"""Seconds of one full step of the GAN, ours and the seed's PyTorch, in one sitting.
+
+    D2LPAR_DATA=... python benchmarks/gan.py --rounds 3 --steps 10
+
+Updates of both networks on a batch of 1,000 faces, the two arms that are compared with
+the same threads in all. The first three steps of each process warm up and do not count.
+Writes gan.jsonl (a header with provenance, then a line a step), gan.png and .svg to
+figures/benchmarks. Needs PyTorch for its arm (pip install 'd2lpar[cpu,peers]').
+"""
+
+import argparse
+from pathlib import Path
+
+import interleaved
+
+from d2lpar import devices
+
+OURS = """
+import json, sys, time
+import numpy
+from d2lpar import gan, parallel, punks
+from d2lpar import devices as d
+from d2lpar._mxnet import np, npx
+batch_size, steps = int(sys.argv[1]), int(sys.argv[2])
+devices = d.parse("cpu:{n}")
+nets = gan.Nets(gan.start(0), devices, 1e-4)
+faces = np.array(punks.load().X, dtype="uint8", ctx=devices[0])
+rng = numpy.random.default_rng(0)
+for number in range(steps):
+    npx.waitall()
+    start = time.perf_counter()
+    index = np.array(rng.integers(len(faces), size=batch_size), dtype="int32")
+    X = faces.take(index, axis=0, mode="clip").astype("float32") / 255
+    z = np.array(rng.standard_normal((batch_size, 16, 3, 3), dtype="float32"))
+    shards = parallel.split_batch(X, z, devices)
+    found = gan.step(*shards, nets.D, nets.G, nets.adam_D, nets.adam_G,
+                     synchronised={synchronised})
+    npx.waitall()
+    seconds = time.perf_counter() - start
+    d_loss = sum(float(l) for l in found[0]) / (2 * batch_size)
+    print(json.dumps(dict(step=number + 1, seconds=seconds, d_loss=d_loss)), flush=True)
+"""
+WARM_UP = 3
+
+
+def arms(cores: int, batch_size: int, steps: int) -> dict[str, interleaved.Arm]:
+    def ours(n: int, threads: int, synchronised: bool = False) -> interleaved.Arm:
+        code = OURS.format(n=n, synchronised=synchronised)
+        return interleaved.ours(code, threads, batch_size, steps)
+
+    flags = f"--batch-size={batch_size}", f"--steps={steps}"
+    return {
+        "1 context, 1 thread": ours(1, 1),
+        f"{cores} contexts, 1 thread each": ours(cores, 1),
+        f"{cores} contexts, synchronised BatchNorm": ours(cores, 1, True),
+        f"1 context, {cores} threads": ours(1, cores),
+        f"the seed's code (PyTorch), {cores} threads": interleaved.peer(
+            "gan_seed.py", f"--threads={cores}", *flags
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10, help="three more warm up")
+    parser.add_argument("--batch-size", type=int, default=1_000)
+    parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
+    args = parser.parse_args()
+
+    every = arms(devices.usable_cores(), args.batch_size, args.steps + WARM_UP)
+    header = interleaved.header("gan", f"a step of the GAN, {args.batch_size} faces")
+    measured = interleaved.measure(every, args.rounds, WARM_UP)
+    interleaved.report(header, every, *measured, args.out)
+
+
+if __name__ == "__main__":
+    main()

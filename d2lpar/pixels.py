@@ -1,0 +1,45 @@
+"""Faces as pictures: sheets of tiles, and PNG files as text for a record's line."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+
+
+def sheet(faces: np.ndarray, columns: int) -> np.ndarray:
+    """Faces uint8 (n, 3, h, w) as one picture (rows * h, columns * w, 3), row by row.
+
+    Places that are left over in the last row are white.
+    """
+    n, _, h, w = faces.shape
+    rows = -(-n // columns)
+    tiles = np.full((rows * columns, h, w, 3), 255, np.uint8)
+    tiles[:n] = faces.transpose(0, 2, 3, 1)
+    tiles = tiles.reshape(rows, columns, h, w, 3).transpose(0, 2, 1, 3, 4)
+    return tiles.reshape(rows * h, columns * w, 3)
+
+
+def enlarged(picture: np.ndarray, scale: int) -> np.ndarray:
+    """The picture (h, w, 3) with every pixel a square of `scale` x `scale`."""
+    return picture.repeat(scale, axis=0).repeat(scale, axis=1)
+
+
+def png(picture: np.ndarray) -> bytes:
+    """A picture uint8 (h, w, 3) as the content of a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, format="png", optimize=True)
+    return file.getvalue()
+
+
+def to_png(picture: np.ndarray) -> str:
+    """A picture uint8 (h, w, 3) as a PNG file in base64."""
+    return base64.b64encode(png(picture)).decode()
+
+
+def from_png(text: str) -> np.ndarray:
+    """The inverse of :func:`to_png`."""
+    file = io.BytesIO(base64.b64decode(text))
+    return np.asarray(Image.open(file).convert("RGB"))

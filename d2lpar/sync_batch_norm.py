@@ -1,0 +1,84 @@
+"""BatchNorm whose mean and variance are taken over the shards of all devices.
+
+Source: Ioffe and Szegedy, "Batch Normalization" (2015). Gluon's own SyncBatchNorm
+takes no arrays of MXNet's NumPy interface. Here it is written out: autograd follows
+the copies between devices, so that the gradient is that of one device, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from d2lpar._mxnet import autograd, gluon, np, npx
+
+
+def sync_batch_norm(
+    xs: Sequence[np.ndarray], norm: gluon.nn.BatchNorm
+) -> list[np.ndarray]:
+    """Each device's (n_k, c, h, w) normalised by the mean and variance of all.
+
+    `norm` holds scale, shift and running averages on every device; the averages are
+    brought up to date within ``autograd.record()`` or ``train_mode()``, and are used,
+    as by `norm` itself, outside.
+    """
+    if not autograd.is_training():
+        return [norm(x) for x in xs]
+    n = sum(len(x) for x in xs)
+    means = _over_devices([_sum_of_means(x) for x in xs], n)
+    centred = [_scale(x, np.ones_like(mean), -mean) for x, mean in zip(xs, means)]
+    variances = _over_devices([_sum_of_means(c * c) for c in centred], n)
+    ys = []
+    for c, variance in zip(centred, variances):
+        gamma, beta = (p.data(c.ctx) for p in (norm.gamma, norm.beta))
+        ys.append(_scale(c, gamma / np.sqrt(variance + norm._kwargs["eps"]), beta))
+    _update_averages(norm, means, variances)
+    return ys
+
+
+def _scale(x: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """x (n, c, h, w) times a factor (c,) plus a shift (c,).
+
+    As a BatchNorm of mean 0 and variance 1 that learns nothing: MXNet's broadcasting
+    takes ten times as long.
+    """
+    eps = 1e-5
+    return npx.batch_norm(
+        x, factor, shift, np.zeros_like(shift), np.full_like(shift, 1 - eps),
+        eps=eps, fix_gamma=False, use_global_stats=True,
+    )  # fmt: skip
+
+
+def _sum_of_means(x: np.ndarray) -> np.ndarray:
+    """Sum (c,) over samples of the mean over each one's (h, w).
+
+    As a dense layer with one output, whose gradient is fast; pooling's is not.
+    """
+    n, c, h, w = x.shape
+    weight = np.full((1, h * w), 1 / (h * w), ctx=x.ctx)
+    means = npx.fully_connected(
+        x.reshape((n * c, h * w)), weight, num_hidden=1, no_bias=True
+    )
+    return means.reshape((n, c)).sum(axis=0)
+
+
+def _over_devices(parts: list[np.ndarray], n: int) -> list[np.ndarray]:
+    """The sum of all devices' parts divided by `n`, on each of them; differentiable."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part.as_in_ctx(total.ctx)
+    mean = total / n
+    return [mean.as_in_ctx(part.ctx) for part in parts]
+
+
+def _update_averages(
+    norm: gluon.nn.BatchNorm, means: list[np.ndarray], variances: list[np.ndarray]
+) -> None:
+    momentum = norm._kwargs["momentum"]
+    with autograd.pause():
+        for parameter, values in (
+            (norm.running_mean, means),
+            (norm.running_var, variances),
+        ):
+            for value in values:
+                average = parameter.data(value.ctx)
+                average[:] = momentum * average + (1 - momentum) * value

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 import shlex
 import signal
 import sys
@@ -21,152 +20,15 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from d2lpar.errors import SettingError
 from d2lpar.messages import guard
+from d2lpar.options import SETTINGS, as_arguments, run_options
 
 log = logging.getLogger("d2lpar")
 
-PRESETS = ("quick", "book")
-SETTINGS = (  # flags that override the preset's; None is: not given
-    "num_epochs",
-    "global_batch_size",
-    "lr",
-    "micro_batch_size",
-    "sync_batch_norm",
-    "frames_every",
-)
 # Loaders of data that is found on disk or downloaded, and who says which it will be.
 FOUND_BY = {
     "d2lpar.datasets:load": "d2lpar.datasets",
     "d2lpar.punks:load": "d2lpar.punks",
 }
-
-
-def _learning_rate(ctx: click.Context, option: click.Parameter, lr: float | None):
-    if lr is not None and not (math.isfinite(lr) and lr > 0):
-        raise click.BadParameter(f"{lr:g} is not a finite number greater than 0.")
-    return lr
-
-
-def run_options(command: Callable) -> Callable:
-    """The flags of `d2lpar run` and of every chapter run alone."""
-    for option in reversed(
-        (
-            click.option(
-                "--devices",
-                default="auto",
-                show_default=True,
-                help="auto, cpu:N, gpu:N (the first N) or gpu:I,J (those).",
-            ),
-            click.option(
-                "--num-devices",
-                help="Counts to sweep, e.g. 1,2,4. [default: 1, 2, 4, ... and all]",
-            ),
-            click.option(
-                "--preset",
-                type=click.Choice(PRESETS),
-                default="quick",
-                show_default=True,
-                help="quick: about a minute. book: the seed's recipe, all the data.",
-            ),
-            click.option(
-                "--out",
-                default="figures",
-                show_default=True,
-                help="Folder for records and pictures.",
-            ),
-            click.option(
-                "--seed", type=click.IntRange(min=0), default=0, show_default=True
-            ),
-            click.option(
-                "--repeats",
-                type=click.IntRange(min=1),
-                default=1,
-                show_default=True,
-                help="Measure every device count this many times, in turn.",
-            ),
-            click.option(
-                "--threads",
-                type=click.IntRange(min=1),
-                help="Threads of a CPU context. [default: cores // device count; least "
-                "squares on several contexts: 1]",
-            ),
-            click.option(
-                "--data",
-                type=click.Choice(
-                    ("auto", "fashion-mnist", "cryptopunks", "synthetic")
-                ),
-                default="auto",
-                show_default=True,
-                help="auto falls back to generated garments or faces, and says so.",
-            ),
-            click.option("--data-dir", help="Folder to look for the data in first."),
-            click.option(
-                "--num-epochs",
-                type=click.IntRange(min=1),
-                help="Override the preset's.",
-            ),
-            click.option(
-                "--global-batch-size",
-                type=click.IntRange(min=1),
-                help="Override the preset's.",
-            ),
-            click.option(
-                "--lr",
-                type=float,
-                callback=_learning_rate,
-                help="Override the preset's.",
-            ),
-            click.option(
-                "--micro-batch-size",
-                type=click.IntRange(min=1),
-                help="Images a device takes at a time; gradients add up. [gan]",
-            ),
-            click.option(
-                "--sync-batch-norm",
-                is_flag=True,
-                default=None,
-                help="BatchNorm over the shards of all devices. [gan]",
-            ),
-            click.option(
-                "--frames-every",
-                type=click.IntRange(min=1),
-                help="Epochs from one frame of the animation to the next. [gan]",
-            ),
-            click.option(
-                "--mp4", is_flag=True, help="Also write the animation as MP4. [gan]"
-            ),
-            click.option(
-                "--checkpoint-every",
-                type=click.IntRange(min=1),
-                help="Epochs from one checkpoint to the next; Ctrl-C writes one too.",
-            ),
-            click.option(
-                "--resume",
-                metavar="PATH|last",
-                help="Go on from a checkpoint, up to --num-epochs in all.",
-            ),
-            click.option(
-                "--dry-run", is_flag=True, help="Train two batches of everything."
-            ),
-            click.option(
-                "--profile",
-                is_flag=True,
-                help="Also write cProfile's table and MXNet's trace; it slows the run.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def as_arguments(ctx: click.Context, flags: dict) -> list[str]:
-    """The flags that were given, as they would be written."""
-    given = []
-    for name, value in flags.items():
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        given += [flag] if value is True else [f"{flag}={value}"]
-    return given
 
 
 def measure(
@@ -198,6 +60,34 @@ def measure(
         words = ["d2lpar", "run", name, *as_arguments(ctx, flags)]
         plan = (name, train, presets, load, variants or {"": {}}, one_thread_each)
         run_sweep(*plan, shlex.join(words), **flags)
+
+    guard(lambda: command.main(arguments, name, standalone_mode=False), in_notebook)
+
+
+def show(name: str, call: Callable) -> None:
+    """The last cell of a chapter without a training: ``call(devices, **flags)``.
+
+    Takes the same flags as :func:`measure`; `call` gets the devices that they name, all
+    at once, or with --num-devices the first so many of them, a count after the other.
+    """
+    in_notebook = "ipykernel" in sys.modules
+    arguments = [] if in_notebook else sys.argv[1:]
+
+    @click.command(name, context_settings={"help_option_names": ["-h", "--help"]})
+    @run_options
+    def command(**flags) -> None:
+        from d2lpar import devices
+
+        for setting in (*SETTINGS, "checkpoint_every", "resume"):
+            if flags[setting] is not None:
+                flag = setting.replace("_", "-")
+                raise SettingError(
+                    f"--{flag} {flags[setting]}: this chapter has no such setting"
+                )
+        chosen = devices.parse(flags.pop("devices"))
+        counts = flags.pop("num_devices") or str(len(chosen))
+        for count in devices.parse_counts(counts, len(chosen)):
+            call(chosen[:count], **flags)
 
     guard(lambda: command.main(arguments, name, standalone_mode=False), in_notebook)
 
@@ -245,6 +135,7 @@ def run_sweep(
             variant=variant,
             profile_in=str(out) if flags["profile"] else None,
             one_thread_each=one_thread_each,
+            watch=flags["watch"],
             checkpoints_in=str(out),
             checkpoint_every=flags["checkpoint_every"],
             resume=flags["resume"],
@@ -316,7 +207,7 @@ def _result_line(run_) -> str:
 def _show_progress(jobs: list, repeats: int, out: Path) -> list:
     """Measure the jobs under a progress bar; the finished runs, in the jobs' order."""
     from d2lpar import runner
-    from d2lpar.records import FrameRecord, Header
+    from d2lpar.records import FrameRecord, Header, Sample
 
     headers: dict[str, Header] = {}
     total = repeats * sum(job.settings["num_epochs"] for job in jobs)
@@ -338,7 +229,7 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
                     )
                     bar.set_description(", ".join(filter(None, words)))
                     continue
-                if isinstance(item, FrameRecord):
+                if isinstance(item, (FrameRecord, Sample)):
                     continue
                 bar.set_postfix(_progress_of(item))
                 bar.leave = True  # but an error before any epoch stays one line

@@ -20,9 +20,9 @@ from pathlib import Path
 import click
 
 from d2lpar._version import __version__
-from d2lpar.chapter import as_arguments, run_options
 from d2lpar.errors import SettingError
 from d2lpar.messages import guard
+from d2lpar.options import as_arguments, run_options
 
 log = logging.getLogger("d2lpar")
 
@@ -193,6 +193,39 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
     else:
         click.echo(examiner.report(checks))
     ctx.exit(0 if examiner.can_train(checks) else 1)
+
+
+@d2lpar.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show how busy they are, until Ctrl-C. With --json, lines.",
+)
+@click.option(
+    "--interval", type=float, default=1.0, show_default=True, help="Seconds. [--watch]"
+)
+@click.option(
+    "--pid", type=int, help="Watch this process. [default: all runs of d2lpar]"
+)
+def devices(as_json: bool, watch: bool, interval: float, pid: int | None) -> None:
+    """What the GPUs and the CPU contexts of this machine are; needs no MXNet."""
+    from d2lpar import device_cards, watching
+    from d2lpar.records import to_line
+
+    if not watch:
+        found = device_cards.machine()
+        as_words = device_cards.as_json if as_json else device_cards.as_text
+        click.echo(as_words(found))
+        return
+    samples = watching.samples(watching.watched(pid), interval)
+    if as_json:
+        for sample in samples:
+            click.echo(to_line(sample))
+        return
+    from d2lpar.watch_screen import show_live
+
+    show_live(samples, device_cards.machine())
 
 
 @d2lpar.command()

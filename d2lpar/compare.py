@@ -15,7 +15,7 @@ from statistics import median
 from d2lpar import captions, timing
 from d2lpar.captions import number
 from d2lpar.errors import RecordError
-from d2lpar.records import GanEpochRecord, Header, Run, timed_epochs
+from d2lpar.records import GanEpochRecord, Header, Run, Sample, timed_epochs
 
 # Header fields whose difference is named, in the order of the list. What is compared
 # (the devices), the date and the command are not among them.
@@ -341,3 +341,15 @@ def comparison_rows(c: Comparison) -> list[dict]:
             }
         )
     return rows
+
+
+def busy_percent(sample: Sample, run: Run) -> float | None:
+    """How busy the run's devices were, 0 to 100: of all usable cores, or its GPUs.
+
+    None where a GPU does not tell.
+    """
+    if run.header.device_kind == "cpu":
+        return sample.cpu_percent / run.header.cores
+    of = dict(zip(sample.gpus, sample.gpu_percent))
+    told = [of[gpu] for gpu in run.header.devices if of.get(gpu) is not None]
+    return sum(told) / len(told) if told else None

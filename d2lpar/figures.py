@@ -109,14 +109,20 @@ def _one_a_count(runs: Sequence[Run]) -> list[Run]:
 
 
 def _accuracy(runs: Sequence[Run]) -> Figure:
+    watched = any(run.samples for run in runs)
     page = new_page(
         captions.title("Test accuracy", runs),
         f"{captions.reading_curves(runs)} {captions.reading_seams(runs)}"
-        f"{captions.provenance(runs)}",
+        f"{BUSY if watched else ''}{captions.provenance(runs)}",
         keys=[f"{captions.devices(run.header)}{_final(run)}" for run in runs],
+        strip=watched,
     )
     page.legend(_curves(page.axes[0], runs))
     mark_seams(page.axes[0], captions.seams(runs))
+    if watched:
+        _busy(page.strip, runs)
+        page.axes[0].set_xlabel("")
+        page.axes[0].set_xlim(left=0)  # an epoch's samples lie before its end
     return page.figure
 
 
@@ -232,6 +238,30 @@ def _curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
     axes.set_xlabel("epoch")
     axes.set_ylabel("test accuracy (share of test images)")
     return lines
+
+
+BUSY = (
+    "Below: how busy all usable cores, or the GPUs of the run, were; dots: samples, "
+    "those of an epoch side by side. "
+)
+
+
+def _busy(axes: Axes, runs: Sequence[Run]) -> None:
+    """How busy the devices were while each epoch was under way."""
+    for k, run in enumerate(runs):
+        by_epoch = group(run.samples, lambda s: (s.repeat, s.epoch))
+        points = [
+            (epoch - 1 + (i + 0.5) / len(same), _compare.busy_percent(sample, run))
+            for (_, epoch), same in by_epoch.items()
+            for i, sample in enumerate(same)
+        ]
+        told = [point for point in points if point[1] is not None]
+        marks = {"ls": "", "marker": MARKERS[k % len(MARKERS)], "ms": 2.5}
+        axes.plot(*zip(*told), color=COLORS[k % len(COLORS)], alpha=0.6, **marks)
+    axes.set_ylim(0, 105)
+    axes.set_yticks((0, 50, 100))
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("busy (%)")
 
 
 def _bars(axes: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:

@@ -40,6 +40,7 @@ class Page(NamedTuple):
     keys: list[str]
     ticks: list[str]
     legend_at: float  # y of the legend's lower edge, in parts of the height
+    strip: Axes | None = None  # below the panel, with the same x
 
     def legend(self, lines: list[Line2D]) -> None:
         """What the lines are, below the panels: there it hides no curve."""
@@ -55,8 +56,12 @@ def new_page(
     panels: int = 1,
     keys: Sequence[str] = (),
     ticks: Sequence[str] = (),
+    strip: bool = False,
 ) -> Page:
-    """A picture as high as its words need: every line of text has its room reserved."""
+    """A picture as high as its words need: every line of text has its room reserved.
+
+    With `strip` a low panel stands below the only one, and shares its x axis.
+    """
     from matplotlib.figure import Figure
 
     left, right, gap = 0.8, 0.2, 0.9 if panels > 1 else 0.0
@@ -74,7 +79,8 @@ def new_page(
     axis_name_height = 0.26
     bottom = legend_at + keys_height + 0.1 + axis_name_height + ticks_height
     top = MARGIN + title_height + 0.1
-    height = bottom + 3.1 + top
+    strip_height = 1.15 if strip else 0.0
+    height = bottom + strip_height + 3.1 + top
 
     figure = Figure(figsize=(width, height))
     figure.set_label(title)
@@ -82,19 +88,25 @@ def new_page(
     figure.subplots_adjust(
         left=left / width,
         right=1 - right / width,
-        bottom=bottom / height,
+        bottom=(bottom + strip_height) / height,
         top=1 - top / height,
         wspace=gap / panel,
     )
     x, y = MARGIN / width, MARGIN / height
     figure.text(x, 1 - y, title, size=LARGE, va="top")
     figure.text(x, y, caption, size=SMALL, va="bottom")
+    low = None
+    if strip:
+        box = (left / width, bottom / height, panel / width, 0.9 / height)
+        low = figure.add_axes(box, sharex=axes[0])
+        axes[0].tick_params(labelbottom=False)
     return Page(
         figure,
         list(axes),
         [text for text, _ in wrapped_keys],
         [text for text, _ in wrapped_ticks],
         legend_at / height,
+        low,
     )
 
 

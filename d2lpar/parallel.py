@@ -99,6 +99,12 @@ def split_batch(
     return _split(X, devices), _split(y, devices)
 
 
+def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
+    """Minibatch stochastic gradient descent in place: p -= lr * p.grad / batch_size."""
+    for p in params:
+        p -= lr / batch_size * p.grad
+
+
 def train_batch(
     X: np.ndarray,
     y: np.ndarray,
@@ -107,14 +113,17 @@ def train_batch(
     lr: float,
     net: Callable | None = None,
     loss: Callable = _softmax_cross_entropy,
+    update: Callable = sgd,
 ) -> list[np.ndarray]:
     """One step of synchronous data-parallel SGD on the batch (X, y).
 
     `X` (n, 1, 28, 28) and `y` (n,) for the default `net`, :func:`d2lpar.lenet.lenet`;
     any ``net(X, params)`` and ``loss(y_hat, y)`` with one value a sample will do.
     ``device_params[k]`` is the replica on ``devices[k]``, updated in place. A device
-    without a sample (n < len(devices)) contributes nothing and stays in step. Returns
-    the losses, (n_k,) a device, without waiting for them.
+    without a sample (n < len(devices)) contributes nothing and stays in step.
+    ``update(params, lr, batch_size)`` takes the step on a replica, :func:`sgd` unless
+    another one is given (:func:`d2lpar.kernels.fused_sgd`). Returns the losses, (n_k,)
+    a device, without waiting for them.
 
     Raises ValueError when replicas and devices differ in number or X and y in length,
     and TypeError when X and the parameters differ in dtype.
@@ -147,14 +156,8 @@ def train_batch(
         allreduce([params[i].grad for params in device_params])
     # Every replica takes the same step, divided by the size of the global batch
     for params in device_params:
-        sgd(params, lr, X.shape[0])
+        update(params, lr, X.shape[0])
     return losses
-
-
-def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
-    """Minibatch stochastic gradient descent in place: p -= lr * p.grad / batch_size."""
-    for p in params:
-        p -= lr / batch_size * p.grad
 
 
 def _as_np(array):

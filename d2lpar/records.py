@@ -7,7 +7,8 @@
     ...
 
 A solver's record has lines of kind "point" in place of epochs, a GAN's has epochs of
-kind "gan-epoch" and pictures of kind "frame".
+kind "gan-epoch" and pictures of kind "frame". With --watch there are lines of kind
+"sample" in between.
 
 Reading keeps fields it does not know (in `extra`), so that a record of a later version
 can be plotted by an earlier one. Never imports MXNet.
@@ -119,6 +120,53 @@ class PointRecord:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """What the devices did in the `interval` seconds up to `seconds` from the start.
+
+    Of the processes watched, with their children: `core_percent` is their time on each
+    logical core (100 is all of it; a thread's time counts for the core it was last seen
+    on), `memory` their resident bytes, `threads` all their threads, `busy_threads`
+    those that worked a tenth of the interval or more, `threads_per_context` the
+    OMP_NUM_THREADS they were started with. `machine_percent` is how busy each core was
+    with anything at all, which tells whether something else was in the way;
+    `machine_memory` are the host's bytes in use, `temperature` is the CPU's in degrees
+    Celsius.
+
+    Of each GPU of `gpus`, or None where it does not tell: `gpu_percent`, the part of
+    the time in which a kernel ran, however small it was; `gpu_memory`, bytes in use by
+    anybody, with what the driver keeps; `gpu_temperature` in degrees Celsius;
+    `gpu_power` in watts.
+
+    In a run's record `epoch` is the one under way, counted from 1.
+    """
+
+    seconds: float
+    interval: float
+    core_percent: list[float]
+    machine_percent: list[float]
+    memory: int
+    machine_memory: int
+    processes: int
+    threads: int
+    busy_threads: int
+    threads_per_context: int | None = None
+    temperature: float | None = None
+    gpus: list[str] = field(default_factory=list)
+    gpu_percent: list[float | None] = field(default_factory=list)
+    gpu_memory: list[int | None] = field(default_factory=list)
+    gpu_temperature: list[float | None] = field(default_factory=list)
+    gpu_power: list[float | None] = field(default_factory=list)
+    epoch: int = 0
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    @property
+    def cpu_percent(self) -> float:
+        """Time of the processes watched; 100 is one core's."""
+        return sum(self.core_percent)
+
+
+@dataclass(frozen=True)
 class Header:
     """Where a record comes from: enough to run it again and know what it measured."""
 
@@ -153,6 +201,7 @@ class Run:
     path: Path | None = None
     points: tuple[PointRecord, ...] = ()
     frames: tuple[FrameRecord, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
 
 KINDS = {
@@ -161,9 +210,10 @@ KINDS = {
     "gan-epoch": GanEpochRecord,
     "frame": FrameRecord,
     "point": PointRecord,
+    "sample": Sample,
 }
 EPOCHS = (EpochRecord, GanEpochRecord)
-Line = Union[Header, EpochRecord, GanEpochRecord, FrameRecord, PointRecord]
+Line = Union[Header, EpochRecord, GanEpochRecord, FrameRecord, PointRecord, Sample]
 
 
 def to_line(item: Line) -> str:
@@ -215,11 +265,11 @@ def read(path: str | Path) -> Run:
             log.warning("%s: the last line is torn and was skipped", path)
     if not items or not isinstance(items[0], Header):
         raise RecordError(f"{path}: the first line is not a record's header")
-    epochs, points, frames = (
+    epochs, points, frames, samples = (
         tuple(item for item in items[1:] if isinstance(item, kind))
-        for kind in (EPOCHS, PointRecord, FrameRecord)
+        for kind in (EPOCHS, PointRecord, FrameRecord, Sample)
     )
-    return Run(items[0], epochs, path, points, frames)
+    return Run(items[0], epochs, path, points, frames, samples)
 
 
 def write(path: str | Path, header: Header, lines: Iterable[Line]) -> None:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from d2lpar import devices, records
+from d2lpar import devices, records, watching
 from d2lpar._version import __version__
 from d2lpar.errors import D2lparError, RunError, SettingError
 from d2lpar.records import Header, Line, Run
@@ -59,7 +59,8 @@ class Job:
     threads of a CPU context; None shares the cores out. `profile_in` is the folder for
     profiles (see :mod:`d2lpar.profiling`); None takes none. With `one_thread_each`
     several contexts do not share the cores out but take a thread each, as work must
-    that goes to OpenBLAS (see :func:`d2lpar.least_squares.solve`).
+    that goes to OpenBLAS (see :func:`d2lpar.least_squares.solve`). With `watch` the
+    record also has a line each second of how busy the devices are.
 
     `checkpoints_in` is the folder for checkpoints, of workloads that have a state:
     every `checkpoint_every` epochs (None: not), and when the run is interrupted.
@@ -81,6 +82,7 @@ class Job:
     variant: str = ""
     profile_in: str | None = None
     one_thread_each: bool = False
+    watch: bool = False
     checkpoints_in: str | None = None
     checkpoint_every: int | None = None
     resume: str | None = None
@@ -161,7 +163,8 @@ def _measure(job: Job) -> Iterator[Line]:
             # finish its queue of work first.
             start_new_session=True,
         )
-        lines = _read_aside(process)
+        lines, epoch = _read_aside(process), 0
+        watch = contextlib.ExitStack()
         try:
             process.stdin.write(json.dumps(asdict(job)) + "\n")
             process.stdin.flush()
@@ -172,7 +175,14 @@ def _measure(job: Job) -> Iterator[Line]:
                 elif kind == "error":
                     raise RunError(json.loads(line)["message"])
                 else:
-                    yield records.from_line(line)
+                    item = records.from_line(line)
+                    if isinstance(item, Header) and job.watch:
+                        watch.enter_context(_watching(process.pid, lines))
+                    elif isinstance(item, records.Sample):
+                        item = replace(item, epoch=epoch + 1)
+                    elif isinstance(item, records.EPOCHS):
+                        epoch = item.epoch
+                    yield item
             code = process.wait()
             if code != 0:
                 stderr.seek(0)
@@ -181,8 +191,14 @@ def _measure(job: Job) -> Iterator[Line]:
             _let_it_stop(process, lines)
             raise
         finally:
+            watch.close()
             process.kill()
             process.wait()
+
+
+def _watching(pid: int, lines: queue.Queue) -> contextlib.AbstractContextManager:
+    """Samples of a measuring process join the lines that it writes."""
+    return watching.sampling(pid, lambda s: lines.put(records.to_line(s)))
 
 
 def _read_aside(process: subprocess.Popen) -> queue.Queue:

@@ -151,7 +151,36 @@ def test_all_runs_every_chapter(d2lpar_command, tmp_path):
     done = d2lpar_command("run", "all", *TINY, "--num-devices=2", "--out=here")
     assert done.returncode == 0, done.stderr
     made = {path.parent.name for path in (tmp_path / "work/here").rglob("*.jsonl")}
-    assert made == set(cli.chapter_files())
+    measured = {
+        name
+        for name, file in cli.chapter_files().items()
+        if "chapter.measure(" in file.read_text()
+    }
+    assert made == measured and len(measured) >= 5
+    assert "40 x 64 = 2,560" in done.stdout  # of one that only prints
+
+
+def test_watch_records_how_busy_the_devices_are(d2lpar_command, tmp_path):
+    """Samples come once a second: so of a run that takes some."""
+    flags = ["--num-epochs=8", "--num-devices=1", "--global-batch-size=600"]
+    done = d2lpar_command("run", "multiple_gpus", *TINY, "--watch", *flags)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "work").rglob("*.jsonl")
+    run = records.read(path)
+    assert len(run.epochs) == 8 and run.samples
+    assert {sample.epoch for sample in run.samples} <= set(range(1, 10))
+    assert max(sample.cpu_percent for sample in run.samples) > 10
+    svg = (path.parent / "dry-run-synthetic-accuracy.svg").read_text()
+    assert "busy (%)" in svg and "how busy all usable cores" in svg
+
+
+def test_devices_prints_cards_without_mxnet(d2lpar_command):
+    done = d2lpar_command("devices", mxnet=False)
+    assert done.returncode == 0 and "memory" in done.stdout
+    cards = json.loads(d2lpar_command("devices", "--json", mxnet=False).stdout)
+    assert cards["cpu"]["usable_cores"] >= 1
+    done = d2lpar_command("devices", "--watch", "--interval=0", mxnet=False)
+    is_one_line(done, "interval 0", "shortest")
 
 
 def test_flags_override_the_preset_and_the_name_says_so(d2lpar_command, tmp_path):

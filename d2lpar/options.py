@@ -1,0 +1,152 @@
+"""The flags of `d2lpar run` and of every chapter run alone: one list for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import click
+
+PRESETS = ("quick", "book")
+SETTINGS = (  # flags that override the preset's; None is: not given
+    "num_epochs",
+    "global_batch_size",
+    "lr",
+    "micro_batch_size",
+    "sync_batch_norm",
+    "frames_every",
+)
+
+
+def _learning_rate(ctx: click.Context, option: click.Parameter, lr: float | None):
+    if lr is not None and not (math.isfinite(lr) and lr > 0):
+        raise click.BadParameter(f"{lr:g} is not a finite number greater than 0.")
+    return lr
+
+
+def run_options(command: Callable) -> Callable:
+    """The flags of `d2lpar run` and of every chapter run alone."""
+    for option in reversed(
+        (
+            click.option(
+                "--devices",
+                default="auto",
+                show_default=True,
+                help="auto, cpu:N, gpu:N (the first N) or gpu:I,J (those).",
+            ),
+            click.option(
+                "--num-devices",
+                help="Counts to sweep, e.g. 1,2,4. [default: 1, 2, 4, ... and all]",
+            ),
+            click.option(
+                "--preset",
+                type=click.Choice(PRESETS),
+                default="quick",
+                show_default=True,
+                help="quick: about a minute. book: the seed's recipe, all the data.",
+            ),
+            click.option(
+                "--out",
+                default="figures",
+                show_default=True,
+                help="Folder for records and pictures.",
+            ),
+            click.option(
+                "--seed", type=click.IntRange(min=0), default=0, show_default=True
+            ),
+            click.option(
+                "--repeats",
+                type=click.IntRange(min=1),
+                default=1,
+                show_default=True,
+                help="Measure every device count this many times, in turn.",
+            ),
+            click.option(
+                "--threads",
+                type=click.IntRange(min=1),
+                help="Threads of a CPU context. [default: cores // device count; least "
+                "squares on several contexts: 1]",
+            ),
+            click.option(
+                "--data",
+                type=click.Choice(
+                    ("auto", "fashion-mnist", "cryptopunks", "synthetic")
+                ),
+                default="auto",
+                show_default=True,
+                help="auto falls back to generated garments or faces, and says so.",
+            ),
+            click.option("--data-dir", help="Folder to look for the data in first."),
+            click.option(
+                "--num-epochs",
+                type=click.IntRange(min=1),
+                help="Override the preset's.",
+            ),
+            click.option(
+                "--global-batch-size",
+                type=click.IntRange(min=1),
+                help="Override the preset's.",
+            ),
+            click.option(
+                "--lr",
+                type=float,
+                callback=_learning_rate,
+                help="Override the preset's.",
+            ),
+            click.option(
+                "--micro-batch-size",
+                type=click.IntRange(min=1),
+                help="Images a device takes at a time; gradients add up. [gan]",
+            ),
+            click.option(
+                "--sync-batch-norm",
+                is_flag=True,
+                default=None,
+                help="BatchNorm over the shards of all devices. [gan]",
+            ),
+            click.option(
+                "--frames-every",
+                type=click.IntRange(min=1),
+                help="Epochs from one frame of the animation to the next. [gan]",
+            ),
+            click.option(
+                "--mp4", is_flag=True, help="Also write the animation as MP4. [gan]"
+            ),
+            click.option(
+                "--checkpoint-every",
+                type=click.IntRange(min=1),
+                help="Epochs from one checkpoint to the next; Ctrl-C writes one too.",
+            ),
+            click.option(
+                "--resume",
+                metavar="PATH|last",
+                help="Go on from a checkpoint, up to --num-epochs in all.",
+            ),
+            click.option(
+                "--dry-run", is_flag=True, help="Train two batches of everything."
+            ),
+            click.option(
+                "--watch",
+                is_flag=True,
+                help="Record how busy the devices are, once a second, and draw it.",
+            ),
+            click.option(
+                "--profile",
+                is_flag=True,
+                help="Also write cProfile's table and MXNet's trace; it slows the run.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def as_arguments(ctx: click.Context, flags: dict) -> list[str]:
+    """The flags that were given, as they would be written."""
+    given = []
+    for name, value in flags.items():
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        given += [flag] if value is True else [f"{flag}={value}"]
+    return given

@@ -32,6 +32,7 @@ from d2lpar.gpu_libraries import installed_builds, load_gpu_libraries
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+    "MXNET_SUBGRAPH_VERBOSE": "0",
     "OMP_NUM_THREADS": "1",
 }
 

@@ -182,6 +182,7 @@ def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:
 
 
 def _result_line(run_) -> str:
+    from d2lpar.precisions import merged
     from d2lpar.records import timed_epochs
     from d2lpar.timing import summarize
 
@@ -189,6 +190,12 @@ def _result_line(run_) -> str:
     if run_.points:
         last = run_.points[-1]
         result = f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
+    elif run_.precisions:
+        result = "; ".join(
+            f"{row.precision} {row.test_acc:.3f}, {row.images_per_sec:,.0f} images/s"
+            for row in merged(run_.precisions)
+            if row.supported and row.weights == "trained"
+        )
     else:
         seconds = summarize([epoch.seconds for epoch in timed_epochs(run_)])
         learnt = (
@@ -207,7 +214,7 @@ def _result_line(run_) -> str:
 def _show_progress(jobs: list, repeats: int, out: Path) -> list:
     """Measure the jobs under a progress bar; the finished runs, in the jobs' order."""
     from d2lpar import runner
-    from d2lpar.records import FrameRecord, Header, Sample
+    from d2lpar.records import EPOCHS, Header, PointRecord
 
     headers: dict[str, Header] = {}
     total = repeats * sum(job.settings["num_epochs"] for job in jobs)
@@ -229,7 +236,7 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
                     )
                     bar.set_description(", ".join(filter(None, words)))
                     continue
-                if isinstance(item, (FrameRecord, Sample)):
+                if not isinstance(item, (*EPOCHS, PointRecord)):
                     continue
                 bar.set_postfix(_progress_of(item))
                 bar.leave = True  # but an error before any epoch stays one line

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from d2lpar import captions, gan_figures, solver_figures
+from d2lpar import captions, gan_figures, precision_figures, solver_figures
 from d2lpar import compare as _compare
 from d2lpar.errors import RecordError
 from d2lpar.page import (
@@ -51,13 +51,16 @@ def draw(
     :class:`RecordError` for no runs, a run without epochs, two runs of one device
     count, and runs on different data.
 
-    Records of a solver go to :mod:`d2lpar.solver_figures`; those of a GAN have pictures
+    Records of a solver go to :mod:`d2lpar.solver_figures`, those of low precision to
+    :mod:`d2lpar.precision_figures`; those of a GAN have pictures
     of :mod:`d2lpar.gan_figures` in place of the accuracy, for which real faces are
     looked for in `data_dir`, and an animation, with `mp4` also as MP4, which is written
     before the pictures.
     """
     if any(run.points for run in runs):
         return solver_figures.draw(runs, out, stem)
+    if any(run.precisions for run in runs):
+        return precision_figures.draw(runs, out, stem)
     runs = _one_a_count(runs)
     animations = []
     with plain_style():

@@ -7,7 +7,8 @@
     ...
 
 A solver's record has lines of kind "point" in place of epochs, a GAN's has epochs of
-kind "gan-epoch" and pictures of kind "frame". With --watch there are lines of kind
+kind "gan-epoch" and pictures of kind "frame"; inference in low precision has lines of
+kind "precision" after its epochs. With --watch there are lines of kind
 "sample" in between.
 
 Reading keeps fields it does not know (in `extra`), so that a record of a later version
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Union
 
 from d2lpar.errors import RecordError
+from d2lpar.precisions import PrecisionRecord
 
 log = logging.getLogger("d2lpar")
 
@@ -202,6 +204,7 @@ class Run:
     points: tuple[PointRecord, ...] = ()
     frames: tuple[FrameRecord, ...] = ()
     samples: tuple[Sample, ...] = ()
+    precisions: tuple[PrecisionRecord, ...] = ()
 
 
 KINDS = {
@@ -211,9 +214,18 @@ KINDS = {
     "frame": FrameRecord,
     "point": PointRecord,
     "sample": Sample,
+    "precision": PrecisionRecord,
 }
 EPOCHS = (EpochRecord, GanEpochRecord)
-Line = Union[Header, EpochRecord, GanEpochRecord, FrameRecord, PointRecord, Sample]
+Line = Union[
+    Header,
+    EpochRecord,
+    GanEpochRecord,
+    FrameRecord,
+    PointRecord,
+    Sample,
+    PrecisionRecord,
+]
 
 
 def to_line(item: Line) -> str:
@@ -265,11 +277,11 @@ def read(path: str | Path) -> Run:
             log.warning("%s: the last line is torn and was skipped", path)
     if not items or not isinstance(items[0], Header):
         raise RecordError(f"{path}: the first line is not a record's header")
-    epochs, points, frames, samples = (
+    epochs, *others = (
         tuple(item for item in items[1:] if isinstance(item, kind))
-        for kind in (EPOCHS, PointRecord, FrameRecord, Sample)
+        for kind in (EPOCHS, PointRecord, FrameRecord, Sample, PrecisionRecord)
     )
-    return Run(items[0], epochs, path, points, frames, samples)
+    return Run(items[0], epochs, path, *others)
 
 
 def write(path: str | Path, header: Header, lines: Iterable[Line]) -> None:

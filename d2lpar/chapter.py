@@ -159,9 +159,9 @@ def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:
     """The preset in force, the arguments of `train`, and those of `load`."""
     preset = "dry-run" if flags["dry_run"] else flags["preset"]
     changed = {name: flags[name] for name in SETTINGS if flags.get(name) is not None}
-    if flags["dry_run"]:
+    if flags["dry_run"] and "num_epochs" in presets[flags["preset"]]:
         changed.setdefault("num_epochs", 1)
-    elif changed:
+    elif changed and not flags["dry_run"]:
         preset = "custom"
     settings = dict(presets[flags["preset"]])
     for name in changed.keys() - settings.keys():
@@ -187,7 +187,9 @@ def _result_line(run_) -> str:
     from d2lpar.timing import summarize
 
     header = run_.header
-    if run_.points:
+    if run_.timings:
+        result = f"{len(run_.timings)} timings"
+    elif run_.points:
         last = run_.points[-1]
         result = f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
     elif run_.precisions:
@@ -215,12 +217,14 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
     """Measure the jobs under a progress bar; the finished runs, in the jobs' order."""
     from d2lpar import runner
     from d2lpar.records import EPOCHS, Header, PointRecord
+    from d2lpar.timing import TimingRecord
 
     headers: dict[str, Header] = {}
-    total = repeats * sum(job.settings["num_epochs"] for job in jobs)
+    total = repeats * sum(job.settings.get("num_epochs", 0) for job in jobs)
     if jobs[0].variant:  # solvers stop where they have converged
         total = None
-    with tqdm(total=total, unit="epoch", dynamic_ncols=True, leave=False) as bar:
+    unit = "epoch" if total or jobs[0].variant else "timing"
+    with tqdm(total=total or None, unit=unit, dynamic_ncols=True, leave=False) as bar:
         with (
             logging_redirect_tqdm([log]),
             _terminate_like_ctrl_c(),
@@ -236,7 +240,7 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
                     )
                     bar.set_description(", ".join(filter(None, words)))
                     continue
-                if not isinstance(item, (*EPOCHS, PointRecord)):
+                if not isinstance(item, (*EPOCHS, PointRecord, TimingRecord)):
                     continue
                 bar.set_postfix(_progress_of(item))
                 bar.leave = True  # but an error before any epoch stays one line
@@ -247,7 +251,11 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
 def _progress_of(line) -> dict[str, str]:
     """What the bar shows of a record's line."""
     from d2lpar.records import GanEpochRecord, PointRecord
+    from d2lpar.timing import TimingRecord, summarize
 
+    if isinstance(line, TimingRecord):
+        median = summarize(line.seconds).median
+        return {line.operation: f"{line.library}, {line.form}: {1e3 * median:.3g} ms"}
     if isinstance(line, PointRecord):
         return {"residual": f"{line.residual_norm:.4g}"}
     if isinstance(line, GanEpochRecord):

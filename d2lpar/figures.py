@@ -15,7 +15,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from d2lpar import captions, gan_figures, precision_figures, solver_figures
+from d2lpar import (
+    captions,
+    gan_figures,
+    precision_figures,
+    solver_figures,
+    timing_figures,
+)
 from d2lpar import compare as _compare
 from d2lpar.errors import RecordError
 from d2lpar.page import (
@@ -57,6 +63,8 @@ def draw(
     looked for in `data_dir`, and an animation, with `mp4` also as MP4, which is written
     before the pictures.
     """
+    if any(run.timings for run in runs):
+        return timing_figures.draw(runs, out, stem)
     if any(run.points for run in runs):
         return solver_figures.draw(runs, out, stem)
     if any(run.precisions for run in runs):

@@ -31,6 +31,7 @@ from typing import Union
 
 from d2lpar.errors import RecordError
 from d2lpar.precisions import PrecisionRecord
+from d2lpar.timing import TimingRecord
 
 log = logging.getLogger("d2lpar")
 
@@ -205,6 +206,7 @@ class Run:
     frames: tuple[FrameRecord, ...] = ()
     samples: tuple[Sample, ...] = ()
     precisions: tuple[PrecisionRecord, ...] = ()
+    timings: tuple[TimingRecord, ...] = ()
 
 
 KINDS = {
@@ -215,6 +217,7 @@ KINDS = {
     "point": PointRecord,
     "sample": Sample,
     "precision": PrecisionRecord,
+    "timing": TimingRecord,
 }
 EPOCHS = (EpochRecord, GanEpochRecord)
 Line = Union[
@@ -225,6 +228,7 @@ Line = Union[
     PointRecord,
     Sample,
     PrecisionRecord,
+    TimingRecord,
 ]
 
 
@@ -279,7 +283,14 @@ def read(path: str | Path) -> Run:
         raise RecordError(f"{path}: the first line is not a record's header")
     epochs, *others = (
         tuple(item for item in items[1:] if isinstance(item, kind))
-        for kind in (EPOCHS, PointRecord, FrameRecord, Sample, PrecisionRecord)
+        for kind in (
+            EPOCHS,
+            PointRecord,
+            FrameRecord,
+            Sample,
+            PrecisionRecord,
+            TimingRecord,
+        )  # fmt: skip
     )
     return Run(items[0], epochs, path, *others)
 

@@ -81,6 +81,9 @@ def test_a_chapter_runs_alone(path, tmp_path):
         assert {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"} <= written
         differ = re.findall(r"synchronised=\w+: the faces differ by (\S+)", done.stdout)
         assert float(differ[0]) > 1e-3 > 1e-5 > float(differ[1])
+    elif path.stem == "timing":
+        assert "two / one:" in done.stdout and "29 timings" in done.stdout
+        assert {"dry-run-roofline.png", "dry-run-results.txt"} <= written
     elif path.stem == "low_precision":
         assert "same scores: True" in done.stdout and "int8-naive" in done.stdout
         assert "dry-run-synthetic-results.txt" in written

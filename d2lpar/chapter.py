@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -39,16 +40,18 @@ def measure(
     load: str = "d2lpar.datasets:load",
     variants: dict[str, dict] | None = None,
     one_thread_each: bool = False,
+    environment: dict[str, str] | None = None,
 ) -> None:
     """The last cell of a chapter: measure `train` as the flags say, draw the figures.
 
     `train` and `load` are "module:function" (see :class:`d2lpar.runner.Job`); without
     `load` the data is Fashion-MNIST. `presets` holds the settings of "quick" and
     "book", and those of "dry-run" where two batches of images are not it: arguments of
-    `train`, and under "data" those of `load`. `variants` are
-    settings to add for each of several methods, all of which are measured;
-    `one_thread_each` is a :class:`~d2lpar.runner.Job`'s. In a notebook there are no
-    flags: the defaults are used.
+    `train`, and under "data" those of `load`. `variants` are settings to add for each
+    of several methods, all of which are measured; `one_thread_each` is a
+    :class:`~d2lpar.runner.Job`'s. `environment` is for MXNet to find in the measuring
+    processes, where the person has set nothing else. In a notebook there are no flags:
+    the defaults are used.
     """
     in_notebook = "ipykernel" in sys.modules
     arguments = [] if in_notebook else sys.argv[1:]
@@ -59,9 +62,31 @@ def measure(
     def command(ctx: click.Context, **flags) -> None:
         words = ["d2lpar", "run", name, *as_arguments(ctx, flags)]
         plan = (name, train, presets, load, variants or {"": {}}, one_thread_each)
-        run_sweep(*plan, shlex.join(words), **flags)
+        with _unless_set(environment or {}):
+            run_sweep(*plan, shlex.join(words), **flags)
 
     guard(lambda: command.main(arguments, name, standalone_mode=False), in_notebook)
+
+
+@contextmanager
+def _unless_set(environment: dict[str, str]):
+    """Set variables for processes to come, but for those that the person has set."""
+    if not environment:
+        yield
+        return
+    from d2lpar._mxnet import ENGINE_DEFAULTS
+
+    before = {name: os.environ.get(name) for name in environment}
+    for name, value in environment.items():
+        if before[name] in (None, ENGINE_DEFAULTS.get(name)):
+            os.environ[name] = value
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def show(name: str, call: Callable) -> None:
@@ -102,11 +127,10 @@ def run_sweep(
     command: str,
     **flags,
 ) -> None:
-    from d2lpar import devices, figures, runner
+    from d2lpar import devices, figures, memory, runner
 
     if flags["resume"] and flags["repeats"] > 1:
         raise SettingError("--resume with --repeats: a training is taken up once")
-
     available = len(devices.parse(flags["devices"]))
     counts = devices.parse_counts(
         flags["num_devices"] or devices.default_counts(available), available
@@ -143,6 +167,13 @@ def run_sweep(
         for variant, variant_settings in variants.items()
         for count in counts
     ]
+    if flags["dry_run"]:
+        _, planned, all_data = settings_of(presets, {**flags, "dry_run": False})
+        chosen = devices.parse(flags["devices"])
+        for count in counts:
+            text = memory.report(train, planned, chosen[:count], all_data)
+            if text is not None:
+                click.echo(text)
     runs = _show_progress(jobs, flags["repeats"], out)
     for run_ in runs:
         click.echo(_result_line(run_))

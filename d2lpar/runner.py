@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from d2lpar import devices, records, watching
+from d2lpar import devices, out_of_memory, records, watching
 from d2lpar._version import __version__
 from d2lpar.errors import D2lparError, RunError, SettingError
 from d2lpar.records import Header, Line, Run
@@ -172,6 +172,9 @@ def _measure(job: Job) -> Iterator[Line]:
                 kind = json.loads(line).get("kind")
                 if kind == "note":
                     log.warning("%s", json.loads(line)["message"])
+                elif kind == "out-of-memory":
+                    process.wait()  # its memory comes back
+                    raise RunError(_out_of_memory(job, json.loads(line)["message"]))
                 elif kind == "error":
                     raise RunError(json.loads(line)["message"])
                 else:
@@ -237,7 +240,7 @@ def _let_it_stop(process: subprocess.Popen, lines: queue.Queue) -> None:
 def _why_it_ended(job: Job, code: int, stderr: str) -> str:
     what = f"the process that measured {job.num_devices} device(s)"
     if code == -9:
-        return f"{what} was killed (signal 9): out of memory? Try a smaller batch"
+        return f"{what} was killed (signal 9), perhaps {_out_of_memory(job)}"
     last = (stderr.strip().splitlines() or ["it said nothing"])[-1]
     return f"{what} ended with status {code}: {last}"
 
@@ -270,14 +273,15 @@ def child() -> None:
         os._exit(130)  # at once: MXNet would finish its queue of work first
     except D2lparError as error:
         tell(json.dumps({"kind": "error", "message": str(error)}))
-    except MemoryError:
-        tell(json.dumps({"kind": "error", "message": _out_of_memory(job)}))
     except Exception as error:
+        if out_of_memory.is_out_of_memory(error):
+            said = out_of_memory.last_line(error)
+            tell(json.dumps({"kind": "out-of-memory", "message": said}))
+            os._exit(0)  # at once: a failed allocation may have harmed MXNet
         if type(error).__name__ != "MXNetError":
             raise
         traceback.print_exc()
-        message = _out_of_memory(job) if "alloc" in str(error) else first_line(error)
-        tell(json.dumps({"kind": "error", "message": message}))
+        tell(json.dumps({"kind": "error", "message": first_line(error)}))
 
 
 def _work(job: Job) -> Iterator[Line]:
@@ -386,11 +390,11 @@ def first_line(error: Exception) -> str:
     return f"MXNet: {(telling or lines or ['unknown error'])[0]}"
 
 
-def _out_of_memory(job: Job) -> str:
-    return (
-        f"out of memory with {job.num_devices} device(s) and settings {job.settings}: "
-        "use a smaller --global-batch-size"
-    )
+def _out_of_memory(job: Job, said: str = "") -> str:
+    """The line for a measuring process that has ended: its memory is free again."""
+    chosen = devices.parse(job.devices)[: job.num_devices]
+    plan = (job.train, job.settings, chosen, job.data)
+    return out_of_memory.advice(*plan, said=said)
 
 
 def _end_with_parent() -> None:

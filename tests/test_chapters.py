@@ -16,6 +16,7 @@ ROOT = Path(cli.__file__).parents[1]
 # Chapters that only print, and words of what they print.
 SHOWN = {
     "devices": ["a run on 2 uses cpu(0)", "40 x 64 = 2,560"],
+    "memory": ["largest batch that fits", "2000: out of memory on cpu(0): conv"],
     "kernels": ["as NumPy: True", "to the bit: True"],
 }
 EVERY = pytest.mark.parametrize(

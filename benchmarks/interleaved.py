@@ -103,17 +103,21 @@ def header(benchmark: str, work: str) -> dict:
     }
 
 
+def write(header: dict, lines: list[dict], out: Path) -> None:
+    """The record: <benchmark>.jsonl in the folder `out`, atomically."""
+    with records.replacing(out / f"{header['benchmark']}.jsonl") as tmp:
+        tmp.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+
+
 def report(
     header: dict, arms: dict[str, Arm], lines: list[dict], seconds: dict, out: Path
 ) -> None:
     """Write <benchmark>.jsonl, .png and .svg, and print a line an arm."""
-    name = header["benchmark"]
-    with records.replacing(out / f"{name}.jsonl") as tmp:
-        tmp.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+    write(header, lines, out)
     for arm in arms:
         text = timing.summarize(seconds[arm]) if arm in seconds else "not measured"
         print(f"{arm:52}", text, "s")
-    _draw(header, arms, seconds, out / name)
+    _draw(header, arms, seconds, out / header["benchmark"])
 
 
 def _draw(header: dict, arms: dict[str, Arm], seconds: dict, stem: Path) -> None:

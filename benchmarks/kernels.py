@@ -20,9 +20,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import interleaved
 from tqdm import tqdm
 
-from d2lpar import captions, devices, page, records, timing
+from d2lpar import captions, devices, page, timing
 
 HERE = Path(__file__).resolve()
 WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}
@@ -89,18 +90,10 @@ def main() -> None:
     from d2lpar.cpu_kernels import FLAGS, compiler
 
     cores = devices.usable_cores()
-    commit, dirty = records.git_state()
     header = {
-        "kind": "header",
-        "benchmark": "kernels",
-        "command": shlex.join(["python", "benchmarks/kernels.py", *sys.argv[1:]]),
+        **interleaved.header("kernels", "y = 2 x and the update of SGD"),
         "n": args.n,
-        "cpu_model": devices.cpu_model(),
-        "cores": cores,
         "compiler": shlex.join([*map(os.path.basename, compiler()), *FLAGS]),
-        "git_commit": commit,
-        "git_dirty": dirty,
-        "date": records.now(),
     }
     arrangements = list(dict.fromkeys([(1, 1), (1, cores), (cores, 1)]))
     lines = []
@@ -110,9 +103,7 @@ def main() -> None:
                 found = measure(*arrangement, args.n, args.repeats)
                 lines += [{**line, "round": round_} for line in found]
                 bar.update()
-    args.out.mkdir(parents=True, exist_ok=True)
-    with records.replacing(args.out / "kernels.jsonl") as tmp:
-        tmp.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+    interleaved.write(header, lines, args.out)
     report(header, lines, args.out)
 
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import interleaved
 import numpy
 from tqdm import tqdm
 
-from d2lpar import captions, datasets, devices, page, records, timing
+from d2lpar import captions, datasets, devices, page, timing
 
 HERE = Path(__file__).resolve()
 SEEDS_CODE = HERE.parents[1] / "peers" / "least_squares_seed.py"
@@ -169,17 +169,9 @@ def main() -> None:
         return
 
     cores = devices.usable_cores()
-    commit, dirty = records.git_state()
     header = {
-        "kind": "header",
-        "benchmark": "least_squares",
-        "command": shlex.join(["python", "benchmarks/least_squares.py", *sys.argv[1:]]),
-        "cpu_model": devices.cpu_model(),
-        "cores": cores,
+        **interleaved.header("least_squares", "min ||A x - b||"),
         "numpy": numpy.__version__,
-        "git_commit": commit,
-        "git_dirty": dirty,
-        "date": records.now(),
     }
     arms, lines = plan(cores), []
     with tqdm(total=args.rounds * len(arms), unit="process") as bar:
@@ -189,9 +181,7 @@ def main() -> None:
                 answer = run(arm, args.repeats, cores)
                 lines.append({"kind": "samples", "round": round_, **arm, **answer})
                 bar.update()
-    args.out.mkdir(parents=True, exist_ok=True)
-    with records.replacing(args.out / "least_squares.jsonl") as tmp:
-        tmp.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
+    interleaved.write(header, lines, args.out)
     report(header, lines, args.out)
 
 

@@ -1,6 +1,8 @@
 """What several test files need. Imports no MXNet: some tests run without it."""
 
+import http.server
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,44 @@ def real_data():
         ):
             return folder
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
+
+
+@pytest.fixture
+def http_server():
+    """Start a server with ``http_server(answer)``; returns its URL and requests' log.
+
+    ``answer(path)`` is the body and the length to announce, or None for a 404.
+    """
+    servers = []
+
+    def start(answer):
+        requests = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                requests.append(self.path.strip("/"))
+                answered = answer(self.path.strip("/"))
+                if answered is None:
+                    return self.send_error(404)
+                body, length = answered
+                self.send_response(200)
+                self.send_header("Content-Length", str(length))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(0.05,), daemon=True
+        )
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_port}", requests
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()

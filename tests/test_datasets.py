@@ -6,13 +6,11 @@ this machine plays the mirrors, and what is neither there nor on disk cannot be 
 
 import gzip
 import hashlib
-import http.server
 import logging
 import os
 import re
 import socket
 import struct
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -81,46 +79,31 @@ def put(contents):
 
 
 @pytest.fixture
-def mirrors(contents, monkeypatch):
+def mirrors(contents, http_server, monkeypatch):
     """Serve good and bad mirrors; call with their names; returns the requests' log."""
-    requests = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            requests.append(self.path.strip("/"))
-            mirror, _, name = self.path.strip("/").partition("/")
-            content = contents[name[: -len(".gz")]]
-            bodies = {
-                "good": gzip.compress(content, 1),
-                "corrupt": gzip.compress(flipped(content, -1)),
-                "foreign": b"<html>Please log in to this network</html>",
-                "cut": gzip.compress(content),
-            }
-            if mirror not in bodies:
-                return self.send_error(404)
-            body = bodies[mirror]
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[: len(body) // 2] if mirror == "cut" else body)
+    def answer(path):
+        mirror, _, name = path.partition("/")
+        content = contents[name[: -len(".gz")]]
+        bodies = {
+            "good": gzip.compress(content, 1),
+            "corrupt": gzip.compress(flipped(content, -1)),
+            "foreign": b"<html>Please log in to this network</html>",
+            "cut": gzip.compress(content),
+        }
+        if mirror not in bodies:
+            return None
+        body = bodies[mirror]
+        return body[: len(body) // 2] if mirror == "cut" else body, len(body)
 
-        def log_message(self, *args):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
+    base, requests = http_server(answer)
 
     def serve(*names):
-        base = f"http://127.0.0.1:{server.server_port}"
         urls = tuple(f"{base}/{name}/" for name in names)
         monkeypatch.setattr(datasets, "FASHION_MNIST_URLS", urls)
         return requests
 
-    yield serve
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return serve
 
 
 def assert_tiny(data, tiny):

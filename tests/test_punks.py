@@ -6,13 +6,11 @@ the last tests look at the real file, where ``D2LPAR_DATA`` names a folder with 
 """
 
 import hashlib
-import http.server
 import io
 import logging
 import os
 import re
 import socket
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -103,37 +101,22 @@ def put(tiny, content):
 
 
 @pytest.fixture
-def publisher(tiny, content, monkeypatch):
+def publisher(tiny, content, http_server, monkeypatch):
     """Serve some content as the publisher's; returns the requests' log."""
-    requests, served = [], {}
+    served = {}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            requests.append(self.path.strip("/"))
-            if served["body"] is None:
-                return self.send_error(404)
-            self.send_response(200)
-            self.send_header("Content-Length", str(served["length"]))
-            self.end_headers()
-            self.wfile.write(served["body"])
+    def answer(path):
+        body = served["body"]
+        return None if body is None else (body, served["length"])
 
-        def log_message(self, *args):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
+    base, requests = http_server(answer)
 
     def serve(body=content, length=None):
         served["body"], served["length"] = body, length or len(body or b"")
-        url = f"http://127.0.0.1:{server.server_port}/"
-        monkeypatch.setattr(punks, "PUNKS_URLS", (url,))
+        monkeypatch.setattr(punks, "PUNKS_URLS", (f"{base}/",))
         return requests
 
-    yield serve
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return serve
 
 
 def assert_tiny(data, tiny):

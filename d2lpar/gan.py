@@ -23,7 +23,7 @@ import numpy
 from d2lpar import face_quality, pixels, punks
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.adam import Adam
-from d2lpar.errors import DivergedError, SettingError
+from d2lpar.errors import DivergedError
 from d2lpar.gan_networks import (
     DEVICE_CHANNELS,
     Z_SHAPE,
@@ -36,7 +36,7 @@ from d2lpar.gan_networks import (
     init_params,
     trained,
 )
-from d2lpar.lenet import check_settings, choose
+from d2lpar.lenet import check_settings, check_whole, choose
 from d2lpar.parallel import split_batch
 from d2lpar.records import FrameRecord, GanEpochRecord
 
@@ -281,12 +281,9 @@ def train(
     and :class:`DivergedError` after an epoch whose loss is no longer finite.
     """
     check_settings(global_batch_size, lr, num_epochs)
-    for name, value in (
-        ("frames-every", frames_every),
-        ("micro-batch-size", 1 if micro_batch_size is None else micro_batch_size),
-    ):
-        if value != int(value) or value < 1:
-            raise SettingError(f"{name} {value}: write a whole number, 1 or more")
+    check_whole("frames-every", frames_every)
+    if micro_batch_size is not None:
+        check_whole("micro-batch-size", micro_batch_size)
     devices = choose(devices, num_devices)
     data = punks.cryptopunks() if data is None else data
     state = start(seed) if state is None else state
@@ -380,8 +377,7 @@ def sample(
     state: TrainingState, n: int, seed: int, device: mx.Context
 ) -> numpy.ndarray:
     """New faces, uint8 (n, 3, 24, 24), of noise drawn from `seed`."""
-    if n < 1:
-        raise SettingError(f"n {n}: write a whole number, 1 or more")
+    check_whole("n", n)
     z = numpy.random.default_rng(seed).standard_normal((n, *Z_SHAPE), numpy.float32)
     return faces_of(build(Generator(), state.params_G, [device]), z, device)
 

@@ -215,14 +215,17 @@ def shuffled(n: int, rng: numpy.random.Generator, device: mx.Context) -> np.ndar
 
 def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     """Raise :class:`SettingError` for the first setting that cannot be."""
-    for name, value in (
-        ("global-batch-size", global_batch_size),
-        ("num-epochs", num_epochs),
-    ):
-        if value != int(value) or value < 1:
-            raise SettingError(f"{name} {value}: write a whole number, 1 or more")
+    check_whole("global-batch-size", global_batch_size)
+    check_whole("num-epochs", num_epochs)
     if not (math.isfinite(lr) and lr > 0):
         raise SettingError(f"lr {lr}: write a finite number greater than 0")
+
+
+def check_whole(name: str, value: int, most: int | None = None) -> None:
+    """Raise :class:`SettingError` for what is no whole number from 1 to `most`."""
+    if value != int(value) or value < 1 or (most is not None and value > most):
+        limit = "1 or more" if most is None else f"1 to {most:,}"
+        raise SettingError(f"{name} {value}: write a whole number, {limit}")
 
 
 def choose(

@@ -322,7 +322,7 @@ def train(
         ("calibration-images", calibration_images, len(data.y_train)),
         ("repeats", repeats, None),
     ):
-        _check_number(name, value, most)
+        lenet.check_whole(name, value, most)
     if calibration_images < per_device_batch_size:
         raise SettingError(
             f"calibration-images {calibration_images}: less than a batch of "
@@ -379,9 +379,3 @@ def check_precision(precision: str) -> None:
         raise SettingError(
             f"precision {precision!r}: write one of {', '.join(PRECISIONS)}"
         )
-
-
-def _check_number(name: str, value: int, most: int | None) -> None:
-    if value != int(value) or value < 1 or (most is not None and value > most):
-        limit = "1 or more" if most is None else f"1 to {most:,}"
-        raise SettingError(f"{name} {value}: write a whole number, {limit}")

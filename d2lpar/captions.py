@@ -172,8 +172,8 @@ def _thread_policy(runs: Sequence[Run]) -> str:
 
 def _batch_policy(runs: Sequence[Run]) -> str:
     """ "Global batch 256 fixed (strong scaling), lr 0.2", as far as it is recorded."""
-    if any(run.points for run in runs):
-        return ""  # a solver has none
+    if any(run.points or run.steps for run in runs):
+        return ""  # a solver has none, a scaling study many
     sizes = [run.header.settings.get("global_batch_size") for run in runs]
     counts = [run.header.num_devices for run in runs]
     batch = f"Global batch {each(runs, lambda run: _setting(run, 'global_batch_size'))}"

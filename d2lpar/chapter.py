@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from pathlib import Path
+from statistics import median
 
 import click
 from tqdm import tqdm
@@ -41,6 +42,7 @@ def measure(
     variants: dict[str, dict] | None = None,
     one_thread_each: bool = False,
     environment: dict[str, str] | None = None,
+    threads: int | None = None,
 ) -> None:
     """The last cell of a chapter: measure `train` as the flags say, draw the figures.
 
@@ -50,7 +52,9 @@ def measure(
     `train`, and under "data" those of `load`. `variants` are settings to add for each
     of several methods, all of which are measured; `one_thread_each` is a
     :class:`~d2lpar.runner.Job`'s. `environment` is for MXNet to find in the measuring
-    processes, where the person has set nothing else. In a notebook there are no flags:
+    processes, where the person has set nothing else. `threads` are those of a CPU
+    context on every device count, without --threads (None: they share the cores out).
+    In a notebook there are no flags:
     the defaults are used.
     """
     in_notebook = "ipykernel" in sys.modules
@@ -61,6 +65,7 @@ def measure(
     @click.pass_context
     def command(ctx: click.Context, **flags) -> None:
         words = ["d2lpar", "run", name, *as_arguments(ctx, flags)]
+        flags["threads"] = flags["threads"] or threads
         plan = (name, train, presets, load, variants or {"": {}}, one_thread_each)
         with _unless_set(environment or {}):
             run_sweep(*plan, shlex.join(words), **flags)
@@ -220,6 +225,12 @@ def _result_line(run_) -> str:
     header = run_.header
     if run_.timings:
         result = f"{len(run_.timings)} timings"
+    elif run_.steps:
+        fastest = max(run_.steps, key=lambda s: s.global_batch_size / median(s.seconds))
+        result = (
+            f"up to {fastest.global_batch_size / median(fastest.seconds):,.0f} "
+            f"samples/s, at a batch of {fastest.global_batch_size:,}"
+        )
     elif run_.points:
         last = run_.points[-1]
         result = f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
@@ -248,13 +259,17 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
     """Measure the jobs under a progress bar; the finished runs, in the jobs' order."""
     from d2lpar import runner
     from d2lpar.records import EPOCHS, Header, PointRecord
+    from d2lpar.scaling_model import AllReduceRecord, ScaledEpoch, StepRecord
     from d2lpar.timing import TimingRecord
 
+    counted = (
+        *EPOCHS, PointRecord, TimingRecord, StepRecord, AllReduceRecord, ScaledEpoch,
+    )  # fmt: skip
     headers: dict[str, Header] = {}
     total = repeats * sum(job.settings.get("num_epochs", 0) for job in jobs)
     if jobs[0].variant:  # solvers stop where they have converged
         total = None
-    unit = "epoch" if total or jobs[0].variant else "timing"
+    unit = "line" if jobs[0].variant else "epoch" if total else "timing"
     with tqdm(total=total or None, unit=unit, dynamic_ncols=True, leave=False) as bar:
         with (
             logging_redirect_tqdm([log]),
@@ -271,7 +286,7 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
                     )
                     bar.set_description(", ".join(filter(None, words)))
                     continue
-                if not isinstance(item, (*EPOCHS, PointRecord, TimingRecord)):
+                if not isinstance(item, counted):
                     continue
                 bar.set_postfix(_progress_of(item))
                 bar.leave = True  # but an error before any epoch stays one line
@@ -282,11 +297,19 @@ def _show_progress(jobs: list, repeats: int, out: Path) -> list:
 def _progress_of(line) -> dict[str, str]:
     """What the bar shows of a record's line."""
     from d2lpar.records import GanEpochRecord, PointRecord
+    from d2lpar.scaling_model import AllReduceRecord, ScaledEpoch, StepRecord
     from d2lpar.timing import TimingRecord, summarize
 
     if isinstance(line, TimingRecord):
-        median = summarize(line.seconds).median
-        return {line.operation: f"{line.library}, {line.form}: {1e3 * median:.3g} ms"}
+        ms = 1e3 * summarize(line.seconds).median
+        return {line.operation: f"{line.library}, {line.form}: {ms:.3g} ms"}
+    if isinstance(line, StepRecord):
+        ms = 1e3 * median(line.seconds)
+        return {"batch": str(line.global_batch_size), "step": f"{ms:.3g} ms"}
+    if isinstance(line, AllReduceRecord):
+        return {"all-reduce": f"{line.variant}, {line.num_bytes:,} bytes"}
+    if isinstance(line, ScaledEpoch):
+        return {"batch": str(line.global_batch_size), "acc": f"{line.test_acc}"}
     if isinstance(line, PointRecord):
         return {"residual": f"{line.residual_norm:.4g}"}
     if isinstance(line, GanEpochRecord):

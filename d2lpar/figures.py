@@ -19,6 +19,7 @@ from d2lpar import (
     captions,
     gan_figures,
     precision_figures,
+    scaling_figures,
     solver_figures,
     timing_figures,
 )
@@ -65,6 +66,8 @@ def draw(
     """
     if any(run.timings for run in runs):
         return timing_figures.draw(runs, out, stem)
+    if any(run.steps for run in runs):
+        return scaling_figures.draw(runs, out, stem)
     if any(run.points for run in runs):
         return solver_figures.draw(runs, out, stem)
     if any(run.precisions for run in runs):

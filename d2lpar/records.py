@@ -8,8 +8,9 @@
 
 A solver's record has lines of kind "point" in place of epochs, a GAN's has epochs of
 kind "gan-epoch" and pictures of kind "frame"; inference in low precision has lines of
-kind "precision" after its epochs. With --watch there are lines of kind
-"sample" in between.
+kind "precision" after its epochs. A scaling study has lines of kind "step",
+"all-reduce" and "scaled-epoch". With --watch there are lines of kind "sample" in
+between.
 
 Reading keeps fields it does not know (in `extra`), so that a record of a later version
 can be plotted by an earlier one. Never imports MXNet.
@@ -31,6 +32,7 @@ from typing import Union
 
 from d2lpar.errors import RecordError
 from d2lpar.precisions import PrecisionRecord
+from d2lpar.scaling_model import AllReduceRecord, ScaledEpoch, StepRecord
 from d2lpar.timing import TimingRecord
 
 log = logging.getLogger("d2lpar")
@@ -207,6 +209,9 @@ class Run:
     samples: tuple[Sample, ...] = ()
     precisions: tuple[PrecisionRecord, ...] = ()
     timings: tuple[TimingRecord, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    all_reduces: tuple[AllReduceRecord, ...] = ()
+    scaled_epochs: tuple[ScaledEpoch, ...] = ()
 
 
 KINDS = {
@@ -218,18 +223,12 @@ KINDS = {
     "sample": Sample,
     "precision": PrecisionRecord,
     "timing": TimingRecord,
+    "step": StepRecord,
+    "all-reduce": AllReduceRecord,
+    "scaled-epoch": ScaledEpoch,
 }
 EPOCHS = (EpochRecord, GanEpochRecord)
-Line = Union[
-    Header,
-    EpochRecord,
-    GanEpochRecord,
-    FrameRecord,
-    PointRecord,
-    Sample,
-    PrecisionRecord,
-    TimingRecord,
-]
+Line = Union[tuple(KINDS.values())]
 
 
 def to_line(item: Line) -> str:
@@ -290,7 +289,10 @@ def read(path: str | Path) -> Run:
             Sample,
             PrecisionRecord,
             TimingRecord,
-        )  # fmt: skip
+            StepRecord,
+            AllReduceRecord,
+            ScaledEpoch,
+        )
     )
     return Run(items[0], epochs, path, *others)
 

@@ -1,0 +1,100 @@
+# %% [markdown]
+# # When does a second device pay?
+#
+# Seed: d2l, "Multi-GPU Computation Implementation from Scratch" (001), its last table
+#
+# Two V100s were slower than one there: 1.8 s an epoch, then 2.5 s. The book says so,
+# and not where it turns. Here is the map: a step at every global batch on 1, 2, ...
+# devices, where its time goes, and what N devices would make of it.
+#
+#     python chapters/scaling.py --devices auto --num-devices 1,2
+#     d2lpar run scaling --preset book
+
+# %%
+from d2lpar import chapter, devices
+from d2lpar.scaling_model import StepModel, break_even, fit_all_reduce, fit_step
+
+two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
+
+# %% [markdown]
+# **Two parameters and an all-reduce.** A step costs something fixed (Python, which
+# issues every operator, and their launch), something for each sample of a device's
+# shard, and the all-reduce, whose time goes by arrays and bytes. A second device halves
+# the shards and adds an all-reduce: it pays where the half is worth more.
+
+# %%
+all_reduce = fit_all_reduce(2, [(1, 4_096, 0.1e-3), (8, 516_272, 0.7e-3)])
+model = StepModel(2e-3, 0.3e-3, all_reduce, num_arrays=8, num_bytes=516_272)
+for batch in (2, 8, 64, 512):
+    print(
+        f"batch {batch:3}: two devices are {model.speedup(2, batch):.2f} times as fast"
+    )
+print(f"break-even at a batch of {model.break_even(2):.1f}")
+
+# %% [markdown]
+# **Measured, then fitted.** The parameters come from steps of one device; how well they
+# tell those of two, which the fit has not seen, is printed with every run. (H200s, one
+# epoch at a batch of 256: 0.44 s on one, 1.0 s on two; at 8,192 0.079 and 0.047 s.)
+
+# %%
+steps = {(1, 32): 11e-3, (1, 512): 150e-3, (2, 32): 8e-3, (2, 512): 82e-3}
+fitted = fit_step(steps, all_reduce, 8, 516_272, without=[2])
+print(f"{1e3 * fitted.fixed:.1f} ms + {1e6 * fitted.per_sample:.0f} us a sample")
+for batch in (32, 512):
+    told, found = fitted.seconds(2, batch), steps[2, batch]
+    print(
+        f"two devices, batch {batch}: {1e3 * told:.1f} ms told, {1e3 * found:.1f} found"
+    )
+turn = break_even({batch: steps[1, batch] / steps[2, batch] for batch in (32, 512)})
+print(f"measured break-even: {turn:.0f} or less")
+
+# %% [markdown]
+# **Strong and weak.** Strong scaling keeps the global batch: the same numbers, sooner.
+# Weak scaling keeps each device's batch, so that the global one grows, and with it the
+# learning rate, warmed up (Goyal et al. 2017): the steps get fewer, and the accuracy
+# may pay for it.
+#
+# **The run**: one thread a context, so that a device is a core. The map, with rows
+# predicted for more devices; a step's parts by leaving out (`d2lpar.step_parts`); the
+# all-reduce in five ways (`d2lpar.allreduce_variants`); accuracy under weak scaling;
+# all numbers in `...-results.txt`.
+
+# %%
+SIZES = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]
+PRESETS = {
+    "quick": {
+        "batch_sizes": [2, 8, 32, 128, 512],
+        "samples": 3,
+        "seconds": 0.2,
+        "parts_at": [32, 512],
+        "all_reduce_sizes": [2**12, 2**16, 2**20, 2**24],
+        "per_device_batch_sizes": [32],
+        "num_epochs": 3,
+        "base_batch": 64,
+        "data": {"n_train": 6_000, "n_test": 1_000},
+    },
+    "book": {
+        "batch_sizes": SIZES,
+        "parts_at": [32, 256, 2048],
+        "all_reduce_sizes": [2**k for k in range(10, 28, 2)],
+        "per_device_batch_sizes": [128, 512],
+        "num_epochs": 8,
+        "warmup": 3,
+    },
+    "dry-run": {
+        "batch_sizes": [8, 32],
+        "samples": 1,
+        "seconds": 0.01,
+        "parts_at": [8],
+        "all_reduce_sizes": [2**12],
+        "per_device_batch_sizes": [16],
+        "data": {"n_train": 128, "n_test": 100},
+    },
+}
+
+if __name__ == "__main__":
+    ways = {"scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
+            "concise": {"implementation": "concise"}}  # fmt: skip
+    chapter.measure(
+        "scaling", "d2lpar.scaling:train", PRESETS, variants=ways, threads=1
+    )

@@ -131,14 +131,16 @@ def provenance(runs: Sequence[Run]) -> str:
     gpus = ", ".join(dict.fromkeys(m for h in headers for m in gpu_models(h)))
     hardware = f"{gpus}; host {cpus}, {cores}" if gpus else f"{cpus}, {cores}"
     days = sorted({h.date[:10] for h in headers})
-    mxnet = each(runs, lambda run: run.header.versions.get("mxnet", "not recorded"))
+    peers = all("mxnet" not in h.versions and "torch" in h.versions for h in headers)
+    library = "torch" if peers else "mxnet"
+    version = each(runs, lambda run: run.header.versions.get(library, "not recorded"))
     sentences = [
         f"Hardware: {hardware}",
         _thread_policy(runs),
         _batch_policy(runs),
         f"Data: {each(runs, _data)}",
         f"Seed {each(runs, lambda run: run.header.seed)}",
-        f"MXNet {mxnet}",
+        f"{'PyTorch' if peers else 'MXNet'} {version}",
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, "
         f"{each(runs, lambda run: commit(run.header))}",
     ]

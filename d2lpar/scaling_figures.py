@@ -359,7 +359,12 @@ def _end(epochs: Sequence) -> str:
 
 
 def _name(study: Study) -> str:
-    return {"scratch": "from scratch"}.get(study.name, study.name)
+    names = {
+        "scratch": "from scratch",
+        "ddp": "PyTorch's DistributedDataParallel",
+        "d2l": "the book's loop in PyTorch",
+    }
+    return names.get(study.name, study.name)
 
 
 def _formula(study: Study) -> str:

@@ -139,7 +139,8 @@ def _steps_table(study: Study) -> str:
                 if (run.header.num_devices, record.global_batch_size) == (n, batch)
             ]
             s = timing.summarize([1e3 * x for r in found for x in r.seconds])
-            issue = median([1e3 * x for r in found for x in r.issue_seconds])
+            issues = [1e3 * x for r in found for x in r.issue_seconds]
+            python = number(median(issues)) if issues else "-"
             speedup = strong.get((n, batch))
             per_device = weak.get((n, batch // n)) if batch % n == 0 else None
             lines.append(
@@ -148,7 +149,7 @@ def _steps_table(study: Study) -> str:
                 f"{1e3 * batch / s.median:>12,.0f}"
                 f"{f'{speedup:.2f}' if speedup else '-':>9}"
                 f"{f'{speedup / n:.0%}' if speedup else '-':>8}"
-                f"{f'{per_device:.0%}' if per_device else '-':>7}{number(issue):>11}"
+                f"{f'{per_device:.0%}' if per_device else '-':>7}{python:>11}"
             )
     return "\n".join(lines)
 

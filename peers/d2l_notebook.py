@@ -4,18 +4,15 @@
     python peers/d2l_notebook.py --num-epochs 3
 
 The cells of d2l's "Training on Multiple GPUs" with d2l's data loader, its four worker
-processes, its initial parameters and its environment; nothing is tuned. Only the
-reading of the files is ours, because the book's downloads them. Prints a JSON line an
-epoch.
+processes and its environment; nothing is tuned. Only the reading of the files is ours,
+because the book's downloads them. Prints a JSON line an epoch.
 """
 
-import argparse
 import json
 import time
 
+import job  # before mxnet
 import numpy
-
-from d2lpar import datasets  # before mxnet: d2l needs nothing else from us
 
 for alias in ("bool", "int", "float", "object", "str", "complex"):
     if alias not in vars(numpy):
@@ -26,12 +23,14 @@ from mxnet import autograd, gluon, np, npx  # noqa: E402
 
 npx.set_np()
 
+ARGS = None  # the command line, for the data set below
+
 
 class FashionMNISTOnDisk(gluon.data.vision.FashionMNIST):
     """Gluon's data set, read from the files that d2lpar found and verified."""
 
     def _get_data(self):
-        X_train, y_train, X_test, y_test = datasets.fashion_mnist()
+        X_train, y_train, X_test, y_test = job.data(ARGS)
         X, y = (X_train, y_train) if self._train else (X_test, y_test)
         self._data = np.array(X[..., None], dtype="uint8")
         self._label = y.astype("int32")
@@ -98,6 +97,7 @@ def train_batch(X, y, device_params, devices, lr):
         allreduce([device_params[c][i].grad for c in range(len(devices))])
     for param in device_params:
         d2l.sgd(param, lr, X.shape[0])
+    return losses  # the book keeps them to itself; they are what is checked
 
 
 def train(num_gpus, batch_size, lr, num_epochs):
@@ -113,11 +113,45 @@ def train(num_gpus, batch_size, lr, num_epochs):
         acc = d2l.evaluate_accuracy_gpu(
             lambda x: lenet(x, device_params[0]), test_iter, devices[0]
         )
-        line = {"epoch": epoch + 1, "seconds": seconds, "test_acc": float(acc)}
+        line = {
+            "epoch": epoch + 1,
+            "seconds": seconds,
+            "samples_per_sec": len(train_iter._dataset) / seconds,
+            "test_acc": float(acc),
+            "devices": [str(device) for device in devices],
+        }
         print(json.dumps(line), flush=True)
 
 
+def check(first, num_gpus):
+    """Train on the batches of `first`, image by image through the book's transforms."""
+    devices = [d2l.try_gpu(i) for i in range(num_gpus)]
+    given = [np.array(p) for p in first.params]
+    device_params = [get_params(given, d) for d in devices]
+    train_iter, _ = d2l.load_data_fashion_mnist(256)
+    found = []
+    for index in first.index:
+        images, labels = zip(*[train_iter._dataset[int(i)] for i in index])
+        X, y = np.stack(images), np.array(labels)
+        losses = train_batch(X, y, device_params, devices, first.lr)
+        found.append(sum(float(l.sum()) for l in losses) / len(index))
+    job.agree(found, first)
+
+
+def main() -> None:
+    global ARGS, params
+    parser = job.parser(__doc__)
+    parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
+    parser.add_argument("--global-batch-size", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=0.2)
+    ARGS = args = parser.parse_args()
+    job.check_count(args.num_devices, d2l.num_gpus(), "MXNet")
+    if args.check:
+        first = job.first_steps(args.check)
+        check(first, args.num_devices)
+        params = [np.array(p) for p in first.params]
+    train(args.num_devices, args.global_batch_size, args.lr, args.num_epochs)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--num-epochs", type=int, default=10)
-    train(1, 256, 0.2, parser.parse_args().num_epochs)
+    main()

@@ -3,61 +3,105 @@
     pip install 'd2lpar[peers]'
     python peers/pytorch_loop.py --threads 2 --num-epochs 3
 
-Plain, and as fast as plain PyTorch gets: tensors in memory, one gather a batch, no data
-loader, no synchronisation inside an epoch. Prints a JSON line an epoch.
+Plain, and as fast as plain PyTorch gets: tensors on the device, one gather a batch, no
+data loader, no synchronisation inside an epoch. Prints a JSON line an epoch.
 """
 
-import argparse
 import json
 import time
 
+import job
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from d2lpar import datasets
 
-
-def to_tensors(X, y):
-    images = torch.tensor(X[:, None], dtype=torch.float32) / 255
-    return images, torch.tensor(y, dtype=torch.int64)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--num-epochs", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-
-    X_train, y_train, X_test, y_test = datasets.fashion_mnist()
-    X, y = to_tensors(X_train, y_train)
-    X_test, y_test = to_tensors(X_test, y_test)
+def build(params, device, lr):
+    """The network, with the book's initial parameters or those given, and SGD."""
     net = nn.Sequential(
         nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
         nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
         nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10),
     )  # fmt: skip
-    for p in net.parameters():
-        nn.init.normal_(p, std=0.01) if p.ndim > 1 else nn.init.zeros_(p)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
+    with torch.no_grad():
+        for k, p in enumerate(net.parameters()):
+            if params is not None:  # a dense W is (inputs, outputs) in the book
+                p.copy_(torch.from_numpy(params[k].T if k in (4, 6) else params[k]))
+            else:
+                p.normal_(std=0.01) if p.ndim > 1 else p.zero_()
+    net = net.to(device)
+    return net, torch.optim.SGD(net.parameters(), lr=lr, foreach=True)
 
+
+def train_batch(net, optimizer, X, y):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(X), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def on_device(images, labels, device):
+    X = torch.tensor(images[:, None], dtype=torch.float32) / 255
+    return X.to(device), torch.tensor(labels, dtype=torch.int64, device=device)
+
+
+def wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    parser = job.parser(__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--global-batch-size", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=0.2)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        job.refuse("--device cuda: PyTorch sees no GPU here")
+    device = torch.device(args.device)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    X_train, y_train, X_test, y_test = job.data(args)
+    X, y = on_device(X_train, y_train, device)
+    X_test, y_test = on_device(X_test, y_test, device)
+    params = None
+    if args.check:
+        first = job.first_steps(args.check)
+        net, optimizer = build(first.params, device, first.lr)
+        index = torch.tensor(first.index, device=device)
+        losses = [float(train_batch(net, optimizer, X[i], y[i])) for i in index]
+        job.agree(losses, first)
+        params = first.params
+
+    net, optimizer = build(params, device, args.lr)
+    rng = np.random.default_rng([args.seed, 1])
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     for epoch in range(args.num_epochs):
+        wait(device)
         start = time.perf_counter()
-        for index in torch.randperm(len(y)).split(256):
-            optimizer.zero_grad()
-            F.cross_entropy(net(X[index]), y[index]).backward()
-            optimizer.step()
+        order = torch.from_numpy(rng.permutation(len(y))).to(device)
+        for index in order.split(args.global_batch_size):
+            train_batch(net, optimizer, X[index], y[index])
+        wait(device)
         seconds = time.perf_counter() - start
         with torch.no_grad():
             hits = [
                 (net(a).argmax(1) == b).sum()
                 for a, b in zip(X_test.split(1000), y_test.split(1000))
             ]
-        acc = float(sum(hits)) / len(y_test)
-        line = {"epoch": epoch + 1, "seconds": seconds, "test_acc": acc}
+        line = {
+            "epoch": epoch + 1,
+            "seconds": seconds,
+            "samples_per_sec": len(y) / seconds,
+            "test_acc": float(sum(hits)) / len(y_test),
+            "devices": [name],
+            "torch": torch.__version__,
+        }
         print(json.dumps(line), flush=True)
 
 

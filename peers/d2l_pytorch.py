@@ -1,0 +1,225 @@
+"""d2l's PyTorch tab of "Training on Multiple GPUs", as the book has it.
+
+    pip install 'd2lpar[peers]'
+    python peers/d2l_pytorch.py --threads 2 --num-epochs 3
+
+The functions of that section, and those that it takes from earlier ones (`d2l.sgd`,
+`d2l.load_data_fashion_mnist`, ...), as d2l 1.0.3 prints them, with its transforms and
+its four worker processes; nothing is tuned. Only the reading of the files is ours,
+because the book's downloads them, and the clock waits for every GPU, not for the
+current one alone. Needs no d2l, but torchvision. Prints a JSON line an epoch.
+"""
+
+import json
+import time
+
+import job
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional as F
+from torchvision import transforms
+
+ARGS = None  # the command line, for the data set below
+
+
+class FashionMNISTOnDisk(torchvision.datasets.FashionMNIST):
+    """torchvision's data set, of the images that d2lpar found and verified."""
+
+    def __init__(self, root, train, transform, download):
+        torchvision.datasets.VisionDataset.__init__(self, root, transform=transform)
+        X_train, y_train, X_test, y_test = job.data(ARGS)
+        X, y = (X_train, y_train) if train else (X_test, y_test)
+        self.train, self.data = train, torch.tensor(X)
+        self.targets = torch.tensor(y, dtype=torch.int64)
+
+
+torchvision.datasets.FashionMNIST = FashionMNISTOnDisk
+
+
+# Sections 23.8, 3.6, 6.7 and 7.6 of the book.
+def get_dataloader_workers():
+    return 4
+
+
+def load_data_fashion_mnist(batch_size, resize=None):
+    trans = [transforms.ToTensor()]
+    if resize:
+        trans.insert(0, transforms.Resize(resize))
+    trans = transforms.Compose(trans)
+    mnist_train = torchvision.datasets.FashionMNIST(
+        root="../data", train=True, transform=trans, download=True
+    )
+    mnist_test = torchvision.datasets.FashionMNIST(
+        root="../data", train=False, transform=trans, download=True
+    )
+    return (
+        torch.utils.data.DataLoader(
+            mnist_train, batch_size, shuffle=True, num_workers=get_dataloader_workers()
+        ),
+        torch.utils.data.DataLoader(
+            mnist_test, batch_size, shuffle=False, num_workers=get_dataloader_workers()
+        ),
+    )
+
+
+def sgd(params, lr, batch_size):
+    with torch.no_grad():
+        for param in params:
+            param -= lr * param.grad / batch_size
+            param.grad.zero_()
+
+
+def try_gpu(i=0):
+    if torch.cuda.device_count() >= i + 1:
+        return torch.device(f"cuda:{i}")
+    return torch.device("cpu")
+
+
+def accuracy(y_hat, y):
+    if len(y_hat.shape) > 1 and y_hat.shape[1] > 1:
+        y_hat = y_hat.argmax(axis=1)
+    cmp = y_hat.type(y.dtype) == y
+    return float(cmp.type(y.dtype).sum())
+
+
+def evaluate_accuracy_gpu(net, data_iter, device=None):
+    hits, number = 0.0, 0
+    with torch.no_grad():
+        for X, y in data_iter:
+            X = X.to(device)
+            y = y.to(device)
+            hits, number = hits + accuracy(net(X), y), number + y.numel()
+    return hits / number
+
+
+# The section itself.
+scale = 0.01
+W1 = torch.randn(size=(20, 1, 3, 3)) * scale
+b1 = torch.zeros(20)
+W2 = torch.randn(size=(50, 20, 5, 5)) * scale
+b2 = torch.zeros(50)
+W3 = torch.randn(size=(800, 128)) * scale
+b3 = torch.zeros(128)
+W4 = torch.randn(size=(128, 10)) * scale
+b4 = torch.zeros(10)
+params = [W1, b1, W2, b2, W3, b3, W4, b4]
+
+
+def lenet(X, params):
+    h1_conv = F.conv2d(input=X, weight=params[0], bias=params[1])
+    h1_activation = F.relu(h1_conv)
+    h1 = F.avg_pool2d(input=h1_activation, kernel_size=(2, 2), stride=(2, 2))
+    h2_conv = F.conv2d(input=h1, weight=params[2], bias=params[3])
+    h2_activation = F.relu(h2_conv)
+    h2 = F.avg_pool2d(input=h2_activation, kernel_size=(2, 2), stride=(2, 2))
+    h2 = h2.reshape(h2.shape[0], -1)
+    h3_linear = torch.mm(h2, params[4]) + params[5]
+    h3 = F.relu(h3_linear)
+    y_hat = torch.mm(h3, params[6]) + params[7]
+    return y_hat
+
+
+loss = nn.CrossEntropyLoss(reduction="none")
+
+
+def get_params(params, device):
+    new_params = [p.to(device) for p in params]
+    for p in new_params:
+        p.requires_grad_()
+    return new_params
+
+
+def allreduce(data):
+    for i in range(1, len(data)):
+        data[0][:] += data[i].to(data[0].device)
+    for i in range(1, len(data)):
+        data[i][:] = data[0].to(data[i].device)
+
+
+def split_batch(X, y, devices):
+    assert X.shape[0] == y.shape[0]
+    return (nn.parallel.scatter(X, devices), nn.parallel.scatter(y, devices))
+
+
+def train_batch(X, y, device_params, devices, lr):
+    X_shards, y_shards = split_batch(X, y, devices)
+    ls = [
+        loss(lenet(X_shard, device_W), y_shard).sum()
+        for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)
+    ]
+    for l in ls:
+        l.backward()
+    with torch.no_grad():
+        for i in range(len(device_params[0])):
+            allreduce([device_params[c][i].grad for c in range(len(devices))])
+    for param in device_params:
+        sgd(param, lr, X.shape[0])
+    return ls  # the book keeps them to itself; they are what is checked
+
+
+def wait(devices):
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def train(num_gpus, batch_size, lr, num_epochs):
+    train_iter, test_iter = load_data_fashion_mnist(batch_size)
+    devices = [try_gpu(i) for i in range(num_gpus)]
+    device_params = [get_params(params, d) for d in devices]
+    for epoch in range(num_epochs):
+        start = time.perf_counter()
+        for X, y in train_iter:
+            train_batch(X, y, device_params, devices, lr)
+            wait(devices)
+        seconds = time.perf_counter() - start
+        acc = evaluate_accuracy_gpu(
+            lambda x: lenet(x, device_params[0]), test_iter, devices[0]
+        )
+        line = {
+            "epoch": epoch + 1,
+            "seconds": seconds,
+            "samples_per_sec": len(train_iter.dataset) / seconds,
+            "test_acc": acc,
+            "devices": [str(device) for device in devices],
+            "torch": torch.__version__,
+        }
+        print(json.dumps(line), flush=True)
+
+
+def check(first, num_gpus):
+    """Train on the batches of `first`, image by image through the book's transforms."""
+    devices = [try_gpu(i) for i in range(num_gpus)]
+    # get_params does not copy to the device where the parameters are.
+    given = [torch.tensor(p) for p in first.params]
+    device_params = [get_params(given, d) for d in devices]
+    train_iter, _ = load_data_fashion_mnist(256)
+    losses = []
+    for index in first.index:
+        images, labels = zip(*[train_iter.dataset[i] for i in index])
+        X, y = torch.stack(images), torch.tensor(labels)
+        ls = train_batch(X, y, device_params, devices, first.lr)
+        losses.append(sum(float(l) for l in ls) / len(y))
+    job.agree(losses, first)
+
+
+def main() -> None:
+    global ARGS, params
+    parser = job.parser(__doc__)
+    parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--global-batch-size", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=0.2)
+    ARGS = args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    job.check_count(args.num_devices, torch.cuda.device_count(), "PyTorch")
+    if args.check:
+        first = job.first_steps(args.check)
+        check(first, args.num_devices)
+        params = [torch.tensor(p) for p in first.params]
+    train(args.num_devices, args.global_batch_size, args.lr, args.num_epochs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""PyTorch's DistributedDataParallel on 1, 2, ... devices: NCCL on GPUs, gloo on CPU.
+
+    pip install 'd2lpar[peers]'
+    python peers/ddp.py --num-devices 2 --num-epochs 3
+    torchrun --nproc-per-node 2 peers/ddp.py --num-epochs 3
+
+A process a device, each with the whole data on it and its part of every batch. The same
+LeNet, recipe and batches as ours. DistributedDataParallel averages the gradients while
+the backward pass still runs. Prints a JSON line an epoch, from the first process.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+
+import job
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+def lenet(params=None):
+    """The network, with the book's initial parameters or those given."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+    with torch.no_grad():
+        for k, p in enumerate(net.parameters()):
+            if params is not None:  # a dense W is (inputs, outputs) in the book
+                p.copy_(torch.from_numpy(params[k].T if k in (4, 6) else params[k]))
+            else:
+                p.normal_(std=0.01) if p.ndim > 1 else p.zero_()
+    return net
+
+
+def replica(params, device, lr):
+    net = DistributedDataParallel(
+        lenet(params).to(device),
+        device_ids=[device] if device.index is not None else [],
+    )
+    return net, torch.optim.SGD(net.parameters(), lr=lr)
+
+
+def train_batch(net, optimizer, X, y, index):
+    """One step on this process's part of the batch `index`; its summed loss."""
+    shard = index.tensor_split(dist.get_world_size())[dist.get_rank()]
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(X[shard]), y[shard], reduction="sum")
+    # DistributedDataParallel takes the mean over processes; parts may be uneven.
+    (loss * (dist.get_world_size() / len(index))).backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def wait(device):
+    """Until every process has finished all of its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        dist.barrier(device_ids=[device.index])
+    else:
+        dist.barrier()
+
+
+def on_device(images, labels, device):
+    X = torch.tensor(images[:, None], dtype=torch.float32) / 255
+    return X.to(device), torch.tensor(labels, dtype=torch.int64, device=device)
+
+
+def evaluate_accuracy(net, X, y):
+    """Every process takes its part of the test images."""
+    rank, processes = dist.get_rank(), dist.get_world_size()
+    parts = zip(X.split(1000)[rank::processes], y.split(1000)[rank::processes])
+    hits = torch.zeros(1, device=X.device)
+    with torch.no_grad():
+        for a, b in parts:
+            hits += (net.module(a).argmax(1) == b).sum()
+    dist.all_reduce(hits)
+    return float(hits) / len(y)
+
+
+def check(first, X, y, device):
+    net, optimizer = replica(first.params, device, first.lr)
+    losses = []
+    for index in torch.tensor(first.index, device=device):
+        loss = train_batch(net, optimizer, X, y, index)
+        dist.all_reduce(loss)
+        losses.append(float(loss) / len(index))
+    job.agree(losses, first, speaks=dist.get_rank() == 0)
+
+
+def train(args, device):
+    """This process's part of the job."""
+    X_train, y_train, X_test, y_test = job.data(args)
+    X, y = on_device(X_train, y_train, device)
+    X_test, y_test = on_device(X_test, y_test, device)
+    torch.manual_seed(args.seed)
+    params = None
+    if args.check:
+        first = job.first_steps(args.check)
+        check(first, X, y, device)
+        params = first.params
+    net, optimizer = replica(params, device, args.lr)
+
+    labels = [None] * dist.get_world_size()
+    on_gpu = device.type == "cuda"
+    label = torch.cuda.get_device_name(device) if on_gpu else f"{args.threads} threads"
+    dist.all_gather_object(labels, f"{device} {label}")
+    rng = np.random.default_rng([args.seed, 1])  # the same order in every process
+    for epoch in range(args.num_epochs):
+        wait(device)
+        start = time.perf_counter()
+        order = torch.from_numpy(rng.permutation(len(y))).to(device)
+        batches = order.split(args.global_batch_size)[: args.steps]
+        for index in batches:
+            train_batch(net, optimizer, X, y, index)
+        wait(device)
+        seconds = time.perf_counter() - start
+        acc = evaluate_accuracy(net, X_test, y_test)
+        if dist.get_rank() == 0:
+            line = {
+                "epoch": epoch + 1,
+                "seconds": seconds,
+                "steps": len(batches),
+                "samples_per_sec": sum(map(len, batches)) / seconds,
+                "test_acc": acc,
+                "global_batch_size": args.global_batch_size,
+                "devices": labels,
+                "backend": dist.get_backend(),
+                "torch": torch.__version__,
+            }
+            print(json.dumps(line), flush=True)
+    if args.save and dist.get_rank() == 0:
+        torch.save([p.detach().cpu() for p in net.parameters()], args.save)
+
+
+def worker(rank, processes, args, rendezvous):
+    """One process: device `rank` of `processes`."""
+    torch.set_num_threads(args.threads)
+    on_gpu = args.device == "cuda"
+    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        init_method=rendezvous,
+        rank=rank,
+        world_size=processes,
+    )
+    try:
+        train(args, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = job.parser(__doc__)
+    parser.add_argument("--num-devices", type=int, default=1, help="processes")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="[default: GPUs]")
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--global-batch-size", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=0.2)
+    parser.add_argument("--steps", type=int, help="an epoch [default: all]")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", help="file for the parameters at the end")
+    args = parser.parse_args()
+    args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if "LOCAL_RANK" in os.environ:  # torchrun has started the processes
+        processes = int(os.environ["WORLD_SIZE"])
+    else:
+        processes = args.num_devices
+    if args.device == "cuda" and torch.cuda.device_count() < processes:
+        job.refuse(f"{processes} GPUs: PyTorch sees {torch.cuda.device_count()} here")
+    if processes < 1 or args.global_batch_size < processes:
+        job.refuse(f"{processes} processes: 1 to the batch's {args.global_batch_size}")
+    if "LOCAL_RANK" in os.environ:
+        return worker(int(os.environ["RANK"]), processes, args, "env://")
+
+    # One machine: its loopback is there without a network, too.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (processes, args, f"file://{folder}/rendezvous")
+        try:
+            mp.spawn(worker, arguments, nprocs=processes)
+        except mp.ProcessExitedException as error:
+            sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

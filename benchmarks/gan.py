@@ -9,11 +9,10 @@ figures/benchmarks. Needs PyTorch for its arm (pip install 'd2lpar[cpu,peers]').
 """
 
 import argparse
+import tempfile
 from pathlib import Path
 
-import interleaved
-
-from d2lpar import devices
+from d2lpar import devices, interleaved
 
 OURS = """
 import json, sys, time
@@ -40,10 +39,33 @@ for number in range(steps):
     d_loss = sum(float(l) for l in found[0]) / (2 * batch_size)
     print(json.dumps(dict(step=number + 1, seconds=seconds, d_loss=d_loss)), flush=True)
 """
+# The seed's code is held to our losses in these steps before it is timed.
+FIRST_STEPS = """
+import sys
+import numpy
+from d2lpar import devices, gan, parallel, punks
+from d2lpar._mxnet import np
+state, one = gan.start(0), devices.parse("cpu:1")
+found = {f"{letter}.{k}": p for letter in "DG"
+         for k, p in enumerate(getattr(state, f"params_{letter}"))}
+rng, faces = numpy.random.default_rng(0), punks.load().X
+X = faces[rng.integers(len(faces), size=(3, 64))].astype("float32") / 255
+z = rng.standard_normal((3, 64, 16, 3, 3), dtype="float32")
+nets = gan.Nets(state, one, 1e-4)
+d_losses, g_losses = [], []
+for X_k, z_k in zip(X, z):
+    shards = parallel.split_batch(np.array(X_k), np.array(z_k), one)
+    d, g, _ = gan.step(*shards, nets.D, nets.G, nets.adam_D, nets.adam_G)
+    d_losses.append(sum(map(float, d)) / (2 * 64))
+    g_losses.append(sum(map(float, g)) / 64)
+numpy.savez(sys.argv[1], X=X, z=z, d_losses=d_losses, g_losses=g_losses, **found)
+"""
 WARM_UP = 3
 
 
-def arms(cores: int, batch_size: int, steps: int) -> dict[str, interleaved.Arm]:
+def arms(
+    cores: int, batch_size: int, steps: int, check: Path
+) -> dict[str, interleaved.Arm]:
     def ours(n: int, threads: int, synchronised: bool = False) -> interleaved.Arm:
         code = OURS.format(n=n, synchronised=synchronised)
         return interleaved.ours(code, threads, batch_size, steps)
@@ -55,7 +77,7 @@ def arms(cores: int, batch_size: int, steps: int) -> dict[str, interleaved.Arm]:
         f"{cores} contexts, synchronised BatchNorm": ours(cores, 1, True),
         f"1 context, {cores} threads": ours(1, cores),
         f"the seed's code (PyTorch), {cores} threads": interleaved.peer(
-            "gan_seed.py", f"--threads={cores}", *flags
+            "gan_seed.py", f"--threads={cores}", f"--check={check}", *flags
         ),
     }
 
@@ -68,9 +90,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
     args = parser.parse_args()
 
-    every = arms(devices.usable_cores(), args.batch_size, args.steps + WARM_UP)
     header = interleaved.header("gan", f"a step of the GAN, {args.batch_size} faces")
-    measured = interleaved.measure(every, args.rounds, WARM_UP)
+    with tempfile.TemporaryDirectory() as folder:
+        check = Path(folder) / "first_steps.npz"
+        _, problem = interleaved.run(interleaved.ours(FIRST_STEPS, 1, check))
+        if problem:
+            raise SystemExit(f"our first steps: {problem}")
+        steps = args.steps + WARM_UP
+        every = arms(devices.usable_cores(), args.batch_size, steps, check)
+        measured = interleaved.measure(every, args.rounds, WARM_UP)
     interleaved.report(header, every, *measured, args.out)
 
 

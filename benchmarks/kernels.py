@@ -20,10 +20,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import interleaved
 from tqdm import tqdm
 
-from d2lpar import captions, devices, page, timing
+from d2lpar import captions, devices, interleaved, page, timing
 
 HERE = Path(__file__).resolve()
 WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}

@@ -18,14 +18,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-import interleaved
 import numpy
 from tqdm import tqdm
 
-from d2lpar import captions, datasets, devices, page, timing
+from d2lpar import captions, datasets, devices, interleaved, page, timing
 
 HERE = Path(__file__).resolve()
 SEEDS_CODE = HERE.parents[1] / "peers" / "least_squares_seed.py"
@@ -96,6 +96,15 @@ def averaging(epochs: int) -> None:
     print(json.dumps({"seconds": [seconds], "error": solution.residual_norm}))
 
 
+def optimum(path: str) -> None:
+    """The seed's problem and the error of our solution, for its code to agree with."""
+    from d2lpar.least_squares import solve
+
+    data = datasets.uniform_problem(**LARGE)
+    solution = solve(data.A, data.b, devices=devices.parse("cpu:1"), method="normal")
+    numpy.savez(path, A=data.A, b=data.b, optimum=solution.residual_norm)
+
+
 def plan(cores: int) -> list[dict]:
     """What to measure: arm, devices, threads and size."""
     ours = [("normal", 1), ("normal", cores), ("tsqr", cores), ("cgls", cores)]
@@ -110,7 +119,7 @@ def plan(cores: int) -> list[dict]:
     return arms
 
 
-def run(arm: dict, repeats: int, cores: int) -> dict:
+def run(arm: dict, repeats: int, cores: int, check: Path) -> dict:
     """Measure one arm in a fresh process with one thread a context, or all cores."""
     from d2lpar.runner import KEEP_FREED_MEMORY
 
@@ -120,7 +129,7 @@ def run(arm: dict, repeats: int, cores: int) -> dict:
     if arm["devices"]:
         environment.update(KEEP_FREED_MEMORY)
     if arm["arm"] == "the seed's code":
-        command = [sys.executable, str(SEEDS_CODE)]
+        command = [sys.executable, str(SEEDS_CODE), "--check", str(check)]
     else:
         command = [sys.executable, str(HERE), "--child", json.dumps(arm)]
         command += ["--repeats", str(repeats)]
@@ -154,7 +163,10 @@ def main() -> None:
         help="draw the record in --out, measure nothing",
     )
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--optimum", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.optimum:
+        return optimum(args.optimum)
     if args.child:
         arm = json.loads(args.child)
         if arm["arm"] == "averaging":
@@ -174,11 +186,18 @@ def main() -> None:
         "numpy": numpy.__version__,
     }
     arms, lines = plan(cores), []
-    with tqdm(total=args.rounds * len(arms), unit="process") as bar:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tqdm(total=args.rounds * len(arms), unit="process") as bar,
+    ):
+        check = Path(folder) / "optimum.npz"
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+        command = [sys.executable, str(HERE), "--optimum", str(check)]
+        subprocess.run(command, env=environment, check=True)
         for round_ in range(args.rounds):
             for arm in arms:
                 bar.set_description(name_of(arm))
-                answer = run(arm, args.repeats, cores)
+                answer = run(arm, args.repeats, cores, check)
                 lines.append({"kind": "samples", "round": round_, **arm, **answer})
                 bar.update()
     interleaved.write(header, lines, args.out)

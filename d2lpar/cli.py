@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import click
 from d2lpar._version import __version__
 from d2lpar.errors import SettingError
 from d2lpar.messages import guard
-from d2lpar.options import as_arguments, run_options
+from d2lpar.options import as_arguments, peers_options, run_options
 
 log = logging.getLogger("d2lpar")
 
@@ -141,17 +142,43 @@ def sample(
 
 
 @d2lpar.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", required=False)
+@click.argument("b", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--out",
     help="Folder for the picture. [default: none is drawn with --json, --csv; "
-    "else beside B]",
+    "else beside B; with --peers, figures/peers]",
 )
-def compare(a: str, b: str, as_json: bool, as_csv: bool, out: str | None) -> None:
-    """Compare record A with B: 1 against 2 devices, or before against after."""
+@peers_options
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    a: str | None,
+    b: str | None,
+    as_json: bool,
+    as_csv: bool,
+    out: str | None,
+    **flags,
+) -> None:
+    """Compare record A with B: 1 against 2 devices, or before against after.
+
+    With --peers compare ours with d2l's and PyTorch's training, timed now, in turn.
+    """
+    if flags["peers"] is not None:
+        if a is not None:
+            raise SettingError(f"--peers and the record {a}: compare one or the other")
+        from d2lpar import beside_peers
+
+        words = ["d2lpar", "compare", *as_arguments(ctx, flags)]
+        printed = "json" if as_json else "csv" if as_csv else "table"
+        return beside_peers.compare(flags, out, printed, shlex.join(words))
+    given = as_arguments(ctx, flags)
+    if given:
+        raise SettingError(f"{given[0]}: goes with --peers only")
+    if b is None:
+        raise SettingError("compare: name two records, or give --peers")
     from d2lpar import compare as comparing
     from d2lpar import figures
     from d2lpar import records as recs

@@ -101,7 +101,7 @@ def build_has_code_for(capability: tuple[int, int]) -> bool:
     return any(major == m and minor >= n for m, n in BUILD_CAPABILITIES)
 
 
-def _parse_text(text: str) -> tuple[str, list[int] | None]:
+def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     """Kind and device numbers; None for the numbers means all there are."""
     match = re.fullmatch(r"(cpu|gpu)(?::(\d+(?:,\d+)*,?))?", text.strip().lower())
     if not match:
@@ -148,7 +148,7 @@ def parse(text: str = "auto") -> list[mx.Context]:
     from d2lpar._mxnet import mx
 
     auto = text.strip().lower() == "auto"
-    kind, ids = ("gpu", None) if auto else _parse_text(text)
+    kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
         return [mx.cpu(i) for i in (range(usable_cores()) if ids is None else ids)]
 

@@ -141,6 +141,84 @@ def run_options(command: Callable) -> Callable:
     return command
 
 
+def peers_options(command: Callable) -> Callable:
+    """The flags of `d2lpar compare --peers`."""
+    for option in reversed(
+        (
+            click.option(
+                "--peers",
+                is_flag=False,
+                flag_value="all",
+                metavar="[NAMES]",
+                help="Time LeNet beside its peers: all, or d2l_notebook, d2l_pytorch, "
+                "pytorch_loop, ddp, with commas. The flags below are for this.",
+            ),
+            click.option(
+                "--devices",
+                default="auto",
+                show_default=True,
+                help="As in `run`; also GPUs that only PyTorch can use.",
+            ),
+            click.option(
+                "--num-devices", help="As in `run`. [default: 1, 2, 4, ... and all]"
+            ),
+            click.option(
+                "--preset",
+                type=click.Choice(PRESETS),
+                default="quick",
+                show_default=True,
+                help="quick: 12,000 images, 1 round. book: all of them, 3 rounds.",
+            ),
+            click.option(
+                "--rounds",
+                type=click.IntRange(min=1),
+                help="Processes of each row, in turn. [default: the preset's]",
+            ),
+            click.option(
+                "--num-epochs",
+                type=click.IntRange(min=1),
+                help="Timed ones; one more warms up. [default: the preset's]",
+            ),
+            click.option(
+                "--threads",
+                type=click.IntRange(min=1),
+                help="Of each context and process. [default: cores // device count]",
+            ),
+            click.option(
+                "--global-batch-size",
+                type=click.IntRange(min=1),
+                default=256,
+                show_default=True,
+            ),
+            click.option(
+                "--lr",
+                type=float,
+                callback=_learning_rate,
+                default=0.2,
+                show_default=True,
+            ),
+            click.option(
+                "--seed", type=click.IntRange(min=0), default=0, show_default=True
+            ),
+            click.option(
+                "--data",
+                type=click.Choice(("auto", "fashion-mnist", "synthetic")),
+                default="auto",
+                show_default=True,
+            ),
+            click.option("--data-dir", help="Folder to look for the data in first."),
+            click.option(
+                "--n-train", type=click.IntRange(min=1), help="Override the preset's."
+            ),
+            click.option(
+                "--n-test", type=click.IntRange(min=1), help="Override the preset's."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def as_arguments(ctx: click.Context, flags: dict) -> list[str]:
     """The flags that were given, as they would be written."""
     given = []

@@ -126,7 +126,7 @@ def train(num_gpus, batch_size, lr, num_epochs):
 def check(first, num_gpus):
     """Train on the batches of `first`, image by image through the book's transforms."""
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
-    given = [np.array(p) for p in first.params]
+    given = [np.array(p) for p in first.check]
     device_params = [get_params(given, d) for d in devices]
     train_iter, _ = d2l.load_data_fashion_mnist(256)
     found = []

@@ -192,7 +192,7 @@ def check(first, num_gpus):
     """Train on the batches of `first`, image by image through the book's transforms."""
     devices = [try_gpu(i) for i in range(num_gpus)]
     # get_params does not copy to the device where the parameters are.
-    given = [torch.tensor(p) for p in first.params]
+    given = [torch.tensor(p) for p in first.check]
     device_params = [get_params(given, d) for d in devices]
     train_iter, _ = load_data_fashion_mnist(256)
     losses = []

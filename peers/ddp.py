@@ -87,7 +87,7 @@ def evaluate_accuracy(net, X, y):
 
 
 def check(first, X, y, device):
-    net, optimizer = replica(first.params, device, first.lr)
+    net, optimizer = replica(first.check, device, first.lr)
     losses = []
     for index in torch.tensor(first.index, device=device):
         loss = train_batch(net, optimizer, X, y, index)

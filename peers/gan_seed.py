@@ -4,13 +4,17 @@
     python peers/gan_seed.py --threads 2 --batch-size 1000 --steps 10
 
 Networks, losses, Adam and the order of the two updates are the seed's; its full batch
-of 10,000 is `--batch-size 10000`. Prints a JSON line a step, the first one included.
+of 10,000 is `--batch-size 10000`. With `--check FILE` (an .npz of our first steps) it
+takes those steps from those parameters first, and ends with status 2 where a loss is
+not ours. Prints a JSON line a step, the first one included.
 """
 
 import argparse
 import json
+import sys
 import time
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn, optim
@@ -75,14 +79,39 @@ def step(x_real, embedding, generator, discriminator, optimizerD, optimizerG):
     return discriminator_error, generator_error
 
 
+def check(path):
+    """Take the steps of `path`: X (steps, n, 3, 24, 24), z, d_losses and g_losses."""
+    with np.load(path) as file:
+        found = {name: torch.tensor(file[name]) for name in file.files}
+    nets = create_discriminator(), create_generator()
+    with torch.no_grad():
+        for letter, net in zip("DG", nets):
+            state = net.state_dict()
+            names = [n for n in state if not n.endswith("num_batches_tracked")]
+            for k, name in enumerate(names):
+                state[name].copy_(found[f"{letter}.{k}"])
+    optimizers = [optim.Adam(net.parameters(), lr=1e-4) for net in nets]
+    steps = zip(*(found[name] for name in ("X", "z", "d_losses", "g_losses")))
+    for number, (X, z, *ours) in enumerate(steps, 1):
+        errors = step(X, z, nets[1], nets[0], *optimizers)
+        for name, error, our in zip(("d_loss", "g_loss"), errors, ours):
+            if not abs(error - our) <= 1e-4 * abs(our):
+                words = f"step {number}: {name} is {error:.6f}, ours {our:.6f}"
+                print(words, file=sys.stderr)
+                sys.exit(2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--check", metavar="FILE", help="first steps to agree on")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.check:
+        check(args.check)
     torch.manual_seed(args.seed)
 
     x_real = torch.tensor(punks.load().X, dtype=torch.float32) / 255

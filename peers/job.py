@@ -1,8 +1,9 @@
 """The job that every peer does: its flags, its data, and the first steps to agree on.
 
-No peer is timed before it has computed what ours computes: with `--check FILE` it takes
-the initial parameters of the file, trains on its batches, and ends with status 2 where
-a loss is not ours. `d2lpar compare --peers` writes such a file.
+No peer is timed before it has computed what ours computes: with `--check FILE` it
+trains on the batches of the file from the parameters in it, and ends with status 2
+where a loss is not ours; then its timed training starts where ours does.
+`d2lpar compare --peers` writes such a file.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ RELATIVE = 1e-4  # float32 in another order of summation differs by 1e-6 or so
 class FirstSteps(NamedTuple):
     """What ours did: `losses[k]` is the mean over batch `index[k]` before step k.
 
-    `params` are [W1, b1, ..., W4, b4] before the first step, a dense W as (inputs,
+    `check` are [W1, b1, ..., W4, b4] before the first step, a dense W as (inputs,
     outputs); `index` (steps, batch) are numbers of training samples; the learning rate
-    is `lr`.
+    is `lr`. `params` are where the timed training starts: from the book's, which are
+    nearly 0, every network would have the same first losses.
     """
 
     params: list[np.ndarray]
+    check: list[np.ndarray]
     index: np.ndarray
     losses: np.ndarray
     lr: float
@@ -53,8 +56,11 @@ def data(args: argparse.Namespace) -> datasets.ImageData:
 def first_steps(path: str) -> FirstSteps:
     """What `--check` names."""
     with np.load(path) as file:
-        params = [file[f"params.{k}"] for k in range(8)]
-        return FirstSteps(params, file["index"], file["losses"], float(file["lr"]))
+        params, check = (
+            [file[f"{name}.{k}"] for k in range(8)] for name in ("params", "check")
+        )
+        losses, lr = file["losses"], float(file["lr"])
+        return FirstSteps(params, check, file["index"], losses, lr)
 
 
 def check_count(num_devices: int, gpus: int, library: str) -> None:

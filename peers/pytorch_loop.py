@@ -72,7 +72,7 @@ def main() -> None:
     params = None
     if args.check:
         first = job.first_steps(args.check)
-        net, optimizer = build(first.params, device, first.lr)
+        net, optimizer = build(first.check, device, first.lr)
         index = torch.tensor(first.index, device=device)
         losses = [float(train_batch(net, optimizer, X[i], y[i])) for i in index]
         job.agree(losses, first)

@@ -104,7 +104,7 @@ def why_it_ended(code: int, stderr: str) -> str:
     '4 GPUs: PyTorch sees 1 here'
     """
     last = (stderr.strip().splitlines() or [f"ended with status {code}"])[-1].strip()
-    absent = re.search(r"No module named '(\w+)", last)
+    absent = re.search(r"No module named '(\w+)'", last)
     if absent and absent[1] in EXTRAS:
         extra = EXTRAS[absent[1]]
         return f"{absent[1]} is not installed: pip install 'd2lpar[{extra}]'"

@@ -86,6 +86,13 @@ def evaluate_accuracy(net, X, y):
     return float(hits) / len(y)
 
 
+def save(net, path):
+    """[W1, b1, ..., W4, b4] as the book has them: "params.0" ... of an .npz."""
+    arrays = [p.detach().cpu().numpy() for p in net.parameters()]
+    arrays = [a.T if k in (4, 6) else a for k, a in enumerate(arrays)]
+    np.savez(path, **{f"params.{k}": a for k, a in enumerate(arrays)})
+
+
 def check(first, X, y, device):
     net, optimizer = replica(first.check, device, first.lr)
     losses = []
@@ -138,7 +145,7 @@ def train(args, device):
             }
             print(json.dumps(line), flush=True)
     if args.save and dist.get_rank() == 0:
-        torch.save([p.detach().cpu() for p in net.parameters()], args.save)
+        save(net.module, args.save)
 
 
 def worker(rank, processes, args, rendezvous):
@@ -177,7 +184,8 @@ def main() -> None:
     else:
         processes = args.num_devices
     if args.device == "cuda" and torch.cuda.device_count() < processes:
-        job.refuse(f"{processes} GPUs: PyTorch sees {torch.cuda.device_count()} here")
+        seen = torch.cuda.device_count()
+        job.refuse(f"{processes} processes on GPUs: PyTorch sees {seen} here")
     if processes < 1 or args.global_batch_size < processes:
         job.refuse(f"{processes} processes: 1 to the batch's {args.global_batch_size}")
     if "LOCAL_RANK" in os.environ:

@@ -103,7 +103,10 @@ def why_it_ended(code: int, stderr: str) -> str:
     >>> why_it_ended(2, "peers/ddp.py: 4 GPUs: PyTorch sees 1 here")
     '4 GPUs: PyTorch sees 1 here'
     """
-    last = (stderr.strip().splitlines() or [f"ended with status {code}"])[-1].strip()
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    # A peer's own words, before what PyTorch may add to them.
+    told = [line for line in lines if re.match(r"\S*\.py: ", line)]
+    last = (told or lines or [f"ended with status {code}"])[-1]
     absent = re.search(r"No module named '(\w+)'", last)
     if absent and absent[1] in EXTRAS:
         extra = EXTRAS[absent[1]]

@@ -142,8 +142,14 @@ def split_batch(X, y, devices):
     return (nn.parallel.scatter(X, devices), nn.parallel.scatter(y, devices))
 
 
+def shards_of(X, y, devices):
+    if devices[0].type == "cpu":  # nn.parallel.scatter takes GPUs only
+        return [X], [y]
+    return split_batch(X, y, devices)
+
+
 def train_batch(X, y, device_params, devices, lr):
-    X_shards, y_shards = split_batch(X, y, devices)
+    X_shards, y_shards = shards_of(X, y, devices)
     ls = [
         loss(lenet(X_shard, device_W), y_shard).sum()
         for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)

@@ -94,17 +94,22 @@ def save(net, path):
 
 
 def check(first, X, y, device):
+    """Whether the losses of the first steps are ours; the first process says it."""
     net, optimizer = replica(first.check, device, first.lr)
     losses = []
     for index in torch.tensor(first.index, device=device):
         loss = train_batch(net, optimizer, X, y, index)
         dist.all_reduce(loss)
         losses.append(float(loss) / len(index))
-    job.agree(losses, first, speaks=dist.get_rank() == 0)
+    why = job.disagreement(losses, first)
+    if why is not None and dist.get_rank() == 0:
+        print(f"{sys.argv[0]}: {why}", file=sys.stderr, flush=True)
+    wait(device)  # a process that ends early takes the others, and their words, along
+    return why is None
 
 
 def train(args, device):
-    """This process's part of the job."""
+    """This process's part of the job; the status to end with."""
     X_train, y_train, X_test, y_test = job.data(args)
     X, y = on_device(X_train, y_train, device)
     X_test, y_test = on_device(X_test, y_test, device)
@@ -112,7 +117,8 @@ def train(args, device):
     params = None
     if args.check:
         first = job.first_steps(args.check)
-        check(first, X, y, device)
+        if not check(first, X, y, device):
+            return 2
         params = first.params
     net, optimizer = replica(params, device, args.lr)
 
@@ -146,13 +152,15 @@ def train(args, device):
             print(json.dumps(line), flush=True)
     if args.save and dist.get_rank() == 0:
         save(net.module, args.save)
+    return 0
 
 
 def worker(rank, processes, args, rendezvous):
-    """One process: device `rank` of `processes`."""
+    """One process of `processes`, on a device of its own."""
     torch.set_num_threads(args.threads)
     on_gpu = args.device == "cuda"
-    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", rank))  # torchrun's, on this machine
+    device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group(
@@ -161,10 +169,9 @@ def worker(rank, processes, args, rendezvous):
         rank=rank,
         world_size=processes,
     )
-    try:
-        train(args, device)
-    finally:
-        dist.destroy_process_group()
+    status = train(args, device)
+    dist.destroy_process_group()
+    sys.exit(status)
 
 
 def main() -> None:
@@ -183,9 +190,10 @@ def main() -> None:
         processes = int(os.environ["WORLD_SIZE"])
     else:
         processes = args.num_devices
-    if args.device == "cuda" and torch.cuda.device_count() < processes:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    if args.device == "cuda" and torch.cuda.device_count() < here:
         seen = torch.cuda.device_count()
-        job.refuse(f"{processes} processes on GPUs: PyTorch sees {seen} here")
+        job.refuse(f"{here} processes on GPUs: PyTorch sees {seen} here")
     if processes < 1 or args.global_batch_size < processes:
         job.refuse(f"{processes} processes: 1 to the batch's {args.global_batch_size}")
     if "LOCAL_RANK" in os.environ:

@@ -72,15 +72,22 @@ def check_count(num_devices: int, gpus: int, library: str) -> None:
         )
 
 
-def agree(losses: list[float], first: FirstSteps, speaks: bool = True) -> None:
-    """End the process with status 2 at the first of `losses` that is not ours."""
+def disagreement(losses: list[float], first: FirstSteps) -> str | None:
+    """The first of `losses` that is not ours, in words, or None."""
     for step, (found, ours) in enumerate(zip(losses, first.losses), 1):
         if not abs(found - ours) <= RELATIVE * abs(ours):
-            refuse(f"step {step}: the loss is {found:.6f}, ours {ours:.6f}", speaks)
+            return f"step {step}: the loss is {found:.6f}, ours {ours:.6f}"
+    return None
 
 
-def refuse(why: str, speaks: bool = True) -> None:
+def agree(losses: list[float], first: FirstSteps) -> None:
+    """End the process with status 2 where one of `losses` is not ours."""
+    why = disagreement(losses, first)
+    if why is not None:
+        refuse(why)
+
+
+def refuse(why: str) -> None:
     """One line, and status 2."""
-    if speaks:
-        print(f"{sys.argv[0]}: {why}", file=sys.stderr)
+    print(f"{sys.argv[0]}: {why}", file=sys.stderr, flush=True)
     sys.exit(2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from d2lpar import datasets, first_steps, interleaved, lenet
+from d2lpar import datasets, first_steps, interleaved
 
 PEERS = Path(__file__).parents[1] / "peers"
 DATA = ("--data=synthetic", "--n-train=250", "--n-test=100")
@@ -116,6 +116,8 @@ def test_ddp_of_two_processes_is_ddp_of_one(ddp):
 
 
 def test_ddp_goes_on_from_our_parameters_as_ours_does(ddp, data, ours):
+    from d2lpar import lenet
+
     state = lenet.start(seed=0)
     records = list(
         lenet.train(

@@ -3,7 +3,7 @@
     pip install 'd2lpar[peers]'
     python peers/pytorch_loop.py --threads 2 --num-epochs 3
 
-Plain, and as fast as plain PyTorch gets: tensors on the device, one gather a batch, no
+Plain, and nothing in its way: tensors on the device, one gather a batch, no
 data loader, no synchronisation inside an epoch. Prints a JSON line an epoch.
 """
 
@@ -31,7 +31,7 @@ def build(params, device, lr):
             else:
                 p.normal_(std=0.01) if p.ndim > 1 else p.zero_()
     net = net.to(device)
-    return net, torch.optim.SGD(net.parameters(), lr=lr, foreach=True)
+    return net, torch.optim.SGD(net.parameters(), lr=lr)
 
 
 def train_batch(net, optimizer, X, y):

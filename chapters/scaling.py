@@ -17,10 +17,11 @@ from d2lpar.scaling_model import StepModel, break_even, fit_all_reduce, fit_step
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
-# **Two parameters and an all-reduce.** A step costs something fixed (Python, which
-# issues every operator, and their launch), something for each sample of a device's
-# shard, and the all-reduce, whose time goes by arrays and bytes. A second device halves
-# the shards and adds an all-reduce: it pays where the half is worth more.
+# **Two parameters and an all-reduce.** A step costs something fixed for each device
+# (Python, which issues every operator, one device after the other), something for each
+# sample of a device's shard, and the all-reduce, whose time goes by arrays and bytes. A
+# second device halves the shards and adds the rest: it pays where the half is worth
+# more.
 
 # %%
 all_reduce = fit_all_reduce(2, [(1, 4_096, 0.1e-3), (8, 516_272, 0.7e-3)])

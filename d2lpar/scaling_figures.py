@@ -179,10 +179,12 @@ def _steps(study: Study) -> Figure:
             modelled = [1e3 * model.seconds(n, b) for b in xs]
             drawn = axes.plot(xs, modelled, **look)
         lines += drawn
+    few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
+    axes.yaxis.set_minor_formatter(lambda y, _: f"{y:,g}" if few else "")
     axes.set_xlabel("global batch size (samples a step, all devices together)")
     axes.set_ylabel("milliseconds a step")
     page.legend(lines)
@@ -372,8 +374,8 @@ def _formula(study: Study) -> str:
         return "none, for want of batches."
     model = study.model
     words = (
-        f"{number(1e3 * model.fixed)} ms + {number(1e6 * model.per_sample)} \u00b5s x "
-        "batch / N"
+        f"{'N x ' if model.one_python else ''}{number(1e3 * model.fixed)} ms + "
+        f"{number(1e6 * model.per_sample)} \u00b5s x batch / N"
     )
     if model.all_reduce is not None:
         words += f" + (N - 1) x {number(1e3 * model.all_reduce_seconds(2))} ms"

@@ -5,17 +5,19 @@ Arithmetic and the lines of a record, without MXNet: :mod:`d2lpar.scaling` measu
 of B samples has two parameters that are fitted, and the all-reduce, which is measured
 by itself::
 
-    seconds(N, B) = fixed + per_sample * B / N + all_reduce(N)
+    seconds(N, B) = N * fixed + per_sample * B / N + all_reduce(N)
     all_reduce(N) = (N - 1) * (latency * arrays + bytes / bandwidth)
 
-N - 1 because the book's all-reduce adds up, and hands out, one device after the other.
+N times the fixed cost because one Python issues the operators of every device, one
+after the other (where each device has a process of its own, it is paid once); N - 1
+because so does the book's all-reduce add up, and hand out.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -177,7 +179,8 @@ def fit_all_reduce(
 class StepModel:
     """The two fitted parameters, in seconds, and the all-reduce of a step's gradients.
 
-    `num_arrays` and `num_bytes` are the gradients' of one replica.
+    `num_arrays` and `num_bytes` are the gradients' of one replica. `one_python`: one
+    process issues the work of all devices.
     """
 
     fixed: float
@@ -185,6 +188,7 @@ class StepModel:
     all_reduce: AllReduceModel | None = None
     num_arrays: int = 0
     num_bytes: int = 0
+    one_python: bool = True
 
     def all_reduce_seconds(self, num_devices: int) -> float:
         """What the gradients' all-reduce takes; 0 on one device."""
@@ -194,9 +198,13 @@ class StepModel:
 
     def seconds(self, num_devices: int, global_batch_size: int) -> float:
         """What a step takes."""
-        shard = global_batch_size / num_devices
-        communication = self.all_reduce_seconds(num_devices)
-        return self.fixed + self.per_sample * shard + communication
+        work = self.per_sample * global_batch_size / num_devices
+        return self._overhead(num_devices) + work
+
+    def _overhead(self, num_devices: int) -> float:
+        """What does not go by the batch."""
+        fixed = self.fixed * (num_devices if self.one_python else 1)
+        return fixed + self.all_reduce_seconds(num_devices)
 
     def speedup(self, num_devices: int, global_batch_size: int) -> float:
         """How many times as fast as one device."""
@@ -207,10 +215,11 @@ class StepModel:
         """The batch at which `num_devices` are as fast as one.
 
         >>> StepModel(1.0, 0.1, AllReduceModel(2.0, math.inf), 1).break_even(2)
-        40.0
+        60.0
         """
         saved = self.per_sample * (1 - 1 / num_devices)
-        return self.all_reduce_seconds(num_devices) / saved if saved else math.inf
+        more = self._overhead(num_devices) - self._overhead(1)
+        return more / saved if saved else math.inf
 
 
 def fit_step(
@@ -219,6 +228,7 @@ def fit_step(
     num_arrays: int = 0,
     num_bytes: int = 0,
     without: Iterable[int] = (),
+    one_python: bool = True,
 ) -> StepModel:
     """Fit `fixed` and `per_sample` to measured steps, but for device counts `without`.
 
@@ -226,7 +236,7 @@ def fit_step(
     much as large ones. Raises :class:`~d2lpar.errors.RecordError` for fewer than two
     different shards B / N.
     """
-    nothing = StepModel(0, 0, all_reduce, num_arrays, num_bytes)
+    nothing = StepModel(0, 0, all_reduce, num_arrays, num_bytes, one_python)
     without = set(without)
     used = {key: seconds for key, seconds in steps.items() if key[0] not in without}
     shards = [batch / n for n, batch in used]
@@ -236,10 +246,11 @@ def fit_step(
         )
     seconds = np.array(list(used.values()))
     communication = [nothing.all_reduce_seconds(n) for n, _ in used]
+    times = [float(n) if one_python else 1.0 for n, _ in used]
     fixed, per_sample = _relative_fit(
-        [np.ones(len(seconds)), np.array(shards)], seconds, seconds - communication
+        [np.array(times), np.array(shards)], seconds, seconds - communication
     )
-    return StepModel(fixed, per_sample, all_reduce, num_arrays, num_bytes)
+    return replace(nothing, fixed=fixed, per_sample=per_sample)
 
 
 def _relative_fit(columns: Sequence, seconds: np.ndarray, part=None) -> list[float]:

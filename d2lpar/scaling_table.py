@@ -28,6 +28,8 @@ from d2lpar.scaling_model import (
 
 # The all-reduce that each implementation trains with.
 ALL_REDUCE = {"scratch": "book", "concise": "kvstore local"}
+# Peers' rows have other costs: a process a device, or a data loader in the way.
+NO_MODEL, A_PROCESS_EACH = ("d2l",), ("ddp",)
 PREDICTED = (2, 4, 8, 16)  # device counts to predict where they were not measured
 TARGET_ACC = 0.75
 
@@ -80,11 +82,12 @@ def _study(name: str, runs: Sequence[Run]) -> Study:
     reduce_, arrays, num_bytes = _all_reduce(name, runs)
     counts = {n for n, _ in steps}
     model = held_out = None
-    if len({batch / n for n, batch in steps}) > 1:
-        model = fit_step(steps, reduce_, arrays, num_bytes)
+    of = {"one_python": name not in A_PROCESS_EACH}
+    if len({batch / n for n, batch in steps}) > 1 and name not in NO_MODEL:
+        model = fit_step(steps, reduce_, arrays, num_bytes, **of)
         rest = {batch for n, batch in steps if n != max(counts)}
         if len(counts) > 1 and len(rest) > 1:
-            held_out = fit_step(steps, reduce_, arrays, num_bytes, {max(counts)})
+            held_out = fit_step(steps, reduce_, arrays, num_bytes, {max(counts)}, **of)
     return Study(name, tuple(runs), steps, model, held_out)
 
 
@@ -159,7 +162,8 @@ def _model_table(study: Study) -> str:
     if model is None:
         return ""
     lines = [
-        f"{study.name}, model of a step: {1e3 * model.fixed:.3g} ms + "
+        f"{study.name}, model of a step: {'N x ' if model.one_python else ''}"
+        f"{1e3 * model.fixed:.3g} ms + "
         f"{1e6 * model.per_sample:.4g} us a sample of a device's shard"
     ]
     if model.all_reduce is not None:
@@ -175,9 +179,10 @@ def _model_table(study: Study) -> str:
             if found is None
             else f"a batch of {number(found)}" + " or less" * (least is not None)
         )
+        told = f"; by the model from {number(model.break_even(n))}"
         lines.append(
-            f"  {n} devices pay from {measured} on; by the model from "
-            f"{number(model.break_even(n))}"
+            f"  {n} devices pay from {measured} on"
+            f"{told if model.all_reduce is not None else ''}"
         )
     for n in study.predicted:
         best = model.speedup(n, study.batches[-1])

@@ -50,12 +50,16 @@ def test_break_even(table, expected):
     assert found == (None if expected is None else pytest.approx(expected))
 
 
-def test_the_fit_finds_what_made_the_numbers():
+@pytest.mark.parametrize("one_python", (True, False))
+def test_the_fit_finds_what_made_the_numbers(one_python):
     all_reduce = AllReduceModel(latency=1e-4, bandwidth=1e9)
-    true = StepModel(2e-3, 3e-4, all_reduce, num_arrays=8, num_bytes=516_272)
+    true = StepModel(2e-3, 3e-4, all_reduce, 8, 516_272, one_python)
+    communication = 3 * (8e-4 + 516_272 / 1e9)
+    by_hand = (4 if one_python else 1) * 2e-3 + 3e-4 * 256 / 4 + communication
+    assert true.seconds(4, 256) == pytest.approx(by_hand)
     steps = {(n, b): true.seconds(n, b) for n in (1, 2, 4) for b in (4, 32, 256, 2048)}
     for without in ((), (4,), (2, 4)):
-        fitted = fit_step(steps, all_reduce, 8, 516_272, without)
+        fitted = fit_step(steps, all_reduce, 8, 516_272, without, one_python)
         assert fitted.fixed == pytest.approx(2e-3)
         assert fitted.per_sample == pytest.approx(3e-4)
         assert errors(fitted, steps, 4) == pytest.approx(

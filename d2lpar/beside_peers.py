@@ -131,9 +131,10 @@ def compare(flags: dict, out: str | None, printed: str, command: str) -> None:
     work += f"batch {job.global_batch_size}" + " [synthetic data]" * loaded.synthetic
     stem = "custom" if own else flags["preset"]
     stem += "-synthetic" * loaded.synthetic + f"-{kind}{max(counts)}"
+    gpus = devices.cuda_devices()
     header = {
         **interleaved.header(stem, work, command),
-        "on_gpus": [devices.cuda_devices()[i].name for i in ids] * (kind == "gpu"),
+        "on_gpus": [gpus[i].name for i in ids] if kind == "gpu" else [],
         "dataset": loaded.name,
         "dataset_sha256": loaded.sha256,
         "synthetic": loaded.synthetic,

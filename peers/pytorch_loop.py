@@ -30,8 +30,17 @@ def build(params, device, lr):
                 p.copy_(torch.from_numpy(params[k].T if k in (4, 6) else params[k]))
             else:
                 p.normal_(std=0.01) if p.ndim > 1 else p.zero_()
-    net = net.to(device)
+    net = net.to(device, memory_format=layout_of(device))
     return net, torch.optim.SGD(net.parameters(), lr=lr)
+
+
+def layout_of(device):
+    """On CPUs channels last: a step of 256 images on 2 threads takes 34 ms, not 54.
+
+    Of the other things tried there (fused or foreach SGD, ReLU in place, images kept as
+    uint8) none makes a clear difference; what GPUs prefer is not known.
+    """
+    return torch.channels_last if device.type == "cpu" else torch.contiguous_format
 
 
 def train_batch(net, optimizer, X, y):

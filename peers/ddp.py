@@ -42,8 +42,11 @@ def lenet(params=None):
 
 
 def replica(params, device, lr):
+    # On CPUs channels last, as in pytorch_loop.py, where it is said why.
+    on_cpu = device.type == "cpu"
+    layout = torch.channels_last if on_cpu else torch.preserve_format
     net = DistributedDataParallel(
-        lenet(params).to(device),
+        lenet(params).to(device, memory_format=layout),
         device_ids=[device] if device.index is not None else [],
     )
     return net, torch.optim.SGD(net.parameters(), lr=lr)

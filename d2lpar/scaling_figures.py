@@ -251,6 +251,8 @@ def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
 
 def _all_reduce(runs: Sequence[Run]) -> Figure:
     """Milliseconds against bytes of one array, by variant; LeNet's gradients apart."""
+    from matplotlib.ticker import LogLocator
+
     found = all_reduces(runs)
     counts = sorted({n for n, _, _ in found})
     names = list(dict.fromkeys(name for row in found.values() for name in row))
@@ -296,6 +298,7 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
                     right.plot(x + 0.09 * (k - len(shown) / 2), y, **look)
         places += [f"8 arrays\n{n} dev.", f"1 array\n{n} dev."]
     left.set_xscale("log", base=2)
+    left.xaxis.set_major_locator(LogLocator(base=2, numticks=5))
     left.xaxis.set_major_formatter(lambda x, _: _bytes(x))
     for axes in page.axes:
         axes.set_yscale("log")

@@ -55,9 +55,10 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint into a folder; return its path.
 
-    It is ``<run>.epoch<epoch>.safetensors``; all but the newest two of the run are then
-    removed. Raises OSError where it cannot be written: the earlier ones are as they
-    were.
+    It is ``<run>.epoch<epoch>.safetensors``; of the run's others only the one before is
+    kept. One of a later epoch is of a training that was then begun anew: it goes, as
+    that training's record does, or it would pass for the newest. Raises OSError where
+    the file cannot be written: the earlier ones are as they were.
     """
     from safetensors.numpy import save as to_bytes
 
@@ -79,7 +80,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         f.write(content)
         f.flush()
         os.fsync(f.fileno())
-    for old in of_run(folder, run)[:-KEPT]:
+    every = of_run(folder, run)
+    now = every.index(path)
+    for old in every[: max(0, now + 1 - KEPT)] + every[now + 1 :]:
         old.unlink(missing_ok=True)
     return path
 

@@ -94,7 +94,7 @@ class Resumable:
             if isinstance(line, records.EPOCHS):
                 self._remember()
                 if self.every and self.state.epoch % self.every == 0:
-                    self.save()
+                    self._save_or_go_on()
 
     def _remember(self) -> None:
         self.snapshot = Checkpoint(
@@ -103,6 +103,16 @@ class Resumable:
             self.state.facts(),
             tuple(self.lines),
         )
+
+    def _save_or_go_on(self) -> None:
+        """A full disk is no reason to lose the training as well."""
+        try:
+            self.save()
+        except OSError as error:
+            log.warning(
+                "no checkpoint of epoch %d in %s (%s): going on without",
+                self.state.epoch, self.folder, error.strerror or error,
+            )  # fmt: skip
 
     def save(self) -> Path | None:
         """Write the last finished epoch; None where there is none yet."""

@@ -74,6 +74,15 @@ def test_the_last_two_are_kept(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3  # and nothing else
 
 
+def test_a_training_begun_anew_does_not_keep_the_old_ones_end(tmp_path):
+    for epoch in (9, 10):
+        checkpoints.save(tmp_path, a_checkpoint(epoch))
+    new = checkpoints.save(tmp_path, a_checkpoint(1))
+    assert list(tmp_path.iterdir()) == [new]
+    found = checkpoints.newest(tmp_path, "quick-cpu2", State())
+    assert found.path == new
+
+
 def test_a_failed_write_leaves_the_earlier_ones(tmp_path, monkeypatch):
     kept = checkpoints.save(tmp_path, a_checkpoint(1))
     before = kept.read_bytes()

@@ -86,6 +86,17 @@ def test_checkpoints_are_written_when_it_is_time(training, tmp_path):
     assert [checkpoints.load(path).epoch for path in found] == [2, 4]
 
 
+def test_a_full_disk_does_not_end_the_training(training, tmp_path, monkeypatch, caplog):
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.os, "fsync", full)
+    run = training(3, every=1)
+    assert len(epochs_of(run)) == 3 and run.state.epoch == 3
+    assert caplog.text.count("No space left on device): going on without") == 3
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_before_the_first_epoch_there_is_nothing_to_save(training, tmp_path):
     header = a_header()
     run = Resumable(header, lenet.start(0), tmp_path)

@@ -89,6 +89,11 @@ def test_a_chapter_runs_alone(path, tmp_path):
         assert "same scores: True" in done.stdout and "int8-naive" in done.stdout
         assert "dry-run-synthetic-results.txt" in written
         assert "dry-run-synthetic-cpu2-precision.png" in written
+    elif path.stem == "scaling":
+        assert "break-even between the two: " in done.stdout
+        assert "scratch: up to " in done.stdout and "concise: up to " in done.stdout
+        stem = "dry-run-synthetic-1thread"
+        assert {f"{stem}-map-concise.png", f"{stem}-results.txt"} <= written
     else:
         assert "residual: " in done.stdout
         assert "dry-run-cgls-cpu2.jsonl" in written and "dry-run-devices.png" in written

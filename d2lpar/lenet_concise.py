@@ -159,7 +159,8 @@ def train_batch(
         l.backward()
     if len(busy) < len(devices):
         for p in net.collect_params().values():
-            for grad in p.list_grad()[len(busy) :]:
+            for data, grad in list(zip(p.list_data(), p.list_grad()))[len(busy) :]:
                 grad[:] = 0  # an idle device still holds the last step's gradient
-    trainer.step(X.shape[0], ignore_stale_grad=len(busy) < len(devices))
+                data._fresh_grad = True  # else the trainer would not update its replica
+    trainer.step(X.shape[0])
     return losses

@@ -1,14 +1,13 @@
 """Rows of precisions as a table and as a picture; no MXNet."""
 
 import dataclasses
-import types
 
 import pytest
 
 from d2lpar import precision_figures, precisions
 from d2lpar.errors import RecordError
 from d2lpar.precisions import PrecisionRecord, merged, table
-from d2lpar.records import Header
+from d2lpar.records import Header, Run
 
 ROWS = [
     PrecisionRecord(
@@ -77,9 +76,7 @@ def run_of(rows):
         git_dirty=None,
         date="2024-01-01T00:00:00+00:00",
     )
-    return types.SimpleNamespace(
-        header=header, precisions=tuple(rows), points=(), epochs=(), path=None
-    )
+    return Run(header, (), precisions=tuple(rows))
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:2]])

@@ -9,7 +9,7 @@ trainer takes; the others are here to be compared. Words from MPI and Horovod.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from functools import partial
 
 import numpy
 
@@ -94,10 +94,8 @@ def kvstore(name: str) -> Callable[[Arrays], None]:
 
 def variants() -> dict[str, Callable[[], Callable[[Arrays], None]]]:
     """By name, what makes each variant anew; that of a kvstore may raise MXNetError."""
-    own = {"book": book, "tree": tree, "ring": ring}
-    made = {name: repeat(fn).__next__ for name, fn in own.items()}
-    stores = {f"kvstore {name}": (lambda n=name: kvstore(n)) for name in KVSTORES}
-    return {**made, **stores}
+    stores = {f"kvstore {name}": partial(kvstore, name) for name in KVSTORES}
+    return {"book": lambda: book, "tree": lambda: tree, "ring": lambda: ring, **stores}
 
 
 def measure(
@@ -122,9 +120,7 @@ def _each_variant(
     devices: Sequence[mx.Context], shapes: Sequence[tuple], repeats: int
 ) -> Iterator[AllReduceRecord]:
     rng = numpy.random.default_rng(0)
-    host = [
-        [rng.random(shape, dtype="float32") for shape in shapes] for _ in devices
-    ]  # fmt: skip
+    host = [[rng.random(shape, dtype="float32") for shape in shapes] for _ in devices]
     total = [sum(arrays[1:], start=arrays[0]) for arrays in zip(*host)]
     expected = numpy.concatenate([array.ravel() for array in total])
     num_bytes = 4 * len(expected)
@@ -138,10 +134,6 @@ def _each_variant(
         for arrays, originals in zip(data, source):
             for array, original in zip(arrays, originals):
                 original.copyto(array)
-
-    def check(results: list) -> numpy.ndarray:
-        """Every device's sums in a row; each must be the same."""
-        return numpy.stack(results)
 
     for name, make in variants().items():
         common = (name, len(shapes), num_bytes)
@@ -162,7 +154,7 @@ def _each_variant(
             devices,
             repeats=repeats,
             expected=numpy.stack([expected] * len(devices)),
-            join=check,
+            join=numpy.stack,  # every device's sums, each the same
             before=refill,
             name=f"all-reduce ({name}) of {num_bytes:,} bytes",
         )

@@ -54,8 +54,7 @@ def measure(
     :class:`~d2lpar.runner.Job`'s. `environment` is for MXNet to find in the measuring
     processes, where the person has set nothing else. `threads` are those of a CPU
     context on every device count, without --threads (None: they share the cores out).
-    In a notebook there are no flags:
-    the defaults are used.
+    In a notebook there are no flags: the defaults are used.
     """
     in_notebook = "ipykernel" in sys.modules
     arguments = [] if in_notebook else sys.argv[1:]

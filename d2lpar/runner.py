@@ -128,16 +128,11 @@ def _append(path: Path, item: Line, mode: str = "a") -> None:
 def _keep_or_remove(path: Path) -> None:
     with contextlib.suppress(D2lparError):
         run = records.read(path)
-        finished = len(run.epochs) + len(run.points) + len(run.timings) + len(run.steps)
-        if finished:
-            what = (
-                "epochs" if run.epochs
-                else "points" if run.points
-                else "timings" if run.timings
-                else "steps"
-            )  # fmt: skip
-            log.warning("%s keeps the %d finished %s", path, finished, what)
-            return
+        for what in ("epochs", "points", "timings", "steps"):
+            finished = len(getattr(run, what))
+            if finished:
+                log.warning("%s keeps the %d finished %s", path, finished, what)
+                return
     path.unlink(missing_ok=True)
 
 

@@ -70,7 +70,7 @@ def train(
             lr = 1e-3  # the numbers do not matter here, but are to stay finite
             step = step_parts.IMPLEMENTATIONS[implementation](chosen, params, lr)
             batches = step_parts.endless(X, y, size, order)
-            yield _steps(step, batches, chosen, size, samples, seconds, parts_at)
+            yield _steps(step, batches, size, samples, seconds, parts_at)
     del X, y, order
     if all_reduce_sizes and len(chosen) > 1:
         yield from allreduce_variants.measure(chosen, all_reduce_sizes)
@@ -84,7 +84,6 @@ def train(
 def _steps(
     step: step_parts.Step,
     batches: Iterator,
-    devices: Sequence[mx.Context],
     global_batch_size: int,
     samples: int,
     seconds: float,
@@ -100,8 +99,7 @@ def _steps(
             for _ in range(samples)
         ]
         more["without_python"] = [
-            step_parts.without_python(step, batches, devices, steps)
-            for _ in range(samples)
+            step_parts.without_python(step, batches, steps) for _ in range(samples)
         ]
     return StepRecord(
         global_batch_size=global_batch_size,

@@ -29,73 +29,76 @@ from d2lpar.parallel import (
 )
 from d2lpar.scaling_model import PARTS
 
-# A step up to one of PARTS; with `wait` the backward pass ends before the all-reduce.
-Step = Callable[..., object]
+
+class Step(NamedTuple):
+    """A step that can end after any of PARTS; `replicas[k]` is on device k.
+
+    `losses` takes the shards X and y, a list each, and gives each device's losses;
+    `all_reduce` sums the gradients over the devices; `update` takes the global batch.
+    """
+
+    devices: Sequence[mx.Context]
+    replicas: Sequence[Sequence[np.ndarray]]
+    losses: Callable[[list, list], list[np.ndarray]]
+    all_reduce: Callable[[], object]
+    update: Callable[[int], object]
+
+    def __call__(self, X, y, upto: str = PARTS[-1], wait: bool = False):
+        """Take the step; with `wait` the backward pass ends before the all-reduce."""
+        X_shards, y_shards = split_batch(X, y, self.devices)
+        if upto == "split and copy":
+            return X_shards, y_shards
+        with autograd.record():
+            losses = self.losses(X_shards, y_shards)
+        if upto == "forward":
+            return losses
+        for l in losses:
+            l.backward()
+        if upto == "backward":
+            return losses
+        if wait:
+            npx.waitall()
+        self.all_reduce()
+        if upto == "all-reduce":
+            return losses
+        self.update(X.shape[0])
+        return losses
 
 
 def from_scratch(
     devices: Sequence[mx.Context], params: Sequence[numpy.ndarray], lr: float
 ) -> Step:
-    """``step(X, y, upto, wait=False)`` of the book's loop, on replicas of `params`."""
-    device_params = [get_params(params, device) for device in devices]
+    """The book's step, on replicas of `params`."""
+    replicas = [get_params(params, device) for device in devices]
 
-    def step(X, y, upto: str = PARTS[-1], wait: bool = False):
-        X_shards, y_shards = split_batch(X, y, devices)
-        if upto == "split and copy":
-            return X_shards, y_shards
-        with autograd.record():
-            losses = [
-                _softmax_cross_entropy(lenet(X_k, params), y_k)
-                for X_k, y_k, params in zip(X_shards, y_shards, device_params)
-            ]
-        if upto == "forward":
-            return losses
-        for l in losses:
-            l.backward()
-        if upto == "backward":
-            return losses
-        if wait:
-            npx.waitall()
-        for i in range(len(device_params[0])):
-            allreduce([params[i].grad for params in device_params])
-        if upto == "all-reduce":
-            return losses
-        for params in device_params:
-            sgd(params, lr, X.shape[0])
-        return losses
+    def losses(X_shards: list, y_shards: list) -> list[np.ndarray]:
+        return [
+            _softmax_cross_entropy(lenet(X_k, params), y_k)
+            for X_k, y_k, params in zip(X_shards, y_shards, replicas)
+        ]
 
-    step.replicas = device_params
-    return step
+    def all_reduce() -> None:
+        for i in range(len(replicas[0])):
+            allreduce([params[i].grad for params in replicas])
+
+    def update(global_batch_size: int) -> None:
+        for params in replicas:
+            sgd(params, lr, global_batch_size)
+
+    return Step(devices, replicas, losses, all_reduce, update)
 
 
 def concise(
     devices: Sequence[mx.Context], params: Sequence[numpy.ndarray], lr: float
 ) -> Step:
-    """The same of Gluon: network, trainer and loss of :mod:`d2lpar.lenet_concise`."""
+    """Gluon's step: network, trainer and loss of :mod:`d2lpar.lenet_concise`."""
     net, trainer, loss = lenet_concise.build(params, devices, lr)
+    replicas = list(zip(*(p.list_data() for p in net.collect_params().values())))
 
-    def step(X, y, upto: str = PARTS[-1], wait: bool = False):
-        X_shards, y_shards = split_batch(X, y, devices)
-        if upto == "split and copy":
-            return X_shards, y_shards
-        with autograd.record():
-            losses = [loss(net(X_k), y_k) for X_k, y_k in zip(X_shards, y_shards)]
-        if upto == "forward":
-            return losses
-        for l in losses:
-            l.backward()
-        if upto == "backward":
-            return losses
-        if wait:
-            npx.waitall()
-        trainer.allreduce_grads()
-        if upto == "all-reduce":
-            return losses
-        trainer.update(X.shape[0])
-        return losses
+    def losses(X_shards: list, y_shards: list) -> list[np.ndarray]:
+        return [loss(net(X_k), y_k) for X_k, y_k in zip(X_shards, y_shards)]
 
-    step.replicas = list(zip(*(p.list_data() for p in net.collect_params().values())))
-    return step
+    return Step(devices, replicas, losses, trainer.allreduce_grads, trainer.update)
 
 
 IMPLEMENTATIONS = {"from scratch": from_scratch, "concise": concise}
@@ -154,9 +157,7 @@ def parts(step: Step, batches: Iterator, steps: int, samples: int) -> dict[str, 
     return dict(zip(PARTS, (b - a for a, b in zip([0.0, *so_far], so_far))))
 
 
-def without_python(
-    step: Step, batches: Iterator, devices: Sequence[mx.Context], steps: int
-) -> float:
+def without_python(step: Step, batches: Iterator, steps: int) -> float:
     """Seconds a step where the devices never wait for Python.
 
     They are kept busy until all the steps are issued: with products of matrices that
@@ -164,7 +165,7 @@ def without_python(
     """
     issue = sample(step, batches, steps).issue * steps
     n = 1000  # a product of about 20 ms on one core
-    held = [np.ones((n, n), ctx=device) for device in devices]
+    held = [np.ones((n, n), ctx=device) for device in step.devices]
 
     def hold(times: int) -> None:
         for matrix, params in zip(held, step.replicas):

@@ -1,7 +1,7 @@
 """LeNet beside its peers: ours and theirs in turn, in fresh processes, equal threads.
 
 A peer is a script in peers/ that does the same job elsewhere: same network, initial
-parameters, batches and threads. Each trains on the first steps of ours before it is
+parameters, size of a batch and threads. Each trains on the first steps of ours before it is
 timed and is refused where its losses are not ours (:mod:`d2lpar.first_steps`). What
 cannot run here (a library that is not installed, a GPU that MXNet has no code for) is a
 row that says why; the others run. Loads no MXNet itself.
@@ -326,12 +326,10 @@ def measure(
     if not seconds:
         why = next(iter(interleaved.absent(lines).values()))
         raise RunError(f"nothing could be measured: {why}")
-    return rows_of(every, lines, seconds, job), lines, seconds, unchecked
+    return rows_of(every, lines, seconds), lines, seconds, unchecked
 
 
-def rows_of(
-    every: dict[str, Arm], lines: list[dict], seconds: dict, job: Job
-) -> list[Row]:
+def rows_of(every: dict[str, Arm], lines: list[dict], seconds: dict) -> list[Row]:
     """A row an arm, in the arms' order."""
     why = interleaved.absent(lines)
     medians = {name: timing.summarize(found) for name, found in seconds.items()}

@@ -185,7 +185,7 @@ def test_what_did_not_run_says_why_and_the_others_run(tmp_path):
     }
     lines, seconds = interleaved.measure(every, rounds=1)
     assert list(seconds) == ["PyTorch, plain loop, x"]
-    rows = beside_peers.rows_of(every, lines, seconds, JOB)
+    rows = beside_peers.rows_of(every, lines, seconds)
     assert rows[0].seconds.median == 2.0 and rows[0].of_base == 1.0
     assert rows[0].samples_per_sec == pytest.approx(250)
     assert rows[1].why == "step 1: the loss is 2.500000, ours 2.400000"

@@ -1,7 +1,7 @@
 """LeNet beside its peers: ours and theirs in turn, in fresh processes, equal threads.
 
 A peer is a script in peers/ that does the same job elsewhere: same network, initial
-parameters, size of a batch and threads. Each trains on the first steps of ours before it is
+parameters, batch size and threads. Each trains on the first steps of ours before it is
 timed and is refused where its losses are not ours (:mod:`d2lpar.first_steps`). What
 cannot run here (a library that is not installed, a GPU that MXNet has no code for) is a
 row that says why; the others run. Loads no MXNet itself.

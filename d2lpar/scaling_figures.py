@@ -99,7 +99,7 @@ def speedup_map(study: Study) -> Figure:
                 hatch="////" if is_predicted else None, lw=1,
             )  # fmt: skip
             axes.add_patch(box)
-            dark = sum(face[:3]) < 1.5
+            dark = 0.3 * face[0] + 0.59 * face[1] + 0.11 * face[2] < 0.55  # luminance
             axes.text(
                 batches.index(batch), row, f"{speedup:.2f}",
                 ha="center", va="center", size=7.5,
@@ -146,9 +146,8 @@ def _steps(study: Study) -> Figure:
     counts, model = [*study.counts, *study.predicted], study.model
     page = new_page(
         captions.title(f"A step: model and measurement, {_name(study)}", study.runs),
-        "Points: medians; whiskers: quartiles. Lines: "
-        f"{_formula(study)} {_predicted(study)}{_samples(study)} "
-        f"{captions.provenance(study.runs)}",
+        f"Points: medians; whiskers: quartiles. {_formula(study)}{_predicted(study)}"
+        f"{_samples(study)} {captions.provenance(study.runs)}",
         keys=[
             plural(n, "device") + ", predicted" * (n in study.predicted) for n in counts
         ],
@@ -157,11 +156,10 @@ def _steps(study: Study) -> Figure:
     lines = []
     for k, n in enumerate(counts):
         look = {"color": COLORS[k % len(COLORS)], "lw": 1.3}
+        look["ls"] = LINES[k % len(LINES)] if model is not None else ""
         marker = {"marker": MARKERS[k % len(MARKERS)], "ms": 4.5}
         of_n = [b for b in study.batches if (n, b) in study.steps]
         xs = of_n or [b for b in study.batches if b >= n]
-        if n in study.predicted:
-            look["ls"] = LINES[1 + k % 3]
         if of_n:
             summaries = [_milliseconds(study, n, b) for b in of_n]
             axes.errorbar(
@@ -174,11 +172,10 @@ def _steps(study: Study) -> Figure:
                 fmt="none", color=look["color"], capsize=2, lw=1,
             )  # fmt: skip
             points = [s.median for s in summaries]
-            drawn = axes.plot(of_n, points, ls="", **marker, color=look["color"])
+            axes.plot(of_n, points, ls="", **marker, color=look["color"])
         if model is not None:
-            modelled = [1e3 * model.seconds(n, b) for b in xs]
-            drawn = axes.plot(xs, modelled, **look)
-        lines += drawn
+            axes.plot(xs, [1e3 * model.seconds(n, b) for b in xs], **look)
+        lines += axes.plot([], [], **look, **(marker if of_n else {}))  # for the legend
     few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -374,7 +371,7 @@ def _name(study: Study) -> str:
 
 def _formula(study: Study) -> str:
     if study.model is None:
-        return "none, for want of batches."
+        return ""
     model = study.model
     words = (
         f"{'N x ' if model.one_python else ''}{number(1e3 * model.fixed)} ms + "
@@ -382,7 +379,7 @@ def _formula(study: Study) -> str:
     )
     if model.all_reduce is not None:
         words += f" + (N - 1) x {number(1e3 * model.all_reduce_seconds(2))} ms"
-    return f"{words}, fitted."
+    return f"Lines: {words}, fitted. "
 
 
 def _predicted(study: Study) -> str:
@@ -392,8 +389,13 @@ def _predicted(study: Study) -> str:
 
 
 def _samples(study: Study) -> str:
-    n = sorted({len(r.seconds) for run in study.runs for r in run.steps})
+    records = [record for run in study.runs for record in run.steps]
+    samples = _range([len(record.seconds) for record in records])
+    steps = _range([record.steps for record in records])
     return (
-        f"Each median of {' to '.join(map(str, dict.fromkeys((n[0], n[-1]))))} samples "
-        "of up to 16 steps in a row, after a warm-up."
+        f"Each median of {samples} samples of {steps} steps in a row, after a warm-up."
     )
+
+
+def _range(values: Sequence[int]) -> str:
+    return " to ".join(map(str, dict.fromkeys((min(values), max(values)))))

@@ -131,14 +131,14 @@ def run_sweep(
     command: str,
     **flags,
 ) -> None:
-    from d2lpar import devices, figures, memory, runner
+    from d2lpar import devices, figures, memory, runner, workers
 
+    place = workers.place()
     if flags["resume"] and flags["repeats"] > 1:
         raise SettingError("--resume with --repeats: a training is taken up once")
     available = len(devices.parse(flags["devices"]))
-    counts = devices.parse_counts(
-        flags["num_devices"] or devices.default_counts(available), available
-    )
+    default = str(available) if place else devices.default_counts(available)
+    counts = devices.parse_counts(flags["num_devices"] or default, available)
     preset, settings, data = settings_of(presets, flags)
     data["seed"] = flags["seed"]
     if load in FOUND_BY:
@@ -147,6 +147,7 @@ def run_sweep(
         data["name"] = finder.locate(flags["data"], flags["data_dir"])
     out = Path(flags["out"]) / name
     runner.records.check_writable(out)
+    resume = workers.resume_after_restart(flags["resume"], out)
     jobs = [
         runner.Job(
             chapter=name,
@@ -166,22 +167,33 @@ def run_sweep(
             watch=flags["watch"],
             checkpoints_in=str(out),
             checkpoint_every=flags["checkpoint_every"],
-            resume=flags["resume"],
+            resume=resume,
         )
         for variant, variant_settings in variants.items()
         for count in counts
     ]
-    if flags["dry_run"]:
+    if flags["dry_run"] and place is None:
         _, planned, all_data = settings_of(presets, {**flags, "dry_run": False})
         chosen = devices.parse(flags["devices"])
         for count in counts:
             text = memory.report(train, planned, chosen[:count], all_data)
             if text is not None:
                 click.echo(text)
+    if place is not None and len(jobs) * flags["repeats"] > 1:
+        raise SettingError(
+            "launch: workers measure one thing at a time: one --num-devices, no "
+            "--repeats, a chapter without several methods"
+        )
+    if place is not None and place.number > 0:
+        for _ in runner.follow(jobs[0]):
+            pass
+        return
     runs = _show_progress(jobs, flags["repeats"], out)
     for run_ in runs:
         click.echo(_result_line(run_))
     stem = runner.records.run_stem(runs[0].header)
+    if place is not None and place.variant:
+        stem += f"-{place.variant}"  # one launch's pictures are not another's
     drawn = figures.draw(runs, out, stem, data_dir=flags["data_dir"], mp4=flags["mp4"])
     for path in drawn:
         if path.suffix != ".svg":

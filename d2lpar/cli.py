@@ -23,7 +23,12 @@ import click
 from d2lpar._version import __version__
 from d2lpar.errors import SettingError
 from d2lpar.messages import guard
-from d2lpar.options import as_arguments, peers_options, run_options
+from d2lpar.options import (
+    as_arguments,
+    launch_options,
+    peers_options,
+    run_options,
+)
 
 log = logging.getLogger("d2lpar")
 
@@ -79,6 +84,19 @@ def run(ctx: click.Context, chapter: str, **flags) -> None:
             runpy.run_path(str(file), run_name="__main__")
         finally:
             sys.argv = before
+
+
+@d2lpar.command()
+@launch_options
+def launch(**flags) -> None:
+    """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
+
+    Starts a scheduler, servers and workers, here or over ssh on --hosts, watches them,
+    and starts again from the last checkpoint when one dies.
+    """
+    from d2lpar.launch_command import run_launch
+
+    run_launch(chapter_files(), **flags)
 
 
 @d2lpar.command(name="list")

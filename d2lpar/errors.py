@@ -4,6 +4,8 @@
 class D2lparError(Exception):
     """Base of the errors whose message is meant for the person at the keyboard."""
 
+    exit_code = 2
+
 
 class MXNetMissingError(D2lparError, ImportError):
     """MXNet, or a shared library it links, cannot be loaded."""
@@ -31,6 +33,12 @@ class DivergedError(D2lparError, ArithmeticError):
 
 class RunError(D2lparError, RuntimeError):
     """A measuring process ended without finishing its work."""
+
+
+class DiedError(RunError):
+    """A measuring process was killed or crashed: the same again may well succeed."""
+
+    exit_code = 3
 
 
 class CheckpointError(D2lparError, ValueError):

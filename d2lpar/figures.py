@@ -22,6 +22,7 @@ from d2lpar import (
     scaling_figures,
     solver_figures,
     timing_figures,
+    worker_figures,
 )
 from d2lpar import compare as _compare
 from d2lpar.errors import RecordError
@@ -59,7 +60,8 @@ def draw(
     count, and runs on different data.
 
     Records of a solver go to :mod:`d2lpar.solver_figures`, those of low precision to
-    :mod:`d2lpar.precision_figures`; those of a GAN have pictures
+    :mod:`d2lpar.precision_figures`, those of workers that share in several ways to
+    :mod:`d2lpar.worker_figures`; those of a GAN have pictures
     of :mod:`d2lpar.gan_figures` in place of the accuracy, for which real faces are
     looked for in `data_dir`, and an animation, with `mp4` also as MP4, which is written
     before the pictures.
@@ -72,6 +74,8 @@ def draw(
         return solver_figures.draw(runs, out, stem)
     if any(run.precisions for run in runs):
         return precision_figures.draw(runs, out, stem)
+    if len({run.header.variant for run in runs if run.header.workers > 1}) > 1:
+        return worker_figures.draw(runs, out, stem)
     runs = _one_a_count(runs)
     animations = []
     with plain_style():

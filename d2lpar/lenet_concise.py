@@ -27,6 +27,7 @@ from d2lpar.lenet import (
 )
 from d2lpar.parallel import split_batch
 from d2lpar.records import EpochRecord
+from d2lpar.workers import Workers
 
 
 class LeNet(gluon.nn.HybridSequential):
@@ -91,11 +92,13 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
+    workers: Workers | None = None,
 ) -> Iterator[EpochRecord]:
     """Train in Gluon, yielding one record an epoch; see :func:`d2lpar.lenet.train`.
 
     Same arguments, records, errors and `state` as from scratch, so that a run may go on
-    in the other implementation.
+    in the other implementation. As one of several `workers` it trains and evaluates its
+    part, with its own devices; loss and accuracy are of all.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices = choose(devices, num_devices)
@@ -104,6 +107,10 @@ def train(
 
     net, trainer, loss = build(state.params, devices, lr)
     X_train, y_train, X_test, y_test = on_device(data, devices[0])
+    if workers is not None:
+        workers.check_batch(global_batch_size)
+        trainer = workers.trainer(net.collect_params(), lr)
+        X_test, y_test = workers.test_part(X_test, y_test)
 
     for _ in range(num_epochs):
         npx.waitall()
@@ -111,9 +118,9 @@ def train(
         loss_sums, in_flight = [], deque()
         order = shuffled(len(data.y_train), state.rng, devices[0])
         for X, y in datasets.batches(X_train, y_train, global_batch_size, order):
-            losses = train_batch(X, y, net, devices, trainer, loss)
+            losses = train_batch(X, y, net, devices, trainer, loss, workers)
             loss_sums += [l.sum() for l in losses]
-            in_flight.append(loss_sums[-1])
+            in_flight += loss_sums[-1:]
             if len(in_flight) > BATCHES_IN_FLIGHT:
                 in_flight.popleft().wait_to_read()
         npx.waitall()
@@ -125,6 +132,10 @@ def train(
             devices,
             net=lambda X, _: net(X),
         )
+        train_loss = sum(float(s) for s in loss_sums) / len(data.y_train)
+        if workers is not None:
+            share = len(y_test) / len(data.y_test)
+            train_loss, test_acc = workers.epoch_means(train_loss, test_acc, share)
         evaluated = time.perf_counter()
         state.params = get_host_params(net)
         state.epoch += 1
@@ -132,7 +143,7 @@ def train(
             state.epoch,
             trained - begin,
             evaluated - trained,
-            sum(float(s) for s in loss_sums) / len(data.y_train),
+            train_loss,
             test_acc,
             len(data.y_train),
             lr,
@@ -146,12 +157,18 @@ def train_batch(
     devices: Sequence[mx.Context],
     trainer: gluon.Trainer,
     loss: gluon.loss.Loss,
+    workers: Workers | None = None,
 ) -> list[np.ndarray]:
     """One step: split, record, backward; `trainer` all-reduces and updates.
 
-    Returns the losses, (n_k,) a device that had samples, without waiting for them.
+    As one of several `workers` it splits its part of the batch (X, y). Returns the
+    losses, (n_k,) a device that had samples, without waiting for them.
     """
-    X_shards, y_shards = split_batch(X, y, devices)
+    batch_size = X.shape[0]
+    if workers is not None:
+        batch_size = workers.divisor(batch_size)
+        X, y = workers.batch_part(X, y)
+    X_shards, y_shards = split_batch(X, y, devices) if X.shape[0] else ([], [])
     busy = [k for k, shard in enumerate(X_shards) if shard.shape[0] > 0]
     with autograd.record():
         losses = [loss(net(X_shards[k]), y_shards[k]) for k in busy]
@@ -162,5 +179,5 @@ def train_batch(
             for data, grad in list(zip(p.list_data(), p.list_grad()))[len(busy) :]:
                 grad[:] = 0  # an idle device still holds the last step's gradient
                 data._fresh_grad = True  # else the trainer would not update its replica
-    trainer.step(X.shape[0])
+    trainer.step(batch_size)
     return losses

@@ -1,7 +1,8 @@
 """What a person at the keyboard sees when something is wrong: one line, and a code.
 
 Exit codes: 0; 1 when `d2lpar doctor` finds that training cannot run; 2 for anything
-wrong that has a message; 130 after Ctrl-C.
+wrong that has a message; 3 when a measuring process was killed or crashed, which may
+not happen again; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _call_and_exit(call: Callable[[], object], raising: bool) -> None:
     except D2lparError as error:
         if raising:
             raise
-        _leave(str(error), 2)
+        _leave(str(error), error.exit_code)
     except OSError as error:
         if raising or error.strerror is None:
             raise

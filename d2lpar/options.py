@@ -219,6 +219,92 @@ def peers_options(command: Callable) -> Callable:
     return command
 
 
+def launch_options(command: Callable) -> Callable:
+    """The flags of `d2lpar launch`."""
+    shown = {"show_default": True}
+    for option in reversed(
+        (
+            click.option("--workers", type=int, default=2, **shown),
+            click.option("--servers", type=int, default=1, **shown),
+            click.option(
+                "--hosts",
+                type=click.Path(exists=True, dir_okay=False),
+                help="File of hosts for servers and workers, reached over ssh: a line "
+                "each, name [interface]. [default: all on this machine]",
+            ),
+            click.option(
+                "--devices",
+                multiple=True,
+                help="Of each worker; give it once for all or once for each. [default: "
+                "CPU contexts, the cores shared out]",
+            ),
+            click.option(
+                "--interface",
+                default="lo",
+                help="Network interface of ps-lite. Another than the default opens it "
+                "to that network, without authentication or encryption.",
+                **shown,
+            ),
+            click.option(
+                "--port",
+                type=click.IntRange(1, 65535),
+                help="Of the scheduler. [default: a free one]",
+            ),
+            click.option("--ssh", help="The command, with its options, before a host."),
+            click.option("--python", help="Python with d2lpar, on every host."),
+            click.option("--directory", help="Where to run on every host."),
+            click.option(
+                "--kvstore",
+                type=click.Choice(("dist_sync", "dist_async")),
+                default="dist_sync",
+                help="dist_async: servers update with each push, nobody waits.",
+                **shown,
+            ),
+            click.option(
+                "--compress",
+                type=float,
+                metavar="THRESHOLD",
+                help="Push gradients in 2 bits a number: -T, 0 or T, rest kept back.",
+            ),
+            click.option(
+                "--timeout",
+                type=click.FloatRange(min=1),
+                default=120,
+                help="Seconds without a step of any worker: then it hangs.",
+                **shown,
+            ),
+            click.option(
+                "--heartbeat",
+                type=click.IntRange(min=0),
+                default=8,
+                help="Seconds without a heartbeat: then a role is dead. 0: never.",
+                **shown,
+            ),
+            click.option(
+                "--max-restarts", type=click.IntRange(min=0), default=3, **shown
+            ),
+            click.option(
+                "--logs", default="launch-logs", help="Folder for logs.", **shown
+            ),
+            click.option(
+                "--print",
+                "print_as",
+                is_flag=False,
+                flag_value="commands",
+                type=click.Choice(("commands", "kubernetes")),
+                help="Start nothing: write each role's environment and command, or a "
+                "manifest.",
+            ),
+            click.option(
+                "--image", default="d2lpar:latest", help="[kubernetes]", **shown
+            ),
+            click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def as_arguments(ctx: click.Context, flags: dict) -> list[str]:
     """The flags that were given, as they would be written."""
     given = []

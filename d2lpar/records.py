@@ -194,6 +194,8 @@ class Header:
     git_dirty: bool | None
     date: str  # ISO 8601, UTC
     variant: str = ""  # which of a chapter's methods, where it has several
+    workers: int = 1  # processes that trained together, num_devices in all
+    servers: int = 0  # of parameters, between the workers
     extra: dict = field(default_factory=dict)
 
 
@@ -362,13 +364,14 @@ def run_stem(header: Header) -> str:
     """What the records and pictures of one sweep are called: "book", "quick-synthetic".
 
     Only what differs from the rule is named: a generated data set, a seed other than 0,
-    a fixed number of threads.
+    several workers, a fixed number of threads.
     """
     threads = header.settings.get("threads")
     return "-".join(
         [header.preset]
         + ["synthetic"] * header.synthetic
         + [f"seed{header.seed}"] * (header.seed != 0)
+        + [f"{header.workers}workers"] * (header.workers > 1)
         + [f"{threads}thread"] * (threads is not None)
     )
 

@@ -83,8 +83,9 @@ class Resumable:
         resumed = "resumed_at" in self.lines[0].settings
         yield from list(self.lines)
         self._remember()
-        if resumed and self.epochs_to_go == 0:
-            log.warning("%s: was complete", self.taken_up)
+        if self.epochs_to_go == 0:  # or it follows a worker of which that is true
+            if resumed:
+                log.warning("%s: was complete", self.taken_up)
             return
         for line in train(self.state):
             if resumed and isinstance(line, records.EPOCHS):

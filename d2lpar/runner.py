@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from d2lpar import devices, out_of_memory, records, watching
+from d2lpar import devices, out_of_memory, records, watching, workers
 from d2lpar._version import __version__
-from d2lpar.errors import D2lparError, RunError, SettingError
+from d2lpar.errors import D2lparError, DiedError, RunError, SettingError
 from d2lpar.records import Header, Line, Run
 
 log = logging.getLogger("d2lpar")
@@ -119,6 +119,11 @@ def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Line]:
                 _keep_or_remove(path)
 
 
+def follow(job: Job) -> Iterator[Line]:
+    """Run a job as one of several workers, which keeps no record: worker 0 does."""
+    return _measure(job)
+
+
 def _append(path: Path, item: Line, mode: str = "a") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, mode, encoding="utf-8") as f:
@@ -172,6 +177,8 @@ def _measure(job: Job) -> Iterator[Line]:
                 kind = json.loads(line).get("kind")
                 if kind == "note":
                     log.warning("%s", json.loads(line)["message"])
+                elif kind == "step":
+                    workers.show_life()
                 elif kind == "out-of-memory":
                     process.wait()  # its memory comes back
                     raise RunError(_out_of_memory(job, json.loads(line)["message"]))
@@ -189,7 +196,7 @@ def _measure(job: Job) -> Iterator[Line]:
             code = process.wait()
             if code != 0:
                 stderr.seek(0)
-                raise RunError(_why_it_ended(job, code, stderr.read()))
+                raise DiedError(_why_it_ended(job, code, stderr.read()))
         except (KeyboardInterrupt, GeneratorExit):
             _let_it_stop(process, lines)
             raise
@@ -262,6 +269,7 @@ def child() -> None:
         json.dumps({"kind": "note", "message": r.getMessage()})
     )
     log.addHandler(handler)
+    workers.on_step = workers.at_most_every(1, lambda: tell('{"kind": "step"}'))
     items = _work(job)
     try:
         for item in items:
@@ -290,6 +298,8 @@ def _work(job: Job) -> Iterator[Line]:
     data = load(**job.data)
     header = _header(job, chosen, data)
     common = {"devices": chosen, "seed": job.seed, "data": data}
+    if workers.place() is not None:
+        header, common["workers"] = workers.joined(header, train)
     start = getattr(sys.modules[train.__module__], "start", None)
     if start is not None:
         lines = _resumable(job, header, start, train, common)
@@ -304,6 +314,8 @@ def _work(job: Job) -> Iterator[Line]:
 
         lines = profiled(lines, Path(job.profile_in) / records.run_name(header))
     yield from lines
+    if "workers" in common:
+        common["workers"].leave()
 
 
 def _resumable(
@@ -316,17 +328,26 @@ def _resumable(
         raise KeyboardInterrupt
 
     folder = Path(job.checkpoints_in or ".")
-    run = Resumable(header, start(job.seed), folder, job.checkpoint_every, job.resume)
+    group = common.get("workers")
+    keeps, every, resume = True, job.checkpoint_every, job.resume
+    if group is not None:
+        keeps = group.number == 0  # checkpoints, from which all workers resume
+        every = (every or 1) if keeps else None  # 1: to start again from
+        resume = resume if keeps or not group.synchronous else None
+    run = Resumable(header, start(job.seed), folder, every, resume)
+    if group is not None:
+        run.state = group.state_of_first(run.state)
     settings = {**job.settings, "num_epochs": run.epochs_to_go}
 
     def go_on(state) -> Iterator[Line]:
-        return train(job.num_devices, **common, **settings, state=state)
+        lines = train(job.num_devices, **common, **settings, state=state)
+        return lines if group is None else workers.with_traffic(lines)
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
         yield from run.record(go_on)
     except KeyboardInterrupt:
-        if job.checkpoints_in is None:
+        if job.checkpoints_in is None or not keeps:
             raise
         path = run.save()
         if path is not None:

@@ -77,6 +77,10 @@ def test_a_chapter_runs_alone(path, tmp_path):
         assert "replicas agree: True" in done.stdout and "test acc: " in done.stdout
         assert "dry-run-synthetic-cpu2.jsonl" in written
         assert "dry-run-synthetic-speedup.png" in written
+    elif path.stem == "multiple_machines":
+        assert "sum of the pushes = whole batch: True" in done.stdout
+        assert "[[0], [1], []]" in done.stdout and "test acc: " in done.stdout
+        assert "dry-run-synthetic-cpu2.jsonl" in written
     elif path.stem == "gan":
         assert "quality " in done.stdout and "[synthetic data]" in done.stdout
         assert {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"} <= written

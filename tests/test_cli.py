@@ -116,7 +116,8 @@ def test_the_shell_completes_commands_and_chapters(d2lpar_command):
         return {line.partition(",")[2] for line in done.stdout.splitlines()}
 
     assert complete("d2lpar com") == {"compare", "completion"}
-    assert complete("d2lpar run mul") == {"multiple_gpus", "multiple_gpus_concise"}
+    multiple = {"multiple_gpus", "multiple_gpus_concise", "multiple_machines"}
+    assert complete("d2lpar run mul") == multiple
     assert "all" in complete("d2lpar run ")
 
 

@@ -86,7 +86,7 @@ def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
         for k, A, b in blocks:
             _add(grams, k, mx.nd.linalg.syrk(A, transpose=True))
             _add(products, k, times(A, b, transpose=True))
-    return _sum(grams), _sum(products)
+    return _of_all(shards, _sum(grams)), _of_all(shards, _sum(products))
 
 
 def _add(parts: dict[int, mx.nd.NDArray], k: int, part: mx.nd.NDArray) -> None:
@@ -109,6 +109,14 @@ def _sum(parts: dict[int, mx.nd.NDArray]) -> mx.nd.NDArray:
     return total
 
 
+def _of_all(shards: RowShards, array: mx.nd.NDArray) -> mx.nd.NDArray:
+    """The sum over the workers, on the same device, where there are several."""
+    if shards.workers is None:
+        return array
+    total = shards.total(array.asnumpy())
+    return mx.nd.array(total, ctx=array.context, dtype=shards.dtype)
+
+
 def _gradient(shards: RowShards, x: mx.nd.NDArray) -> mx.nd.NDArray:
     """A^T (b - A x), summed on the first device."""
     xs = [x.as_in_context(device) for device in shards.devices]
@@ -116,7 +124,7 @@ def _gradient(shards: RowShards, x: mx.nd.NDArray) -> mx.nd.NDArray:
     for blocks in shards.rounds():
         for k, A, b in blocks:
             _add(parts, k, times(A, b - times(A, xs[k]), transpose=True))
-    return _sum(parts)
+    return _of_all(shards, _sum(parts))
 
 
 def _check_finite(shards: RowShards, *arrays: numpy.ndarray) -> None:

@@ -289,6 +289,7 @@ def _products(shards: RowShards, p: numpy.ndarray, residual: bool = False):
             product, square = times(A, q, transpose=True), (q * q).sum(axis=0)
             parts.append(mx.nd.concat(product, square.reshape((1, -1)), dim=0))
     total = sum(part.asnumpy().astype("float64") for part in parts)
+    total = shards.total(total)
     return total[:-1], total[-1]
 
 

@@ -29,8 +29,10 @@ from d2lpar._mxnet import mx, npx
 from d2lpar.errors import DeviceError
 from d2lpar.records import PointRecord
 from d2lpar.row_shards import BLOCK_BYTES, RESIDENT_BYTES, RowShards
+from d2lpar.workers import Workers
 
 DIRECT = ("normal", "tsqr")
+OF_WORKERS = ("normal", "cgls", "gradient")  # those that need nothing but sums
 METHODS = (*DIRECT, "cgls", "gradient", "averaging")
 
 
@@ -84,6 +86,7 @@ def solve(
     block_bytes: int = BLOCK_BYTES,
     resident_bytes: int = RESIDENT_BYTES,
     reference: numpy.ndarray | None = None,
+    workers: Workers | None = None,
     **options,
 ) -> Solution:
     """The x that makes ||A x - b|| least.
@@ -93,7 +96,8 @@ def solve(
     computation and of x, float64 or float32. Larger than memory is fine for all methods
     but "averaging": beyond `resident_bytes` rows are read in blocks of `block_bytes` a
     device, the next while this one is worked on. With a `reference` solution, shaped as
-    x, the history holds the distance to it.
+    x, the history holds the distance to it. One of several `workers` reads its part of
+    A's rows alone; all get the same x (methods "normal", "cgls", "gradient").
 
     `options` are those of the method, explained in :mod:`d2lpar.iterative_solvers`:
     `tol`, `max_iterations` and `x0` of "cgls" and "gradient"; `num_epochs`,
@@ -105,10 +109,14 @@ def solve(
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
+    if workers is not None and method not in OF_WORKERS:
+        raise ValueError(
+            f"method {method} is not shared among workers: {', '.join(OF_WORKERS)} are"
+        )
     if isinstance(devices, str):
         devices = _devices.parse(devices)
     _refuse_to_hang(devices)
-    shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes)
+    shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes, workers)
     module = direct_solvers if method in DIRECT else iterative_solvers
     progress = Progress(shards, reference)
     found = getattr(module, method)(shards, progress, **options)
@@ -151,6 +159,7 @@ def train(
     seed: int = 0,
     data: datasets.LinearProblem | None = None,
     num_epochs: int = 40,
+    workers: Workers | None = None,
     **options,
 ) -> Iterator[PointRecord]:
     """Solve a problem for the runner, yielding a record for each point of the history.
@@ -175,8 +184,9 @@ def train(
         **{**options, **brief},
     )  # fmt: skip
     solution = solve(
-        data.A, data.b, devices=chosen, method=method, reference=best, **options
-    )
+        data.A, data.b, devices=chosen, method=method, reference=best,
+        workers=workers, **options,
+    )  # fmt: skip
     for point in solution.history:
         extra = {"peak_resident_mb": _peak_resident_mb()}
         if point is solution.history[-1]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.workers import Workers, span
 
 BLOCK_BYTES = 2**26  # of A, a device and a round
 RESIDENT_BYTES = 2**30  # up to here A stays on the devices between rounds
@@ -35,6 +36,7 @@ class RowShards:
     """Rows of A (m, n) and b (m, k), shared out evenly and in order over devices.
 
     `dtype` is that of the computation, float64 or float32; `flat` says that b was (m,).
+    As one of several `workers` it has, and reads, its part of the rows of A alone.
     Raises ValueError for what :func:`open_problem` refuses.
     """
 
@@ -46,6 +48,7 @@ class RowShards:
         dtype: str = "float64",
         block_bytes: int = BLOCK_BYTES,
         resident_bytes: int = RESIDENT_BYTES,
+        workers: Workers | None = None,
     ) -> None:
         self.A, b = open_problem(A, b)
         self.b, self.flat = b.reshape(b.shape[0], -1), b.ndim == 1
@@ -56,12 +59,19 @@ class RowShards:
             raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.dtype = numpy.dtype(dtype)
         (self.m, self.n), self.num_rhs = self.A.shape, self.b.shape[1]
-        size, extra = divmod(self.m, len(self.devices))
-        stops = numpy.cumsum([size + (k < extra) for k in range(len(self.devices))])
-        self.bounds = list(zip([0, *stops[:-1]], stops))
+        self.workers = workers
+        mine = slice(0, self.m)
+        if workers is not None:
+            if self.m < workers.count:
+                raise ValueError(f"A has {self.m} rows for {workers.count} workers")
+            mine = span(self.m, workers.number, workers.count)
+        size, extra = divmod(mine.stop - mine.start, len(self.devices))
+        rows = [size + (k < extra) for k in range(len(self.devices))]
+        stops = mine.start + numpy.cumsum(rows)
+        self.bounds = list(zip([mine.start, *stops[:-1]], stops))
         row_bytes = self.dtype.itemsize * self.n
         self.block_rows = max(block_bytes // row_bytes, 1)
-        self.resident = self.m * row_bytes <= resident_bytes
+        self.resident = sum(rows) * row_bytes <= resident_bytes
         self._kept: list[Block] | None = None
 
     def rounds(self) -> Iterator[Iterable[Block]]:
@@ -104,8 +114,15 @@ class RowShards:
         """A copy of the host array on every device."""
         return [mx.nd.array(x, ctx=d, dtype=self.dtype) for d in self.devices]
 
+    def total(self, array: numpy.ndarray) -> numpy.ndarray:
+        """The sum of a host array over the workers, where there are several."""
+        return array if self.workers is None else self.workers.total(array)
+
     def residual_squares(self, x: numpy.ndarray) -> numpy.ndarray:
-        """Squared residuals of the host array `x` (n, k): sums (devices, k)."""
+        """Squared residuals of the host array `x` (n, k): sums (devices, k).
+
+        The devices are those of all workers, worker 0's first.
+        """
         sums = numpy.zeros((len(self.devices), self.num_rhs))
         xs = self.to_devices(x)
         for blocks in self.rounds():
@@ -115,7 +132,11 @@ class RowShards:
                 squares.append((k, (r * r).sum(axis=0)))
             for k, square in squares:
                 sums[k] += square.asnumpy()
-        return sums
+        if self.workers is None:
+            return sums
+        every = numpy.zeros((self.workers.count, *sums.shape))
+        every[self.workers.number] = sums
+        return self.total(every).reshape(-1, self.num_rhs)
 
     def _read(self, spans) -> list[tuple]:
         """Host blocks of the devices that have rows in this round."""

@@ -9,7 +9,7 @@ VENV ?= .venv
 PYTHON ?=
 MAIN_JOB = multiple_gpus least_squares
 
-.PHONY: run test lint clean main-job
+.PHONY: run test faults lint clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
@@ -18,6 +18,10 @@ run: $(VENV)/.run-$(EXTRA)
 
 test: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/python -m pytest
+
+# Kills trainings at 20 random moments each, every role of several workers, cuts links.
+faults: $(VENV)/.test-$(EXTRA)
+	D2LPAR_FAULTS=20 $(VENV)/bin/python -m pytest tests/test_faults.py tests/test_hosts.py
 
 lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .

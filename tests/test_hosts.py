@@ -1,0 +1,184 @@
+"""Two hosts: network namespaces on a bridge, reached by a script in place of ssh.
+
+A link between them is cut, for a while or for good, or made slow: a training completes
+or clearly ends, and never hangs.
+"""
+
+import contextlib
+import fcntl
+import os
+import queue
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from test_faults import MANY, assert_same, finish, has_begun, last_state, start
+from test_faults import launch_command as on_one_machine
+
+RUN = on_one_machine()[on_one_machine().index("--") :]
+NET = f"d2l{os.getpid() % 10_000}"
+
+
+def root(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """The bridge's name; hosts <NET>a and <NET>b behind it, and their file and ssh."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    if shutil.which("ip") is None:
+        pytest.skip("there is no iproute2 here")
+    try:
+        root("ip", "link", "add", NET, "type", "bridge")
+    except OSError as error:
+        pytest.skip(f"no bridge between namespaces: {error}")
+    try:
+        root("ip", "addr", "add", "10.213.77.1/24", "dev", NET)
+        root("ip", "link", "set", NET, "up")
+        for number, host in enumerate("ab", 2):
+            name, outside = f"{NET}{host}", f"{NET}v{host}"
+            root("ip", "netns", "add", name)
+            root("ip", "link", "add", outside, "type", "veth",
+                 "peer", "name", "eth0", "netns", name)  # fmt: skip
+            root("ip", "link", "set", outside, "master", NET, "up")
+            within = ("ip", "-n", name)
+            root(*within, "addr", "add", f"10.213.77.{number}/24", "dev", "eth0")
+            root(*within, "link", "set", "eth0", "up")
+            root(*within, "link", "set", "lo", "up")
+        (tmp_path / "hosts").write_text(f"{NET}a eth0\n{NET}b eth0\n")
+        script = '#!/bin/sh\nexec ip netns exec "$1" sh -c "$2"\n'
+        (tmp_path / "ssh").write_text(script)
+        (tmp_path / "ssh").chmod(0o755)
+        yield NET
+    finally:
+        gone = [["link", "del", f"{NET}v{host}"] for host in "ab"]
+        gone += [["netns", "del", f"{NET}{host}"] for host in "ab"]
+        for words in (*gone, ["link", "del", NET]):
+            subprocess.run(["ip", *words], capture_output=True)
+
+
+def launch(folder, *flags):
+    flags = [f"--hosts={folder}/hosts", f"--ssh={folder}/ssh", f"--interface={NET}",
+             "--devices=cpu:1", *flags]  # fmt: skip
+    return start(folder / "run", "launch", "--workers=2", "--servers=1", *flags, *RUN)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    launcher = start(folder, *on_one_machine())
+    text = finish(launcher)
+    assert launcher.returncode == 0, text
+    return last_state(folder, "multiple_gpus_concise")
+
+
+def link(host, state):
+    root("ip", "link", "set", f"{NET}v{host}", state)
+
+
+def test_training_across_hosts(hosts, tmp_path, expected):
+    launcher = launch(tmp_path)
+    text = finish(launcher)
+    assert launcher.returncode == 0, text
+    assert "neither authenticates nor encrypts" in text
+    assert_same(last_state(tmp_path / "run", "multiple_gpus_concise"), expected)
+
+
+@pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
+def test_a_link_that_is_cut_for_5_seconds(hosts, tmp_path, expected):
+    launcher = launch(tmp_path)
+    has_begun(tmp_path / "run", launcher)
+    link("b", "down")
+    time.sleep(5)
+    link("b", "up")
+    text = finish(launcher)
+    assert launcher.returncode == 0, text
+    assert_same(last_state(tmp_path / "run", "multiple_gpus_concise"), expected)
+
+
+@pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
+def test_a_link_that_is_cut_for_good(hosts, tmp_path):
+    launcher = launch(tmp_path, "--timeout=10", "--max-restarts=1")
+    has_begun(tmp_path / "run", launcher)
+    link("b", "down")
+    begin = time.monotonic()
+    text = finish(launcher)
+    assert launcher.returncode == 3, text
+    assert "is silent: no heartbeat of node" in text
+    assert "not complete after 1 restarts" in text.splitlines()[-2] or text
+    assert time.monotonic() - begin < 60
+    assert last_state(tmp_path / "run", "multiple_gpus_concise").epoch >= 2
+
+
+def tap(name):
+    """An open network interface: what it is to send can be read, and the other way."""
+    fd = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(fd, 0x400454CA, struct.pack("16sH", name.encode(), 0x1002))
+    return fd
+
+
+def relay(source, target, seconds, loss, seed):
+    """Pass packets on after so many seconds, but for a part of them."""
+    rng, waiting = random.Random(seed), queue.SimpleQueue()
+
+    def send():
+        while True:
+            when, packet = waiting.get()
+            time.sleep(max(0.0, when - time.monotonic()))
+            with contextlib.suppress(OSError):  # the test has ended
+                os.write(target, packet)
+
+    threading.Thread(target=send, daemon=True).start()
+    with contextlib.suppress(OSError):
+        while packet := os.read(source, 65536):
+            if rng.random() >= loss:
+                waiting.put((time.monotonic() + seconds, packet))
+
+
+KNOCK = """
+import socket, time
+seconds = []
+for _ in range(3):
+    begin = time.monotonic()
+    socket.socket().connect_ex(("10.213.77.1", 9))  # nobody is there
+    seconds.append(time.monotonic() - begin)
+print(min(seconds))
+"""
+
+
+@pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
+def test_a_link_that_is_slow_and_loses_packets(hosts, tmp_path, expected):
+    """50 ms and 1 % each way; relayed here, as few kernels of containers have netem."""
+    root("ip", "link", "del", f"{NET}vb")
+    try:
+        ends = [tap(f"{NET}vb"), tap(f"{NET}i")]
+    except OSError as error:
+        pytest.skip(f"no network interface can be opened here: {error}")
+    root("ip", "link", "set", f"{NET}vb", "master", NET, "up")
+    root("ip", "link", "set", f"{NET}i", "netns", f"{NET}b", "name", "eth0")
+    within = ("ip", "-n", f"{NET}b")
+    root(*within, "addr", "add", "10.213.77.3/24", "dev", "eth0")
+    root(*within, "link", "set", "eth0", "up")
+    for pair in (ends, ends[::-1]):
+        words = (*pair, 0.05, 0.01, pair[0])
+        threading.Thread(target=relay, args=words, daemon=True).start()
+    there_and_back = subprocess.run(
+        ["ip", "netns", "exec", f"{NET}b", sys.executable, "-c", KNOCK],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    launcher = launch(tmp_path)
+    text = finish(launcher)
+    for end in ends:
+        os.close(end)
+    assert launcher.returncode == 0, text
+    assert_same(last_state(tmp_path / "run", "multiple_gpus_concise"), expected)
+    assert float(there_and_back.stdout) >= 0.1

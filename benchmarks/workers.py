@@ -19,10 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import interleaved
 import psutil
 
-from d2lpar import devices, records
+from d2lpar import devices, interleaved, records
+
+ROOT = Path(__file__).parents[1]
 
 RUN = """
 import json, subprocess, sys, tempfile
@@ -93,7 +94,7 @@ def restart_seconds(data: str, epochs: int = 6) -> dict[str, float]:
         begin = time.perf_counter()
         launcher = subprocess.Popen(
             [sys.executable, "-m", "d2lpar", *words],
-            cwd=out, env={**os.environ, "PYTHONPATH": str(interleaved.ROOT)},
+            cwd=out, env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         if name == "killed":

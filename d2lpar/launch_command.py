@@ -61,8 +61,10 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
     if flags["interface"] != roles.LOOPBACK:
         log.warning(
             "ps-lite on %s (%s) neither authenticates nor encrypts: whoever reaches it "
-            "can read, alter or stop the training; use a private network or a tunnel",
+            "can read, alter or stop the training%s; use a private network or a tunnel",
             flags["interface"], address,
+            # an optimizer, pickled: any program
+            ", or run programs as you" * (flags["kvstore"] == "dist_async"),
         )  # fmt: skip
     plan(1)  # what cannot be, before anything is started
     launching.launch(

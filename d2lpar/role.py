@@ -44,7 +44,7 @@ def _serve(role: str) -> None:
     kvstore = mx.kv.create("dist")
     server = mx.kvstore.KVStoreServer(kvstore)
     if os.environ.get("D2LPAR_KVSTORE") != "dist_async":
-        # MXNet's would unpickle an optimizer, that is run what anyone sends it.
+        # MXNet's would unpickle an optimizer, that is run whatever anyone sends it.
         server._controller = lambda: lambda number, body, _: None
     timeout = int(os.environ.get("D2LPAR_HEARTBEAT", 0))
     if role == "scheduler" and timeout:

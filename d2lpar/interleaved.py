@@ -183,12 +183,14 @@ def draw(
 
         width = 7.2
         figure = Figure(figsize=(width, 0.47 * len(names) + 1.9), layout="constrained")
-        title = f"Seconds for {header['work']}: ours and the peers"
+        beside = ": ours and the peers" if any(is_peer.values()) else ""
+        title = f"Seconds for {header['work']}{beside}"
         figure.set_label(title)
         figure.suptitle(page.wrap(title, width - 0.3, page.LARGE)[0], x=0.02, ha="left")
         caption = (
-            "Bars: medians (blue: ours, grey: peers); whiskers: quartiles; dots: every "
-            f"sample that counts. Hardware: {on}. Versions: {libraries}. "
+            f"Bars: medians{' (blue: ours, grey: peers)' if beside else ''}; whiskers: "
+            "quartiles; dots: every sample that counts. "
+            f"Hardware: {on}. Versions: {libraries}. "
             f"{header['date'][:10]}, commit {commit}."
         )
         text, _ = page.wrap(caption, width - 0.3, page.SMALL)

@@ -292,6 +292,30 @@ def test_runs_that_cannot_share_a_picture(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ways_to_share_have_a_picture_of_their_own(drawn, tmp_path):
+    """Medians without the warm-up, of seconds and of bytes; a line of accuracy each."""
+    runs = []
+    for variant, sent in (("", 8e6), ("2bit", 5e6), ("async", None)):
+        run = make_run(2, chapter="multiple_machines", workers=2, variant=variant)
+        extra = {} if sent is None else {"wire_bytes": sent}
+        epochs = tuple(replace(epoch, extra=extra) for epoch in run.epochs)
+        runs.append(replace(run, epochs=epochs))
+    paths = figures.draw(runs, tmp_path, "book-2workers")
+    assert {path.name for path in paths} == {
+        "book-2workers-sharing.png", "book-2workers-sharing.svg",
+    }  # fmt: skip
+    accuracy, seconds, sent = drawn["Ways to share"].axes
+    assert len(accuracy.get_lines()) == 3
+    np.testing.assert_allclose(
+        accuracy.get_lines()[0].get_ydata(), [0.2, 0.4, 0.6, 0.8]
+    )
+    assert [bar.get_height() for bar in seconds.patches] == [2.0] * 3
+    # In the order of their names: sync, 2bit, async, which has no count of bytes.
+    assert [bar.get_height() for bar in sent.patches] == [8.0, 5.0]
+    ticks = [label.get_text() for label in seconds.get_xticklabels()]
+    assert ticks == ["sync", "2bit", "async"]
+
+
 def test_compare_picture(tmp_path):
     other = make_run(1, seconds=(7.0, 1.25, 1.25), seed=8, synthetic=True)
     png, svg = figures.draw_compare(ONE, other, tmp_path, "compare-a-b")

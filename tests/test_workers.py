@@ -131,6 +131,26 @@ def test_workers_times_devices_equal_one_device(
     assert len(run.epochs) == len(epochs)
 
 
+def test_workers_go_on_from_where_a_device_stopped(launch_toy, tmp_path, one_device):
+    state, _ = one_device
+    alone = [sys.executable, "toy.py", "--data=synthetic", "--devices=cpu:1"]
+    done = subprocess.run(
+        [*alone, "--num-epochs=1", "--checkpoint-every=1"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = launch_toy("--workers=2", "--devices=cpu:1", run=["--resume=last"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "figures" / "toy"
+    name = "quick-synthetic-2workers-cpu2"
+    found = checkpoints.load(folder / f"{name}.epoch000002.safetensors", like=state)
+    for key, array in state.tensors().items():
+        np.testing.assert_allclose(found.tensors[key], array, rtol=1e-4, atol=1e-6)
+    epochs = records.read(folder / f"{name}.jsonl").epochs
+    assert [epoch.resumed for epoch in epochs] == ["elsewhere", "here"]
+
+
 @pytest.mark.parametrize(
     ("flags", "run", "words"),
     [

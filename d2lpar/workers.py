@@ -50,6 +50,15 @@ class Place:
     threshold: float | None = None
 
     @property
+    def launched_by(self) -> str:
+        """The beginning of the command that started it, up to "run ..."."""
+        words = f"d2lpar launch --workers {self.count} --servers {self.servers} "
+        words += f"--kvstore {self.kvstore} " * (self.kvstore != KVSTORES[0])
+        if self.threshold is not None:
+            words += f"--compress {self.threshold:g} "
+        return words + "-- "
+
+    @property
     def variant(self) -> str:
         """What a record's name says of how it was shared: "", "async" or "2bit"."""
         parts = [self.kvstore.removeprefix("dist_")] * (self.kvstore != KVSTORES[0])
@@ -337,6 +346,7 @@ def joined(header: Header, train: Callable) -> tuple[Header, Workers]:
         num_devices=len(labels),
         devices=labels,
         variant=group.place.variant,
+        command=group.place.launched_by + header.command.removeprefix("d2lpar "),
         workers=group.count,
         servers=group.place.servers,
     )

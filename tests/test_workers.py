@@ -91,6 +91,9 @@ def test_its_place_is_the_environments(monkeypatch):
     found = workers.place()
     assert found == workers.Place(2, 3, 2, "dist_async", 0.25)
     assert found.variant == "async-2bit"
+    assert found.launched_by == (
+        "d2lpar launch --workers 3 --servers 2 --kvstore dist_async --compress 0.25 -- "
+    )
     assert workers.Place(0, 1, 1).variant == ""
 
 
@@ -124,6 +127,8 @@ def test_workers_times_devices_equal_one_device(
     assert found.facts == state.facts()
     run = records.read(folder / f"{name}.jsonl")
     assert (run.header.workers, run.header.servers) == (count, 1)
+    launched = f"d2lpar launch --workers {count} --servers 1 -- "
+    assert run.header.command.startswith(launched)
     assert len(run.header.devices) == run.header.num_devices == count * devices
     for ours, expected in zip(run.epochs, epochs):
         assert ours.train_loss == pytest.approx(expected.train_loss, rel=1e-5)

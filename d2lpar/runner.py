@@ -177,7 +177,7 @@ def _measure(job: Job) -> Iterator[Line]:
                 kind = json.loads(line).get("kind")
                 if kind == "note":
                     log.warning("%s", json.loads(line)["message"])
-                elif kind == "step":
+                elif kind == "alive":
                     workers.show_life()
                 elif kind == "out-of-memory":
                     process.wait()  # its memory comes back
@@ -269,7 +269,7 @@ def child() -> None:
         json.dumps({"kind": "note", "message": r.getMessage()})
     )
     log.addHandler(handler)
-    workers.on_step = workers.at_most_every(1, lambda: tell('{"kind": "step"}'))
+    workers.on_step = workers.at_most_every(1, lambda: tell('{"kind": "alive"}'))
     items = _work(job)
     try:
         for item in items:

@@ -104,6 +104,8 @@ class RowShards:
                         ahead = reader.submit(self._read, following)
                     yield self._on_devices(host)
                     mx.nd.waitall()
+                    if self.workers is not None:
+                        self.workers.step()  # a pass may take longer than --timeout
 
     def _keep(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:

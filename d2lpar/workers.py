@@ -159,6 +159,10 @@ class Workers:
         """Whether what is pushed is summed exactly: else only gradients are shared."""
         return self.place.variant == ""
 
+    def step(self) -> None:
+        """Tell who watches that this worker is getting on."""
+        on_step()
+
     def part(self, *arrays) -> tuple:
         """This worker's rows of arrays of equal length; there may be none."""
         mine = span(len(arrays[0]), self.number, self.count)
@@ -166,7 +170,7 @@ class Workers:
 
     def batch_part(self, X, y) -> tuple:
         """This worker's part of a global batch; a step, for who watches."""
-        on_step()
+        self.step()
         return self.part(X, y)
 
     def check_batch(self, global_batch_size: int) -> None:
@@ -237,7 +241,7 @@ class Workers:
         """
         from d2lpar._mxnet import np
 
-        on_step()
+        self.step()
         if not self.sums and (not self.synchronous or self._divisor is not None):
             raise SettingError(
                 f"{self.place.variant}: this work needs sums; leave --kvstore and "

@@ -19,6 +19,7 @@ from d2lpar import (
     checkpoints,
     cli,
     datasets,
+    devices,
     launching,
     lenet_concise,
     records,
@@ -27,6 +28,7 @@ from d2lpar import (
 )
 from d2lpar.errors import SettingError
 from d2lpar.launch_command import checked
+from d2lpar.row_shards import RowShards
 
 ROOT = Path(cli.__file__).parents[1]
 # 4 batches, the last of 2 samples: the third of three workers has none.
@@ -262,6 +264,25 @@ def test_least_squares_over_workers_that_read_their_own_rows(launch_script, tmp_
             np.testing.assert_allclose(x, expected, rtol=1e-8)
         read = json.loads((tmp_path / f"read-{number}.json").read_text())
         assert min(a for a, _ in read) == start and max(z for _, z in read) == stop
+
+
+def test_a_long_pass_over_the_rows_tells_that_it_gets_on():
+    """A step a round of blocks: else a large A would pass for a hang."""
+
+    class Alone:
+        number, count, steps = 0, 1, 0
+
+        def step(self):
+            self.steps += 1
+
+    alone, A = Alone(), np.ones((100, 4))
+    shards = RowShards(
+        A, np.ones(100), devices.parse("cpu:2"), block_bytes=4 * 8 * 20,
+        resident_bytes=0, workers=alone,
+    )  # fmt: skip
+    rows = sum(block.shape[0] for blocks in shards.rounds() for _, block, _ in blocks)
+    assert rows == 100
+    assert alone.steps == 3  # of 20, 20 and 10 rows a device
 
 
 # MXNet's own race at the start

@@ -21,7 +21,7 @@ test: $(VENV)/.test-$(EXTRA)
 
 # Kills trainings at 20 random moments each, every role of several workers, cuts links.
 faults: $(VENV)/.test-$(EXTRA)
-	D2LPAR_FAULTS=20 $(VENV)/bin/python -m pytest tests/test_faults.py tests/test_hosts.py
+	D2LPAR_FAULTS=20 $(VENV)/bin/python -m pytest tests/workers/test_faults.py tests/workers/test_hosts.py
 
 lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .

@@ -12,7 +12,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from d2lpar import devices, interleaved
+from d2lpar.figures import bars
+from d2lpar.machine import cores as machine_cores
+from d2lpar.runs import in_turn
 
 OURS = """
 import json, sys, time
@@ -65,10 +67,10 @@ WARM_UP = 3
 
 def arms(
     cores: int, batch_size: int, steps: int, check: Path
-) -> dict[str, interleaved.Arm]:
-    def ours(n: int, threads: int, synchronised: bool = False) -> interleaved.Arm:
+) -> dict[str, in_turn.Arm]:
+    def ours(n: int, threads: int, synchronised: bool = False) -> in_turn.Arm:
         code = OURS.format(n=n, synchronised=synchronised)
-        return interleaved.ours(code, threads, batch_size, steps)
+        return in_turn.ours(code, threads, batch_size, steps)
 
     flags = f"--batch-size={batch_size}", f"--steps={steps}"
     return {
@@ -76,7 +78,7 @@ def arms(
         f"{cores} contexts, 1 thread each": ours(cores, 1),
         f"{cores} contexts, synchronised BatchNorm": ours(cores, 1, True),
         f"1 context, {cores} threads": ours(1, cores),
-        f"the seed's code (PyTorch), {cores} threads": interleaved.peer(
+        f"the seed's code (PyTorch), {cores} threads": in_turn.peer(
             "gan_seed.py", f"--threads={cores}", f"--check={check}", *flags
         ),
     }
@@ -90,16 +92,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
     args = parser.parse_args()
 
-    header = interleaved.header("gan", f"a step of the GAN, {args.batch_size} faces")
+    header = in_turn.header("gan", f"a step of the GAN, {args.batch_size} faces")
     with tempfile.TemporaryDirectory() as folder:
         check = Path(folder) / "first_steps.npz"
-        _, problem = interleaved.run(interleaved.ours(FIRST_STEPS, 1, check))
+        _, problem = in_turn.run(in_turn.ours(FIRST_STEPS, 1, check))
         if problem:
             raise SystemExit(f"our first steps: {problem}")
         steps = args.steps + WARM_UP
-        every = arms(devices.usable_cores(), args.batch_size, steps, check)
-        measured = interleaved.measure(every, args.rounds, WARM_UP)
-    interleaved.report(header, every, *measured, args.out)
+        every = arms(machine_cores.usable_cores(), args.batch_size, steps, check)
+        measured = in_turn.measure(every, args.rounds, WARM_UP)
+    bars.report(header, every, *measured, args.out)
 
 
 if __name__ == "__main__":

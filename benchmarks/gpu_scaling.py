@@ -8,7 +8,7 @@ MXNet 1.9.1 has no code for GPUs of compute capability 9.0 and above. On those t
 loop) on 1, 2, ... GPUs at each global batch, in fresh processes in turn, and writes a
 scaling study's records: a step is the mean of an epoch of `--steps` steps, the first
 epoch of a process warms up. FIRST.npz are ours' first losses (`python -m
-d2lpar.first_steps`), which the peers must agree with before they are timed. Needs
+d2lpar.runs.reference_steps`), which the peers must agree with before they are timed. Needs
 PyTorch, not MXNet.
 """
 
@@ -22,9 +22,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from d2lpar import datasets, devices, records
+from d2lpar import datasets
 from d2lpar._version import __version__
-from d2lpar.scaling_model import StepRecord
+from d2lpar.machine import cores
+from d2lpar.records import files, kinds, provenance
+from d2lpar.records.kinds import StepRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -46,21 +48,21 @@ def epochs(script: str, n: int, batch: int, args: argparse.Namespace) -> list[di
     return [json.loads(line) for line in done.stdout.splitlines()][1:]
 
 
-def header(variant: str, n: int, args: argparse.Namespace) -> records.Header:
+def header(variant: str, n: int, args: argparse.Namespace) -> kinds.Header:
     """Where a record comes from."""
     import torch
 
     data = datasets.load("fashion-mnist")
-    commit, dirty = records.git_state()
-    return records.Header(
+    commit, dirty = provenance.git_state()
+    return kinds.Header(
         chapter="gpu_scaling",
         preset="book",
         num_devices=n,
         device_kind="gpu",
         devices=[f"gpu({k}) {torch.cuda.get_device_name(k)}" for k in range(n)],
         threads_per_device=None,
-        cores=devices.usable_cores(),
-        cpu_model=devices.cpu_model(),
+        cores=cores.usable_cores(),
+        cpu_model=cores.cpu_model(),
         dataset=data.name,
         dataset_sha256=data.sha256,
         synthetic=data.synthetic,
@@ -80,7 +82,7 @@ def header(variant: str, n: int, args: argparse.Namespace) -> records.Header:
         },
         git_commit=commit or args.commit,
         git_dirty=dirty,
-        date=records.now(),
+        date=provenance.now(),
     )
 
 
@@ -116,7 +118,7 @@ def main() -> None:
                         )
     for (peer, n), steps in lines.items():
         head = header(peer, n, args)
-        records.write(args.out / f"{records.run_name(head)}.jsonl", head, steps)
+        files.write(args.out / f"{files.run_name(head)}.jsonl", head, steps)
 
 
 if __name__ == "__main__":

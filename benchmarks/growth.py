@@ -13,7 +13,9 @@ import argparse
 import statistics
 from pathlib import Path
 
-from d2lpar import devices, interleaved
+from d2lpar.figures import bars
+from d2lpar.machine import cores
+from d2lpar.runs import in_turn
 
 SIZES = (6_000, 60_000, 600_000)
 TRAIN = """
@@ -35,20 +37,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
     args = parser.parse_args()
 
-    n = devices.usable_cores()
+    n = cores.usable_cores()
     modules = {"concise": "lenet_concise", "from scratch": "lenet"}
     every = {
-        f"{name}, {size:,} images": interleaved.ours(
+        f"{name}, {size:,} images": in_turn.ours(
             TRAIN, 1, module, n, size, 1 + max(1, 60_000 // size)
         )
         for name, module in modules.items()
         for size in SIZES
     }
-    header = interleaved.header(
+    header = in_turn.header(
         "growth", f"60,000 images of LeNet, out of so many, on {n} one-thread contexts"
     )
-    lines, seconds = interleaved.measure(every, args.rounds)
-    interleaved.report(header, every, lines, seconds, args.out)
+    lines, seconds = in_turn.measure(every, args.rounds)
+    bars.report(header, every, lines, seconds, args.out)
     for name in modules:
         cost = [
             statistics.median(seconds[f"{name}, {size:,} images"]) for size in SIZES

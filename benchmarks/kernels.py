@@ -4,7 +4,7 @@
     python benchmarks/kernels.py --redraw      (the record's picture, unmeasured)
 
 Every arrangement of contexts and threads is measured in a fresh process, round after
-round, the ways taking turns within it (see d2lpar.kernel_times), and every answer is
+round, the ways taking turns within it (see d2lpar.studies.kernel_times), and every answer is
 compared with NumPy's. Writes kernels.jsonl (a header, then a line for each round and
 way), kernels.png and .svg to figures/benchmarks. Prints how a kernel's time compares
 with that of the loop in C on the same threads, which is the limit of the memory.
@@ -22,7 +22,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from d2lpar import captions, devices, interleaved, page, timing
+from d2lpar import devices
+from d2lpar.figures import page
+from d2lpar.machine import cores as machine_cores
+from d2lpar.records import summary as records_summary
+from d2lpar.records import wording
+from d2lpar.runs import in_turn
 
 HERE = Path(__file__).resolve()
 WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}
@@ -31,7 +36,7 @@ WAYS = ("loop in C", "kernel", "MXNet", "NumPy")
 
 def child(num_devices: int, n: int, repeats: int) -> None:
     """Measure one arrangement, and print its samples as JSON."""
-    from d2lpar import kernel_times
+    from d2lpar.studies import kernel_times
 
     times = kernel_times.times(devices.parse(f"cpu:{num_devices}"), n, repeats)
     lines = [
@@ -43,7 +48,7 @@ def child(num_devices: int, n: int, repeats: int) -> None:
 
 def measure(num_devices: int, threads: int, n: int, repeats: int) -> list[dict]:
     """Lines of one arrangement, measured in a process of its own."""
-    from d2lpar.runner import KEEP_FREED_MEMORY
+    from d2lpar.runs.job import KEEP_FREED_MEMORY
 
     environment = {**os.environ, **KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
     environment["PYTHONPATH"] = str(HERE.parents[1])
@@ -86,11 +91,11 @@ def main() -> None:
         report(header, lines, args.out)
         return
 
-    from d2lpar.cpu_kernels import FLAGS, compiler
+    from d2lpar.kernels.on_cpu import FLAGS, compiler
 
-    cores = devices.usable_cores()
+    cores = machine_cores.usable_cores()
     header = {
-        **interleaved.header("kernels", "y = 2 x and the update of SGD"),
+        **in_turn.header("kernels", "y = 2 x and the update of SGD"),
         "n": args.n,
         "compiler": shlex.join([*map(os.path.basename, compiler()), *FLAGS]),
     }
@@ -102,14 +107,14 @@ def main() -> None:
                 found = measure(*arrangement, args.n, args.repeats)
                 lines += [{**line, "round": round_} for line in found]
                 bar.update()
-    interleaved.write(header, lines, args.out)
+    in_turn.write(header, lines, args.out)
     report(header, lines, args.out)
 
 
 def name_of(line: dict) -> str:
     return (
-        f"{captions.plural(line['devices'], 'context')}, "
-        f"{captions.plural(line['threads'], 'thread')} each"
+        f"{wording.plural(line['devices'], 'context')}, "
+        f"{wording.plural(line['threads'], 'thread')} each"
     )
 
 
@@ -119,7 +124,7 @@ def report(header: dict, lines: list[dict], out: Path) -> None:
     for line in lines:
         key = (name_of(line), line["work"], line["way"])
         samples.setdefault(key, []).extend(1e3 * s for s in line["seconds"])
-    found = {key: timing.summarize(values) for key, values in samples.items()}
+    found = {key: records_summary.summarize(values) for key, values in samples.items()}
     for (where, work, way), summary in found.items():
         loop = found[where, work, "loop in C"].median
         print(

@@ -13,7 +13,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from d2lpar import interleaved
+from d2lpar.figures import bars
+from d2lpar.runs import in_turn
 
 BATCH = 256
 # Shapes of the input and of the weight, and FLOP of the forward pass for one image.
@@ -78,16 +79,16 @@ for _ in range(13):
 """
 
 
-def arms() -> dict[str, interleaved.Arm]:
-    every = {"np.dot, 1,024 x 1,024": interleaved.ours(PEAK, 1)}
+def arms() -> dict[str, in_turn.Arm]:
+    every = {"np.dot, 1,024 x 1,024": in_turn.ours(PEAK, 1)}
     for layer, (x, w, _) in LAYERS.items():
         known = {"x": (BATCH, *x), "w": w, "first": layer.startswith("conv 1 ")}
-        every[f"{layer}: MXNet"] = interleaved.ours(TIMED + MXNET.format(**known), 1)
+        every[f"{layer}: MXNet"] = in_turn.ours(TIMED + MXNET.format(**known), 1)
         for last in (False, True) if len(w) == 4 else (False,):
             code = TIMED + PYTORCH.format(**known, last=last)
             name = f"{layer}: PyTorch{', channels last' * last}"
             command = [sys.executable, "-c", code]
-            every[name] = interleaved.Arm(command, {"OMP_NUM_THREADS": "1"}, True)
+            every[name] = in_turn.Arm(command, {"OMP_NUM_THREADS": "1"}, True)
     return every
 
 
@@ -99,10 +100,8 @@ def main() -> None:
 
     every = arms()
     work = f"a layer of LeNet, forward and backward, {BATCH} images, one thread"
-    lines, seconds = interleaved.measure(every, args.rounds, warm_up=3)
-    interleaved.report(
-        interleaved.header("layers", work), every, lines, seconds, args.out
-    )
+    lines, seconds = in_turn.measure(every, args.rounds, warm_up=3)
+    bars.report(in_turn.header("layers", work), every, lines, seconds, args.out)
     peak = 2 * 1024**3 / min(seconds["np.dot, 1,024 x 1,024"])
     print(f"matrix peak, one thread: {peak / 1e9:.0f} GFLOP/s")
     for name in every:

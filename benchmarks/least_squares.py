@@ -25,7 +25,11 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from d2lpar import captions, datasets, devices, interleaved, page, timing
+from d2lpar import datasets, devices
+from d2lpar.figures import page
+from d2lpar.machine import cores as machine_cores
+from d2lpar.records import summary, wording
+from d2lpar.runs import in_turn
 
 HERE = Path(__file__).resolve()
 SEEDS_CODE = HERE.parents[1] / "peers" / "least_squares_seed.py"
@@ -121,7 +125,7 @@ def plan(cores: int) -> list[dict]:
 
 def run(arm: dict, repeats: int, cores: int, check: Path) -> dict:
     """Measure one arm in a fresh process with one thread a context, or all cores."""
-    from d2lpar.runner import KEEP_FREED_MEMORY
+    from d2lpar.runs.job import KEEP_FREED_MEMORY
 
     threads = 1 if arm["devices"] else cores
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
@@ -149,7 +153,7 @@ def name_of(arm: dict) -> str:
     size = f"{arm['rows']:,} x {arm['columns']:,}"
     if not arm["devices"]:
         return f"{arm['arm']}, {size}"
-    return f"{arm['arm']} on {captions.plural(arm['devices'], 'context')}, {size}"
+    return f"{arm['arm']} on {wording.plural(arm['devices'], 'context')}, {size}"
 
 
 def main() -> None:
@@ -180,9 +184,9 @@ def main() -> None:
         report(header, lines, args.out)
         return
 
-    cores = devices.usable_cores()
+    cores = machine_cores.usable_cores()
     header = {
-        **interleaved.header("least_squares", "min ||A x - b||"),
+        **in_turn.header("least_squares", "min ||A x - b||"),
         "numpy": numpy.__version__,
     }
     arms, lines = plan(cores), []
@@ -200,7 +204,7 @@ def main() -> None:
                 answer = run(arm, args.repeats, cores, check)
                 lines.append({"kind": "samples", "round": round_, **arm, **answer})
                 bar.update()
-    interleaved.write(header, lines, args.out)
+    in_turn.write(header, lines, args.out)
     report(header, lines, args.out)
 
 
@@ -212,8 +216,8 @@ def report(header: dict, lines: list[dict], out: Path) -> None:
         samples.setdefault(name_of(line), []).extend(line.get("seconds", []))
     for name, seconds in samples.items():
         if seconds:
-            medians[name] = timing.summarize(seconds).median
-            print(f"{name:44} {timing.summarize(seconds)} s")
+            medians[name] = summary.summarize(seconds).median
+            print(f"{name:44} {summary.summarize(seconds)} s")
         else:
             print(f"{name:44} not installed")
     with page.plain_style():
@@ -226,7 +230,7 @@ def draw(arms: list[dict], medians: dict[str, float], header: dict):
     new = page.new_page(
         "Seconds to solve least squares: ours, libraries and the seed's code",
         "Left: 10,000 rows, 1,000 columns. Right: 100 columns, ours on "
-        f"{captions.plural(header['cores'], 'context')}. Medians; ours with one thread "
+        f"{wording.plural(header['cores'], 'context')}. Medians; ours with one thread "
         "a context, the others with all cores. The copy of A to the devices "
         f"counts. Hardware: {header['cpu_model']}, {header['cores']} cores. NumPy "
         f"{header['numpy']}. {header['date'][:10]}, commit "
@@ -240,7 +244,7 @@ def draw(arms: list[dict], medians: dict[str, float], header: dict):
     colors = [page.COLORS[0] if arm["devices"] else "0.6" for arm in large]
     left.barh(range(len(large)), seconds, color=colors)
     for row, (name, value) in enumerate(zip(labels, seconds)):
-        text = f" {name}: {captions.number(value)} s"
+        text = f" {name}: {wording.number(value)} s"
         left.text(value, row, text, va="center", fontsize=8)
     left.set_xlim(0, max(seconds) * 2)  # room for the names
     left.set_yticks([])

@@ -21,7 +21,10 @@ from pathlib import Path
 
 import psutil
 
-from d2lpar import devices, interleaved, records
+from d2lpar.figures import bars
+from d2lpar.machine import cores
+from d2lpar.records import files
+from d2lpar.runs import in_turn
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,7 +47,7 @@ with tempfile.TemporaryDirectory() as out:
 CHAPTER = "multiple_gpus_concise"
 
 
-def arms(n: int, epochs: int, data: str) -> dict[str, interleaved.Arm]:
+def arms(n: int, epochs: int, data: str) -> dict[str, in_turn.Arm]:
     every = {}
     for batch in (256, 2048):
         run = ["run", CHAPTER, "--preset=book", f"--data={data}",
@@ -58,16 +61,17 @@ def arms(n: int, epochs: int, data: str) -> dict[str, interleaved.Arm]:
             ],
             f"batch {batch}, {n} workers": [*launch, f"--checkpoint-every={epochs}"],
         }  # fmt: skip
-        every.update({k: interleaved.ours(RUN, 1, *v) for k, v in words.items()})
+        every.update({k: in_turn.ours(RUN, 1, *v) for k, v in words.items()})
     return every
 
 
 def checkpoint_seconds(rounds: int = 30) -> list[float]:
     """What writing a checkpoint of LeNet takes, each time."""
-    from d2lpar import checkpoints, lenet
+    from d2lpar import lenet
+    from d2lpar.records import checkpoints
 
     state, samples = lenet.start(0), []
-    header = records.read(next(Path("figures").glob(f"{CHAPTER}/*.jsonl"))).header
+    header = files.read(next(Path("figures").glob(f"{CHAPTER}/*.jsonl"))).header
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for epoch in range(1, rounds + 1):
             state.epoch = epoch
@@ -127,17 +131,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
     args = parser.parse_args()
 
-    n = devices.usable_cores()
+    n = cores.usable_cores()
     every = arms(n, args.epochs + 1, args.data)
-    header = interleaved.header(
+    header = in_turn.header(
         "workers", f"an epoch of LeNet, 60,000 images, {n} one-thread devices in all"
     )
-    lines, seconds = interleaved.measure(every, args.rounds)
+    lines, seconds = in_turn.measure(every, args.rounds)
     written = checkpoint_seconds()
     lines.append({"kind": "checkpoint", "seconds": written})
     restarts = [restart_seconds(args.data) for _ in range(args.rounds)]
     lines += [{"kind": "restart", **took} for took in restarts]
-    interleaved.report(header, every, lines, seconds, args.out)
+    bars.report(header, every, lines, seconds, args.out)
     for batch in (256, 2048):
         one, workers = (
             statistics.median(seconds[f"batch {batch}, {what}"])

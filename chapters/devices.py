@@ -15,9 +15,10 @@
 import os
 import time
 
-from d2lpar import chapter, devices, watching
+from d2lpar import chapter, devices
 from d2lpar._mxnet import np, npx
-from d2lpar.device_cards import (
+from d2lpar.machine import load
+from d2lpar.machine.gpu_cards import (
     CORES_PER_MULTIPROCESSOR,
     GpuCard,
     as_text,
@@ -79,7 +80,7 @@ for gpu in here.gpus:
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 arrays = [np.ones((1000, 1000), ctx=device) for device in two]
 taken, end = [], time.perf_counter() + 1
-with watching.sampling(os.getpid(), taken.append, interval=0.25):
+with load.sampling(os.getpid(), taken.append, interval=0.25):
     while time.perf_counter() < end:
         sines = [np.sin(array) for array in arrays]
         npx.waitall()

@@ -13,10 +13,13 @@
 # %%
 import math
 
-from d2lpar import chapter, devices, get_params, init_lenet, kernel_times, timing
+from d2lpar import chapter, devices, get_params, init_lenet
 from d2lpar._mxnet import np
-from d2lpar.kernels import CudaModule, ElementwiseKernel, KernelError, fused_sgd
+from d2lpar.kernels import CudaModule, ElementwiseKernel, fused_sgd
+from d2lpar.kernels.kernel import KernelError
 from d2lpar.parallel import sgd, train_batch
+from d2lpar.records import summary
+from d2lpar.studies import kernel_times
 
 device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 
@@ -92,7 +95,7 @@ PRESETS = {"quick": 5_000_000, "book": 50_000_000, "dry-run": 1_000}
 def compare(chosen: list, preset: str, dry_run: bool = False, **flags) -> None:
     n = PRESETS["dry-run" if dry_run else preset]
     for (work, way), seconds in kernel_times.times(chosen, n).items():
-        milliseconds = timing.summarize([1e3 * s for s in seconds])
+        milliseconds = summary.summarize([1e3 * s for s in seconds])
         print(f"{work} of {n:,} on {len(chosen)} device(s), {way}: {milliseconds} ms")
 
 

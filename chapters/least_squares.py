@@ -17,7 +17,7 @@ import numpy
 
 from d2lpar import chapter, devices
 from d2lpar.least_squares import LeastSquare, solve
-from d2lpar.profiling import cumulative_table
+from d2lpar.runs.profile import cumulative_table
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 rng = numpy.random.default_rng(0)
@@ -96,5 +96,7 @@ METHODS = {
 
 if __name__ == "__main__":
     plan = {"variants": METHODS, "one_thread_each": True}
-    plan["load"] = "d2lpar.datasets:uniform_problem"
-    chapter.measure("least_squares", "d2lpar.least_squares:train", PRESETS, **plan)
+    plan["load"] = "d2lpar.datasets.linear:uniform_problem"
+    chapter.measure(
+        "least_squares", "d2lpar.least_squares.solver:train", PRESETS, **plan
+    )

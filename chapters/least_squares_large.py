@@ -55,9 +55,9 @@ METHODS = {"cgls": {"method": "cgls", "resident_bytes": 0}}
 if __name__ == "__main__":
     chapter.measure(
         "least_squares_large",
-        "d2lpar.least_squares:train",
+        "d2lpar.least_squares.solver:train",
         PRESETS,
-        load="d2lpar.datasets:uniform_file",
+        load="d2lpar.datasets.linear:uniform_file",
         variants=METHODS,
         one_thread_each=True,
     )

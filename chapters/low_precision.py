@@ -12,11 +12,12 @@
 #     d2lpar run low_precision --preset book --num-devices 1 --threads 1
 
 # %%
-from d2lpar import chapter, datasets, lenet, lenet_concise, low_precision
+from d2lpar import chapter, datasets, lenet, lenet_concise
 from d2lpar._mxnet import mx
-from d2lpar.equalization import equalize, stretch
-from d2lpar.precisions import table
-from d2lpar.symbolic import legacy_semantics, to_symbolic
+from d2lpar.records.precision_table import table
+from d2lpar.studies import low_precision
+from d2lpar.studies.equalize_channels import equalize, stretch
+from d2lpar.studies.gluon_to_symbol import legacy_semantics, to_symbolic
 
 data = datasets.load("synthetic", n_train=4_000, n_test=1_000)  # for the cells below
 state = lenet.start(seed=0, scale=0.1)  # larger weights, off the plateau at once
@@ -94,4 +95,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("low_precision", "d2lpar.low_precision:train", PRESETS)
+    chapter.measure("low_precision", "d2lpar.studies.low_precision:train", PRESETS)

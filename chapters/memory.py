@@ -16,7 +16,8 @@ from functools import partial
 
 from loky import ProcessPoolExecutor
 
-from d2lpar import chapter, devices, memory
+from d2lpar import chapter, devices
+from d2lpar.memory import estimate
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -26,8 +27,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # used it. It grows with the batch, and each device holds its shard's part.
 
 # %%
-LENET, GAN = "d2lpar.lenet:train", "d2lpar.gan:train"
-print(memory.report(LENET, {"global_batch_size": 256}, two))
+LENET, GAN = "d2lpar.lenet:train", "d2lpar.gan.training:train"
+print(estimate.report(LENET, {"global_batch_size": 256}, two))
 
 # %% [markdown]
 # The GAN's batch of 10,000 faces is another matter, unless a device takes it a part at
@@ -38,8 +39,8 @@ print(memory.report(LENET, {"global_batch_size": 256}, two))
 # %%
 for micro_batch_size in (None, 500):
     settings = {"global_batch_size": 10_000, "micro_batch_size": micro_batch_size}
-    need = memory.estimate(GAN, settings, num_devices=2)
-    print(f"by {micro_batch_size}: {memory.as_text(need.total)} in all")
+    need = estimate.estimate(GAN, settings, num_devices=2)
+    print(f"by {micro_batch_size}: {estimate.as_text(need.total)} in all")
 print(need)
 
 # %% [markdown]
@@ -51,7 +52,8 @@ print(need)
 
 # %%
 def train_within(limit: int, batch_sizes: tuple, train: str) -> list[str]:
-    from d2lpar import datasets, devices, lenet, out_of_memory
+    from d2lpar import datasets, devices, lenet
+    from d2lpar.memory import out_of_memory
 
     sizes, one, said = {"n_train": 4_000, "n_test": 200}, devices.parse("cpu:1"), []
     data = datasets.load("synthetic", **sizes)
@@ -69,7 +71,7 @@ def train_within(limit: int, batch_sizes: tuple, train: str) -> list[str]:
                 if line is None:
                     raise
             out_of_memory.release(one)
-            resident = memory.as_text(memory.process_status("VmRSS"))
+            resident = estimate.as_text(estimate.process_status("VmRSS"))
             said.append(f"{size}: {line}\n  resident afterwards: {resident}")
     return said
 
@@ -90,8 +92,8 @@ with ProcessPoolExecutor(1, env=environment) as executor:
 
 # %%
 def show_free(chosen: list, **flags) -> None:
-    for device, size in zip(chosen, memory.free_memory(chosen)):
-        print(f"free on {device}: {memory.as_text(size)}")
+    for device, size in zip(chosen, estimate.free_memory(chosen)):
+        print(f"free on {device}: {estimate.as_text(size)}")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@
 # %%
 import numpy
 
-from d2lpar import chapter, devices, get_params, init_lenet, lenet, roles, workers
+from d2lpar import chapter, devices, get_params, init_lenet, lenet
 from d2lpar._mxnet import autograd, gluon, np
+from d2lpar.workers import group, plan
 
 one = devices.parse("cpu:1")
 
@@ -26,7 +27,7 @@ one = devices.parse("cpu:1")
 
 # %%
 for batch in (5, 2):
-    parts = [list(range(batch))[workers.span(batch, k, count=3)] for k in range(3)]
+    parts = [list(range(batch))[group.span(batch, k, count=3)] for k in range(3)]
     print(f"a batch of {batch} on three workers:", parts)
 
 # %% [markdown]
@@ -49,7 +50,7 @@ def gradient(X: numpy.ndarray, y: numpy.ndarray) -> numpy.ndarray:
 
 rng = numpy.random.default_rng(0)
 X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
-spans = [workers.span(5, k, count=2) for k in range(2)]
+spans = [group.span(5, k, count=2) for k in range(2)]
 pushed = [gradient(X[span], y[span]) for span in spans]
 whole = gradient(X, y)
 print("sum of the pushes = whole batch:", numpy.allclose(sum(pushed), whole, rtol=1e-4))
@@ -60,7 +61,7 @@ print("sum of the pushes = whole batch:", numpy.allclose(sum(pushed), whole, rto
 # introduces them to each other. On hosts of a `--hosts` file they are started over ssh.
 
 # %%
-for role in roles.plan(workers=2, servers=1, arguments=["run", "multiple_machines"]):
+for role in plan.plan(workers=2, servers=1, arguments=["run", "multiple_machines"]):
     names = ("DMLC_ROLE", "D2LPAR_WORKER")
     print(f"{role.name}:", {n: v for n, v in role.environment.items() if n in names})
 

@@ -12,7 +12,7 @@
 
 # %%
 from d2lpar import chapter, devices
-from d2lpar.scaling_model import StepModel, break_even, fit_all_reduce, fit_step
+from d2lpar.records.step_model import StepModel, break_even, fit_all_reduce, fit_step
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -56,8 +56,8 @@ print(f"break-even between the two: {turn:.0f}")
 # may pay for it.
 #
 # **The run**: one thread a context, so that a device is a core. The map, with rows
-# predicted for more devices; a step's parts by leaving out (`d2lpar.step_parts`); the
-# all-reduce in five ways (`d2lpar.allreduce_variants`); accuracy under weak scaling;
+# predicted for more devices; a step's parts by leaving out (`d2lpar.studies.step_parts`); the
+# all-reduce in five ways (`d2lpar.studies.allreduce_variants`); accuracy under weak scaling;
 # all numbers in `...-results.txt`.
 
 # %%
@@ -96,5 +96,5 @@ PRESETS = {
 if __name__ == "__main__":
     ways = {"scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
             "concise": {"implementation": "concise"}}  # fmt: skip
-    train = "d2lpar.scaling:train"
+    train = "d2lpar.studies.scaling:train"
     chapter.measure("scaling", train, PRESETS, variants=ways, threads=1)

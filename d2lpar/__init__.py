@@ -18,8 +18,7 @@ _HOMES = {
     "split_batch": "parallel",
     "train_batch": "parallel",
     "evaluate_accuracy": "lenet",
-    "init_lenet": "lenet",
-    "lenet": "lenet",
+    "init_lenet": "networks",
     "fashion_mnist": "datasets",
     "synthetic_fashion": "datasets",
     "try_all_gpus": "devices",
@@ -32,9 +31,7 @@ __all__ = [*_HOMES, "__version__"]
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'd2lpar' has no attribute {name!r}")
-    home = importlib.import_module(f"d2lpar.{_HOMES[name]}")
-    # The module `lenet` is itself callable: importing it has already set the name.
-    value = home if name == _HOMES[name] else getattr(home, name)
+    value = vars(importlib.import_module(f"d2lpar.{_HOMES[name]}"))[name]
     globals()[name] = value
     return value
 

@@ -1,5 +1,5 @@
 """`python -m d2lpar` is `d2lpar`."""
 
-from d2lpar.cli import main
+from d2lpar.cli.main import main
 
 main()

@@ -27,7 +27,7 @@ import warnings
 import numpy
 
 from d2lpar.errors import MXNetMissingError
-from d2lpar.gpu_libraries import installed_builds, load_gpu_libraries
+from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
 
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
@@ -45,7 +45,7 @@ def restore_numpy_aliases() -> None:
 
 
 def _set_environment() -> None:
-    import d2lpar.devices  # noqa: F401  it keeps what the user set, before we set ours
+    import d2lpar.machine.cores  # noqa: F401  it keeps what the user set, before ours
 
     for name, value in ENGINE_DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -14,91 +14,20 @@ in the functions that return contexts.
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import os
-import platform
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-import loky
+from typing import TYPE_CHECKING
 
 from d2lpar.errors import DeviceError
+from d2lpar.machine.cores import omp_threads, usable_cores
+from d2lpar.machine.cuda import (
+    BUILD_RANGE,
+    CudaDevice,
+    build_has_code_for,
+    cuda_devices,
+)
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
-
-# cuobjdump on mxnet-cu112 and mxnet-cu117: machine code for these, and no PTX that a
-# newer driver could compile. Code for X.y runs on X.z with z >= y.
-BUILD_CAPABILITIES = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
-BUILD_RANGE = "5.0-8.9"
-
-
-def usable_cores() -> int:
-    """CPU cores this process may use: affinity and container limits counted in."""
-    return loky.cpu_count()
-
-
-@functools.lru_cache(maxsize=1)
-def cpu_model() -> str:
-    """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            names = re.findall(r"^model name\s*:\s*(.+)$", f.read(), re.MULTILINE)
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def omp_threads() -> int | None:
-    """Threads that one CPU context works with, or None where nothing says so."""
-    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(value) if value.isdigit() and int(value) > 0 else None
-
-
-# What the person set, read before d2lpar._mxnet sets a default of its own.
-USER_THREADS = omp_threads()
-
-
-class CudaDevice(NamedTuple):
-    """A GPU in CUDA's own order, which is the order of ``mx.gpu(i)``."""
-
-    name: str
-    capability: tuple[int, int]
-
-
-def cuda_devices() -> list[CudaDevice]:
-    """GPUs as the CUDA driver numbers them, CUDA_VISIBLE_DEVICES counted in.
-
-    Asks the driver library itself: it allocates nothing on a GPU, and its order is the
-    one that MXNet sees (NVML's is not). Empty without a driver.
-    """
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
-    count = ctypes.c_int()
-    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return []
-    found = []
-    for i in range(count.value):
-        device, number = ctypes.c_int(), ctypes.c_int()
-        cuda.cuDeviceGet(ctypes.byref(device), i)
-        name = ctypes.create_string_buffer(128)
-        cuda.cuDeviceGetName(name, len(name), device)
-        capability = []
-        # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
-        for attribute in (75, 76):
-            cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-            capability.append(number.value)
-        found.append(CudaDevice(name.value.decode(), (capability[0], capability[1])))
-    return found
-
-
-def build_has_code_for(capability: tuple[int, int]) -> bool:
-    """Whether MXNet's GPU wheels hold machine code that runs on this capability."""
-    major, minor = capability
-    return any(major == m and minor >= n for m, n in BUILD_CAPABILITIES)
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
@@ -211,14 +140,6 @@ def default_counts(available: int) -> str:
     """
     powers = [2**k for k in range(available.bit_length()) if 2**k < available]
     return ",".join(map(str, [*powers, available]))
-
-
-def threads_per_context(num_devices: int) -> int:
-    """OMP_NUM_THREADS for `num_devices` CPU contexts that share this machine's cores.
-
-    Where a person has set OMP_NUM_THREADS, that is what they get.
-    """
-    return USER_THREADS or max(1, usable_cores() // num_devices)
 
 
 def label(device: mx.Context) -> str:

@@ -1,5 +1,7 @@
 """What can go wrong, named. The command line shows any of these as one line, exit 2."""
 
+import logging
+
 
 class D2lparError(Exception):
     """Base of the errors whose message is meant for the person at the keyboard."""
@@ -43,3 +45,13 @@ class DiedError(RunError):
 
 class CheckpointError(D2lparError, ValueError):
     """A checkpoint is damaged, foreign, or of something else."""
+
+
+log = logging.getLogger("d2lpar")
+
+
+def first_line(error: Exception) -> str:
+    """The line of an MXNet error that means something, without its C++ trace."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if "Error:" in line or "Check failed" in line]
+    return f"MXNet: {(telling or lines or ['unknown error'])[0]}"

@@ -7,10 +7,7 @@ convolutions with average pooling, two dense layers, weights drawn from N(0, 0.0
 
 from __future__ import annotations
 
-import math
-import sys
 import time
-import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,68 +16,18 @@ from typing import ClassVar
 import numpy
 
 from d2lpar import datasets
-from d2lpar import devices as _devices
 from d2lpar._mxnet import mx, np, npx
-from d2lpar.errors import DivergedError, SettingError
+from d2lpar.networks import init_lenet, lenet
 from d2lpar.parallel import get_params, split_batch, train_batch
-from d2lpar.records import EpochRecord
-
-SHAPES = (
-    (20, 1, 3, 3),  # W1, convolution
-    (20,),
-    (50, 20, 5, 5),  # W2, convolution
-    (50,),
-    (800, 128),  # W3, dense
-    (128,),
-    (128, 10),  # W4, dense
-    (10,),
+from d2lpar.records.kinds import EpochRecord
+from d2lpar.training import (
+    BATCHES_IN_FLIGHT,
+    check_settings,
+    choose,
+    epoch_record,
+    on_device,
+    shuffled,
 )
-
-# Python runs ahead of the devices. This many batches at most, so that the memory of
-# batches that wait does not grow with the epoch.
-BATCHES_IN_FLIGHT = 16
-
-
-def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
-    """Parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32.
-
-    Weights are N(0, scale), biases 0. Drawn once on the host and copied to each device,
-    because MXNet's random streams depend on the device.
-    """
-    rng = numpy.random.default_rng(seed)
-    return [
-        rng.normal(scale=scale, size=shape).astype(numpy.float32)
-        if len(shape) > 1
-        else numpy.zeros(shape, numpy.float32)
-        for shape in SHAPES
-    ]
-
-
-def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
-    """Scores (n, 10) of images X (n, 1, 28, 28), on the device where both are."""
-    h1 = npx.convolution(
-        data=X, weight=params[0], bias=params[1], kernel=(3, 3), num_filter=20
-    )
-    h1 = npx.activation(h1, act_type="relu")  # 3 times as fast on a CPU as npx.relu
-    h1 = npx.pooling(data=h1, pool_type="avg", kernel=(2, 2), stride=(2, 2))
-    h2 = npx.convolution(
-        data=h1, weight=params[2], bias=params[3], kernel=(5, 5), num_filter=50
-    )
-    h2 = npx.activation(h2, act_type="relu")
-    h2 = npx.pooling(data=h2, pool_type="avg", kernel=(2, 2), stride=(2, 2))
-    h2 = h2.reshape((h2.shape[0], -1))
-    h3 = npx.activation(dense(h2, params[4], params[5]), act_type="relu")
-    return dense(h3, params[6], params[7])
-
-
-def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """X (n, i) times W (i, o) plus b (o,): the book's ``np.dot(X, W) + b``.
-
-    By oneDNN, as the convolutions are. ``np.dot`` goes to the OpenBLAS in MXNet's
-    wheel, which is slower, and which waits for ever when two CPU contexts with more
-    than one thread each call it at the same time.
-    """
-    return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1])
 
 
 def evaluate_accuracy(
@@ -197,77 +144,3 @@ def train(
             len(data.y_train),
             lr,
         )
-
-
-def on_device(data: datasets.ImageData, device: mx.Context) -> list[np.ndarray]:
-    """The four uint8 arrays of `data` on a device, where batches are cut from them.
-
-    A batch that comes from the host instead makes Python wait: MXNet's copy from the
-    host queues behind whatever cpu(0) has to do, and the devices run dry meanwhile.
-    """
-    return [np.array(array, dtype="uint8", ctx=device) for array in data]
-
-
-def shuffled(n: int, rng: numpy.random.Generator, device: mx.Context) -> np.ndarray:
-    """A permutation of range(n) drawn from `rng`, int32 (n,), on a device."""
-    return np.array(rng.permutation(n).astype("int32"), dtype="int32", ctx=device)
-
-
-def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
-    """Raise :class:`SettingError` for the first setting that cannot be."""
-    check_whole("global-batch-size", global_batch_size)
-    check_whole("num-epochs", num_epochs)
-    if not (math.isfinite(lr) and lr > 0):
-        raise SettingError(f"lr {lr}: write a finite number greater than 0")
-
-
-def check_whole(name: str, value: int, most: int | None = None) -> None:
-    """Raise :class:`SettingError` for what is no whole number from 1 to `most`."""
-    if value != int(value) or value < 1 or (most is not None and value > most):
-        limit = "1 or more" if most is None else f"1 to {most:,}"
-        raise SettingError(f"{name} {value}: write a whole number, {limit}")
-
-
-def choose(
-    devices: str | Sequence[mx.Context], num_devices: int | None
-) -> list[mx.Context]:
-    """The first `num_devices` of a device string or of a list of contexts."""
-    found = _devices.parse(devices) if isinstance(devices, str) else list(devices)
-    if num_devices is None:
-        return found
-    return found[: _devices.parse_counts(str(num_devices), len(found))[0]]
-
-
-def epoch_record(
-    epoch: int,
-    seconds: float,
-    eval_seconds: float,
-    train_loss: float,
-    test_acc: float,
-    num_samples: int,
-    lr: float,
-) -> EpochRecord:
-    """The record of a finished epoch, or :class:`DivergedError` if its loss is not."""
-    if not math.isfinite(train_loss):
-        raise DivergedError(
-            f"training diverged: the loss of epoch {epoch} is {train_loss}; "
-            f"use a smaller learning rate than {lr:g}"
-        )
-    return EpochRecord(
-        epoch=epoch,
-        seconds=seconds,
-        samples_per_sec=num_samples / seconds,
-        train_loss=train_loss,
-        test_acc=test_acc,
-        eval_seconds=eval_seconds,
-    )
-
-
-class _CallableModule(types.ModuleType):
-    """``from d2lpar import lenet`` gives ``lenet(X, params)`` and ``lenet.train``."""
-
-    def __call__(self, X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
-        return lenet(X, params)
-
-
-sys.modules[__name__].__class__ = _CallableModule

@@ -14,35 +14,19 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
-from d2lpar.lenet import (
+from d2lpar.lenet import TrainingState, evaluate_accuracy, start
+from d2lpar.networks import LeNet, get_host_params, set_params
+from d2lpar.parallel import split_batch
+from d2lpar.records.kinds import EpochRecord
+from d2lpar.training import (
     BATCHES_IN_FLIGHT,
-    TrainingState,
     check_settings,
     choose,
     epoch_record,
-    evaluate_accuracy,
     on_device,
     shuffled,
-    start,
 )
-from d2lpar.parallel import split_batch
-from d2lpar.records import EpochRecord
-from d2lpar.workers import Workers
-
-
-class LeNet(gluon.nn.HybridSequential):
-    """The network of :func:`d2lpar.lenet.lenet`: (n, 1, 28, 28) to scores (n, 10)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add(
-            gluon.nn.Conv2D(20, kernel_size=3, activation="relu"),
-            gluon.nn.AvgPool2D(pool_size=2, strides=2),
-            gluon.nn.Conv2D(50, kernel_size=5, activation="relu"),
-            gluon.nn.AvgPool2D(pool_size=2, strides=2),
-            gluon.nn.Dense(128, activation="relu"),
-            gluon.nn.Dense(10),
-        )
+from d2lpar.workers.group import Workers
 
 
 def build(
@@ -64,22 +48,6 @@ def build(
         update_on_kvstore=False,  # as fast, and gradients and update can be told apart
     )
     return net, trainer, loss
-
-
-def set_params(net: LeNet, params: Sequence[numpy.ndarray]) -> None:
-    """Give every replica of `net` the from-scratch parameters (Gluon's order is
-    theirs).
-
-    A Dense layer keeps its weight as (outputs, inputs): the transpose of the book's.
-    """
-    for target, value in zip(net.collect_params().values(), params):
-        target.set_data(np.array(value.T if value.ndim == 2 else value))
-
-
-def get_host_params(net: LeNet) -> list[numpy.ndarray]:
-    """The first replica's parameters in from-scratch shapes, as host arrays."""
-    values = [p.list_data()[0].asnumpy() for p in net.collect_params().values()]
-    return [v.T.copy() if v.ndim == 2 else v for v in values]
 
 
 def train(

@@ -117,7 +117,7 @@ def train_batch(
 ) -> list[np.ndarray]:
     """One step of synchronous data-parallel SGD on the batch (X, y).
 
-    `X` (n, 1, 28, 28) and `y` (n,) for the default `net`, :func:`d2lpar.lenet.lenet`;
+    `X` (n, 1, 28, 28) and `y` (n,) for the default `net`, :func:`d2lpar.networks.lenet`;
     any ``net(X, params)`` and ``loss(y_hat, y)`` with one value a sample will do.
     ``device_params[k]`` is the replica on ``devices[k]``, updated in place. A device
     without a sample (n < len(devices)) contributes nothing and stays in step.
@@ -129,7 +129,7 @@ def train_batch(
     and TypeError when X and the parameters differ in dtype.
     """
     if net is None:
-        from d2lpar.lenet import lenet as net
+        from d2lpar.networks import lenet as net
     if len(device_params) != len(devices):
         raise ValueError(
             f"train_batch: {len(device_params)} replicas for {len(devices)} devices"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from d2lpar.errors import D2lparError, SettingError
+from d2lpar.records.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
@@ -23,45 +24,6 @@ if TYPE_CHECKING:
 
 class TimingError(D2lparError, ValueError):
     """A result is not what it must be, or two times are not of the same work."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Median and quartiles of `n` samples, in the samples' unit."""
-
-    median: float
-    q1: float
-    q3: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
-
-
-def summarize(samples: Sequence[float]) -> Summary:
-    """Median, lower and upper quartile, n. Raises ValueError for no samples.
-
-    >>> summarize([3.0, 1.0, 2.0])
-    Summary(median=2.0, q1=1.5, q3=2.5, n=3)
-    """
-    if len(samples) == 0:
-        raise ValueError("summarize: there are no samples")
-    q1, median, q3 = np.percentile(samples, (25, 50, 75))
-    return Summary(float(median), float(q1), float(q3), len(samples))
-
-
-def speedup(base_seconds: float, seconds: float) -> float:
-    """How many times faster than the base: base_seconds / seconds."""
-    return base_seconds / seconds
-
-
-def efficiency(base: float, base_devices: int, seconds: float, devices: int) -> float:
-    """Parallel efficiency in [0, 1] or a little above: speedup / (devices / base's).
-
-    >>> efficiency(2.0, 1, 1.25, 2)
-    0.8
-    """
-    return speedup(base, seconds) * base_devices / devices
 
 
 @dataclass(frozen=True)
@@ -116,34 +78,6 @@ class Timing:
         )
 
 
-@dataclass(frozen=True)
-class TimingRecord:
-    """A record's line: how long an operation took in one library, every sample.
-
-    Seconds are a :class:`Timing`'s. `num_bytes` are those that the algorithm must at
-    least read and write on all devices together, of copies and all-reduces those of one
-    device's array; `flops` its floating-point operations on all devices, sin and cos
-    counted as one each. `devices` are labels; `threads` those of each CPU context, or
-    of the host's library.
-    """
-
-    operation: str
-    library: str
-    version: str
-    form: str
-    dtype: str
-    shape: list[int]
-    num_bytes: int
-    flops: int
-    seconds: list[float]
-    naive_seconds: list[float]
-    warmup_seconds: list[float]
-    devices: list[str]
-    threads: int | None
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
-
-
 def measure(
     fn: Callable,
     devices: Sequence[mx.Context],
@@ -182,6 +116,7 @@ def measure(
     """
     from d2lpar import devices as _devices
     from d2lpar._mxnet import npx
+    from d2lpar.machine import cores
 
     name = name or getattr(fn, "__name__", "the operation")
     if not devices:
@@ -191,7 +126,7 @@ def measure(
         npx.waitall, warmup, repeats, expected, rtol, join, before, name, clock,
     )  # fmt: skip
     labels = tuple(_devices.label(device) for device in devices)
-    threads = _devices.omp_threads() if devices[0].device_type == "cpu" else None
+    threads = cores.omp_threads() if devices[0].device_type == "cpu" else None
     return Timing(
         name, seconds[warmup:], naive[warmup:], seconds[:warmup],
         labels, threads, rtol, value,

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from d2lpar import punks
+from d2lpar.datasets import punks
 
 
 class create_generator(nn.Module):

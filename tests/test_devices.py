@@ -11,8 +11,10 @@ import pytest
 
 from d2lpar import devices
 from d2lpar._mxnet import mx
-from d2lpar.devices import CudaDevice
 from d2lpar.errors import DeviceError
+from d2lpar.machine import cores as machine_cores
+from d2lpar.machine import cuda as machine_cuda
+from d2lpar.machine.cuda import CudaDevice
 
 K80 = CudaDevice("Tesla K80", (3, 7))
 T4 = CudaDevice("Tesla T4", (7, 5))
@@ -26,8 +28,8 @@ def machine(monkeypatch):
 
     def make(*gpus, cores=4, build="GPU"):
         cuda = build == "GPU"
-        monkeypatch.setattr(devices, "cuda_devices", lambda: list(gpus))
-        monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+        monkeypatch.setattr(machine_cuda, "cuda_devices", lambda: list(gpus))
+        monkeypatch.setattr(machine_cores, "usable_cores", lambda: cores)
         features = types.SimpleNamespace(is_enabled=lambda f: f == "CUDA" and cuda)
         monkeypatch.setattr(mx.runtime, "Features", lambda: features)
         monkeypatch.setattr(mx.context, "num_gpus", lambda: len(gpus) if cuda else 0)
@@ -195,7 +197,7 @@ def test_auto_takes_cpu_contexts_where_no_gpu_is_usable(machine):
     ],
 )
 def test_build_has_code_for(capability, runs):
-    assert devices.build_has_code_for(capability) is runs
+    assert machine_cuda.build_has_code_for(capability) is runs
 
 
 class Driver:
@@ -227,7 +229,7 @@ class Driver:
 
 def test_cuda_devices_in_the_drivers_order(monkeypatch):
     monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: Driver([L4, T4, H200]))
-    assert devices.cuda_devices() == [L4, T4, H200]
+    assert machine_cuda.cuda_devices() == [L4, T4, H200]
 
 
 def test_cuda_devices_without_a_driver_or_a_gpu(monkeypatch):
@@ -235,10 +237,10 @@ def test_cuda_devices_without_a_driver_or_a_gpu(monkeypatch):
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(devices.ctypes, "CDLL", absent)
-    assert devices.cuda_devices() == []
+    assert machine_cuda.cuda_devices() == []
     no_device = 100  # CUDA_ERROR_NO_DEVICE
     monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: Driver([T4], no_device))
-    assert devices.cuda_devices() == []
+    assert machine_cuda.cuda_devices() == []
 
 
 def test_parse_counts():
@@ -321,25 +323,25 @@ def test_the_books_try_gpu_with_gpus(machine):
 )
 def test_omp_threads(monkeypatch, value, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", value)
-    assert devices.omp_threads() == threads
+    assert machine_cores.omp_threads() == threads
 
 
 def test_threads_per_context_share_the_cores_out(monkeypatch):
-    monkeypatch.setattr(devices, "USER_THREADS", None)
-    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
-    shares = {n: devices.threads_per_context(n) for n in (1, 2, 3, 8, 16)}
+    monkeypatch.setattr(machine_cores, "USER_THREADS", None)
+    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 8)
+    shares = {n: machine_cores.threads_per_context(n) for n in (1, 2, 3, 8, 16)}
     assert shares == {1: 8, 2: 4, 3: 2, 8: 1, 16: 1}
 
 
 def test_threads_per_context_are_the_persons_where_set(monkeypatch):
-    monkeypatch.setattr(devices, "USER_THREADS", 3)
-    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
-    assert [devices.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
+    monkeypatch.setattr(machine_cores, "USER_THREADS", 3)
+    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 8)
+    assert [machine_cores.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
 
 
 def test_usable_cores():
-    assert 1 <= devices.usable_cores() <= os.cpu_count()
+    assert 1 <= machine_cores.usable_cores() <= os.cpu_count()
 
 
 def test_cpu_model_says_something():
-    assert devices.cpu_model().strip()
+    assert machine_cores.cpu_model().strip()

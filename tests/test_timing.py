@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 
 from d2lpar.errors import D2lparError, SettingError
-from d2lpar.timing import (
-    Summary,
-    TimingError,
-    efficiency,
-    measure,
-    measure_host,
-    ratio,
-    speedup,
-    summarize,
-)
+from d2lpar.records.summary import Summary, efficiency, speedup, summarize
+from d2lpar.timing import TimingError, measure, measure_host, ratio
 
 
 @pytest.mark.parametrize(

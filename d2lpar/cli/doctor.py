@@ -1,0 +1,332 @@
+"""Whether training can run here, and what to do where it cannot: ``d2lpar doctor``.
+
+Nothing here raises, whatever is broken. So MXNet is tried in another process, which a
+native library that does not fit may abort, and whatever else can be missing is imported
+where it is examined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+
+from d2lpar.errors import D2lparError, DataError, RunError
+from d2lpar.machine.mxnet_builds import (
+    installed_build,
+    installed_builds,
+    load_gpu_libraries,
+)
+
+MXNET_VERSION = "1.9.1"
+CPU = "pip install 'd2lpar[cpu]'"
+GPU = "pip install 'd2lpar[cu112]'"
+CHILD = "from d2lpar.cli.doctor import answer_parent; answer_parent()"
+CHILD_SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
+
+# Libraries that MXNet's wheels take from the system and slim containers lack, with the
+# packages that bring them: Debian's and Fedora's.
+SYSTEM_LIBRARIES = {
+    "libgomp.so.1": "apt-get install libgomp1, or dnf install libgomp",
+    "libquadmath.so.0": "apt-get install libquadmath0, or dnf install libquadmath",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the screen; `status` is "ok", "warn" or "fail"."""
+
+    name: str
+    status: str
+    message: str
+    remedy: str | None = None
+
+
+def examine(
+    out: str | Path = "figures", data_dir: str | Path | None = None
+) -> list[Check]:
+    """Everything that training and its figures need, examined; never raises."""
+    here = platform.system(), platform.machine()
+    load = importlib.import_module
+    checks = {
+        "Python": lambda: check_python(sys.version_info[:3]),
+        "platform": lambda: check_platform(*here),
+        "NumPy": lambda: check_numpy(importlib.metadata.version("numpy")),
+        "MXNet": lambda: check_mxnet(installed_builds(), ask_child),
+        "cores": lambda: check_cores(
+            load("d2lpar.machine.cores").usable_cores(), os.environ
+        ),
+        "GPU": lambda: check_gpus(load("pynvml"), list(installed_builds())),
+        "data": lambda: check_data(data_dir),
+        "figures": lambda: check_figures(out),
+    }
+    return [line for name, check in checks.items() for line in _guarded(name, check)]
+
+
+def can_train(checks: Iterable[Check]) -> bool:
+    """Whether no check failed."""
+    return all(check.status != "fail" for check in checks)
+
+
+def report(checks: Sequence[Check]) -> str:
+    """One line a check, then whether training can run here."""
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for c in checks:
+        text = " ".join((f"{c.message}; {c.remedy}" if c.remedy else c.message).split())
+        lines.append(f"{c.status:<4}  {c.name:<{width}}  {text}")
+    warn, fail = (sum(c.status == s for c in checks) for s in ("warn", "fail"))
+    can = "can" if can_train(checks) else "cannot"
+    return "\n".join([*lines, f"training {can} run here ({warn} warn, {fail} fail)"])
+
+
+def _guarded(name: str, check: Callable[[], Check | list[Check]]) -> list[Check]:
+    try:
+        found = check()
+    except Exception as error:
+        # Other defects than these leave it open whether training can run.
+        stops = name == "MXNet" or isinstance(error, ImportError) and name != "GPU"
+        message = f"cannot be examined: {_first_line(error)}"
+        remedy = "pip install --force-reinstall d2lpar"
+        found = Check(name, "fail" if stops else "warn", message, remedy)
+    return [found] if isinstance(found, Check) else found
+
+
+def _first_line(error: BaseException | str) -> str:
+    """What an error says, without the C++ or Python trace around it."""
+    trace = re.compile(r"\s|$|Traceback|Stack trace|\[bt\]")
+    lines = [line for line in str(error).splitlines() if not trace.match(line)]
+    line, kind = lines[0] if lines else str(error), type(error).__name__
+    named = isinstance(error, (str, D2lparError)) or line.startswith(kind)
+    return shorten(line if named else f"{kind}: {line}", 240)
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    """MXNet needs NumPy 1, which has no wheels for Python 3.13."""
+    text = ".".join(map(str, version))
+    if (3, 9) <= version[:2] < (3, 13):
+        return Check("Python", "ok", text)
+    message = f"MXNet {MXNET_VERSION} and d2lpar do not run on Python {text}"
+    return Check("Python", "fail", message, "use Python 3.9 to 3.12")
+
+
+def check_platform(system: str, machine: str) -> Check:
+    """Takes what ``platform.system()`` and ``platform.machine()`` return."""
+    text = f"{system} {machine}"
+    if text == "Linux x86_64":
+        return Check("platform", "ok", text)
+    remedy = "use a Linux x86-64 machine or container, or WSL2 on Windows"
+    if text in ("Linux aarch64", "Darwin x86_64"):  # these have a CPU wheel of 1.9.1
+        message = f"{text}: d2lpar is tested on Linux x86_64 only"
+        return Check("platform", "warn", message, f"where training fails, {remedy}")
+    message = f"no wheel of MXNet {MXNET_VERSION} for {text}"
+    return Check("platform", "fail", message, remedy)
+
+
+def check_numpy(version: str) -> Check:
+    """MXNet was compiled for NumPy 1 and uses names that NumPy 2 does not have."""
+    if int(version.split(".")[0]) < 2:
+        return Check("NumPy", "ok", version)
+    message = f"MXNet cannot use NumPy {version}"
+    return Check("NumPy", "fail", message, "pip install 'numpy<2'")
+
+
+def check_mxnet(builds: Mapping[str, str], ask: Callable[[], dict]) -> list[Check]:
+    """The installed builds (name: version), their libraries, and whether they train.
+
+    `ask` returns what :func:`train_a_little` does; called for a single build only.
+    """
+    if not builds:
+        remedy = f"{CPU} (any machine) or {GPU} (NVIDIA GPU)"
+        return [Check("MXNet", "fail", "not installed", remedy)]
+    if len(builds) > 1:
+        message = f"{' and '.join(builds)} overwrite each other's files"
+        remedy = f"pip uninstall {' '.join(builds)}, then {CPU} or {GPU}"
+        return [Check("MXNet", "fail", message, remedy)]
+    ((build, version),) = builds.items()
+    answer = ask()
+    features = [f for f in answer.get("features", ()) if not f.startswith("CPU_")]
+    message = f"{version}, {' '.join([build, *features])}"
+    installed = Check("MXNet", "ok", message)
+    if version != MXNET_VERSION:
+        message += f": d2lpar is tested with {MXNET_VERSION} only"
+        remedy = f"pip install {build}=={MXNET_VERSION}"
+        installed = Check("MXNet", "warn", message, remedy)
+    return [installed, *_training(build, answer)]
+
+
+def _training(build: str, answer: Mapping) -> list[Check]:
+    if "trained" in answer:
+        message = f"gradients are right on {', '.join(answer['trained'])}"
+        return [Check("training", "ok", message)]
+    missing, error = dict(answer.get("missing", {})), answer.get("error", "")
+    if "libcuda.so.1" in missing:
+        missing["libcuda.so.1"] += f"; without a GPU: pip uninstall {build} && {CPU}"
+    again = f"pip install --force-reinstall --no-deps {build}=={MXNET_VERSION}"
+    lacking = re.search(r"(lib\S+\.so[.\d]*): cannot open shared object", error)
+    if lacking:
+        missing[lacking[1]] = SYSTEM_LIBRARIES.get(lacking[1], again)
+    if missing:
+        lines = [(f"{name} is missing", remedy) for name, remedy in missing.items()]
+        return [Check("library", "fail", *line) for line in lines]
+    again = "pip install setuptools" if "distutils" in error else again
+    return [Check("training", "fail", error, again)]
+
+
+def train_a_little() -> dict:
+    """A gradient on each device that a run would use by itself. Called in a child."""
+    missing = load_gpu_libraries() if installed_build() != "mxnet" else {}
+    if missing:
+        return {"missing": missing}
+    from d2lpar import devices
+    from d2lpar._mxnet import autograd, mx, np, npx
+
+    used = devices.parse("auto")
+    for device in used:
+        X, w = (np.ones((1, 1, 3, 3), ctx=device) for _ in range(2))
+        w.attach_grad()
+        with autograd.record():
+            y = npx.convolution(X, w, kernel=(3, 3), num_filter=1, no_bias=True)
+        y.backward()
+        if float(w.grad.sum()) != 9:
+            raise RunError(f"{device}: a gradient of nine ones came out as {w.grad}")
+    features = [name for name, on in mx.runtime.Features().items() if on.enabled]
+    return {"features": features, "trained": [str(device) for device in used]}
+
+
+def answer_parent() -> None:
+    """In the child: print what MXNet could do, or the error, as the last line."""
+    try:
+        answer = train_a_little()
+    except Exception as error:
+        answer = {"error": _first_line(error)}
+    print("\n" + json.dumps(answer), flush=True)
+
+
+def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
+    """What `code` answers in a process of its own, or how that process ended."""
+    # The child sees the modules that this process sees, wherever it was started from.
+    path = [*sys.path, str(Path(__file__).resolve().parents[2])]
+    code = f"import sys; sys.path[:] = sys.argv[1:]; {code}"
+    command = [sys.executable, "-c", code, *path]
+    options = {"stdin": subprocess.DEVNULL, "text": True, "errors": "replace"}
+    try:
+        child = subprocess.run(command, capture_output=True, timeout=seconds, **options)
+    except subprocess.TimeoutExpired:
+        return {"error": f"MXNet did not answer within {seconds:g} seconds"}
+    answers = [line for line in child.stdout.splitlines() if line.startswith("{")]
+    if answers and child.returncode == 0:
+        return json.loads(answers[-1])
+    # A negative status is the signal that ended it: -6 is SIGABRT, -11 SIGSEGV.
+    message = f"MXNet ended the process with status {child.returncode}"
+    return {"error": f"{message}: {_first_line(child.stderr) or 'no message'}"}
+
+
+def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
+    """The cores that may be used, and the two variables that can waste them."""
+    threads = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    copies = environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
+    if threads:
+        message = f"{cores} usable, OMP_NUM_THREADS={threads}"
+    else:
+        message = f"{cores} usable, shared out among the CPU contexts of a run"
+    if threads and not (threads.isdigit() and 1 <= int(threads) <= cores):
+        message += f" is not from 1 to {cores}"
+        return Check("cores", "warn", message, "unset OMP_NUM_THREADS")
+    if not (copies.isdigit() and int(copies) >= 64):
+        message += f", MXNET_CPU_TEMP_COPY={copies} makes CPU contexts wait in turn"
+        return Check("cores", "warn", message, "unset MXNET_CPU_TEMP_COPY")
+    return Check("cores", "ok", message)
+
+
+def check_gpus(nvml, builds: Sequence[str]) -> list[Check]:
+    """A line a GPU, through the module pynvml; `builds` are the installed MXNets'."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        message = f"no NVIDIA driver: training uses CPU contexts ({error})"
+        return [Check("GPU", "ok", message)]
+
+    def ask(query, *args):  # a driver or a GPU need not support every query
+        with contextlib.suppress(nvml.NVMLError):
+            answer = query(*args)
+            return answer.decode() if isinstance(answer, bytes) else answer
+        return None
+
+    driver, checks = ask(nvml.nvmlSystemGetDriverVersion) or "?", []
+    for i in range(ask(nvml.nvmlDeviceGetCount) or 0):
+        gpu = ask(nvml.nvmlDeviceGetHandleByIndex, i)
+        name = gpu and ask(nvml.nvmlDeviceGetName, gpu)
+        memory = gpu and ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
+        capability = gpu and ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
+        gib = f"{memory.total / 2**30:.1f}" if memory else "?"
+        shown = ".".join(map(str, capability)) if capability else "?"
+        what = f"{name or '?'}, {gib} GiB, capability {shown}, driver {driver}"
+        checks.append(_judge_gpu(f"GPU {i}", what, capability, builds))
+    with contextlib.suppress(nvml.NVMLError):
+        nvml.nvmlShutdown()
+    return checks or [Check("GPU", "ok", f"no GPU, driver {driver}")]
+
+
+def _judge_gpu(name: str, what: str, capability, builds: Sequence[str]) -> Check:
+    from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
+
+    if capability is None or not build_has_code_for(tuple(capability)):
+        message = f"{what}: MXNet's GPU builds have code for {BUILD_RANGE} only"
+        remedy = "use CPU contexts (--devices cpu), or PyTorch on this GPU"
+        return Check(name, "warn", message, remedy)
+    if all(build == "mxnet" for build in builds):
+        remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
+        return Check(name, "warn", f"{what}: not usable without a GPU build", remedy)
+    return Check(name, "ok", what)
+
+
+def check_data(data_dir: str | Path | None = None) -> Check:
+    """Whether Fashion-MNIST is on disk and intact, where a run would look for it."""
+    from d2lpar.datasets import fashion
+
+    corrupt = None
+    try:
+        for asked_for, folder in fashion._places(data_dir):
+            try:
+                fashion._read_folder(folder)
+            except fashion.AbsentError:
+                continue
+            except DataError as error:
+                if asked_for:
+                    raise  # a run stops there too
+                corrupt = corrupt or str(error)
+            else:
+                return Check("data", "ok", f"Fashion-MNIST is intact in {folder}")
+    except DataError as error:
+        message, _, remedy = str(error).partition("; ")
+        return Check("data", "fail", message, remedy or "name another folder")
+    remedy = "the first run downloads it (30 MB), or generates garments if it cannot"
+    return Check("data", "warn", corrupt or "Fashion-MNIST is not on disk", remedy)
+
+
+def check_figures(out: str | Path) -> Check:
+    """Whether files can be written below `out`; tried, and without a trace."""
+    folder = there = Path(out).absolute()
+    # os.access says yes to root, so this writes: there, or where it would be made.
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".d2lpar-", dir=there) as scratch:
+            made = Path(scratch, folder.relative_to(there))
+            made.mkdir(parents=True, exist_ok=True)
+            (made / "figure").write_bytes(b"figure")
+    except OSError as error:
+        message = f"{folder} cannot be written ({error.strerror} at {there})"
+        return Check("figures", "fail", message, "name another folder with --out")
+    return Check("figures", "ok", f"{folder} can be written")

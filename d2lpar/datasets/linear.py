@@ -1,0 +1,73 @@
+"""TODO: one idea."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from d2lpar.datasets.download import sha256_of
+from d2lpar.datasets.generated.faces import synthetic_punks  # noqa: F401  part of this module, too
+from d2lpar.datasets.punks import cryptopunks  # noqa: F401
+from d2lpar.errors import DataError
+
+log = logging.getLogger("d2lpar")
+
+
+@dataclass(frozen=True)
+class LinearProblem:
+    """A x = b with more rows than columns: A float64 (rows, columns), b (rows,)."""
+
+    A: np.ndarray
+    b: np.ndarray
+    name: str
+    sha256: str
+    synthetic: bool = False  # it stands in for nothing
+    folder: tempfile.TemporaryDirectory | None = None  # of A's file, while it is used
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What a record says of how much data there is."""
+        return dict(zip(("rows", "columns"), self.A.shape))
+
+
+def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
+    """The seed's problem (000): A and b both uniform in [0, 1), drawn from `seed`."""
+    rng = np.random.default_rng(seed)
+    A, b = rng.random((rows, columns)), rng.random(rows)
+    return LinearProblem(A, b, f"uniform-{rows}x{columns}", sha256_of((A, b)))
+
+
+def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
+    """The same problem with A in a file, written in blocks: it may exceed the memory.
+
+    The file lies in the system's folder for temporary files (TMPDIR), takes 8 bytes a
+    number, and goes with the problem. Raises :class:`DataError` where it does not fit.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
+    size, free = 8 * rows * columns, shutil.disk_usage(folder.name).free
+    if size > 0.95 * free:
+        raise DataError(
+            f"{folder.name}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
+            f"{free / 2**30:.1f} are free: set TMPDIR to another folder"
+        )
+    rng, digest = np.random.default_rng(seed), hashlib.sha256()
+    path = Path(folder.name) / "A.npy"
+    with open(path, "wb") as f:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
+        np.lib.format.write_array_header_1_0(f, header)
+        step = max(1, 2**23 // columns)
+        for start in range(0, rows, step):
+            block = rng.random((min(step, rows - start), columns))
+            digest.update(block)
+            block.tofile(f)
+    b = rng.random(rows)
+    digest.update(b)
+    A = np.load(path, mmap_mode="r")
+    name = f"uniform-{rows}x{columns}"
+    return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)

@@ -1,0 +1,150 @@
+"""The two networks of the GAN, their parameters, and what the generator draws.
+
+Every device has a replica of both. BatchNorm takes its mean and variance over a
+device's own shard, unless it is synchronised (:mod:`d2lpar.gan.sync_batch_norm`).
+
+Source: seed 003 (PyTorch); Radford, Metz, Chintala, "Unsupervised Representation
+Learning with Deep Convolutional GANs" (2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+
+from d2lpar._mxnet import gluon, mx, np
+from d2lpar.gan.adam import cut, pad
+from d2lpar.gan.sync_batch_norm import sync_batch_norm
+
+Z_SHAPE = (16, 3, 3)  # of one face's noise
+
+# Channels of the discriminator's convolutions: the seed's, and those on the devices.
+# oneDNN is twice as fast with multiples of 8. The added ones begin with weights of 0,
+# so they put out 0, their gradients are 0, and they stay what they are: the function is
+# the seed's.
+CHANNELS, DEVICE_CHANNELS = (6, 12), (8, 16)
+
+
+class Generator(gluon.nn.HybridSequential):
+    """Noise (n, 16, 3, 3) to faces (n, 3, 24, 24) in [0, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add(
+            gluon.nn.Conv2DTranspose(128, 10, use_bias=False, in_channels=16),
+            gluon.nn.BatchNorm(in_channels=128),
+            gluon.nn.Activation("relu"),
+            gluon.nn.Conv2DTranspose(3, 4, 2, 1, use_bias=False, in_channels=128),
+            gluon.nn.Activation("sigmoid"),
+        )
+
+
+class Discriminator(gluon.nn.HybridSequential):
+    """Faces (n, 3, 24, 24) to scores (n, 1): above 0 where it takes them for real.
+
+    The seed ends in a sigmoid; here it is in the loss, where it is safe.
+    """
+
+    def __init__(self, channels: tuple[int, int] = CHANNELS) -> None:
+        super().__init__()
+        c1, c2 = channels
+        self.add(
+            gluon.nn.Conv2D(c1, 5, activation="relu", in_channels=3),
+            gluon.nn.MaxPool2D(2, 2),
+            gluon.nn.Conv2D(c2, 5, activation="relu", in_channels=c1),
+            gluon.nn.MaxPool2D(2, 2),
+            gluon.nn.Dense(32, activation="relu", in_units=c2 * 3 * 3),
+            gluon.nn.Dense(1, in_units=32),
+        )
+
+
+def init_params(
+    net: gluon.nn.HybridSequential, rng: numpy.random.Generator
+) -> list[numpy.ndarray]:
+    """Host parameters float32, drawn as PyTorch's layers draw theirs by default.
+
+    Weights and biases are uniform within 1 / sqrt(fan-in), the fan-in of a transposed
+    convolution being that of its output side; BatchNorm begins with scale 1, shift 0,
+    mean 0, variance 1.
+    """
+    values, bound = [], 0.0
+    for name, parameter in net.collect_params().items():
+        shape = parameter.shape
+        if name.endswith(("gamma", "running_var")):
+            values.append(numpy.ones(shape, numpy.float32))
+        elif name.endswith(("beta", "running_mean")):
+            values.append(numpy.zeros(shape, numpy.float32))
+        else:
+            if len(shape) > 1:  # a bias follows its weight and shares the bound
+                bound = 1 / numpy.sqrt(numpy.prod(shape[1:]))
+            values.append(rng.uniform(-bound, bound, shape).astype(numpy.float32))
+    return values
+
+
+def trained(
+    net: gluon.nn.HybridSequential, params: Sequence[numpy.ndarray]
+) -> list[numpy.ndarray]:
+    """Those of the parameters that have a gradient: no running averages."""
+    kinds = (p.grad_req for p in net.collect_params().values())
+    return [value for value, kind in zip(params, kinds) if kind != "null"]
+
+
+def build(
+    net: gluon.nn.HybridSequential,
+    params: Sequence[numpy.ndarray],
+    devices: Sequence[mx.Context],
+) -> gluon.nn.HybridSequential:
+    """`net` with `params` on every device, compiled; its gradients add up.
+
+    Parameters larger than those given are filled up with zeros.
+    """
+    net.initialize(ctx=devices)
+    net.hybridize(static_alloc=True, static_shape=True)
+    for target, value in zip(net.collect_params().values(), params):
+        target.set_data(np.array(pad(value, target.shape)))
+        if target.grad_req != "null":
+            target.grad_req = "add"  # over micro-batches
+    return net
+
+
+def host_params(
+    net: gluon.nn.HybridSequential, like: Sequence[numpy.ndarray]
+) -> list[numpy.ndarray]:
+    """The first replica's parameters as host arrays, cut to the shapes of `like`.
+
+    BatchNorm's running averages are among them.
+    """
+    replicas = (p.list_data()[0] for p in net.collect_params().values())
+    return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
+
+
+def generate(
+    net_G: Generator, z_shards: Sequence[np.ndarray], synchronised: bool = False
+) -> list[np.ndarray]:
+    """Faces (n_k, 3, 24, 24) of each device's noise (n_k, 16, 3, 3).
+
+    `synchronised` takes BatchNorm's mean and variance over all devices. Within
+    ``autograd.record()`` gradients flow back through it, across devices too.
+    """
+    if not synchronised:
+        return [net_G(z) for z in z_shards]
+    first, norm, *rest = net_G
+    hs = sync_batch_norm([first(z) for z in z_shards], norm)
+    for block in rest:
+        hs = [block(h) for h in hs]
+    return hs
+
+
+def faces_of(net_G: Generator, z: numpy.ndarray, device: mx.Context) -> numpy.ndarray:
+    """Faces uint8 (n, 3, 24, 24) of noise (n, 16, 3, 3), on the host.
+
+    BatchNorm uses its running averages, so that a face depends on its own noise alone.
+    (The seed never leaves training mode: there a face depends on those beside it.)
+    """
+    parts = (
+        net_G(np.array(z[start : start + 500], ctx=device))
+        for start in range(0, len(z), 500)
+    )
+    faces = numpy.concatenate([part.asnumpy() for part in parts])
+    return numpy.rint(255 * faces).astype(numpy.uint8)

@@ -1,0 +1,252 @@
+"""Direct least-squares solvers: a Gram matrix or a QR a device, then one small problem.
+
+Both pass over the rows once and communicate once: n x n numbers a device, whatever the
+number of rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import numpy
+
+from d2lpar._mxnet import mx
+from d2lpar.least_squares.rows import RowShards, find_not_finite, times
+
+log = logging.getLogger("d2lpar")
+
+# A Gram matrix squares the condition number, and with it the loss of digits.
+WORTH_A_REFINEMENT = 1e2
+WORTH_A_WARNING = {"float64": 1e5, "float32": 3e1}
+TOO_ILL_CONDITIONED = {"float64": 3e7, "float32": 2e3}
+
+
+class Found(NamedTuple):
+    """A solver's answer: x on the host, (n, k)."""
+
+    x: numpy.ndarray
+    condition: float | None = None
+    rank: int | None = None
+
+
+def normal(shards: RowShards, progress) -> Found:
+    """Solve the normal equations A^T A x = A^T b by Cholesky.
+
+    A Gram matrix a device (syrk) is summed over the devices; columns whose lengths
+    differ tenfold are scaled to length 1, so that bad scaling does no harm. The
+    condition it meets is estimated: it warns where half the digits are gone, and raises
+    ValueError naming "tsqr" where nearly all are, or where A is rank-deficient. Above
+    100, a step of iterative refinement on the residual of the rows themselves wins
+    digits back. At its most it holds two matrices (n, n) a device, and blocks of rows.
+    """
+    if shards.m < shards.n:
+        raise ValueError(
+            f"A is {shards.m} x {shards.n}, rank-deficient: method tsqr gives the "
+            "minimum-norm solution"
+        )
+    G, c = _gram(shards)
+    lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
+    _check_finite(shards, lengths, c.asnumpy())
+    if not lengths.all():
+        column = int(numpy.argmin(lengths))
+        raise ValueError(
+            f"column {column} of A is zero, A is rank-deficient: method tsqr gives the "
+            "minimum-norm solution"
+        )
+    scale = mx.nd.array(1 / lengths[:, None], ctx=G.context, dtype=shards.dtype)
+    as_met = ""
+    if lengths.max() < 10 * lengths.min():
+        scale = mx.nd.ones_like(scale)  # well enough as they are
+    else:
+        G *= scale  # in place: another (n, n) may be gigabytes
+        G *= scale.T
+        as_met = " after scaling its columns"
+    L, condition = _cholesky(G, shards, as_met)
+    x = _cholesky_solve(L, c * scale) * scale
+
+    if condition > WORTH_A_WARNING[shards.dtype.name]:
+        log.warning(
+            "A's condition is about %.0e%s: the normal equations square it; method "
+            "tsqr keeps the digits",
+            condition, as_met,
+        )  # fmt: skip
+    if condition > WORTH_A_REFINEMENT:
+        x = x + _cholesky_solve(L, _gradient(shards, x) * scale) * scale
+    x = x.asnumpy()
+    progress.pause()
+    progress.point(1, x)
+    return Found(x, condition, shards.n)
+
+
+def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+    """A^T A (n, n) and A^T b (n, k), summed on the first device."""
+    grams, products = {}, {}
+    for blocks in shards.rounds():
+        for k, A, b in blocks:
+            _add(grams, k, mx.nd.linalg.syrk(A, transpose=True))
+            _add(products, k, times(A, b, transpose=True))
+    return _of_all(shards, _sum(grams)), _of_all(shards, _sum(products))
+
+
+def _add(parts: dict[int, mx.nd.NDArray], k: int, part: mx.nd.NDArray) -> None:
+    """Add `part` to what device `k` has so far."""
+    if k in parts:
+        parts[k] += part
+    else:
+        parts[k] = part
+
+
+def _sum(parts: dict[int, mx.nd.NDArray]) -> mx.nd.NDArray:
+    """The devices' arrays summed on the first of them; `parts` is used up.
+
+    Half an all-reduce is all we need, and each array is freed once it is added.
+    """
+    total = parts.pop(min(parts))
+    while parts:
+        _, other = parts.popitem()
+        total += other.as_in_context(total.context)
+    return total
+
+
+def _of_all(shards: RowShards, array: mx.nd.NDArray) -> mx.nd.NDArray:
+    """The sum over the workers, on the same device, where there are several."""
+    if shards.workers is None:
+        return array
+    total = shards.total(array.asnumpy())
+    return mx.nd.array(total, ctx=array.context, dtype=shards.dtype)
+
+
+def _gradient(shards: RowShards, x: mx.nd.NDArray) -> mx.nd.NDArray:
+    """A^T (b - A x), summed on the first device."""
+    xs = [x.as_in_context(device) for device in shards.devices]
+    parts = {}
+    for blocks in shards.rounds():
+        for k, A, b in blocks:
+            _add(parts, k, times(A, b - times(A, xs[k]), transpose=True))
+    return _of_all(shards, _sum(parts))
+
+
+def _check_finite(shards: RowShards, *arrays: numpy.ndarray) -> None:
+    """A NaN or an infinity in A or b shows in its products: look for it only then."""
+    if not all(numpy.isfinite(a).all() for a in arrays):
+        raise ValueError(find_not_finite(shards))
+
+
+def _cholesky(
+    G: mx.nd.NDArray, shards: RowShards, as_met: str
+) -> tuple[mx.nd.NDArray, float]:
+    """The lower factor of G, and the condition number of the A it was made of.
+
+    `as_met` tells the message of a refusal what was done to A before.
+    """
+    condition = numpy.inf
+    try:
+        L = mx.nd.linalg.potrf(G)
+        L.wait_to_read()
+        condition = _condition(L)
+    except mx.base.MXNetError:
+        L = None
+    if not condition < TOO_ILL_CONDITIONED[shards.dtype.name]:
+        raise ValueError(
+            "A is rank-deficient or too ill-conditioned for method normal in "
+            f"{shards.dtype.name} (condition "
+            + (f"about {condition:.0e}" if numpy.isfinite(condition) else "not finite")
+            + f"{as_met}): use method tsqr"
+        )
+    return L, condition
+
+
+def _condition(L: mx.nd.NDArray, steps: int = 4) -> float:
+    """Condition number of a triangular factor, by power and inverse iteration.
+
+    A lower bound, as a rule within a factor of 3: enough to choose a method by.
+    """
+    v = numpy.random.default_rng(0).normal(size=(L.shape[0], 1))
+    largest = smallest = mx.nd.array(v, ctx=L.context, dtype=L.dtype)
+    for _ in range(steps):
+        largest = _unit(times(L, times(L, _unit(largest), transpose=True)))
+        smallest = _unit(_cholesky_solve(L, smallest))
+    high = times(L, largest, transpose=True).norm().asscalar()
+    low = times(L, smallest, transpose=True).norm().asscalar()
+    return float(high / low) if low > 0 else numpy.inf
+
+
+def _unit(v: mx.nd.NDArray) -> mx.nd.NDArray:
+    return v / v.norm()
+
+
+def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
+    """The solution of L L^T x = c."""
+    y = mx.nd.linalg.trsm(L, c)
+    return mx.nd.linalg.trsm(L, y, transpose=True)
+
+
+def tsqr(shards: RowShards, progress) -> Found:
+    """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not.
+
+    Each device reduces its rows of [A b] to a triangle, block by block; the triangles
+    are stacked and reduced to one. Where A is rank-deficient (singular values below
+    max(m, n) * eps of the largest, as ``numpy.linalg.lstsq`` has it), or m < n, x is
+    the minimum-norm solution. A block is never less than n rows, and with its copies
+    takes some ten times what a matrix (n, n) does on the first device, three to four on
+    each other.
+    """
+    width = shards.n + shards.num_rhs
+    # Of fewer rows than columns a QR gains nothing.
+    shards.block_rows = max(shards.block_rows, width)
+    triangles = {}
+    for blocks in shards.rounds():
+        for k, A, b in blocks:
+            rows = [mx.nd.concat(A, b, dim=1)]
+            if k in triangles:
+                rows.insert(0, triangles[k])
+            triangles[k] = _triangle(rows, width)
+    first = shards.devices[min(triangles)]
+    stacked = [triangles[k].as_in_context(first) for k in sorted(triangles)]
+    triangle = stacked[0] if len(stacked) == 1 else _triangle(stacked, width)
+    R, z = triangle[: shards.n, : shards.n], triangle[: shards.n, shards.n :]
+    lengths = (R * R).sum(axis=0).sqrt().asnumpy()
+    _check_finite(shards, lengths, z.asnumpy())
+    condition = numpy.inf
+    if lengths.all():
+        scale = mx.nd.array(1 / lengths[:, None], ctx=first, dtype=shards.dtype)
+        L = (R * scale.T).T  # lower, as _condition and trsm have it
+        condition = _condition(L)
+    if condition < 0.01 / (max(shards.m, shards.n) * numpy.finfo(shards.dtype).eps):
+        rank, x = shards.n, (mx.nd.linalg.trsm(L, z, transpose=True) * scale).asnumpy()
+    else:
+        x, rank = _minimum_norm(R.asnumpy(), z.asnumpy(), shards)
+    progress.pause()
+    progress.point(1, x)
+    return Found(x, condition, rank)
+
+
+def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:
+    """The R factor (width, width) of the stacked rows, each (.., width).
+
+    MXNet has the transposed factorisation, A^T = L Q, for wide matrices: rows of zeros
+    make a short one wide enough and change nothing.
+    """
+    M = mx.nd.concat(*rows, dim=0) if len(rows) > 1 else rows[0]
+    short = width - M.shape[0]
+    if short > 0:
+        zeros = mx.nd.zeros((short, width), ctx=M.context, dtype=M.dtype)
+        M = mx.nd.concat(M, zeros, dim=0)
+    _, L = mx.nd.linalg.gelqf(M.T)
+    return L.T
+
+
+def _minimum_norm(R: numpy.ndarray, z: numpy.ndarray, shards: RowShards):
+    """The shortest x of those that make ||R x - z|| least, and the rank of R.
+
+    On the host, by singular values: n x n is small beside the rows it came from.
+    """
+    U, s, Vt = numpy.linalg.svd(R)
+    eps = numpy.finfo(shards.dtype).eps
+    rank = int((s > s[0] * eps * max(shards.m, shards.n)).sum())
+    if rank < shards.n:
+        log.warning(
+            "A has rank %d, not %d: x is the minimum-norm solution", rank, shards.n
+        )
+    return Vt[:rank].T @ ((U[:, :rank].T @ z) / s[:rank, None]), rank

@@ -1,0 +1,44 @@
+"""TODO: one idea."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+
+import loky
+
+
+def usable_cores() -> int:
+    """CPU cores this process may use: affinity and container limits counted in."""
+    return loky.cpu_count()
+
+
+@functools.lru_cache(maxsize=1)
+def cpu_model() -> str:
+    """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            names = re.findall(r"^model name\s*:\s*(.+)$", f.read(), re.MULTILINE)
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def omp_threads() -> int | None:
+    """Threads that one CPU context works with, or None where nothing says so."""
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(value) if value.isdigit() and int(value) > 0 else None
+
+
+# What the person set, read before d2lpar._mxnet sets a default of its own.
+USER_THREADS = omp_threads()
+
+
+def threads_per_context(num_devices: int) -> int:
+    """OMP_NUM_THREADS for `num_devices` CPU contexts that share this machine's cores.
+
+    Where a person has set OMP_NUM_THREADS, that is what they get.
+    """
+    return USER_THREADS or max(1, usable_cores() // num_devices)

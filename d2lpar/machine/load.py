@@ -1,0 +1,233 @@
+"""How busy the devices are, second by second: GPUs, and the cores of CPU contexts.
+
+A :class:`Sample` holds what each GPU and each core did since the one before. They go
+into a run's record (:func:`sampling`) or to a terminal (:mod:`d2lpar.cli.watch_screen`).
+GPUs are read through NVML, processes from /proc and with psutil, both of which are
+loaded with first use. Never imports MXNet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from d2lpar.errors import DeviceError, SettingError
+from d2lpar.machine import gpu_cards
+from d2lpar.machine import nvml as machine_nvml
+from d2lpar.records.kinds import Sample
+
+log = logging.getLogger("d2lpar")
+
+INTERVAL = 1.0  # seconds; NVML's own average is over about that long
+SHORTEST = 0.1  # the kernel counts a thread's time in steps of 10 ms
+BUSY = 0.1  # the part of an interval that a thread works to be called busy
+
+
+def samples(
+    pids: Callable[[], Iterable[int]],
+    interval: float = INTERVAL,
+    stop: threading.Event | None = None,
+) -> Iterator[Sample]:
+    """A sample every `interval` seconds, until `stop` is set, of these processes.
+
+    `pids` is called anew for each sample. A process that has ended counts no more, one
+    just found counts from its next sample on. Raises :class:`SettingError` for an
+    interval that is too short to be measured.
+    """
+    if not interval >= SHORTEST:
+        raise SettingError(f"interval {interval:g}: the shortest is {SHORTEST} seconds")
+    return _samples(pids, interval, stop or threading.Event())
+
+
+def _samples(pids: Callable, interval: float, stop: threading.Event) -> Iterator:
+    with contextlib.ExitStack() as stack:
+        nvml, gpus = None, {}
+        with contextlib.suppress(DeviceError):  # without a driver there is no GPU
+            nvml = stack.enter_context(machine_nvml.nvml_session())
+            handles = machine_nvml.gpu_handles(nvml)
+            cards = gpu_cards.gpu_cards(nvml)
+            gpus = {card.label: handles[card.index] for card in cards}
+        start = before = time.perf_counter()
+        cores, threads = core_seconds(), thread_seconds(process_tree(pids()))
+        while not stop.wait(max(0.0, before + interval - time.perf_counter())):
+            tree = process_tree(pids())
+            now, cores_now = time.perf_counter(), core_seconds()
+            threads_now = thread_seconds(tree)
+            yield Sample(
+                seconds=round(now - start, 3),
+                interval=round(now - before, 3),
+                **_work_between(threads, threads_now, cores_now, now - before),
+                machine_percent=_busy_percent(cores, cores_now),
+                **_host(tree),
+                **_gpu_readings(nvml, gpus),
+            )
+            before, cores, threads = now, cores_now, threads_now
+
+
+@contextlib.contextmanager
+def sampling(
+    pid: int, put: Callable[[Sample], None], interval: float = INTERVAL
+) -> Iterator[None]:
+    """Within the block, a thread hands every sample of process `pid` to `put`."""
+    stop = threading.Event()
+    source = samples(lambda: [pid], interval, stop)
+
+    def work() -> None:
+        try:
+            for sample in source:
+                put(sample)
+        except Exception as error:  # the run that is watched goes on
+            log.warning("watching ended: %s: %s", type(error).__name__, error)
+
+    thread = threading.Thread(target=work, name="watching", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
+    """The `pids` of :func:`samples`: one process, or all in which a run measures.
+
+    Raises :class:`SettingError` where there is no process `pid`.
+    """
+    if pid is None:
+        return measuring_processes
+    if not Path(f"/proc/{pid}").is_dir():
+        raise SettingError(f"pid {pid}: there is no such process; ps lists them")
+    return lambda: [pid]
+
+
+# What is read
+
+
+def measuring_processes() -> list[int]:
+    """Processes in which a run of d2lpar measures now, by their numbers."""
+    import psutil
+
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [])[1:3] == ["-m", "d2lpar.runs.child"]
+    ]
+
+
+def process_tree(pids: Iterable[int]) -> list:
+    """The processes (psutil's) with all that descend from them, each once."""
+    import psutil
+
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            for one in (process, *process.children(recursive=True)):
+                found[one.pid] = one
+    return list(found.values())
+
+
+def thread_seconds(tree: Iterable) -> dict[int, dict[int, tuple[float, int]]]:
+    """Of each process and thread: seconds of work so far, and the core it was last on.
+
+    Columns 14, 15 and 39 of /proc/PID/task/TID/stat; see proc(5).
+    """
+    tick, found = os.sysconf("SC_CLK_TCK"), {}
+    for process in tree:
+        threads = found[process.pid] = {}
+        for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+            # A thread may end between being listed and being read.
+            with contextlib.suppress(OSError):
+                # The name, column 2, is in brackets and may hold anything.
+                columns = stat.read_text(errors="replace").rpartition(")")[2].split()
+                seconds = (int(columns[11]) + int(columns[12])) / tick
+                threads[int(stat.parent.name)] = seconds, int(columns[36])
+    return found
+
+
+def core_seconds() -> dict[int, tuple[float, float]]:
+    """Of each core: the ticks it was busy so far, and all ticks, from /proc/stat."""
+    found = {}
+    for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
+        name, *ticks = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            # user nice system idle iowait irq softirq steal; guests' are user's, too.
+            counts = [int(tick) for tick in ticks[:8]]
+            total = sum(counts)
+            found[int(name[3:])] = total - sum(counts[3:5]), total
+    return found
+
+
+def _busy_percent(before: dict, now: dict) -> list[float]:
+    percent = []
+    for core, (busy, total) in now.items():
+        busy_before, total_before = before.get(core, (busy, total))
+        ticks = total - total_before
+        percent.append(round(100 * (busy - busy_before) / ticks, 1) if ticks else 0.0)
+    return percent
+
+
+def _work_between(before: dict, now: dict, cores: dict, elapsed: float) -> dict:
+    """What the threads did, core by core, of processes that were there before, too."""
+    by_core, busy = dict.fromkeys(cores, 0.0), 0
+    for pid, threads in now.items():
+        for tid, (seconds, core) in threads.items() if pid in before else ():
+            worked = max(0.0, seconds - before[pid].get(tid, (0.0, core))[0])
+            by_core[core] = by_core.get(core, 0.0) + worked
+            busy += worked >= BUSY * elapsed
+    return {
+        "core_percent": [round(100 * s / elapsed, 1) for s in by_core.values()],
+        "threads": sum(map(len, now.values())),
+        "busy_threads": busy,
+    }
+
+
+def _host(tree: list) -> dict:
+    import psutil
+
+    memory, threads = 0, None
+    for process in tree:
+        with contextlib.suppress(psutil.Error):
+            memory += process.memory_info().rss
+            value = process.environ().get("OMP_NUM_THREADS", "")
+            threads = int(value) if threads is None and value.isdigit() else threads
+    host = psutil.virtual_memory()
+    return {
+        "processes": len(tree),
+        "memory": memory,
+        "machine_memory": host.total - host.available,
+        "threads_per_context": threads,
+        "temperature": _cpu_temperature(),
+    }
+
+
+def _cpu_temperature() -> float | None:
+    """The hottest of the CPU's own sensors; None where it has none: a virtual one."""
+    import psutil
+
+    sensors = psutil.sensors_temperatures()
+    own = [sensors.get(name, []) for name in ("coretemp", "k10temp", "zenpower")]
+    return max((sensor.current for chip in own for sensor in chip), default=None)
+
+
+def _gpu_readings(nvml, gpus: dict[str, object]) -> dict[str, list]:
+    def each(query: str, *args) -> list:
+        return [machine_nvml.ask(nvml, query, gpu, *args) for gpu in gpus.values()]
+
+    if not gpus:
+        return {}
+    rates = each("nvmlDeviceGetUtilizationRates")
+    memory = each("nvmlDeviceGetMemoryInfo")
+    power = each("nvmlDeviceGetPowerUsage")
+    return {
+        "gpus": list(gpus),
+        "gpu_percent": [rate and rate.gpu for rate in rates],
+        "gpu_memory": [info and info.used for info in memory],
+        "gpu_temperature": each("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        "gpu_power": [None if mw is None else mw / 1000 for mw in power],
+    }

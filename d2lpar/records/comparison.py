@@ -1,0 +1,357 @@
+"""Two runs side by side: how much faster, how accurate, and in what else they differ.
+
+Plain arithmetic on records, no drawing: :mod:`d2lpar.figures.drawing` draws what is computed
+here. A ratio of two timings means something only if nothing but the thing compared has
+changed, so every :class:`Comparison` carries the list of what else did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from d2lpar.errors import RecordError
+from d2lpar.records import summary, wording
+from d2lpar.records.kinds import GanEpochRecord, Header, Run, Sample, timed_epochs
+from d2lpar.records.wording import number
+
+# Header fields whose difference is named, in the order of the list. What is compared
+# (the devices), the date and the command are not among them.
+_NAMES = {
+    "chapter": "chapter",
+    "preset": "preset",
+    "device_kind": "device kind",
+    "threads_per_device": "threads per device",
+    "cpu_model": "CPU",
+    "cores": "cores",
+    "dataset": "data set",
+    "dataset_sha256": "data set hash",
+    "synthetic": "synthetic data",
+    "seed": "seed",
+}
+_COMPARED = {"num_devices", "devices"}  # also under `settings`
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one of the two runs measured.
+
+    `seconds` is the training time of an epoch, warm-up left out; `samples_per_sec` its
+    median throughput; `test_acc` in [0, 1] that of the last epoch, the median of the
+    repeats, or None of a GAN, whose last distance to real faces is `quality`. `label`
+    tells this run from the other one.
+    """
+
+    label: str
+    path: str | None
+    num_devices: int
+    seconds: summary.Summary
+    samples_per_sec: float
+    test_acc: float | None
+    quality: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Run `b` against run `a`.
+
+    `speedup` is how many times faster b is than a; `spread` the speedups between the
+    unlucky and the lucky quartiles of both. `efficiency` is the parallel efficiency of
+    the run with more devices against the other, or None where there is no such thing:
+    the same number of devices, or CPUs against GPUs. `differences` are sentences.
+    """
+
+    a: Side
+    b: Side
+    speedup: float
+    spread: tuple[float, float]
+    efficiency: float | None
+    differences: list[str]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One device count of a sweep against the smallest of them.
+
+    `ideal` is the speedup of perfect scaling, num_devices / smallest count; `speedup`
+    and `spread` are as in :class:`Comparison`; efficiencies are speedups / `ideal`.
+    """
+
+    num_devices: int
+    ideal: float
+    speedup: float
+    spread: tuple[float, float]
+    efficiency: float
+    efficiency_spread: tuple[float, float]
+
+
+def scaling(runs: Sequence[Run]) -> list[Scaling]:
+    """Speedups over the smallest device count, by ascending count, on the same data."""
+    runs = sorted(runs, key=lambda run: run.header.num_devices)
+    smallest = runs[0].header.num_devices
+    base = seconds_per_epoch(runs[0])
+    found = []
+    for run in runs:
+        n, seconds = run.header.num_devices, seconds_per_epoch(run)
+        low, high = speedup_spread(base, seconds)
+        if run is runs[0]:
+            low = high = 1.0  # by definition, whatever the spread of its epochs
+        ideal = n / smallest
+        found.append(
+            Scaling(
+                num_devices=n,
+                ideal=ideal,
+                speedup=summary.speedup(base.median, seconds.median),
+                spread=(low, high),
+                efficiency=summary.efficiency(base.median, smallest, seconds.median, n),
+                efficiency_spread=(low / ideal, high / ideal),
+            )
+        )
+    return found
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """Compare two runs; `a` is the one to beat.
+
+    Over the same data the speedup is the ratio of seconds an epoch. Epochs over
+    different data are different work, there it is the ratio of samples/s. Raises
+    :class:`RecordError` for a run without epochs, and for a GAN's beside another's.
+    """
+    for run in (a, b):
+        check(run)
+    if is_gan(a) != is_gan(b):
+        raise RecordError(
+            f"{wording.where(a)} and {wording.where(b)}: one is of a GAN only: "
+            "there is nothing to compare"
+        )
+    found = _differences(a.header, b.header)
+    labels = _labels(a, b, found)
+    side_a, side_b = _side(a, labels[0]), _side(b, labels[1])
+    work = 1.0  # samples in an epoch of b / in one of a
+    if a.header.dataset_sha256 != b.header.dataset_sha256:
+        sizes = [s.seconds.median * s.samples_per_sec for s in (side_a, side_b)]
+        work = sizes[1] / sizes[0]
+    speedup = work * summary.speedup(side_a.seconds.median, side_b.seconds.median)
+    low, high = speedup_spread(side_a.seconds, side_b.seconds)
+    return Comparison(
+        a=side_a,
+        b=side_b,
+        speedup=speedup,
+        spread=(work * low, work * high),
+        efficiency=_efficiency(a.header, b.header, speedup),
+        differences=[f"{name}: {va} and {vb}" for name, va, vb in found],
+    )
+
+
+def speedup_spread(
+    base: summary.Summary, other: summary.Summary
+) -> tuple[float, float]:
+    """Least and greatest speedup that the quartiles of both timings leave room for.
+
+    >>> slow, fast = timing.Summary(4.0, 3.0, 4.5, 9), timing.Summary(1.8, 1.5, 2.0, 9)
+    >>> speedup_spread(slow, fast)
+    (1.5, 3.0)
+    """
+    return summary.speedup(base.q1, other.q3), summary.speedup(base.q3, other.q1)
+
+
+def seconds_per_epoch(run: Run) -> summary.Summary:
+    """Training seconds per epoch of all repeats, each one's warm-up epoch left out."""
+    check(run)
+    return summary.summarize([e.seconds for e in timed_epochs(run)])
+
+
+def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
+    """Test accuracies in [0, 1] of each epoch, one a repeat; epochs ascend."""
+    check(run)
+    grouped: dict[int, list[float]] = {}
+    for e in sorted(run.epochs, key=lambda e: e.epoch):
+        grouped.setdefault(e.epoch, []).append(e.test_acc)
+    return grouped
+
+
+def quality_by_epoch(run: Run) -> dict[int, list[float]]:
+    """A GAN's distances to real faces at each of its frames, one a repeat."""
+    grouped: dict[int, list[float]] = {}
+    for f in sorted(run.frames, key=lambda f: f.epoch):
+        grouped.setdefault(f.epoch, []).append(f.quality)
+    return grouped
+
+
+def is_gan(run: Run) -> bool:
+    """Whether the run trained a GAN, which has no test accuracy."""
+    return bool(run.epochs) and isinstance(run.epochs[0], GanEpochRecord)
+
+
+def final_accuracy(run: Run) -> float:
+    """Median over the repeats of the test accuracy after the last epoch, in [0, 1]."""
+    return median(list(accuracy_by_epoch(run).values())[-1])
+
+
+def final_quality(run: Run) -> float:
+    """Median over the repeats of a GAN's last distance; NaN without frames."""
+    return median(list(quality_by_epoch(run).values())[-1]) if run.frames else math.nan
+
+
+def check(run: Run) -> None:
+    """Raise :class:`RecordError` for a run that there is nothing to compute from."""
+    if not run.epochs:
+        raise RecordError(f"{wording.where(run)}: holds no epochs; run it again")
+    for e in run.epochs:
+        if not (math.isfinite(e.seconds) and e.seconds > 0):
+            raise RecordError(
+                f"{wording.where(run)}: epoch {e.epoch} took {e.seconds} seconds; "
+                "only times above 0 can be compared"
+            )
+
+
+def _side(run: Run, label: str) -> Side:
+    return Side(
+        label=label,
+        path=str(run.path) if run.path else None,
+        num_devices=run.header.num_devices,
+        seconds=seconds_per_epoch(run),
+        samples_per_sec=median(e.samples_per_sec for e in timed_epochs(run)),
+        test_acc=None if is_gan(run) else final_accuracy(run),
+        quality=final_quality(run) if is_gan(run) else None,
+    )
+
+
+def _efficiency(a: Header, b: Header, speedup: float) -> float | None:
+    if a.num_devices == b.num_devices or a.device_kind != b.device_kind:
+        return None
+    of_b = speedup * a.num_devices / b.num_devices
+    return of_b if b.num_devices > a.num_devices else 1 / of_b
+
+
+def _differences(a: Header, b: Header) -> list[tuple[str, str, str]]:
+    """(name, value of a, value of b) of all that differs besides what is compared."""
+    pairs = [(text, getattr(a, key), getattr(b, key)) for key, text in _NAMES.items()]
+    if a.device_kind != b.device_kind:
+        pairs = [pair for pair in pairs if pair[0] != "threads per device"]
+    elif a.device_kind == "gpu":
+        models = (" + ".join(wording.gpu_models(header)) or None for header in (a, b))
+        pairs.append(("GPUs", *models))
+    for ending, of_a, of_b in (
+        ("", a.settings, b.settings),
+        (" version", a.versions, b.versions),
+        ("", a.extra, b.extra),
+    ):
+        for key in dict.fromkeys([*of_a, *of_b]):
+            if key not in _COMPARED:
+                values = (of.get(key, "not recorded") for of in (of_a, of_b))
+                pairs.append((f"{key}{ending}", *values))
+    if a.num_devices != b.num_devices:
+        pairs.append(("code", wording.commit(a), wording.commit(b)))
+    # With as many devices it is the change of the code that is being compared.
+    return [(name, _show(va), _show(vb)) for name, va, vb in pairs if va != vb]
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = str(value)
+    return text[:12] if len(text) == 64 and text.isalnum() else text  # a SHA-256
+
+
+def _labels(a: Run, b: Run, found: list[tuple[str, str, str]]) -> tuple[str, str]:
+    """What tells the two runs apart, most telling first, in a few words each."""
+    if a.header.num_devices != b.header.num_devices:
+        return wording.devices(a.header), wording.devices(b.header)
+    # A hash tells a reader nothing, and three things are as many as a label can hold.
+    told = [item for item in found if item[0] != "data set hash"][:3]
+    if told:
+        sides = zip(*([f"{n} {va}", f"{n} {vb}"] for n, va, vb in told))
+        label_a, label_b = (", ".join(words) for words in sides)
+        return label_a, label_b
+    for names in (
+        (wording.commit(a.header), wording.commit(b.header)),
+        (a.path.name if a.path else "", b.path.name if b.path else ""),
+        (wording.where(a), wording.where(b)),
+    ):
+        if names[0] != names[1] and all(names):
+            return names
+    return "first", "second"
+
+
+def comparison_table(c: Comparison) -> str:
+    """The comparison as plain text for a terminal, without a newline at its end."""
+    rows = [
+        ("", "a", "b"),
+        ("devices", *(str(s.num_devices) for s in (c.a, c.b))),
+        ("sec/epoch, median", *(number(s.seconds.median) for s in (c.a, c.b))),
+        (
+            "sec/epoch, quartiles",
+            *(f"{number(s.seconds.q1)}-{number(s.seconds.q3)}" for s in (c.a, c.b)),
+        ),
+        ("epochs timed", *(str(s.seconds.n) for s in (c.a, c.b))),
+        ("samples/s, median", *(number(s.samples_per_sec) for s in (c.a, c.b))),
+        (
+            ("final distance", *(f"{s.quality:.4f}" for s in (c.a, c.b)))
+            if c.a.test_acc is None
+            else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in (c.a, c.b)))
+        ),
+    ]
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    lines = []
+    for letter, side in (("a", c.a), ("b", c.b)):
+        path = f"  [{side.path}]" if side.path and side.path != side.label else ""
+        lines.append(f"{letter}  {side.label}{path}")
+    lines.append("")
+    for name, *cells in rows:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:]))
+        lines.append("  ".join((name.ljust(widths[0]), *padded)))
+    low, high = c.spread
+    lines += ["", f"speedup of b over a  {c.speedup:.2f} ({low:.2f}-{high:.2f})"]
+    if c.efficiency is not None:
+        lines.append(f"parallel efficiency  {c.efficiency:.0%}")
+    lines.append("differences:" if c.differences else "no other differences")
+    lines += [f"  {difference}" for difference in c.differences]
+    return "\n".join(lines)
+
+
+def comparison_rows(c: Comparison) -> list[dict]:
+    """The comparison as two flat rows, a's and b's, for JSON and CSV.
+
+    What is about both runs (speedup, efficiency, differences) stands in b's row.
+    """
+    rows = []
+    for letter, side in (("a", c.a), ("b", c.b)):
+        of_both = letter == "b"
+        rows.append(
+            {
+                "run": letter,
+                "label": side.label,
+                "path": side.path,
+                "num_devices": side.num_devices,
+                "sec_per_epoch": side.seconds.median,
+                "sec_per_epoch_q1": side.seconds.q1,
+                "sec_per_epoch_q3": side.seconds.q3,
+                "n": side.seconds.n,
+                "samples_per_sec": side.samples_per_sec,
+                "test_acc": side.test_acc,
+                "quality": side.quality,
+                "speedup": c.speedup if of_both else 1.0,
+                "speedup_low": c.spread[0] if of_both else 1.0,
+                "speedup_high": c.spread[1] if of_both else 1.0,
+                "parallel_efficiency": c.efficiency if of_both else None,
+                "differences": "; ".join(c.differences) if of_both else "",
+            }
+        )
+    return rows
+
+
+def busy_percent(sample: Sample, run: Run) -> float | None:
+    """How busy the run's devices were, 0 to 100: of all usable cores, or its GPUs.
+
+    None where a GPU does not tell.
+    """
+    if run.header.device_kind == "cpu":
+        return sample.cpu_percent / run.header.cores
+    of = dict(zip(sample.gpus, sample.gpu_percent))
+    told = [of[gpu] for gpu in run.header.devices if of.get(gpu) is not None]
+    return sum(told) / len(told) if told else None

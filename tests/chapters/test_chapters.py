@@ -1,0 +1,156 @@
+"""Every chapter: short, a script that runs alone, and a notebook."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+
+from d2lpar.cli import main
+
+ROOT = Path(main.__file__).parents[2]
+# Chapters that only print, and words of what they print.
+SHOWN = {
+    "devices": ["a run on 2 uses cpu(0)", "40 x 64 = 2,560"],
+    "memory": ["largest batch that fits", "2000: out of memory on cpu(0): conv"],
+    "kernels": ["as NumPy: True", "to the bit: True"],
+}
+EVERY = pytest.mark.parametrize(
+    "path", main.chapter_files().values(), ids=lambda p: p.stem
+)
+
+
+def run(path, *flags, cwd):
+    return subprocess.run(
+        [sys.executable, str(path), *flags],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@EVERY
+def test_a_chapter_is_thin(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= 88
+
+
+@EVERY
+def test_a_chapter_opens_as_a_notebook(path):
+    notebook = jupytext.read(path)
+    kinds = {cell.cell_type for cell in notebook.cells}
+    assert kinds == {"markdown", "code"}
+    assert notebook.cells[0].cell_type == "markdown"
+    assert notebook.cells[0].source.startswith("# ")
+    assert len(notebook.cells) >= 6
+
+
+@EVERY
+def test_a_chapter_names_its_seed_and_its_commands(path):
+    title, seed = main.about(path)
+    assert title != path.stem and re.search(r"\(00\d\)", seed)
+    text = path.read_text(encoding="utf-8")
+    assert f"python chapters/{path.name} --devices auto" in text
+    assert f"d2lpar run {path.stem} --preset book" in text
+
+
+@EVERY
+def test_a_chapter_runs_alone(path, tmp_path):
+    flags = ["--data=synthetic", "--devices=cpu:2", "--num-devices=1,2", "--dry-run"]
+    done = run(path, *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if path.stem in SHOWN:
+        for words in SHOWN[path.stem]:
+            assert words in done.stdout
+        assert list(tmp_path.iterdir()) == []
+        return
+    written = {p.name for p in (tmp_path / "figures" / path.stem).iterdir()}
+    if path.stem.startswith("multiple_gpus"):
+        assert "replicas agree: True" in done.stdout and "test acc: " in done.stdout
+        assert "dry-run-synthetic-cpu2.jsonl" in written
+        assert "dry-run-synthetic-speedup.png" in written
+    elif path.stem == "multiple_machines":
+        assert "sum of the pushes = whole batch: True" in done.stdout
+        assert "[[0], [1], []]" in done.stdout and "test acc: " in done.stdout
+        assert "dry-run-synthetic-cpu2.jsonl" in written
+    elif path.stem == "gan":
+        assert "quality " in done.stdout and "[synthetic data]" in done.stdout
+        assert {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"} <= written
+        differ = re.findall(r"synchronised=\w+: the faces differ by (\S+)", done.stdout)
+        assert float(differ[0]) > 1e-3 > 1e-5 > float(differ[1])
+    elif path.stem == "timing":
+        assert "two / one:" in done.stdout and "29 timings" in done.stdout
+        assert {"dry-run-roofline.png", "dry-run-results.txt"} <= written
+    elif path.stem == "low_precision":
+        assert "same scores: True" in done.stdout and "int8-naive" in done.stdout
+        assert "dry-run-synthetic-results.txt" in written
+        assert "dry-run-synthetic-cpu2-precision.png" in written
+    elif path.stem == "scaling":
+        assert "break-even between the two: " in done.stdout
+        assert "scratch: up to " in done.stdout and "concise: up to " in done.stdout
+        stem = "dry-run-synthetic-1thread"
+        assert {f"{stem}-map-concise.png", f"{stem}-results.txt"} <= written
+    else:
+        assert "residual: " in done.stdout
+        assert "dry-run-cgls-cpu2.jsonl" in written and "dry-run-devices.png" in written
+
+
+@EVERY
+def test_a_chapter_says_how_to_run_it_and_what_is_wrong(path, tmp_path):
+    text = run(path, "--help", cwd=tmp_path).stdout
+    assert "--num-devices" in text and "--dry-run" in text
+    done = run(path, "--devices=cpu:0", cwd=tmp_path)
+    assert done.returncode == 2 and list(tmp_path.iterdir()) == []
+    assert done.stderr.startswith("d2lpar: ") and "Traceback" not in done.stderr
+
+
+def test_from_scratch_shows_what_the_seed_shows(tmp_path):
+    """b1 and its gradient, [[1 1]] + [[2 2]] -> [[3 3]], and the 4 x 6 split."""
+    chapter = main.chapter_files()["multiple_gpus"]
+    text = run(chapter, "--help", cwd=tmp_path).stdout
+    assert text.count("[0. 0. 0. 0. 0. 0.") >= 2
+    before, after = text.split("after allreduce:")
+    assert "[[1. 1.]]" in before and "[[2. 2.]]" in before
+    assert after.count("[[3. 3.]]") == 2
+    first, second = after.split("output =")[1].split("@cpu(0)")[0], after
+    assert "[ 6.  7.  8.  9. 10. 11.]" in first
+    assert "[18. 19. 20. 21. 22. 23.]" in second
+
+
+def test_the_two_implementations_have_the_same_presets():
+    """So that they can be compared."""
+    presets = [
+        runpy.run_path(str(main.chapter_files()[name]))["PRESETS"]
+        for name in ("multiple_gpus", "multiple_gpus_concise")
+    ]
+    assert presets[0] == presets[1]
+    assert presets[0]["book"] == {
+        "num_epochs": 10, "global_batch_size": 256, "lr": 0.2,
+    }  # fmt: skip
+
+
+def test_a_chapter_runs_in_a_notebook_kernel(tmp_path):
+    """All cells but the last, which would train for a minute: test_cli has that."""
+    pytest.importorskip("ipykernel", reason="no notebook kernel: extra book")
+    nbclient = pytest.importorskip("nbclient", reason="no nbclient: extra book")
+    notebook = jupytext.read(main.chapter_files()["multiple_gpus"])
+    assert "chapter.measure" in notebook.cells[-1].source
+    notebook.cells.pop()
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {}}
+    )
+    client.execute(cwd=str(tmp_path))
+    printed = "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+    )
+    assert "replicas agree: True" in printed

@@ -1,0 +1,377 @@
+"""figures: files that can be read and looked at, from records alone, all or none."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from d2lpar.errors import RecordError
+from d2lpar.figures import drawing
+from d2lpar.records import files, wording
+from d2lpar.records.kinds import EpochRecord, Header, Run
+
+
+def make_run(num_devices=1, seconds=(9.0, 2.0, 1.8, 2.2), repeats=1, **fields):
+    """A run whose epochs took `seconds`; the first is the warm-up."""
+    header = {
+        "chapter": "multiple_gpus",
+        "preset": "book",
+        "num_devices": num_devices,
+        "device_kind": "cpu",
+        "devices": [f"cpu({i}) (1 thread of 2 cores)" for i in range(num_devices)],
+        "threads_per_device": 2 // num_devices or 1,
+        "cores": 2,
+        "cpu_model": "Some CPU",
+        "dataset": "fashion-mnist",
+        "dataset_sha256": "a" * 64,
+        "synthetic": False,
+        "seed": 7,
+        "settings": {"global_batch_size": 256, "lr": 0.2, "n_train": 60_000},
+        "command": "d2lpar run multiple_gpus",
+        "versions": {"mxnet": "1.9.1"},
+        "git_commit": "0123456789abcdef",
+        "git_dirty": True,
+        "date": "2026-01-02T03:04:05+00:00",
+        **fields,
+    }
+    epochs = tuple(
+        EpochRecord(k, s, 60_000 / s, 1 / k, 0.2 * k + 0.01 * repeat, repeat=repeat)
+        for repeat in range(repeats)
+        for k, s in enumerate(seconds, 1)
+    )
+    return Run(Header(**header), epochs, Path(f"figures/book-cpu{num_devices}.jsonl"))
+
+
+ONE = make_run(1)
+TWO = make_run(2, seconds=(7.0, 1.25, 1.25, 1.25))
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures by the beginning of their title; to be quick, their files stay empty."""
+    found = {}
+
+    def savefig(self, path, **kwargs):
+        found[self.get_label().split(" - ")[0]] = self
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return found
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The pictures of two runs on generated data, and their paths as returned."""
+    runs = [replace(r, header=replace(r.header, synthetic=True)) for r in (TWO, ONE)]
+    out = tmp_path_factory.mktemp("figures") / "not" / "yet"
+    return out, drawing.draw(runs, out, "book")
+
+
+def words(svg: Path) -> str:
+    """All text in an SVG, wrapped lines joined, without its metadata."""
+    texts = ET.parse(svg).getroot().iter("{http://www.w3.org/2000/svg}text")
+    return " ".join(" ".join("".join(text.itertext()).split()) for text in texts)
+
+
+def assert_is_a_picture(png: Path) -> None:
+    pixels = imread(png)[..., :3]
+    assert pixels.shape[0] > 400 and pixels.shape[1] > 800
+    ink = pixels.min(axis=2) < 0.9
+    assert 0.01 < ink.mean() < 0.5
+    # Nothing is cut off: no ink on the edges.
+    for edge in (ink[:8], ink[-8:], ink[:, :8], ink[:, -8:]):
+        assert not edge.any()
+
+
+def test_three_pictures_in_two_formats(written):
+    out, paths = written
+    names = ["book-accuracy", "book-seconds", "book-speedup"]
+    assert [p.name for p in paths] == [
+        f"{n}.{e}" for n in names for e in ("png", "svg")
+    ]
+    assert sorted(out.iterdir()) == sorted(paths)
+    for path in paths:
+        if path.suffix == ".png":
+            assert_is_a_picture(path)
+        else:
+            assert path.stat().st_size < 60_000
+
+
+def test_captions_say_what_was_measured_on_what(written):
+    out, paths = written
+    for path in paths[1::2]:
+        text = words(path)
+        for part in (
+            "multiple_gpus, preset book",
+            "Some CPU, 2 cores.",
+            "Threads per device differ: 2 and 1; on all devices together 2.",
+            "Global batch 256 fixed (strong scaling), lr 0.2.",
+            "SYNTHETIC fashion-mnist, 60,000 training samples.",
+            "Seed 7.",
+            "MXNet 1.9.1.",
+            "2026-01-02, commit 0123456 with local changes.",
+        ):
+            assert part in text, path.name
+    assert "test accuracy (share of test images)" in words(out / "book-accuracy.svg")
+    assert "training time (seconds per epoch)" in words(out / "book-seconds.svg")
+    assert "Epochs timed: 3; the first of every" in words(out / "book-seconds.svg")
+    assert "parallel efficiency (%)" in words(out / "book-speedup.svg")
+
+
+def test_real_data_is_not_called_synthetic():
+    assert "Data: fashion-mnist, 60,000" in wording.provenance([ONE, TWO])
+    made = replace(TWO.header, synthetic=True, dataset="synthetic-fashion")
+    text = wording.provenance([ONE, replace(TWO, header=made)])
+    assert "fashion-mnist, 60,000 training samples and SYNTHETIC synthetic-f" in text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "policy"),
+    [
+        ((256, 256), "Global batch 256 fixed (strong scaling), lr 0.2."),
+        ((256, 512), "256 and 512, 256 per device fixed (weak scaling), lr 0.2."),
+        ((256, 300), "Global batch 256 and 300, lr 0.2."),
+        ((None, None), "Global batch not recorded, lr 0.2."),
+    ],
+)
+def test_batch_policy(sizes, policy):
+    runs = []
+    for n, size in zip((1, 2), sizes):
+        settings = {"global_batch_size": size, "lr": 0.2, "n_train": None}
+        if size is None:
+            del settings["global_batch_size"]
+        runs.append(make_run(n, settings=settings))
+    text = wording.provenance(runs)
+    assert policy in text and "all training samples" in text
+
+
+def test_accuracy_curves(drawn, tmp_path):
+    drawing.draw([TWO, make_run(1, repeats=3)], tmp_path, "s")
+    figure = drawn["Test accuracy"]
+    (axes,) = figure.axes
+    first, second = axes.get_lines()
+    assert list(first.get_xdata()) == [1, 2, 3, 4]
+    assert list(first.get_ydata()) == pytest.approx([0.21, 0.41, 0.61, 0.81])
+    assert list(second.get_ydata()) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    (band,) = axes.collections
+    assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(0.82)
+    assert axes.get_ylim() == (0, 1)
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == [
+        "1 device: cpu(0) (2 threads of 2 cores), final accuracy 0.810",
+        "2 devices: cpu(0)-cpu(1) (1 thread each of 2 cores), final accuracy 0.800",
+    ]
+
+
+def test_bars_are_medians_without_the_warm_up(drawn, tmp_path):
+    drawing.draw([ONE, TWO], tmp_path, "s")
+    (axes,) = drawn["Training time of an epoch"].axes
+    assert [bar.get_height() for bar in axes.patches] == [2.0, 1.25]
+    written = [text.get_text() for text in axes.texts]
+    assert written == ["2.00 s\nn = 3", "1.25 s\nn = 3"]
+    dots = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    assert [sorted(d.get_ydata()) for d in dots] == [[1.8, 2.0, 2.2], [1.25] * 3]
+    assert axes.get_ylim()[1] < 7.0  # the warm-ups are not even in sight
+    ticks = [label.get_text() for label in axes.get_xticklabels()]
+    assert ticks == ["1 device\n2 threads", "2 devices\n1 thread each"]
+
+
+def test_speedup_and_efficiency(drawn, tmp_path):
+    drawing.draw([ONE, TWO], tmp_path, "s")
+    left, right = drawn["Speedup over 1 device"].axes
+    ideal, measured = (line for line in left.get_lines() if len(line.get_xdata()) == 2)
+    assert list(ideal.get_ydata()) == [1, 2]
+    assert list(measured.get_ydata()) == pytest.approx([1, 1.6])
+    assert [text.get_text() for text in left.texts] == ["1.60\u00d7"]
+    assert [text.get_text() for text in right.texts] == ["80%"]
+    assert list(left.get_xticks()) == [1, 2]
+
+
+def test_one_run_has_no_speedup(drawn, tmp_path):
+    paths = drawing.draw([ONE], tmp_path, "s")
+    assert [p.name for p in paths[::2]] == ["s-accuracy.png", "s-seconds.png"]
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
+def test_a_single_epoch_is_drawn_and_called_a_warm_up(drawn, tmp_path):
+    drawing.draw([make_run(n, seconds=(2.0 / n,)) for n in (1, 2)], tmp_path, "s")
+    figure = drawn["Training time of an epoch"]
+    assert [bar.get_height() for bar in figure.axes[0].patches] == [2.0, 1.0]
+    caption = " ".join(figure.texts[1].get_text().split())
+    assert "Epochs timed: 1; a warm-up counts where there is no other epoch." in caption
+
+
+def test_curves_and_bars_are_told_apart_in_grey(drawn, tmp_path):
+    drawing.draw([make_run(n) for n in (1, 2, 3, 4, 6, 8, 12, 16)], tmp_path, "s")
+    curves = drawn["Test accuracy"].axes[0].get_lines()
+    assert len({curve.get_marker() for curve in curves}) == 8
+    assert [curve.is_dashed() for curve in curves[:5]] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert len(set(drawing.LINES)) == 5
+    hatches = [
+        b.get_hatch() for b in drawn["Training time of an epoch"].axes[0].patches
+    ]
+    assert len(set(hatches)) == 8
+
+
+def test_long_names_are_wrapped_and_dollars_are_no_formulas(tmp_path):
+    fields = {
+        "cpu_model": f"A $CPU$ of $ {'long words ' * 20} {'W' * 200}",
+        "device_kind": "gpu",
+        "devices": [
+            "gpu(0) NVIDIA with a name that goes on for longer than the legend is"
+        ],
+        "threads_per_device": None,
+    }
+    paths = drawing.draw([make_run(1, **fields)], tmp_path, "s")
+    for png in paths[::2]:
+        assert_is_a_picture(png)
+    for svg in paths[1::2]:
+        assert "A $CPU$ of $ long words" in words(svg)
+
+
+def test_pictures_do_not_depend_on_the_users_style(tmp_path):
+    import matplotlib
+
+    before = [p.read_bytes() for p in drawing.draw([ONE], tmp_path, "s")]
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path"}):
+        after = [p.read_bytes() for p in drawing.draw([ONE], tmp_path, "s")]
+        assert matplotlib.rcParams["font.size"] == 30
+    assert after == before
+
+
+def test_a_failure_leaves_earlier_pictures_as_they_were(tmp_path, monkeypatch):
+    for name in ("s-accuracy.png", "s-accuracy.svg", "s-speedup.png"):
+        (tmp_path / name).write_text("earlier")
+    before = {p: p.read_text() for p in tmp_path.iterdir()}
+    calls = itertools.count(1)
+
+    def savefig(self, path, **kwargs):
+        Path(path).write_text("half of it")
+        if next(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    with pytest.raises(OSError, match="No space left"):
+        drawing.draw([ONE, TWO], tmp_path, "s")
+    assert {p: p.read_text() for p in tmp_path.iterdir()} == before
+    drawing.draw([ONE, TWO], tmp_path, "s")  # the second call is over: now all are new
+    assert {p.read_text() for p in tmp_path.iterdir()} == {"half of it"}
+
+
+def test_runs_that_cannot_share_a_picture(tmp_path):
+    with pytest.raises(RecordError, match="no runs"):
+        drawing.draw([], tmp_path, "s")
+    empty = replace(ONE, epochs=(), path=Path("killed.jsonl"))
+    for runs in ([empty], [TWO, empty]):
+        with pytest.raises(RecordError, match=r"killed\.jsonl"):
+            drawing.draw(runs, tmp_path, "s")
+    twin = replace(ONE, path=Path("twin.jsonl"))
+    with pytest.raises(
+        RecordError, match=r"book-cpu1\.jsonl and twin\.jsonl.*1 device;"
+    ):
+        drawing.draw([ONE, TWO, twin], tmp_path, "s")
+    other = make_run(4, dataset_sha256="b" * 64)
+    with pytest.raises(
+        RecordError, match=r"cpu1\.jsonl and .*cpu4\.jsonl.*different data"
+    ):
+        drawing.draw([ONE, TWO, other], tmp_path, "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ways_to_share_have_a_picture_of_their_own(drawn, tmp_path):
+    """Medians without the warm-up, of seconds and of bytes; a line of accuracy each."""
+    runs = []
+    for variant, sent in (("", 8e6), ("2bit", 5e6), ("async", None)):
+        run = make_run(2, chapter="multiple_machines", workers=2, variant=variant)
+        extra = {} if sent is None else {"wire_bytes": sent}
+        epochs = tuple(replace(epoch, extra=extra) for epoch in run.epochs)
+        runs.append(replace(run, epochs=epochs))
+    paths = drawing.draw(runs, tmp_path, "book-2workers")
+    assert {path.name for path in paths} == {
+        "book-2workers-sharing.png", "book-2workers-sharing.svg",
+    }  # fmt: skip
+    accuracy, seconds, sent = drawn["Ways to share"].axes
+    assert len(accuracy.get_lines()) == 3
+    np.testing.assert_allclose(
+        accuracy.get_lines()[0].get_ydata(), [0.2, 0.4, 0.6, 0.8]
+    )
+    assert [bar.get_height() for bar in seconds.patches] == [2.0] * 3
+    # In the order of their names: sync, 2bit, async, which has no count of bytes.
+    assert [bar.get_height() for bar in sent.patches] == [8.0, 5.0]
+    ticks = [label.get_text() for label in seconds.get_xticklabels()]
+    assert ticks == ["sync", "2bit", "async"]
+
+
+def test_compare_picture(tmp_path):
+    other = make_run(1, seconds=(7.0, 1.25, 1.25), seed=8, synthetic=True)
+    png, svg = drawing.draw_compare(ONE, other, tmp_path, "compare-a-b")
+    assert (png.name, svg.name) == ("compare-a-b.png", "compare-a-b.svg")
+    assert sorted(tmp_path.iterdir()) == [png, svg]
+    assert_is_a_picture(png)
+    text = words(svg)
+    assert "b is 1.60 times as fast as a" in text
+    assert "a: synthetic data no, seed 7, final accuracy 0.800" in text
+    assert "b: synthetic data yes, seed 8, final accuracy 0.600" in text
+    assert "in a and b: synthetic data: no and yes; seed: 7 and 8." in text
+    with pytest.raises(RecordError, match=r"book-cpu1\.jsonl"):
+        drawing.draw_compare(ONE, replace(ONE, epochs=()), tmp_path, "c")
+
+
+def test_compare_draws_both_runs(drawn, tmp_path):
+    drawing.draw_compare(ONE, make_run(1, seconds=(7.0, 1.25)), tmp_path, "c")
+    left, right = drawn["b is 1.60 times as fast as a"].axes
+    assert [len(line.get_xdata()) for line in left.get_lines()] == [4, 2]
+    assert [bar.get_height() for bar in right.patches] == [2.0, 1.25]
+
+
+def test_drawing_needs_neither_mxnet_nor_a_display(tmp_path):
+    paths = []
+    for run in (ONE, TWO):
+        paths.append(tmp_path / run.path.name)
+        files.write(paths[-1], run.header, run.epochs)
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from d2lpar import compare, figures, records
+        assert "matplotlib" not in sys.modules
+        runs = [records.read(path) for path in sys.argv[2:]]
+        figures.draw(runs, Path(sys.argv[1]), "s")
+        figures.draw_compare(*runs, Path(sys.argv[1]), "c")
+        compare.comparison_table(compare.compare(*runs))
+        assert "mxnet" not in sys.modules
+        assert "matplotlib.pyplot" not in sys.modules
+    """
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error::UserWarning:d2lpar.figures.drawing",
+            "-c",
+            code,
+            tmp_path / "out",
+            *paths,
+        ],
+        cwd=Path(drawing.__file__).parents[2],
+        env={k: v for k, v in os.environ.items() if k not in ("DISPLAY", "MPLBACKEND")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 8
+    assert np.ptp(imread(tmp_path / "out" / "c.png")[..., :3]) > 0.9

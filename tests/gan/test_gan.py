@@ -1,0 +1,323 @@
+"""The GAN's networks and updates: against PyTorch, and N devices against one."""
+
+import runpy
+from pathlib import Path
+
+import numpy
+import pytest
+
+from d2lpar import devices, gan
+from d2lpar._mxnet import autograd, gluon, np
+from d2lpar.datasets import face_images, punks
+from d2lpar.errors import DivergedError, SettingError
+from d2lpar.gan import training
+from d2lpar.gan.adam import cut
+from d2lpar.parallel import split_batch
+from d2lpar.records import kinds
+
+SEED = Path(__file__).parents[2] / "peers" / "gan_seed.py"
+
+
+class Pair(gan.Nets):
+    """Both networks on some devices, and steps that are waited for."""
+
+    def __init__(self, num_devices=1, seed=0):
+        self.devices = devices.parse(f"cpu:{num_devices}")
+        self.state = gan.start(seed)
+        super().__init__(self.state, self.devices, lr=1e-4)
+
+    def step(self, X, z, **options):
+        """The two losses, each a mean."""
+        shards = split_batch(X, z, self.devices)
+        nets = self.D, self.G, self.adam_D, self.adam_G
+        d_losses, g_losses, _ = gan.step(*shards, *nets, **options)
+        return sum(map(float, d_losses)) / (2 * len(X)), sum(
+            map(float, g_losses)
+        ) / len(X)
+
+    def result(self):
+        self.update(self.state)
+        return self.state.params_D + self.state.params_G
+
+
+@pytest.fixture
+def batch():
+    rng = numpy.random.default_rng(1)
+    X = rng.random((11, 3, 24, 24), dtype=numpy.float32)
+    return X, rng.standard_normal((11, *training.Z_SHAPE), dtype=numpy.float32)
+
+
+# Against PyTorch
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
+
+
+@pytest.fixture
+def theirs(torch):
+    """The seed's networks and optimisers with a state's parameters, and its step."""
+    seed = runpy.run_path(str(SEED))
+
+    class Theirs:
+        def __init__(self, state):
+            self.D, self.G = seed["create_discriminator"](), seed["create_generator"]()
+            with torch.no_grad():
+                for net, params in ((self.D, state.params_D), (self.G, state.params_G)):
+                    values = iter(params)
+                    for name, target in net.state_dict().items():
+                        if not name.endswith("num_batches_tracked"):
+                            target.copy_(torch.tensor(next(values)))
+            self.optimizers = [
+                torch.optim.Adam(net.parameters(), lr=1e-4) for net in (self.D, self.G)
+            ]
+
+        def step(self, X, z):
+            errors = seed["step"](
+                torch.tensor(X), torch.tensor(z), self.G, self.D, *self.optimizers
+            )
+            return tuple(error.item() for error in errors)
+
+    return Theirs
+
+
+def test_the_networks_give_pytorchs_outputs(torch, theirs, batch):
+    ours = Pair()
+    X, z = batch
+    expected = theirs(ours.state)
+    with autograd.train_mode():
+        faces = ours.G(np.array(z)).asnumpy()
+    with torch.no_grad():
+        numpy.testing.assert_allclose(
+            faces, expected.G(torch.tensor(z)).numpy(), rtol=1e-5, atol=1e-6
+        )
+        opinions = expected.D(torch.tensor(X)).numpy()
+    scores = ours.D(np.array(X)).asnumpy()
+    numpy.testing.assert_allclose(1 / (1 + numpy.exp(-scores)), opinions, rtol=1e-5)
+    assert faces.shape == X.shape and scores.shape == (11, 1)
+    assert 0 < faces.min() < faces.max() < 1
+
+
+def relative(actual, expected):
+    return numpy.linalg.norm(actual - expected) / numpy.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("num_steps", [1, 5])
+def test_losses_gradients_and_adam_are_pytorchs(theirs, batch, num_steps):
+    """To 1e-4, relative, also every gradient of the last of 1 and of 5 steps."""
+    ours = Pair()
+    expected = theirs(ours.state)
+    for _ in range(num_steps):
+        assert ours.step(*batch) == pytest.approx(expected.step(*batch), rel=1e-4)
+    assert ours.adam_D.num_steps == ours.adam_G.num_steps == num_steps
+    for net, their_net, count in ((ours.D, expected.D, 8), (ours.G, expected.G, 4)):
+        own = [p for p in net.collect_params().values() if p.grad_req != "null"]
+        assert len(own) == count
+        for p, q in zip(own, their_net.parameters()):
+            assert relative(cut(p.data(), q.shape), q.detach().numpy()) < 1e-4
+            if net is ours.G:  # the seed adds the generator's loss to D's gradients
+                gradient = cut(p.grad(), q.shape) / len(batch[0])
+                assert relative(gradient, q.grad.numpy()) < 1e-4
+
+
+def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
+    ours = Pair()
+    expected = theirs(ours.state)
+    X, z = (np.array(a) for a in batch)
+    with autograd.train_mode():
+        fakes = ours.G(z)
+    gan.update_D([([X], [fakes])], ours.D, ours.adam_D)
+    both = torch.tensor(numpy.concatenate([X.asnumpy(), fakes.asnumpy()]))
+    labels = torch.concat([torch.ones(11), torch.zeros(11)])
+    torch.nn.BCELoss()(expected.D(both).reshape(-1), labels).backward()
+    for p, q in zip(ours.D.collect_params().values(), expected.D.parameters()):
+        assert relative(cut(p.grad(), q.shape) / 22, q.grad.numpy()) < 1e-4
+
+
+def test_the_loss_of_scores_is_the_seeds_where_that_is_finite(torch):
+    scores = numpy.linspace(-80, 80, 33, dtype=numpy.float32)[:, None]
+    loss = gluon.loss.SigmoidBinaryCrossEntropyLoss()
+    for label in (0.0, 1.0):
+        ours = loss(np.array(scores), np.full_like(np.array(scores), label)).asnumpy()
+        exact = numpy.logaddexp(0, (1 - 2 * label) * scores.astype(float))[:, 0]
+        numpy.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5)
+        near = numpy.abs(scores[:, 0]) <= 10
+        theirs = torch.nn.BCELoss(reduction="none")(
+            torch.sigmoid(torch.tensor(scores)), torch.full(scores.shape, label)
+        ).numpy()[:, 0]
+        numpy.testing.assert_allclose(ours[near], theirs[near], rtol=1e-4, atol=1e-5)
+
+
+# N devices against one
+
+
+def furthest(ours, expected):
+    """The largest relative difference of two lists of parameters.
+
+    By the norm of each: where a gradient is next to 0, Adam's step has a sign that
+    rounding decides.
+    """
+    return max(
+        numpy.linalg.norm(a - b) / (numpy.linalg.norm(b) + 1e-3)
+        for a, b in zip(ours, expected)
+    )
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 3, 13])
+def test_synchronised_n_devices_equal_one(num_devices, batch):
+    """13 devices for 11 faces: two have none."""
+    one, several = Pair(1), Pair(num_devices)
+    for _ in range(3):
+        expected = one.step(*batch)
+        actual = several.step(*batch, synchronised=True)
+        assert actual == pytest.approx(expected, rel=1e-5)
+    assert furthest(several.result(), one.result()) < 1e-4
+    replicas = [p.list_data() for p in several.G.collect_params().values()]
+    for first, *others in replicas[:1]:
+        for other in others:
+            numpy.testing.assert_array_equal(other.asnumpy(), first.asnumpy())
+
+
+def test_batch_norm_per_device_is_another_computation(batch):
+    one, two = Pair(1), Pair(2)
+    for pair in (one, two):
+        pair.step(*batch)
+    gap = relative(two.result()[-6], one.result()[-6])
+    assert 1e-5 < gap < 1
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_micro_batches_add_up_to_the_batch_without_batch_norm(
+    monkeypatch, batch, num_devices, size
+):
+    class NoNorm(gluon.nn.HybridSequential):
+        def __init__(self, layers=training.Generator):
+            super().__init__()
+            self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
+
+    monkeypatch.setattr(training, "Generator", NoNorm)
+    whole, parts = Pair(num_devices), Pair(num_devices)
+    expected = whole.step(*batch)
+    assert parts.step(*batch, micro_batch_size=size) == pytest.approx(expected)
+    for ours, its in ((parts.D, whole.D), (parts.G, whole.G)):
+        for p, q in zip(*(net.collect_params().values() for net in (ours, its))):
+            assert relative(p.grad().asnumpy(), q.grad().asnumpy()) < 1e-5
+    for _ in range(3):
+        expected = whole.step(*batch)
+        actual = parts.step(*batch, micro_batch_size=size)
+        assert actual == pytest.approx(expected, rel=1e-4)
+
+
+def test_one_micro_batch_is_the_batch(batch):
+    whole, parts = Pair(), Pair()
+    for pair, size in ((whole, None), (parts, 11)):
+        pair.step(*batch, micro_batch_size=size)
+    for a, b in zip(whole.result(), parts.result()):
+        numpy.testing.assert_array_equal(a, b)
+
+
+# Training
+
+
+@pytest.fixture(scope="module")
+def faces():
+    return punks.load("synthetic", n_train=300)
+
+
+def test_train_yields_epochs_and_frames(faces):
+    lines = list(
+        gan.train(2, devices="cpu:2", global_batch_size=128, num_epochs=5,
+                  frames_every=2, data=faces)
+    )  # fmt: skip
+    epochs = [line for line in lines if isinstance(line, kinds.GanEpochRecord)]
+    frames = [line for line in lines if isinstance(line, kinds.FrameRecord)]
+    assert [e.epoch for e in epochs] == [1, 2, 3, 4, 5]
+    assert [f.epoch for f in frames] == [0, 2, 4, 5]
+    assert [f.samples is None for f in frames] == [True, True, True, False]
+    assert face_images.from_png(frames[0].fixed).shape == (24, 24, 3)
+    assert face_images.from_png(frames[-1].samples).shape == (120, 120, 3)
+    assert len(frames[-1].nearest) == len(frames[-1].distances) == 25
+    for e in epochs:
+        assert e.samples_per_sec == pytest.approx(300 / e.seconds)
+        assert 0 < e.d_real < 1 and 0 < e.d_fake < 1 and e.d_loss > 0
+    # Before it has learnt, the discriminator is at a loss.
+    assert epochs[0].d_loss == pytest.approx(numpy.log(2), abs=0.05)
+
+
+def test_the_losses_are_those_of_the_step(faces, batch):
+    """A full batch: the record is what one step of a Pair gives."""
+    state = gan.start(0)
+    X, z = next(training.batches(np.array(faces.X, dtype="uint8"), 300, state.rng))
+    pair = Pair(1)
+    expected = pair.step(X, z)
+    *_, epoch = gan.train(
+        1, devices="cpu:1", global_batch_size=300, num_epochs=1, data=faces, seed=0
+    )
+    assert (epoch.d_loss, epoch.g_loss) == pytest.approx(expected, rel=1e-6)
+
+
+def test_synchronised_training_does_not_depend_on_the_devices(faces):
+    ends = [
+        list(gan.train(n, devices="cpu:3", global_batch_size=100, num_epochs=2,
+                       sync_batch_norm=True, data=faces))[-1]
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    for end in ends[1:]:
+        assert end.d_loss == pytest.approx(ends[0].d_loss, rel=1e-4)
+        assert end.g_loss == pytest.approx(ends[0].g_loss, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_learns_and_neither_network_wins(seed):
+    """300 steps: the distance to the data falls to two thirds, on its way down.
+
+    The criterion for the balance: at the end of training D believes in real faces more
+    than in generated ones, but neither is it sure (D(x) > 0.95 and D(G(z)) < 0.05, it
+    has won) nor blind (the two within 0.005, it has collapsed).
+    """
+    data = punks.load("synthetic", n_train=1500)
+    before, *_, after, end = gan.train(
+        2, devices="cpu:2", global_batch_size=50, lr=5e-4, num_epochs=10,
+        frames_every=10, seed=seed, data=data,
+    )  # fmt: skip
+    assert after.quality < before.quality / 1.5
+    assert not (end.d_real > 0.95 and end.d_fake < 0.05)
+    assert end.d_real > end.d_fake + 0.005
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"frames_every": 0}, "frames-every 0: write a whole number"),
+        ({"micro_batch_size": 1.5}, "micro-batch-size 1.5"),
+        ({"global_batch_size": 0}, "global-batch-size 0"),
+        ({"lr": numpy.nan}, "lr nan"),
+        ({"num_epochs": 0}, "num-epochs 0"),
+    ],
+)
+def test_settings_that_cannot_be(faces, settings, says):
+    with pytest.raises(SettingError, match=says):
+        next(gan.train(1, devices="cpu:1", data=faces, **settings))
+
+
+def test_what_diverges_says_so(faces):
+    state = gan.start(0)
+    state.params_D[-1][0] = numpy.nan
+    with pytest.raises(DivergedError, match="losses of epoch 1 are nan.*than 0.0001"):
+        list(gan.train(1, devices="cpu:1", global_batch_size=300, num_epochs=3,
+                       data=faces, state=state))  # fmt: skip
+
+
+def test_new_faces_are_those_of_their_noise():
+    state = gan.start(0)
+    (device,) = devices.parse("cpu:1")
+    faces = gan.sample(state, 7, seed=1, device=device)
+    assert faces.shape == (7, 3, 24, 24) and faces.dtype == numpy.uint8
+    # A face depends on its own noise alone.
+    numpy.testing.assert_array_equal(gan.sample(state, 3, 1, device), faces[:3])
+    assert (gan.sample(state, 7, 2, device) != faces).any()
+    with pytest.raises(SettingError, match="n 0"):
+        gan.sample(state, 0, 1, device)

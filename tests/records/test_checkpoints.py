@@ -1,0 +1,212 @@
+"""Checkpoints: what goes in comes out, and what is damaged or foreign is refused."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from d2lpar.errors import CheckpointError
+from d2lpar.records import checkpoints
+from d2lpar.records import kinds as records_kinds
+from d2lpar.records.checkpoints import Checkpoint
+
+
+def a_header(num_devices=2, **settings):
+    return records_kinds.Header(
+        chapter="multiple_gpus", preset="quick", num_devices=num_devices,
+        device_kind="cpu", devices=["cpu(0)", "cpu(1)"][:num_devices],
+        threads_per_device=1, cores=2, cpu_model="A CPU", dataset="toy",
+        dataset_sha256="0" * 64, synthetic=False, seed=0,
+        settings={"num_epochs": 4, **settings}, command="d2lpar run", versions={},
+        git_commit=None, git_dirty=None, date="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+
+
+class State:
+    """A state as a workload has it, of two arrays and a random generator."""
+
+    workload = "toy"
+
+    def __init__(self, seed=0, size=3):
+        self.rng, self.epoch = np.random.default_rng(seed), 0
+        self.arrays = {"w": self.rng.normal(size=(size, 2)), "b": np.zeros(2, "f")}
+
+    def tensors(self):
+        return self.arrays
+
+    def facts(self):
+        return {"epoch": self.epoch, "rng": self.rng.bit_generator.state}
+
+
+def a_checkpoint(epoch=3, seed=0, num_devices=2):
+    state = State(seed)
+    state.epoch = epoch
+    epochs = [
+        records_kinds.EpochRecord(e, 1.5, 40.0, 0.7, 0.5) for e in range(1, epoch + 1)
+    ]
+    lines = (a_header(num_devices), *epochs)
+    return Checkpoint(state.workload, state.tensors(), state.facts(), lines)
+
+
+def test_what_goes_in_comes_out(tmp_path):
+    saved = a_checkpoint()
+    path = checkpoints.save(tmp_path, saved)
+    assert path.name == "quick-cpu2.epoch000003.safetensors"
+    loaded = checkpoints.load(path, like=State())
+    assert loaded.tensors.keys() == saved.tensors.keys()
+    for name, array in saved.tensors.items():
+        np.testing.assert_array_equal(loaded.tensors[name], array)
+        assert loaded.tensors[name].dtype == array.dtype
+    assert loaded.lines == saved.lines and loaded.epoch == 3
+    again = np.random.default_rng()
+    again.bit_generator.state = loaded.facts["rng"]
+    expected = State()  # it has drawn as much
+    assert again.random() == expected.rng.random()
+
+
+def test_the_last_two_are_kept(tmp_path):
+    other = checkpoints.save(tmp_path, a_checkpoint(1, num_devices=1))
+    for epoch in (9, 10, 11):
+        checkpoints.save(tmp_path, a_checkpoint(epoch))
+    names = [path.name for path in checkpoints.of_run(tmp_path, "quick-cpu2")]
+    assert names == [f"quick-cpu2.epoch0000{e}.safetensors" for e in (10, 11)]
+    assert other.exists()
+    assert len(list(tmp_path.iterdir())) == 3  # and nothing else
+
+
+def test_a_training_begun_anew_does_not_keep_the_old_ones_end(tmp_path):
+    for epoch in (9, 10):
+        checkpoints.save(tmp_path, a_checkpoint(epoch))
+    new = checkpoints.save(tmp_path, a_checkpoint(1))
+    assert list(tmp_path.iterdir()) == [new]
+    found = checkpoints.newest(tmp_path, "quick-cpu2", State())
+    assert found.path == new
+
+
+def test_a_failed_write_leaves_the_earlier_ones(tmp_path, monkeypatch):
+    kept = checkpoints.save(tmp_path, a_checkpoint(1))
+    before = kept.read_bytes()
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(tmp_path, a_checkpoint(2))
+    assert list(tmp_path.iterdir()) == [kept] and kept.read_bytes() == before
+
+
+# Damaged and foreign files
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(part=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_one_is_refused_wherever_it_ends(tmp_path, part):
+    path = checkpoints.save(tmp_path, a_checkpoint())
+    content = path.read_bytes()
+    torn = tmp_path / "torn.safetensors"
+    torn.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(CheckpointError, match=r"torn\.safetensors: ") as caught:
+        checkpoints.load(torn, like=State())
+    assert "\n" not in str(caught.value)
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(part=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path, part, bit):
+    path = checkpoints.save(tmp_path, a_checkpoint())
+    content = bytearray(path.read_bytes())
+    content[int(part * len(content))] ^= 1 << bit
+    altered = tmp_path / "altered.safetensors"
+    altered.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"altered\.safetensors: "):
+        checkpoints.load(altered, like=State())
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path):
+    from safetensors.numpy import save_file
+
+    (tmp_path / "text").write_text("hello")
+    (tmp_path / "empty").touch()
+    save_file({"w": np.ones(3)}, tmp_path / "foreign")
+    for name, says in {
+        "text": "no checkpoint, or torn",
+        "empty": "no checkpoint, or torn|cannot be read",
+        "foreign": "no checkpoint of d2lpar",
+        "absent": "cannot be read .No such file",
+        ".": "cannot be read .Is a directory",
+    }.items():
+        with pytest.raises(CheckpointError, match=says) as caught:
+            checkpoints.load(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_later_format_and_another_network_are_named(tmp_path, monkeypatch):
+    path = checkpoints.save(tmp_path, a_checkpoint())
+    with pytest.raises(CheckpointError, match=r"another network \(w is \(\(3, 2\)"):
+        checkpoints.load(path, like=State(size=4))
+    larger = State()
+    larger.arrays["more"] = np.zeros(1)
+    with pytest.raises(CheckpointError, match=r"another network \(more is absent"):
+        checkpoints.load(path, like=larger)
+    larger.workload = "gan"
+    with pytest.raises(CheckpointError, match="of workload toy, not of gan"):
+        checkpoints.load(path, like=larger)
+    monkeypatch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT - 1)
+    with pytest.raises(CheckpointError, match="of format 1, this d2lpar reads 0"):
+        checkpoints.load(path, like=State())
+
+
+# The newest
+
+
+def spoil(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def test_the_newest_good_one_of_the_run_is_found(tmp_path, caplog):
+    for epoch in (1, 2):
+        path = checkpoints.save(tmp_path, a_checkpoint(epoch))
+    checkpoints.save(tmp_path, a_checkpoint(7, num_devices=1))
+    assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 2
+    spoil(path)
+    with caplog.at_level(logging.WARNING, logger="d2lpar"):
+        assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 1
+    assert "looking at the one before" in caplog.text and path.name in caplog.text
+
+
+def test_on_other_devices_the_newest_of_the_folder_is_found_and_said(tmp_path, caplog):
+    path = checkpoints.save(tmp_path, a_checkpoint(5, num_devices=1))
+    (tmp_path / ".quick-cpu2.epoch000009-x.safetensors").touch()  # a write cut short
+    with caplog.at_level(logging.WARNING, logger="d2lpar"):
+        assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 5
+    assert f"quick-cpu2 has no checkpoint: going on from {path}" in caplog.text
+
+
+def test_where_there_is_none_it_says_what_to_do(tmp_path):
+    with pytest.raises(CheckpointError, match="begin with --checkpoint-every"):
+        checkpoints.newest(tmp_path, "quick-cpu2", State())
+    spoil(checkpoints.save(tmp_path, a_checkpoint()))
+    with pytest.raises(CheckpointError, match="no good checkpoint"):
+        checkpoints.newest(tmp_path, "quick-cpu2", State())
+
+
+def test_a_checkpoint_holds_no_code(tmp_path):
+    """Its header is JSON, the rest numbers: there is nothing to be unpickled."""
+    content = checkpoints.save(tmp_path, a_checkpoint()).read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    kinds = {entry["dtype"] for name, entry in header.items() if name[0] != "_"}
+    assert kinds == {"F64", "F32"}
+    assert json.loads(header["__metadata__"]["d2lpar"])["workload"] == "toy"

@@ -1,0 +1,125 @@
+"""Speedup, efficiency, break-even and the model of a step, worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from d2lpar.errors import RecordError
+from d2lpar.records.kinds import ScaledEpoch
+from d2lpar.records.step_model import (
+    AllReduceModel,
+    StepModel,
+    break_even,
+    errors,
+    fit_all_reduce,
+    fit_step,
+    speedups,
+    time_to,
+    weak_efficiencies,
+)
+from d2lpar.studies.scaling import scaled_lr
+
+
+def test_speedup_and_efficiency_of_a_table():
+    steps = {(1, 64): 4.0, (2, 64): 2.5, (4, 64): 2.0, (1, 128): 8.0, (2, 128): 4.4}
+    assert speedups(steps) == {
+        (1, 64): 1.0, (2, 64): 1.6, (4, 64): 2.0, (1, 128): 1.0, (2, 128): 8 / 4.4,
+    }  # fmt: skip
+    weak = weak_efficiencies(steps)
+    assert weak[2, 64] == pytest.approx(4.0 / 4.4)
+    assert (4, 16) not in weak  # one device was not measured at 16
+
+
+def test_a_batch_that_one_device_has_not_has_no_speedup():
+    assert speedups({(2, 64): 1.0, (1, 32): 1.0}) == {(1, 32): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({8: 0.5, 32: 1.5}, 16.0),
+        ({8: 1.2, 32: 1.5}, 8.0),
+        ({8: 0.5, 32: 0.9}, None),
+        ({8: 1.2, 32: 0.9, 128: 1.1}, 64.0),  # the last crossing counts
+        ({128: 1.9, 8: 0.9, 32: 1.0}, 32.0),
+    ],
+)
+def test_break_even(table, expected):
+    found = break_even(table)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("one_python", (True, False))
+def test_the_fit_finds_what_made_the_numbers(one_python):
+    all_reduce = AllReduceModel(latency=1e-4, bandwidth=1e9)
+    true = StepModel(2e-3, 3e-4, all_reduce, 8, 516_272, one_python)
+    communication = 3 * (8e-4 + 516_272 / 1e9)
+    by_hand = (4 if one_python else 1) * 2e-3 + 3e-4 * 256 / 4 + communication
+    assert true.seconds(4, 256) == pytest.approx(by_hand)
+    steps = {(n, b): true.seconds(n, b) for n in (1, 2, 4) for b in (4, 32, 256, 2048)}
+    for without in ((), (4,), (2, 4)):
+        fitted = fit_step(steps, all_reduce, 8, 516_272, without, one_python)
+        assert fitted.fixed == pytest.approx(2e-3)
+        assert fitted.per_sample == pytest.approx(3e-4)
+        assert errors(fitted, steps, 4) == pytest.approx(
+            dict.fromkeys((4, 32, 256, 2048), 0), abs=1e-9
+        )
+
+
+def test_the_fit_of_noisy_steps_is_numpys_weighted_least_squares():
+    rng = np.random.default_rng(0)
+    batches = np.array([2, 8, 32, 128, 512, 2048])
+    seconds = (2e-3 + 3e-4 * batches) * rng.uniform(0.95, 1.05, len(batches))
+    fitted = fit_step({(1, int(b)): s for b, s in zip(batches, seconds)})
+    slope, offset = np.polyfit(batches, seconds, 1, w=1 / seconds)
+    assert fitted.fixed == pytest.approx(offset)
+    assert fitted.per_sample == pytest.approx(slope)
+
+
+def test_all_reduce_goes_by_arrays_and_bytes_and_devices():
+    true = AllReduceModel(latency=1e-4, bandwidth=1e9)
+    sizes = [
+        (a, b, true.seconds(4, a, b)) for a, b in ((1, 4096), (1, 2**24), (8, 5e5))
+    ]
+    fitted = fit_all_reduce(4, sizes)
+    assert fitted.latency == pytest.approx(1e-4)
+    assert fitted.bandwidth == pytest.approx(1e9)
+    assert true.seconds(3, 8, 10**6) == pytest.approx(2 * (8e-4 + 1e-3))
+
+
+def test_the_models_break_even_is_where_its_speedup_is_one():
+    model = StepModel(2e-3, 3e-4, AllReduceModel(1e-4, 1e9), 8, 516_272)
+    for n in (2, 4, 16):
+        at = model.break_even(n)
+        assert model.speedup(n, at) == pytest.approx(1)
+        assert model.speedup(n, 2 * at) > 1 > model.speedup(n, at / 2)
+
+
+def test_work_that_costs_nothing_never_pays():
+    assert StepModel(1.0, 0.0, AllReduceModel(1.0, 1.0), 1, 1).break_even(2) == math.inf
+
+
+def test_too_little_to_fit_is_an_error():
+    with pytest.raises(RecordError, match="two"):
+        fit_step({(1, 8): 1.0})
+    with pytest.raises(RecordError, match="two sizes"):
+        fit_all_reduce(2, [(1, 8, 1.0)])
+    with pytest.raises(RecordError, match="1 device"):
+        fit_all_reduce(1, [(1, 8, 1.0), (1, 16, 2.0)])
+
+
+def test_the_learning_rate_is_warmed_up_to_what_the_batch_asks():
+    rates = [scaled_lr(2048, epoch, 0.2, 256, warmup=2) for epoch in (1, 2, 3, 4)]
+    assert rates == pytest.approx([0.2, 0.9, 1.6, 1.6])
+    assert scaled_lr(256, 1, 0.2, 256, warmup=5) == 0.2
+
+
+def test_time_to_an_accuracy_adds_up_the_epochs():
+    epochs = [
+        ScaledEpoch(64, 1, 0.1, 2.0, 1.0, 0.5),
+        ScaledEpoch(64, 2, 0.1, 3.0, 0.7, 0.8),
+        ScaledEpoch(64, 3, 0.1, 3.0, 0.6, 0.9),
+    ]
+    assert time_to(epochs, 0.75) == 5.0
+    assert time_to(epochs, 0.95) is None

@@ -1,0 +1,312 @@
+"""`d2lpar compare --peers`: which processes, in which order, and what comes of it."""
+
+import csv
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from d2lpar import devices
+from d2lpar.cli import compare_peers
+from d2lpar.errors import DeviceError, RunError, SettingError
+from d2lpar.machine import cores as machine_cores
+from d2lpar.machine import cuda
+from d2lpar.runs import in_turn
+from d2lpar.runs import peers as runs_peers
+from d2lpar.runs.in_turn import Arm
+from d2lpar.runs.peers import Job
+
+H200 = cuda.CudaDevice("NVIDIA H200", (9, 0))
+T4 = cuda.CudaDevice("NVIDIA T4", (7, 5))
+DATA = {"name": "synthetic", "data_dir": None, "n_train": 500, "n_test": 100}
+JOB = Job(DATA, num_epochs=2, global_batch_size=64, lr=0.2, seed=3)
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 4)
+
+
+# Names and devices
+
+
+def test_names_of_peers():
+    assert runs_peers.names_of("all") == list(runs_peers.PEERS)
+    assert runs_peers.names_of("ddp,pytorch_loop,ddp") == ["ddp", "pytorch_loop"]
+    with pytest.raises(SettingError, match="peer 'dpp': write all, or some of d2l_not"):
+        runs_peers.names_of("ddp,dpp")
+
+
+def test_a_gpu_that_only_pytorch_can_use_is_taken_where_it_is_named(monkeypatch, cores):
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: [H200, H200])
+    assert runs_peers.chosen("gpu:2") == ("gpu", [0, 1])
+    assert runs_peers.chosen("gpu:1,") == ("gpu", [1])
+    assert runs_peers.chosen("cpu:3") == ("cpu", [0, 1, 2])
+    assert runs_peers.chosen("auto") == ("cpu", [0, 1, 2, 3])  # MXNet's are these
+    with pytest.raises(DeviceError, match="'gpu:3': here is NVIDIA H200, NVIDIA H200"):
+        runs_peers.chosen("gpu:3")
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: [])
+    with pytest.raises(DeviceError, match="here is no GPU"):
+        runs_peers.chosen("gpu")
+
+
+def test_auto_is_the_gpus_that_mxnet_can_use(monkeypatch, cores):
+    from d2lpar.machine import mxnet_builds
+
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: [H200, T4])
+    for build, expected in (
+        ("mxnet-cu112", ("gpu", [1])),
+        ("mxnet", ("cpu", [0, 1, 2, 3])),
+    ):
+        monkeypatch.setattr(mxnet_builds, "installed_builds", lambda b=build: {b: "1"})
+        assert runs_peers.chosen("auto") == expected
+
+
+# Which processes
+
+
+def arms(kind, ids, counts, peers=runs_peers.PEERS, **options):
+    return runs_peers.arms(list(peers), kind, ids, counts, JOB, **options)
+
+
+def test_rows_on_a_cpu_have_the_same_threads_in_all(cores):
+    found = arms("cpu", [0, 1], [1, 2], check="first.npz")
+    assert {
+        name: arm.environment["OMP_NUM_THREADS"] for name, arm in found.items()
+    } == {
+        "d2lpar from scratch, 1 context, 4 threads": "4",
+        "d2lpar from scratch, 2 contexts, 2 threads each": "2",
+        "d2lpar concise, 1 context, 4 threads": "4",
+        "d2lpar concise, 2 contexts, 2 threads each": "2",
+        "d2l's notebook loop, 4 threads": "4",
+        "d2l's notebook loop, as the book has it": None,
+        "d2l's PyTorch tab, 4 threads": "4",
+        "PyTorch, plain loop, 4 threads": "4",
+        "PyTorch DDP, 1 process, 4 threads": "4",
+        "PyTorch DDP, 2 processes, 2 threads each": "2",
+    }
+    for name, arm in found.items():
+        assert arm.is_peer == (not name.startswith("d2lpar"))
+        if arm.is_peer:
+            assert "--check=first.npz" in arm.command
+            assert {"--num-epochs=3", "--n-train=500", "--lr=0.2"} <= set(arm.command)
+            assert arm.environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert (
+        "--num-devices=2" in found["PyTorch DDP, 2 processes, 2 threads each"].command
+    )
+
+
+def test_threads_of_each_context_can_be_fixed(cores):
+    found = arms("cpu", [0, 1], [1, 2], ["pytorch_loop", "ddp"], threads=1)
+    threads = [arm.environment["OMP_NUM_THREADS"] for arm in found.values()]
+    assert threads == ["1", "1", "1", "1", "2", "1", "1"]
+    assert "PyTorch, plain loop, 2 threads" in found
+
+
+def test_our_settings_reach_our_training(cores):
+    found = arms("cpu", [0, 1], [2], [])
+    settings = json.loads(next(iter(found.values())).command[-1])
+    assert settings == {
+        "data": DATA,
+        "num_epochs": 3,
+        "global_batch_size": 64,
+        "lr": 0.2,
+        "seed": 3,
+        "num_devices": 2,
+        "devices": "cpu:0,1,",
+    }
+    assert devices.kind_and_numbers(settings["devices"]) == ("cpu", [0, 1])
+
+
+def test_rows_on_gpus(monkeypatch, cores):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = arms("gpu", [0, 2, 3, 5], [1, 2, 4])
+    theirs = {
+        name: arm.environment["CUDA_VISIBLE_DEVICES"]
+        for name, arm in found.items()
+        if arm.is_peer
+    }
+    assert theirs == {
+        "d2l's notebook loop, 1 GPU": "0",
+        "d2l's notebook loop, 2 GPUs": "0,2",
+        "d2l's notebook loop, 4 GPUs": "0,2,3,5",
+        "d2l's PyTorch tab, 1 GPU": "0",
+        "d2l's PyTorch tab, 2 GPUs": "0,2",
+        "d2l's PyTorch tab, 4 GPUs": "0,2,3,5",
+        "PyTorch, plain loop, 1 GPU": "0",
+        "PyTorch DDP, 1 GPU": "0",
+        "PyTorch DDP, 2 GPUs": "0,2",
+        "PyTorch DDP, 4 GPUs": "0,2,3,5",
+    }
+    assert "--device=cuda" in found["PyTorch DDP, 4 GPUs"].command
+    assert "d2lpar concise, 4 GPUs" in found
+
+
+def test_gpus_are_counted_among_the_visible(monkeypatch, cores):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 6,7")
+    found = arms("gpu", [0, 2], [2], ["ddp"])
+    assert found["PyTorch DDP, 2 GPUs"].environment["CUDA_VISIBLE_DEVICES"] == "4,7"
+
+
+# In turn, and what is made of it
+
+
+def says(folder, letter, code="print"):
+    """An arm that notes its turn and prints a warm-up and two samples."""
+    text = f"""
+import json, sys
+with open({str(folder / "turns")!r}, "a") as f:
+    f.write({letter!r})
+for seconds in (9.0, 1.0, 3.0):
+    line = dict(seconds=seconds, samples_per_sec=500 / seconds, test_acc=0.5)
+    print(json.dumps(line))
+"""
+    if code != "print":
+        text += f"sys.exit({code!r})"
+    return Arm([sys.executable, "-S", "-c", text], {}, letter == "B")
+
+
+def test_arms_run_in_turn_and_the_first_line_of_each_process_warms_up(tmp_path):
+    every = {"A": says(tmp_path, "A"), "B": says(tmp_path, "B")}
+    lines, seconds = in_turn.measure(every, rounds=3)
+    assert (tmp_path / "turns").read_text() == "ABABAB"
+    assert seconds == {"A": [1.0, 3.0] * 3, "B": [1.0, 3.0] * 3}
+    assert [line["round"] for line in lines if line["arm"] == "A"] == [0] * 3 + [
+        1
+    ] * 3 + [2] * 3
+
+
+def test_what_did_not_run_says_why_and_the_others_run(tmp_path):
+    refused = "peers/ddp.py: step 1: the loss is 2.500000, ours 2.400000"
+    every = {
+        "PyTorch, plain loop, x": says(tmp_path, "A"),
+        "B": says(tmp_path, "B", refused),
+        "C": Arm([sys.executable, "-c", "import d2l.no, sys"], {}, True),
+    }
+    lines, seconds = in_turn.measure(every, rounds=1)
+    assert list(seconds) == ["PyTorch, plain loop, x"]
+    rows = runs_peers.rows_of(every, lines, seconds)
+    assert rows[0].seconds.median == 2.0 and rows[0].of_base == 1.0
+    assert rows[0].samples_per_sec == pytest.approx(250)
+    assert rows[1].why == "step 1: the loss is 2.500000, ours 2.400000"
+    text = compare_peers.table(rows)
+    assert "B                       not measured: step 1: the loss is 2.5" in text
+    assert text.endswith("base: PyTorch, plain loop, x")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "why"),
+    [
+        ("", "ended with status 1"),
+        (
+            "Traceback\nd2lpar.errors.DeviceError: gpu(0) NVIDIA H200 has compute "
+            "capability 9.0; use PyTorch on this one",
+            "gpu(0) NVIDIA H200 has compute capability 9.0; use PyTorch on this one",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'torchvision'",
+            "torchvision is not installed: pip install 'd2lpar[peers]'",
+        ),
+        ("ModuleNotFoundError: No module named 'nope'", "No module named 'nope'"),
+    ],
+)
+def test_why_a_process_ended(stderr, why):
+    assert in_turn.why_it_ended(1, stderr) == why
+
+
+def test_where_nothing_could_be_measured_that_is_an_error(monkeypatch):
+    fails = Arm(
+        [sys.executable, "-S", "-c", "import sys; sys.exit('no way')"], {}, False
+    )
+    monkeypatch.setattr(runs_peers, "arms", lambda *args: {"A": fails})
+    with pytest.raises(RunError, match="nothing could be measured: no way"):
+        runs_peers.measure([], "cpu", [0], [1], JOB, rounds=1)
+
+
+def test_without_mxnet_the_peers_are_not_held_to_ours(monkeypatch, tmp_path):
+    from d2lpar.machine import mxnet_builds
+
+    monkeypatch.setattr(mxnet_builds, "installed_builds", dict)
+    why = runs_peers.write_first_steps(JOB, tmp_path / "first.npz")
+    assert why == "MXNet is not installed"
+
+
+def test_a_batch_must_have_a_part_for_every_device():
+    class Few:
+        y_train = range(50)
+
+    with pytest.raises(SettingError, match="global-batch-size 64: write 2"):
+        JOB.check(Few, [1, 2])
+
+
+# As people meet it
+
+
+def command(*arguments):
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
+    )
+    words = [sys.executable, "-m", "d2lpar", "compare", *map(str, arguments)]
+    return subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--peers", "nope"), "peer 'nope': write all"),
+        (("--peers", "ddp", "a.jsonl"), "--peers and the record a.jsonl"),
+        (("--rounds=2",), "--rounds=2: goes with --peers only"),
+        ((), "name two records, or give --peers"),
+        (("--peers", "--devices=cpu:2", "--num-devices=3"), "num-devices 3"),
+        (
+            ("--peers", "--data=synthetic", "--n-train=9", "--out={}"),
+            "global-batch-size 256: write",
+        ),
+    ],
+)
+def test_errors_are_one_line(arguments, words, tmp_path):
+    done = command(*(word.format(tmp_path) for word in arguments))
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("d2lpar: ") and words in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_ours_beside_pytorch(tmp_path):
+    """All of it, once: the record, the figure, and what is printed."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed: extra peers")
+    done = command(
+        "--peers=pytorch_loop", "--devices=cpu:1", "--data=synthetic", "--n-train=300",
+        "--n-test=100", "--num-epochs=1", "--global-batch-size=50", "--threads=1",
+        "--csv", f"--out={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["name"] for row in rows] == [
+        "d2lpar from scratch, 1 context, 1 thread",
+        "d2lpar concise, 1 context, 1 thread",
+        "PyTorch, plain loop, 1 thread",
+    ]
+    for row in rows:
+        assert row["n"] == "1" and row["why"] == ""
+        samples = float(row["samples_per_sec"]) * float(row["median"])
+        assert samples == pytest.approx(300)
+    assert rows[2]["of_base"] == "1.0"
+
+    (path,) = tmp_path.glob("*.jsonl")
+    assert path.stem == "custom-synthetic-cpu1"
+    header, *lines = map(json.loads, path.read_text().splitlines())
+    assert header["first_losses_checked"] is True and header["synthetic"] is True
+    assert header["command"].startswith("d2lpar compare --peers=pytorch_loop")
+    assert header["settings"]["global_batch_size"] == 50
+    assert len(lines) == 6 and {line["kind"] for line in lines} == {"sample"}
+    assert path.with_suffix(".png").stat().st_size > 10_000

@@ -1,0 +1,154 @@
+"""Leaving a training and taking it up again: the same bits on the same devices."""
+
+import numpy as np
+import pytest
+from test_checkpoints import a_header
+
+from d2lpar import datasets, gan, lenet, lenet_concise
+from d2lpar.datasets import punks
+from d2lpar.errors import CheckpointError
+from d2lpar.gan import training as gan_training
+from d2lpar.records import checkpoints, kinds
+from d2lpar.runs.resume import Resumable
+
+IMAGES = datasets.load("synthetic", n_train=120, n_test=40)
+FACES = punks.load("synthetic", n_train=60)
+WORKLOADS = {
+    "lenet": (lenet, IMAGES, {"global_batch_size": 50, "lr": 0.05}),
+    "lenet_concise": (lenet_concise, IMAGES, {"global_batch_size": 50, "lr": 0.05}),
+    "gan": (gan_training, FACES, {"global_batch_size": 25, "frames_every": 2}),
+}
+
+
+@pytest.fixture(params=WORKLOADS)
+def training(request, tmp_path):
+    """A function that trains to an epoch in a folder; the finished Resumable."""
+    module, data, settings = WORKLOADS[request.param]
+
+    def training(num_epochs, num_devices=2, resume=None, every=None, folder=tmp_path):
+        header = a_header(num_devices, **settings, num_epochs=num_epochs)
+        run = Resumable(header, module.start(seed=3), folder, every, resume)
+
+        def train(state):
+            return module.train(
+                num_devices, devices="cpu:3", data=data, state=state,
+                num_epochs=run.epochs_to_go, **settings,
+            )  # fmt: skip
+
+        run.yielded = list(run.record(train))
+        return run
+
+    return training
+
+
+def epochs_of(run):
+    return [line for line in run.yielded if isinstance(line, kinds.EPOCHS)]
+
+
+def without_times(line):
+    return {
+        name: value
+        for name, value in vars(line).items()
+        if name not in ("seconds", "samples_per_sec", "eval_seconds", "resumed")
+    }
+
+
+def test_taken_up_it_ends_with_the_same_bits_and_the_same_record(training):
+    whole = training(4)
+    training(2).save()
+    taken_up = training(4, resume="last")
+    for name, array in whole.state.tensors().items():
+        np.testing.assert_array_equal(taken_up.state.tensors()[name], array)
+    assert taken_up.state.facts() == whole.state.facts()
+    expected = [without_times(line) for line in whole.yielded[1:]]
+    frames_at_2 = [
+        {**e, "samples": None, "nearest": None, "distances": None}
+        if e.get("epoch") == 2 and "fixed" in e
+        else e
+        for e in map(without_times, taken_up.yielded[1:])
+    ]
+    assert frames_at_2 == expected
+    assert [e.resumed for e in epochs_of(taken_up)] == [None, None, "here", None]
+    assert taken_up.yielded[0].settings["resumed_at"] == 2
+
+
+def test_on_other_devices_the_earlier_epochs_are_marked(training):
+    path = training(2, num_devices=1).save()
+    for num_devices in (2, 3):
+        run = training(3, num_devices, resume=path)
+        marks = [e.resumed for e in epochs_of(run)]
+        assert marks == ["elsewhere", "elsewhere", "here"]
+        assert run.state.epoch == 3
+    timed = kinds.timed_epochs(kinds.Run(run.yielded[0], tuple(epochs_of(run))))
+    assert len(timed) == 3  # none but warm-ups: all there are
+
+
+def test_checkpoints_are_written_when_it_is_time(training, tmp_path):
+    training(5, every=2)
+    found = checkpoints.of_run(tmp_path, "quick-cpu2")
+    assert [checkpoints.load(path).epoch for path in found] == [2, 4]
+
+
+def test_a_full_disk_does_not_end_the_training(training, tmp_path, monkeypatch, caplog):
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.os, "fsync", full)
+    run = training(3, every=1)
+    assert len(epochs_of(run)) == 3 and run.state.epoch == 3
+    assert caplog.text.count("No space left on device): going on without") == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_before_the_first_epoch_there_is_nothing_to_save(training, tmp_path):
+    header = a_header()
+    run = Resumable(header, lenet.start(0), tmp_path)
+    assert run.save() is None and list(tmp_path.iterdir()) == []
+
+
+def test_what_was_complete_stays_so(training, caplog):
+    whole = training(2)
+    path = whole.save()
+    again = training(2, resume="last")
+    assert again.epochs_to_go == 0
+    assert again.yielded[1:] == whole.yielded[1:]
+    assert f"{path}: was complete" in caplog.text
+
+
+def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
+    """Ctrl-C in the third epoch: the checkpoint is of the second, order and all."""
+    settings = {"global_batch_size": 50, "lr": 0.05}
+    header = a_header(num_epochs=4)
+    run = Resumable(header, lenet.start(0), tmp_path)
+
+    def train(state):
+        yield from lenet.train(
+            2, devices="cpu:2", data=IMAGES, state=state, num_epochs=2, **settings
+        )
+        state.rng.permutation(120)  # the third epoch's order
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run.record(train))
+    again = Resumable(header, lenet.start(0), tmp_path, resume=str(run.save()))
+    assert again.state.epoch == 2
+    reference = lenet.start(0)
+    list(lenet.train(2, devices="cpu:2", data=IMAGES, state=reference, num_epochs=2,
+                     **settings))  # fmt: skip
+    assert again.state.rng.random() == reference.rng.random()
+    for ours, expected in zip(again.state.params, reference.params):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_other_data_and_other_settings(tmp_path, caplog):
+    run = Resumable(a_header(lr=0.2), lenet.start(0), tmp_path)
+    list(run.record(lambda state: lenet.train(
+        1, devices="cpu:1", data=IMAGES, state=state, num_epochs=1)))  # fmt: skip
+    path = str(run.save())
+    Resumable(a_header(lr=0.1), lenet.start(0), tmp_path, resume=path)
+    assert "goes on with lr 0.1, before 0.2" in caplog.text
+    other = kinds.Header(**{**vars(a_header()), "dataset_sha256": "1" * 64})
+    with pytest.raises(CheckpointError, match="trained on other data .toy. than these"):
+        Resumable(other, lenet.start(0), tmp_path, resume=path)
+    with pytest.raises(CheckpointError, match="of workload lenet, not of gan"):
+        Resumable(a_header(), gan.start(0), tmp_path, resume=path)

@@ -1,0 +1,285 @@
+"""The runner: fresh processes, records that are kept or left alone, clean ends.
+
+The workloads here are a few lines each, written to a file that the measuring process
+imports: what is tested is what becomes of their records.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from d2lpar import errors
+from d2lpar.errors import RunError
+from d2lpar.machine import cores as machine_cores
+from d2lpar.records import files
+from d2lpar.records.kinds import EpochRecord, Header
+from d2lpar.runs import job as runs_job
+from d2lpar.runs import sweep
+
+WORKLOADS = """
+import os, sys, time
+from d2lpar.errors import DivergedError
+from d2lpar.records import EpochRecord
+
+def epoch(n):
+    return EpochRecord(epoch=n, seconds=0.5, samples_per_sec=20.0, train_loss=1.0,
+                       test_acc=0.5)
+
+def fine(num_devices, *, devices, seed, data, num_epochs):
+    print("chatter on standard output")
+    os.write(1, b"and from below Python\\n")
+    for n in range(1, num_epochs + 1):
+        yield epoch(n)
+
+def diverges(num_devices, *, num_epochs, **_):
+    yield epoch(1)
+    raise DivergedError("training diverged: the loss of epoch 2 is nan")
+
+def refuses(num_devices, **_):
+    raise DivergedError("at once")
+    yield
+
+def is_killed(num_devices, **_):
+    yield epoch(1)
+    os.kill(os.getpid(), 9)
+
+def crashes(num_devices, **_):
+    yield epoch(1)
+    raise KeyError("an error nobody thought of")
+
+def out_of_memory(num_devices, **_):
+    yield epoch(1)
+    raise MemoryError
+
+def mxnet_error(num_devices, **_):
+    from d2lpar._mxnet import np
+    yield epoch(1)
+    np.dot(np.ones((2, 3)), np.ones((2, 3))).wait_to_read()
+
+def endless(num_devices, **_):
+    for n in range(1, 10_000):
+        yield epoch(n)
+        time.sleep(0.05)
+
+def tells(num_devices, *, devices, seed, data, **_):
+    names = ("OMP_NUM_THREADS", "MXNET_CPU_TEMP_COPY", "MALLOC_TRIM_THRESHOLD_")
+    facts = {name: os.environ.get(name) for name in names}
+    yield EpochRecord(1, 1.0, 1.0, 1.0, 0.5, extra=dict(
+        facts, devices=str(devices), seed=seed, data=data.name, pid=os.getpid()))
+"""
+
+
+@pytest.fixture(autouse=True)
+def workloads(tmp_path, monkeypatch):
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "some_workloads.py").write_text(WORKLOADS)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def job(function="fine", num_devices=1, num_epochs=2, **changes):
+    values = {
+        "chapter": "test",
+        "preset": "quick",
+        "train": f"some_workloads:{function}",
+        "devices": "cpu:2",
+        "num_devices": num_devices,
+        "seed": 7,
+        "settings": {"num_epochs": num_epochs},
+        "data": {"name": "synthetic", "n_train": 10, "n_test": 5, "seed": 7},
+        "command": "d2lpar run test",
+    }
+    return runs_job.Job(**{**values, **changes})
+
+
+def test_a_solvers_points_are_kept_under_the_methods_name(tmp_path):
+    solver = job(
+        chapter="least_squares",
+        train="d2lpar.least_squares.solver:train",
+        load="d2lpar.datasets.linear:uniform_problem",
+        data={"rows": 50, "columns": 5, "seed": 7},
+        settings={"method": "cgls", "num_epochs": 1},
+        num_devices=2,
+        variant="cgls",
+    )
+    header, *points = sweep.sweep([solver], 1, tmp_path / "out")
+    run = files.read(tmp_path / "out" / "quick-seed7-cgls-cpu2.jsonl")
+    assert run.header.variant == header.variant == "cgls"
+    assert run.points == tuple(points) and run.epochs == ()
+    assert points[-1].distance < 1e-9 and len(points[-1].device_residual_norms) == 2
+    assert run.header.settings["rows"] == 50 and not run.header.synthetic
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_a_sweep_leaves_a_record_a_count(tmp_path, capfd):
+    out = tmp_path / "figures" / "test"
+    items = list(sweep.sweep([job(num_devices=1), job(num_devices=2)], 1, out))
+    assert [type(i) for i in items] == [Header, EpochRecord, EpochRecord] * 2
+    stem = "quick-synthetic-seed7"
+    assert names(out) == [f"{stem}-cpu1.jsonl", f"{stem}-cpu2.jsonl"]
+    runs = sweep.finished_runs([items[0], items[3]], out)
+    assert [r.header.num_devices for r in runs] == [1, 2]
+    assert [e.epoch for e in runs[1].epochs] == [1, 2]
+    assert capfd.readouterr().out == ""  # a workload's chatter is no record's line
+
+
+def test_the_header_says_where_the_record_comes_from(tmp_path):
+    header = next(iter(sweep.sweep([job(num_devices=2)], 1, tmp_path / "out")))
+    cores = machine_cores.usable_cores()
+    threads = machine_cores.threads_per_context(2)
+    noun = "thread" if threads == 1 else "threads"
+    assert header.devices[1].startswith(f"cpu(1) ({threads} {noun} of {cores} core")
+    assert (header.device_kind, header.num_devices) == ("cpu", 2)
+    assert header.threads_per_device == threads and header.cores == cores
+    assert header.synthetic and header.dataset == "synthetic-fashion"
+    assert len(header.dataset_sha256) == 64
+    assert header.settings == {
+        "num_epochs": 2, "n_train": 10, "n_test": 5, "threads": None,
+    }  # fmt: skip
+    assert header.command == "d2lpar run test" and header.seed == 7
+    assert set(header.versions) == {"d2lpar", "mxnet", "numpy", "python"}
+    assert header.versions["mxnet"].startswith("1.")
+    assert header.cpu_model and header.date.endswith("+00:00")
+
+
+def test_every_count_has_a_fresh_process_with_its_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 6)
+    monkeypatch.setattr(machine_cores, "USER_THREADS", None)
+    jobs = [job("tells", n) for n in (1, 2)] + [job("tells", 1, threads=4)]
+    items = list(sweep.sweep(jobs, 1, tmp_path / "out"))
+    told = [item.extra for item in items if isinstance(item, EpochRecord)]
+    assert [t["OMP_NUM_THREADS"] for t in told] == ["6", "3", "4"]
+    assert len({t["pid"] for t in told} | {os.getpid()}) == 4
+    assert {t["MXNET_CPU_TEMP_COPY"] for t in told} == {"256"}
+    assert {t["MALLOC_TRIM_THRESHOLD_"] for t in told} == {str(2**32)}
+    assert told[1]["devices"] == "[cpu(0), cpu(1)]"
+    assert {(t["seed"], t["data"]) for t in told} == {(7, "synthetic-fashion")}
+
+
+def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 6)
+    monkeypatch.setattr(machine_cores, "USER_THREADS", None)
+    jobs = [job("tells", n, one_thread_each=True) for n in (1, 2)]
+    items = list(sweep.sweep(jobs, 1, tmp_path / "out"))
+    told = [item.extra for item in items if isinstance(item, EpochRecord)]
+    assert [t["OMP_NUM_THREADS"] for t in told] == ["6", "1"]
+
+
+def test_what_the_user_set_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "64")
+    monkeypatch.setattr(machine_cores, "USER_THREADS", 2)
+    _, told = sweep.sweep([job("tells", 2)], 1, tmp_path / "out")
+    assert told.extra["MXNET_CPU_TEMP_COPY"] == "64"
+    assert told.extra["OMP_NUM_THREADS"] == "2"
+
+
+def test_repeats_take_turns_and_share_a_record(tmp_path):
+    jobs = [job(num_devices=1), job(num_devices=2)]
+    items = list(sweep.sweep(jobs, 2, tmp_path / "out"))
+    headers = [item for item in items if isinstance(item, Header)]
+    assert [h.num_devices for h in headers] == [1, 2, 1, 2]
+    run = files.read(tmp_path / "out" / f"{files.run_name(headers[0])}.jsonl")
+    assert [(e.repeat, e.epoch) for e in run.epochs] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("diverges", "the loss of epoch 2 is nan"),
+        ("is_killed", r"killed \(signal 9\), perhaps out of memory on cpu\(0\)"),
+        ("crashes", "ended with status 1: KeyError: 'an error nobody thought of'"),
+        ("out_of_memory", r"out of memory on cpu\(0\)"),
+        ("mxnet_error", "^MXNet: [^\n]*$"),
+    ],
+)
+def test_a_failure_keeps_its_epochs_and_leaves_the_earlier_record(
+    tmp_path, caplog, function, says
+):
+    out = tmp_path / "out"
+    list(sweep.sweep([job(), job(num_devices=2)], 1, out))
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(RunError, match=says):
+        list(sweep.sweep([job(function), job(num_devices=2)], 1, out))
+    partial = "quick-synthetic-seed7-cpu1.partial.jsonl"
+    assert names(out) == sorted([*before, partial])
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert len(files.read(out / partial).epochs) == 1
+    assert f"{partial} keeps the 1 finished epochs" in caplog.text
+
+
+def test_a_failure_in_a_later_count_publishes_none(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(RunError):
+        list(sweep.sweep([job(), job("diverges", 2)], 1, out))
+    assert all(name.endswith(".partial.jsonl") for name in names(out))
+    assert len(names(out)) == 2
+
+
+def test_a_failure_before_any_epoch_leaves_nothing(tmp_path):
+    with pytest.raises(RunError, match="at once"):
+        list(sweep.sweep([job("refuses")], 1, tmp_path / "out"))
+    assert names(tmp_path / "out") == []
+
+
+def test_a_device_that_is_not_there_is_said_by_the_process(tmp_path):
+    with pytest.raises(RunError, match="devices 'gpu:1': "):
+        list(sweep.sweep([job(devices="gpu:1")], 1, tmp_path / "out"))
+    assert names(tmp_path / "out") == []
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_sweep_that_is_closed_ends_its_process_and_keeps_its_epochs(tmp_path):
+    """What Ctrl-C does, without the signal: test_cli has the signal."""
+    out = tmp_path / "out"
+    items = sweep.sweep([job("endless")], 1, out)
+    for item in items:
+        if isinstance(item, EpochRecord) and item.epoch == 3:
+            break
+    begin = time.monotonic()
+    items.close()
+    assert time.monotonic() - begin < 2
+    (name,) = names(out)
+    assert name.endswith(".partial.jsonl")
+    assert len(files.read(out / name).epochs) == 3
+
+
+def test_the_process_does_not_outlive_the_one_that_started_it():
+    from dataclasses import asdict
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "d2lpar.runs.sweep"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    process.stdin.write(json.dumps(asdict(job("endless"))) + "\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["kind"] == "header"
+    process.stdin.close()
+    assert process.wait(timeout=10) == 1
+    process.stdout.close()
+    assert not alive(process.pid)
+
+
+def test_first_line_leaves_out_the_trace():
+    error = RuntimeError(
+        'Traceback (most recent call last):\n  File "../src/a.cc", line 81\n'
+        "MXNetError: Check failed: a == b (1 vs. 2) : shapes differ\n[bt] (1) libmx"
+    )
+    said = errors.first_line(error)
+    assert said == "MXNet: MXNetError: Check failed: a == b (1 vs. 2) : shapes differ"
+    assert errors.first_line(RuntimeError("")) == "MXNet: unknown error"

@@ -1,0 +1,242 @@
+"""Steps taken apart, variants of all-reduce, and a study's lines and pictures."""
+
+import dataclasses
+
+import numpy
+import pytest
+
+from d2lpar import datasets, devices, lenet_concise, networks
+from d2lpar._mxnet import mx, np
+from d2lpar.errors import SettingError
+from d2lpar.figures import scaling as figures_scaling
+from d2lpar.parallel import get_params, train_batch
+from d2lpar.records import files, kinds, scaling_table
+from d2lpar.records.kinds import PARTS, AllReduceRecord, ScaledEpoch, StepRecord
+from d2lpar.studies import allreduce_variants, scaling, step_parts
+
+DATA = datasets.load("synthetic", n_train=64, n_test=20)
+
+
+def batch(size=13):
+    X = datasets.to_float(DATA.X_train[:size])
+    return np.array(X), np.array(DATA.y_train[:size], dtype="uint8")
+
+
+@pytest.mark.parametrize("wait", (False, True))
+@pytest.mark.parametrize("n", (1, 2, 3))
+def test_a_step_taken_apart_is_a_step_from_scratch(n, wait):
+    chosen, params = devices.parse(f"cpu:{n}"), networks.init_lenet(0.1)
+    replicas = [get_params(params, device) for device in chosen]
+    apart = step_parts.from_scratch(chosen, params, lr=0.1)
+    for _ in range(2):
+        train_batch(*batch(), replicas, chosen, lr=0.1)
+        apart(*batch(), wait=wait)
+    for mine, theirs in zip(apart.replicas, replicas):
+        for p, q in zip(mine, theirs):
+            assert (p.asnumpy() == q.asnumpy()).all()
+
+
+@pytest.mark.parametrize("n", (1, 2, 3))
+def test_a_step_taken_apart_is_a_step_of_gluon(n):
+    chosen, params = devices.parse(f"cpu:{n}"), networks.init_lenet(0.1)
+    net, trainer, loss = lenet_concise.build(params, chosen, 0.1)
+    apart = step_parts.concise(chosen, params, lr=0.1)
+    for _ in range(2):
+        lenet_concise.train_batch(*batch(), net, chosen, trainer, loss)
+        apart(*batch())
+    whole = [p.list_data() for p in net.collect_params().values()]
+    for p, q in zip(zip(*apart.replicas), whole):
+        for mine, theirs in zip(p, q):
+            assert (mine.asnumpy() == theirs.asnumpy()).all()
+
+
+@pytest.mark.parametrize("make", step_parts.IMPLEMENTATIONS.values())
+def test_a_step_ends_where_it_is_told_to(make):
+    step = make(devices.parse("cpu:2"), networks.init_lenet(0.1), 0.1)
+    before = [p.asnumpy() for p in step.replicas[0]]
+    for part in PARTS[:-1]:
+        step(*batch(), upto=part)
+    assert all((p.asnumpy() == q).all() for p, q in zip(step.replicas[0], before))
+    grads = [[p.grad.asnumpy() for p in replica] for replica in step.replicas]
+    for mine, other in zip(*grads):
+        assert (mine == other).all()  # the last one ended with the all-reduce
+        assert numpy.abs(mine).max() > 0
+
+
+@pytest.mark.parametrize("shapes", ([(5,)], [(1,)], [(20, 3), (7,), (2, 2, 2)]))
+@pytest.mark.parametrize("n", (2, 3, 4, 5, 8))
+@pytest.mark.parametrize("name", allreduce_variants.variants())
+def test_every_variant_sums(name, n, shapes):
+    if name == "kvstore nccl":
+        with pytest.raises(mx.base.MXNetError, match="NCCL"):
+            allreduce_variants.variants()[name]()
+        return
+    rng = numpy.random.default_rng(0)
+    host = [
+        [rng.integers(0, 99, s).astype("float32") for s in shapes] for _ in range(n)
+    ]
+    data = [
+        [np.array(a, ctx=mx.cpu(k)) for a in arrays] for k, arrays in enumerate(host)
+    ]
+    allreduce_variants.variants()[name]()(data)
+    for position in range(len(shapes)):
+        total = numpy.sum([arrays[position] for arrays in host], axis=0)
+        for k in range(n):
+            assert data[k][position].ctx == mx.cpu(k)
+            assert (data[k][position].asnumpy() == total).all()
+
+
+def test_the_variants_are_measured_and_what_is_not_built_says_so():
+    found = list(allreduce_variants.measure(devices.parse("cpu:2"), (4096,), repeats=2))
+    sizes = {(r.num_arrays, r.num_bytes) for r in found}
+    assert sizes == {(1, 4096), (1, 516_272), (8, 516_272)}
+    for record in found:
+        if record.variant == "kvstore nccl":
+            assert "NCCL" in record.why_not and record.seconds == []
+        else:
+            assert len(record.seconds) == 2 and min(record.seconds) > 0
+
+
+def study(n, **settings):
+    common = {"samples": 2, "seconds": 0.01, "parts_at": (8,), "batch_sizes": (2, 8)}
+    return list(scaling.train(devices=f"cpu:{n}", data=DATA, **{**common, **settings}))
+
+
+@pytest.mark.parametrize("implementation", scaling.TRAIN)
+def test_the_lines_of_a_study(implementation):
+    lines = study(
+        2,
+        implementation=implementation,
+        all_reduce_sizes=(4096,),
+        per_device_batch_sizes=(8,),
+        num_epochs=2,
+        base_batch=8,
+        warmup=1,
+    )
+    steps = [line for line in lines if isinstance(line, StepRecord)]
+    assert [s.global_batch_size for s in steps] == [2, 8]
+    assert steps[0].parts == {}
+    assert tuple(steps[1].parts) == PARTS
+    assert min(steps[1].parts.values()) >= 0
+    for s in steps:
+        assert len(s.seconds) == len(s.issue_seconds) == 2
+        assert all(0 < i <= t for i, t in zip(s.issue_seconds, s.seconds))
+    assert len(steps[1].without_overlap) == len(steps[1].without_python) == 2
+    epochs = [line for line in lines if isinstance(line, ScaledEpoch)]
+    assert [(e.global_batch_size, e.epoch, e.lr) for e in epochs] == [
+        (16, 1, 0.2), (16, 2, 0.4),
+    ]  # fmt: skip
+    assert any(isinstance(line, AllReduceRecord) for line in lines)
+    assert [files.from_line(files.to_line(line)) for line in lines] == lines
+
+
+def test_weak_scaling_trains_what_the_workload_trains():
+    (found,) = study(
+        1, batch_sizes=(), parts_at=(), per_device_batch_sizes=(16,), num_epochs=1,
+        base_batch=16,
+    )  # fmt: skip
+    (epoch,) = lenet_concise.train(
+        1, devices="cpu:1", data=DATA, global_batch_size=16, lr=0.2, num_epochs=1
+    )
+    assert found.test_acc == epoch.test_acc
+    assert found.train_loss == epoch.train_loss
+
+
+def test_a_training_that_diverges_says_so_and_ends():
+    lines = study(
+        1, batch_sizes=(), parts_at=(), per_device_batch_sizes=(8,), num_epochs=5,
+        base_lr=1e4, base_batch=8,
+    )  # fmt: skip
+    assert "diverged" in lines[-1].why_not
+    assert len(lines) < 5
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(SettingError, match="65"):
+        study(1, batch_sizes=(65,))
+    with pytest.raises(SettingError, match="gluon"):
+        study(1, implementation="gluon")
+
+
+def header(n):
+    return kinds.Header(
+        chapter="scaling", preset="quick", num_devices=n, device_kind="cpu",
+        devices=[f"cpu({k}) (1 thread of 2 cores)" for k in range(n)],
+        threads_per_device=1, cores=2, cpu_model="A CPU", dataset="synthetic-fashion",
+        dataset_sha256="0" * 64, synthetic=True, seed=0, settings={"n_train": 64},
+        command="d2lpar run scaling", versions={"mxnet": "1.9.1"}, git_commit=None,
+        git_dirty=None, date="2026-11-21T00:00:00+00:00", variant="concise",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def runs():
+    """Steps of N x 2 ms + 0.3 ms a sample of the shard + 1 ms of all-reduce on two."""
+    made = []
+    for n in (1, 2):
+        steps = tuple(
+            StepRecord(
+                b, 4, [2e-3 * n + 3e-4 * b / n + 1e-3 * (n - 1)] * 3, [1e-3] * 3,
+                dict.fromkeys(PARTS, 1e-3) if b == 32 else {},
+                [0.01] if b == 32 else [], [0.008] if b == 32 else [],
+            )
+            for b in (2, 4, 8, 32, 128)
+        )  # fmt: skip
+        reduces = tuple(
+            AllReduceRecord(
+                "kvstore local", arrays, size, [arrays * 1e-4 + size * 2e-9]
+            )
+            for arrays, size in ((1, 4096), (1, 2**20), (8, 100_000))
+        ) + (AllReduceRecord("kvstore nccl", 1, 4096, why_not="compile with NCCL"),)
+        epochs = tuple(
+            ScaledEpoch(64 * n, e, 0.1, 2.0 / n, 1.0, 0.4 * e) for e in (1, 2)
+        )
+        made.append(
+            kinds.Run(
+                header(n), (), steps=steps, all_reduces=reduces * (n > 1),
+                scaled_epochs=epochs,
+            )
+        )  # fmt: skip
+    return made
+
+
+def test_the_model_is_found_again_and_predicts_what_it_has_not_seen(runs):
+    (found,) = scaling_table.studies(runs)
+    assert found.counts == [1, 2] and found.predicted == [4, 8, 16]
+    for model in (found.model, found.held_out):
+        assert model.fixed == pytest.approx(2e-3)
+        assert model.per_sample == pytest.approx(3e-4)
+        assert model.all_reduce_seconds(2) == pytest.approx(1e-3)
+    # (2, B) is as fast as (1, B) where 0.15 ms x B are the 2 + 1 ms more
+    assert found.model.break_even(2) == pytest.approx(3 / 0.15)
+    assert found.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
+
+
+def test_the_table_says_all_of_it(runs):
+    text = scaling_table.results(runs)
+    for words in ("2 devices pay from a batch of", "PREDICTED", "0.0% at worst",
+                  "compile with NCCL", "no overlap", "seconds to 0.75"):  # fmt: skip
+        assert words in text
+
+
+def test_the_pictures_are_drawn(runs, tmp_path):
+    drawn = figures_scaling.draw(runs, tmp_path, "quick")
+    names = {path.name for path in drawn if path.suffix == ".png"}
+    assert names == {
+        f"quick-{name}.png"
+        for name in ("map-concise", "steps-concise", "parts", "all-reduce",
+                     "accuracy-concise")
+    }  # fmt: skip
+    assert all(path.stat().st_size > 0 for path in drawn)
+
+
+def test_one_device_alone_has_no_map(runs, tmp_path):
+    drawn = figures_scaling.draw(runs[:1], tmp_path, "quick")
+    assert not any("map" in path.name for path in drawn)
+
+
+def test_a_run_whose_training_diverged_is_drawn(runs, tmp_path):
+    died = ScaledEpoch(64, 2, 0.1, 1.0, why_not="training diverged")
+    run = dataclasses.replace(runs[0], scaled_epochs=(runs[0].scaled_epochs[0], died))
+    assert figures_scaling.draw([run, runs[1]], tmp_path, "quick")
+    assert "diverged" in scaling_table.results([run, runs[1]])

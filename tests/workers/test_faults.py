@@ -1,0 +1,297 @@
+"""Killing what trains, at random moments: it goes on, and ends with the same bits.
+
+A few moments in the ordinary suite; many with `make faults` (D2LPAR_FAULTS=20).
+"""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from d2lpar.cli import main
+from d2lpar.records import checkpoints, files
+
+ROOT = Path(main.__file__).parents[2]
+MANY = int(os.environ.get("D2LPAR_FAULTS", "0"))
+SEED = int(os.environ.get("D2LPAR_FAULTS_SEED", time.time_ns() % 10_000))
+EPOCHS = 20
+CHAPTERS = {
+    "multiple_gpus_concise": ["--global-batch-size=64"],
+    "gan": ["--global-batch-size=100"],
+}
+
+
+def command(chapter, *flags):
+    return [
+        "run", chapter, "--data=synthetic", "--dry-run", "--devices=cpu:1",
+        f"--num-epochs={EPOCHS}", "--checkpoint-every=1", *CHAPTERS[chapter], *flags,
+    ]  # fmt: skip
+
+
+def start(folder, *words, **more):
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "d2lpar", *words],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more,
+    )  # fmt: skip
+
+
+def finish(process):
+    text, _ = process.communicate(timeout=150)
+    return text
+
+
+def last_state(folder, chapter):
+    """Arrays and facts of the last checkpoint; every file there is must be whole."""
+    found = sorted((folder / "figures" / chapter).glob("[!.]*.safetensors"))
+    states = [checkpoints.load(path) for path in found]
+    return max(states, key=lambda state: state.epoch) if states else None
+
+
+def assert_same(state, expected):
+    assert state.facts == expected.facts and state.epoch == EPOCHS
+    assert state.tensors.keys() == expected.tensors.keys()
+    for name, array in expected.tensors.items():
+        np.testing.assert_array_equal(state.tensors[name], array)
+
+
+@pytest.fixture(scope="module", params=CHAPTERS)
+def undisturbed(request, tmp_path_factory):
+    """A chapter, its last state, and the seconds it takes."""
+    folder, begin = tmp_path_factory.mktemp("undisturbed"), time.monotonic()
+    process = start(folder, *command(request.param))
+    assert process.wait(120) == 0, finish(process)
+    state = last_state(folder, request.param)
+    return request.param, state, time.monotonic() - begin
+
+
+def kill_and_resume(folder, chapter, moment, its_child):
+    """Kill a training after so many seconds, look at what it left, and resume."""
+    process = start(folder, *command(chapter))
+    time.sleep(moment)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may just have finished
+        victim = psutil.Process(process.pid)
+        if its_child:
+            victim = next(iter(victim.children()), victim)  # the one that measures
+        victim.kill()
+    finish(process)
+    left = last_state(folder, chapter)  # no torn file, or this raises
+    for path in (folder / "figures" / chapter).glob("*.jsonl"):
+        files.read(path)
+    again = start(folder, *command(chapter, *(["--resume=last"] if left else [])))
+    text = finish(again)
+    return again.returncode, text, left and left.epoch
+
+
+def test_killed_at_any_moment_it_is_taken_up_to_the_same_bits(undisturbed, tmp_path):
+    chapter, expected, seconds = undisturbed
+    rng = random.Random(f"{chapter} {SEED}")
+    at_once = 2 if MANY else 1
+    moments = [
+        (rng.uniform(0.5, 1.0) * seconds, rng.random() < 0.5) for _ in range(MANY or 1)
+    ]
+    folders = [tmp_path / str(number) for number in range(len(moments))]
+    with ThreadPoolExecutor(at_once) as pool:
+        jobs = [
+            pool.submit(kill_and_resume, folder, chapter, *moment)
+            for folder, moment in zip(folders, moments)
+        ]
+    for folder, moment, job in zip(folders, moments, jobs):
+        code, text, _ = job.result()
+        assert code == 0, f"seed {SEED}, killed after {moment[0]:.3f} s: {text}"
+        assert_same(last_state(folder, chapter), expected)
+    if MANY >= 10:  # not all before the first epoch or after the last one
+        assert any(0 < (job.result()[2] or 0) < EPOCHS for job in jobs)
+
+
+# Several workers
+
+
+def launch_command(*flags):
+    run = [f for f in command("multiple_gpus_concise") if f != "--checkpoint-every=1"]
+    return ["launch", "--workers=2", "--servers=1", *flags, "--", *run]
+
+
+def role(launcher, name, within=60):
+    """The process of a role, when it is there: "worker 1", "server", "scheduler"."""
+    kind, _, number = name.partition(" ")
+    limit = time.monotonic() + within
+    while time.monotonic() < limit and launcher.poll() is None:
+        for process in psutil.Process(launcher.pid).children():
+            try:
+                environment = process.environ()
+            except psutil.Error:
+                continue
+            if environment.get("DMLC_ROLE") == kind and (
+                not number or environment.get("D2LPAR_WORKER") == number
+            ):
+                return process, environment
+        time.sleep(0.05)
+    raise AssertionError(f"there was no {name}: {finish(launcher)}")
+
+
+def has_begun(folder, launcher, within=60):
+    """Wait until the second epoch's checkpoint is there."""
+    limit = time.monotonic() + within
+    where = folder / "figures" / "multiple_gpus_concise"
+    while not list(where.glob("[!.]*epoch000002.safetensors")):
+        assert time.monotonic() < limit and launcher.poll() is None, finish(launcher)
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_launch(tmp_path_factory):
+    folder, begin = tmp_path_factory.mktemp("launch"), time.monotonic()
+    launcher = start(folder, *launch_command())
+    text = finish(launcher)
+    assert launcher.returncode == 0, text
+    return last_state(folder, "multiple_gpus_concise"), time.monotonic() - begin
+
+
+EVERY_ROLE = ("worker 0", "worker 1", "server", "scheduler")
+
+
+@pytest.mark.parametrize("name", EVERY_ROLE if MANY else ["worker 1"])
+def test_a_role_is_killed_and_the_training_completes(
+    undisturbed_launch, tmp_path, name
+):
+    expected, seconds = undisturbed_launch
+    rng = random.Random(f"{name} {SEED}")
+    for number in range(max(1, MANY // 5)):
+        folder = tmp_path / str(number)
+        launcher = start(folder, *launch_command())
+        moment = rng.uniform(0.3, 0.8) * seconds
+        begin = time.monotonic()
+        process, _ = role(launcher, name)
+        time.sleep(max(0.0, moment - (time.monotonic() - begin)))
+        was_running = process.is_running() and launcher.poll() is None
+        if was_running:
+            process.kill()
+        text = finish(launcher)
+        where = f"seed {SEED}, number {number}, after {moment:.3f} s: {text}"
+        assert launcher.returncode == 0, where
+        if was_running:
+            assert "was killed (signal 9); it wrote last" in text, where
+            assert "restart 1 of 3" in text, where
+        assert_same(last_state(folder, "multiple_gpus_concise"), expected)
+
+
+@pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
+@pytest.mark.parametrize("name", ["worker 1", "server"])
+def test_a_role_that_freezes_is_told_by_its_heartbeat(
+    undisturbed_launch, tmp_path, name
+):
+    """Stopped, not killed: its process is there, and its connections are open."""
+    expected, _ = undisturbed_launch
+    launcher = start(tmp_path / "frozen", *launch_command())
+    process, _ = role(launcher, name)
+    has_begun(tmp_path / "frozen", launcher)  # until then only --timeout tells
+    for frozen in [process, *process.children(recursive=True)]:
+        frozen.suspend()
+    text = finish(launcher)
+    assert launcher.returncode == 0, text
+    assert f"{name} is silent" in text.replace("server 0", "server"), text
+    assert "for 8 s; it wrote last" in text and "restart 1 of 3" in text
+    assert_same(last_state(tmp_path / "frozen", "multiple_gpus_concise"), expected)
+
+
+LONG = pytest.mark.skipif(not MANY, reason="make faults has these, too")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["random bytes", *(pytest.param(k, marks=LONG) for k in ("a scan", "half-open"))],
+)
+def test_strangers_on_the_schedulers_port(undisturbed_launch, tmp_path, kind):
+    """The training completes; ps-lite only dies of bytes that are no message."""
+    expected, _ = undisturbed_launch
+    launcher = start(tmp_path / "strangers", *launch_command())
+    _, environment = role(launcher, "scheduler")
+    address = ("127.0.0.1", int(environment["DMLC_PS_ROOT_PORT"]))
+    rng, got_through, silent = random.Random(SEED), 0, []
+    while launcher.poll() is None:
+        with contextlib.suppress(OSError):  # it does not listen yet, or any more
+            connection = socket.create_connection(address, timeout=1)
+            got_through += 1
+            if kind == "half-open":
+                silent.append(connection)
+            else:
+                if kind == "random bytes":
+                    connection.sendall(rng.randbytes(1000))
+                connection.close()
+        time.sleep(0.1)
+    text = finish(launcher)
+    assert launcher.returncode == 0, text
+    assert got_through, "nobody got through"
+    if kind != "random bytes":
+        assert "restart" not in text, text
+    elif "restart" in text:
+        assert "scheduler was killed (signal 6)" in text, text
+    assert_same(last_state(tmp_path / "strangers", "multiple_gpus_concise"), expected)
+
+
+# A full disk
+
+
+def test_where_no_checkpoint_can_be_written_it_goes_on(tmp_path):
+    """Files may have 400 kB, a checkpoint of LeNet has 500: the earlier ones stay."""
+    chapter = "multiple_gpus_concise"
+    first = start(tmp_path, *command(chapter, "--num-epochs=2"))
+    assert first.wait(60) == 0, finish(first)
+    folder = tmp_path / "figures" / chapter
+    before = {p.name: p.read_bytes() for p in folder.glob("*.safetensors")}
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+    more = command(chapter, "--num-epochs=4", "--resume=last")
+    second = start(tmp_path, *more, preexec_fn=limit)
+    text = finish(second)
+    assert second.returncode == 0 and "Traceback" not in text, text
+    assert "no checkpoint of epoch 3" in text and "going on without" in text
+    assert {p.name: p.read_bytes() for p in folder.glob("*.safetensors")} == before
+    assert len(before) == 2 and "test acc" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted: needs root")
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
+    chapter, disk = "multiple_gpus_concise", tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        process = start(disk, *command(chapter))
+        text = finish(process)
+        assert "Traceback" not in text, text
+        assert "No space left on device" in text
+        assert process.returncode in (0, 2), text
+        assert last_state(disk, chapter).epoch >= 1  # and none of them is torn
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_ctrl_c_ends_a_launch_at_once(tmp_path):
+    launcher = start(tmp_path, *launch_command())
+    worker, _ = role(launcher, "worker 0")
+    time.sleep(1)
+    tree = psutil.Process(launcher.pid).children(recursive=True)
+    begin = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    text = finish(launcher)
+    assert launcher.returncode == 130 and "interrupted" in text
+    assert time.monotonic() - begin < 10
+    gone, alive = psutil.wait_procs(tree, timeout=5)
+    assert not alive and worker in gone

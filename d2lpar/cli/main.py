@@ -256,13 +256,13 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
 )
 def devices(as_json: bool, watch: bool, interval: float, pid: int | None) -> None:
     """What the GPUs and the CPU contexts of this machine are; needs no MXNet."""
-    from d2lpar.machine import gpu_cards, load
+    from d2lpar.machine import cards, load
     from d2lpar.records.files import to_line
 
     if not watch:
-        found = gpu_cards.machine()
-        as_words = gpu_cards.as_json if as_json else gpu_cards.as_text
-        click.echo(as_words(found))
+        here = cards.machine()
+        as_words = cards.as_json if as_json else cards.as_text
+        click.echo(as_words(here))
         return
     samples = load.samples(load.watched(pid), interval)
     if as_json:
@@ -271,7 +271,7 @@ def devices(as_json: bool, watch: bool, interval: float, pid: int | None) -> Non
         return
     from d2lpar.cli.watch_screen import show_live
 
-    show_live(samples, gpu_cards.machine())
+    show_live(samples, cards.machine())
 
 
 @d2lpar.command()

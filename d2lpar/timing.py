@@ -54,6 +54,11 @@ class Timing:
     rtol: float
     value: np.ndarray = field(repr=False, compare=False)
 
+    @property
+    def median(self) -> float:
+        """Median of the synchronised seconds."""
+        return summarize(self.seconds).median
+
     def __str__(self) -> str:
         ms, naive = (
             summarize([1e3 * seconds for seconds in samples])
@@ -147,7 +152,7 @@ def ratio(a: Timing, b: Timing) -> float:
             f"{a.name} and {b.name} cannot be compared: their results differ by "
             f"{difference:.2g}, relative, more than {rtol:g}"
         )
-    return summarize(a.seconds).median / summarize(b.seconds).median
+    return a.median / b.median
 
 
 class _Check:

@@ -16,8 +16,10 @@ from functools import partial
 
 from loky import ProcessPoolExecutor
 
-from d2lpar import chapter, devices
+from d2lpar import chapter, devices, gan, lenet
 from d2lpar.memory import estimate
+from d2lpar.memory.free import free_memory
+from d2lpar.records.wording import byte_size
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -27,8 +29,7 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # used it. It grows with the batch, and each device holds its shard's part.
 
 # %%
-LENET, GAN = "d2lpar.lenet:train", "d2lpar.gan.training:train"
-print(estimate.report(LENET, {"global_batch_size": 256}, two))
+print(estimate.report(lenet.WORKLOAD.layers, {"global_batch_size": 256}, two))
 
 # %% [markdown]
 # The GAN's batch of 10,000 faces is another matter, unless a device takes it a part at
@@ -39,8 +40,8 @@ print(estimate.report(LENET, {"global_batch_size": 256}, two))
 # %%
 for micro_batch_size in (None, 500):
     settings = {"global_batch_size": 10_000, "micro_batch_size": micro_batch_size}
-    need = estimate.estimate(GAN, settings, num_devices=2)
-    print(f"by {micro_batch_size}: {estimate.as_text(need.total)} in all")
+    need = estimate.estimate(gan.WORKLOAD.layers, settings, num_devices=2)
+    print(f"by {micro_batch_size}: {byte_size(need.total)} in all")
 print(need)
 
 # %% [markdown]
@@ -51,9 +52,11 @@ print(need)
 
 
 # %%
-def train_within(limit: int, batch_sizes: tuple, train: str) -> list[str]:
+def train_within(limit: int, batch_sizes: tuple) -> list[str]:
     from d2lpar import datasets, devices, lenet
     from d2lpar.memory import out_of_memory
+    from d2lpar.memory.free import process_status
+    from d2lpar.records.wording import byte_size
 
     sizes, one, said = {"n_train": 4_000, "n_test": 200}, devices.parse("cpu:1"), []
     data = datasets.load("synthetic", **sizes)
@@ -67,18 +70,19 @@ def train_within(limit: int, batch_sizes: tuple, train: str) -> list[str]:
                 (epoch,) = run(**settings)
                 line = f"trained, loss {epoch.train_loss:.3f}"
             except Exception as error:
-                line = out_of_memory.explain(error, train, settings, one, sizes)
+                layers = lenet.WORKLOAD.layers
+                line = out_of_memory.explain(error, layers, settings, one, sizes)
                 if line is None:
                     raise
             out_of_memory.release(one)
-            resident = estimate.as_text(estimate.process_status("VmRSS"))
+            resident = byte_size(process_status("VmRSS"))
             said.append(f"{size}: {line}\n  resident afterwards: {resident}")
     return said
 
 
 environment = {"MXNET_CPU_TEMP_COPY": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 with ProcessPoolExecutor(1, env=environment) as executor:
-    task = partial(train_within, 300 * 2**20, (2_000, 500, 2_000, 500), LENET)
+    task = partial(train_within, 300 * 2**20, (2_000, 500, 2_000, 500))
     print("\n".join(executor.submit(task).result()))
 
 # %% [markdown]
@@ -92,8 +96,8 @@ with ProcessPoolExecutor(1, env=environment) as executor:
 
 # %%
 def show_free(chosen: list, **flags) -> None:
-    for device, size in zip(chosen, estimate.free_memory(chosen)):
-        print(f"free on {device}: {estimate.as_text(size)}")
+    for device, size in zip(chosen, free_memory(chosen)):
+        print(f"free on {device}: {byte_size(size)}")
 
 
 if __name__ == "__main__":

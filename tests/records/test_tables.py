@@ -1,0 +1,16 @@
+"""Tables as plain text: alignment, and nothing lost."""
+
+from d2lpar.records.tables import plain_table
+
+
+def test_numbers_are_aligned_to_the_right_and_words_to_the_left():
+    rows = [["cgls", "0.5", "12.0"], ["averaging", "12.25", "never"]]
+    assert plain_table(["method", "s", "to 0.75"], rows).splitlines() == [
+        "method         s  to 0.75",
+        "cgls         0.5     12.0",
+        "averaging  12.25    never",
+    ]
+
+
+def test_a_table_without_rows_is_its_header():
+    assert plain_table(["a", "bb"], []) == "a  bb"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """The rows under the columns' names, two spaces between columns.
 
-    A column in which a cell starts with a digit or a sign holds numbers and is aligned
-    to the right, all others to the left.
+    Columns with numbers (cells that start with a digit or a sign) are aligned to the
+    right, as are columns of "-" alone; all others to the left.
 
     >>> print(plain_table(["net", "seconds"], [["LeNet", "9.12"], ["MLP", "-"]]))
     net    seconds
@@ -19,7 +19,9 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(columns), *map(list, rows)]
     cells_of = list(zip(*lines))
     widths = [max(map(len, cells)) for cells in cells_of]
-    numeric = [any(_is_number(cell) for cell in cells[1:]) for cells in cells_of]
+    numeric = [
+        any(map(_is_number, cells[1:])) or set(cells[1:]) <= {"-"} for cells in cells_of
+    ]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if right else cell.ljust(width)

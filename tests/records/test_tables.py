@@ -12,5 +12,10 @@ def test_numbers_are_aligned_to_the_right_and_words_to_the_left():
     ]
 
 
+def test_a_column_without_a_measured_number_is_aligned_like_numbers():
+    table = plain_table(["name", "nccl"], [["a", "-"]])
+    assert table.splitlines()[1] == "a        -"
+
+
 def test_a_table_without_rows_is_its_header():
     assert plain_table(["a", "bb"], []) == "a  bb"

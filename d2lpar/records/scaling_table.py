@@ -207,9 +207,11 @@ def _steps_table(study: Study) -> str:
         speedup = strong.get((n, batch))
         efficiency = weak.get((n, batch // n)) if batch % n == 0 else None
         rows.append([
-            f"{batch:,}", str(n), number(ms.median),
-            f"{number(ms.q1)}-{number(ms.q3)}, {ms.n}", f"{1e3 * batch / ms.median:,.0f}",
-            f"{speedup:.2f}" if speedup else "-", f"{speedup / n:.0%}" if speedup else "-",
+            f"{batch:,}", str(n),
+            number(ms.median), f"{number(ms.q1)}-{number(ms.q3)}, {ms.n}",
+            f"{1e3 * batch / ms.median:,.0f}",
+            f"{speedup:.2f}" if speedup else "-",
+            f"{speedup / n:.0%}" if speedup else "-",
             f"{efficiency:.0%}" if efficiency else "-",
             number(1e3 * median(issues)) if issues else "-",
         ])  # fmt: skip

@@ -160,7 +160,7 @@ def _measure_variant(
     try:
         all_reduce = make()
     except mx.base.MXNetError as error:
-        return replace(record, why_not=first_line(error))
+        return replace(record, why_not=f"MXNet: {first_line(error)}")
 
     def call(device: mx.Context) -> _Flat:
         if device == devices[0]:  # once for all devices

@@ -19,3 +19,10 @@ def test_a_column_without_a_measured_number_is_aligned_like_numbers():
 
 def test_a_table_without_rows_is_its_header():
     assert plain_table(["a", "bb"], []) == "a  bb"
+
+
+def test_a_table_without_names_has_no_header():
+    assert plain_table([], [["batch", "3.1 MiB"], ["all", "10 MiB"]]).splitlines() == [
+        "batch  3.1 MiB",
+        "all     10 MiB",
+    ]

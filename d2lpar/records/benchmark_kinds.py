@@ -16,8 +16,8 @@ class ArmSample(Line):
     """One timed unit of an arm's work, in the order in which its process printed them.
 
     `work` is what the arm did, where a benchmark's arms do several things: only arms
-    with the same work are compared. What else the arm reports (`epoch`, `test_acc`,
-    `samples_per_sec`) is in `extra`.
+    with the same work are compared. A `warm_up` does not count. What else the arm
+    reports (`epoch`, `test_acc`, `samples_per_sec`) is in `extra`.
     """
 
     kind: ClassVar[str] = "arm-sample"
@@ -27,6 +27,7 @@ class ArmSample(Line):
     round: int
     seconds: float
     work: str = ""
+    warm_up: bool = False
     extra: dict = field(default_factory=dict)
 
 

@@ -43,9 +43,8 @@ class BenchmarkHeader(Line):
     """The provenance of a benchmark, whose arms ran in fresh processes in turn.
 
     `benchmark` names the record and its pictures; `work` completes "seconds for ...".
-    `peers` are the arms that are not ours. The first `warm_up` samples of each process
-    do not count. `gpus` are the models in the machine, `on_gpus` those that were used.
-    `note` is what the caption says of the arms.
+    `peers` are the arms that are not ours. `gpus` are the models in the machine,
+    `on_gpus` those that were used. `note` is what the caption says of the arms.
     """
 
     kind: ClassVar[str] = "benchmark"
@@ -60,7 +59,6 @@ class BenchmarkHeader(Line):
     git_dirty: bool | None
     date: str  # ISO 8601, UTC
     peers: list[str] = field(default_factory=list)
-    warm_up: int = 0
     gpus: list[str] = field(default_factory=list)
     on_gpus: list[str] = field(default_factory=list)
     note: str = ""

@@ -70,8 +70,8 @@ def measure(
 ) -> list[ArmSample | ArmAbsent]:
     """Run every arm once per round; the record's lines.
 
-    The first `warm_up` samples of each process are marked as such. Where one process
-    times several arms or works, its lines name them; those processes warm up unrecorded.
+    The first `warm_up` samples of each process are marked as such. A process that times
+    several arms or works names them in its lines, and warms up unrecorded.
     """
     lines: list[ArmSample | ArmAbsent] = []
     style = {"unit": "process", "dynamic_ncols": True, "leave": False}
@@ -84,9 +84,7 @@ def measure(
     return lines
 
 
-def _lines_of(
-    arm: Arm, round_: int, warm_up: int
-) -> Iterator[ArmSample | ArmAbsent]:
+def _lines_of(arm: Arm, round_: int, warm_up: int) -> Iterator[ArmSample | ArmAbsent]:
     try:
         printed = run(arm)
         if not printed:

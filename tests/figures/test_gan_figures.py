@@ -473,7 +473,7 @@ def test_a_gif_shows_every_frame(a_run, written):
 
 def test_the_run_on_most_devices_is_the_one_that_is_animated(a_run, data, monkeypatch):
     animated = []
-    monkeypatch.setattr(drawing, "save", lambda named, out: [])
+    monkeypatch.setattr(figures_gan, "save", lambda named, out: [])
     monkeypatch.setattr(
         animation, "animate", lambda run, *_: animated.append(run) or []
     )

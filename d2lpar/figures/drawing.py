@@ -33,17 +33,24 @@ def draw(
     """
     if not runs:
         raise RecordError("there are no runs to draw; name one record file or more")
-    kinds = {run.main_kind for run in runs}
-    kind = next((kind for kind in KINDS if kind in kinds), EpochRecord)
+    module = import_module(f"d2lpar.figures.{_module(runs)}")
+    return module.draw(runs, Path(folder), stem, data_dir=data_dir, mp4=mp4)
+
+
+def _module(runs: Sequence[Run]) -> str:
+    """The module that draws these runs, all of which must have lines of its kind."""
+    present = {run.main_kind for run in runs}
+    kind = next((kind for kind in KINDS if kind in present), EpochRecord)
     for run in runs:
         if not run.of(kind):
             raise RecordError(
                 f"{wording.where(run)}: holds no {kind.kind}s; run it again"
             )
-    ways_to_share = {run.header.variant for run in runs if run.header.workers > 1}
-    name = "workers" if len(ways_to_share) > 1 else kind.drawn_by
-    module = import_module(f"d2lpar.figures.{name}")
-    return module.draw(runs, Path(folder), stem, data_dir=data_dir, mp4=mp4)
+    if kind is EpochRecord:  # workers that share gradients in several ways
+        ways = {run.header.variant for run in runs if run.header.workers > 1}
+        if len(ways) > 1:
+            return "workers"
+    return kind.drawn_by
 
 
 def draw_compare(a: Run, b: Run, folder: str | Path, stem: str) -> list[Path]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from d2lpar.records.wording import aligned
+
 
 def plain_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 0
@@ -21,19 +23,13 @@ def plain_table(
     """
     rows = [list(row) for row in rows]
     lines = [list(columns), *rows] if columns else rows
-    by_column = list(zip(*lines))
-    widths = [max(map(len, cells)) for cells in by_column]
+    columns_of_cells = zip(*(rows or lines))
     right = [
-        k >= names and _holds_numbers(cells[len(lines) - len(rows) :])
-        for k, cells in enumerate(by_column)
+        k
+        for k, cells in enumerate(columns_of_cells)
+        if k >= names and _holds_numbers(cells)
     ]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right)
-        ).rstrip()
-        for line in lines
-    )
+    return aligned(lines, right)
 
 
 def _holds_numbers(cells: Sequence[str]) -> bool:

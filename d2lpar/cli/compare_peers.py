@@ -119,15 +119,14 @@ def as_csv(row: Row) -> dict:
 def table(rows: list[Row]) -> str:
     """One line per row; times relative to the base's, which is the row with 1.00."""
     columns = ["", "sec/epoch", "quartiles", "n", "samples/s", "accuracy", "of base"]
-    cells = []
+    cells, absent = [], []
     for row in rows:
         s = row.seconds
         if s is None:
-            cells.append([row.name, "", f"not measured: {row.why}", *[""] * 4])
+            absent.append(f"{row.name}: not measured: {row.why}")
             continue
+        times = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
         speed = [f"{row.samples_per_sec:,.0f}", f"{row.test_acc:.3f}"]
-        quartiles = f"{s.q1:.3g}-{s.q3:.3g}"
-        times = [f"{s.median:.3g}", quartiles, str(s.n)]
         cells.append([row.name, *times, *speed, f"{row.of_base:.2f}"])
     base = next(row.name for row in rows if row.of_base == 1)
-    return f"{plain_table(columns, cells, names=1)}\nbase: {base}"
+    return "\n".join([plain_table(columns, cells, names=1), *absent, f"base: {base}"])

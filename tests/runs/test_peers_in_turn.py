@@ -211,7 +211,7 @@ def test_what_did_not_run_says_why_and_the_others_run(tmp_path):
     assert [row.why for row in rows[3:]] == ["stopped", "printed no times"]
     text = compare_peers.table(rows)
     assert base == "PyTorch, plain loop, 2 threads"
-    assert "not measured: step 1: the loss is 2.5" in text.splitlines()[2]
+    assert "B: not measured: step 1: the loss is 2.5" in text.splitlines()
     assert text.endswith("base: PyTorch, plain loop, 2 threads")
 
 

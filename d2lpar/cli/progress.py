@@ -11,6 +11,14 @@ from statistics import median
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from d2lpar.records.kinds import (
+    FrameRecord,
+    PointRecord,
+    PrecisionRecord,
+    StepRecord,
+    TimingRecord,
+)
+
 log = logging.getLogger("d2lpar")
 
 
@@ -20,28 +28,30 @@ def _result_line(run_) -> str:
     from d2lpar.records.summary import summarize
 
     header = run_.header
-    if run_.timings:
-        result = f"{len(run_.timings)} timings"
-    elif run_.steps:
-        fastest = max(run_.steps, key=lambda s: s.global_batch_size / median(s.seconds))
+    if run_.of(TimingRecord):
+        result = f"{len(run_.of(TimingRecord))} timings"
+    elif run_.of(StepRecord):
+        fastest = max(
+            run_.of(StepRecord), key=lambda s: s.global_batch_size / median(s.seconds)
+        )
         result = (
             f"up to {fastest.global_batch_size / median(fastest.seconds):,.0f} "
             f"samples/s, at a batch of {fastest.global_batch_size:,}"
         )
-    elif run_.points:
-        last = run_.points[-1]
+    elif run_.of(PointRecord):
+        last = run_.of(PointRecord)[-1]
         result = f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
-    elif run_.precisions:
+    elif run_.of(PrecisionRecord):
         result = "; ".join(
             f"{row.precision} {row.test_acc:.3f}, {row.images_per_sec:,.0f} images/s"
-            for row in merged(run_.precisions)
+            for row in merged(run_.of(PrecisionRecord))
             if row.supported and row.weights == "trained"
         )
     else:
         seconds = summarize([epoch.seconds for epoch in timed_epochs(run_)])
         learnt = (
-            f"quality {run_.frames[0].quality:.3f} to {run_.frames[-1].quality:.3f}"
-            if run_.frames
+            f"quality {run_.of(FrameRecord)[0].quality:.3f} to {run_.of(FrameRecord)[-1].quality:.3f}"
+            if run_.of(FrameRecord)
             else f"test acc: {run_.epochs[-1].test_acc:.2f}"
         )
         result = f"{learnt}, {seconds} sec/epoch"

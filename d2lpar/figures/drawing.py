@@ -26,7 +26,13 @@ from d2lpar.figures.training import (
     _two_runs,
 )
 from d2lpar.records import comparison
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import (
+    PointRecord,
+    PrecisionRecord,
+    Run,
+    StepRecord,
+    TimingRecord,
+)
 
 
 def draw(
@@ -51,13 +57,13 @@ def draw(
     looked for in `data_dir`, and an animation, with `mp4` also as MP4, which is written
     before the pictures.
     """
-    if any(run.timings for run in runs):
+    if any(run.of(TimingRecord) for run in runs):
         return timings.draw(runs, out, stem)
-    if any(run.steps for run in runs):
+    if any(run.of(StepRecord) for run in runs):
         return scaling.draw(runs, out, stem)
-    if any(run.points for run in runs):
+    if any(run.of(PointRecord) for run in runs):
         return solvers.draw(runs, out, stem)
-    if any(run.precisions for run in runs):
+    if any(run.of(PrecisionRecord) for run in runs):
         return precision.draw(runs, out, stem)
     if len({run.header.variant for run in runs if run.header.workers > 1}) > 1:
         return workers.draw(runs, out, stem)

@@ -33,7 +33,7 @@ from d2lpar.figures.page import (
     wrap,
 )
 from d2lpar.records import wording
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import FrameRecord, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
     """
     found = {"losses": _losses(runs), "quality": _quality(runs)}
     last = runs[-1]
-    if last.frames and last.frames[-1].samples:
+    if last.of(FrameRecord) and last.of(FrameRecord)[-1].samples:
         found["samples"] = _samples(last)
         faces = _real_faces(last, data_dir)
         if faces is not None:
@@ -127,7 +127,7 @@ def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
     """Distance to the faces of the data against epoch, a line a run."""
     lines = []
     for k, run in enumerate(runs):
-        numbers, distances = _curve(run.frames, "quality")
+        numbers, distances = _curve(run.of(FrameRecord), "quality")
         lines += axes.plot(
             numbers,
             distances,
@@ -158,9 +158,9 @@ def _thinned(numbers: list[int], values: list[float], step: int) -> tuple[list, 
 
 
 def _first_and_last(run: Run) -> str:
-    if not run.frames:
+    if not run.of(FrameRecord):
         return "no frames"
-    _, distances = _curve(run.frames, "quality")
+    _, distances = _curve(run.of(FrameRecord), "quality")
     first, last = (wording.number(distances[i]) for i in (0, -1))
     return f"{first} before, {last} after"
 
@@ -186,12 +186,12 @@ def _samples(run: Run) -> Figure:
         "Their noise is none that the generator was trained on. ",
         run,
         0.04,
-        [(face_images.from_png(run.frames[-1].samples), [])],
+        [(face_images.from_png(run.of(FrameRecord)[-1].samples), [])],
     )
 
 
 def _beside_real(run: Run, faces: np.ndarray) -> Figure:
-    frame = run.frames[-1]
+    frame = run.of(FrameRecord)[-1]
     some = faces[:25]
     kind = "synthetic ones of the data" if run.header.synthetic else "real ones"
     return _sheets(
@@ -208,7 +208,7 @@ def _beside_real(run: Run, faces: np.ndarray) -> Figure:
 
 def _nearest(run: Run, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
-    frame = run.frames[-1]
+    frame = run.of(FrameRecord)[-1]
     above = face_images.from_png(frame.samples)[: punks.TILE]
     below = face_images.sheet(faces[frame.nearest[:5]], 5)
     kind = "synthetic" if run.header.synthetic else "real"
@@ -233,7 +233,7 @@ def _nearest(run: Run, faces: np.ndarray) -> Figure:
 
 
 def _generated(run: Run) -> str:
-    frame = run.frames[-1]
+    frame = run.of(FrameRecord)[-1]
     after = wording.plural(frame.epoch, "epoch")
     return f"{wording.plural(len(frame.nearest), 'generated face')} after {after}"
 

@@ -24,7 +24,7 @@ from d2lpar.figures.page import (
 )
 from d2lpar.records import summary, wording
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import PARTS, Run
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord
 from d2lpar.records.scaling_table import (
     ALL_REDUCE,
     Study,
@@ -202,7 +202,7 @@ def _milliseconds(study: Study, n: int, batch: int) -> summary.Summary:
         [
             1e3 * seconds
             for run in study.runs
-            for record in run.steps
+            for record in run.of(StepRecord)
             for seconds in record.seconds
             if (run.header.num_devices, record.global_batch_size) == (n, batch)
         ]
@@ -266,7 +266,7 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
     absent = {
         record.variant: record.why_not
         for run in runs
-        for record in run.all_reduces
+        for record in run.of(AllReduceRecord)
         if record.why_not
     }
     said = "".join(f" {name}: {why}." for name, why in absent.items())
@@ -398,7 +398,7 @@ def _predicted(study: Study) -> str:
 
 
 def _samples(study: Study) -> str:
-    records = [record for run in study.runs for record in run.steps]
+    records = [record for run in study.runs for record in run.of(StepRecord)]
     samples = _range([len(record.seconds) for record in records])
     steps = _range([record.steps for record in records])
     return (

@@ -17,7 +17,7 @@ from d2lpar.figures.page import (
     new_page,
 )
 from d2lpar.records import comparison, wording
-from d2lpar.records.kinds import Run, group, timed_epochs
+from d2lpar.records.kinds import Run, Sample, group, timed_epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def _one_a_count(runs: Sequence[Run]) -> list[Run]:
 
 
 def _accuracy(runs: Sequence[Run]) -> Figure:
-    watched = any(run.samples for run in runs)
+    watched = any(run.of(Sample) for run in runs)
     page = new_page(
         wording.title("Test accuracy", runs),
         f"{wording.reading_curves(runs)} {wording.reading_seams(runs)}"
@@ -190,7 +190,7 @@ BUSY = (
 def _busy(axes: Axes, runs: Sequence[Run]) -> None:
     """How busy the devices were while each epoch was under way."""
     for k, run in enumerate(runs):
-        by_epoch = group(run.samples, lambda s: (s.repeat, s.epoch))
+        by_epoch = group(run.of(Sample), lambda s: (s.repeat, s.epoch))
         points = [
             (epoch - 1 + (i + 0.5) / len(same), comparison.busy_percent(sample, run))
             for (_, epoch), same in by_epoch.items()

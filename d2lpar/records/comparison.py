@@ -14,7 +14,14 @@ from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.records import summary, wording
-from d2lpar.records.kinds import GanEpochRecord, Header, Run, Sample, timed_epochs
+from d2lpar.records.kinds import (
+    FrameRecord,
+    GanEpochRecord,
+    Header,
+    Run,
+    Sample,
+    timed_epochs,
+)
 from d2lpar.records.wording import number
 
 # Header fields whose difference is named, in the order of the list. What is compared
@@ -175,7 +182,7 @@ def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
 def quality_by_epoch(run: Run) -> dict[int, list[float]]:
     """A GAN's distances to real faces at each of its frames, one a repeat."""
     grouped: dict[int, list[float]] = {}
-    for f in sorted(run.frames, key=lambda f: f.epoch):
+    for f in sorted(run.of(FrameRecord), key=lambda f: f.epoch):
         grouped.setdefault(f.epoch, []).append(f.quality)
     return grouped
 
@@ -192,7 +199,11 @@ def final_accuracy(run: Run) -> float:
 
 def final_quality(run: Run) -> float:
     """Median over the repeats of a GAN's last distance; NaN without frames."""
-    return median(list(quality_by_epoch(run).values())[-1]) if run.frames else math.nan
+    return (
+        median(list(quality_by_epoch(run).values())[-1])
+        if run.of(FrameRecord)
+        else math.nan
+    )
 
 
 def check(run: Run) -> None:

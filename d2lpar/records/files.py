@@ -27,19 +27,10 @@ from pathlib import Path
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import (
-    EPOCHS,
     KINDS,
-    AllReduceRecord,
-    FrameRecord,
     Header,
     Line,
-    PointRecord,
-    PrecisionRecord,
     Run,
-    Sample,
-    ScaledEpoch,
-    StepRecord,
-    TimingRecord,
 )
 
 log = logging.getLogger("d2lpar")
@@ -94,21 +85,7 @@ def read(path: str | Path) -> Run:
             log.warning("%s: the last line is torn and was skipped", path)
     if not items or not isinstance(items[0], Header):
         raise RecordError(f"{path}: the first line is not a record's header")
-    epochs, *others = (
-        tuple(item for item in items[1:] if isinstance(item, kind))
-        for kind in (
-            EPOCHS,
-            PointRecord,
-            FrameRecord,
-            Sample,
-            PrecisionRecord,
-            TimingRecord,
-            StepRecord,
-            AllReduceRecord,
-            ScaledEpoch,
-        )
-    )
-    return Run(items[0], epochs, path, *others)
+    return Run(items[0], tuple(items[1:]), path)
 
 
 def write(path: str | Path, header: Header, lines: Iterable[Line]) -> None:

@@ -308,19 +308,20 @@ class Header:
 
 @dataclass(frozen=True)
 class Run:
-    """A record file as read: its header and its epochs, in the order of the file."""
+    """A record file as read: its header and the lines after it, in the file's order."""
 
     header: Header
-    epochs: tuple[EpochRecord | GanEpochRecord, ...]
+    lines: tuple[Line, ...]
     path: Path | None = None
-    points: tuple[PointRecord, ...] = ()
-    frames: tuple[FrameRecord, ...] = ()
-    samples: tuple[Sample, ...] = ()
-    precisions: tuple[PrecisionRecord, ...] = ()
-    timings: tuple[TimingRecord, ...] = ()
-    steps: tuple[StepRecord, ...] = ()
-    all_reduces: tuple[AllReduceRecord, ...] = ()
-    scaled_epochs: tuple[ScaledEpoch, ...] = ()
+
+    def of(self, *kinds: type) -> tuple:
+        """The lines of these kinds, in the order of the file."""
+        return tuple(line for line in self.lines if isinstance(line, kinds))
+
+    @property
+    def epochs(self) -> tuple[EpochRecord | GanEpochRecord, ...]:
+        """The epochs of a training."""
+        return self.of(*EPOCHS)
 
 
 KINDS = {

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from d2lpar.records import summary, wording
-from d2lpar.records.kinds import PARTS, Run, group
+from d2lpar.records.kinds import (
+    PARTS,
+    AllReduceRecord,
+    Run,
+    ScaledEpoch,
+    StepRecord,
+    group,
+)
 from d2lpar.records.step_model import (
     AllReduceModel,
     StepModel,
@@ -74,7 +81,7 @@ def studies(runs: Sequence[Run]) -> list[Study]:
 def _study(name: str, runs: Sequence[Run]) -> Study:
     samples: dict[tuple, list[float]] = {}
     for run in runs:
-        for record in run.steps:
+        for record in run.of(StepRecord):
             key = (run.header.num_devices, record.global_batch_size)
             samples.setdefault(key, []).extend(record.seconds)
     steps = {key: median(seconds) for key, seconds in samples.items()}
@@ -96,12 +103,12 @@ def _all_reduce(name: str, runs: Sequence[Run]) -> tuple:
     From the fewest devices that were measured: what more devices take is predicted.
     """
     variant = ALL_REDUCE.get(name)
-    with_it = [run for run in runs if run.all_reduces]
+    with_it = [run for run in runs if run.of(AllReduceRecord)]
     if not with_it:
         return None, 0, 0
     run = min(with_it, key=lambda run: run.header.num_devices)
     sizes: dict[tuple, list[float]] = {}
-    for record in run.all_reduces:
+    for record in run.of(AllReduceRecord):
         if record.variant == variant and record.seconds:
             key = (record.num_arrays, record.num_bytes)
             sizes.setdefault(key, []).extend(record.seconds)
@@ -137,7 +144,7 @@ def _steps_table(study: Study) -> str:
             found = [
                 record
                 for run in study.runs
-                for record in run.steps
+                for record in run.of(StepRecord)
                 if (run.header.num_devices, record.global_batch_size) == (n, batch)
             ]
             s = summary.summarize([1e3 * x for r in found for x in r.seconds])
@@ -225,7 +232,7 @@ def parts(study: Study) -> dict[tuple, tuple]:
     """By (devices, batch): medians of each part, without Python, without overlap."""
     found: dict[tuple, list] = {}
     for run in study.runs:
-        for record in run.steps:
+        for record in run.of(StepRecord):
             if record.parts:
                 key = (run.header.num_devices, record.global_batch_size)
                 found.setdefault(key, []).append(record)
@@ -245,7 +252,7 @@ def trainings(study: Study) -> dict[tuple, list]:
         (run.header.num_devices, batch): epochs
         for run in study.runs
         for batch, epochs in group(
-            [e for e in run.scaled_epochs if e.repeat == 0],
+            [e for e in run.of(ScaledEpoch) if e.repeat == 0],
             lambda e: e.global_batch_size,
         ).items()
     }
@@ -274,7 +281,7 @@ def all_reduces(runs: Sequence[Run]) -> dict[tuple, dict[str, list[float]]]:
     """Seconds by (devices, arrays, bytes), then by variant; [] where there is none."""
     found: dict[tuple, dict[str, list[float]]] = {}
     for run in runs:
-        for record in run.all_reduces:
+        for record in run.of(AllReduceRecord):
             key = (run.header.num_devices, record.num_arrays, record.num_bytes)
             by_variant = found.setdefault(key, {})
             by_variant.setdefault(record.variant, []).extend(record.seconds)
@@ -300,7 +307,7 @@ def _all_reduce_table(runs: Sequence[Run]) -> str:
     missing = {
         record.variant: record.why_not
         for run in runs
-        for record in run.all_reduces
+        for record in run.of(AllReduceRecord)
         if record.why_not
     }
     lines += [f"{name}: {why}" for name, why in missing.items()]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from d2lpar.errors import RecordError
 from d2lpar.records import wording
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import Run, TimingRecord
 from d2lpar.records.summary import Summary, summarize
 
 TITLES = {
@@ -71,9 +71,9 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     """
     found: dict[tuple, list] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
-        if not run.timings:
+        if not run.of(TimingRecord):
             raise RecordError(f"{wording.where(run)}: holds no timings")
-        for line in run.timings:
+        for line in run.of(TimingRecord):
             count = run.header.num_devices if line.library == "MXNet" else 0
             key = (line.operation, line.library, line.form, tuple(line.shape), count)
             found.setdefault(key, []).append(line)
@@ -183,14 +183,16 @@ def each(values) -> str:
 def provenance(runs: Sequence[Run]) -> str:
     """Hardware, threads, libraries, date and commit: there are no batches here."""
     headers = [run.header for run in runs]
-    libraries = {line.library: line.version for run in runs for line in run.timings}
+    libraries = {
+        line.library: line.version for run in runs for line in run.of(TimingRecord)
+    }
     where = "; ".join(dict.fromkeys(wording.devices(header) for header in headers))
     cpus = " and ".join(dict.fromkeys(header.cpu_model for header in headers))
     threads = (
         each(
             line.threads
             for run in runs
-            for line in run.timings
+            for line in run.of(TimingRecord)
             if line.library != "MXNet"
         )
         if len(libraries) > 1

@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from d2lpar.records.kinds import Header, Run, timed_epochs
+from d2lpar.records.kinds import Header, PointRecord, Run, StepRecord, timed_epochs
 
 
 def number(value: float) -> str:
@@ -211,7 +211,7 @@ def _thread_policy(runs: Sequence[Run]) -> str:
 
 def _batch_policy(runs: Sequence[Run]) -> str:
     """ "Global batch 256 fixed (strong scaling), lr 0.2", as far as it is recorded."""
-    if any(run.points or run.steps for run in runs):
+    if any(run.of(PointRecord) or run.of(StepRecord) for run in runs):
         return ""  # a solver has none, a scaling study many
     sizes = [run.header.settings.get("global_batch_size") for run in runs]
     counts = [run.header.num_devices for run in runs]

@@ -27,7 +27,14 @@ from d2lpar.errors import D2lparError, DiedError, RunError
 from d2lpar.machine import cores, load
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files, kinds
-from d2lpar.records.kinds import Header, Line, Run
+from d2lpar.records.kinds import (
+    Header,
+    Line,
+    PointRecord,
+    Run,
+    StepRecord,
+    TimingRecord,
+)
 from d2lpar.runs.job import KEEP_FREED_MEMORY, Job
 from d2lpar.workers import group
 
@@ -83,8 +90,14 @@ def _append(path: Path, item: Line, mode: str = "a") -> None:
 def _keep_or_remove(path: Path) -> None:
     with contextlib.suppress(D2lparError):
         run = files.read(path)
-        for what in ("epochs", "points", "timings", "steps"):
-            finished = len(getattr(run, what))
+        kinds = {
+            "epochs": run.epochs,
+            "points": run.of(PointRecord),
+            "timings": run.of(TimingRecord),
+            "steps": run.of(StepRecord),
+        }
+        for what, lines in kinds.items():
+            finished = len(lines)
             if finished:
                 log.warning("%s keeps the %d finished %s", path, finished, what)
                 return

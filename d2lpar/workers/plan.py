@@ -2,12 +2,11 @@
 
 One scheduler, which introduces the others to each other; servers, which hold the sums;
 workers, which train. ps-lite reads all that from the environment (DMLC_*): what is
-planned here can be started by the launcher, or by hand, Slurm or Kubernetes.
+planned here can be started by the launcher, by hand or by Slurm.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -162,64 +161,6 @@ def as_text(roles: Sequence[Role], python: str, directory: str) -> str:
         where = f" on {role.host.name}" if role.host.name else ""
         blocks.append(f"# {role.name}{where}\n{role.as_shell(python, directory)}\n")
     return "\n".join(blocks)
-
-
-def as_kubernetes(roles: Sequence[Role], image: str, name: str = "d2lpar") -> str:
-    """A manifest: a Service for the scheduler, and a Pod for each role.
-
-    The pods' interface is eth0, and the scheduler is found by the Service's name.
-    YAML that is JSON's, a document each, so that no library is needed to write it.
-    """
-    (port,) = {int(role.environment["DMLC_PS_ROOT_PORT"]) for role in roles}
-    labels = {"app": name}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": f"{name}-scheduler", "labels": labels},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {**labels, "role": "scheduler"},
-            "ports": [{"port": port}],
-        },
-    }
-    documents = [service]
-    for role in roles:
-        environment = {**role.environment, "DMLC_INTERFACE": "eth0"}
-        container = {
-            "name": "d2lpar",
-            "image": image,
-            "command": _in_pod(role, f"{name}-scheduler"),
-            "env": [
-                {"name": n, "value": v}
-                for n, v in environment.items()
-                if n != "DMLC_PS_ROOT_URI"
-            ],
-        }
-        documents.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"{name}-{role.name.replace(' ', '-')}",
-                    "labels": {**labels, "role": role.environment["DMLC_ROLE"]},
-                },
-                "spec": {"restartPolicy": "Never", "containers": [container]},
-            }
-        )
-    return "---\n".join(json.dumps(d, indent=2) + "\n" for d in documents)
-
-
-def _in_pod(role: Role, scheduler: str) -> list[str]:
-    """The command in a pod: ps-lite wants the scheduler's address, not its name."""
-    command = shlex.join(role.command("python"))
-    if role.environment["DMLC_ROLE"] == "scheduler":
-        address = "$(hostname -i)"
-    else:
-        address = f"$(getent hosts {scheduler} | cut -d' ' -f1)"
-        wait = f"until getent hosts {scheduler} > /dev/null; do sleep 1; done; "
-        return ["sh", "-c", f"{wait}DMLC_PS_ROOT_URI={address} exec {command}"]
-    return ["sh", "-c", f"DMLC_PS_ROOT_URI={address} exec {command}"]
 
 
 def address_of(interface: str) -> str:

@@ -22,6 +22,7 @@ from d2lpar.cli import run as cli_run
 from d2lpar.errors import DeviceError, SettingError
 from d2lpar.records import files as records_files
 from d2lpar.records import kinds
+from d2lpar.records.kinds import Sample
 
 ROOT = Path(d2lpar.__file__).parents[1]
 TINY = ["--data=synthetic", "--devices=cpu:2", "--dry-run"]
@@ -175,9 +176,9 @@ def test_watch_records_how_busy_the_devices_are(d2lpar_command, tmp_path):
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "work").rglob("*.jsonl")
     run = records_files.read(path)
-    assert len(run.epochs) == 8 and run.samples
-    assert {sample.epoch for sample in run.samples} <= set(range(1, 10))
-    assert max(sample.cpu_percent for sample in run.samples) > 10
+    assert len(run.epochs) == 8 and run.of(Sample)
+    assert {sample.epoch for sample in run.of(Sample)} <= set(range(1, 10))
+    assert max(sample.cpu_percent for sample in run.of(Sample)) > 10
     svg = (path.parent / "dry-run-synthetic-accuracy.svg").read_text()
     assert "busy (%)" in svg and "how busy all usable cores" in svg
 

@@ -77,7 +77,7 @@ def run_of(rows):
         git_dirty=None,
         date="2024-01-01T00:00:00+00:00",
     )
-    return Run(header, (), precisions=tuple(rows))
+    return Run(header, tuple(rows))
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:2]])

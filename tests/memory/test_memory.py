@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 
-from d2lpar import gan, networks
+from d2lpar import gan
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import DeviceError
 from d2lpar.gan import networks

@@ -64,9 +64,9 @@ def test_steps_are_epochs_divided_without_the_one_that_warms_up(benchmark):
         n = run.header.num_devices
         assert run.header.variant == "ddp" and run.header.device_kind == "gpu"
         assert run.header.devices == [f"gpu({k}) GPU {k}" for k in range(n)]
-        batches = [(step.global_batch_size, step.repeat) for step in run.steps]
+        batches = [(step.global_batch_size, step.repeat) for step in run.of(StepRecord)]
         assert batches == [(32, 0), (64, 0), (32, 1), (64, 1)]
-        for step in run.steps:
+        for step in run.of(StepRecord):
             one = 0.001 + 0.0001 * n + 1e-5 * step.global_batch_size / n
             assert step.steps == 10
             assert step.seconds == pytest.approx([one, 2 * one])
@@ -79,7 +79,7 @@ def test_a_peer_that_does_not_run_is_said_and_has_no_record(benchmark, capsys):
     (run,) = found.values()
     assert run.header.num_devices == 1
     # The book's loop takes every step of an epoch: 235 of 256 images.
-    assert run.steps == (StepRecord(256, 235, [0.01, 0.02], []),)
+    assert run.of(StepRecord) == (StepRecord(256, 235, [0.01, 0.02], []),)
     said = capsys.readouterr().err
     assert "d2l_pytorch.py, 2 devices, batch 256" in said
     assert "2 GPUs: PyTorch sees 1 here" in said

@@ -15,7 +15,7 @@ import pytest
 from d2lpar.errors import RunError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.records import files
-from d2lpar.records.kinds import EpochRecord, Header
+from d2lpar.records.kinds import EpochRecord, Header, PointRecord
 from d2lpar.runs import job as runs_job
 from d2lpar.runs import sweep
 
@@ -108,7 +108,7 @@ def test_a_solvers_points_are_kept_under_the_methods_name(tmp_path):
     header, *points = sweep.sweep([solver], 1, tmp_path / "out")
     run = files.read(tmp_path / "out" / "quick-seed7-cgls-cpu2.jsonl")
     assert run.header.variant == header.variant == "cgls"
-    assert run.points == tuple(points) and run.epochs == ()
+    assert run.of(PointRecord) == tuple(points) and run.epochs == ()
     assert points[-1].distance < 1e-9 and len(points[-1].device_residual_norms) == 2
     assert run.header.settings["rows"] == 50 and not run.header.synthetic
 

@@ -191,12 +191,7 @@ def runs():
         epochs = tuple(
             ScaledEpoch(64 * n, e, 0.1, 2.0 / n, 1.0, 0.4 * e) for e in (1, 2)
         )
-        made.append(
-            kinds.Run(
-                header(n), (), steps=steps, all_reduces=reduces * (n > 1),
-                scaled_epochs=epochs,
-            )
-        )  # fmt: skip
+        made.append(kinds.Run(header(n), (*steps, *(reduces * (n > 1)), *epochs)))
     return made
 
 
@@ -237,6 +232,7 @@ def test_one_device_alone_has_no_map(runs, tmp_path):
 
 def test_a_run_whose_training_diverged_is_drawn(runs, tmp_path):
     died = ScaledEpoch(64, 2, 0.1, 1.0, why_not="training diverged")
-    run = dataclasses.replace(runs[0], scaled_epochs=(runs[0].scaled_epochs[0], died))
+    lines = (*runs[0].of(StepRecord), runs[0].of(ScaledEpoch)[0], died)
+    run = dataclasses.replace(runs[0], lines=lines)
     assert figures_scaling.draw([run, runs[1]], tmp_path, "quick")
     assert "diverged" in scaling_table.results([run, runs[1]])

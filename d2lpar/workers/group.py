@@ -194,3 +194,9 @@ class Workers:
             contents = (json.dumps(state.facts()).encode(), save(arrays))
         facts, tensors = (self.gather(content)[0] for content in contents)
         return type(state).restore(load(tensors), json.loads(facts))
+
+    # The end
+
+    def leave(self) -> None:
+        """Wait for the other workers, and tell the servers that this one is done."""
+        self.kvstore.close()

@@ -105,24 +105,20 @@ def list_chapters() -> None:
 @d2lpar.command()
 @click.argument("records", nargs=-1, required=True)
 @click.option("--out", help="Folder for the pictures. [default: beside the records]")
-@click.option("--data-dir", help="Where a GAN's real faces are looked for first.")
+@click.option("--data-dir", help="Where to look first for a GAN's real faces.")
 @click.option("--mp4", is_flag=True, help="Also write a GAN's animation as MP4.")
 def plot(
     records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
 ) -> None:
-    """Draw the pictures of RECORDS again; needs no MXNet."""
+    """Draw the pictures of RECORDS, runs or benchmarks, again; needs no MXNet."""
     from d2lpar.figures import drawing
-    from d2lpar.records import files as records_files
-    from d2lpar.records import kinds
+    from d2lpar.records import files
+    from d2lpar.records.kinds import group
 
-    runs = [records_files.read(path) for path in records]
-    sweeps = kinds.group(
-        runs,
-        lambda r: (r.path.parent, r.header.chapter, records_files.run_stem(r.header)),
-    )
-    for (folder, _, stem), sweep in sweeps.items():
+    runs = [files.read(path) for path in records]
+    for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
-        for path in drawing.draw(sweep, to, stem, data_dir, mp4):
+        for path in drawing.draw(sweep, to, stem, data_dir=data_dir, mp4=mp4):
             click.echo(path)
 
 

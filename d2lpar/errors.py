@@ -1,6 +1,6 @@
 """What can go wrong, named. The command line shows any of these as one line, exit 2."""
 
-import logging
+import re
 
 
 class D2lparError(Exception):
@@ -47,11 +47,17 @@ class CheckpointError(D2lparError, ValueError):
     """A checkpoint is damaged, foreign, or of something else."""
 
 
-log = logging.getLogger("d2lpar")
+# Lines that belong to a Python or C++ trace, and empty ones.
+_TRACE = re.compile(r"\s|$|Traceback|Stack trace|\[bt\]")
+
+
+def telling_line(text: str) -> str:
+    """The line of an error's text, or of a process's stderr, that names the cause."""
+    lines = [line for line in text.splitlines() if not _TRACE.match(line)]
+    named = [line for line in lines if "Error:" in line or "Check failed" in line]
+    return (named or lines or [""])[0]
 
 
 def first_line(error: Exception) -> str:
-    """The line of an MXNet error that means something, without its C++ trace."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    telling = [line for line in lines if "Error:" in line or "Check failed" in line]
-    return f"MXNet: {(telling or lines or ['unknown error'])[0]}"
+    """The line of an MXNet error that names the cause, without its C++ trace."""
+    return f"MXNet: {telling_line(str(error)) or 'unknown error'}"

@@ -1,10 +1,16 @@
-"""What can go wrong, named. The command line shows any of these as one line, exit 2."""
+"""The errors of d2lpar, and what errors of others say in one line.
+
+The command line shows any :class:`D2lparError` as one line and exits with its code.
+"""
+
+from __future__ import annotations
 
 import re
+import sys
 
 
 class D2lparError(Exception):
-    """Base of the errors whose message is meant for the person at the keyboard."""
+    """Base of the errors whose one-line message tells the user what to do."""
 
     exit_code = 2
 
@@ -14,19 +20,19 @@ class MXNetMissingError(D2lparError, ImportError):
 
 
 class DeviceError(D2lparError, ValueError):
-    """A device was asked for that is not there or that this MXNet has no code for."""
+    """A device does not exist, or this MXNet has no code for it."""
 
 
 class DataError(D2lparError, ValueError):
-    """A data file is missing, truncated, corrupt or foreign."""
+    """A data file is missing, truncated, corrupt or of another kind."""
 
 
 class SettingError(D2lparError, ValueError):
-    """A setting is outside what it can be: a negative epoch count, a NaN rate."""
+    """A setting is out of range: a negative epoch count, a NaN learning rate."""
 
 
 class RecordError(D2lparError, ValueError):
-    """A record file cannot be read as one."""
+    """A file cannot be read as a record."""
 
 
 class DivergedError(D2lparError, ArithmeticError):
@@ -38,26 +44,30 @@ class RunError(D2lparError, RuntimeError):
 
 
 class DiedError(RunError):
-    """A measuring process was killed or crashed: the same again may well succeed."""
+    """A measuring process was killed or crashed; a second attempt may succeed."""
 
     exit_code = 3
 
 
 class CheckpointError(D2lparError, ValueError):
-    """A checkpoint is damaged, foreign, or of something else."""
+    """A checkpoint is damaged, or belongs to another training."""
 
 
-# Lines that belong to a Python or C++ trace, and empty ones.
 _TRACE = re.compile(r"\s|$|Traceback|Stack trace|\[bt\]")
 
 
-def telling_line(text: str) -> str:
-    """The line of an error's text, or of a process's stderr, that names the cause."""
-    lines = [line for line in text.splitlines() if not _TRACE.match(line)]
-    named = [line for line in lines if "Error:" in line or "Check failed" in line]
-    return (named or lines or [""])[0]
+def first_line(error: BaseException | str) -> str:
+    """What an error says in one line, without the C++ or Python trace around it.
+
+    The name of the error's class for one without words.
+    """
+    lines = [line for line in str(error).splitlines() if not _TRACE.match(line)]
+    telling = [line for line in lines if "Error:" in line or "Check failed" in line]
+    said = (telling or lines or [""])[0].removeprefix("MXNetError: ")
+    return said or ("" if isinstance(error, str) else type(error).__name__)
 
 
-def first_line(error: Exception) -> str:
-    """The line of an MXNet error that names the cause, without its C++ trace."""
-    return f"MXNet: {telling_line(str(error)) or 'unknown error'}"
+def is_from_mxnet(error: BaseException) -> bool:
+    """Whether MXNet's C++ library raised this error; does not import MXNet."""
+    mxnet = sys.modules.get("mxnet")
+    return mxnet is not None and isinstance(error, mxnet.MXNetError)

@@ -6,8 +6,9 @@ ends with :func:`provenance`. Pure text: no drawing, no MXNet.
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from d2lpar.records.kinds import Header, PointRecord, Run, StepRecord, timed_epochs
 
@@ -30,6 +31,42 @@ def plural(n: int, noun: str) -> str:
     ('1 device', '2 devices')
     """
     return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def byte_size(size: float) -> str:
+    """Bytes in the unit that suits them, with one decimal unless the number is whole.
+
+    >>> byte_size(0), byte_size(512 * 2**10), byte_size(1_610_612_736)
+    ('0 B', '512 KiB', '1.5 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:,.1f}".removesuffix(".0") + f" {unit}"
+
+
+def aligned(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Rows of cells as text, a line per row; the columns in `right` align there.
+
+    >>> print(aligned([("batch", "3.1 MiB"), ("parameters", "0.8 MiB")], right=[1]))
+    batch       3.1 MiB
+    parameters  0.8 MiB
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [[Text(cell) for cell in row] for row in rows]
+    table = Table.grid(padding=(0, 2))
+    for column in range(max(map(len, rows), default=0)):
+        table.add_column(justify="right" if column in right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=10_000, color_system=None)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def where(run: Run) -> str:

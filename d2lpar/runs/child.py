@@ -63,13 +63,14 @@ def child() -> None:
         tell(json.dumps({"kind": "error", "message": str(error)}))
     except Exception as error:
         if out_of_memory.is_out_of_memory(error):
-            said = out_of_memory.last_line(error)
+            said = first_line(error)
             tell(json.dumps({"kind": "out-of-memory", "message": said}))
             os._exit(0)  # at once: a failed allocation may have harmed MXNet
         if type(error).__name__ != "MXNetError":
             raise
         traceback.print_exc()
-        tell(json.dumps({"kind": "error", "message": first_line(error)}))
+        message = f"MXNet: {first_line(error)}"
+        tell(json.dumps({"kind": "error", "message": message}))
 
 
 def _work(job: Job) -> Iterator[Line]:

@@ -210,7 +210,7 @@ def measure(
             ms = operator_ms(nets[0], own)
     except mx.base.MXNetError as error:
         _forget_errors()
-        return replace(row, why_not=first_line(error).replace("MXNetError: ", ""))
+        return replace(row, why_not=f"MXNet: {first_line(error)}")
     predicted = numpy.concatenate(scores).argmax(axis=1)
     return replace(
         row,

@@ -12,7 +12,6 @@ import time
 
 import pytest
 
-from d2lpar import errors
 from d2lpar.errors import RunError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.records import files
@@ -273,13 +272,3 @@ def test_the_process_does_not_outlive_the_one_that_started_it():
     assert process.wait(timeout=10) == 1
     process.stdout.close()
     assert not alive(process.pid)
-
-
-def test_first_line_leaves_out_the_trace():
-    error = RuntimeError(
-        'Traceback (most recent call last):\n  File "../src/a.cc", line 81\n'
-        "MXNetError: Check failed: a == b (1 vs. 2) : shapes differ\n[bt] (1) libmx"
-    )
-    said = errors.first_line(error)
-    assert said == "MXNet: MXNetError: Check failed: a == b (1 vs. 2) : shapes differ"
-    assert errors.first_line(RuntimeError("")) == "MXNet: unknown error"

@@ -22,7 +22,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from d2lpar.errors import D2lparError, DataError, RunError, telling_line
+from d2lpar.errors import D2lparError, DataError, RunError, first_line
 from d2lpar.machine.mxnet_builds import (
     installed_build,
     installed_builds,
@@ -130,7 +130,7 @@ def _guarded(name: str, check: Callable[[], Check | list[Check]]) -> list[Check]
 
 def _cause(error: Exception) -> str:
     """The error's kind and the line that names its cause."""
-    line, kind = telling_line(str(error)), type(error).__name__
+    line, kind = first_line(error), type(error).__name__
     named = isinstance(error, D2lparError) or line.startswith(kind)
     return shorten(line if named else f"{kind}: {line}", 240)
 
@@ -257,7 +257,7 @@ def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
     if answers and child.returncode == 0:
         return json.loads(answers[-1])
     # A negative status is the signal that ended it: -6 is SIGABRT, -11 SIGSEGV.
-    reason = shorten(telling_line(child.stderr), 240) or "no message"
+    reason = shorten(first_line(child.stderr), 240) or "no message"
     message = f"MXNet ended the process with status {child.returncode}: {reason}"
     return {"error": message}
 

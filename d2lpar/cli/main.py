@@ -43,15 +43,15 @@ def chapter_files() -> dict[str, Path]:
 
 
 def about(file: Path) -> tuple[str, str]:
-    """A chapter's title and its source, read from the chapter's first cell.
+    """A chapter's title and the source it follows, without the source's address.
 
-    The source is the rest of the line `# Source: ...`; its address, on the next line,
-    is left out.
+    Both stand in the chapter's first cell, as `# # TITLE` and `# Source: SOURCE`.
     """
     text = file.read_text(encoding="utf-8")
     title = re.search(r"^# # (.+)$", text, re.MULTILINE)
-    source = re.search(r"^# Source: (.+?),?$", text, re.MULTILINE)
-    return title[1] if title else file.stem, source[1] if source else "?"
+    source = re.search(r"^# Source: ((?:.+\n)(?:# [^<].*\n)*)", text, re.MULTILINE)
+    words = source[1].replace("\n# ", " ").strip(" ,\n") if source else "?"
+    return title[1] if title else file.stem, words
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

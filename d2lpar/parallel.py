@@ -125,10 +125,10 @@ def train_batch(
     `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
     ``device_params[k]`` is the replica on ``devices[k]``; ``update(params, lr, n)``
-    takes the step on each. Devices without a sample (n < len(devices)) contribute zero
-    and stay in step. Returns the losses, (n_k,) per busy device, without waiting for
-    them. Raises ValueError if replicas and devices differ in number or X and y in
-    length, and TypeError if X and the parameters differ in dtype.
+    takes the step on each. A device without a sample contributes zero. Returns the
+    losses, (n_k,) per busy device, without waiting for them. Raises ValueError if
+    replicas and devices or X and y differ in number, TypeError if X and parameters
+    differ in dtype.
     """
     X, y = _as_np(X), _as_np(y)
     _check_replicas(X, device_params, devices)

@@ -33,8 +33,8 @@ class Job:
     `one_thread_each` several contexts have one thread each, as work needs that calls
     OpenBLAS (see :func:`d2lpar.least_squares.solve`).
 
-    The record goes to `folder`, and profiles and checkpoints do. With `profile` the run is profiled (see
-    :mod:`d2lpar.runs.profile`); with `watch` the record has one line per second of how
+    Record, profiles and checkpoints go to `folder`. With `profile` the run is profiled
+    (:mod:`d2lpar.runs.profile`); with `watch` the record has one line per second of how
     busy the devices are. A checkpoint is written every `checkpoint_every` epochs (None:
     never), and when the run is interrupted. `resume` is the path of a checkpoint, or
     "last" for the newest one in `folder`; `num_epochs` counts from the beginning of the

@@ -78,7 +78,7 @@ def read_hosts(path: str | Path, interface: str) -> list[Host]:
         if words:
             hosts.append(Host(words[0], (words + [interface])[1]))
     if not hosts:
-        raise SettingError(f"{path}: no host in it; write one per line: name [interface]")
+        raise SettingError(f"{path}: no host; write one per line: name [interface]")
     return hosts
 
 

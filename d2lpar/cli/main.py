@@ -114,17 +114,15 @@ def list_chapters() -> None:
 def plot(
     records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
 ) -> None:
-    """Redraw the figures of RECORDS; needs no MXNet."""
+    """Redraw the figures of RECORDS, of runs or benchmarks; needs no MXNet."""
     from d2lpar.figures import drawing
-    from d2lpar.records import files, kinds
+    from d2lpar.records import files
+    from d2lpar.records.kinds import group
 
     runs = [files.read(path) for path in records]
-    sweeps = kinds.group(
-        runs, lambda r: (r.path.parent, r.header.chapter, files.run_stem(r.header))
-    )
-    for (folder, _, stem), sweep in sweeps.items():
+    for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
-        for path in drawing.draw(sweep, to, stem, data_dir, mp4):
+        for path in drawing.draw(sweep, to, stem, data_dir=data_dir, mp4=mp4):
             click.echo(path)
 
 

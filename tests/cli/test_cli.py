@@ -494,7 +494,7 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
     assert [e.epoch for e in run.epochs] == list(range(1, epoch + 3))
     assert [e.epoch for e in run.epochs if e.resumed] == [epoch + 1]
     assert (
-        "taken up from a checkpoint"
+        "continued from a checkpoint"
         in partial.with_name("custom-synthetic-accuracy.svg").read_text()
     )
 
@@ -557,7 +557,7 @@ def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
     checkpoint = folder / "dry-run-synthetic-cpu1.epoch000001.safetensors"
     again = d2lpar_command(*gan, "--num-devices=2", "--num-epochs=3", "--resume=last")
     assert again.returncode == 0, again.stderr
-    assert f"going on from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
+    assert f"continuing from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
     run = records_files.read(folder / "dry-run-synthetic-cpu2.jsonl")
     assert [e.resumed for e in run.epochs] == ["elsewhere", "here", None]
     pictures = []

@@ -39,7 +39,8 @@ def committed(sweep: str) -> set[str]:
         path.name
         for path in (GALLERY / folder).iterdir()
         if path.suffix in DRAWN
-        and stem == max((s for s in stems if path.stem.startswith(s)), key=len)
+        and stem
+        == max((s for s in stems if path.stem.startswith(s)), key=len, default="")
     }
 
 

@@ -114,7 +114,7 @@ def list_chapters() -> None:
 def plot(
     records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
 ) -> None:
-    """Redraw the figures of RECORDS, runs or benchmarks; needs no MXNet."""
+    """Redraw the figures of RECORDS, of runs or benchmarks; needs no MXNet."""
     from d2lpar.figures import drawing
     from d2lpar.records import files
     from d2lpar.records.kinds import group

@@ -43,9 +43,8 @@ class BenchmarkHeader(Line):
     """The provenance of a benchmark, whose arms ran in fresh processes in turn.
 
     `benchmark` names the record and its pictures; `work` completes "seconds for ...".
-    `arms` are in the order in which they are drawn; `peers` are those of them that are
-    not ours. The first `warm_up` samples of each process do not count. `gpus` are the
-    models in the machine, `on_gpus` those that were used.
+    `peers` are the arms that are not ours. `gpus` are the models in the machine,
+    `on_gpus` those that were used. `note` is what the caption says of the arms.
     """
 
     kind: ClassVar[str] = "benchmark"
@@ -59,9 +58,8 @@ class BenchmarkHeader(Line):
     git_commit: str | None
     git_dirty: bool | None
     date: str  # ISO 8601, UTC
-    arms: list[str] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)
-    warm_up: int = 0
     gpus: list[str] = field(default_factory=list)
     on_gpus: list[str] = field(default_factory=list)
+    note: str = ""
     extra: dict = field(default_factory=dict)

@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from d2lpar.records.benchmark_kinds import (
-    ArmAbsent,
-    ArmSample,
-    CheckpointSeconds,
-    KernelSamples,
-    RestartSeconds,
-    SolverSamples,
-)
+from d2lpar.records.benchmark_kinds import ArmAbsent, ArmSample
 from d2lpar.records.headers import BenchmarkHeader, Header
 from d2lpar.records.line import Line
 from d2lpar.records.run_kinds import (
@@ -49,16 +42,12 @@ KINDS: tuple[type[Line], ...] = (
     PrecisionRecord,
     GanEpochRecord,
     EpochRecord,
-    KernelSamples,
-    SolverSamples,
     ArmSample,
     ArmAbsent,
     AllReduceRecord,
     ScaledEpoch,
     FrameRecord,
     Sample,
-    CheckpointSeconds,
-    RestartSeconds,
 )
 HEADERS = (Header, BenchmarkHeader)
 EPOCHS = (EpochRecord, GanEpochRecord)

@@ -122,9 +122,9 @@ def test_results():
     )
     faster = "x2: MXNet, one kernel, 2 devices, takes 0.250 times as long as NumPy"
     assert f"{faster}, as written" in lines
-    assert any("33.6 ms; here 4.00 ms for 1,000" in line for line in lines)
-    assert any("4.12 s; here 9.00 ms for 50 x 50" in line for line in lines)
-    assert any(line.endswith("0.7 ms") for line in lines)  # there is no GPU here
+    assert any(line.endswith("33.6 ms 4.00 ms for 1,000") for line in lines)
+    assert any(line.endswith("4.12 s 9.00 ms for 50 x 50") for line in lines)
+    assert any(line.endswith("0.7 ms -") for line in lines)  # there is no GPU here
 
 
 def test_repeats_count_together():

@@ -65,11 +65,11 @@ def test_a_step_ends_where_it_is_told_to(make):
 
 @pytest.mark.parametrize("shapes", ([(5,)], [(1,)], [(20, 3), (7,), (2, 2, 2)]))
 @pytest.mark.parametrize("n", (2, 3, 4, 5, 8))
-@pytest.mark.parametrize("name", allreduce_variants.variants())
+@pytest.mark.parametrize("name", allreduce_variants.VARIANTS)
 def test_every_variant_sums(name, n, shapes):
     if name == "kvstore nccl":
         with pytest.raises(mx.base.MXNetError, match="NCCL"):
-            allreduce_variants.variants()[name]()
+            allreduce_variants.VARIANTS[name]()
         return
     rng = numpy.random.default_rng(0)
     host = [
@@ -78,7 +78,7 @@ def test_every_variant_sums(name, n, shapes):
     data = [
         [np.array(a, ctx=mx.cpu(k)) for a in arrays] for k, arrays in enumerate(host)
     ]
-    allreduce_variants.variants()[name]()(data)
+    allreduce_variants.VARIANTS[name]()(data)
     for position in range(len(shapes)):
         total = numpy.sum([arrays[position] for arrays in host], axis=0)
         for k in range(n):

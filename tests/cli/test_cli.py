@@ -25,6 +25,13 @@ from d2lpar.records import kinds
 from d2lpar.records.kinds import Sample
 
 ROOT = Path(d2lpar.__file__).parents[1]
+SOURCES = (
+    "the book",
+    "the least-squares notes",
+    "the GPU wiki",
+    "the CryptoPunks notebook",
+    "the GPUSOROBAN posts",
+)
 TINY = ["--data=synthetic", "--devices=cpu:2", "--dry-run"]
 # Stands before the real MXNet where a command must not need it.
 NO_MXNET = 'raise ImportError("mxnet was imported")\n'
@@ -98,15 +105,18 @@ def test_answers_without_mxnet(d2lpar_command, args):
 def test_version_and_help_name_what_there_is(d2lpar_command):
     assert d2lpar.__version__ in d2lpar_command("--version").stdout
     text = d2lpar_command("--help").stdout
-    for command in ("run", "list", "plot", "compare", "doctor", "completion"):
+    for command in (
+        *("run", "list", "plot", "compare", "doctor", "completion"),
+        *("launch", "sample", "devices"),
+    ):
         assert re.search(rf"^  {command} ", text, re.MULTILINE)
 
 
-def test_list_is_a_line_a_chapter_with_its_seed(d2lpar_command):
+def test_list_is_one_line_per_chapter_with_its_source(d2lpar_command):
     lines = d2lpar_command("list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(main.chapter_files())
     for line in lines:
-        assert re.search(r"\[.*\(00\d\).*\]$", line), line
+        assert re.search(rf"\[({'|'.join(SOURCES)})\b.*\]$", line), line
 
 
 def test_the_shell_completes_commands_and_chapters(d2lpar_command):
@@ -116,7 +126,7 @@ def test_the_shell_completes_commands_and_chapters(d2lpar_command):
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split(" ")) - 1),
         }
-        code = "import sys; sys.argv = ['d2lpar']; from d2lpar.cli.main import main; main()"
+        code = "import sys; sys.argv = ['d2lpar']; import d2lpar.__main__"
         done = d2lpar_command(code=code, mxnet=False, env=env)
         return {line.partition(",")[2] for line in done.stdout.splitlines()}
 

@@ -26,6 +26,7 @@ from d2lpar.errors import D2lparError, RunError
 from d2lpar.machine import cores, cuda
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
+from d2lpar.runs.job import KEEP_FREED_MEMORY
 
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
@@ -53,8 +54,6 @@ def peers_folder() -> Path:
 
 def ours(name: str, threads: int, *words: object, work: str = "") -> Arm:
     """Python on `words`, in the environment that the runner gives a context."""
-    from d2lpar.runs.job import KEEP_FREED_MEMORY
-
     environment = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
     return Arm(name, [sys.executable, *map(str, words)], environment, work=work)
 

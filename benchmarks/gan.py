@@ -114,7 +114,7 @@ def main() -> None:
         timed = arms_of(usable_cores(), args.batch_size, steps, check)
         lines = in_turn.measure(timed, args.rounds, WARM_UP)
     work = f"a step of the GAN, {args.batch_size:,} faces"
-    run = in_turn.write(in_turn.header("gan", work, timed), lines, args.out)
+    run = in_turn.record(args.out / "gan.jsonl", timed, lines, work=work)
     print(arms.table(run))
     bars.draw([run], args.out, "gan")
 

@@ -49,7 +49,7 @@ def main() -> None:
         for line in in_turn.measure(timed, args.rounds)
     ]
     work = f"{PER:,} images of LeNet, out of so many, on {n} one-thread contexts"
-    run = in_turn.write(in_turn.header("growth", work, timed), lines, args.out)
+    run = in_turn.record(args.out / "growth.jsonl", timed, lines, work=work)
     print(arms.table(run))
     bars.draw([run], args.out, "growth")
     cost = {x.name: statistics.median(x.seconds) for x in arms.arm_times(run)}

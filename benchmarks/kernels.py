@@ -67,10 +67,8 @@ def main() -> None:
         "limit. NumPy works with one thread on one context's numbers. The update is "
         f"one pass in the kernel, two operators in MXNet. Compiler: {command}."
     )
-    header = in_turn.header(
-        "kernels", f"{args.n:,} float32 on each context", timed, note=note
-    )
-    run = in_turn.write(header, lines, args.out)
+    words = {"work": f"{args.n:,} float32 on each context", "note": note}
+    run = in_turn.record(args.out / "kernels.jsonl", timed, lines, **words)
     print(arms.table(run))
     bars.draw([run], args.out, "kernels")
     medians = {

@@ -120,7 +120,7 @@ def main() -> None:
     every = list(arms_of())
     work = f"forward and backward of a layer of LeNet, {BATCH} images, one thread"
     lines = in_turn.measure(every, args.rounds, WARM_UP)
-    run = in_turn.write(in_turn.header("layers", work, every), lines, args.out)
+    run = in_turn.record(args.out / "layers.jsonl", every, lines, work=work)
     print(arms.table(run))
     bars.draw([run], args.out, "layers")
     peak, *layers = [arm for arm in arms.arm_times(run) if arm.seconds]

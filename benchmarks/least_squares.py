@@ -169,8 +169,8 @@ def main() -> None:
         "Ours with one thread per context, the others with all cores. Copying A to the "
         "devices counts."
     )
-    header = in_turn.header("least_squares", "min ||A x - b||", every, note=note)
-    run = in_turn.write(header, lines, args.out)
+    words = {"work": "min ||A x - b||", "note": note}
+    run = in_turn.record(args.out / "least_squares.jsonl", every, lines, **words)
     print(arms.table(run))
     bars.draw([run], args.out, "least_squares")
 

@@ -157,7 +157,7 @@ def main() -> None:
     for round_ in range(args.rounds):
         lines += restart_seconds(round_, args.data)
     work = f"LeNet on {n} one-thread devices in all"
-    run = in_turn.write(in_turn.header("workers", work, every), lines, args.out)
+    run = in_turn.record(args.out / "workers.jsonl", every, lines, work=work)
     print(arms.table(run))
     bars.draw([run], args.out, "workers")
     report(run, n)

@@ -47,11 +47,13 @@ def compare(flags: dict, out: str | None, printed: str, command: str) -> None:
     work = f"an epoch of LeNet, {len(data.y_train):,} images, "
     work += f"batch {recipe.global_batch_size}" + " [synthetic data]" * data.synthetic
     gpus = cuda.cuda_devices()
-    header = in_turn.header(
-        _stem(flags, place, data),
-        work,
+    stem = _stem(flags, place, data)
+    run = in_turn.record(
+        folder / f"{stem}.jsonl",
         arms,
-        command,
+        lines,
+        work=work,
+        command=command,
         on_gpus=[gpus[i].name for i in place.ids] if place.kind == "gpu" else [],
         extra={
             "dataset": data.name,
@@ -62,8 +64,7 @@ def compare(flags: dict, out: str | None, printed: str, command: str) -> None:
             "first_losses_checked": unchecked is None,
         },
     )
-    run = in_turn.write(header, lines, folder)
-    drawn = bars.draw([run], folder, header.benchmark)
+    drawn = bars.draw([run], folder, stem)
     _print(rows(run, base_name(place)), printed)
     if unchecked and peers:
         log.warning("the peers' losses were not compared with ours: %s", unchecked)

@@ -163,10 +163,20 @@ def itself(
     return ours(name, threads, script, "--arm", json.dumps(settings), work=work)
 
 
-def header(
-    benchmark: str, work: str, arms: Iterable[Arm], command: str = "", **fields
-) -> BenchmarkHeader:
-    """Where the record comes from; `command` is by default the benchmark's script."""
+def record(
+    path: Path,
+    arms: Iterable[Arm],
+    lines: Iterable[ArmSample | ArmAbsent],
+    *,
+    work: str,
+    command: str = "",
+    **fields,
+) -> Run:
+    """Write a benchmark's record; return what it holds.
+
+    `work` and `fields` are those of its header; the `command` is by default that of the
+    benchmark's script.
+    """
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -174,11 +184,11 @@ def header(
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = provenance.git_state()
-    script = shlex.join(["python", f"benchmarks/{benchmark}.py", *sys.argv[1:]])
-    return BenchmarkHeader(
-        benchmark=benchmark,
+    script = f"benchmarks/{path.stem}.py"
+    header = BenchmarkHeader(
+        benchmark=path.stem,
         work=work,
-        command=command or script,
+        command=command or shlex.join(["python", script, *sys.argv[1:]]),
         cpu_model=cores.cpu_model(),
         cores=cores.usable_cores(),
         versions=versions,
@@ -189,13 +199,6 @@ def header(
         gpus=[gpu.name for gpu in cuda.cuda_devices()],
         **fields,
     )
-
-
-def write(
-    header: BenchmarkHeader, lines: Iterable[ArmSample | ArmAbsent], out: Path
-) -> Run:
-    """Write <benchmark>.jsonl into the folder `out`; return what it holds."""
-    path = out / f"{header.benchmark}.jsonl"
-    lines = tuple(lines)
-    files.write(path, header, lines)
-    return Run(header, lines, path)
+    run = Run(header, tuple(lines), path)
+    files.write(path, header, run.lines)
+    return run

@@ -210,7 +210,6 @@ def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys):
     pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
     from d2lpar import devices, gan
     from d2lpar._mxnet import np
-    from d2lpar.gan import training
     from d2lpar.parallel import split_batch
 
     state, one = gan.start(0), devices.parse("cpu:1")
@@ -221,11 +220,11 @@ def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys):
     }
     rng = numpy.random.default_rng(0)
     found["X"] = rng.random((2, 11, 3, 24, 24), dtype=numpy.float32)
-    found["z"] = rng.standard_normal((2, 11, *training.Z_SHAPE), dtype=numpy.float32)
+    found["z"] = rng.standard_normal((2, 11, *gan.Z_SHAPE), dtype=numpy.float32)
     nets, losses = gan.Nets(state, one, 1e-4), []
     for X, z in zip(found["X"], found["z"]):
         shards = split_batch(np.array(X), np.array(z), one)
-        d, g, _ = gan.step(*shards, nets.D, nets.G, nets.adam_D, nets.adam_G)
+        d, g, _ = gan.step(*shards, nets)
         losses.append((float(d[0]) / 22, float(g[0]) / 11))
     found["d_losses"], found["g_losses"] = zip(*losses)
 

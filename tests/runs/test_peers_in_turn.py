@@ -18,7 +18,7 @@ from d2lpar.machine import cores as machine_cores
 from d2lpar.machine import cuda, mxnet_builds
 from d2lpar.records import files
 from d2lpar.records.arms import arm_times
-from d2lpar.records.kinds import ArmSample, Run
+from d2lpar.records.kinds import ArmSample
 from d2lpar.runs import in_turn
 from d2lpar.runs import peers as runs_peers
 from d2lpar.runs.in_turn import Arm
@@ -159,8 +159,17 @@ def test_gpus_are_counted_among_the_visible(monkeypatch, cores):
 # In turn, and what is made of it
 
 
-def record(arms, lines):
-    return Run(in_turn.header("test", "nothing", arms), tuple(lines))
+@pytest.fixture
+def record(tmp_path):
+    """Write the record of these arms and lines."""
+
+    def write(arms, lines):
+        path = tmp_path / "test.jsonl"
+        run = in_turn.record(path, arms, lines, work="nothing")
+        assert files.read(path) == run
+        return run
+
+    return write
 
 
 def says(folder, letter, code="print"):
@@ -178,7 +187,7 @@ for seconds in (9.0, 1.0, 3.0):
     return Arm(letter, [sys.executable, "-S", "-c", text], {}, letter == "B")
 
 
-def test_arms_run_in_turn_and_the_first_line_of_each_process_warms_up(tmp_path):
+def test_arms_run_in_turn_and_the_first_line_of_each_process_warms_up(tmp_path, record):
     arms = [says(tmp_path, "A"), says(tmp_path, "B")]
     lines = in_turn.measure(arms, rounds=3)
     assert (tmp_path / "turns").read_text() == "ABABAB"
@@ -192,7 +201,7 @@ def test_arms_run_in_turn_and_the_first_line_of_each_process_warms_up(tmp_path):
     assert rounds == [0] * 3 + [1] * 3 + [2] * 3
 
 
-def test_what_did_not_run_says_why_and_the_others_run(tmp_path):
+def test_what_did_not_run_says_why_and_the_others_run(tmp_path, record):
     base = base_name(Place("cpu", [0], [1], threads=2))
     refuses = """print('{"error": "step 1: the loss is 2.5"}'); raise SystemExit(2)"""
     arms = [

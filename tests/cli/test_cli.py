@@ -557,7 +557,8 @@ def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
     checkpoint = folder / "dry-run-synthetic-cpu1.epoch000001.safetensors"
     again = d2lpar_command(*gan, "--num-devices=2", "--num-epochs=3", "--resume=last")
     assert again.returncode == 0, again.stderr
-    assert f"continuing from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
+    name = checkpoint.relative_to(tmp_path / "work")
+    assert f"continuing from {name}" in again.stderr
     run = records_files.read(folder / "dry-run-synthetic-cpu2.jsonl")
     assert [e.resumed for e in run.epochs] == ["elsewhere", "here", None]
     pictures = []

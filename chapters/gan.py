@@ -94,7 +94,6 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    plan = {"load": "d2lpar.datasets.punks:load"}
     # Each of MXNet's temporary buffers grows to the largest activation; 16 are as fast.
-    plan["environment"] = {"MXNET_CPU_TEMP_COPY": "16"}
-    chapter.measure("gan", "d2lpar.gan.training:train", PRESETS, **plan)
+    few_buffers = {"MXNET_CPU_TEMP_COPY": "16"}
+    chapter.measure("gan", gan.WORKLOAD, PRESETS, environment=few_buffers)

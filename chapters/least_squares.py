@@ -16,7 +16,7 @@ import cProfile
 import numpy
 
 from d2lpar import chapter, devices
-from d2lpar.least_squares import LeastSquare, solve
+from d2lpar.least_squares import WORKLOAD, LeastSquare, solve
 from d2lpar.runs.profile import cumulative_table
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -93,8 +93,6 @@ METHODS = {
 }
 
 if __name__ == "__main__":
-    plan = {"variants": METHODS, "one_thread_each": True}
-    plan["load"] = "d2lpar.datasets.linear:uniform_problem"
     chapter.measure(
-        "least_squares", "d2lpar.least_squares.solver:train", PRESETS, **plan
+        "least_squares", WORKLOAD, PRESETS, variants=METHODS, one_thread_each=True
     )

@@ -14,7 +14,7 @@
 import numpy
 
 from d2lpar import chapter, datasets, devices
-from d2lpar.least_squares import solve
+from d2lpar.least_squares import WORKLOAD_ON_DISK, solve
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 problem = datasets.uniform_file(rows=5_000, columns=50)
@@ -55,9 +55,8 @@ METHODS = {"cgls": {"method": "cgls", "resident_bytes": 0}}
 if __name__ == "__main__":
     chapter.measure(
         "least_squares_large",
-        "d2lpar.least_squares.solver:train",
+        WORKLOAD_ON_DISK,
         PRESETS,
-        load="d2lpar.datasets.linear:uniform_file",
         variants=METHODS,
         one_thread_each=True,
     )

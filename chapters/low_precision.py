@@ -93,4 +93,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("low_precision", "d2lpar.studies.low_precision:train", PRESETS)
+    chapter.measure("low_precision", low_precision.WORKLOAD, PRESETS)

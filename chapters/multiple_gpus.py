@@ -87,4 +87,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("multiple_gpus", "d2lpar.lenet:train", PRESETS)
+    chapter.measure("multiple_gpus", lenet.WORKLOAD, PRESETS)

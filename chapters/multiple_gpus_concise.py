@@ -18,6 +18,7 @@ from d2lpar import (
     devices,
     init_lenet,
     lenet_concise,
+    lenet_workers,
     np,
     split_batch,
 )
@@ -69,4 +70,5 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("multiple_gpus_concise", "d2lpar.lenet_concise:train", PRESETS)
+    # The workload of lenet_concise, which `d2lpar launch` can share among workers, too.
+    chapter.measure("multiple_gpus_concise", lenet_workers.WORKLOAD, PRESETS)

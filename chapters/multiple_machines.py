@@ -23,9 +23,11 @@ from d2lpar import (
     gluon,
     init_lenet,
     lenet,
+    lenet_workers,
     np,
 )
-from d2lpar.workers import group, plan
+from d2lpar.parallel import span
+from d2lpar.workers import plan
 
 one = devices.parse("cpu:1")
 
@@ -36,7 +38,7 @@ one = devices.parse("cpu:1")
 
 # %%
 for batch in (5, 2):
-    parts = [list(range(batch))[group.span(batch, k, count=3)] for k in range(3)]
+    parts = [list(range(batch))[span(batch, k, count=3)] for k in range(3)]
     print(f"a batch of {batch} on three workers:", parts)
 
 # %% [markdown]
@@ -58,8 +60,8 @@ def gradient(X: numpy.ndarray, y: numpy.ndarray) -> numpy.ndarray:
 
 rng = numpy.random.default_rng(0)
 X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
-spans = [group.span(5, k, count=2) for k in range(2)]
-pushed = [gradient(X[span], y[span]) for span in spans]
+parts = [span(5, k, count=2) for k in range(2)]
+pushed = [gradient(X[part], y[part]) for part in parts]
 whole = gradient(X, y)
 print("sum of the pushes = whole batch:", numpy.allclose(sum(pushed), whole, rtol=1e-4))
 
@@ -93,4 +95,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("multiple_machines", "d2lpar.lenet_concise:train", PRESETS)
+    chapter.measure("multiple_machines", lenet_workers.WORKLOAD, PRESETS)

@@ -14,6 +14,7 @@
 # %%
 from d2lpar import chapter, devices
 from d2lpar.records.step_model import StepModel, break_even, fit_all_reduce, fit_step
+from d2lpar.studies import scaling
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -94,5 +95,4 @@ PRESETS = {
 if __name__ == "__main__":
     ways = {"scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
             "concise": {"implementation": "concise"}}  # fmt: skip
-    train = "d2lpar.studies.scaling:train"
-    chapter.measure("scaling", train, PRESETS, variants=ways, threads=1)
+    chapter.measure("scaling", scaling.WORKLOAD, PRESETS, variants=ways, threads=1)

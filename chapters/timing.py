@@ -14,6 +14,7 @@
 import numpy
 
 from d2lpar import allreduce, chapter, devices, np, timing
+from d2lpar.studies import array_timings
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -96,5 +97,4 @@ PRESETS = {"quick": {"data": QUICK}, "book": {"product_repeats": 3}}
 PRESETS["dry-run"] = {"repeats": 1, "data": DRY}
 
 if __name__ == "__main__":
-    load = "d2lpar.studies.array_work:sizes"
-    chapter.measure("timing", "d2lpar.studies.array_timings:train", PRESETS, load=load)
+    chapter.measure("timing", array_timings.WORKLOAD, PRESETS)

@@ -40,6 +40,7 @@ _MODULES = (
     "least_squares",
     "lenet",
     "lenet_concise",
+    "lenet_workers",
     "timing",
 )
 

@@ -24,7 +24,7 @@ from d2lpar.machine import cores
 from d2lpar.records.kinds import TimingRecord
 from d2lpar.studies import array_work
 from d2lpar.studies.array_work import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
-from d2lpar.training import choose
+from d2lpar.training import Workload, choose
 
 log = logging.getLogger("d2lpar")
 
@@ -142,3 +142,6 @@ def _record(work: Work, library: str, version: str, form: str, measured):
         devices=list(measured.devices),
         threads=measured.threads,
     )
+
+
+WORKLOAD = Workload(train, load=array_work.sizes, locate=None, unit="timing")

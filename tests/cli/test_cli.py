@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import d2lpar
-from d2lpar import chapter
+from d2lpar import chapter, lenet
 from d2lpar.cli import main
 from d2lpar.cli import run as cli_run
 from d2lpar.errors import DeviceError, SettingError
@@ -501,12 +501,12 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
 
 LONG_CHAPTER = """
 import sys
-from d2lpar import chapter
+from d2lpar import chapter, lenet
 sys.argv = ["long", "--data=synthetic", "--devices=cpu:2", "--num-devices=2",
             *sys.argv[1:]]
 settings = dict(num_epochs=9, global_batch_size=16, lr=0.1)
 settings["data"] = dict(n_train=64, n_test=10)
-chapter.measure("long", "d2lpar.lenet:train", {"quick": settings, "book": settings})
+chapter.measure("long", lenet.WORKLOAD, {"quick": settings, "book": settings})
 """
 
 
@@ -533,7 +533,7 @@ def _children(pid):
         (["--micro-batch-size=5"], ["--micro-batch-size 5: this chapter has no such"]),
     ],
 )
-def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, words):
+def test_what_cannot_be_resumed_is_one_line(d2lpar_command, tmp_path, args, words):
     done = d2lpar_command("run", "multiple_gpus", *TINY, *args)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("d2lpar: ")
@@ -542,13 +542,13 @@ def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, wor
     assert files(tmp_path / "work") == []
 
 
-def test_a_solver_is_not_taken_up(d2lpar_command):
+def test_a_solver_cannot_be_resumed(d2lpar_command):
     done = d2lpar_command("run", "least_squares", *TINY, "--checkpoint-every=1")
     assert done.returncode == 2
-    assert "--checkpoint-every: this chapter's work is not left" in done.stderr
+    assert "--checkpoint-every 1: least_squares cannot be resumed" in done.stderr
 
 
-def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
+def test_a_gan_is_interrupted_resumed_and_draws(d2lpar_command, tmp_path):
     """In two runs on one device and on two; then faces from the last checkpoint."""
     gan = ["run", "gan", *TINY, "--checkpoint-every=1"]
     first = d2lpar_command(*gan, "--num-devices=1")
@@ -557,7 +557,8 @@ def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
     checkpoint = folder / "dry-run-synthetic-cpu1.epoch000001.safetensors"
     again = d2lpar_command(*gan, "--num-devices=2", "--num-epochs=3", "--resume=last")
     assert again.returncode == 0, again.stderr
-    assert f"continuing from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
+    name = checkpoint.relative_to(tmp_path / "work")
+    assert f"continuing from {name}" in again.stderr
     run = records_files.read(folder / "dry-run-synthetic-cpu2.jsonl")
     assert [e.resumed for e in run.epochs] == ["elsewhere", "here", None]
     pictures = []
@@ -590,20 +591,19 @@ def test_a_checkpoint_of_another_network_draws_nothing(d2lpar_command, tmp_path)
 
 
 def test_in_a_notebook_flags_are_not_read_and_errors_are_raised(monkeypatch):
-    seen = {}
+    calls = []
     monkeypatch.setitem(sys.modules, "ipykernel", object())
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
-    monkeypatch.setattr(
-        cli_run, "run_sweep", lambda *args, **flags: seen.update(flags, args=args)
-    )
-    chapter.measure("some_chapter", "module:train", {"quick": {}})
-    assert seen["args"][0] == "some_chapter"
-    assert seen["args"][6] == "d2lpar run some_chapter"
-    assert (seen["preset"], seen["devices"]) == ("quick", "auto")
+    monkeypatch.setattr(cli_run, "run_sweep", lambda *args: calls.append(args))
+    chapter.measure("some_chapter", lenet.WORKLOAD, {"quick": {}})
+    ((measured, command, flags),) = calls
+    assert measured.name == "some_chapter" and measured.workload is lenet.WORKLOAD
+    assert command == "d2lpar run some_chapter"
+    assert (flags["preset"], flags["devices"]) == ("quick", "auto")
 
-    def fails(*args, **flags):
+    def fails(*args):
         raise DeviceError("no such device")
 
     monkeypatch.setattr(cli_run, "run_sweep", fails)
     with pytest.raises(DeviceError, match="no such device"):
-        chapter.measure("some_chapter", "module:train", {"quick": {}})
+        chapter.measure("some_chapter", lenet.WORKLOAD, {"quick": {}})

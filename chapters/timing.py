@@ -96,5 +96,5 @@ PRESETS = {"quick": {"data": QUICK}, "book": {"product_repeats": 3}}
 PRESETS["dry-run"] = {"repeats": 1, "data": DRY}
 
 if __name__ == "__main__":
-    load = "d2lpar.studies.array_work:sizes"
+    load = "d2lpar.studies.array_work:Sizes"
     chapter.measure("timing", "d2lpar.studies.array_timings:train", PRESETS, load=load)

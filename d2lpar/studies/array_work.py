@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy
 
@@ -63,6 +63,60 @@ EACH = 4096
 X2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How large each operation is, by default as large as in its source.
+
+    `x2` numbers, `sum_rows` rows of 10, `trig` and `product` the sides of square
+    matrices; copies of 4 KiB, 16 KiB, ... up to `largest_copy` bytes. The numbers are
+    drawn from `seed`. Raises :class:`SettingError` for a size below 1, or a largest
+    copy below 4 KiB.
+
+    >>> Sizes(x2=6, sum_rows=5, trig=4, product=3, largest_copy=20_000).sizes
+    {'x2': 6, 'sum_rows': 5, 'trig': 4, 'product': 3, 'copies': (4096, 16384)}
+    """
+
+    x2: int = 50_000_000
+    sum_rows: int = 100_000
+    trig: int = 10_000
+    product: int = 15_360
+    largest_copy: int = 2**28
+    seed: int = 0
+
+    name: ClassVar[str] = "random numbers"
+    synthetic: ClassVar[bool] = False  # they stand in for nothing
+
+    def __post_init__(self) -> None:
+        for name, value in self._counts.items():
+            if value < 1:
+                raise SettingError(f"size of {name} {value}: write 1 or more")
+        if self.largest_copy < 4**6:
+            raise SettingError(
+                f"largest copy {self.largest_copy}: write 4096 bytes or more"
+            )
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """Bytes of the arrays that are copied, ascending."""
+        return tuple(4**k for k in range(6, 32) if 4**k <= self.largest_copy)
+
+    @property
+    def sizes(self) -> dict:
+        """What a record says of how much data there is."""
+        return {**self._counts, "copies": self.copies}
+
+    @property
+    def sha256(self) -> str:
+        """Of the sizes and the seed, which determine the numbers."""
+        text = json.dumps([self._counts, self.copies, self.seed])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        names = ("x2", "sum_rows", "trig", "product")
+        return {name: value for name, value in asdict(self).items() if name in names}
+
+
 class Work(NamedTuple):
     """An operation on arrays in memory, and the forms in which it is measured.
 
@@ -85,8 +139,12 @@ class Work(NamedTuple):
     @property
     def checks(self) -> dict:
         """How a result is checked while it is timed."""
-        names = ("expected", "join", "rtol", "before")
-        return {name: value for name, value in self._asdict().items() if name in names}
+        return {
+            "expected": self.expected,
+            "join": self.join,
+            "rtol": self.rtol,
+            "before": self.before,
+        }
 
 
 def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
@@ -315,56 +373,3 @@ def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
     return numpy.concatenate(
         [matrix[i : i + 1024].astype("float64") @ v for i in starts]
     )
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large each operation is: elements, rows of 10, n of n x n; bytes to copy.
-
-    `name`, `sha256` (of the sizes and the seed, from which the numbers are drawn) and
-    `synthetic` are what a record says of its data.
-    """
-
-    x2: int
-    sum_rows: int
-    trig: int
-    product: int
-    copies: tuple[int, ...]
-    name: str
-    sha256: str
-    synthetic: bool = False  # random numbers stand in for nothing
-
-    @property
-    def sizes(self) -> dict:
-        """What a record says of how much data there is."""
-        own = ("x2", "sum_rows", "trig", "product", "copies")
-        return {name: value for name, value in asdict(self).items() if name in own}
-
-
-def sizes(
-    *,
-    x2: int = 50_000_000,
-    sum_rows: int = 100_000,
-    trig: int = 10_000,
-    product: int = 15_360,
-    largest_copy: int = 2**28,
-    seed: int = 0,
-) -> Sizes:
-    """The sources' own sizes, or others; numbers are drawn from `seed`.
-
-    Copies are of 4 KiB, 16 KiB, ... up to `largest_copy` bytes. Raises
-    :class:`SettingError` for a size below 1, or a largest copy below 4 KiB.
-
-    >>> sizes(x2=6, sum_rows=5, trig=4, product=3, largest_copy=20_000).sizes
-    {'x2': 6, 'sum_rows': 5, 'trig': 4, 'product': 3, 'copies': (4096, 16384)}
-    """
-    counts = {"x2": x2, "sum_rows": sum_rows, "trig": trig, "product": product}
-    for name, value in counts.items():
-        if value < 1:
-            raise SettingError(f"size of {name} {value}: write 1 or more")
-    if largest_copy < 2**12:
-        raise SettingError(f"largest copy {largest_copy}: write 4096 bytes or more")
-    copies = tuple(4**k for k in range(6, 32) if 4**k <= largest_copy)
-    text = json.dumps([counts, copies, seed])
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return Sizes(**counts, copies=copies, name="random numbers", sha256=digest)

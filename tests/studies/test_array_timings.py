@@ -12,7 +12,7 @@ from d2lpar.errors import SettingError
 from d2lpar.studies import array_timings, array_work
 
 TINY = {"x2": 1001, "sum_rows": 103, "trig": 41, "product": 67, "largest_copy": 2**14}
-DATA = array_work.sizes(**TINY)
+DATA = array_work.Sizes(**TINY)
 
 
 def contexts(n):
@@ -195,23 +195,23 @@ def test_the_products_own_repeats():
 
 
 def test_sizes():
-    book = array_work.sizes()
+    book = array_work.Sizes()
     assert (book.x2, book.sum_rows, book.trig, book.product) == (
         50_000_000, 100_000, 10_000, 30 * 512,
     )  # fmt: skip
     assert book.copies[0] == 4096 and book.copies[-1] == 2**28
     assert book.sizes["product"] == 15_360 and json.dumps(book.sizes)
-    assert book.sha256 == array_work.sizes().sha256
-    assert book.sha256 != array_work.sizes(seed=1).sha256
+    assert book.sha256 == array_work.Sizes().sha256
+    assert book.sha256 != array_work.Sizes(seed=1).sha256
 
 
 @pytest.mark.parametrize("wrong", [{"x2": 0}, {"trig": -1}, {"largest_copy": 4095}])
 def test_sizes_out_of_range_are_refused(wrong):
     with pytest.raises(SettingError, match=str(next(iter(wrong.values())))):
-        array_work.sizes(**{**TINY, **wrong})
+        array_work.Sizes(**{**TINY, **wrong})
 
 
 def test_fewer_rows_than_devices():
-    data = array_work.sizes(**{**TINY, "trig": 2})
+    data = array_work.Sizes(**{**TINY, "trig": 2})
     with pytest.raises(SettingError, match="size 2: cannot be shared by 3 devices"):
         list(array_timings.train(3, devices="cpu:3", data=data))

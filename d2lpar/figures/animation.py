@@ -14,12 +14,13 @@ import numpy as np
 
 from d2lpar.datasets import face_images
 from d2lpar.errors import RecordError
-from d2lpar.figures.gan import SCALE
 from d2lpar.records import wording
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import FrameRecord, Run
 
 log = logging.getLogger("d2lpar")
+
+SCALE = 8  # screen pixels along a face's pixel
 MOST_FRAMES = 200  # of an animation: some megabytes at most
 MILLISECONDS = 50  # a frame, as in the seed
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from d2lpar.datasets import face_images, punks
 from d2lpar.errors import DataError, SettingError
+from d2lpar.figures import animation, training
 from d2lpar.figures.page import (
     COLORS,
     LARGE,
@@ -30,6 +31,8 @@ from d2lpar.figures.page import (
     SMALL,
     mark_seams,
     new_page,
+    plain_style,
+    save,
     wrap,
 )
 from d2lpar.records import wording
@@ -43,7 +46,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("d2lpar")
 
 MOST_POINTS = 400  # of a curve of losses
-SCALE = 8  # screen pixels along a face's pixel
+
+
+def draw(
+    runs: Sequence[Run],
+    folder: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
+    """The pictures and the animation of runs that differ in their device count."""
+    runs = training._one_a_count(runs)
+    with plain_style():
+        drawn = {**pictures(runs, data_dir), **training.times(runs)}
+        animations = animation.animate(runs[-1], folder, stem, mp4)
+        named = {f"{stem}-{name}": figure for name, figure in drawn.items()}
+        return [*save(named, folder), *animations]
 
 
 def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figure]:

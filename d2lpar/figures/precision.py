@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Draw runs whose `precisions` are rows; return the files written.
 
     ``<run>-precision`` of each run, as PNG and SVG, and ``<stem>-results.txt`` with the

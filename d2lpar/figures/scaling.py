@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Write every picture as PNG and SVG, and ``<stem>-results.txt``; return the files.
 
     ``<stem>-map-<implementation>`` needs runs on one device and on more.

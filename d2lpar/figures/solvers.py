@@ -25,7 +25,14 @@ SMALLEST = 1e-16  # a distance of 0 has no place on a logarithmic axis
 COLUMNS = "{:24}{:>8}{:>12}{:>12}{:>15}{:>17}".format
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Draw runs of several methods and device counts; return the files written.
 
     ``<stem>-devices``, the seconds against the number of devices, where there are

@@ -108,6 +108,10 @@ def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
 # What is read
 
 
+# How the measuring processes of d2lpar.runs.sweep are started.
+MEASURING = (["-m", "d2lpar.runs.child"], ["-m", "d2lpar.runs.worker_child"])
+
+
 def measuring_processes() -> list[int]:
     """Processes in which a run of d2lpar measures now, by their numbers."""
     import psutil
@@ -115,7 +119,7 @@ def measuring_processes() -> list[int]:
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
-        if (process.info["cmdline"] or [])[1:3] == ["-m", "d2lpar.runs.child"]
+        if (process.info["cmdline"] or [])[1:3] in MEASURING
     ]
 
 

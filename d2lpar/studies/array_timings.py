@@ -26,7 +26,7 @@ from d2lpar.machine.cores import omp_threads, usable_cores
 from d2lpar.records.kinds import TimingRecord
 from d2lpar.studies import array_work
 from d2lpar.studies.array_work import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
-from d2lpar.training import choose
+from d2lpar.training import Workload, choose
 
 log = logging.getLogger("d2lpar")
 
@@ -139,3 +139,6 @@ def _record(
         devices=list(measured.devices),
         threads=measured.threads,
     )
+
+
+WORKLOAD = Workload(train, load=Sizes, locate=None, unit="timing")

@@ -280,3 +280,6 @@ def predictions(
         for part in parts
     ]
     return numpy.concatenate(scores).argmax(axis=1)
+
+
+WORKLOAD = training.Workload(train)

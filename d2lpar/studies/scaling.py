@@ -178,3 +178,6 @@ def scaled_lr(
     scaled = base_lr * global_batch_size / base_batch
     share = 1.0 if epoch > warmup or scaled < base_lr else (epoch - 1) / warmup
     return round(base_lr + (scaled - base_lr) * share, 12)
+
+
+WORKLOAD = training.Workload(train, unit="line")

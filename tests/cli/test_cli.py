@@ -25,6 +25,13 @@ from d2lpar.records import kinds
 from d2lpar.records.kinds import Sample
 
 ROOT = Path(d2lpar.__file__).parents[1]
+SOURCES = (
+    "the book",
+    "the least-squares notes",
+    "the GPU wiki",
+    "the CryptoPunks notebook",
+    "the GPUSOROBAN posts",
+)
 TINY = ["--data=synthetic", "--devices=cpu:2", "--dry-run"]
 # Stands before the real MXNet where a command must not need it.
 NO_MXNET = 'raise ImportError("mxnet was imported")\n'
@@ -98,15 +105,18 @@ def test_answers_without_mxnet(d2lpar_command, args):
 def test_version_and_help_name_what_there_is(d2lpar_command):
     assert d2lpar.__version__ in d2lpar_command("--version").stdout
     text = d2lpar_command("--help").stdout
-    for command in ("run", "list", "plot", "compare", "doctor", "completion"):
+    for command in (
+        *("run", "list", "plot", "compare", "doctor", "completion"),
+        *("launch", "sample", "devices"),
+    ):
         assert re.search(rf"^  {command} ", text, re.MULTILINE)
 
 
-def test_list_is_a_line_a_chapter_with_its_seed(d2lpar_command):
+def test_list_is_one_line_per_chapter_with_its_source(d2lpar_command):
     lines = d2lpar_command("list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(main.chapter_files())
     for line in lines:
-        assert re.search(r"\[.*\(00\d\).*\]$", line), line
+        assert re.search(rf"\[({'|'.join(SOURCES)})\b.*\]$", line), line
 
 
 def test_the_shell_completes_commands_and_chapters(d2lpar_command):
@@ -116,7 +126,7 @@ def test_the_shell_completes_commands_and_chapters(d2lpar_command):
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split(" ")) - 1),
         }
-        code = "import sys; sys.argv = ['d2lpar']; from d2lpar.cli.main import main; main()"
+        code = "import sys; sys.argv = ['d2lpar']; import d2lpar.__main__"
         done = d2lpar_command(code=code, mxnet=False, env=env)
         return {line.partition(",")[2] for line in done.stdout.splitlines()}
 
@@ -484,7 +494,7 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
     assert [e.epoch for e in run.epochs] == list(range(1, epoch + 3))
     assert [e.epoch for e in run.epochs if e.resumed] == [epoch + 1]
     assert (
-        "taken up from a checkpoint"
+        "continued from a checkpoint"
         in partial.with_name("custom-synthetic-accuracy.svg").read_text()
     )
 
@@ -547,7 +557,7 @@ def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
     checkpoint = folder / "dry-run-synthetic-cpu1.epoch000001.safetensors"
     again = d2lpar_command(*gan, "--num-devices=2", "--num-epochs=3", "--resume=last")
     assert again.returncode == 0, again.stderr
-    assert f"going on from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
+    assert f"continuing from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
     run = records_files.read(folder / "dry-run-synthetic-cpu2.jsonl")
     assert [e.resumed for e in run.epochs] == ["elsewhere", "here", None]
     pictures = []

@@ -252,7 +252,7 @@ def test_a_resumed_run_has_a_line_and_a_sentence(a_run):
     runs = [a_run(1, settings={"resumed_at": 2}), a_run(2)]
     drawn = figures_gan.pictures(runs, None)
     for name in ("losses", "quality"):
-        assert "Vertical line: taken up from a checkpoint." in said(drawn[name])
+        assert "Vertical line: continued from a checkpoint." in said(drawn[name])
         for axes in drawn[name].axes:
             assert [2, 2] in [list(line.get_xdata()) for line in axes.get_lines()]
 
@@ -473,7 +473,7 @@ def test_a_gif_shows_every_frame(a_run, written):
 
 def test_the_run_on_most_devices_is_the_one_that_is_animated(a_run, data, monkeypatch):
     animated = []
-    monkeypatch.setattr(drawing, "save", lambda named, out: [])
+    monkeypatch.setattr(figures_gan, "save", lambda named, out: [])
     monkeypatch.setattr(
         animation, "animate", lambda run, *_: animated.append(run) or []
     )
@@ -633,5 +633,5 @@ def test_two_gans_are_compared_by_time_and_distance(a_run, out):
 def test_a_gan_is_not_compared_with_a_classifier(a_run):
     gan = a_run()
     epoch = kinds.EpochRecord(1, 1.0, 2.0, 0.5, 0.5)
-    with pytest.raises(RecordError, match="one is of a GAN only"):
+    with pytest.raises(RecordError, match="only one of them is a GAN"):
         comparison.compare(kinds.Run(gan.header, (epoch,)), gan)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import drawing
+from d2lpar.figures import drawing, page
 from d2lpar.records import files, wording
 from d2lpar.records.kinds import EpochRecord, Header, Run
 
@@ -221,7 +221,7 @@ def test_curves_and_bars_are_told_apart_in_grey(drawn, tmp_path):
         True,
         True,
     ]
-    assert len(set(drawing.LINES)) == 5
+    assert len(set(page.LINES)) == 5
     hatches = [
         b.get_hatch() for b in drawn["Training time of an epoch"].axes[0].patches
     ]

@@ -96,7 +96,7 @@ def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
 def test_different_data_is_compared_by_throughput():
     few = make_run(1, seconds=(1.0, 1.0, 1.0, 1.0), dataset_sha256="b" * 64)
     few = replace(
-        few, epochs=tuple(replace(e, samples_per_sec=15_000) for e in few.epochs)
+        few, lines=tuple(replace(e, samples_per_sec=15_000) for e in few.epochs)
     )
     c = comparison.compare(ONE, few)  # 60,000 samples in 2 s; 15,000 in 1 s
     assert c.speedup == pytest.approx(0.5)

@@ -42,7 +42,7 @@ def test_a_step_taken_apart_is_a_step_of_gluon(n):
     net, trainer, loss = lenet_concise.build(params, chosen, 0.1)
     apart = step_parts.concise(chosen, params, lr=0.1)
     for _ in range(2):
-        lenet_concise.train_batch(*batch(), net, chosen, trainer, loss)
+        lenet_concise.train_batch(*batch(), net, chosen, trainer, loss=loss)
         apart(*batch())
     whole = [p.list_data() for p in net.collect_params().values()]
     for p, q in zip(zip(*apart.replicas), whole):

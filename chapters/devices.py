@@ -17,13 +17,8 @@ import time
 
 from d2lpar import chapter, devices, np, npx
 from d2lpar.machine import load
-from d2lpar.machine.gpu_cards import (
-    CORES_PER_MULTIPROCESSOR,
-    GpuCard,
-    as_text,
-    cores_text,
-    machine,
-)
+from d2lpar.machine.cards import as_text, cores_text, machine
+from d2lpar.machine.gpu_cards import CORES_PER_MULTIPROCESSOR, GpuCard
 
 here = machine()
 print(as_text(here))

@@ -1,20 +1,20 @@
 """The one place that prepares the environment and imports MXNet 1.9.1.
 
 Everything else writes ``from d2lpar._mxnet import mx, np, npx, autograd, gluon``.
-Four things must happen before MXNet is first imported, because it reads them once:
+MXNet reads these once, so they must be in place before its first import:
 
 * ``MXNET_CPU_TEMP_COPY``: operators that need scratch space (reductions, broadcasts)
   take one of 4 buffers *shared by all CPU contexts*, and the engine serialises
   operators that hold the same one. With 256, ``mx.cpu(0)`` and ``mx.cpu(1)`` really run
-  side by side.
+  in parallel.
 * ``OMP_NUM_THREADS``, the threads of each CPU context: unset, MXNet uses half the
-  cores. Here it is 1, because ``auto`` is one context a core; and because the OpenBLAS
-  in MXNet's wheel waits for ever when two contexts with more threads multiply large
-  matrices (``np.dot``) at the same time. The runner sets cores // devices for its own.
+  cores. Here it is 1, because ``auto`` makes one context per core, and because the
+  OpenBLAS in MXNet's wheel deadlocks when two contexts with more threads multiply large
+  matrices (``np.dot``) at the same time. Measuring processes get cores // devices.
 * the NumPy aliases (``numpy.bool``, ...) that NumPy 1.24 removed and MXNet still uses;
 * for the GPU build, the CUDA libraries it links, loaded from NVIDIA's wheels.
 
-A variable that the user has set is left as it is.
+A variable that the user has set keeps its value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import warnings
 
 import numpy
 
-from d2lpar.errors import MXNetMissingError
+from d2lpar.errors import MXNetMissingError, first_line
+from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
 from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
 
 ENGINE_DEFAULTS = {
@@ -44,52 +45,63 @@ def restore_numpy_aliases() -> None:
             setattr(numpy, name, getattr(builtins, name))
 
 
-def _set_environment() -> None:
-    import d2lpar.machine.cores  # noqa: F401  it keeps what the user set, before ours
+def _the_installed_build() -> str:
+    """Name of the one MXNet distribution; :class:`MXNetMissingError` for 0 or 2."""
+    builds = list(installed_builds())
+    if len(builds) > 1:
+        raise MXNetMissingError(
+            f"{' and '.join(builds)} are both installed and overwrite each other: "
+            f"pip uninstall {' '.join(builds)}, then install one again"
+        )
+    if not builds:
+        raise MXNetMissingError(
+            "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
+            "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9)"
+        )
+    return builds[0]
 
+
+def _load_libraries_of(build: str) -> None:
+    """Load what a GPU build links, or raise :class:`MXNetMissingError`."""
+    missing = load_gpu_libraries() if build != "mxnet" else {}
+    if missing:
+        remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
+        raise MXNetMissingError(
+            f"{build} cannot be loaded without {remedies}; or use the CPU build: "
+            f"pip uninstall {build} && pip install 'd2lpar[cpu]'"
+        )
+
+
+def _prepare() -> None:
+    """Everything that must happen before MXNet's first import."""
+    build = _the_installed_build()
     for name, value in ENGINE_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    _load_libraries_of(build)
+
+
+def _warn_if_too_late() -> None:
+    if "MXNET_CPU_TEMP_COPY" not in os.environ:
+        warnings.warn(
+            "mxnet was imported before d2lpar, so MXNET_CPU_TEMP_COPY=256 and "
+            "OMP_NUM_THREADS come too late: CPU contexts will wait for each other. "
+            "Import d2lpar first, or set both before Python starts.",
+            stacklevel=3,
+        )
 
 
 def _import():
     if "mxnet" in sys.modules:
-        if os.environ.get("MXNET_CPU_TEMP_COPY") is None:
-            warnings.warn(
-                "mxnet was imported before d2lpar, so MXNET_CPU_TEMP_COPY=256 and "
-                "OMP_NUM_THREADS come too late: CPU contexts will wait for each other. "
-                "Import d2lpar first, or set both before Python starts.",
-                stacklevel=2,
-            )
-        restore_numpy_aliases()
+        _warn_if_too_late()
     else:
-        builds = installed_builds()
-        if len(builds) > 1:
-            raise MXNetMissingError(
-                f"{' and '.join(builds)} are both installed and overwrite each other: "
-                f"pip uninstall {' '.join(builds)}, then install one again"
-            )
-        build = next(iter(builds), None)
-        if build is None:
-            raise MXNetMissingError(
-                "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
-                "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9)"
-            )
-        _set_environment()
-        restore_numpy_aliases()
-        missing = load_gpu_libraries() if build != "mxnet" else {}
-        if missing:
-            raise MXNetMissingError(
-                f"{build} cannot be loaded without "
-                + ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
-                + "; or use the CPU build: "
-                f"pip uninstall {build} && pip install 'd2lpar[cpu]'"
-            )
+        _prepare()
+    restore_numpy_aliases()
     try:
         import mxnet
     except OSError as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0]
         raise MXNetMissingError(
-            f"MXNet cannot be loaded ({reason}): d2lpar doctor names the remedy"
+            f"MXNet cannot be loaded ({first_line(error)}): d2lpar doctor names the "
+            "remedy"
         ) from None
     mxnet.npx.set_np()
     return mxnet

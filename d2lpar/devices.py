@@ -1,15 +1,15 @@
-"""Device strings to MXNet contexts, and what each device is.
+"""Device strings to MXNet contexts, and the label of each device.
 
 A device string is one of::
 
-    auto       every GPU that MXNet can use; where there is none, one CPU context a core
-    cpu:4      four CPU contexts, mx.cpu(0) .. mx.cpu(3); "cpu" is one context a core
+    auto       every GPU that MXNet can use; without one, one CPU context per core
+    cpu:4      four CPU contexts, mx.cpu(0) .. mx.cpu(3); "cpu" is one per core
     gpu:2      the first two GPUs; "gpu" is all of them
     gpu:0,3    the GPUs numbered 0 and 3; "gpu:3," is GPU 3 alone
 
-GPUs and CPU contexts never mix, and nothing is replaced silently: what is not there is
-a :class:`~d2lpar.errors.DeviceError` that names what is. This module loads MXNet only
-in the functions that return contexts.
+GPUs and CPU contexts never mix, and nothing is replaced silently: asking for a device
+that does not exist is a :class:`~d2lpar.errors.DeviceError` that names those that do.
+Only the functions that return contexts load MXNet.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from d2lpar.machine.cuda import (
     build_has_code_for,
     cuda_devices,
 )
+from d2lpar.records.wording import plural
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
-    """Kind and device numbers; None for the numbers means all there are."""
+    """Kind and numbers of a device string; None for the numbers means all of them."""
     match = re.fullmatch(r"(cpu|gpu)(?::(\d+(?:,\d+)*,?))?", text.strip().lower())
     if not match:
         raise DeviceError(
@@ -54,22 +55,11 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     return kind, ids
 
 
-def _check_capability(number: int, device: CudaDevice) -> None:
-    if not build_has_code_for(device.capability):
-        capability = ".".join(map(str, device.capability))
-        raise DeviceError(
-            f"gpu({number}) {device.name} has compute capability {capability}; the "
-            f"MXNet GPU wheels hold code for {BUILD_RANGE} only. Use --devices cpu:N, "
-            "a GPU in that range, or PyTorch on this one"
-        )
-
-
 def parse(text: str = "auto") -> list[mx.Context]:
     """MXNet contexts for a device string (see the module's table).
 
-    Raises :class:`DeviceError` for a string that is none of these, a GPU that is not
-    there, or one whose compute capability this MXNet has no code for; the last before
-    anything is allocated on it.
+    Raises :class:`DeviceError` for any other string, for a GPU that does not exist, and
+    for one whose compute capability MXNet has no code for, before allocating on it.
 
     >>> parse("cpu:2")
     [cpu(0), cpu(1)]
@@ -80,31 +70,39 @@ def parse(text: str = "auto") -> list[mx.Context]:
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
         return [mx.cpu(i) for i in (range(usable_cores()) if ids is None else ids)]
-
     num_gpus = mx.context.num_gpus() if mx.runtime.Features().is_enabled("CUDA") else 0
-    cuda = cuda_devices()[:num_gpus]
+    gpus = cuda_devices()[:num_gpus]
     if auto:
-        usable = [i for i, d in enumerate(cuda) if build_has_code_for(d.capability)]
+        usable = [i for i, gpu in enumerate(gpus) if build_has_code_for(gpu.capability)]
         return [mx.gpu(i) for i in usable] or parse("cpu")
-    absent = [i for i in ids or [] if i >= len(cuda)]
-    if absent or not cuda:
-        raise DeviceError(f"devices {text!r}: {what_is_there(num_gpus)}")
-    ids = list(range(len(cuda))) if ids is None else ids
+    ids = list(range(len(gpus))) if ids is None else ids
+    if not gpus or max(ids) >= len(gpus):
+        raise DeviceError(f"devices {text!r}: {_what_exists(num_gpus)}")
     for i in ids:
-        _check_capability(i, cuda[i])
+        _check_capability(i, gpus[i])
     return [mx.gpu(i) for i in ids]
 
 
-def what_is_there(num_gpus: int) -> str:
-    """One clause for error messages: the devices that could have been asked for."""
+def _check_capability(number: int, gpu: CudaDevice) -> None:
+    if not build_has_code_for(gpu.capability):
+        capability = ".".join(map(str, gpu.capability))
+        raise DeviceError(
+            f"gpu({number}) {gpu.name} has compute capability {capability}; the MXNet "
+            f"GPU wheels have code for {BUILD_RANGE} only. Use --devices cpu:N, a GPU "
+            "in that range, or PyTorch on this one"
+        )
+
+
+def _what_exists(num_gpus: int) -> str:
+    """A clause for error messages: the devices one can ask for."""
     cpus = f"any number of CPU contexts (cpu:N) on {usable_cores()} cores"
     if num_gpus:
         return f"here are gpu(0) to gpu({num_gpus - 1}), and {cpus}"
-    seen = [device.name for device in cuda_devices()]
-    if seen:
+    names = ", ".join(device.name for device in cuda_devices())
+    if names:
         return (
-            f"the installed MXNet cannot use the GPUs here ({', '.join(seen)}): "
-            f"d2lpar doctor says why; here are {cpus}"
+            f"the installed MXNet cannot use the GPUs here ({names}): d2lpar doctor "
+            f"says why; here are {cpus}"
         )
     return f"there is no GPU here; here are {cpus}"
 
@@ -133,7 +131,7 @@ def parse_counts(text: str, available: int) -> list[int]:
 
 
 def default_counts(available: int) -> str:
-    """The sweep where none was asked for: 1, 2, 4, ... and all of them.
+    """The device counts of a sweep by default: 1, 2, 4, ... and all of them.
 
     >>> default_counts(6)
     '1,2,4,6'
@@ -145,23 +143,19 @@ def default_counts(available: int) -> str:
 def label(device: mx.Context) -> str:
     """What a device is: "gpu(0) NVIDIA T4" or "cpu(0) (1 thread of 2 cores)"."""
     if device.device_type == "gpu":
-        cuda = cuda_devices()
-        name = cuda[device.device_id].name if device.device_id < len(cuda) else ""
+        gpus = cuda_devices()
+        name = gpus[device.device_id].name if device.device_id < len(gpus) else ""
         return f"gpu({device.device_id}) {name}".rstrip()
-    threads, cores = omp_threads(), usable_cores()
-    used = (
-        f"{threads} thread{'s' if threads != 1 else ''}" if threads else "threads unset"
-    )
-    return (
-        f"cpu({device.device_id}) ({used} of {cores} core{'s' if cores != 1 else ''})"
-    )
+    threads = omp_threads()
+    used = plural(threads, "thread") if threads else "threads unset"
+    return f"cpu({device.device_id}) ({used} of {plural(usable_cores(), 'core')})"
 
 
 def try_gpu(i: int = 0) -> mx.Context:
-    """The book's: gpu(i) if it exists, else cpu(). Not used by d2lpar itself.
+    """The book's: gpu(i) if it exists, else cpu(). d2lpar itself does not use it.
 
-    Beware: with one GPU, ``[try_gpu(0), try_gpu(1)]`` is a GPU and a CPU, and a
-    "two-GPU" timing on it times something else. :func:`parse` raises instead.
+    Beware: on a machine with one GPU, ``[try_gpu(0), try_gpu(1)]`` is a GPU and a CPU,
+    so a "two-GPU" timing measures something else. :func:`parse` raises instead.
     """
     from d2lpar._mxnet import mx
 
@@ -169,7 +163,7 @@ def try_gpu(i: int = 0) -> mx.Context:
 
 
 def try_all_gpus() -> list[mx.Context]:
-    """The book's: all GPUs, or [cpu()] if there are none. Not used by d2lpar itself."""
+    """The book's: all GPUs, or [cpu()] without one. d2lpar itself does not use it."""
     from d2lpar._mxnet import mx
 
     return [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]

@@ -1,9 +1,9 @@
-"""Numbers that can be trusted: medians of many samples, their spread, and ratios.
+"""Times that can be trusted: synchronised, warmed up, and of results that are right.
 
-:func:`measure` times devices honestly. MXNet works behind Python's back, as every GPU
-does: a clock that is read when the calls have returned, and not when the devices have
-finished, measures Python (seeds 000 and 003). Both clocks are read here, side by side.
-MXNet is loaded with the first measurement of a device.
+MXNet works behind Python's back, as every GPU does: a clock that is read when the calls
+have returned, and not when the devices have finished, measures Python. That is the
+mistake in the least-squares notes and in the CryptoPunks notebook, so both clocks are
+read here, side by side. Only :func:`measure` loads MXNet.
 """
 
 from __future__ import annotations
@@ -11,29 +11,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from d2lpar.devices import label
 from d2lpar.errors import D2lparError, SettingError
-from d2lpar.records.summary import Summary, summarize
+from d2lpar.machine.cores import omp_threads
+from d2lpar.records.summary import Summary, efficiency, speedup, summarize
+from d2lpar.records.wording import plural
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
+__all__ = [
+    "Summary", "Timing", "TimingError", "efficiency", "measure", "measure_host",
+    "ratio", "speedup", "summarize",
+]  # fmt: skip
+
 
 class TimingError(D2lparError, ValueError):
-    """A result is not what it must be, or two times are not of the same work."""
+    """A result is wrong, or two times are of different work."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What :func:`measure` found: every sample, in seconds, and what was computed.
+    """What :func:`measure` measured: every repetition's seconds, and the result.
 
     `naive_seconds` are of the same repetitions, the clock read before waiting;
-    `warmup_seconds` of those that do not count, the slow first one among them.
-    `threads` is the number a CPU context works with, None on GPUs. `value` is the
-    result, one array whatever the number of devices, right to `rtol`.
+    `warmup_seconds` are of those that do not count, the slow first one among them.
+    `threads` are those of each CPU context, None on GPUs. `value` is the result, joined
+    to one array whatever the number of devices, right to `rtol`.
     """
 
     name: str
@@ -46,33 +55,15 @@ class Timing:
     value: np.ndarray = field(repr=False, compare=False)
 
     @property
-    def n(self) -> int:
-        """How many repetitions count."""
-        return len(self.seconds)
-
-    @property
-    def summary(self) -> Summary:
-        """Median and quartiles of the synchronised seconds."""
-        return summarize(self.seconds)
-
-    @property
-    def naive(self) -> Summary:
-        """Median and quartiles of the seconds until the calls returned."""
-        return summarize(self.naive_seconds)
-
-    @property
     def median(self) -> float:
         """Median of the synchronised seconds."""
-        return self.summary.median
-
-    @property
-    def iqr(self) -> float:
-        """Interquartile range of the synchronised seconds."""
-        return self.summary.q3 - self.summary.q1
+        return summarize(self.seconds).median
 
     def __str__(self) -> str:
-        ms = summarize([1e3 * seconds for seconds in self.seconds])
-        naive = summarize([1e3 * seconds for seconds in self.naive_seconds])
+        ms, naive = (
+            summarize([1e3 * seconds for seconds in samples])
+            for samples in (self.seconds, self.naive_seconds)
+        )
         return (
             f"{self.name} on {', '.join(self.devices)}: {ms} ms, naive clock {naive} ms"
         )
@@ -89,48 +80,35 @@ def measure(
     join: Callable[[list[np.ndarray]], np.ndarray] = np.concatenate,
     before: Callable[[], object] | None = None,
     name: str | None = None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
-    """Time ``fn(device)`` on all devices at once, checking the results all the while.
+    """Time ``fn(device)`` on all devices at once, and check every result.
 
-    A repetition calls `fn` for every device, without waiting in between, and keeps the
-    arrays it returns alive until the clocks are read: nothing is computed for nobody,
-    and freeing memory is not timed. All devices have finished before the first reading
-    of the clock and before the last; the naive clock is read in between, when the calls
-    have returned. `warmup` repetitions do not count, `repeats` do.
+    A repetition calls `fn` for every device without waiting in between; its results
+    live until the clocks are read, so that all work is done and no freeing is timed.
+    The devices are idle before the first and the last reading; the naive clock is read
+    in between, when the calls have returned. The `warmup` repetitions do not count.
 
-    Outside the clock each repetition is checked: the devices' results as NumPy arrays,
-    made one by `join` (rows below each other; ``sum`` adds partial sums), must differ
-    from `expected` by no more than `rtol` times its largest element. Without `expected`
-    the first repetition stands for it. `before` is called ahead of every repetition,
-    outside the clock too: it undoes what an operation has done in place.
+    Outside the clock, `join` makes one array of the devices' results (rows below each
+    other; ``sum`` adds partial sums), which must differ from `expected`, or else from
+    the first repetition's, by at most `rtol` times its largest element; and `before`,
+    ahead of every repetition, undoes what an operation does in place.
 
-    Raises :class:`TimingError` for a wrong result and :class:`SettingError` for no
-    devices, ``repeats < 1`` or ``warmup < 0``.
-
-    >>> from d2lpar._mxnet import mx, np
-    >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}
-    >>> timing = measure(lambda device: 2 * x[device], list(x))
-    >>> timing.n, timing.value.shape
-    (7, (2000, 3))
+    Raises :class:`TimingError` for a wrong result, :class:`SettingError` for settings.
     """
-    from d2lpar import devices as _devices
     from d2lpar._mxnet import npx
-    from d2lpar.machine import cores
 
-    name = name or getattr(fn, "__name__", "the operation")
+    check = _Check(name or _name(fn), expected, rtol, join)
     if not devices:
-        raise SettingError(f"timing of {name}: the list of devices is empty")
-    seconds, naive, value = _samples(
-        lambda: [fn(device) for device in devices],
-        npx.waitall, warmup, repeats, expected, rtol, join, before, name, clock,
-    )  # fmt: skip
-    labels = tuple(_devices.label(device) for device in devices)
-    threads = cores.omp_threads() if devices[0].device_type == "cpu" else None
-    return Timing(
-        name, seconds[warmup:], naive[warmup:], seconds[:warmup],
-        labels, threads, rtol, value,
-    )  # fmt: skip
+        raise SettingError(f"timing of {check.name}: the list of devices is empty")
+    return _repeat(
+        partial(_time_once, lambda: [fn(d) for d in devices], npx.waitall),
+        check,
+        before,
+        warmup=warmup,
+        repeats=repeats,
+        devices=tuple(map(label, devices)),
+        threads=omp_threads() if devices[0].device_type == "cpu" else None,
+    )
 
 
 def measure_host(
@@ -144,30 +122,28 @@ def measure_host(
     join: Callable[[list[np.ndarray]], np.ndarray] = np.concatenate,
     before: Callable[[], object] | None = None,
     name: str | None = None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
-    """Time ``fn()`` of NumPy, or of PyTorch on the CPU: when it returns, it is done.
+    """Time ``fn()`` of NumPy, or of PyTorch on the CPU, which returns when it is done.
 
-    All else is as in :func:`measure`; there is nothing to wait for, so that both clocks
-    agree. `threads` is what the library may use, for the record: nothing is set here.
+    Otherwise as :func:`measure`; with nothing to wait for, both clocks agree. `threads`
+    is recorded, not set: how many the library uses.
     """
-    name = name or getattr(fn, "__name__", "the operation")
-    seconds, naive, value = _samples(
-        lambda: [fn()], lambda: None, warmup, repeats, expected, rtol, join, before,
-        name, clock,
-    )  # fmt: skip
-    label = f"host ({threads} thread{'s' if threads != 1 else ''})"
-    return Timing(
-        name, seconds[warmup:], naive[warmup:], seconds[:warmup],
-        (label,), threads, rtol, value,
-    )  # fmt: skip
+    return _repeat(
+        partial(_time_once, lambda: [fn()], lambda: None),
+        _Check(name or _name(fn), expected, rtol, join),
+        before,
+        warmup=warmup,
+        repeats=repeats,
+        devices=(f"host ({plural(threads, 'thread')})",),
+        threads=threads,
+    )
 
 
 def ratio(a: Timing, b: Timing) -> float:
-    """How many times as long `a` takes as `b`, median by median.
+    """How many times as long `a` takes as `b`, by their medians.
 
-    Raises :class:`TimingError` where the two did not compute the same: their times are
-    then of different work, and their ratio says nothing.
+    Raises :class:`TimingError` where the two did not compute the same: a ratio of the
+    times of different work says nothing.
     """
     rtol = max(a.rtol, b.rtol)
     difference = _difference(a.value, b.value)
@@ -179,63 +155,90 @@ def ratio(a: Timing, b: Timing) -> float:
     return a.median / b.median
 
 
-def _samples(
-    calls: Callable[[], list],
-    wait: Callable[[], object],
+class _Check:
+    """Compares the results of each repetition with the right value."""
+
+    def __init__(self, name: str, expected, rtol: float, join: Callable) -> None:
+        self.name, self.rtol, self.join = name, rtol, join
+        self.right = None if expected is None else np.asarray(expected)
+        self.value = self.right
+
+    def __call__(self, results: list, repetition: int) -> None:
+        self.value = np.asarray(self.join([_as_numpy(result) for result in results]))
+        self.right = self.value if self.right is None else self.right
+        difference = _difference(self.value, self.right)
+        if not difference <= self.rtol:  # NaN is wrong too
+            raise TimingError(
+                f"timing of {self.name}: repetition {repetition} gives a wrong result: "
+                f"shape {self.value.shape}, off by {difference:.2g}, relative; right "
+                f"are shape {self.right.shape} and at most {self.rtol:g}"
+            )
+
+
+def _time_once(call: Callable, wait: Callable) -> tuple[float, float, list]:
+    """Naive seconds, seconds, and the results of one repetition."""
+    wait()
+    start = time.perf_counter()
+    results = call()
+    returned = time.perf_counter()
+    wait()
+    finished = time.perf_counter()
+    return returned - start, finished - start, results
+
+
+def _repeat(
+    once: Callable[[], tuple[float, float, list]],
+    check: _Check,
+    before: Callable[[], object] | None,
+    *,
     warmup: int,
     repeats: int,
-    expected,
-    rtol: float,
-    join: Callable,
-    before: Callable[[], object] | None,
-    name: str,
-    clock: Callable[[], float],
-) -> tuple[tuple[float, ...], tuple[float, ...], np.ndarray]:
-    """Seconds and naive seconds, warm-up first, and the checked result."""
+    devices: tuple[str, ...],
+    threads: int | None,
+) -> Timing:
     if repeats < 1 or warmup < 0:
         raise SettingError(
-            f"timing of {name}: repeats {repeats}, warmup {warmup}: write 1 or more "
-            "repeats and 0 or more for the warm-up"
+            f"timing of {check.name}: repeats {repeats}, warmup {warmup}: write 1 or "
+            "more repeats and 0 or more for the warm-up"
         )
-    seconds, naive = [], []
-    value = None if expected is None else np.asarray(expected)
-    for repeat in range(warmup + repeats):
+    samples = []
+    for repetition in range(1, warmup + repeats + 1):
         if before is not None:
             before()
-        wait()
-        start = clock()
-        results = calls()
-        returned = clock()
-        wait()
-        finished = clock()
-        naive.append(returned - start)
-        seconds.append(finished - start)
-        found = np.asarray(join([_as_numpy(result) for result in results]))
-        del results  # before the next repetition: its memory can be used again
-        value = found if value is None else value
-        difference = _difference(found, value)
-        if not difference <= rtol:  # NaN is wrong too
-            raise TimingError(
-                f"timing of {name}: repetition {repeat + 1} gives a wrong result: "
-                f"shape {found.shape}, off by {difference:.2g}, relative; right are "
-                f"shape {value.shape} and at most {rtol:g}"
-            )
-    return tuple(seconds), tuple(naive), found
+        *clocks, results = once()
+        check(results, repetition)
+        del results  # its memory can serve the next repetition
+        samples.append(clocks)
+    naive, seconds = zip(*samples)
+    return Timing(
+        name=check.name,
+        seconds=seconds[warmup:],
+        naive_seconds=naive[warmup:],
+        warmup_seconds=seconds[:warmup],
+        devices=devices,
+        threads=threads,
+        rtol=check.rtol,
+        value=check.value,
+    )
+
+
+def _name(fn: Callable) -> str:
+    return getattr(fn, "__name__", "the operation")
 
 
 def _as_numpy(array) -> np.ndarray:
     return array.asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)
 
 
-def _difference(found: np.ndarray, right: np.ndarray) -> float:
-    """Largest difference in parts of the largest element; infinite if shapes differ."""
-    if found.shape != right.shape:
+def _difference(value: np.ndarray, right: np.ndarray) -> float:
+    """Largest difference relative to the largest element; infinite if shapes differ."""
+    if value.shape != right.shape:
         return np.inf
-    if found.size == 0:
+    if value.size == 0:
         return 0.0
-    if right.dtype.kind in "bui":  # whole numbers wrap around, truths have no "less"
+    if right.dtype.kind in "bui":  # unsigned numbers wrap around, bools do not subtract
         right = right.astype("float64")
     largest = float(max(right.max(), -right.min()))
     with np.errstate(invalid="ignore"):  # an infinity less itself
-        off = float(np.abs(found - right).max())
+        off = float(np.abs(value - right).max())
     return off if off == 0 else off / largest if largest else np.inf

@@ -4,7 +4,6 @@ A faked GPU exists for MXNet's count and for the driver's answers; contexts can 
 of it, since ``mx.gpu(0)`` allocates nothing, but no array.
 """
 
-import os
 import types
 
 import pytest
@@ -12,8 +11,6 @@ import pytest
 from d2lpar import devices
 from d2lpar._mxnet import mx
 from d2lpar.errors import DeviceError
-from d2lpar.machine import cores as machine_cores
-from d2lpar.machine import cuda as machine_cuda
 from d2lpar.machine.cuda import CudaDevice
 
 K80 = CudaDevice("Tesla K80", (3, 7))
@@ -28,8 +25,8 @@ def machine(monkeypatch):
 
     def make(*gpus, cores=4, build="GPU"):
         cuda = build == "GPU"
-        monkeypatch.setattr(machine_cuda, "cuda_devices", lambda: list(gpus))
-        monkeypatch.setattr(machine_cores, "usable_cores", lambda: cores)
+        monkeypatch.setattr(devices, "cuda_devices", lambda: list(gpus))
+        monkeypatch.setattr(devices, "usable_cores", lambda: cores)
         features = types.SimpleNamespace(is_enabled=lambda f: f == "CUDA" and cuda)
         monkeypatch.setattr(mx.runtime, "Features", lambda: features)
         monkeypatch.setattr(mx.context, "num_gpus", lambda: len(gpus) if cuda else 0)
@@ -179,70 +176,6 @@ def test_auto_takes_cpu_contexts_where_no_gpu_is_usable(machine):
     assert made == []
 
 
-@pytest.mark.parametrize(
-    ("capability", "runs"),
-    [
-        ((3, 7), False),
-        ((5, 0), True),
-        ((5, 2), True),
-        ((6, 1), True),
-        ((7, 0), True),
-        ((7, 5), True),
-        ((8, 0), True),
-        ((8, 6), True),
-        ((8, 9), True),
-        ((9, 0), False),
-        ((10, 0), False),
-        ((12, 0), False),
-    ],
-)
-def test_build_has_code_for(capability, runs):
-    assert machine_cuda.build_has_code_for(capability) is runs
-
-
-class Driver:
-    """As libcuda.so.1, on a machine with these GPUs."""
-
-    def __init__(self, gpus, status=0):
-        self.gpus, self.status = gpus, status
-
-    def cuInit(self, flags):
-        return self.status
-
-    def cuDeviceGetCount(self, count):
-        count._obj.value = len(self.gpus)
-        return 0
-
-    def cuDeviceGet(self, device, i):
-        device._obj.value = 100 + i  # a handle need not be the number
-        return 0
-
-    def cuDeviceGetName(self, name, size, device):
-        name.value = self.gpus[device.value - 100].name.encode()
-        return 0
-
-    def cuDeviceGetAttribute(self, number, attribute, device):
-        capability = self.gpus[device.value - 100].capability
-        number._obj.value = capability[{75: 0, 76: 1}[attribute]]
-        return 0
-
-
-def test_cuda_devices_in_the_drivers_order(monkeypatch):
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: Driver([L4, T4, H200]))
-    assert machine_cuda.cuda_devices() == [L4, T4, H200]
-
-
-def test_cuda_devices_without_a_driver_or_a_gpu(monkeypatch):
-    def absent(name):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(devices.ctypes, "CDLL", absent)
-    assert machine_cuda.cuda_devices() == []
-    no_device = 100  # CUDA_ERROR_NO_DEVICE
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: Driver([T4], no_device))
-    assert machine_cuda.cuda_devices() == []
-
-
 def test_parse_counts():
     assert devices.parse_counts("1", 1) == [1]
     assert devices.parse_counts("1,2,4", 4) == [1, 2, 4]
@@ -315,33 +248,3 @@ def test_the_books_try_gpu_with_gpus(machine):
     assert devices.try_gpu(1) == mx.gpu(1)
     assert devices.try_gpu(2) == mx.cpu()
     assert devices.try_all_gpus() == [mx.gpu(0), mx.gpu(1)]
-
-
-@pytest.mark.parametrize(
-    ("value", "threads"),
-    [("4", 4), ("4,2", 4), ("", None), ("0", None), ("-2", None), ("many", None)],
-)
-def test_omp_threads(monkeypatch, value, threads):
-    monkeypatch.setenv("OMP_NUM_THREADS", value)
-    assert machine_cores.omp_threads() == threads
-
-
-def test_threads_per_context_share_the_cores_out(monkeypatch):
-    monkeypatch.setattr(machine_cores, "USER_THREADS", None)
-    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 8)
-    shares = {n: machine_cores.threads_per_context(n) for n in (1, 2, 3, 8, 16)}
-    assert shares == {1: 8, 2: 4, 3: 2, 8: 1, 16: 1}
-
-
-def test_threads_per_context_are_the_persons_where_set(monkeypatch):
-    monkeypatch.setattr(machine_cores, "USER_THREADS", 3)
-    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 8)
-    assert [machine_cores.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
-
-
-def test_usable_cores():
-    assert 1 <= machine_cores.usable_cores() <= os.cpu_count()
-
-
-def test_cpu_model_says_something():
-    assert machine_cores.cpu_model().strip()

@@ -131,7 +131,9 @@ def test_train_batch_is_one_step_of_gradient_descent(n, num_devices):
     for replica in replicas:
         for p in replica:
             p.grad[:] = 1e6  # what an idle device might still hold
-    losses = train_batch(X, y, replicas, CPUS[:num_devices], 0.1, net=linear, loss=squared)
+    losses = train_batch(
+        X, y, replicas, CPUS[:num_devices], 0.1, net=linear, loss=squared
+    )
     residual = X @ w + b - y[:, None]
     w_new = w - 0.1 / n * 2 * X.T @ residual
     b_new = b - 0.1 / n * 2 * residual.sum(0)
@@ -149,7 +151,9 @@ def test_train_batch_refuses():
     with pytest.raises(ValueError, match="2 replicas for 3 devices"):
         train_batch(X, y, replicas, CPUS[:3], 0.1, net=linear, loss=squared)
     with pytest.raises(TypeError, match="float32.*float64"):
-        train_batch(X.astype("float32"), y, replicas, CPUS[:2], 0.1, net=linear, loss=squared)
+        train_batch(
+            X.astype("float32"), y, replicas, CPUS[:2], 0.1, net=linear, loss=squared
+        )
     with pytest.raises(ValueError, match="differ in length"):
         train_batch(X, y[:2], replicas, CPUS[:2], 0.1, net=linear, loss=squared)
 

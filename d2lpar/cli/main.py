@@ -260,19 +260,19 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
 )
 def devices(as_json: bool, watch: bool, interval: float, pid: int | None) -> None:
     """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
-    from d2lpar.machine import gpu_cards
+    from d2lpar.machine import cards
 
     if watch:
         _watch(as_json, interval, pid)
     elif as_json:
-        click.echo(gpu_cards.as_json(gpu_cards.machine()))
+        click.echo(cards.as_json(cards.machine()))
     else:
-        click.echo(gpu_cards.as_text(gpu_cards.machine()))
+        click.echo(cards.as_text(cards.machine()))
 
 
 def _watch(as_json: bool, interval: float, pid: int | None) -> None:
     from d2lpar.cli.watch_screen import show_live
-    from d2lpar.machine import gpu_cards, load
+    from d2lpar.machine import cards, load
     from d2lpar.records.files import to_line
 
     samples = load.samples(load.watched(pid), interval)
@@ -280,7 +280,7 @@ def _watch(as_json: bool, interval: float, pid: int | None) -> None:
         for sample in samples:
             click.echo(to_line(sample))
     else:
-        show_live(samples, gpu_cards.machine())
+        show_live(samples, cards.machine())
 
 
 @d2lpar.command()

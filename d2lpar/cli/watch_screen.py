@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from d2lpar.errors import DeviceError
-from d2lpar.machine.gpu_cards import Machine
+from d2lpar.machine.cards import Machine
 from d2lpar.machine.load import Sample
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""TODO room."""
+"""Custom kernels in CUDA C, for GPUs and, from the same source, for CPU contexts."""
 
 from d2lpar.kernels.kernel import CudaKernel, CudaModule, ElementwiseKernel, fused_sgd
 from d2lpar.kernels.source import KernelError

@@ -1,4 +1,4 @@
-"""Custom kernels in CUDA C, for GPUs and, the same source, for CPU contexts.
+"""Kernels in CUDA C, launched on arrays of GPUs or of CPU contexts.
 
 >>> from d2lpar._mxnet import mx, np
 >>> plus_one = ElementwiseKernel("const int *x, int *y", "y[i] = x[i] + 1", "plus_one")
@@ -9,13 +9,12 @@
 [1 2 3 4 5]
 
 On ``mx.gpu(i)`` a kernel is compiled by ``mx.rtc`` (NVRTC), on ``mx.cpu(i)`` by the
-system's C++ compiler (:mod:`d2lpar.kernels.on_cpu`). Either way arguments are MXNet arrays
-on the context, used where they are, without a copy, and a launch is an operation like
-MXNet's own: Python does not wait for it, what comes after it does. autograd does not
-see it.
+system's C++ compiler (:mod:`d2lpar.kernels.on_cpu`). Either way it works on MXNet
+arrays in place, without a copy, and a launch is an operation like MXNet's own: Python
+does not wait for it, later operations do. autograd does not record it.
 
 Sources: PyCUDA's ``ElementwiseKernel`` and MXNet's ``mx.rtc``, whose conventions these
-follow; the kernels of seed 004 are in ``chapters/kernels.py``.
+follow; the kernels of the GPUSOROBAN posts are in ``chapters/kernels.py``.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ GPU_OPTIONS = ("--fmad=false",)
 class CudaModule:
     """Kernels in CUDA C source, as ``mx.rtc.CudaModule`` and PyCUDA's ``SourceModule``.
 
-    Their names need no ``extern "C"``; one of a template is "axpy<float>". Compiled
-    when a kernel is first launched, once for each kind of device.
+    Names need no ``extern "C"``; that of a template is like "axpy<float>". A kernel is
+    compiled when it is first launched, once for each kind of device.
     """
 
     def __init__(self, source: str) -> None:
@@ -57,10 +56,10 @@ class CudaModule:
     def get_kernel(self, name: str, signature: str) -> CudaKernel:
         """The kernel `name`, whose arguments are "const float *x, float *y, int n".
 
-        `*` marks an array, `const` one that is only read: MXNet lets other operations
+        `*` marks an array, `const` one that is only read, so that other operations can
         read it meanwhile. Types are ``float``, ``double``, ``__half`` (GPU only),
         ``uint8_t``, ``int8_t``, ``char``, ``int``, ``int32_t``, ``int64_t`` and ``long
-        long``. Raises :class:`KernelError` for a signature that is none.
+        long``. Raises :class:`KernelError` for any other signature.
         """
         return CudaKernel(self.source, name, signature)
 
@@ -84,21 +83,23 @@ class CudaKernel:
         """Run the kernel on `ctx` for ``grid_dims`` blocks of ``block_dims`` threads.
 
         `args` are MXNet arrays on `ctx` (``mx.np`` or ``mx.nd``, dense, which are
-        always contiguous) where the signature has `*`, and numbers otherwise. Threads
-        beyond the data are the kernel's to stop, as in CUDA. `shared_mem`, in bytes, is
-        for GPUs.
+        always contiguous) where the signature has `*`, and numbers otherwise. As in
+        CUDA, the kernel itself must stop threads beyond the data. `shared_mem`, in
+        bytes, is for GPUs.
 
-        Raises :class:`KernelError`, before anything runs, for another number of
+        Raises :class:`KernelError`, before anything runs, for a wrong number of
         arguments, an array of another dtype or context, a NumPy or sparse array, a
         number that its type cannot hold, an array that is written and given twice,
-        dims that CUDA does not allow, or a kernel that cannot be compiled.
+        dims that CUDA does not allow, or a kernel that does not compile.
         """
         args = _checked(args, self.parameters, ctx, self.name)
         self._check_dims(grid_dims, block_dims)
-        self._start(args, ctx, grid_dims, block_dims, shared_mem)
+        self.launch_checked(args, ctx, grid_dims, block_dims, shared_mem)
 
-    def _start(self, args: list, ctx, grid_dims, block_dims, shared_mem=0) -> None:
-        """Launch with arguments and dims that have been checked."""
+    def launch_checked(
+        self, args: list, ctx: mx.Context, grid_dims, block_dims, shared_mem: int = 0
+    ) -> None:
+        """:meth:`launch` with arguments and dims that fit."""
         self._check_sharing(args)
         if ctx.device_type == "gpu":
             self._for_gpu().launch(args, ctx, grid_dims, block_dims, shared_mem)
@@ -110,7 +111,7 @@ class CudaKernel:
             )
         if self._on_cpu is None:
             self._on_cpu = on_cpu.load(self.source, self.name, self.parameters)
-        on_cpu.launch(self._on_cpu, self.parameters, args, ctx, grid_dims, block_dims)
+        self._on_cpu.launch(args, ctx, grid_dims, block_dims)
 
     def _for_gpu(self):
         if not mx.runtime.Features().is_enabled("CUDA"):
@@ -153,9 +154,9 @@ class CudaKernel:
             )
 
     def _check_sharing(self, args: list) -> None:
-        """MXNet's engine waits for ever when an operation writes an array twice."""
+        """An operation that has an array twice and writes it deadlocks the engine."""
         arrays = [
-            (memory(arg), parameter)
+            (storage(arg), parameter)
             for arg, parameter in zip(args, self.parameters)
             if parameter.pointer
         ]
@@ -174,8 +175,8 @@ class ElementwiseKernel:
 
     `arguments` are declared as in C, ``"float a, const float *x, float *y"``; in
     `operation`, ``"y[i] = a * x[i]"``, `i` is the index and `n` the number of elements.
-    `source` is the CUDA C that is generated. Raises :class:`KernelError` for arguments
-    that cannot be.
+    `source` is the generated CUDA C. Raises :class:`KernelError` for arguments that
+    cannot be declared so.
     """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
@@ -185,16 +186,13 @@ class ElementwiseKernel:
         self._kernel = CudaKernel(self.source, name, signature)
 
     def __call__(self, *args) -> None:
-        """Run it on the context where the arrays are; they must be of one size.
+        """Run on the context of the arrays, which must be of one size.
 
         Raises what :meth:`CudaKernel.launch` does, and :class:`KernelError` for arrays
         of different sizes.
         """
         name = self._kernel.name
-        is_array = [p.pointer for p in self.parameters]
-        arrays = [
-            arg for arg, yes in zip(args, is_array) if yes and hasattr(arg, "ctx")
-        ]
+        arrays = [arg for arg in args if isinstance(arg, mx.nd.NDArray)]
         ctx = arrays[0].ctx if arrays else mx.cpu()
         args = _checked(args, self.parameters, ctx, name)
         n = arrays[0].size
@@ -204,7 +202,7 @@ class ElementwiseKernel:
         if n > 0:
             grid_dims = (-(-n // BLOCK_SIZE), 1, 1)
             args.append(numpy.int64(n))
-            self._kernel._start(args, ctx, grid_dims, (BLOCK_SIZE, 1, 1))
+            self._kernel.launch_checked(args, ctx, grid_dims, (BLOCK_SIZE, 1, 1))
 
 
 _SGD = {
@@ -218,34 +216,34 @@ _SGD = {
 def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """:func:`d2lpar.parallel.sgd` in one pass over memory, in place.
 
-    ``p -= lr / batch_size * p.grad`` is two operations, and an array in between that is
-    written and read again; here it is one kernel. `params` are float32 or float64, each
-    with its gradient. In float32 the result is that of ``sgd``, to the bit. In float64
-    it is NumPy's, from which that of ``sgd`` can differ in the last digit: MXNet hands
-    a number to its operators as text, and reads the last bit wrong. Raises
-    :class:`KernelError` for another dtype.
+    ``p -= lr / batch_size * p.grad`` is two operations, with an array in between that
+    is written and read again; here it is one kernel. `params` are float32 or float64,
+    each with its gradient. In float32 the result is that of ``sgd``, to the bit. In
+    float64 it is NumPy's; that of ``sgd`` can differ in the last digit, because MXNet
+    hands a number to its operators as text and misreads the last bit. Raises
+    :class:`KernelError` for any other dtype.
     """
     for p in params:
         kernel = _SGD.get(numpy.dtype(p.dtype))
         if kernel is None:
             raise KernelError(
-                f"fused_sgd: a parameter is {numpy.dtype(p.dtype)}; float32 and "
-                "float64 it can do"
+                f"fused_sgd: a parameter is {numpy.dtype(p.dtype)}; use float32 or "
+                "float64"
             )
         kernel(p, p.grad, lr / batch_size)
 
 
-def memory(array: mx.nd.NDArray) -> int:
-    """A number that arrays have in common when they are views of one array.
+def storage(array: mx.nd.NDArray) -> int:
+    """A number that all views of one array have in common, and no other array.
 
-    It is what the engine goes by: the first word of MXNet's NDArray is a pointer to
-    what the views of an array share (include/mxnet/ndarray.h of MXNet 1.9.1).
+    The engine goes by it too: the first word of MXNet's NDArray is a pointer to what
+    the views of an array share (include/mxnet/ndarray.h of MXNet 1.9.1).
     """
     return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
 
 
 def _checked(args: Sequence, parameters, ctx: mx.Context, name: str) -> list:
-    """The arguments, numbers converted; :class:`KernelError` if any does not fit."""
+    """The arguments, numbers converted; :class:`KernelError` if one does not fit."""
     if len(args) != len(parameters):
         raise KernelError(
             f"kernel {name} takes {len(parameters)} arguments "
@@ -276,7 +274,7 @@ def _problem_of_array(arg, dtype: numpy.dtype, ctx: mx.Context) -> str | None:
 
 
 def _problem_of_number(arg, dtype: numpy.dtype) -> str | None:
-    """Integers must be whole numbers in range, floats in range, or not finite."""
+    """Integers must be whole and in range, floats in range, infinite or NaN."""
     if dtype.kind == "f":
         fits = isinstance(arg, numbers.Real)
         fits = fits and not float(numpy.finfo(dtype).max) < abs(arg) < numpy.inf

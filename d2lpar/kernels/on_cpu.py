@@ -1,9 +1,10 @@
 """CUDA C kernels on CPU contexts: compiled once by a C++ compiler, run by the engine.
 
-A kernel's C++ (:func:`d2lpar.kernels.source.cpp_source`) becomes a shared library in
+A kernel's C++ (:func:`d2lpar.kernels.cpp.cpp_source`) becomes a shared library in
 d2lpar's cache, named after everything that it depends on. A launch is an operation of
-MXNet's engine, as mx.rtc's is: it runs on the context's own worker thread, after what
-was to write its arguments, before what is to read its results, and Python goes on.
+MXNet's engine, as mx.rtc's is: it runs on the context's own worker thread, after the
+operations that write its arguments and before those that read its results, while Python
+continues.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import math
 import os
 import platform
 import re
@@ -26,19 +28,20 @@ from pathlib import Path
 import platformdirs
 
 from d2lpar._mxnet import mx
-from d2lpar.kernels.source import KernelError, Parameter, cpp_source
-from d2lpar.machine import cores
+from d2lpar.kernels.cpp import cpp_source
+from d2lpar.kernels.source import KernelError, Parameter
+from d2lpar.machine.cores import cpu_model, omp_threads
 from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
-# multiply-adds; integers wrap. That nothing traps or sets errno allows vector code.
+# multiply-adds; integers wrap. Without traps and errno the code can be vectorised.
 FLAGS = (
     "-std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math "
     "-fwrapv -shared -fPIC -pthread -s"
 ).split()
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_SECONDS = 120
-# Fewer threads of the grid than this are not worth a thread of the machine.
+# Threads of a grid that are worth a thread of the machine.
 WORTH_A_THREAD = 1 << 15
 
 _libc = ctypes.CDLL(None)
@@ -49,16 +52,16 @@ _libc.malloc.argtypes = [ctypes.c_size_t]
 def compiler() -> list[str]:
     """The command of the C++ compiler: $CXX, else the system's, else ziglang's.
 
-    Raises :class:`KernelError` when $CXX is not there, or there is none at all.
+    Raises :class:`KernelError` when $CXX does not exist, or no compiler at all.
     """
-    asked_for = shlex.split(os.environ.get("CXX", ""))
-    if asked_for:
-        if shutil.which(asked_for[0]) is None:
+    command = shlex.split(os.environ.get("CXX", ""))
+    if command:
+        if shutil.which(command[0]) is None:
             raise KernelError(
                 f"CXX={os.environ['CXX']}: there is no such compiler; unset CXX, or "
-                "name one that is there"
+                "name one that exists"
             )
-        return asked_for
+        return command
     for name in COMPILERS:
         if shutil.which(name):
             return [name]
@@ -73,7 +76,7 @@ def compiler() -> list[str]:
 
 @functools.cache
 def _version(command: tuple[str, ...]) -> str:
-    """What tells one compiler from another: where it is, and its version."""
+    """What distinguishes a compiler from others: its place and its version."""
     where = os.path.realpath(shutil.which(command[0]) or command[0])
     done = _run([*command, "--version"])
     return f"{where} {' '.join(command[1:])} {done.stdout.splitlines()[:1]}"
@@ -81,29 +84,29 @@ def _version(command: tuple[str, ...]) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _machine() -> str:
-    """What -march=native stands for: a cache may be shared by several machines."""
+    """What -march=native means here: several machines may share a cache."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             flags = re.findall(r"^(?:flags|Features)\s*:(.+)$", f.read(), re.MULTILINE)
     except OSError:
         flags = []
-    return f"{platform.machine()} {cores.cpu_model()} {flags[:1]}"
+    return f"{platform.machine()} {cpu_model()} {flags[:1]}"
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept; the folder can be deleted at any time."""
+    """The folder of compiled kernels, which can be deleted at any time."""
     return Path(platformdirs.user_cache_dir("d2lpar")) / "kernels"
 
 
-def load(source: str, name: str, parameters: Sequence[Parameter]):
-    """The compiled ``cuda_launch`` of a kernel, from the cache where it is there.
+def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
+    """Kernel `name` of CUDA C `source`, compiled unless the cache has it.
 
-    Raises :class:`KernelError` for a kernel that a CPU cannot run, one that does not
-    compile, whose parameters are not those of the source, and where there is no
-    compiler or the cache cannot be written.
+    Raises :class:`KernelError` for a kernel that a CPU cannot run or that does not
+    compile, for parameters that differ from the source's, without a compiler, and for a
+    cache that cannot be written.
     """
     text = cpp_source(source, name, parameters)
-    return _load(text, name, tuple(compiler()))
+    return CpuKernel(_load(text, name, tuple(compiler())), parameters)
 
 
 @functools.cache
@@ -126,7 +129,7 @@ def _load(text: str, name: str, command: tuple[str, ...]):
 
 
 def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
-    """Compile C++ into the shared library `to`; :class:`KernelError` says why not."""
+    """Compile C++ into the shared library `to`, or raise :class:`KernelError`."""
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         cpp = Path(folder, "kernel.cpp")
         cpp.write_text(text, encoding="utf-8")
@@ -140,7 +143,7 @@ def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
-    # Messages in English, with plain quotes: the first error is shown.
+    # Messages in English, with plain quotes: the user sees the first error.
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(
@@ -160,7 +163,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
 
 @functools.cache
 def launch_record(num_slots: int) -> type[ctypes.Structure]:
-    """The structure that ``cuda_launch`` takes: the grid, and an 8-byte slot each."""
+    """The structure that ``cuda_launch`` takes: the grid, 8 bytes per argument."""
 
     class LaunchRecord(ctypes.Structure):
         _fields_ = [
@@ -179,68 +182,72 @@ class _Context(ctypes.Structure):
     _fields_ = [("device_type", ctypes.c_int), ("device_id", ctypes.c_int32)]
 
 
-def launch(
-    cuda_launch,
-    parameters: Sequence[Parameter],
-    args: Sequence,
-    ctx: mx.Context,
-    grid_dims: Sequence[int],
-    block_dims: Sequence[int],
-) -> None:
-    """Hand a launch to MXNet's engine. `args` are arrays and NumPy scalars, checked.
+class CpuKernel:
+    """A compiled kernel; launched as a kernel of ``mx.rtc`` is."""
 
-    Waits until the arrays are computed, because only then is it known where they are.
-    The kernel itself runs behind Python's back, on the threads that an operator of
-    MXNet has there (OMP_NUM_THREADS).
-    """
-    record_type = launch_record(len(args))
-    record = record_type()
-    record.grid[:], record.block[:] = grid_dims, block_dims
-    num_threads = _product(grid_dims) * _product(block_dims)
-    record.num_threads = min(
-        cores.omp_threads() or 1, num_threads // WORTH_A_THREAD + 1
-    )
-    base = ctypes.addressof(record) + record_type.slots.offset
-    for k, (parameter, arg) in enumerate(zip(parameters, args)):
-        if parameter.pointer:
-            record.slots[k] = address(arg)
-        else:
-            number = arg.tobytes()
-            ctypes.memmove(base + 8 * k, number, len(number))
-    # The engine frees its copy when the kernel has run. The arrays it keeps itself:
-    # memory goes back only after the operations on it.
-    size = ctypes.sizeof(record)
-    copy = _libc.malloc(size)
-    ctypes.memmove(copy, ctypes.addressof(record), size)
-    const, mutable = (
-        [a.handle for a, p in zip(args, parameters) if p.pointer and p.const == only]
-        for only in (True, False)
-    )
-    mx.base.check_call(
-        mx.base._LIB.MXEnginePushSyncND(
-            cuda_launch,
-            ctypes.c_void_p(copy),
-            _libc.free,
-            ctypes.byref(_Context(ctx.device_typeid, ctx.device_id)),
-            mx.base.c_array(ctypes.c_void_p, const),
-            len(const),
-            mx.base.c_array(ctypes.c_void_p, mutable),
-            len(mutable),
-            None,
-            0,
-            None,
+    def __init__(self, cuda_launch, parameters: Sequence[Parameter]) -> None:
+        self.cuda_launch, self.parameters = cuda_launch, parameters
+
+    def launch(
+        self,
+        args: Sequence,
+        ctx: mx.Context,
+        grid_dims: Sequence[int],
+        block_dims: Sequence[int],
+    ) -> None:
+        """Hand a launch to MXNet's engine. `args` are checked arrays, NumPy scalars.
+
+        Waits until the arrays are computed, because only then is their address known.
+        The kernel itself runs asynchronously, on as many threads as an operator of
+        MXNet has there (OMP_NUM_THREADS).
+        """
+        record = self._record(args, grid_dims, block_dims)
+        arrays = [(a, p.const) for a, p in zip(args, self.parameters) if p.pointer]
+        read = [array.handle for array, const in arrays if const]
+        written = [array.handle for array, const in arrays if not const]
+        # The engine frees the record when the kernel has run. It keeps the arrays
+        # itself: their memory goes back only after the operations on it.
+        size = ctypes.sizeof(record)
+        copy = _libc.malloc(size)
+        ctypes.memmove(copy, ctypes.addressof(record), size)
+        mx.base.check_call(
+            mx.base._LIB.MXEnginePushSyncND(
+                self.cuda_launch,
+                ctypes.c_void_p(copy),
+                _libc.free,
+                ctypes.byref(_Context(ctx.device_typeid, ctx.device_id)),
+                mx.base.c_array(ctypes.c_void_p, read),
+                len(read),
+                mx.base.c_array(ctypes.c_void_p, written),
+                len(written),
+                *(None, 0, None),  # property, priority, name
+            )
         )
-    )
+
+    def _record(
+        self, args: Sequence, grid_dims: Sequence[int], block_dims: Sequence[int]
+    ) -> ctypes.Structure:
+        """The grid and the arguments: addresses of arrays, bytes of numbers."""
+        record = launch_record(len(args))()
+        record.grid[:], record.block[:] = grid_dims, block_dims
+        worth = math.prod(map(int, (*grid_dims, *block_dims))) // WORTH_A_THREAD + 1
+        record.num_threads = min(omp_threads() or 1, worth)
+        for k, (parameter, arg) in enumerate(zip(self.parameters, args)):
+            if parameter.pointer:
+                record.slots[k] = address(arg)
+            else:
+                # C reads the number from the start of its slot.
+                number = arg.tobytes().ljust(8, b"\0")
+                record.slots[k] = int.from_bytes(number, sys.byteorder)
+        return record
 
 
 def address(array: mx.nd.NDArray) -> int:
-    """Where the elements of a CPU array begin, once it has been computed; 0 if none."""
+    """Where the elements of a CPU array begin, once computed; 0 if it is empty."""
     array.wait_to_read()
-    found = ctypes.c_void_p()
-    # Where oneDNN keeps the array in a layout of its own, this puts it in order first.
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(found)))
-    return found.value or 0
-
-
-def _product(dims: Sequence[int]) -> int:
-    return dims[0] * dims[1] * dims[2]
+    pointer = ctypes.c_void_p()
+    # If oneDNN keeps the array in a layout of its own, this first puts it in order.
+    mx.base.check_call(
+        mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer))
+    )
+    return pointer.value or 0

@@ -1,7 +1,6 @@
-"""CUDA C text: what a kernel takes, what it may use, and the same text as C++.
+"""CUDA C as text: the parameters of a kernel, and the source of elementwise kernels.
 
-Nothing here compiles or runs anything; :mod:`d2lpar.kernels.kernel` does, on a device, and
-:mod:`d2lpar.kernels.on_cpu`, on a CPU. Loads no MXNet.
+Loads no MXNet.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from d2lpar.errors import D2lparError
 
 
 class KernelError(D2lparError, ValueError):
-    """A kernel that cannot be compiled here, or arguments that do not fit it."""
+    """A kernel does not compile here, or arguments do not fit it."""
 
 
-# mx.rtc's names of the types, and CUDA's own of 64 bits.
+# The names of types in mx.rtc, and CUDA's own of 64 bits.
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -34,7 +33,7 @@ DTYPES = {
 }
 
 _DTYPES = {ctype: numpy.dtype(name) for ctype, name in DTYPES.items()}
-# NVRTC knows these only from headers.
+# NVRTC knows these from headers only.
 _CUDA_NAMES = {
     "uint8_t": "unsigned char",
     "int8_t": "signed char",
@@ -49,9 +48,9 @@ _PARAMETER = re.compile(
 
 
 class Parameter(NamedTuple):
-    """One parameter of a kernel: `pointer` is an array, `const` one that is only read.
+    """A parameter of a kernel: `pointer` for an array, `const` if it is only read.
 
-    `name` is empty where the signature gives none.
+    `name` is empty where the signature has none.
     """
 
     ctype: str
@@ -61,7 +60,7 @@ class Parameter(NamedTuple):
 
     @property
     def dtype(self) -> numpy.dtype:
-        """What an array's elements, or a number, must be."""
+        """The type of the number, or of the elements of the array."""
         return _DTYPES[self.ctype]
 
     def __str__(self) -> str:
@@ -70,10 +69,10 @@ class Parameter(NamedTuple):
 
 
 def parse_signature(signature: str) -> list[Parameter]:
-    """Parameters of "const float *x, float *y, int n" (PyCUDA's and mx.rtc's form).
+    """Parameters of "const float *x, float *y, int n", as in PyCUDA and mx.rtc.
 
-    Names may be left out, as in mx.rtc. Raises :class:`KernelError` for what is not of
-    the form "(const) type (*) (name)" or of another type than those in `DTYPES`.
+    Names may be left out, as in mx.rtc. Raises :class:`KernelError` for a parameter
+    that is not "(const) type (*) (name)", or whose type is not in `DTYPES`.
 
     >>> [str(p) for p in parse_signature("const float *x, long long n")]
     ['const float *x', 'long long n']
@@ -103,8 +102,8 @@ def parse_signature(signature: str) -> list[Parameter]:
     return parameters
 
 
-# One thread an element. PyCUDA's threads stride over the array instead: the same
-# result, but this loop over threadIdx.x is one that a C++ compiler can vectorise.
+# One thread per element. PyCUDA's threads stride over the array instead, with the same
+# result, but a C++ compiler can vectorise this loop over threadIdx.x.
 _ELEMENTWISE = """\
 extern "C" __global__ void {name}({arguments}, long long n)
 {{
@@ -121,9 +120,9 @@ def elementwise_source(
 ) -> str:
     """CUDA C of a kernel that does `operation` for every index i below n.
 
-    `n`, the number of elements, follows the parameters. Raises :class:`KernelError`
-    for a name that is no C identifier, for parameters without a name or called i or n,
-    and where none of them is an array.
+    `n`, the number of elements, follows the parameters. Raises :class:`KernelError` for
+    a name that is not a C identifier, for parameters that have no name or are called i
+    or n, and if none of them is an array.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise KernelError(f"kernel {name!r}: a name is letters, digits and _")
@@ -144,214 +143,6 @@ def elementwise_source(
     )
 
 
-_HARMLESS = {
-    "__global__", "__device__", "__host__", "__restrict__", "__forceinline__",
-    "__noinline__", "__inline__", "__launch_bounds__", "__ldg", "__FILE__", "__LINE__",
-}  # fmt: skip
-_NOT_ON_A_CPU = (
-    r"\b__\w+|\bwarpSize\b|\batomic\w+|\bclock(?:64)?\s*\(|\bcooperative_groups\b"
-    r"|\b(?:tex|surf)[123]D\w*|\basm\b|<<<|\bhalf2?\b|\bcuda\w+"
-)
-_KERNEL_NAMES = re.compile(
-    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?[\w\s]*?(\w+)\s*\("
-)
-_COMMENT_OR_STRING = re.compile(
-    r"//[^\n]*|/\*.*?\*/|(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')", re.DOTALL
-)
-
-
-def _without_comments(source: str) -> str:
-    """The same lines, without comments; strings stay."""
-    return _COMMENT_OR_STRING.sub(
-        lambda m: m[1] or re.sub(r"[^\n]+", " ", m[0]), source
-    )
-
-
-# A fused update, for {0} in float and double; see d2lpar.kernels.kernel.fused_sgd.
+# The kernel of d2lpar.kernels.kernel.fused_sgd, for {0} in float and double.
 SGD_ARGUMENTS = "{0} *p, const {0} *grad, {0} step"
 SGD_OPERATION = "p[i] -= step * grad[i]"
-
-
-def check_runs_on_a_cpu(source: str, name: str) -> None:
-    """Raise :class:`KernelError` naming what of `source` a CPU cannot give it.
-
-    Threads of a block run one after the other here. So there is no memory that they
-    share, no waiting for each other, no warp; nor atomics, textures, the intrinsics
-    that begin with __, device variables or inline PTX.
-    """
-    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', _without_comments(source))
-    used = sorted(set(re.findall(_NOT_ON_A_CPU, code)) - _HARMLESS)
-    if re.search(r"__device__[^(){};]*[;=\[]", code):
-        used.append("a __device__ variable")
-    if used:
-        raise KernelError(
-            f"kernel {name} uses {', '.join(u.rstrip('( ') for u in used)}, which only "
-            "a GPU has: launch it on mx.gpu(i), or write it without"
-        )
-
-
-_PRELUDE = """\
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <algorithm>
-#include <system_error>
-#include <thread>
-#include <type_traits>
-#include <vector>
-#define __global__ __attribute__((always_inline))
-#define __device__
-#define __host__
-#define __forceinline__ __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
-#define __launch_bounds__(...)
-struct uint3 { unsigned x, y, z; };
-struct dim3 { unsigned x, y, z; };
-using std::max;
-using std::min;
-template <class T> static inline T __ldg(const T *p) { return *p; }
-static inline float cuda_rsqrt(float x) { return 1 / sqrtf(x); }
-static inline double cuda_rsqrt(double x) { return 1 / sqrt(x); }
-#define rsqrtf cuda_rsqrt
-#define rsqrt cuda_rsqrt
-"""
-# The source becomes the body of a class, so that threadIdx and the rest are members of
-# an object that the optimiser dissolves: as globals they would forbid vector code.
-_AROUND = """\
-{prelude}{includes}
-struct cuda_thread {{
-const uint3 threadIdx, blockIdx;
-const dim3 blockDim, gridDim;
-#line 1 "{file}"
-{body}
-}};
-#line 1 "signature"
-template <class Given, class Declared> constexpr bool agree() {{
-  using G = std::remove_pointer_t<Given>; using D = std::remove_pointer_t<Declared>;
-  return std::is_pointer_v<Given> == std::is_pointer_v<Declared>
-      && std::is_floating_point_v<G> == std::is_floating_point_v<D>
-      && std::is_signed_v<G> == std::is_signed_v<D> && sizeof(G) == sizeof(D)
-      && (std::is_const_v<G> || !std::is_const_v<D>);
-}}
-struct launch_record {{
-  uint32_t grid[3], block[3];
-  uint64_t num_threads;
-  uint64_t slots[{slots}];
-}};
-template <class A> static A slot(const uint64_t *slots, int k) {{
-  A value;
-  __builtin_memcpy(&value, slots + k, sizeof(A));
-  return value;
-}}
-template <auto kernel, class... A> static void run_blocks(
-    dim3 grid, dim3 block, uint64_t first, uint64_t last, A... args) {{
-  for (uint64_t b = first; b < last; ++b) {{
-    const uint3 at{{uint32_t(b % grid.x), uint32_t(b / grid.x % grid.y),
-                   uint32_t(b / grid.x / grid.y)}};
-    for (unsigned z = 0; z < block.z; ++z)
-      for (unsigned y = 0; y < block.y; ++y)
-        for (unsigned x = 0; x < block.x; ++x) {{
-          cuda_thread one{{{{x, y, z}}, at, block, grid}};
-          (one.*kernel)(args...);
-        }}
-  }}
-}}
-template <class Kernel> struct takes;
-template <class... A> struct takes<void (cuda_thread::*)(A...)> {{
-  template <size_t N> static constexpr bool count() {{ return sizeof...(A) == N; }}
-  template <size_t K, class Declared> static constexpr bool argument() {{
-    return agree<std::tuple_element_t<K, std::tuple<A...>>, Declared>();
-  }}
-  template <auto kernel, size_t... K> static void run(
-      const launch_record &r, uint64_t first, uint64_t last,
-      std::index_sequence<K...>) {{
-    run_blocks<kernel, A...>({{r.grid[0], r.grid[1], r.grid[2]}},
-                             {{r.block[0], r.block[1], r.block[2]}}, first, last,
-                             slot<A>(r.slots, K)...);
-  }}
-}};
-constexpr auto kernel = &cuda_thread::{name};
-using signature = takes<std::remove_const_t<decltype(kernel)>>;
-static_assert(signature::count<{count}>(), "its arguments are not the {count} of its "
-              "signature");
-{asserts}
-extern "C" void cuda_launch(void *, void *record) {{
-  const launch_record &r = *static_cast<const launch_record *>(record);
-  const uint64_t blocks = uint64_t(r.grid[0]) * r.grid[1] * r.grid[2];
-  const uint64_t parts = std::max<uint64_t>(1, std::min(r.num_threads, blocks));
-  auto part = [&](uint64_t p) {{
-    // Quotient and remainder apart: blocks * p could be more than 64 bits.
-    auto start = [&](uint64_t q) {{
-      return blocks / parts * q + blocks % parts * q / parts;
-    }};
-    signature::run<kernel>(r, start(p), start(p + 1),
-                           std::make_index_sequence<{count}>());
-  }};
-  std::vector<std::thread> threads;
-  uint64_t p = 1;
-  try {{
-    for (; p < parts; ++p) threads.emplace_back(part, p);
-  }} catch (const std::system_error &) {{
-    // No more threads are to be had: this one does their parts too.
-  }}
-  part(0);
-  for (; p < parts; ++p) part(p);
-  for (std::thread &thread : threads) thread.join();
-}}
-"""
-
-
-def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
-    """C++17 that runs kernel `name` of the CUDA C `source` for every thread of a grid.
-
-    It defines ``cuda_launch(void *, launch_record *)``; the record is
-    :func:`d2lpar.kernels.on_cpu.launch_record`'s. Compile errors name lines of `source`,
-    and parameters that are not the signature's are compile errors. Raises
-    :class:`KernelError` for what :func:`check_runs_on_a_cpu` refuses and for a name
-    that cannot be one.
-    """
-    if not re.fullmatch(r"[A-Za-z_]\w*(<[\w\s,*]+>)?", name):
-        raise KernelError(f"kernel {name!r}: not a name that a kernel can have")
-    check_runs_on_a_cpu(source, name)
-    halves = [str(p) for p in parameters if p.ctype == "__half"]
-    if halves:
-        raise KernelError(f"kernel {name}: {halves[0]!r} (float16) only a GPU has")
-    code = _without_comments(source)
-    there = _KERNEL_NAMES.findall(code)
-    if name.partition("<")[0] not in there and "#define" not in code:
-        raise KernelError(
-            f"kernel {name}: the source has no such __global__ function, but "
-            f"{', '.join(there) or 'none at all'}"
-        )
-    includes = re.findall(r"^[ \t]*#[ \t]*include\b.*$", code, re.MULTILINE)
-    code = re.sub(r"^[ \t]*#[ \t]*include\b.*$", "", code, flags=re.MULTILINE)
-    asserts = [
-        f"static_assert(signature::argument<{k}, {p.ctype}{' const' * p.const}"
-        f'{" *" * p.pointer}>(), "its argument {k + 1} is not {str(p)!r}, as the '
-        'signature says");'
-        for k, p in enumerate(parameters)
-    ]
-    return _AROUND.format(
-        prelude=_PRELUDE + "#include <tuple>\n#include <utility>\n",
-        includes="\n".join(includes),
-        file=re.sub(r"\W", "_", name) + ".cu",
-        body=_without_extern_c(code),
-        name=name,
-        slots=max(1, len(parameters)),
-        count=len(parameters),
-        asserts="\n".join(asserts),
-    )
-
-
-def _without_extern_c(code: str) -> str:
-    """Members of a class have no linkage: `extern "C"`, and its braces, go."""
-    block = re.compile(r'extern\s*"C"\s*\{')
-    while match := block.search(code):
-        depth, end = 1, match.end()
-        while depth and end < len(code):
-            depth += {"{": 1, "}": -1}.get(code[end], 0)
-            end += 1
-        inner = code[match.end() : end - 1]
-        newlines = "\n" * match[0].count("\n")
-        code = code[: match.start()] + newlines + inner + code[end:]
-    return re.sub(r'extern\s*"C"', "", code)

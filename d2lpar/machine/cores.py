@@ -1,4 +1,4 @@
-"""TODO: one idea."""
+"""The CPU cores of this process, and how many threads a CPU context has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import loky
 
 
 def usable_cores() -> int:
-    """CPU cores this process may use: affinity and container limits counted in."""
+    """CPU cores this process may use, within its affinity and container limits."""
     return loky.cpu_count()
 
 
@@ -27,18 +27,18 @@ def cpu_model() -> str:
 
 
 def omp_threads() -> int | None:
-    """Threads that one CPU context works with, or None where nothing says so."""
+    """Threads of each CPU context by OMP_NUM_THREADS; None where it is not set."""
     value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return int(value) if value.isdigit() and int(value) > 0 else None
 
 
-# What the person set, read before d2lpar._mxnet sets a default of its own.
+# The user's own setting, read before d2lpar._mxnet sets a default.
 USER_THREADS = omp_threads()
 
 
 def threads_per_context(num_devices: int) -> int:
     """OMP_NUM_THREADS for `num_devices` CPU contexts that share this machine's cores.
 
-    Where a person has set OMP_NUM_THREADS, that is what they get.
+    The user's own OMP_NUM_THREADS takes precedence.
     """
     return USER_THREADS or max(1, usable_cores() // num_devices)

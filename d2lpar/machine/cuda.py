@@ -1,14 +1,17 @@
-"""TODO: one idea."""
+"""The GPUs as the CUDA driver numbers them, and which of them MXNet has code for."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import NamedTuple
 
-# cuobjdump on mxnet-cu112 and mxnet-cu117: machine code for these, and no PTX that a
-# newer driver could compile. Code for X.y runs on X.z with z >= y.
+# cuobjdump on mxnet-cu112 and mxnet-cu117 shows machine code for these, and no PTX that
+# a newer driver could compile. Code for X.y runs on X.z with z >= y.
 BUILD_CAPABILITIES = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
 BUILD_RANGE = "5.0-8.9"
+
+# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, _COMPUTE_CAPABILITY_MAJOR and _MINOR
+MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
 
 
 class CudaDevice(NamedTuple):
@@ -16,13 +19,15 @@ class CudaDevice(NamedTuple):
 
     name: str
     capability: tuple[int, int]
+    multiprocessors: int | None = None
+    pci_address: str | None = None
 
 
 def cuda_devices() -> list[CudaDevice]:
-    """GPUs as the CUDA driver numbers them, CUDA_VISIBLE_DEVICES counted in.
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; [] without a driver.
 
-    Asks the driver library itself: it allocates nothing on a GPU, and its order is the
-    one that MXNet sees (NVML's is not). Empty without a driver.
+    The driver library itself answers: it allocates nothing on a GPU, and its order is
+    MXNet's, which NVML's is not.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -31,19 +36,38 @@ def cuda_devices() -> list[CudaDevice]:
     count = ctypes.c_int()
     if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
-    found = []
-    for i in range(count.value):
-        device, number = ctypes.c_int(), ctypes.c_int()
-        cuda.cuDeviceGet(ctypes.byref(device), i)
-        name = ctypes.create_string_buffer(128)
-        cuda.cuDeviceGetName(name, len(name), device)
-        capability = []
-        # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
-        for attribute in (75, 76):
-            cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-            capability.append(number.value)
-        found.append(CudaDevice(name.value.decode(), (capability[0], capability[1])))
-    return found
+    return [_cuda_device(cuda, i) for i in range(count.value)]
+
+
+def _cuda_device(cuda: ctypes.CDLL, i: int) -> CudaDevice:
+    device = ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(device), i)
+    name, address = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)
+    cuda.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceGetPCIBusId(address, len(address), device)
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return value.value
+
+    return CudaDevice(
+        name=name.value.decode(),
+        capability=(attribute(MAJOR), attribute(MINOR)),
+        multiprocessors=attribute(MULTIPROCESSORS),
+        pci_address=plain_pci_address(address.value),
+    )
+
+
+def plain_pci_address(address: str | bytes) -> str | None:
+    """A PCI address in one spelling: NVML and CUDA differ. None for an empty one.
+
+    >>> plain_pci_address(b"00000000:3B:00.0"), plain_pci_address("0000:3b:00.0")
+    ('0:3b:0', '0:3b:0')
+    """
+    text = address.decode() if isinstance(address, bytes) else address
+    parts = text.partition(".")[0].split(":")
+    return ":".join(f"{int(part, 16):x}" for part in parts) if all(parts) else None
 
 
 def build_has_code_for(capability: tuple[int, int]) -> bool:

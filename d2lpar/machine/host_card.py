@@ -1,6 +1,6 @@
-"""What the host is that all CPU contexts share: cores, caches, vectors, memory.
+"""A card for the host that all CPU contexts share: cores, caches, vectors, memory.
 
-Read from /proc and /sys; memory counts a container's limit in. Never imports MXNet.
+Read from /proc and /sys, within the memory limit of a container.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from d2lpar.machine import cores as machine_cores
+from d2lpar.machine.cores import cpu_model, omp_threads, usable_cores
 
-# What /proc/cpuinfo calls the instructions that arithmetic is made of, narrow to wide,
-# and the bits of one register (0: that of the others).
+# The vector instructions by their names in /proc/cpuinfo, narrow to wide, with the bits
+# of a register (0: they use the registers of the others).
 VECTOR_EXTENSIONS = {
     "asimd": 128,  # Arm
     "sse2": 128,
@@ -46,12 +47,12 @@ class Cache:
 
 @dataclass(frozen=True)
 class CpuCard:
-    """The host: what all CPU contexts share. Memory in bytes, the clock in MHz.
+    """The host. Memory in bytes, the clock in MHz.
 
-    `usable_cores` counts affinity and container limits in, `usable_physical` counts
-    hyper-threads of a core once. `memory_free` is what a program can still take,
-    `memory_limit` a container's limit. `vector_bits` is the width of a register. `auto`
-    makes `contexts` CPU contexts, of `threads_per_context` threads.
+    `usable_cores` are those within affinity and container limits; `usable_physical`
+    counts the hyper-threads of a core once. `memory_free` is what a program can still
+    take, `memory_limit` a container's limit. `vector_bits` is the width of a register.
+    ``--devices auto`` makes `contexts` CPU contexts of `threads_per_context` threads.
     """
 
     model: str
@@ -71,61 +72,70 @@ class CpuCard:
     memory_limit: int | None
 
 
+class HostMemory(NamedTuple):
+    """Bytes: the machine's, what can still be taken, a container's limit or None."""
+
+    total: int
+    free: int
+    limit: int | None
+
+
 def cpu_card() -> CpuCard:
     """The card of the host, from /proc, /sys and, for what they lack, psutil."""
     import psutil
 
-    usable, frequency = machine_cores.usable_cores(), None
+    usable, frequency = usable_cores(), None
     with contextlib.suppress(NotImplementedError, OSError):
         frequency = psutil.cpu_freq()
     cores = core_of_cpu()
     allowed = {cores[cpu] for cpu in os.sched_getaffinity(0) if cpu in cores}
     extensions, bits = vector_extensions(_text("/proc/cpuinfo") or "")
-    total, free, limit = host_memory()
+    memory = host_memory()
     return CpuCard(
-        model=machine_cores.cpu_model(),
+        model=cpu_model(),
         sockets=len({package for package, _ in cores.values()}) or None,
         physical_cores=len(set(cores.values())) or psutil.cpu_count(logical=False),
         logical_cores=os.cpu_count() or usable,
         usable_physical=min(usable, len(allowed)) if allowed else None,
         usable_cores=usable,
         contexts=usable,
-        threads_per_context=machine_cores.omp_threads() or 1,  # what d2lpar._mxnet sets
+        threads_per_context=omp_threads() or 1,  # d2lpar._mxnet sets 1
         clock=round(frequency.max or frequency.current) if frequency else None,
         caches=caches(),
         vector_extensions=extensions,
         vector_bits=bits,
-        memory_total=total,
-        memory_free=free,
-        memory_limit=limit,
+        memory_total=memory.total,
+        memory_free=memory.free,
+        memory_limit=memory.limit,
     )
 
 
 def _text(path: str | Path) -> str | None:
-    """What a file of the system says, or None where there is none to read."""
+    """The text of a file, or None where it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     return None
 
 
 def core_of_cpu(cpus: Path = CPUS) -> dict[int, tuple[str, str]]:
-    """(socket, core) of every logical core that the system names; {} where it does not.
+    """(socket, core) of every logical core; {} where the system does not name them.
 
-    Hyper-threads of one core have the same.
+    Hyper-threads of one core share theirs.
     """
-    found = {}
+    names = {}
     for folder in cpus.glob("cpu[0-9]*"):
         socket = _text(folder / "topology/physical_package_id")
         # The first of its siblings names a core: core_id repeats from die to die.
         core = _text(folder / "topology/thread_siblings_list")
         if socket is not None and core is not None:
-            found[int(folder.name[3:])] = (socket, re.split("[-,]", core)[0])
-    return found
+            names[int(folder.name[3:])] = (socket, re.split("[-,]", core)[0])
+    return names
 
 
 def caches(cpus: Path = CPUS) -> tuple[Cache, ...]:
     """The caches by level, those of equal size counted together."""
-    shares: dict[tuple[str, int], dict[str, set]] = {}
+    # By name and size, for each cache the logical cores that share it.
+    sharers: dict[tuple[str, int], dict[str, set]] = {}
     for folder in cpus.glob("cpu[0-9]*/cache/index*"):
         parts = [_text(folder / n) for n in ("level", "type", "size", "shared_cpu_map")]
         size = re.fullmatch(r"(\d+)([KMG]?)", parts[2] or "")
@@ -133,44 +143,42 @@ def caches(cpus: Path = CPUS) -> tuple[Cache, ...]:
             continue
         kind = {"Data": "d", "Instruction": "i"}.get(parts[1], "")
         factor = 1024 ** " KMG".index(size[2] or " ")
-        same = shares.setdefault((f"L{parts[0]}{kind}", int(size[1]) * factor), {})
+        same = sharers.setdefault((f"L{parts[0]}{kind}", int(size[1]) * factor), {})
         same.setdefault(parts[3], set()).add(folder.parts[-3])
     return tuple(
         Cache(name, size, len(same), max(map(len, same.values())))
-        for (name, size), same in sorted(shares.items())
+        for (name, size), same in sorted(sharers.items())
     )
 
 
 def vector_extensions(cpuinfo: str) -> tuple[tuple[str, ...], int | None]:
-    """Those of the first processor in /proc/cpuinfo, and the widest register's bits."""
+    """Extensions of the first processor in /proc/cpuinfo, and the widest's bits."""
     line = re.search(r"^(?:flags|Features)\s*: (.*)$", cpuinfo, re.MULTILINE)
     flags = set(line[1].split()) if line else set()
-    found = tuple(name for name in VECTOR_EXTENSIONS if name in flags)
-    return found, max((VECTOR_EXTENSIONS[name] for name in found), default=None)
+    names = tuple(name for name in VECTOR_EXTENSIONS if name in flags)
+    return names, max((VECTOR_EXTENSIONS[name] for name in names), default=None)
 
 
-def host_memory() -> tuple[int, int, int | None]:
-    """Bytes: the machine's, what can still be taken, and a container's limit or None.
-
-    Where a container has a limit, what can be taken stays below it.
-    """
+def host_memory() -> HostMemory:
+    """The memory here; what can be taken stays below a container's limit."""
     import psutil
 
     memory = psutil.virtual_memory()
     limit, used = container_memory()
     if limit is None or limit >= memory.total:
-        return memory.total, memory.available, None
-    return memory.total, max(0, min(memory.available, limit - used)), limit
+        return HostMemory(memory.total, memory.available, None)
+    free = max(0, min(memory.available, limit - used))
+    return HostMemory(memory.total, free, limit)
 
 
 def container_memory(
     groups: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
 ) -> tuple[int | None, int]:
-    """The lowest memory limit that this process is under, and how much of it is taken.
+    """(limit, bytes taken) of this process's control group that has least to spare.
 
-    (None, 0) without one. The cache of files, which gives way, does not count as taken.
+    (None, 0) without a limit. The cache of files, which gives way, is not taken.
     """
-    lowest: tuple[int | None, int] = (None, 0)
+    limits = []
     for line in (_text(groups) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -180,16 +188,19 @@ def container_memory(
             names = ("memory.max", "memory.current")
         base = Path(root, "memory" if controllers else "")
         inside = base / path.strip("/")
-        for folder in (inside, *inside.parents):
-            if not folder.is_relative_to(base):
-                break
-            limit, used = (_text(folder / name) or "" for name in names)
-            # Version 1 says "no limit" as the largest multiple of a page in 63 bits.
-            if not (limit.isdigit() and used.isdigit() and int(limit) < 2**62):
-                continue
-            stat = _text(folder / "memory.stat") or ""
-            cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
-            taken = int(used) - (int(cached[1]) if cached else 0)
-            if lowest[0] is None or int(limit) - taken < lowest[0] - lowest[1]:
-                lowest = int(limit), taken
-    return lowest
+        folders = [f for f in (inside, *inside.parents) if f.is_relative_to(base)]
+        limits += [_group_memory(folder, *names) for folder in folders]
+    return min(
+        filter(None, limits), key=lambda group: group[0] - group[1], default=(None, 0)
+    )
+
+
+def _group_memory(folder: Path, limit: str, usage: str) -> tuple[int, int] | None:
+    """(limit, bytes taken) of one control group; None without a limit."""
+    most, used = (_text(folder / name) or "" for name in (limit, usage))
+    # Version 1 says "no limit" as the largest multiple of a page in 63 bits.
+    if not (most.isdigit() and used.isdigit() and int(most) < 2**62):
+        return None
+    stat = _text(folder / "memory.stat") or ""
+    cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
+    return int(most), int(used) - (int(cached[1]) if cached else 0)

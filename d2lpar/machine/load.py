@@ -1,9 +1,8 @@
 """How busy the devices are, second by second: GPUs, and the cores of CPU contexts.
 
-A :class:`Sample` holds what each GPU and each core did since the one before. They go
-into a run's record (:func:`sampling`) or to a terminal (:mod:`d2lpar.cli.watch_screen`).
-GPUs are read through NVML, processes from /proc and with psutil, both of which are
-loaded with first use. Never imports MXNet.
+A :class:`Sample` holds what each GPU and each core did since the one before. Samples go
+into a run's record (:func:`sampling`) or to a terminal. NVML reads the GPUs; /proc and
+psutil read the processes.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from d2lpar.errors import DeviceError, SettingError
-from d2lpar.machine import gpu_cards
-from d2lpar.machine import nvml as machine_nvml
+from d2lpar.machine.gpu_cards import gpu_cards
+from d2lpar.machine.nvml import ask, gpu_handles, nvml_session
 from d2lpar.records.kinds import Sample
 
 log = logging.getLogger("d2lpar")
@@ -33,11 +32,11 @@ def samples(
     interval: float = INTERVAL,
     stop: threading.Event | None = None,
 ) -> Iterator[Sample]:
-    """A sample every `interval` seconds, until `stop` is set, of these processes.
+    """A sample of some processes every `interval` seconds, until `stop` is set.
 
-    `pids` is called anew for each sample. A process that has ended counts no more, one
-    just found counts from its next sample on. Raises :class:`SettingError` for an
-    interval that is too short to be measured.
+    `pids` is called for each sample. A process counts from the sample after the one
+    that finds it, until it ends. Raises :class:`SettingError` for an interval that is
+    too short to measure.
     """
     if not interval >= SHORTEST:
         raise SettingError(f"interval {interval:g}: the shortest is {SHORTEST} seconds")
@@ -47,11 +46,10 @@ def samples(
 def _samples(pids: Callable, interval: float, stop: threading.Event) -> Iterator:
     with contextlib.ExitStack() as stack:
         nvml, gpus = None, {}
-        with contextlib.suppress(DeviceError):  # without a driver there is no GPU
-            nvml = stack.enter_context(machine_nvml.nvml_session())
-            handles = machine_nvml.gpu_handles(nvml)
-            cards = gpu_cards.gpu_cards(nvml)
-            gpus = {card.label: handles[card.index] for card in cards}
+        with contextlib.suppress(DeviceError):  # no driver, no GPU
+            nvml = stack.enter_context(nvml_session())
+            handles = gpu_handles(nvml)
+            gpus = {card.label: handles[card.index] for card in gpu_cards(nvml)}
         start = before = time.perf_counter()
         cores, threads = core_seconds(), thread_seconds(process_tree(pids()))
         while not stop.wait(max(0.0, before + interval - time.perf_counter())):
@@ -81,7 +79,7 @@ def sampling(
         try:
             for sample in source:
                 put(sample)
-        except Exception as error:  # the run that is watched goes on
+        except Exception as error:  # the watched run goes on
             log.warning("watching ended: %s: %s", type(error).__name__, error)
 
     thread = threading.Thread(target=work, name="watching", daemon=True)
@@ -94,9 +92,9 @@ def sampling(
 
 
 def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
-    """The `pids` of :func:`samples`: one process, or all in which a run measures.
+    """The `pids` of :func:`samples`: one process, or all that measure for a run.
 
-    Raises :class:`SettingError` where there is no process `pid`.
+    Raises :class:`SettingError` when there is no process `pid`.
     """
     if pid is None:
         return measuring_processes
@@ -105,15 +103,12 @@ def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
     return lambda: [pid]
 
 
-# What is read
-
-
 # How the measuring processes of d2lpar.runs.sweep are started.
 MEASURING = (["-m", "d2lpar.runs.child"], ["-m", "d2lpar.runs.worker_child"])
 
 
 def measuring_processes() -> list[int]:
-    """Processes in which a run of d2lpar measures now, by their numbers."""
+    """The ids of the processes that measure for a run of d2lpar now."""
     import psutil
 
     return [
@@ -124,26 +119,26 @@ def measuring_processes() -> list[int]:
 
 
 def process_tree(pids: Iterable[int]) -> list:
-    """The processes (psutil's) with all that descend from them, each once."""
+    """The processes and all their descendants, each once, as ``psutil.Process``."""
     import psutil
 
-    found = {}
+    tree = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             for one in (process, *process.children(recursive=True)):
-                found[one.pid] = one
-    return list(found.values())
+                tree[one.pid] = one
+    return list(tree.values())
 
 
 def thread_seconds(tree: Iterable) -> dict[int, dict[int, tuple[float, int]]]:
-    """Of each process and thread: seconds of work so far, and the core it was last on.
+    """By process and thread: seconds of work so far, and the core it was last on.
 
     Columns 14, 15 and 39 of /proc/PID/task/TID/stat; see proc(5).
     """
-    tick, found = os.sysconf("SC_CLK_TCK"), {}
+    tick, seconds_of = os.sysconf("SC_CLK_TCK"), {}
     for process in tree:
-        threads = found[process.pid] = {}
+        threads = seconds_of[process.pid] = {}
         for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
             # A thread may end between being listed and being read.
             with contextlib.suppress(OSError):
@@ -151,20 +146,20 @@ def thread_seconds(tree: Iterable) -> dict[int, dict[int, tuple[float, int]]]:
                 columns = stat.read_text(errors="replace").rpartition(")")[2].split()
                 seconds = (int(columns[11]) + int(columns[12])) / tick
                 threads[int(stat.parent.name)] = seconds, int(columns[36])
-    return found
+    return seconds_of
 
 
 def core_seconds() -> dict[int, tuple[float, float]]:
-    """Of each core: the ticks it was busy so far, and all ticks, from /proc/stat."""
-    found = {}
+    """By core: the ticks it was busy so far, and all ticks, from /proc/stat."""
+    ticks_of = {}
     for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
         name, *ticks = line.split()
         if name.startswith("cpu") and name != "cpu":
-            # user nice system idle iowait irq softirq steal; guests' are user's, too.
+            # user nice system idle iowait irq softirq steal; user includes guests.
             counts = [int(tick) for tick in ticks[:8]]
             total = sum(counts)
-            found[int(name[3:])] = total - sum(counts[3:5]), total
-    return found
+            ticks_of[int(name[3:])] = total - sum(counts[3:5]), total
+    return ticks_of
 
 
 def _busy_percent(before: dict, now: dict) -> list[float]:
@@ -177,7 +172,7 @@ def _busy_percent(before: dict, now: dict) -> list[float]:
 
 
 def _work_between(before: dict, now: dict, cores: dict, elapsed: float) -> dict:
-    """What the threads did, core by core, of processes that were there before, too."""
+    """The threads' work by core, of the processes that were there before, too."""
     by_core, busy = dict.fromkeys(cores, 0.0), 0
     for pid, threads in now.items():
         for tid, (seconds, core) in threads.items() if pid in before else ():
@@ -211,7 +206,7 @@ def _host(tree: list) -> dict:
 
 
 def _cpu_temperature() -> float | None:
-    """The hottest of the CPU's own sensors; None where it has none: a virtual one."""
+    """The hottest of the CPU's own sensors; None without any."""
     import psutil
 
     sensors = psutil.sensors_temperatures()
@@ -220,18 +215,20 @@ def _cpu_temperature() -> float | None:
 
 
 def _gpu_readings(nvml, gpus: dict[str, object]) -> dict[str, list]:
-    def each(query: str, *args) -> list:
-        return [machine_nvml.ask(nvml, query, gpu, *args) for gpu in gpus.values()]
+    def each(query: Callable, *args) -> list:
+        return [ask(query, gpu, *args) for gpu in gpus.values()]
 
     if not gpus:
         return {}
-    rates = each("nvmlDeviceGetUtilizationRates")
-    memory = each("nvmlDeviceGetMemoryInfo")
-    power = each("nvmlDeviceGetPowerUsage")
+    rates = each(nvml.nvmlDeviceGetUtilizationRates)
+    memory = each(nvml.nvmlDeviceGetMemoryInfo)
+    power = each(nvml.nvmlDeviceGetPowerUsage)
     return {
         "gpus": list(gpus),
         "gpu_percent": [rate and rate.gpu for rate in rates],
         "gpu_memory": [info and info.used for info in memory],
-        "gpu_temperature": each("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        "gpu_temperature": each(
+            nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU
+        ),
         "gpu_power": [None if mw is None else mw / 1000 for mw in power],
     }

@@ -1,7 +1,6 @@
 """Which MXNet is installed, and the CUDA libraries that its GPU build links.
 
-Apart from ``_mxnet`` because neither question needs MXNet: ``d2lpar doctor`` asks them
-where ``import mxnet`` fails.
+Neither question needs MXNet: ``d2lpar doctor`` asks both where ``import mxnet`` fails.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
-# What libmxnet.so of the cu112 wheel links, in an order in which each one finds the
-# libraries it needs already loaded, with the wheel that brings it. libcuda is the
-# driver's and comes last.
+# What libmxnet.so of the cu112 wheel links, each after the libraries that it needs
+# itself, with the wheel that brings it. The driver brings libcuda.
 GPU_LIBRARIES = {
     "libcudart.so.11.0": "nvidia-cuda-runtime-cu11",
     "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11",
@@ -30,7 +28,7 @@ GPU_LIBRARIES = {
 
 
 def installed_builds() -> dict[str, str]:
-    """Names and versions of the MXNet distributions here, of which one should be."""
+    """Names and versions of the installed MXNet distributions; one is right."""
     builds = {}
     for dist in importlib.metadata.distributions():
         name = (dist.metadata["Name"] or "").lower().replace("_", "-")
@@ -47,8 +45,8 @@ def installed_build() -> str | None:
 def load_gpu_libraries() -> dict[str, str]:
     """Load what the GPU build links, from NVIDIA's wheels or from the system.
 
-    Returns the libraries that could not be loaded, each with its remedy; an empty
-    dictionary when ``import mxnet`` will find everything.
+    Returns the libraries that cannot be loaded, each with its remedy; {} when
+    ``import mxnet`` will find everything.
     """
     nvidia = importlib.util.find_spec("nvidia")
     roots = [Path(p) for p in nvidia.submodule_search_locations or []] if nvidia else []

@@ -1,14 +1,12 @@
-"""TODO: one idea."""
+"""NVML, the library behind nvidia-smi: a session, and queries that may fail."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from d2lpar.errors import DeviceError
-from d2lpar.machine import cuda
-
-# GPUs
+from d2lpar.machine.cuda import cuda_devices, plain_pci_address
 
 
 @contextlib.contextmanager
@@ -19,7 +17,7 @@ def nvml_session() -> Iterator:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        seen = [device.name for device in cuda.cuda_devices()]
+        seen = [device.name for device in cuda_devices()]
         but = f", though CUDA sees {', '.join(seen)}" if seen else ""
         raise DeviceError(
             f"no GPU can be read ({error}){but}: where there is an NVIDIA GPU, install "
@@ -32,32 +30,32 @@ def nvml_session() -> Iterator:
             pynvml.nvmlShutdown()
 
 
-def ask(nvml, query: str, *args):
-    """The answer to an NVML query, or None: a GPU need not support every one."""
-    with contextlib.suppress(nvml.NVMLError):
-        answer = getattr(nvml, query)(*args)
+def ask(query: Callable, *args):
+    """The answer to a query of NVML, or None where it fails for whatever reason.
+
+    A GPU or a driver need not support every query. Text is str, also where NVML has
+    bytes.
+    """
+    try:
+        answer = query(*args)
         return answer.decode() if isinstance(answer, bytes) else answer
-    return None
+    except Exception:
+        return None
+
+
+def as_number(constant: int | tuple[int]) -> int:
+    """A constant of pynvml: nvidia-ml-py 13 has tuples among them, by a stray comma."""
+    return constant[0] if isinstance(constant, tuple) else constant
 
 
 def gpu_handles(nvml) -> dict[int, object]:
     """NVML's handles of the GPUs that answer, by NVML's index."""
-    count = ask(nvml, "nvmlDeviceGetCount") or 0
-    handles = {i: ask(nvml, "nvmlDeviceGetHandleByIndex", i) for i in range(count)}
+    count = ask(nvml.nvmlDeviceGetCount) or 0
+    handles = {i: ask(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(count)}
     return {i: handle for i, handle in handles.items() if handle is not None}
 
 
-def _bus_of(nvml, gpu) -> str | None:
-    pci = ask(nvml, "nvmlDeviceGetPciInfo", gpu)
-    return pci and plain_bus(pci.busId)
-
-
-def plain_bus(bus: str | bytes) -> str:
-    """A PCI address in one spelling: NVML and CUDA have different ones.
-
-    >>> plain_bus(b"00000000:3B:00.0"), plain_bus("0000:3b:00.0")
-    ('0:3b:0', '0:3b:0')
-    """
-    text = bus.decode() if isinstance(bus, bytes) else bus
-    domain, number, place = text.rstrip("\0").split(":")
-    return ":".join(f"{int(part, 16):x}" for part in (domain, number, place[:2]))
+def pci_address(nvml, gpu) -> str | None:
+    """Where a GPU is, spelt as :func:`~d2lpar.machine.cuda.plain_pci_address` does."""
+    pci = ask(nvml.nvmlDeviceGetPciInfo, gpu)
+    return pci and plain_pci_address(pci.busId)

@@ -1,18 +1,20 @@
-"""What a training keeps of a network on one device, as shapes; loads no MXNet.
+"""What one device keeps of a network while it trains, as shapes.
 
-Of each sample a device keeps every layer's output until the backward pass has used it:
-a convolution, its relu and its pooling have one each, and what goes into a layer is the
-output before it. Beside them, where that is largest, the gradients of neighbouring
-outputs are alive: two from scratch; in a compiled Gluon block, whose memory is planned,
-one, because relu's gradient takes its input's place.
+Every layer's output of each sample stays until the backward pass has used it: a
+convolution, its relu and its pooling have one each, and a layer's input is the output
+before it. Where that is largest, the gradients of neighbouring outputs are alive too:
+two from scratch; one in a compiled Gluon block, whose memory is planned, because relu's
+gradient takes the place of its input.
 
-Source: the networks of :mod:`d2lpar.lenet` (seed 001) and :mod:`d2lpar.gan.networks`
-(seed 003); MXNet 1.9.1, ``src/imperative/imperative.cc`` and ``cached_op.cc``.
+Source: the networks of :mod:`d2lpar.networks` (the book) and
+:mod:`d2lpar.gan.networks` (the CryptoPunks notebook); MXNet 1.9.1,
+``src/imperative/imperative.cc`` and ``cached_op.cc``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 Shape = tuple[int, ...]
@@ -20,31 +22,38 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layers:
-    """What a device keeps of a network; shapes are a sample's, numbers are float32.
+    """What a device keeps of a network. Shapes are a sample's, numbers are float32.
 
-    `kept` are named outputs with shapes, each kept `times` times a sample; `backward`
-    are the numbers of a sample's gradients that are alive at once. `batch` numbers a
-    sample are the whole batch, which the first device cuts up. A sample of the data set
-    has `sample_bytes`, and `noise` numbers drawn for it. A device evaluates `evaluated`
-    samples at a time, with so many numbers of each; `share` says whether all devices
-    do. A `compiled` network's arrays stay meanwhile. `moments` is how many numbers the
-    optimiser has for a parameter, `temporary` how many a temporary buffer has of a
-    sample (see :mod:`d2lpar.memory.estimate`). `judged` numbers of each sample of the data set
-    are alive on the host when what was drawn is compared with all of them.
+    `samples` are the training and the test samples of the whole data set, of
+    `sample_bytes` each. `kept` are outputs by name with their shapes, each kept `times`
+    times per sample; `backward` are the numbers of a sample's gradients that are alive
+    at once. The first device holds the whole batch, `batch` numbers per sample, and
+    draws `noise` numbers per sample. `evaluated` samples are evaluated at once, with
+    `evaluation` numbers of each; with `share` the devices share them. A `compiled`
+    network keeps its arrays meanwhile. The optimiser has `moments` numbers per
+    parameter, a temporary buffer `temporary` numbers per sample (see
+    :mod:`d2lpar.memory.estimate`). `judged` numbers per training sample are alive on
+    the host when generated samples are compared with all of them.
     """
 
     parameters: tuple[Shape, ...]
+    samples: tuple[int, int]
     kept: tuple[tuple[str, Shape, int], ...]
     backward: int
     batch: int
     sample_bytes: int
-    noise: int
-    evaluated: tuple[int, int]
+    evaluated: int
+    evaluation: int
+    noise: int = 0
     moments: int = 0
     temporary: int = 0
     judged: int = 0
     compiled: bool = False
     share: bool = True
+
+
+# The layers of the network that a workload's settings make.
+LayersOf = Callable[[dict], Layers]
 
 
 def convolved(shape: Shape, channels: int, kernel: int) -> Shape:
@@ -63,106 +72,86 @@ def pooled(shape: Shape) -> Shape:
 
 def lenet_layers(compiled: bool = False) -> Layers:
     """LeNet of :mod:`d2lpar.lenet`; `compiled` as in :mod:`d2lpar.lenet_concise`."""
+    from d2lpar.networks import SHAPES  # loads MXNet, which nothing else here does
+
     image = (1, 28, 28)
-    h1 = convolved(image, 20, 3)
-    h2 = convolved(pooled(h1), 50, 5)
-    flat = math.prod(pooled(h2))
-    outputs = {
-        "images": image,
-        "convolution 1": h1,
-        "relu 1": h1,
-        "pooling 1": pooled(h1),
-        "convolution 2": h2,
-        "relu 2": h2,
-        "pooling 2": pooled(h2),
-        "dense 1": (128,),
-        "relu 3": (128,),
-        "dense 2": (10,),
-    }
+    first = convolved(image, 20, 3)
+    second = convolved(pooled(first), 50, 5)
+    outputs = {"images": image, **_twice_convolved(first, second)}
+    outputs |= {"dense 1": (128,), "relu 3": (128,), "dense 2": (10,)}
+    backward = math.prod(first) * (1 if compiled else 2)
     return Layers(
-        parameters=(
-            (20, 1, 3, 3),
-            (20,),
-            (50, 20, 5, 5),
-            (50,),
-            (flat, 128),
-            (128,),
-            (128, 10),
-            (10,),
-        ),  # fmt: skip
-        kept=tuple((name, shape, 1) for name, shape in outputs.items()),
-        backward=math.prod(h1) * (1 if compiled else 2),
+        parameters=SHAPES,
+        samples=(60_000, 10_000),
+        kept=_kept(outputs, times=1),
+        backward=backward,
         batch=2 * math.prod(image),  # as float32, before and after dividing by 255
         sample_bytes=math.prod(image) + 1,
-        noise=0,
-        evaluated=(1000, math.prod(h1) * (1 if compiled else 2) + math.prod(image)),
+        evaluated=1000,
+        evaluation=backward + math.prod(image),
         compiled=compiled,
     )
+
+
+def _twice_convolved(first: Shape, second: Shape) -> dict[str, Shape]:
+    """The outputs of two convolutions, each with relu and pooling."""
+    return {
+        "convolution 1": first,
+        "relu 1": first,
+        "pooling 1": pooled(first),
+        "convolution 2": second,
+        "relu 2": second,
+        "pooling 2": pooled(second),
+    }
+
+
+def _kept(outputs: dict[str, Shape], times: int) -> tuple[tuple[str, Shape, int], ...]:
+    return tuple((name, shape, times) for name, shape in outputs.items())
+
+
+NOISE, FACE, HIDDEN = (16, 3, 3), (3, 24, 24), (128, 12, 12)
+GENERATOR = ((16, 128, 10, 10), (128,), (128,), (128, 3, 4, 4))
+DISCRIMINATOR = (
+    (8, 3, 5, 5), (8,), (16, 8, 5, 5), (16,), (32, 144), (32,), (1, 32), (1,),
+)  # fmt: skip
 
 
 def gan_layers(synchronised: bool = False) -> Layers:
     """Both networks of :mod:`d2lpar.gan.networks`, at the peak: the generator's update.
 
-    Until then the generator's outputs are kept, and the discriminator's of as many real
-    as drawn faces, which its compiled graph holds on to. `synchronised` BatchNorm keeps
-    the centred input and its square, too, and the generator's blocks are called one by
-    one: what each holds for evaluation then comes on top, 11 hidden arrays as measured.
+    By then the outputs of the generator are kept, and those of the discriminator for as
+    many real as generated faces, which its compiled graph holds on to. `synchronised`
+    BatchNorm keeps the centred input and its square too, and calls the generator's
+    blocks one by one: for the evaluation they hold 11 hidden arrays, as measured.
     """
-    z, face, hidden = (16, 3, 3), (3, 24, 24), (128, 12, 12)
-    c1 = convolved(face, 8, 5)
-    c2 = convolved(pooled(c1), 16, 5)
-    drawing = {
-        "noise": z,
-        "transposed convolution 1": hidden,
-        "batch norm": hidden,
-        "relu of the generator": hidden,
-        "transposed convolution 2": face,
-        "sigmoid": face,
+    first = convolved(FACE, 8, 5)
+    second = convolved(pooled(first), 16, 5)
+    generating = {
+        "noise": NOISE,
+        "transposed convolution 1": HIDDEN,
+        "batch norm": HIDDEN,
+        "relu of the generator": HIDDEN,
+        "transposed convolution 2": FACE,
+        "sigmoid": FACE,
     }
     if synchronised:
-        drawing |= {"centred": hidden, "square": hidden}
-    judging = {
-        "faces": face,
-        "convolution 1": c1,
-        "relu 1": c1,
-        "pooling 1": pooled(c1),
-        "convolution 2": c2,
-        "relu 2": c2,
-        "pooling 2": pooled(c2),
-        "dense 1": (32,),
-        "relu 3": (32,),
-        "dense 2": (1,),
-    }
+        generating |= {"centred": HIDDEN, "square": HIDDEN}
+    judging = {"faces": FACE, **_twice_convolved(first, second)}
+    judging |= {"dense 1": (32,), "relu 3": (32,), "dense 2": (1,)}
+    hidden, face = math.prod(HIDDEN), math.prod(FACE)
     return Layers(
-        parameters=(
-            (8, 3, 5, 5),
-            (8,),
-            (16, 8, 5, 5),
-            (16,),
-            (32, math.prod(pooled(c2))),
-            (32,),
-            (1, 32),
-            (1,),
-            (16, 128, 10, 10),
-            (128,),
-            (128,),
-            (128, 3, 4, 4),
-        ),  # fmt: skip
-        kept=(
-            *((name, shape, 1) for name, shape in drawing.items()),
-            *((name, shape, 2) for name, shape in judging.items()),
-        ),
-        backward=2 * math.prod(hidden) + 2 * math.prod(c1),
-        batch=2 * math.prod(face),
-        sample_bytes=math.prod(face),
-        noise=math.prod(z),
-        evaluated=(
-            500,
-            (11 if synchronised else 2) * math.prod(hidden) + 2 * math.prod(face),
-        ),
+        parameters=(*DISCRIMINATOR, *GENERATOR),
+        samples=(10_000, 0),
+        kept=(*_kept(generating, times=1), *_kept(judging, times=2)),
+        backward=2 * hidden + 2 * math.prod(first),
+        batch=2 * face,
+        sample_bytes=face,
+        evaluated=500,
+        evaluation=(11 if synchronised else 2) * hidden + 2 * face,
+        noise=math.prod(NOISE),
         moments=2,
-        temporary=5_760,  # as measured, an average over the buffers
-        judged=2 * math.prod(face),
+        temporary=5_760,  # the average over the buffers, as measured
+        judged=2 * face,
         compiled=True,
         share=False,
     )

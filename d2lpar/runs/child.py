@@ -182,7 +182,8 @@ def _as_json(value: object) -> object:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # sys.stdin would be locked when the process ends
+        pass
     os._exit(1)
 
 

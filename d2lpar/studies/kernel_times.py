@@ -1,8 +1,9 @@
 """Kernels timed beside MXNet's operators, NumPy, and a loop in C: the memory's limit.
 
-Both works move memory and hardly calculate: ``y = 2 * x`` (the PyCUDA notes of seed
-000), and the update of SGD. Every device has its own arrays and all work at once, with
-the same threads for each way of doing it; an answer that is not NumPy's is an error.
+Both operations move memory and hardly calculate: ``y = 2 * x`` (the least-squares notes
+on PyCUDA), and the update of SGD. Every device has its own arrays and all work at once,
+with as many threads whatever the library; an answer that differs from NumPy's is an
+error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,32 +41,35 @@ extern "C" void update(const float *__restrict__ g, float *__restrict__ p, long 
 def times(
     devices: Sequence[mx.Context], n: int, repeats: int = 7
 ) -> dict[tuple[str, str], list[float]]:
-    """Seconds of every (work, way), `repeats` samples each, n float32 a device.
+    """Seconds by operation and library: `repeats` samples, n float32 per device.
 
-    The ways take turns; each sample comes after a call of its own that does not count,
-    so that no way pays for the memory that another one gives back. The loop in C is
-    there on CPU contexts only, and NumPy, which has one thread, works on the first
-    device's numbers alone. Raises :class:`RunError` when an answer is not NumPy's.
+    The libraries take turns. An untimed call precedes each sample, so that none pays
+    for the memory that another gives back. The loop in C exists on CPU contexts only;
+    NumPy, which has one thread, works on the first device's numbers alone. Raises
+    :class:`RunError` when an answer is not NumPy's.
     """
-    work = _Work(devices, n)
-    samples: dict[tuple[str, str], list[float]] = {key: [] for key in work.calls}
-    for key in work.calls:
-        work.check(*key)
+    arrays = _Arrays(devices, n)
+    calls = _calls(arrays)
+    if devices[0].device_type == "cpu":
+        calls |= _loop_calls(arrays)
+    samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    for key, call in calls.items():
+        arrays.check(*key, call)
     for _ in range(repeats):
-        for key, call in work.calls.items():
+        for key, call in calls.items():
             call()
             npx.waitall()
             start = time.perf_counter()
             call()
             npx.waitall()
             samples[key].append(time.perf_counter() - start)
-    for key in work.calls:
-        work.check(*key)
+    for key, call in calls.items():
+        arrays.check(*key, call)
     return samples
 
 
-class _Work:
-    """The arrays, and a call for each (work, way)."""
+class _Arrays:
+    """x, y, and a parameter with its gradient on every device; x and y on the host."""
 
     def __init__(self, devices: Sequence[mx.Context], n: int) -> None:
         self.host = numpy.random.default_rng(0).random(n, dtype="float32")
@@ -75,59 +79,63 @@ class _Work:
         self.params = [get_params([self.host], device) for device in devices]
         for (p,), x in zip(self.params, self.xs):
             p.grad[:] = x
-        x2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
-        each = range(len(devices))
-        self.calls: dict[tuple[str, str], Callable[[], object]] = {
-            ("x2", "kernel"): lambda: [x2(self.xs[k], self.ys[k]) for k in each],
-            ("x2", "MXNet"): lambda: [
-                np.multiply(self.xs[k], 2, out=self.ys[k]) for k in each
-            ],
-            ("x2", "NumPy"): lambda: numpy.multiply(
-                self.host, numpy.float32(2), out=self.host_y
-            ),
-            ("update", "kernel"): lambda: [
-                fused_sgd(params, STEP, BATCH_SIZE) for params in self.params
-            ],
-            ("update", "MXNet"): lambda: [
-                sgd(params, STEP, BATCH_SIZE) for params in self.params
-            ],
-        }
-        if devices[0].device_type == "cpu":
-            loops, threads = _loops(), omp_threads() or 1
-            self._pool = ThreadPoolExecutor(threads * len(devices))
-            updates = [(p.grad, p) for (p,) in self.params]
-            for name, pairs in (
-                ("x2", list(zip(self.xs, self.ys))),
-                ("update", updates),
-            ):
-                parts = [part for pair in pairs for part in _parts(*pair, threads)]
-                loop = functools.partial(self._run_loop, getattr(loops, name), parts)
-                self.calls[name, "loop in C"] = loop
 
-    def _run_loop(self, loop, parts: list) -> None:
-        list(self._pool.map(lambda part: loop(*part), parts))
-
-    def check(self, work: str, way: str) -> None:
-        """Do it once, from the start; :class:`RunError` if NumPy has another answer."""
+    def check(self, operation: str, library: str, call: Callable[[], object]) -> None:
+        """Call once, from the start; :class:`RunError` if NumPy's answer differs."""
         for y, (p,) in zip(self.ys, self.params):
             y[:] = 0
             p[:] = self.host
-        self.host_y[:] = 0
         npx.waitall()
-        self.calls[work, way]()
+        call()
         npx.waitall()
-        if way == "NumPy":
+        if library == "NumPy":
             return
-        right = 2 * self.host
-        if work == "update":
+        outputs, right = self.ys, 2 * self.host
+        if operation == "update":
+            outputs = [p for (p,) in self.params]
             right = self.host - numpy.float32(STEP / BATCH_SIZE) * self.host
-        for array in self.ys if work == "x2" else [p for (p,) in self.params]:
+        for array in outputs:
             if not (array.asnumpy() == right).all():
-                raise RunError(f"{work} by {way} on {array.ctx} is not NumPy's")
+                raise RunError(
+                    f"{operation} by {library} on {array.ctx} is not NumPy's"
+                )
+
+
+def _calls(arrays: _Arrays) -> dict[tuple[str, str], Callable[[], object]]:
+    x2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
+    pairs, two = list(zip(arrays.xs, arrays.ys)), numpy.float32(2)
+
+    def update(sgd_of: Callable) -> None:
+        for params in arrays.params:
+            sgd_of(params, STEP, BATCH_SIZE)
+
+    return {
+        ("x2", "kernel"): lambda: [x2(x, y) for x, y in pairs],
+        ("x2", "MXNet"): lambda: [np.multiply(x, 2, out=y) for x, y in pairs],
+        ("x2", "NumPy"): lambda: numpy.multiply(arrays.host, two, out=arrays.host_y),
+        ("update", "kernel"): lambda: update(fused_sgd),
+        ("update", "MXNet"): lambda: update(sgd),
+    }
+
+
+def _loop_calls(arrays: _Arrays) -> dict[tuple[str, str], Callable[[], object]]:
+    """The loops in C, on as many threads as all contexts have together."""
+    loops, threads = _loops(), omp_threads() or 1
+    pool = ThreadPoolExecutor(threads * len(arrays.xs))
+
+    def call(loop: Callable, pairs: Iterable[tuple]) -> Callable[[], object]:
+        parts = [part for pair in pairs for part in _parts(*pair, threads)]
+        return lambda: list(pool.map(lambda part: loop(*part), parts))
+
+    gradients = [(p.grad, p) for (p,) in arrays.params]
+    return {
+        ("x2", "loop in C"): call(loops.x2, zip(arrays.xs, arrays.ys)),
+        ("update", "loop in C"): call(loops.update, gradients),
+    }
 
 
 def _parts(source, target, count: int) -> list[tuple]:
-    """Addresses and lengths of an even share of two arrays for each thread."""
+    """For each thread, the addresses of an even share of two arrays, and its length."""
     starts = [source.size * k // count for k in range(count + 1)]
     first, second = (on_cpu.address(array) for array in (source, target))
     return [
@@ -142,14 +150,14 @@ def _parts(source, target, count: int) -> list[tuple]:
 
 @functools.cache
 def _loops() -> ctypes.CDLL:
-    """The loops, by the compiler of the kernels with the same flags."""
+    """The loops, compiled as the kernels are."""
     text = _LOOPS.replace("STEP", f"{STEP / BATCH_SIZE!r}")
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         library = Path(folder, "loops.so")
         command = on_cpu.compiler()
         if platform.machine() == "x86_64":
-            # On a Zen 4 stores of 512 bits made the loop 12 % slower, not the kernel:
-            # a limit should be the best that there is.
+            # On a Zen 4, 512-bit stores made the loop 12 % slower, not the kernel: a
+            # limit should be the best possible.
             command = [*command, "-mprefer-vector-width=256"]
         on_cpu.compile_cpp(text, "loops", command, library)
         return ctypes.CDLL(str(library))

@@ -9,7 +9,8 @@ from rich.console import Console
 from d2lpar.cli import watch_screen
 from d2lpar.errors import DeviceError
 from d2lpar.machine import host_card
-from d2lpar.machine.gpu_cards import GpuCard, Machine
+from d2lpar.machine.cards import Machine
+from d2lpar.machine.gpu_cards import GpuCard
 from d2lpar.machine.load import Sample
 
 TWO_GPUS = (

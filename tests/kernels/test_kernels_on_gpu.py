@@ -1,6 +1,6 @@
 """The CUDA C of every kernel on a real GPU: NVRTC as mx.rtc calls it, run by CuPy.
 
-    python -m pytest tests/test_kernels_on_gpu.py -v
+    python -m pytest tests/kernels/test_kernels_on_gpu.py -v
 
 Needs no MXNet: its GPU builds have no code for compute capability 9.0, but what is to
 be shown is that the sources are CUDA C that compiles and is right. CuPy serves as the
@@ -68,7 +68,7 @@ def draw(n: int, dtype: str) -> numpy.ndarray:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_plus_one_of_the_seed_both_ways_round(n):
+def test_plus_one_of_the_posts_both_ways_round(n):
     plus_one = elementwise("int *x, int *y", "y[i] = x[i] + 1", "plus_one")
     x, y = cupy.arange(n, dtype="i4"), cupy.zeros(n, dtype="i4")
     plus_one(x, y)
@@ -111,7 +111,7 @@ def test_types_that_nvrtc_knows_from_headers_only(bits):
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (16, 16), (17, 31), (1000, 1003)])
-def test_add_two_array_2d_of_the_seed(shape):
+def test_add_two_array_2d_of_the_posts(shape):
     chapter = Path(__file__).parents[2] / "chapters" / "kernels.py"
     tree = ast.parse(chapter.read_text(encoding="utf-8"))
     (source,) = (

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from d2lpar.errors import SettingError
-from d2lpar.machine import gpu_cards, load
+from d2lpar.machine import load, nvml
 from d2lpar.machine.gpu_cards import GpuCard
 from d2lpar.machine.load import Sample
 
@@ -193,9 +193,9 @@ def test_what_is_watched():
     code = "import sys; sys.stdin.read()"
     with (
         subprocess.Popen(
-            [sys.executable, "-m", "d2lpar.runs.sweep"], stdin=subprocess.PIPE
+            [sys.executable, "-m", "d2lpar.runs.child"], stdin=subprocess.PIPE
         ) as measuring,
-        python(code, "d2lpar.runs.sweep", "-m") as other,
+        python(code, "d2lpar.runs.child", "-m") as other,
     ):
         try:
             found = load.watched()()
@@ -223,8 +223,8 @@ class NVMLError(Exception):
 @pytest.fixture
 def two_gpus(monkeypatch):
     """An H100 that tells all, and a GPU that tells nothing of itself."""
-    nvml = types.ModuleType("pynvml")
-    nvml.NVMLError, nvml.NVML_TEMPERATURE_GPU = NVMLError, 0
+    pynvml = types.ModuleType("pynvml")
+    pynvml.NVMLError, pynvml.NVML_TEMPERATURE_GPU = NVMLError, 0
 
     def told(answer):
         def query(gpu, *args):
@@ -234,21 +234,20 @@ def two_gpus(monkeypatch):
 
         return query
 
-    nvml.nvmlInit = nvml.nvmlShutdown = lambda: None
-    nvml.nvmlDeviceGetCount = lambda: 2
-    nvml.nvmlDeviceGetHandleByIndex = lambda i: ("H100", "silent")[i]
+    pynvml.nvmlInit = pynvml.nvmlShutdown = lambda: None
+    pynvml.nvmlDeviceGetCount = lambda: 2
+    pynvml.nvmlDeviceGetHandleByIndex = lambda i: ("H100", "silent")[i]
     memory = types.SimpleNamespace(used=3 * 2**30)
-    nvml.nvmlDeviceGetUtilizationRates = told(types.SimpleNamespace(gpu=0))
-    nvml.nvmlDeviceGetMemoryInfo = told(memory)
-    nvml.nvmlDeviceGetTemperature = told(51)
-    nvml.nvmlDeviceGetPowerUsage = told(642_239)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    pynvml.nvmlDeviceGetUtilizationRates = told(types.SimpleNamespace(gpu=0))
+    pynvml.nvmlDeviceGetMemoryInfo = told(memory)
+    pynvml.nvmlDeviceGetTemperature = told(51)
+    pynvml.nvmlDeviceGetPowerUsage = told(642_239)
+    monkeypatch.setitem(sys.modules, "pynvml", pynvml)
     cards = (
         GpuCard(0, 1, "H100", memory_total=80 * 2**30, power_limit=700.0),
         GpuCard(1, None, "silent"),
     )
-    monkeypatch.setattr(gpu_cards, "gpu_cards", lambda nvml: cards)
-    return cards
+    monkeypatch.setattr(load, "gpu_cards", lambda nvml: cards)
 
 
 def test_gpus_are_sampled_and_none_is_what_they_do_not_tell(two_gpus):
@@ -265,6 +264,6 @@ def test_without_a_driver_there_are_no_gpus(two_gpus, monkeypatch):
         raise NVMLError("Driver Not Loaded")
 
     monkeypatch.setattr(sys.modules["pynvml"], "nvmlInit", refuse)
-    monkeypatch.setattr(gpu_cards.devices, "cuda_devices", lambda: [])
+    monkeypatch.setattr(nvml, "cuda_devices", lambda: [])
     (sample,) = take(1, lambda: [], interval=0.1)
     assert sample.gpus == sample.gpu_percent == sample.gpu_memory == []

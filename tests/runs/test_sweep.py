@@ -4,15 +4,19 @@ The workloads here are a few lines each, written to a module that the measuring 
 imports too: what is tested is what becomes of their records.
 """
 
-import json
+import importlib
 import os
+import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from d2lpar.errors import RunError
+from d2lpar import least_squares
+from d2lpar.errors import RunError, SettingError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.records import files
 from d2lpar.records.kinds import EpochRecord, Header, PointRecord

@@ -1,10 +1,8 @@
 """Kernels on CPU contexts against NumPy, and what is refused before anything runs."""
 
 import os
-import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +14,16 @@ from hypothesis.extra import numpy as hnp
 
 from d2lpar import get_params, init_lenet, sgd, train_batch
 from d2lpar._mxnet import mx, np, npx
-from d2lpar.errors import D2lparError, RunError
-from d2lpar.kernels import CudaModule, ElementwiseKernel, fused_sgd, on_cpu
-from d2lpar.kernels import kernel as kernels_kernel
-from d2lpar.kernels.kernel import KernelError
-from d2lpar.kernels.source import cpp_source, elementwise_source, parse_signature
-from d2lpar.studies import kernel_times
+from d2lpar.errors import D2lparError
+from d2lpar.kernels import (
+    CudaModule,
+    ElementwiseKernel,
+    KernelError,
+    fused_sgd,
+    on_cpu,
+)
+from d2lpar.kernels.kernel import storage
+from d2lpar.kernels.source import parse_signature
 
 try:
     on_cpu.compiler()
@@ -42,13 +44,6 @@ __global__ void add_two_array_2d(int nx, int ny, float *res, float *arr1, float 
   }
 }
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture
@@ -112,11 +107,11 @@ def test_zeros_infinities_nan_and_subnormals_are_numpys(host):
     assert (numpy.signbit(z.asnumpy()) == numpy.signbit(right))[zero].all()
 
 
-def test_plus_one_of_the_seed_printed_zeros_because_its_arguments_are_swapped():
+def test_plus_one_of_the_posts_printed_zeros_because_its_arguments_are_swapped():
     plus_one = ElementwiseKernel("int *x, int *y", "y[i] = x[i] + 1", "plus_one")
     x, y = np.arange(10, dtype="int32"), np.zeros(10, dtype="int32")
     plus_one(y, x)
-    assert y.asnumpy().tolist() == [0] * 10  # the seed's Out[8]
+    assert y.asnumpy().tolist() == [0] * 10  # the posts' Out[8]
     assert x.asnumpy().tolist() == [1] * 10
     x = np.arange(10, dtype="int32")
     plus_one(x, y)
@@ -125,7 +120,7 @@ def test_plus_one_of_the_seed_printed_zeros_because_its_arguments_are_swapped():
 
 @settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(0, 99))
-def test_add_two_array_2d_of_the_seed_stops_threads_out_of_range(nx, ny, seed):
+def test_add_two_array_2d_of_the_posts_stops_threads_out_of_range(nx, ny, seed):
     add = CudaModule(ADD_TWO_ARRAY_2D).get_kernel(
         "add_two_array_2d", "int nx, int ny, float *res, float *arr1, float *arr2"
     )
@@ -314,15 +309,11 @@ def test_one_array_may_be_read_twice():
     assert z.asnumpy().tolist() == [2 * k for k in range(10)]
 
 
-def test_memory_is_what_views_have_in_common():
+def test_storage_is_what_views_have_in_common():
     a = np.zeros((4, 3))
-    assert (
-        kernels_kernel.memory(a[1])
-        == kernels_kernel.memory(a[2:])
-        == kernels_kernel.memory(a)
-    )
-    assert kernels_kernel.memory(a.detach()) == kernels_kernel.memory(a)
-    assert kernels_kernel.memory(a.copy()) != kernels_kernel.memory(a)
+    assert storage(a[1]) == storage(a[2:]) == storage(a)
+    assert storage(a.detach()) == storage(a)
+    assert storage(a.copy()) != storage(a)
 
 
 @pytest.mark.parametrize(
@@ -423,87 +414,7 @@ def test_a_compile_error_is_one_line_that_names_the_line_of_the_source():
     assert not list(on_cpu.cache_folder().glob(".*"))
 
 
-# The cache and the compiler
-
-
-@pytest.fixture
-def counting_compiler(monkeypatch, tmp_path):
-    """CXX as a script that notes each compilation, and an empty cache."""
-    log, script = tmp_path / "log", tmp_path / "cxx"
-    command = " ".join(on_cpu.compiler())
-    script.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] || echo once >> {log}\n'
-        f'unset CXX\nexec {command} "$@"\n'
-    )
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("CXX", str(script))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    on_cpu._load.cache_clear()
-    yield lambda: len(log.read_text().split()) if log.exists() else 0
-    on_cpu._load.cache_clear()
-
-
-def load(operation: str):
-    parameters = parse_signature("float *x")
-    source = elementwise_source(parameters, operation, "k")
-    parameters = parse_signature("float *x, long long n")
-    return on_cpu.load(source, "k", parameters)
-
-
-def test_a_kernel_is_compiled_once_for_its_content(counting_compiler):
-    load("x[i] = 1")
-    assert counting_compiler() == 1
-    on_cpu._load.cache_clear()  # as in a new process
-    load("x[i] = 1")
-    assert counting_compiler() == 1
-    load("x[i] = 2")
-    assert counting_compiler() == 2
-    assert len(list(on_cpu.cache_folder().iterdir())) == 2
-
-
-def test_kernels_compiled_at_the_same_time_leave_one_whole_file(counting_compiler):
-    text = cpp_source(
-        "__global__ void k(float *x) {}", "k", parse_signature("float *x")
-    )
-    command = tuple(on_cpu.compiler())
-    with ThreadPoolExecutor(2) as pool:
-        arguments = (2 * [text], 2 * ["k"], 2 * [command])
-        loaded = list(pool.map(on_cpu._load.__wrapped__, *arguments))
-    assert len(loaded) == 2
-    (file,) = on_cpu.cache_folder().iterdir()
-    assert file.suffix == ".so"
-
-
-def test_no_compiler_is_said_with_the_remedies(monkeypatch, tmp_path):
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(on_cpu.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(KernelError, match=r"no C\+\+ compiler.*apt-get.*d2lpar\[kern"):
-        load("x[i] = 3")
-    monkeypatch.setenv("CXX", "no-such-compiler -O1")
-    with pytest.raises(KernelError, match="CXX=no-such-compiler -O1: there is no such"):
-        load("x[i] = 3")
-
-
-def test_the_wheel_ziglang_is_the_compiler_where_there_is_no_other(
-    monkeypatch, tmp_path
-):
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = SimpleNamespace(origin="ziglang")
-    monkeypatch.setattr(on_cpu.importlib.util, "find_spec", lambda name: found)
-    assert on_cpu.compiler() == [sys.executable, "-m", "ziglang", "c++"]
-
-
-def test_a_cache_that_cannot_be_written_is_said(monkeypatch, tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way of the folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    with pytest.raises(KernelError, match="cannot be written.*XDG_CACHE_HOME"):
-        load("x[i] = 4")
-
-
-# On a GPU: tests/test_kernels_on_gpu.py runs the sources there
+# On a GPU: tests/kernels/test_kernels_on_gpu.py runs the sources there
 
 
 def test_on_a_gpu_the_same_source_goes_to_rtc(monkeypatch):
@@ -582,19 +493,6 @@ def test_the_fused_update_names_a_dtype_that_it_cannot_do():
     (p,) = get_params([np.zeros(3, dtype="float16")], mx.cpu())
     with pytest.raises(KernelError, match="float16"):
         fused_sgd([p], 0.1, 1)
-
-
-# Timing
-
-
-def test_times_has_samples_of_every_way_and_checks_the_answers(monkeypatch):
-    found = kernel_times.times(CPUS[:2], 1000, repeats=2)
-    assert {work for work, _ in found} == {"x2", "update"}
-    assert {"kernel", "MXNet", "loop in C"} <= {way for _, way in found}
-    assert all(len(samples) == 2 and min(samples) > 0 for samples in found.values())
-    monkeypatch.setattr(kernel_times, "fused_sgd", lambda params, lr, batch_size: None)
-    with pytest.raises(RunError, match="update by kernel on cpu.0. is not NumPy's"):
-        kernel_times.times(CPUS[:1], 1000, repeats=1)
 
 
 def test_a_kernel_ends_with_a_process_that_does_not_wait_for_it():

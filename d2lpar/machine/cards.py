@@ -1,0 +1,133 @@
+"""All devices of this machine: their cards, for people and for other programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from d2lpar.errors import DeviceError
+from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
+from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards
+from d2lpar.machine.host_card import Cache, CpuCard, cpu_card
+from d2lpar.machine.nvml import nvml_session
+from d2lpar.records.wording import aligned, byte_size, plural
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The cards of all devices here; `no_gpu` says why there is no card of a GPU."""
+
+    cpu: CpuCard
+    gpus: tuple[GpuCard, ...]
+    no_gpu: str | None = None
+
+
+def machine() -> Machine:
+    """The cards of everything here. Never raises for a missing GPU or driver."""
+    cpu = cpu_card()
+    try:
+        with nvml_session() as nvml:
+            gpus = gpu_cards(nvml)
+    except DeviceError as error:
+        return Machine(cpu, (), str(error))
+    return Machine(cpu, gpus, None if gpus else "the NVIDIA driver sees no GPU")
+
+
+def as_json(here: Machine) -> str:
+    """The cards as JSON, by the names of their fields."""
+    return json.dumps(asdict(here), indent=1)
+
+
+def as_text(here: Machine) -> str:
+    """The cards for a person to read: a title and a line per fact."""
+    labels = {gpu.index: gpu.label for gpu in here.gpus}
+    cards = [(gpu.label, _gpu_facts(gpu, labels)) for gpu in here.gpus]
+    last = here.cpu.contexts - 1
+    contexts = f"cpu(0) to cpu({last})" if last else "cpu(0)"
+    cards.append((f"{contexts}, contexts on {here.cpu.model}", _cpu_facts(here.cpu)))
+    blocks = []
+    for title, facts in cards:
+        rows = [("", name, fact) for name, fact in facts if fact]
+        blocks += [title, aligned(rows)]
+    return "\n".join([*blocks, *([here.no_gpu] if here.no_gpu else [])])
+
+
+def cores_text(gpu: GpuCard) -> str:
+    """Multiprocessors and CUDA cores, and whether NVML and the table agree.
+
+    >>> cores_text(GpuCard(0, multiprocessors=40, cores_per_multiprocessor=64))
+    '40 x 64 = 2,560 CUDA cores by the table; NVML has no count'
+    """
+    table, cores = gpu.cores_by_table, gpu.cores
+    multiprocessors = gpu.multiprocessors or "unknown to CUDA"
+    if cores is None and table is None:
+        return f"{multiprocessors}; NVML has no count of CUDA cores"
+    if table is None:
+        absent = ", no table entry" if gpu.cores_per_multiprocessor is None else ""
+        return f"{multiprocessors}; {cores:,} CUDA cores, as NVML counts{absent}"
+    product = f"{multiprocessors} x {gpu.cores_per_multiprocessor} = {table:,}"
+    if cores is None:
+        return f"{product} CUDA cores by the table; NVML has no count"
+    if cores != table:
+        return (
+            f"{multiprocessors}; {cores:,} CUDA cores by NVML; the table says {product}"
+        )
+    return f"{product} CUDA cores, as NVML counts"
+
+
+def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | None]]:
+    capability = gpu.capability and ".".join(map(str, gpu.capability))
+    if gpu.capability and not build_has_code_for(gpu.capability):
+        capability += f", MXNet's GPU builds have code for {BUILD_RANGE} only"
+    clocks = [f"{gpu.clock} MHz"] if gpu.clock else []
+    clocks += [f"memory {gpu.memory_clock} MHz"] if gpu.memory_clock else []
+    driver = [gpu.driver or "", gpu.cuda and f"CUDA {gpu.cuda}"]
+    return [
+        ("capability", capability),
+        ("memory", _memory(gpu)),
+        ("multiprocessors", cores_text(gpu)),
+        ("highest clock", ", ".join(clocks)),
+        ("power limit", gpu.power_limit and f"{gpu.power_limit:.0f} W"),
+        ("link to host", gpu.host_link),
+        ("driver", ", ".join(filter(None, driver))),
+        *(("link", f"{labels[link.to]}: {_link_text(link)}") for link in gpu.links),
+    ]
+
+
+def _link_text(link: Link) -> str:
+    nvlinks = [plural(link.nvlinks, "link")] if link.nvlinks else []
+    peer = {True: ["direct access"], False: ["copies through the host"], None: []}
+    return ", ".join([link.path, *nvlinks, *peer[link.peer]])
+
+
+def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
+    physical = cpu.physical_cores or "unknown"
+    usable = f"usable {cpu.usable_cores}"
+    if cpu.usable_physical is not None:
+        usable += f" on {cpu.usable_physical} physical"
+    vectors = ", ".join(cpu.vector_extensions)
+    if cpu.vector_bits:
+        vectors += f": {cpu.vector_bits // 32} floats in one instruction"
+    limit = cpu.memory_limit and f", limit {byte_size(cpu.memory_limit)}"
+    return [
+        (
+            "cores",
+            f"{physical} physical, {cpu.logical_cores} logical; {usable}; "
+            f"sockets {cpu.sockets or 'unknown'}",
+        ),
+        ("threads", f"{cpu.threads_per_context} per context"),
+        ("caches", ", ".join(map(_cache_text, cpu.caches))),
+        ("vectors", vectors),
+        ("clock", cpu.clock and f"{cpu.clock} MHz"),
+        ("memory", f"{_memory(cpu)}{limit or ''}"),
+    ]
+
+
+def _cache_text(cache: Cache) -> str:
+    return f"{cache.name} {cache.count} x {byte_size(cache.size)}"
+
+
+def _memory(card: GpuCard | CpuCard) -> str | None:
+    if card.memory_total is None:
+        return None
+    return f"{byte_size(card.memory_total)}, {byte_size(card.memory_free)} free"

@@ -1,0 +1,51 @@
+"""Few temporary buffers, processes of their own, and GPUs that are faked."""
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from d2lpar._mxnet import mx
+from d2lpar.memory import free
+
+ONE_BUFFER = {"MXNET_CPU_TEMP_COPY": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(autouse=True)
+def four_buffers(monkeypatch):
+    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "4")
+
+
+@pytest.fixture
+def in_a_process():
+    """What some code prints, run in a process of its own."""
+
+    def run(code, timeout=120, **environment):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **ONE_BUFFER, **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Contexts of GPUs that have so much memory free, as NVML would say."""
+
+    def make(*sizes):
+        # NVML's order is not CUDA's.
+        cards = [SimpleNamespace(number=i, memory_free=f) for i, f in enumerate(sizes)]
+        monkeypatch.setattr(free, "nvml_session", lambda: nullcontext(None))
+        monkeypatch.setattr(free, "gpu_cards", lambda nvml: cards[::-1])
+        return [mx.gpu(i) for i in range(len(sizes))]
+
+    return make

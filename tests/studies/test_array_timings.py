@@ -36,8 +36,8 @@ def test_operations_equal_numpy(n):
     rng = np.random.default_rng(0)
     x = rng.random(TINY["x2"], dtype="float32")
     for fn in work_of(array_work.x2, n).on_devices.values():
-        found = np.concatenate(results(work_of(array_work.x2, n), n, fn))
-        np.testing.assert_array_equal(found, x * np.float32(2))
+        actual = np.concatenate(results(work_of(array_work.x2, n), n, fn))
+        np.testing.assert_array_equal(actual, x * np.float32(2))
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((TINY["sum_rows"], 10), dtype="float32")
@@ -59,24 +59,26 @@ def test_operations_equal_numpy(n):
     a, b = (rng.standard_normal((67, 67), dtype="float32") for _ in range(2))
     work = work_of(array_work.product, n)
     for fn in work.on_devices.values():
-        found = np.concatenate(results(work, n, fn))
+        actual = np.concatenate(results(work, n, fn))
         right = a.astype("f8") @ b.T.astype("f8")
-        np.testing.assert_allclose(found, right, atol=1e-4)
+        np.testing.assert_allclose(actual, right, atol=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_copies_and_all_reduce(n):
-    found = {}
+    results_of = {}
     for work in array_work.copies(4096, contexts(n), np.random.default_rng(0)):
         (fn,) = work.on_devices.values()
-        found[work.operation] = np.concatenate(results(work, n, fn))
+        results_of[work.operation] = np.concatenate(results(work, n, fn))
     rng = np.random.default_rng(0)
     hosts = [rng.random(1024, dtype="float32") for _ in range(n)]
     for direction in ("host to device", "device to host"):
-        np.testing.assert_array_equal(found[direction], np.concatenate(hosts))
-    assert ("all-reduce" in found) == (n > 1)
+        np.testing.assert_array_equal(results_of[direction], np.concatenate(hosts))
+    assert ("all-reduce" in results_of) == (n > 1)
     if n > 1:
-        np.testing.assert_allclose(found["all-reduce"], np.tile(sum(hosts), n), 1e-6)
+        np.testing.assert_allclose(
+            results_of["all-reduce"], np.tile(sum(hosts), n), 1e-6
+        )
 
 
 def test_copies_reach_the_next_device():
@@ -105,9 +107,9 @@ def test_a_wrong_product_is_an_error():
     (device,) = contexts(1)
 
     def one_element_off(device):
-        found = work.on_devices["dense layer"](device).asnumpy()
-        found[5, 7] += 0.1
-        return found
+        product = work.on_devices["dense layer"](device).asnumpy()
+        product[5, 7] += 0.1
+        return product
 
     with pytest.raises(timing.TimingError, match="wrong result"):
         timing.measure(one_element_off, [device], **work.checks)
@@ -136,32 +138,32 @@ def lines(n, **settings):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_records(n):
-    found = lines(n)
-    mxnet = [line for line in found if line.library == "MXNet"]
+    records = lines(n)
+    mxnet = [line for line in records if line.library == "MXNet"]
     operations = {line.operation for line in mxnet}
     assert {"x2", "copy", "sum", "trig", "product", "host to device"} <= operations
     assert ("all-reduce" in operations) == (n == 2)
-    assert ("NumPy" in {line.library for line in found}) == (n == 1)
-    for line in found:
+    assert ("NumPy" in {line.library for line in records}) == (n == 1)
+    for line in records:
         assert len(line.seconds) == len(line.naive_seconds) == 2
         assert len(line.warmup_seconds) == 1
         assert all(0 < a <= b for a, b in zip(line.naive_seconds, line.seconds))
         json.dumps(asdict(line), allow_nan=False)
-    by_form = {(line.operation, line.library, line.form): line for line in found}
+    by_form = {(line.operation, line.library, line.form): line for line in records}
     product = by_form["product", "MXNet", "dense layer"]
     assert (product.flops, product.num_bytes) == (2 * 67**3, 3 * 4 * 67**2)
     assert by_form["x2", "MXNet", "in place"].num_bytes == 8 * 1001
-    sizes = [x.num_bytes for x in found if x.operation == "device to host"]
+    sizes = [x.num_bytes for x in records if x.operation == "device to host"]
     assert sizes == [4096, 16384] and len(product.devices) == n
 
 
 def test_pytorch_beside_one_device():
     torch = pytest.importorskip("torch", reason="no PyTorch: extra peers")
-    found = [line for line in lines(1) if line.library == "PyTorch"]
-    assert {line.operation for line in found} == {
+    records = [line for line in lines(1) if line.library == "PyTorch"]
+    assert {line.operation for line in records} == {
         "x2", "copy", "sum", "trig", "product",
     }  # fmt: skip
-    assert {line.version for line in found} == {torch.__version__}
+    assert {line.version for line in records} == {torch.__version__}
 
 
 def test_without_a_compiler_kernels_are_left_out_with_a_warning(monkeypatch, caplog):
@@ -188,10 +190,10 @@ def test_dot_is_not_run_where_it_would_deadlock(monkeypatch):
 
 
 def test_the_products_own_repeats():
-    found = [
+    records = [
         line for line in lines(2, product_repeats=1) if "product" == line.operation
     ]
-    assert [len(line.seconds) for line in found] == [1, 1]
+    assert [len(line.seconds) for line in records] == [1, 1]
 
 
 def test_sizes():

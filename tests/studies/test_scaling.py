@@ -198,15 +198,15 @@ def runs():
 
 
 def test_the_model_is_recovered_and_predicts_unseen_steps(runs):
-    (found,) = scaling_table.studies(runs)
-    assert found.counts == [1, 2] and found.predicted == [4, 8, 16]
-    for model in (found.model, found.held_out):
+    (measured,) = scaling_table.studies(runs)
+    assert measured.counts == [1, 2] and measured.predicted == [4, 8, 16]
+    for model in (measured.model, measured.held_out):
         assert model.fixed == pytest.approx(2e-3)
         assert model.per_sample == pytest.approx(3e-4)
         assert model.all_reduce_seconds(2) == pytest.approx(1e-3)
     # (2, B) is as fast as (1, B) where 0.15 ms x B are the 2 + 1 ms more
-    assert found.model.break_even(2) == pytest.approx(3 / 0.15)
-    assert found.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
+    assert measured.model.break_even(2) == pytest.approx(3 / 0.15)
+    assert measured.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
 
 
 def test_the_table_has_every_section(runs):

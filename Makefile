@@ -1,5 +1,5 @@
 # Two commands do everything, from a fresh clone on a fresh machine:
-#   make run    sets up .venv and runs the main job; says where the figures are
+#   make run    sets up .venv, runs the main job, and prints where the figures are
 #   make test   the same set-up, then the tests
 # With an NVIDIA GPU of compute capability 5.0-8.9: make run EXTRA=cu112
 # Another interpreter: make run PYTHON=/path/to/python3.11
@@ -19,7 +19,8 @@ run: $(VENV)/.run-$(EXTRA)
 test: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/python -m pytest
 
-# Kills trainings at 20 random moments each, every role of several workers, cuts links.
+# Kills trainings at 20 random moments each, kills every role of several workers, and
+# cuts links between them.
 faults: $(VENV)/.test-$(EXTRA)
 	D2LPAR_FAULTS=20 $(VENV)/bin/python -m pytest tests/workers/test_faults.py tests/workers/test_hosts.py
 

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # What a device is
 #
-# Seed: PyCUDA notes, "Querying your GPU", in Korean (000), and nvtop, in Korean (002)
+# Source: the least-squares notes, "Querying your GPU"; the GPU wiki, "nvtop"
 #
-# A card for each GPU and one for the CPU contexts: how many, how fast, how much memory,
-# how they are linked; and how busy they are. Nothing is measured on 1, 2, ... devices:
+# One card for each GPU and one for the CPU contexts: how many there are, how fast, how
+# much memory they have, how they are linked, and how busy they are.
 #
 #     python chapters/devices.py --devices auto
 #     d2lpar run devices --preset book
@@ -15,8 +15,7 @@
 import os
 import time
 
-from d2lpar import chapter, devices
-from d2lpar._mxnet import np, npx
+from d2lpar import chapter, devices, np, npx
 from d2lpar.machine import load
 from d2lpar.machine.cards import as_text, cores_text, machine
 from d2lpar.machine.gpu_cards import CORES_PER_MULTIPROCESSOR, GpuCard
@@ -25,26 +24,25 @@ here = machine()
 print(as_text(here))
 
 # %% [markdown]
-# **The seed's sum.** It multiplies a GPU's multiprocessors, which the driver tells, by
-# the CUDA cores of one, which it looks up by compute capability. NVIDIA has 64 for 7.5
-# where the seed has 128, so a T4 has half of what it printed; and there is no 5.1.
+# **How many cores?** The notes multiply the multiprocessors, which the driver reports,
+# by the cores of one, from a table by compute capability. It has 128 for 7.5 where
+# NVIDIA has 64, so a T4 has half the cores they print; and there is no capability 5.1.
 
 # %%
-SEEDS_TABLE = {5.0: 128, 5.1: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 128}
-for capability, seeds in SEEDS_TABLE.items():
-    nvidias = CORES_PER_MULTIPROCESSOR.get(tuple(map(int, str(capability).split("."))))
-    if seeds != nvidias:
-        print(f"capability {capability}: the seed has {seeds}, NVIDIA {nvidias}")
+NOTES_TABLE = {5.0: 128, 5.1: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 128}
+for capability, notes in NOTES_TABLE.items():
+    nvidia = CORES_PER_MULTIPROCESSOR.get(tuple(map(int, str(capability).split("."))))
+    if notes != nvidia:
+        print(f"capability {capability}: {notes} in the notes, {nvidia} by NVIDIA")
 
 each = CORES_PER_MULTIPROCESSOR[7, 5]
 t4 = GpuCard(0, 0, "Tesla T4", (7, 5), 40, each, clock=1590)
-print(f"{t4.name}: 40 x {each} = {t4.cores_by_table:,}; the seed: 40 x 128 = 5,120")
+print(f"{t4.name}: 40 x {each} = {t4.cores_by_table:,}; the notes: 40 x 128 = 5,120")
 
 # %% [markdown]
-# **Another seed proves it.** A core does one multiplication and one addition a clock:
-# at the T4's highest clock, 1,590 MHz, that is the 8.1 TFLOPS of seed 002 with 2,560
-# cores. With 5,120 it would be 16.3. Better not to multiply at all: NVML counts cores
-# itself, and a card says so where the table disagrees.
+# **A check by speed.** A core does one multiplication and one addition per cycle. With
+# 2,560 cores at the T4's highest clock, 1,590 MHz, that makes the 8.1 TFLOPS of the GPU
+# wiki; 5,120 would make 16.3. NVML counts cores itself: a card says if it disagrees.
 
 
 # %%
@@ -56,9 +54,9 @@ print(f"2,560 cores: {teraflops(2560, t4.clock):.1f} TFLOPS")
 print(f"5,120 cores: {teraflops(5120, t4.clock):.1f} TFLOPS")
 
 # %% [markdown]
-# **What a GPU adds** is number: a CUDA core does what one place of a CPU's vector
-# register does (of which many CPU cores have two at work). And memory of its own, which
-# data must first reach over a link; CPU contexts share the host's, and its cores.
+# **What a GPU adds** is quantity: a CUDA core does the work of one lane of a CPU's
+# vector register (many CPU cores use two registers at once). It also has memory of its
+# own, which data must first reach over a link. CPU contexts share the host's.
 
 # %%
 floats = (here.cpu.vector_bits or 32) // 32
@@ -68,8 +66,8 @@ for gpu in here.gpus:
     print(f"{gpu.label}: {cores_text(gpu)}")
 
 # %% [markdown]
-# **How busy they are.** Two CPU contexts at work on two cores, watched from a thread;
-# `d2lpar run ... --watch` does so to a run, and draws it under its accuracy.
+# **How busy are they?** A thread watches two CPU contexts at work. `d2lpar run ...
+# --watch` watches a run in the same way and draws the result under its accuracy.
 
 # %%
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -83,7 +81,7 @@ print(f"{taken[-1].cpu_percent:.0f} % of a core, {taken[-1].busy_threads} thread
 
 
 # %% [markdown]
-# **The devices of a run**: those that the flags name, as its record calls them.
+# **The devices of a run**: those that the flags name, as the record names them.
 
 
 # %%

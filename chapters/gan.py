@@ -1,22 +1,21 @@
 # %% [markdown]
 # # A GAN on CryptoPunks, data-parallel
 #
-# Seed: "Parallelism and GPU computing" (003), its second half, from PyTorch
+# Source: the CryptoPunks notebook, "Redoing our GAN example"
 #
-# A generator draws faces of 24 x 24 pixels out of noise; a discriminator learns to tell
-# them from real ones. Each device has a replica of both, and a shard of each batch:
+# A generator turns noise into faces of 24 x 24 pixels; a discriminator learns to tell
+# them from real ones. Each device has a replica of both and a shard of each batch:
 #
 #     python chapters/gan.py --devices auto --num-devices 1,2
 #     d2lpar run gan --preset book       (4,000 epochs of the full batch: for GPUs)
 #
-# The faces are the CryptoPunks where `punks.png` can be found or downloaded, else
-# generated ones; the artwork has no open licence, and is no part of this project.
+# The faces are the CryptoPunks if `punks.png` is found or can be downloaded, else
+# generated ones. The artwork has no open licence and is not part of this project.
 
 # %%
 import numpy
 
-from d2lpar import chapter, devices, gan, split_batch
-from d2lpar._mxnet import autograd, np
+from d2lpar import autograd, chapter, devices, gan, np, split_batch
 from d2lpar.datasets import face_images, punks
 from d2lpar.gan import training
 
@@ -27,9 +26,8 @@ z = np.random.normal(size=(200, *training.Z_SHAPE))
 X_shards, z_shards = split_batch(X, z, two)
 
 # %% [markdown]
-# **One step.** The fakes are made once and serve both updates, as in the seed. The
-# discriminator sees them detached; through its opinion of them the generator learns.
-# Both Adams sum the gradients over the devices, and divide by the global batch.
+# **One step.** The fakes serve both updates, as in the notebook: detached for the
+# discriminator, whose opinion then teaches the generator. Both Adams sum gradients.
 
 # %%
 state = gan.start(seed=0)
@@ -42,8 +40,8 @@ print("loss of D:", sum(float(l) for l in d_losses) / 400)
 print("loss of G:", sum(float(l) for l in g_losses) / 200)
 
 # %% [markdown]
-# **BatchNorm** takes mean and variance over each device's own shard: so two devices
-# compute something else than one. Synchronised, they compute the same.
+# **BatchNorm** takes mean and variance over each device's own shard, so two devices do
+# not compute what one computes. Synchronised, they do.
 
 # %%
 one = gan.Nets(state, two[:1], lr=1e-4)
@@ -56,22 +54,22 @@ for synchronised in (False, True):
     print(f"synchronised={synchronised}: the faces differ by {gap:.1e}")
 
 # %% [markdown]
-# **Memory.** 10,000 faces through 128 channels of 12 x 12 are 0.7 GB a layer. With
-# `--micro-batch-size` a device takes so many at a time; gradients add up.
+# **Memory.** 10,000 faces with 128 channels of 12 x 12 take 0.7 GB per layer;
+# `--micro-batch-size` limits how many a device takes at a time.
 #
-# **How good?** A distance of pixels, and whether it copies: the nearest face of the
-# data set. Two halves of the data themselves are this far apart:
+# **How good are they?** A distance between sets of faces tells; the nearest real face
+# shows whether the generator copies. Two halves of the data are this far apart:
 
 # %%
 halves = data.X[:300], data.X[300:]
 print("distance of two halves:", face_images.sliced_wasserstein(*halves))
 drawn = gan.sample(state, n=300, seed=7, device=two[0])
-print("of an untrained one's faces:", face_images.sliced_wasserstein(drawn, halves[0]))
+print("of untrained faces:", face_images.sliced_wasserstein(drawn, halves[0]))
 print("nearest to three faces:", face_images.nearest(drawn[:3], data.X)[1])
 
 # %% [markdown]
-# **Training** on 1, 2, ... devices, with an animation of one noise's face. `Ctrl-C`
-# leaves a checkpoint, `--resume last` goes on, `d2lpar sample` draws faces from one.
+# **Training** on 1, 2, ... devices, with an animation of the face of one noise. Ctrl-C
+# leaves a checkpoint; `--resume last` continues from it, `d2lpar sample` draws from it.
 
 # %%
 PRESETS = {
@@ -96,7 +94,6 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    plan = {"load": "d2lpar.datasets.punks:load"}
-    # Each temporary buffer of MXNet's grows to the largest activation; 16 are as fast.
-    plan["environment"] = {"MXNET_CPU_TEMP_COPY": "16"}
-    chapter.measure("gan", "d2lpar.gan.training:train", PRESETS, **plan)
+    # Each of MXNet's temporary buffers grows to the largest activation; 16 are as fast.
+    few_buffers = {"MXNET_CPU_TEMP_COPY": "16"}
+    chapter.measure("gan", gan.WORKLOAD, PRESETS, environment=few_buffers)

@@ -1,32 +1,30 @@
 # %% [markdown]
 # # Custom kernels
 #
-# Seed: GPUSOROBAN on PyCUDA, in Japanese (004), and PyCUDA notes, in Korean (000)
+# Source: the GPUSOROBAN posts, on PyCUDA; the least-squares notes, on PyCUDA
 #
-# A kernel is what each of a GPU's threads does, in CUDA C. Here the same source also
-# runs on CPU contexts, compiled by the system's C++ compiler (or by that of `pip
-# install 'd2lpar[kernels]'`); the arguments are MXNet arrays, where they are:
+# A kernel is a function in CUDA C that each of a GPU's threads runs. Here the same
+# source also runs on CPU contexts, compiled by the system's C++ compiler (or by that of
+# `pip install 'd2lpar[kernels]'`). Its arguments are MXNet arrays, where they are:
 #
 #     python chapters/kernels.py --devices auto
-#     d2lpar run kernels --preset book      (the seed's 50,000,000 numbers)
+#     d2lpar run kernels --preset book      (50,000,000 numbers, as in the notes)
 
 # %%
 import math
 
-from d2lpar import chapter, devices, get_params, init_lenet
-from d2lpar._mxnet import np
+from d2lpar import chapter, devices, get_params, init_lenet, np, sgd, train_batch
 from d2lpar.kernels import CudaModule, ElementwiseKernel, fused_sgd
 from d2lpar.kernels.kernel import KernelError
-from d2lpar.parallel import sgd, train_batch
 from d2lpar.records import summary
 from d2lpar.studies import kernel_times
 
 device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
-# **One operation on every element.** The seed calls `plus_one` with its arguments
-# swapped: y becomes the x of the kernel, and is only read. So y stays zero, which is
-# what the seed printed; and what it did not print, x is overwritten with 0 + 1.
+# **One operation on every element.** GPUSOROBAN's post calls `plus_one` with swapped
+# arguments: y becomes the kernel's x and is only read. So y stays zero, which is what
+# the post prints, and x is overwritten with 0 + 1, which it does not print.
 
 # %%
 plus_one = ElementwiseKernel("int *x, int *y", "y[i] = x[i] + 1", "plus_one")
@@ -38,8 +36,8 @@ for swapped in (True, False):
 print(plus_one.source)
 
 # %% [markdown]
-# **A grid of blocks of threads**, the seed's kernel to the letter. Its arrays are
-# 2 x 5, its one block has 16 x 16 threads: 246 are out of range, and `if` stops them.
+# **A grid of blocks of threads**, the post's kernel to the letter: arrays of 2 x 5, one
+# block of 16 x 16 threads. The `if` stops the 246 threads that are out of range.
 
 # %%
 module = CudaModule("""
@@ -63,7 +61,7 @@ for ny, nx in ((2, 5), (100, 70)):
     print(f"{ny} x {nx}, {grid} blocks: as NumPy: {right}")
 
 # %% [markdown]
-# **What would corrupt memory on a device** is an error before anything runs.
+# **A call that would corrupt device memory** raises an error before anything runs.
 
 # %%
 for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
@@ -73,9 +71,8 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
         print(error)
 
 # %% [markdown]
-# **A fused update.** SGD in MXNet is two operations: the second reads from memory
-# what the first wrote there. As one kernel, `"p[i] -= step * grad[i]"`, it passes over
-# memory once, and `train_batch` takes it in place of `sgd`; the result is the same.
+# **A fused update.** SGD in MXNet passes over memory twice, as one kernel only once:
+# `"p[i] -= step * grad[i]"`. `train_batch` accepts it in place of `sgd`.
 
 # %%
 images, labels, ends = np.random.uniform(size=(8, 1, 28, 28)), np.arange(8), []
@@ -86,7 +83,7 @@ for update in (sgd, fused_sgd):
 print("to the bit:", all((p == q).all() for p, q in zip(*ends)))
 
 # %% [markdown]
-# **How fast?** The limit is memory: a loop in C, on as many threads. Milliseconds.
+# **How fast is it?** The limit is memory: compare with a loop in C on as many threads.
 
 # %%
 PRESETS = {"quick": 5_000_000, "book": 50_000_000, "dry-run": 1_000}

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Data-parallel least squares
 #
-# Seed: the class LeastSquare and its script, in Korean (000)
+# Source: the least-squares notes, class `LeastSquare` and its script
 #
-# Find the x that makes ||A x - b|| least, the rows of A shared out over devices. The
-# seed takes half of them to each of two "GPUs", lets each descend, and averages their x
-# after each epoch. Here: that, its faults, and four faster ways to the optimum itself:
+# Find the x that minimises ||A x - b||, with the rows of A shared out over devices. The
+# notes let each of two "GPUs" descend on half of the rows and average their x after
+# each epoch. Here are that method, its faults, and four faster ones:
 #
 #     python chapters/least_squares.py --devices auto --num-devices 1,2
 #     d2lpar run least_squares --preset book
@@ -16,7 +16,7 @@ import cProfile
 import numpy
 
 from d2lpar import chapter, devices
-from d2lpar.least_squares import LeastSquare, solve
+from d2lpar.least_squares import WORKLOAD, LeastSquare, solve
 from d2lpar.runs.profile import cumulative_table
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -27,9 +27,9 @@ optimum = numpy.linalg.norm(A @ best - b)
 print(f"LAPACK: ||A x - b|| = {optimum:.6f}")
 
 # %% [markdown]
-# **The seed's class**, as its script calls it. Averaging is cheap to communicate, one
-# vector an epoch, but where it ends is not the optimum: each device descends towards
-# the solution of *its* rows, and an average of solutions is not the solution.
+# **The notes' class**, called as in their script. Averaging communicates little, one
+# vector per epoch, but misses the optimum: each device descends towards the solution of
+# *its* rows, and an average of solutions is not the solution.
 
 # %%
 lstsq = LeastSquare(A, b, epoches=5)
@@ -37,10 +37,10 @@ theta = lstsq.run()
 print(f"averaging: {lstsq.check(theta):.6f}")
 
 # %% [markdown]
-# **Three faults of the seed's code.** `x = self.x_hat` copies nothing and `x -=` works
-# in place: the second "GPU" starts where the first one ended, one after the other, and
-# there is nothing parallel left (`independent=False` does the same). Both draw their
-# row numbers from the length of the first half. And "GPU" is a loop in NumPy.
+# **Three faults of the notes' code.** First, `x = self.x_hat` copies nothing and `x -=`
+# works in place, so the second "GPU" starts where the first one ended and nothing is
+# parallel (`independent=False` reproduces this). Second, both halves draw row numbers
+# up to the length of the first half. Third, a "GPU" is a loop in NumPy.
 
 # %%
 for independent in (False, True):
@@ -50,7 +50,7 @@ for independent in (False, True):
     print(f"independent={independent}: {found.residual_norm:.6f}")
 
 # %% [markdown]
-# **An all-reduce each step** makes N devices compute what one computes. Gradient
+# **With an all-reduce in each step** N devices compute what one computes. Gradient
 # descent needs many steps, conjugate gradients (CGLS) few.
 
 # %%
@@ -60,8 +60,8 @@ for method in ("gradient", "cgls"):
     print(f"{method}: {found.residual_norm:.6f} after {steps} steps")
 
 # %% [markdown]
-# **Directly**: sum one Gram matrix a device and factorise it (`normal`), or, where A is
-# so ill-conditioned that squaring it loses all digits, stack one QR a device (`tsqr`).
+# **Direct methods** factorise the sum of one Gram matrix per device (`normal`) or, if A
+# is so ill-conditioned that squaring it loses all digits, stack one QR each (`tsqr`).
 
 # %%
 for method in ("normal", "tsqr"):
@@ -69,8 +69,7 @@ for method in ("normal", "tsqr"):
     print(f"{method}: {found.residual_norm:.6f}, condition {found.condition:.1f}")
 
 # %% [markdown]
-# **Where the time goes**: in the calls that wait for the devices. `--profile` writes
-# the whole table, and a trace of what each device did in the meantime.
+# **Where does the time go?** Into waiting for the devices; `--profile` writes more.
 
 # %%
 with cProfile.Profile() as profile:
@@ -78,8 +77,7 @@ with cProfile.Profile() as profile:
 print("\n".join(cumulative_table(profile).splitlines()[:12]))
 
 # %% [markdown]
-# **All of them** on the seed's problem, 10,000 x 1,000, on 1, 2, ... devices: pictures,
-# and `...-results.txt`, which says what the seed's text file said, of every method.
+# **All methods** on the notes' problem, 10,000 x 1,000: figures and `...-results.txt`.
 
 # %%
 PRESETS = {
@@ -89,14 +87,12 @@ PRESETS = {
 }
 METHODS = {
     "averaging": {"method": "averaging"},
-    "averaging-as-the-seed": {"method": "averaging", "independent": False},
+    "averaging-as-published": {"method": "averaging", "independent": False},
     "gradient": {"method": "gradient", "max_iterations": 500},
     **{method: {"method": method} for method in ("cgls", "normal", "tsqr")},
 }
 
 if __name__ == "__main__":
-    plan = {"variants": METHODS, "one_thread_each": True}
-    plan["load"] = "d2lpar.datasets.linear:uniform_problem"
     chapter.measure(
-        "least_squares", "d2lpar.least_squares.solver:train", PRESETS, **plan
+        "least_squares", WORKLOAD, PRESETS, variants=METHODS, one_thread_each=True
     )

@@ -1,23 +1,21 @@
 # %% [markdown]
 # # Inference in low precision
 #
-# Seed: "Low Precision Inference on GPU", in Korean (002)
+# Source: the GPU wiki, "Low Precision Inference on GPU"
 #
-# A T4 computes 8.1 TFLOPS in float32 and 130 TOPS in INT8, says the seed; and BERT
-# loses 6.43 % of its score in INT8, until its activations are kept within 10: then
-# 0.67 %. Train LeNet in float32, lower its precision after training, and measure what
-# is won and what is lost:
+# By the wiki a T4 computes 8.1 TFLOPS in float32 and 130 TOPS in INT8; and BERT loses
+# 6.43 % of its score in INT8, or 0.67 % if its activations are kept within 10. Train
+# LeNet in float32, lower its precision after training, and measure gain and loss:
 #
 #     python chapters/low_precision.py --devices auto --num-devices 1
 #     d2lpar run low_precision --preset book --num-devices 1 --threads 1
 
 # %%
-from d2lpar import chapter, datasets, lenet, lenet_concise
-from d2lpar._mxnet import mx
+from d2lpar import chapter, datasets, lenet, lenet_concise, mx
 from d2lpar.records.precision_table import table
 from d2lpar.studies import low_precision
 from d2lpar.studies.equalize_channels import equalize, stretch
-from d2lpar.studies.gluon_to_symbol import legacy_semantics, to_symbolic
+from d2lpar.studies.gluon_to_symbol import legacy_semantics, to_symbol_block
 
 data = datasets.load("synthetic", n_train=4_000, n_test=1_000)  # for the cells below
 state = lenet.start(seed=0, scale=0.1)  # larger weights, off the plateau at once
@@ -26,56 +24,56 @@ recipe = {"global_batch_size": 32, "lr": 0.2, "num_epochs": 3}
 print(f"trained in float32: test acc {last.test_acc:.3f}")
 
 # %% [markdown]
-# **The symbolic form.** MXNet's quantization is older than its NumPy arrays. The graph
-# of the network is the same in both worlds, so it is exported from one and loaded in
-# the other, with the same parameters: the scores agree to the bit.
+# **The symbolic form.** MXNet's quantization is older than its NumPy arrays. Both
+# describe a network by the same graph, so it is exported from one and loaded by the
+# other, with the same parameters. The scores agree to the bit.
 
 # %%
-net = low_precision.block(state.params, mx.cpu())
+net = low_precision.gluon_lenet(state.params, mx.cpu())
 X = datasets.to_float(data.X_test[:200])
-symbolic = to_symbolic(net, X[:1], mx.cpu())
+symbol_block = to_symbol_block(net, X[:1], mx.cpu())
 with legacy_semantics():
-    scores = symbolic(mx.nd.array(X)).asnumpy()
-print("bytes:", low_precision.weight_bytes(symbolic))
+    scores = symbol_block(mx.nd.array(X)).asnumpy()
+print("bytes:", low_precision.weight_bytes(symbol_block))
 print("same scores:", (scores == net(mx.np.array(X)).asnumpy()).all())
 
 # %% [markdown]
-# **Lower it.** bfloat16 is float32 without the last 16 bits: nothing to calibrate. INT8
-# needs to know what its 256 steps stand for in each tensor. Calibrated ("naive": least
-# and largest value, "entropy": outliers cut off), that is known beforehand; without,
-# every batch is searched for it: `_contrib_requantize` takes most of what was won.
-# What MXNet cannot do here says so in its row.
+# **Lower precisions.** bfloat16 is float32 without its last 16 bits and needs no
+# calibration. INT8 needs the range that its 256 steps cover in each tensor. Calibration
+# finds the range beforehand ("naive": from the least to the largest value, "entropy":
+# without outliers). Without it MXNet searches every batch, and `_contrib_requantize`
+# takes most of the time that INT8 saves. A row says what MXNet cannot do here.
 
 # %%
-common = {
-    "X": data.X_test,
-    "y": data.y_test,
-    "y_float32": low_precision.predictions(state.params, data.X_test, mx.cpu()),
-    "X_calibration": data.X_train[:400],
-    "devices": [mx.cpu()],
-    "batch_size": 200,
-    "repeats": 5,
-}
+task = low_precision.Task(
+    X=data.X_test,
+    y=data.y_test,
+    y_float32=low_precision.predictions(state.params, data.X_test, mx.cpu()),
+    X_calibration=data.X_train[:400],
+    devices=[mx.cpu()],
+    batch_size=200,
+    repeats=5,
+)
 names = ("float32", "bfloat16", "float16", "int8-none", "int8-naive", "int8-entropy")
-print(table(low_precision.measure(p, state.params, **common) for p in names))
+print(table(low_precision.measure(p, state.params, task) for p in names))
 
 # %% [markdown]
-# **The loss, and how to win it back.** LeNet has little to lose: its ranges are narrow.
-# So give it what BERT has, an outlier: one channel 128 times as large, and its use 128
-# times as small. In float32 that is the same function; in INT8 one channel now takes
-# all the steps. Calibration saves part of it. Evening the channels out before
-# quantizing saves all, and costs nothing when the network runs.
+# **The loss, and a remedy.** LeNet has narrow ranges and loses little. So give it an
+# outlier, as BERT has: scale one channel by 128, and the weights that use it by 1/128.
+# In float32 the function stays the same; in INT8 that channel now takes up all the
+# steps. Calibration recovers part of the loss. Equalising the channels before
+# quantizing recovers all of it, at no cost when the network runs.
 
 # %%
 stretched = stretch(state.params, factor=128)
 for weights, params in (("stretched", stretched), ("equalised", equalize(stretched))):
     for precision in ("int8-none", "int8-naive", "int8-entropy"):
-        row = low_precision.measure(precision, params, **common)
+        row = low_precision.measure(precision, params, task)
         print(f"{weights}, {precision}: {row.test_acc:.3f}, agrees {row.agreement:.3f}")
 
 # %% [markdown]
-# **All of them** on Fashion-MNIST, with scales by channel too: a picture of accuracy
-# against speed, and `...-results.txt`. `--num-devices 2` gives every device a network.
+# **All precisions** on Fashion-MNIST, also with one scale per channel: a figure of
+# accuracy against speed, and `...-results.txt`. Each device gets a network of its own.
 
 # %%
 PRESETS = {
@@ -95,4 +93,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("low_precision", "d2lpar.studies.low_precision:train", PRESETS)
+    chapter.measure("low_precision", low_precision.WORKLOAD, PRESETS)

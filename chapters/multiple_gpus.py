@@ -1,10 +1,12 @@
 # %% [markdown]
 # # Multi-GPU training from scratch
 #
-# Seed: d2l, "Multi-GPU Computation Implementation from Scratch" (001)
+# Source: the book, "Training on Multiple GPUs",
+# <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
 #
 # Split each batch over the devices, compute gradients on each, sum them (all-reduce),
-# and let every device take the same step. Run it alone, or cell by cell as a notebook:
+# and let every device take the same step. Run it as a script, or cell by cell as a
+# notebook:
 #
 #     python chapters/multiple_gpus.py --devices auto --num-devices 1,2
 #     d2lpar run multiple_gpus --preset book
@@ -17,16 +19,16 @@ from d2lpar import (
     get_params,
     init_lenet,
     lenet,
+    np,
     split_batch,
+    train_batch,
 )
-from d2lpar._mxnet import np
-from d2lpar.parallel import train_batch
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
-# **One replica a device.** `get_params` copies the parameters to a device and attaches
-# gradients. The bias of the first convolution and its gradient start at zero.
+# **One replica per device.** `get_params` copies the parameters to a device and
+# attaches gradients. The bias of the first convolution and its gradient start at zero.
 
 # %%
 params = init_lenet(scale=0.01, seed=0)
@@ -35,7 +37,7 @@ print("b1 weight:", device_params[0][1])
 print("b1 grad:", device_params[0][1].grad)
 
 # %% [markdown]
-# **All-reduce** sums the arrays of all devices and gives every device the sum.
+# **All-reduce** adds up the arrays of all devices and gives every device the sum.
 
 # %%
 data = [np.ones((1, 2), ctx=device) * (k + 1) for k, device in enumerate(two)]
@@ -44,8 +46,8 @@ allreduce(data)
 print("after allreduce:\n", data[0], "\n", data[1])
 
 # %% [markdown]
-# **A batch is split** in order, features and labels alike. Shards may be uneven: 5
-# images on 2 devices are 3 and 2.
+# **A batch is split** in order, features and labels alike. Shards may be uneven: 2
+# devices take 3 and 2 of 5 images.
 
 # %%
 X, y = np.arange(24).reshape((4, 6)), np.arange(4)
@@ -55,12 +57,12 @@ print("output =\n", X_shards[0], "\n", X_shards[1])
 
 # %% [markdown]
 # **One step.** Each device computes the loss and the gradients of its shard; the
-# gradients are summed; every replica moves by the sum divided by the *global* batch.
-# Nothing waits until the loss is printed: MXNet works behind Python's back.
+# gradients are summed; every replica moves by the sum divided by the *global* batch
+# size. Python waits for nothing until the loss is printed: MXNet runs asynchronously.
 
 # %%
 X, y = np.random.uniform(size=(5, 1, 28, 28)), np.array([0, 1, 2, 3, 4])
-losses = train_batch(X, y, device_params, two, lr=0.2, net=lenet)
+losses = train_batch(X, y, device_params, two, lr=0.2, net=lenet.lenet)
 print("loss of each image:", *losses)
 print(
     "replicas agree:", (device_params[0][1] == device_params[1][1].copyto(two[0])).all()
@@ -68,10 +70,10 @@ print(
 
 # %% [markdown]
 # **Training** on Fashion-MNIST, on 1, 2, ... devices: the loop is `d2lpar.lenet.train`.
-# `book` is the seed's recipe. `quick` shows the same in a minute: less data, and
-# smaller batches so that a short run still takes enough steps to leave the plateau at
-# 0.10. Each count is measured in a process of its own; the first epoch, which warms up,
-# does not count in the times.
+# `book` is the book's recipe. `quick` shows the same in a minute, with less data, and
+# with smaller batches so that a short run still takes enough steps to leave the plateau
+# at an accuracy of 0.10. Each device count is measured in a process of its own; the
+# first epoch warms up and does not count in the times.
 
 # %%
 PRESETS = {
@@ -85,4 +87,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("multiple_gpus", "d2lpar.lenet:train", PRESETS)
+    chapter.measure("multiple_gpus", lenet.WORKLOAD, PRESETS)

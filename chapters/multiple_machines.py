@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Several machines: a parameter server
 #
-# Seed: d2l, "Multi-GPU Computation Implementation from Scratch" (001), on machines
+# Source: the book, "Training on Multiple GPUs", carried over to several machines,
+# <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
 #
-# One machine is not enough, or one process: *workers* train, each with devices of its
-# own, and *servers* hold the sums of what they push. MXNet has both (ps-lite, behind
+# Beyond one process or one machine: *workers* train, each with devices of its own, and
+# *servers* sum what the workers push. MXNet has both (ps-lite, behind
 # `kvstore("dist_sync")`); the launcher starts and watches them:
 #
 #     d2lpar launch --workers 2 -- run multiple_machines --preset book
@@ -14,51 +15,60 @@
 # %%
 import numpy
 
-from d2lpar import chapter, devices, get_params, init_lenet, lenet
-from d2lpar._mxnet import autograd, gluon, np
-from d2lpar.workers import group, plan
+from d2lpar import (
+    autograd,
+    chapter,
+    devices,
+    get_params,
+    gluon,
+    init_lenet,
+    lenet,
+    lenet_workers,
+    np,
+)
+from d2lpar.parallel import span
+from d2lpar.workers import plan
 
 one = devices.parse("cpu:1")
 
 # %% [markdown]
-# **Each takes its part.** All workers go through the same batches, drawn from the same
-# seed. Of each, worker k takes its contiguous part, which may be empty in the last one,
-# and splits it over its own devices, as before.
+# **Each worker takes its part.** All workers go through the same batches, drawn from
+# the same random seed. Worker k takes a contiguous part of each batch, which may be
+# empty in the last one, and splits it over its own devices as before.
 
 # %%
 for batch in (5, 2):
-    parts = [list(range(batch))[group.span(batch, k, count=3)] for k in range(3)]
+    parts = [list(range(batch))[span(batch, k, count=3)] for k in range(3)]
     print(f"a batch of {batch} on three workers:", parts)
 
 # %% [markdown]
-# **The servers sum.** A worker pushes the gradient of its samples' losses, summed, not
-# averaged; a server waits for all pushes and hands back their sum. It is the gradient
-# of the whole batch: so W workers with D devices each compute what one device does.
+# **The servers sum.** A worker pushes the gradient of the sum, not the mean, of its
+# samples' losses; a server waits for all pushes and returns their sum, the gradient of
+# the whole batch. So W workers with D devices each compute what one device computes.
 
 
 # %%
 def gradient(X: numpy.ndarray, y: numpy.ndarray) -> numpy.ndarray:
-    """What a worker pushes of W1."""
+    """The gradient of W1 that a worker pushes."""
     params = get_params(init_lenet(0.1, seed=0), one[0])
     with autograd.record():
-        l = gluon.loss.SoftmaxCrossEntropyLoss()(
-            lenet(np.array(X), params), np.array(y)
-        )
+        scores = lenet.lenet(np.array(X), params)
+        l = gluon.loss.SoftmaxCrossEntropyLoss()(scores, np.array(y))
     l.backward()
     return params[0].grad.asnumpy()
 
 
 rng = numpy.random.default_rng(0)
 X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
-spans = [group.span(5, k, count=2) for k in range(2)]
-pushed = [gradient(X[span], y[span]) for span in spans]
+parts = [span(5, k, count=2) for k in range(2)]
+pushed = [gradient(X[part], y[part]) for part in parts]
 whole = gradient(X, y)
 print("sum of the pushes = whole batch:", numpy.allclose(sum(pushed), whole, rtol=1e-4))
 
 # %% [markdown]
-# **Who is who** stands in the environment of each process. `d2lpar launch` sets it, and
-# `--print` writes it out for Slurm, Kubernetes or another terminal. A scheduler
-# introduces them to each other. On hosts of a `--hosts` file they are started over ssh.
+# **Each process reads its role** from its environment. `d2lpar launch` sets it;
+# `--print` prints it for Slurm or another terminal. A scheduler introduces the
+# processes to each other. On the hosts of a `--hosts` file they are started over ssh.
 
 # %%
 for role in plan.plan(workers=2, servers=1, arguments=["run", "multiple_machines"]):
@@ -66,12 +76,12 @@ for role in plan.plan(workers=2, servers=1, arguments=["run", "multiple_machines
     print(f"{role.name}:", {n: v for n, v in role.environment.items() if n in names})
 
 # %% [markdown]
-# **When one dies** the others would wait for ever. The launcher ends them, and all
-# start again from the last checkpoint, on the same bits. Other ways to share, compared
-# by `d2lpar plot figures/multiple_machines/book-2workers-*.jsonl`:
+# **When a process dies** the others deadlock. The launcher ends them and restarts all
+# from the last checkpoint; the result is the same to the bit. Other ways to share,
+# compared by `d2lpar plot figures/multiple_machines/book-2workers-*.jsonl`:
 #
-#     d2lpar launch --compress 0.5 -- run multiple_machines        (gradients in 2 bits)
-#     d2lpar launch --kvstore dist_async -- run multiple_machines  (nobody waits)
+#     d2lpar launch --compress 0.5 -- run multiple_machines        (2 bits per gradient)
+#     d2lpar launch --kvstore dist_async -- run multiple_machines  (no worker waits)
 
 # %%
 PRESETS = {
@@ -85,4 +95,4 @@ PRESETS = {
 }
 
 if __name__ == "__main__":
-    chapter.measure("multiple_machines", "d2lpar.lenet_concise:train", PRESETS)
+    chapter.measure("multiple_machines", lenet_workers.WORKLOAD, PRESETS)

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # When does a second device pay?
 #
-# Seed: d2l, "Multi-GPU Computation Implementation from Scratch" (001), its last table
+# Source: the book, "Training on Multiple GPUs", its last experiment,
+# <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
 #
-# Two V100s were slower than one there: 1.8 s an epoch, then 2.5 s. The book says so,
-# and not where it turns. Here is the map: a step at every global batch on 1, 2, ...
-# devices, where its time goes, and what N devices would make of it.
+# In the book two V100s are slower than one: 2.5 s per epoch against 1.8 s. From which
+# batch size on would they be faster? Here is the map: the time of a step at every
+# global batch size on 1, 2, ... devices, its parts, and a prediction for N devices.
 #
 #     python chapters/scaling.py --devices auto --num-devices 1,2
 #     d2lpar run scaling --preset book
@@ -13,15 +14,15 @@
 # %%
 from d2lpar import chapter, devices
 from d2lpar.records.step_model import StepModel, break_even, fit_all_reduce, fit_step
+from d2lpar.studies import scaling
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
-# **Two parameters and an all-reduce.** A step costs something fixed for each device
-# (Python, which issues every operator, one device after the other), something for each
-# sample of a device's shard, and the all-reduce, whose time goes by arrays and bytes. A
-# second device halves the shards and adds the rest: it pays where the half is worth
-# more.
+# **A model of a step.** It takes a fixed time per device (Python issues every operator,
+# for one device after the other), a time per sample of a device's shard, and that of
+# the all-reduce, which depends on arrays and bytes. A second device halves the shards
+# and adds to the rest: it pays if half a shard saves more than that.
 
 # %%
 all_reduce = fit_all_reduce(2, [(1, 4_096, 0.1e-3), (8, 516_272, 0.7e-3)])
@@ -33,32 +34,30 @@ for batch in (2, 8, 64, 512):
 print(f"break-even at a batch of {model.break_even(2):.1f}")
 
 # %% [markdown]
-# **Measured, then fitted.** The parameters come from steps of one device (here four of
-# the gallery's, from scratch); how well they tell those of two, which the fit has not
-# seen, is printed with every run.
+# **Measured, then fitted.** The parameters come from steps on one device (here, four
+# from this repository's records). Each run prints how well they predict the steps on
+# two, which the fit has not seen.
 
 # %%
 steps = {(1, 8): 3.15e-3, (1, 512): 176e-3, (2, 8): 3.56e-3, (2, 512): 97e-3}
 fitted = fit_step(steps, all_reduce, 8, 516_272, without=[2])
-print(f"{1e3 * fitted.fixed:.1f} ms + {1e6 * fitted.per_sample:.0f} us a sample")
+print(f"{1e3 * fitted.fixed:.1f} ms + {1e6 * fitted.per_sample:.0f} us per sample")
 for batch in (8, 512):
-    told, found = fitted.seconds(2, batch), steps[2, batch]
-    print(
-        f"two devices, batch {batch}: {1e3 * told:.1f} ms told, {1e3 * found:.1f} found"
-    )
+    predicted, measured = 1e3 * fitted.seconds(2, batch), 1e3 * steps[2, batch]
+    print(f"two devices, batch {batch}: {predicted:.1f} ms, measured {measured:.1f} ms")
 turn = break_even({batch: steps[1, batch] / steps[2, batch] for batch in (8, 512)})
 print(f"break-even between the two: {turn:.0f}")
 
 # %% [markdown]
-# **Strong and weak.** Strong scaling keeps the global batch: the same numbers, sooner.
-# Weak scaling keeps each device's batch, so that the global one grows, and with it the
-# learning rate, warmed up (Goyal et al. 2017): the steps get fewer, and the accuracy
-# may pay for it.
+# **Strong and weak scaling.** Strong scaling keeps the global batch: the same numbers,
+# sooner. Weak scaling keeps each device's batch, so the global one grows, and with it
+# the learning rate, after a warm-up (Goyal et al. 2017). There are fewer steps, which
+# may cost accuracy.
 #
-# **The run**: one thread a context, so that a device is a core. The map, with rows
-# predicted for more devices; a step's parts by leaving out (`d2lpar.studies.step_parts`); the
-# all-reduce in five ways (`d2lpar.studies.allreduce_variants`); accuracy under weak scaling;
-# all numbers in `...-results.txt`.
+# **The run** uses one thread per context, so that a device is a core. It draws the map
+# with rows predicted for more devices, a step's parts by leaving each out
+# (`d2lpar.studies.step_parts`), five kinds of all-reduce
+# (`d2lpar.studies.allreduce_variants`), and accuracy under weak scaling.
 
 # %%
 SIZES = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]
@@ -96,5 +95,4 @@ PRESETS = {
 if __name__ == "__main__":
     ways = {"scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
             "concise": {"implementation": "concise"}}  # fmt: skip
-    train = "d2lpar.studies.scaling:train"
-    chapter.measure("scaling", train, PRESETS, variants=ways, threads=1)
+    chapter.measure("scaling", scaling.WORKLOAD, PRESETS, variants=ways, threads=1)

@@ -1,26 +1,27 @@
 # %% [markdown]
 # # Timing devices honestly
 #
-# Seed: notes on PyCUDA (000), a GPU wiki (002), a GPU course (003), GPUSOROBAN (004)
+# Source: the least-squares notes, the GPU wiki, the CryptoPunks notebook,
+# the GPUSOROBAN posts
 #
-# Four seeds time a CPU against a GPU, and two of them stop the clock before the GPU has
-# finished. The same work here, on any devices, by both clocks, its results checked:
+# Four sources time a CPU against a GPU; two stop the clock before the GPU has finished.
+# Here is the same work on any devices, timed both ways, its results checked:
 #
 #     python chapters/timing.py --devices auto --num-devices 1,2
-#     d2lpar run timing --preset book      (the seeds' sizes: minutes a product)
+#     d2lpar run timing --preset book      (the published sizes: minutes per product)
 
 # %%
 import numpy
 
-from d2lpar import allreduce, chapter, devices, timing
-from d2lpar._mxnet import np
+from d2lpar import allreduce, chapter, devices, np, timing
+from d2lpar.studies import array_timings
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
-# **Two clocks.** A call of MXNet, as of every GPU library, puts work into a queue and
-# returns. A clock read then (naive) measures Python. `timing.measure` waits before both
-# readings, leaves a warm-up out, and checks every result, against NumPy's.
+# **Two clocks.** A call of MXNet, or of any GPU library, queues work and returns. A
+# naive clock, read at that moment, measures Python. `timing.measure` waits for the work
+# before both readings, leaves out a warm-up, and compares every result with NumPy's.
 
 # %%
 host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
@@ -38,7 +39,7 @@ numpys = timing.measure_host(lambda: numpy.tan(host), threads=1, name="NumPy's t
 print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
 
 # %% [markdown]
-# A wrong result has no time, and times of different work have no ratio:
+# A wrong result has no time, and the times of different work have no ratio:
 
 # %%
 part = timing.measure_host(lambda: numpy.tan(host[:500]), threads=1, name="half of it")
@@ -52,8 +53,8 @@ for wrong in (
         print(error)
 
 # %% [markdown]
-# **When does it pay?** (003's "calculus of parallelization".) A second device saves
-# work, and costs copies and an all-reduce: each a fixed time, and bytes by bandwidth.
+# **When does it pay?** (The notebook's "calculus of parallelization".) A second device
+# saves work but costs copies and an all-reduce: a fixed time each, and one per byte.
 
 
 # %%
@@ -77,17 +78,17 @@ for cost in map(all_reduce, (1_000, 10_000_000)):
     print(f"saved {1e3 * saved:.2f} ms, {cost}: {pays}")
 
 # %% [markdown]
-# **The seeds' numbers.** 000: NumPy's 33.6 ms for 50,000,000 floats x 2 are honest, 400
-# MB at 12 GB/s; the T4's memory (320 GB/s) needs 1.25 ms, so that 0.7 ms are a launch.
-# 003: "28 to 69 %" less for a sum of 4 MB is a CPU's sum beside a launch, ten times.
-# 002: 4.12 s are float64 on one core, 738 ms float32 on all, 18.9 ms a T4's. %timeit
-# does not wait: it took the launch for the work and chose 1,000 loops, which filled the
-# queue, so that it is right after all: 12 passes over 400 MB need 15 ms. A kernel: one.
-# 004: 297 s are 24 GFLOP/s, a CPU with few cores; 0.46 s are 15.9 TFLOP/s, with the
-# clock synchronised; its first call, 0.55 s, is the warm-up that we leave out.
+# **The published numbers.** The least-squares notes: NumPy's 33.6 ms for 50,000,000
+# floats x 2 are plausible, 400 MB at 12 GB/s. The T4's memory (320 GB/s) needs 1.25 ms,
+# so 0.7 ms time only the launch. The CryptoPunks notebook: "28.6 to 68.8 %" less for a
+# sum of 4 MB compares a CPU's sum with a launch. The GPU wiki: 4.12 s in float64 on one
+# core, 738 ms in float32 on all, 18.9 ms on a T4. `%timeit` does not wait either, but
+# its 1,000 loops fill the queue, so the mean is right: 12 passes over 400 MB need 15 ms
+# (one kernel would need one pass). GPUSOROBAN: 297 s are 24 GFLOP/s, a CPU with few
+# cores; 0.46 s are 15.9 TFLOP/s, synchronised; the first call, 0.55 s, is a warm-up.
 #
-# **All of them**, in NumPy, PyTorch and MXNet on 1, 2, ... devices: pictures of both
-# clocks, a roofline, copies and all-reduces by size; all times in `...-results.txt`.
+# **All of them** in NumPy, PyTorch and MXNet: figures of both clocks, a roofline, and
+# copies and all-reduces by size.
 
 # %%
 QUICK = {"x2": 20_000_000, "trig": 1_500, "product": 1_536, "largest_copy": 2**24}
@@ -96,5 +97,4 @@ PRESETS = {"quick": {"data": QUICK}, "book": {"product_repeats": 3}}
 PRESETS["dry-run"] = {"repeats": 1, "data": DRY}
 
 if __name__ == "__main__":
-    load = "d2lpar.studies.array_work:sizes"
-    chapter.measure("timing", "d2lpar.studies.array_timings:train", PRESETS, load=load)
+    chapter.measure("timing", array_timings.WORKLOAD, PRESETS)

@@ -2,16 +2,19 @@
 
 >>> from d2lpar import get_params, allreduce, split_batch, train_batch
 
-Importing the package costs nothing; MXNet is loaded when one of these names is first
-used. Without an MXNet that raises :class:`~d2lpar.errors.MXNetMissingError`, which
-names both remedies.
+Importing the package is cheap: a name's module, and with it MXNet, is loaded when the
+name is first used. Where MXNet is not installed, that raises
+:class:`~d2lpar.errors.MXNetMissingError`, which says how to install it.
+
+`np`, `npx`, `autograd`, `gluon` and `mx` are MXNet's own. Taken from here they are
+loaded after d2lpar has set the variables that MXNet reads once, when it is imported.
 """
 
 import importlib
 
 from d2lpar._version import __version__
 
-_HOMES = {
+_MODULE_OF = {
     "allreduce": "parallel",
     "get_params": "parallel",
     "sgd": "parallel",
@@ -23,15 +26,33 @@ _HOMES = {
     "synthetic_fashion": "datasets",
     "try_all_gpus": "devices",
     "try_gpu": "devices",
+    "autograd": "_mxnet",
+    "gluon": "_mxnet",
+    "mx": "_mxnet",
+    "np": "_mxnet",
+    "npx": "_mxnet",
 }
+_MODULES = (
+    "datasets",
+    "devices",
+    "gan",
+    "kernels",
+    "least_squares",
+    "lenet",
+    "lenet_concise",
+    "lenet_workers",
+    "timing",
+)
 
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*_MODULE_OF, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str):
-    if name not in _HOMES:
+    if name in _MODULES:
+        return importlib.import_module(f"d2lpar.{name}")
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'd2lpar' has no attribute {name!r}")
-    value = vars(importlib.import_module(f"d2lpar.{_HOMES[name]}"))[name]
+    value = vars(importlib.import_module(f"d2lpar.{_MODULE_OF[name]}"))[name]
     globals()[name] = value
     return value
 

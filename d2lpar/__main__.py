@@ -1,4 +1,4 @@
-"""`python -m d2lpar` is `d2lpar`."""
+"""`python -m d2lpar` is the command `d2lpar`."""
 
 from d2lpar.cli.main import main
 

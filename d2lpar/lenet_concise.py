@@ -1,32 +1,32 @@
-"""The same LeNet in Gluon: HybridBlock, Trainer and kvstore instead of our own hands.
+"""The same LeNet in Gluon: HybridBlock, Trainer and kvstore do what we did by hand.
 
-Source: d2l, "Concise Implementation for Multiple GPUs"; network and recipe of seed 001.
-Started from the same parameters, it gives the losses of :mod:`d2lpar.lenet`.
+Started from the same parameters, it reaches the losses of :mod:`d2lpar.lenet`.
+:mod:`d2lpar.lenet_workers` is this training on several workers: compare the two files.
+
+Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy
 
 from d2lpar import datasets
-from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
+from d2lpar.memory.shapes import Layers, lenet_layers
 from d2lpar.networks import LeNet, get_host_params, set_params
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import (
-    BATCHES_IN_FLIGHT,
+    Epoch,
+    Workload,
     check_settings,
     choose,
-    epoch_record,
     on_device,
-    shuffled,
+    shuffled_batches,
 )
-from d2lpar.workers.group import Workers
 
 
 def build(
@@ -45,7 +45,7 @@ def build(
         "sgd",
         {"learning_rate": lr},
         kvstore="local",
-        update_on_kvstore=False,  # as fast, and gradients and update can be told apart
+        update_on_kvstore=False,  # as fast, and keeps all-reduce and update apart
     )
     return net, trainer, loss
 
@@ -60,62 +60,29 @@ def train(
     seed: int = 0,
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
-    workers: Workers | None = None,
 ) -> Iterator[EpochRecord]:
-    """Train in Gluon, yielding one record an epoch; see :func:`d2lpar.lenet.train`.
+    """Train in Gluon, yielding one record per epoch; see :func:`d2lpar.lenet.train`.
 
-    Same arguments, records, errors and `state` as from scratch, so that a run may go on
-    in the other implementation. As one of several `workers` it trains and evaluates its
-    part, with its own devices; loss and accuracy are of all.
+    Arguments, records, errors and `state` are the same as from scratch, so that either
+    implementation can continue what the other began.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices = choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
     state = start(seed) if state is None else state
-
+    n = len(data.y_train)
+    X, y, X_test, y_test = on_device(data, devices[0])
     net, trainer, loss = build(state.params, devices, lr)
-    X_train, y_train, X_test, y_test = on_device(data, devices[0])
-    if workers is not None:
-        workers.check_batch(global_batch_size)
-        trainer = workers.trainer(net.collect_params(), lr)
-        X_test, y_test = workers.test_part(X_test, y_test)
-
     for _ in range(num_epochs):
-        npx.waitall()
-        begin = time.perf_counter()
-        loss_sums, in_flight = [], deque()
-        order = shuffled(len(data.y_train), state.rng, devices[0])
-        for X, y in datasets.batches(X_train, y_train, global_batch_size, order):
-            losses = train_batch(X, y, net, devices, trainer, loss, workers)
-            loss_sums += [l.sum() for l in losses]
-            in_flight += loss_sums[-1:]
-            if len(in_flight) > BATCHES_IN_FLIGHT:
-                in_flight.popleft().wait_to_read()
-        npx.waitall()
-        trained = time.perf_counter()
-        test_acc = evaluate_accuracy(
-            X_test,
-            y_test,
-            [None] * len(devices),  # Gluon finds the replica by the shard's device
-            devices,
-            net=lambda X, _: net(X),
-        )
-        train_loss = sum(float(s) for s in loss_sums) / len(data.y_train)
-        if workers is not None:
-            share = len(y_test) / len(data.y_test)
-            train_loss, test_acc = workers.epoch_means(train_loss, test_acc, share)
-        evaluated = time.perf_counter()
+        epoch = Epoch()
+        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, state.rng):
+            epoch.add(train_batch(X_batch, y_batch, net, devices, trainer, loss=loss))
+        train_loss = epoch.end_training(n)
+        acc = evaluate(net, X_test, y_test, devices)
+        record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
         state.params = get_host_params(net)
         state.epoch += 1
-        yield epoch_record(
-            state.epoch,
-            trained - begin,
-            evaluated - trained,
-            train_loss,
-            test_acc,
-            len(data.y_train),
-            lr,
-        )
+        yield record
 
 
 def train_batch(
@@ -124,28 +91,47 @@ def train_batch(
     net: LeNet,
     devices: Sequence[mx.Context],
     trainer: gluon.Trainer,
+    *,
     loss: gluon.loss.Loss,
-    workers: Workers | None = None,
 ) -> list[np.ndarray]:
-    """One step: split, record, backward; `trainer` all-reduces and updates.
+    """One step on the global batch (X, y): `trainer` all-reduces and updates.
 
-    As one of several `workers` it splits its part of the batch (X, y). Returns the
-    losses, (n_k,) a device that had samples, without waiting for them.
+    Returns the losses, (n_k,) per busy device, without waiting for them.
     """
-    batch_size = X.shape[0]
-    if workers is not None:
-        batch_size = workers.divisor(batch_size)
-        X, y = workers.batch_part(X, y)
-    X_shards, y_shards = split_batch(X, y, devices) if X.shape[0] else ([], [])
-    busy = [k for k, shard in enumerate(X_shards) if shard.shape[0] > 0]
+    X_shards, y_shards = split_batch(X, y, devices)
+    busy = [k for k, X_shard in enumerate(X_shards) if X_shard.shape[0] > 0]
     with autograd.record():
         losses = [loss(net(X_shards[k]), y_shards[k]) for k in busy]
     for l in losses:
         l.backward()
     if len(busy) < len(devices):
-        for p in net.collect_params().values():
-            for data, grad in list(zip(p.list_data(), p.list_grad()))[len(busy) :]:
-                grad[:] = 0  # an idle device still holds the last step's gradient
-                data._fresh_grad = True  # else the trainer would not update its replica
-    trainer.step(batch_size)
+        clear_gradients(net, len(busy))
+    trainer.step(X.shape[0])
     return losses
+
+
+def clear_gradients(net: LeNet, first: int) -> None:
+    """Set the gradients on the devices from number `first` on to zero.
+
+    A device without a sample still holds the gradients of the last step.
+    """
+    for p in net.collect_params().values():
+        for data, grad in list(zip(p.list_data(), p.list_grad()))[first:]:
+            grad[:] = 0
+            data._fresh_grad = True  # or the trainer would not update this replica
+
+
+def evaluate(
+    net: LeNet, X: np.ndarray, y: np.ndarray, devices: Sequence[mx.Context]
+) -> float:
+    """The accuracy of `net` on images X uint8 (n, 28, 28) with classes y (n,)."""
+    no_params = [None] * len(devices)  # Gluon finds the replica by the shard's device
+    return evaluate_accuracy(X, y, no_params, devices, net=lambda X, _: net(X))
+
+
+def layers(settings: dict) -> Layers:
+    """What a device keeps of the compiled network, whatever the settings."""
+    return lenet_layers(compiled=True)
+
+
+WORKLOAD = Workload(train, start=start, layers=layers)

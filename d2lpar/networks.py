@@ -1,4 +1,10 @@
-"""TODO: one idea."""
+"""LeNet twice: as a function of the book's eight parameters, and as a Gluon block.
+
+Both compute the same scores from the same parameters, drawn by :func:`init_lenet`.
+
+Source: the book (d2l), "Training on Multiple GPUs": two convolutions with average
+pooling and two dense layers; weights drawn from N(0, 0.01).
+"""
 
 from __future__ import annotations
 
@@ -23,8 +29,8 @@ SHAPES = (
 def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
     """Parameters [W1, b1, W2, b2, W3, b3, W4, b4] as host arrays, float32.
 
-    Weights are N(0, scale), biases 0. Drawn once on the host and copied to each device,
-    because MXNet's random streams depend on the device.
+    Weights are drawn from N(0, scale), biases are 0. They are drawn once on the host
+    and copied to each device, because MXNet's random streams depend on the device.
     """
     rng = numpy.random.default_rng(seed)
     return [
@@ -36,7 +42,7 @@ def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
 
 
 def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
-    """Scores (n, 10) of images X (n, 1, 28, 28), on the device where both are."""
+    """Scores (n, 10) of images X (n, 1, 28, 28), computed on the device of both."""
     h1 = npx.convolution(
         data=X, weight=params[0], bias=params[1], kernel=(3, 3), num_filter=20
     )
@@ -55,15 +61,15 @@ def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
 def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """X (n, i) times W (i, o) plus b (o,): the book's ``np.dot(X, W) + b``.
 
-    By oneDNN, as the convolutions are. ``np.dot`` goes to the OpenBLAS in MXNet's
-    wheel, which is slower, and which waits for ever when two CPU contexts with more
+    oneDNN computes it, as it does the convolutions. ``np.dot`` calls the OpenBLAS in
+    MXNet's wheel, which is slower, and which deadlocks when two CPU contexts with more
     than one thread each call it at the same time.
     """
     return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1])
 
 
 class LeNet(gluon.nn.HybridSequential):
-    """The network of :func:`d2lpar.networks.lenet`: (n, 1, 28, 28) to scores (n, 10)."""
+    """The network of :func:`lenet`: images (n, 1, 28, 28) to scores (n, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,16 +84,15 @@ class LeNet(gluon.nn.HybridSequential):
 
 
 def set_params(net: LeNet, params: Sequence[numpy.ndarray]) -> None:
-    """Give every replica of `net` the from-scratch parameters (Gluon's order is
-    theirs).
+    """Give every replica of `net` the parameters of :func:`init_lenet`, in its order.
 
-    A Dense layer keeps its weight as (outputs, inputs): the transpose of the book's.
+    A Dense layer keeps its weight as (outputs, inputs), the transpose of the book's.
     """
     for target, value in zip(net.collect_params().values(), params):
         target.set_data(np.array(value.T if value.ndim == 2 else value))
 
 
 def get_host_params(net: LeNet) -> list[numpy.ndarray]:
-    """The first replica's parameters in from-scratch shapes, as host arrays."""
+    """Host arrays of the first replica's parameters, shaped as in SHAPES."""
     values = [p.list_data()[0].asnumpy() for p in net.collect_params().values()]
     return [v.T.copy() if v.ndim == 2 else v for v in values]

@@ -1,10 +1,12 @@
-"""The four helpers of synchronous data parallelism, with the book's names and order.
+"""Synchronous data parallelism in four functions, named as in the book.
 
-Each device holds a replica of the parameters. A step splits the batch into one shard a
-device, computes each shard's gradients on its device, sums them over the devices
-(all-reduce) and updates every replica alike, dividing once by the global batch.
+Every device holds a replica of the parameters. A step splits the batch into one shard
+per device, computes the gradients of each shard on its device, sums them over the
+devices (all-reduce), and updates every replica alike with the sum divided by the size
+of the global batch. So N devices compute what one device would.
 
-Source: d2l, "Multi-GPU Computation Implementation from Scratch" (seed 001).
+Source: the book (d2l), "Training on Multiple GPUs",
+https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ from collections.abc import Callable, Sequence
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.networks import lenet
 
 _softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
-_softmax_cross_entropy.hybridize()  # one call for Python to make, not five
+_softmax_cross_entropy.hybridize()  # one call from Python instead of five
 
 
 def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndarray]:
-    """Copy parameters to a device, as a new replica, and attach gradients.
+    """Copy the parameters to a device and attach gradients: a new replica.
 
-    `params` are MXNet or NumPy arrays of any shape; each is copied, also when it
-    already lives on `device`, so that a replica never shares memory with its source.
+    `params` are MXNet or NumPy arrays of any shape. Each is copied even if it already
+    lives on `device`, so that a replica never shares memory with its source.
 
     >>> from d2lpar._mxnet import mx, np
     >>> W1, b1 = np.ones((2, 3)), np.zeros(3)
@@ -41,11 +44,11 @@ def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndar
 
 
 def allreduce(data: Sequence[np.ndarray]) -> None:
-    """Sum the arrays of all devices in place; afterwards each holds the same sum.
+    """Replace the arrays of all devices by their sum, in place.
 
-    `data` is one array a device, of one shape and one dtype. Raises ValueError for an
-    empty list, for arrays that differ in shape or dtype, and for two that share memory
-    (the sum would be counted twice).
+    `data` holds one array per device, all of one shape and one dtype. Raises ValueError
+    for an empty list, for arrays that differ in shape or dtype, and for two arrays that
+    share memory, which would be counted twice.
 
     >>> from d2lpar._mxnet import mx, np
     >>> data = [np.ones((1, 2), ctx=mx.cpu(i)) * (i + 1) for i in range(2)]
@@ -70,11 +73,12 @@ def split_batch(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Split features and labels over the devices, in order.
 
-    `X` is (n, ...) and `y` (n, ...), n >= 1, as NumPy or MXNet arrays (legacy ``mx.nd``
-    too) of any dtype, which is kept. Returns ``(X_shards, y_shards)``, one a device;
-    their lengths differ by at most one, and with n < len(devices) the last ones are
-    empty. A shard of an MXNet array that stays on its device may share its memory.
-    Raises ValueError when X and y differ in length, are empty, or there is no device.
+    `X` and `y` are (n, ...) with the same n >= 1: NumPy or MXNet arrays (legacy
+    ``mx.nd`` too) of any dtype, which is kept. Returns ``(X_shards, y_shards)``, one
+    shard per device. The lengths of the shards differ by at most one; with
+    n < len(devices) the last ones are empty. A shard of an MXNet array that stays on
+    its device may share its memory. Raises ValueError if X and y differ in length or
+    are empty, or if there is no device.
 
     >>> from d2lpar._mxnet import mx, np
     >>> X, y = np.arange(24).reshape((4, 6)), np.arange(4)
@@ -111,47 +115,35 @@ def train_batch(
     device_params: Sequence[Sequence[np.ndarray]],
     devices: Sequence[mx.Context],
     lr: float,
-    net: Callable | None = None,
+    *,
+    net: Callable = lenet,
     loss: Callable = _softmax_cross_entropy,
     update: Callable = sgd,
 ) -> list[np.ndarray]:
-    """One step of synchronous data-parallel SGD on the batch (X, y).
+    """One step of synchronous data-parallel SGD on the global batch (X, y).
 
-    `X` (n, 1, 28, 28) and `y` (n,) for the default `net`, :func:`d2lpar.networks.lenet`;
-    any ``net(X, params)`` and ``loss(y_hat, y)`` with one value a sample will do.
-    ``device_params[k]`` is the replica on ``devices[k]``, updated in place. A device
-    without a sample (n < len(devices)) contributes nothing and stays in step.
-    ``update(params, lr, batch_size)`` takes the step on a replica, :func:`sgd` unless
-    another one is given (:func:`d2lpar.kernels.fused_sgd`). Returns the losses, (n_k,)
-    a device, without waiting for them.
-
-    Raises ValueError when replicas and devices differ in number or X and y in length,
-    and TypeError when X and the parameters differ in dtype.
+    `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
+    ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
+    ``device_params[k]`` is the replica on ``devices[k]``; ``update(params, lr, n)``
+    takes the step on each. A device without a sample contributes zero. Returns the
+    losses, (n_k,) per busy device, without waiting for them. Raises ValueError if
+    replicas and devices or X and y differ in number, TypeError if X and parameters
+    differ in dtype.
     """
-    if net is None:
-        from d2lpar.networks import lenet as net
-    if len(device_params) != len(devices):
-        raise ValueError(
-            f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
-        )
     X, y = _as_np(X), _as_np(y)
-    if X.dtype != device_params[0][0].dtype:
-        raise TypeError(
-            f"train_batch: X is {numpy.dtype(X.dtype)}, the parameters are "
-            f"{numpy.dtype(device_params[0][0].dtype)}"
-        )
+    _check_replicas(X, device_params, devices)
     X_shards, y_shards = split_batch(X, y, devices)
-    busy = [k for k, shard in enumerate(X_shards) if shard.shape[0] > 0]
-    # The loss is calculated on each device on its own ...
+    busy = [k for k, X_shard in enumerate(X_shards) if X_shard.shape[0] > 0]
+    # The loss of each shard on its own device ...
     with autograd.record():
         losses = [loss(net(X_shards[k], device_params[k]), y_shards[k]) for k in busy]
-    # ... and so is its gradient; nothing here waits for a device.
+    # ... then its gradients; nothing here waits for a device
     for l in losses:
         l.backward()
     for params in device_params[len(busy) :]:
         for p in params:
-            p.grad[:] = 0  # an idle device still holds the last step's gradient
-    # Sum every gradient over the devices
+            p.grad[:] = 0  # an idle device still holds the gradient of the last step
+    # Sum the gradients over the devices
     for i in range(len(device_params[0])):
         allreduce([params[i].grad for params in device_params])
     # Every replica takes the same step, divided by the size of the global batch
@@ -160,25 +152,47 @@ def train_batch(
     return losses
 
 
+def span(n: int, k: int, count: int) -> slice:
+    """Part `k` of range(n) cut into `count` contiguous parts.
+
+    The lengths of the parts differ by at most one; with n < count the last are empty.
+
+    >>> [span(10, k, 3) for k in range(3)]
+    [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
+    """
+    size, extra = divmod(n, count)
+    start = k * size + min(k, extra)
+    return slice(start, start + size + (k < extra))
+
+
 def _as_np(array):
-    """NumPy and mx.np arrays as they are, legacy mx.nd ones through a view."""
+    """NumPy and mx.np arrays as they are, legacy mx.nd arrays as mx.np views."""
     if isinstance(array, mx.nd.NDArray) and not isinstance(array, np.ndarray):
         return array.as_np_ndarray()
     return array if hasattr(array, "dtype") else numpy.asarray(array)
 
 
 def _split(array, devices: Sequence[mx.Context]) -> list[np.ndarray]:
-    size, extra = divmod(array.shape[0], len(devices))
-    shards, start = [], 0
+    shards = []
     for k, device in enumerate(devices):
-        stop = start + size + (k < extra)
-        shard = array[start:stop]
+        shard = array[span(array.shape[0], k, len(devices))]
         if isinstance(shard, np.ndarray):
             shards.append(shard.as_in_ctx(device))
         else:
             shards.append(np.array(shard, dtype=shard.dtype, ctx=device))
-        start = stop
     return shards
+
+
+def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
+    if len(device_params) != len(devices):
+        raise ValueError(
+            f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
+        )
+    if X.dtype != device_params[0][0].dtype:
+        raise TypeError(
+            f"train_batch: X is {numpy.dtype(X.dtype)}, the parameters are "
+            f"{numpy.dtype(device_params[0][0].dtype)}"
+        )
 
 
 def _check_reducible(data: Sequence[np.ndarray]) -> None:
@@ -191,17 +205,17 @@ def _check_reducible(data: Sequence[np.ndarray]) -> None:
                 f"allreduce: array 0 is {numpy.dtype(first.dtype)}{first.shape}, array "
                 f"{k} is {numpy.dtype(other.dtype)}{other.shape}"
             )
-    # Arrays on different devices cannot share memory. Within one device the addresses
-    # must be compared, which waits for the arrays: only then pay for it.
+    # Arrays on different devices cannot share memory. On one device their addresses
+    # must be compared, which waits for the arrays: do so only if it is needed.
     if len({a.ctx for a in data}) < len(data):
-        spans = sorted(_span(a) for a in data)
+        spans = sorted(_memory_span(a) for a in data)
         for (device, _, end), (next_device, start, _) in zip(spans, spans[1:]):
             if device == next_device and start < end:
                 raise ValueError("allreduce: two of the arrays share their memory")
 
 
-def _span(array: np.ndarray) -> tuple[str, int, int]:
-    """Device and the addresses of the array's first byte and of the byte after it."""
+def _memory_span(array: np.ndarray) -> tuple[str, int, int]:
+    """Device, address of the first byte, and address after the last byte."""
     address = ctypes.c_void_p()
     mx.base.check_call(
         mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address))

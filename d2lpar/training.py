@@ -1,28 +1,106 @@
-"""TODO: one idea."""
+"""What every training has in common: its contract, its settings, an epoch's clock."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy
 
 from d2lpar import datasets
 from d2lpar import devices as _devices
-from d2lpar._mxnet import mx, np
+from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 
-# Python runs ahead of the devices. This many batches at most, so that the memory of
-# batches that wait does not grow with the epoch.
+# Python runs ahead of the devices, but by no more batches than this, so that the memory
+# that queued batches take does not grow with the epoch.
 BATCHES_IN_FLIGHT = 16
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a chapter measures: a training and its data, as functions.
+
+    A workload travels to the measuring process by pickle. So its functions must be
+    importable: defined at the top of a module, not in a chapter script.
+    """
+
+    train: Callable
+    """``train(num_devices, devices=, seed=, data=, **settings)`` yields record lines"""
+    load: Callable = datasets.load
+    """``load(**data)`` returns the data set"""
+    locate: Callable | None = datasets.locate
+    """``locate(name, data_dir)`` settles what --data names; None: --data has no say"""
+    start: Callable | None = None
+    """``start(seed)`` returns the state before the first epoch, which `train` takes as
+    ``state=``; None: the training cannot be resumed"""
+    train_with_workers: Callable | None = None
+    """`train` with a further argument ``workers=``; None: workers cannot share it"""
+    layers: Callable | None = None
+    """``layers(settings)`` returns the shapes from which the memory is estimated;
+    None: it is not estimated"""
+    unit: str = "epoch"
+    """what the progress bar counts; only the number of epochs is known in advance"""
+
+
+class Epoch:
+    """The clock and the losses of one epoch of training, from its creation on."""
+
+    def __init__(self) -> None:
+        npx.waitall()
+        self._loss_sums: list[np.ndarray] = []
+        self._in_flight: deque[np.ndarray] = deque()
+        self._begin = time.perf_counter()
+
+    def add(self, losses: Sequence[np.ndarray]) -> None:
+        """Add a step's losses, (n_k,) per busy device, which may still be computing.
+
+        Waits for an earlier step if Python is more than BATCHES_IN_FLIGHT ahead.
+        """
+        self._loss_sums += [l.sum() for l in losses]
+        self._in_flight += self._loss_sums[-1:]
+        if len(self._in_flight) > BATCHES_IN_FLIGHT:
+            self._in_flight.popleft().wait_to_read()
+
+    def end_training(self, num_samples: int) -> float:
+        """Wait for the devices, read the clock; return the mean loss of the samples."""
+        npx.waitall()
+        self._trained = time.perf_counter()
+        return sum(float(s) for s in self._loss_sums) / num_samples
+
+    def record(
+        self, epoch: int, loss: float, test_acc: float, *, num_samples: int, lr: float
+    ) -> EpochRecord:
+        """The record of the epoch, evaluated by now.
+
+        Raises :class:`DivergedError` if `loss` is not finite.
+        """
+        evaluated = time.perf_counter()
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"training diverged: the loss of epoch {epoch} is {loss}; "
+                f"use a smaller learning rate than {lr:g}"
+            )
+        seconds = self._trained - self._begin
+        return EpochRecord(
+            epoch=epoch,
+            seconds=seconds,
+            samples_per_sec=num_samples / seconds,
+            train_loss=loss,
+            test_acc=test_acc,
+            eval_seconds=evaluated - self._trained,
+        )
 
 
 def on_device(data: datasets.ImageData, device: mx.Context) -> list[np.ndarray]:
     """The four uint8 arrays of `data` on a device, where batches are cut from them.
 
-    A batch that comes from the host instead makes Python wait: MXNet's copy from the
-    host queues behind whatever cpu(0) has to do, and the devices run dry meanwhile.
+    Cut from host arrays, every batch would make Python wait: MXNet's copy from the host
+    queues behind the work of cpu(0), and the devices run dry meanwhile.
     """
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
 
@@ -32,8 +110,19 @@ def shuffled(n: int, rng: numpy.random.Generator, device: mx.Context) -> np.ndar
     return np.array(rng.permutation(n).astype("int32"), dtype="int32", ctx=device)
 
 
+def shuffled_batches(
+    X: np.ndarray, y: np.ndarray, batch_size: int, rng: numpy.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """One epoch of global batches, in an order drawn from `rng`; the last may be short.
+
+    X uint8 (n, 28, 28) and y (n,) stay on their device, which makes the batches:
+    float32 (k, 1, 28, 28) in [0, 1], and (k,).
+    """
+    return datasets.batches(X, y, batch_size, shuffled(len(y), rng, X.ctx))
+
+
 def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
-    """Raise :class:`SettingError` for the first setting that cannot be."""
+    """Raise :class:`SettingError` for the first setting that is out of range."""
     check_whole("global-batch-size", global_batch_size)
     check_whole("num-epochs", num_epochs)
     if not (math.isfinite(lr) and lr > 0):
@@ -41,7 +130,7 @@ def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
 
 
 def check_whole(name: str, value: int, most: int | None = None) -> None:
-    """Raise :class:`SettingError` for what is no whole number from 1 to `most`."""
+    """Raise :class:`SettingError` unless `value` is a whole number from 1 to `most`."""
     if value != int(value) or value < 1 or (most is not None and value > most):
         limit = "1 or more" if most is None else f"1 to {most:,}"
         raise SettingError(f"{name} {value}: write a whole number, {limit}")
@@ -50,33 +139,8 @@ def check_whole(name: str, value: int, most: int | None = None) -> None:
 def choose(
     devices: str | Sequence[mx.Context], num_devices: int | None
 ) -> list[mx.Context]:
-    """The first `num_devices` of a device string or of a list of contexts."""
-    found = _devices.parse(devices) if isinstance(devices, str) else list(devices)
+    """The first `num_devices` contexts of a device string or list (None: all)."""
+    contexts = _devices.parse(devices) if isinstance(devices, str) else list(devices)
     if num_devices is None:
-        return found
-    return found[: _devices.parse_counts(str(num_devices), len(found))[0]]
-
-
-def epoch_record(
-    epoch: int,
-    seconds: float,
-    eval_seconds: float,
-    train_loss: float,
-    test_acc: float,
-    num_samples: int,
-    lr: float,
-) -> EpochRecord:
-    """The record of a finished epoch, or :class:`DivergedError` if its loss is not."""
-    if not math.isfinite(train_loss):
-        raise DivergedError(
-            f"training diverged: the loss of epoch {epoch} is {train_loss}; "
-            f"use a smaller learning rate than {lr:g}"
-        )
-    return EpochRecord(
-        epoch=epoch,
-        seconds=seconds,
-        samples_per_sec=num_samples / seconds,
-        train_loss=train_loss,
-        test_acc=test_acc,
-        eval_seconds=eval_seconds,
-    )
+        return contexts
+    return contexts[: _devices.parse_counts(str(num_devices), len(contexts))[0]]

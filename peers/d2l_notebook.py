@@ -1,11 +1,11 @@
-"""d2l's own notebook loop for this chapter, as the book has it, on MXNet.
+"""d2l's MXNet loop of "Training on Multiple GPUs", as the book prints it.
 
     pip install 'd2lpar[cpu,book]'      (Python 3.9-3.11)
     python peers/d2l_notebook.py --num-epochs 3
 
-The cells of d2l's "Training on Multiple GPUs" with d2l's data loader, its four worker
-processes and its environment; nothing is tuned. Only the reading of the files is ours,
-because the book's downloads them. Prints a JSON line an epoch.
+The section's cells with d2l's data loader, its four worker processes and the default
+environment; nothing is tuned. Only reading the files is ours, because the book's code
+downloads them. Prints a JSON line per epoch.
 """
 
 import json
@@ -14,23 +14,23 @@ import time
 import job  # before mxnet
 import numpy
 
-for alias in ("bool", "int", "float", "object", "str", "complex"):
-    if alias not in vars(numpy):
-        setattr(numpy, alias, getattr(__import__("builtins"), alias))
+for kind in (bool, int, float, complex, object, str):  # aliases that NumPy removed
+    if kind.__name__ not in vars(numpy):
+        setattr(numpy, kind.__name__, kind)
 
 from d2l import mxnet as d2l  # noqa: E402
 from mxnet import autograd, gluon, np, npx  # noqa: E402
 
 npx.set_np()
 
-ARGS = None  # the command line, for the data set below
-
 
 class FashionMNISTOnDisk(gluon.data.vision.FashionMNIST):
-    """Gluon's data set, read from the files that d2lpar found and verified."""
+    """Gluon's data set, filled with the images that d2lpar found and verified."""
+
+    images = None  # set by main
 
     def _get_data(self):
-        X_train, y_train, X_test, y_test = job.data(ARGS)
+        X_train, y_train, X_test, y_test = self.images
         X, y = (X_train, y_train) if self._train else (X_test, y_test)
         self._data = np.array(X[..., None], dtype="uint8")
         self._label = y.astype("int32")
@@ -97,10 +97,10 @@ def train_batch(X, y, device_params, devices, lr):
         allreduce([device_params[c][i].grad for c in range(len(devices))])
     for param in device_params:
         d2l.sgd(param, lr, X.shape[0])
-    return losses  # the book keeps them to itself; they are what is checked
+    return losses  # not in the book: the check compares them with ours
 
 
-def train(num_gpus, batch_size, lr, num_epochs):
+def train(params, num_gpus, batch_size, lr, num_epochs):
     train_iter, test_iter = d2l.load_data_fashion_mnist(batch_size)
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
     device_params = [get_params(params, d) for d in devices]
@@ -124,33 +124,32 @@ def train(num_gpus, batch_size, lr, num_epochs):
 
 
 def check(first, num_gpus):
-    """Train on the batches of `first`, image by image through the book's transforms."""
+    """Take our first steps, image by image through the book's transforms."""
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
-    given = [np.array(p) for p in first.check]
-    device_params = [get_params(given, d) for d in devices]
+    start = [np.array(p) for p in first.check]
+    device_params = [get_params(start, d) for d in devices]
     train_iter, _ = d2l.load_data_fashion_mnist(256)
-    found = []
+    means = []
     for index in first.index:
         images, labels = zip(*[train_iter._dataset[int(i)] for i in index])
         X, y = np.stack(images), np.array(labels)
         losses = train_batch(X, y, device_params, devices, first.lr)
-        found.append(sum(float(l.sum()) for l in losses) / len(index))
-    job.agree(found, first)
+        means.append(sum(float(l.sum()) for l in losses) / len(index))
+    job.agree(means, first)
 
 
 def main() -> None:
-    global ARGS, params
     parser = job.parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
-    parser.add_argument("--global-batch-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=0.2)
-    ARGS = args = parser.parse_args()
+    args = parser.parse_args()
     job.check_count(args.num_devices, d2l.num_gpus(), "MXNet")
+    FashionMNISTOnDisk.images = job.data(args)
+    start = params
     if args.check:
         first = job.first_steps(args.check)
         check(first, args.num_devices)
-        params = [np.array(p) for p in first.params]
-    train(args.num_devices, args.global_batch_size, args.lr, args.num_epochs)
+        start = [np.array(p) for p in first.params]
+    train(start, args.num_devices, args.global_batch_size, args.lr, args.num_epochs)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""d2l's PyTorch tab of "Training on Multiple GPUs", as the book has it.
+"""d2l's PyTorch tab of "Training on Multiple GPUs", as the book prints it.
 
     pip install 'd2lpar[peers]'
     python peers/d2l_pytorch.py --threads 2 --num-epochs 3
 
-The functions of that section, and those that it takes from earlier ones (`d2l.sgd`,
-`d2l.load_data_fashion_mnist`, ...), as d2l 1.0.3 prints them, with its transforms and
-its four worker processes; nothing is tuned. Only the reading of the files is ours,
-because the book's downloads them, and the clock waits for every GPU, not for the
-current one alone. Needs no d2l, but torchvision. Prints a JSON line an epoch.
+The functions of that section and those it takes from earlier ones (`d2l.sgd`,
+`d2l.load_data_fashion_mnist`, ...), from d2l 1.0.3, with its transforms and its four
+worker processes; nothing is tuned. Two things are ours: reading the files, because the
+book's code downloads them, and a clock that waits for every GPU, not only for the
+current one. Needs torchvision, but not d2l. Prints a JSON line per epoch.
 """
 
 import json
@@ -20,15 +20,15 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision import transforms
 
-ARGS = None  # the command line, for the data set below
-
 
 class FashionMNISTOnDisk(torchvision.datasets.FashionMNIST):
-    """torchvision's data set, of the images that d2lpar found and verified."""
+    """torchvision's data set, filled with the images that d2lpar found and verified."""
+
+    images = None  # set by main
 
     def __init__(self, root, train, transform, download):
         torchvision.datasets.VisionDataset.__init__(self, root, transform=transform)
-        X_train, y_train, X_test, y_test = job.data(ARGS)
+        X_train, y_train, X_test, y_test = self.images
         X, y = (X_train, y_train) if train else (X_test, y_test)
         self.train, self.data = train, torch.tensor(X)
         self.targets = torch.tensor(y, dtype=torch.int64)
@@ -161,7 +161,7 @@ def train_batch(X, y, device_params, devices, lr):
             allreduce([device_params[c][i].grad for c in range(len(devices))])
     for param in device_params:
         sgd(param, lr, X.shape[0])
-    return ls  # the book keeps them to itself; they are what is checked
+    return ls  # not in the book: the check compares them with ours
 
 
 def wait(devices):
@@ -170,7 +170,7 @@ def wait(devices):
             torch.cuda.synchronize(device)
 
 
-def train(num_gpus, batch_size, lr, num_epochs):
+def train(params, num_gpus, batch_size, lr, num_epochs):
     train_iter, test_iter = load_data_fashion_mnist(batch_size)
     devices = [try_gpu(i) for i in range(num_gpus)]
     device_params = [get_params(params, d) for d in devices]
@@ -195,36 +195,35 @@ def train(num_gpus, batch_size, lr, num_epochs):
 
 
 def check(first, num_gpus):
-    """Train on the batches of `first`, image by image through the book's transforms."""
+    """Take our first steps, image by image through the book's transforms."""
     devices = [try_gpu(i) for i in range(num_gpus)]
-    # get_params does not copy to the device where the parameters are.
-    given = [torch.tensor(p) for p in first.check]
-    device_params = [get_params(given, d) for d in devices]
+    # Copies: get_params does not copy to the device that holds the parameters.
+    start = [torch.tensor(p) for p in first.check]
+    device_params = [get_params(start, d) for d in devices]
     train_iter, _ = load_data_fashion_mnist(256)
-    losses = []
+    means = []
     for index in first.index:
         images, labels = zip(*[train_iter.dataset[i] for i in index])
         X, y = torch.stack(images), torch.tensor(labels)
         ls = train_batch(X, y, device_params, devices, first.lr)
-        losses.append(sum(float(l) for l in ls) / len(y))
-    job.agree(losses, first)
+        means.append(sum(float(l) for l in ls) / len(y))
+    job.agree(means, first)
 
 
 def main() -> None:
-    global ARGS, params
     parser = job.parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--global-batch-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=0.2)
-    ARGS = args = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
     job.check_count(args.num_devices, torch.cuda.device_count(), "PyTorch")
+    FashionMNISTOnDisk.images = job.data(args)
+    start = params
     if args.check:
         first = job.first_steps(args.check)
         check(first, args.num_devices)
-        params = [torch.tensor(p) for p in first.params]
-    train(args.num_devices, args.global_batch_size, args.lr, args.num_epochs)
+        start = [torch.tensor(p) for p in first.params]
+    train(start, args.num_devices, args.global_batch_size, args.lr, args.num_epochs)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@
     python peers/ddp.py --num-devices 2 --num-epochs 3
     torchrun --nproc-per-node 2 peers/ddp.py --num-epochs 3
 
-A process a device, each with the whole data on it and its part of every batch. The same
-LeNet, recipe and batches as ours. DistributedDataParallel averages the gradients while
-the backward pass still runs. Prints a JSON line an epoch, from the first process.
+The network and the data of pytorch_loop.py, in one process per device; each holds all
+of the data and takes its shard of every batch. DistributedDataParallel averages the
+gradients while the backward pass still runs. The first process prints a JSON line per
+epoch.
 """
 
 import json
@@ -17,54 +18,33 @@ import time
 
 import job
 import numpy as np
+import pytorch_loop
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 
-def lenet(params=None):
-    """The network, with the book's initial parameters or those given."""
-    net = nn.Sequential(
-        nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
-        nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
-    with torch.no_grad():
-        for k, p in enumerate(net.parameters()):
-            if params is not None:  # a dense W is (inputs, outputs) in the book
-                p.copy_(torch.from_numpy(params[k].T if k in (4, 6) else params[k]))
-            else:
-                p.normal_(std=0.01) if p.ndim > 1 else p.zero_()
-    return net
-
-
-def replica(params, device, lr):
-    # On CPUs channels last, as in pytorch_loop.py, where it is said why.
-    on_cpu = device.type == "cpu"
-    layout = torch.channels_last if on_cpu else torch.preserve_format
-    net = DistributedDataParallel(
-        lenet(params).to(device, memory_format=layout),
-        device_ids=[device] if device.index is not None else [],
-    )
-    return net, torch.optim.SGD(net.parameters(), lr=lr)
+def replica(params, device):
+    net = pytorch_loop.lenet(params, device)
+    on_gpu = device.index is not None
+    return DistributedDataParallel(net, device_ids=[device] if on_gpu else [])
 
 
 def train_batch(net, optimizer, X, y, index):
-    """One step on this process's part of the batch `index`; its summed loss."""
+    """One step on this process's shard of the batch `index`; its summed loss."""
     shard = index.tensor_split(dist.get_world_size())[dist.get_rank()]
     optimizer.zero_grad()
     loss = F.cross_entropy(net(X[shard]), y[shard], reduction="sum")
-    # DistributedDataParallel takes the mean over processes; parts may be uneven.
+    # DistributedDataParallel takes the mean over processes; shards may be uneven.
     (loss * (dist.get_world_size() / len(index))).backward()
     optimizer.step()
     return loss.detach()
 
 
 def wait(device):
-    """Until every process has finished all of its work."""
+    """Wait until every process has finished all of its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         dist.barrier(device_ids=[device.index])
@@ -72,13 +52,8 @@ def wait(device):
         dist.barrier()
 
 
-def on_device(images, labels, device):
-    X = torch.tensor(images[:, None], dtype=torch.float32) / 255
-    return X.to(device), torch.tensor(labels, dtype=torch.int64, device=device)
-
-
 def evaluate_accuracy(net, X, y):
-    """Every process takes its part of the test images."""
+    """Accuracy on the test images, of which every process takes a part."""
     rank, processes = dist.get_rank(), dist.get_world_size()
     parts = zip(X.split(1000)[rank::processes], y.split(1000)[rank::processes])
     hits = torch.zeros(1, device=X.device)
@@ -90,15 +65,16 @@ def evaluate_accuracy(net, X, y):
 
 
 def save(net, path):
-    """[W1, b1, ..., W4, b4] as the book has them: "params.0" ... of an .npz."""
+    """Write [W1, b1, ..., W4, b4], shaped as in the book, as "params.0" ... of .npz."""
     arrays = [p.detach().cpu().numpy() for p in net.parameters()]
     arrays = [a.T if k in (4, 6) else a for k, a in enumerate(arrays)]
     np.savez(path, **{f"params.{k}": a for k, a in enumerate(arrays)})
 
 
-def check(first, X, y, device):
-    """Whether the losses of the first steps are ours; the first process says it."""
-    net, optimizer = replica(first.check, device, first.lr)
+def agrees(first, X, y, device):
+    """Whether the losses of the first steps are ours; the first process reports why."""
+    net = replica(first.check, device)
+    optimizer = pytorch_loop.sgd(net, first.lr)
     losses = []
     for index in torch.tensor(first.index, device=device):
         loss = train_batch(net, optimizer, X, y, index)
@@ -106,24 +82,23 @@ def check(first, X, y, device):
         losses.append(float(loss) / len(index))
     why = job.disagreement(losses, first)
     if why is not None and dist.get_rank() == 0:
-        print(f"{sys.argv[0]}: {why}", file=sys.stderr, flush=True)
-    wait(device)  # a process that ends early takes the others, and their words, along
+        job.report(why)
+    wait(device)  # the first process to exit ends the others: let it report before
     return why is None
 
 
 def train(args, device):
-    """This process's part of the job; the status to end with."""
-    X_train, y_train, X_test, y_test = job.data(args)
-    X, y = on_device(X_train, y_train, device)
-    X_test, y_test = on_device(X_test, y_test, device)
+    """Train in this process; return its exit status."""
+    X, y, X_test, y_test = pytorch_loop.data_on(device, args)
     torch.manual_seed(args.seed)
     params = None
     if args.check:
         first = job.first_steps(args.check)
-        if not check(first, X, y, device):
+        if not agrees(first, X, y, device):
             return 2
         params = first.params
-    net, optimizer = replica(params, device, args.lr)
+    net = replica(params, device)
+    optimizer = pytorch_loop.sgd(net, args.lr)
 
     labels = [None] * dist.get_world_size()
     on_gpu = device.type == "cuda"
@@ -159,10 +134,10 @@ def train(args, device):
 
 
 def worker(rank, processes, args, rendezvous):
-    """One process of `processes`, on a device of its own."""
+    """One of the processes, on a device of its own."""
     torch.set_num_threads(args.threads)
     on_gpu = args.device == "cuda"
-    number = int(os.environ.get("LOCAL_RANK", rank))  # torchrun's, on this machine
+    number = int(os.environ.get("LOCAL_RANK", rank))  # among those on this machine
     device = torch.device("cuda", number) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
@@ -182,27 +157,23 @@ def main() -> None:
     parser.add_argument("--num-devices", type=int, default=1, help="processes")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="[default: GPUs]")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
-    parser.add_argument("--global-batch-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=0.2)
-    parser.add_argument("--steps", type=int, help="an epoch [default: all]")
+    parser.add_argument("--steps", type=int, help="per epoch [default: all]")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", help="file for the parameters at the end")
+    parser.add_argument("--save", help="file for the trained parameters")
     args = parser.parse_args()
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if "LOCAL_RANK" in os.environ:  # torchrun has started the processes
-        processes = int(os.environ["WORLD_SIZE"])
-    else:
-        processes = args.num_devices
+    by_torchrun = "LOCAL_RANK" in os.environ
+    processes = int(os.environ["WORLD_SIZE"]) if by_torchrun else args.num_devices
     here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
     if args.device == "cuda" and torch.cuda.device_count() < here:
         seen = torch.cuda.device_count()
         job.refuse(f"{here} processes on GPUs: PyTorch sees {seen} here")
     if processes < 1 or args.global_batch_size < processes:
         job.refuse(f"{processes} processes: 1 to the batch's {args.global_batch_size}")
-    if "LOCAL_RANK" in os.environ:
+    if by_torchrun:
         return worker(int(os.environ["RANK"]), processes, args, "env://")
 
-    # One machine: its loopback is there without a network, too.
+    # All on one machine, whose loopback works without a network, too.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,15 @@
-"""The job that every peer does: its flags, its data, and the first steps to agree on.
+"""What every LeNet peer shares: its flags, its data, and our first steps to reproduce.
 
-No peer is timed before it has computed what ours computes: with `--check FILE` it
-trains on the batches of the file from the parameters in it, and ends with status 2
-where a loss is not ours; then its timed training starts where ours does.
-`d2lpar compare --peers` writes such a file.
+With `--check FILE` a peer trains on the batches in the file, from the parameters in it,
+before it is timed. Where a loss differs from ours it refuses: it prints one JSON line
+{"error": ...} and exits with status 2. Otherwise its timed training starts from our
+initial parameters. `d2lpar compare --peers` writes such a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from typing import NamedTuple
 
@@ -16,16 +17,16 @@ import numpy as np
 
 from d2lpar import datasets
 
-RELATIVE = 1e-4  # float32 in another order of summation differs by 1e-6 or so
+RELATIVE = 1e-4  # float32 summed in another order differs by about 1e-6
 
 
 class FirstSteps(NamedTuple):
-    """What ours did: `losses[k]` is the mean over batch `index[k]` before step k.
+    """Our first steps: `losses[k]` is the mean over batch `index[k]`, before step k.
 
-    `check` are [W1, b1, ..., W4, b4] before the first step, a dense W as (inputs,
-    outputs); `index` (steps, batch) are numbers of training samples; the learning rate
-    is `lr`. `params` are where the timed training starts: from the book's, which are
-    nearly 0, every network would have the same first losses.
+    `check` are [W1, b1, ..., W4, b4] before the first step, each dense W as (inputs,
+    outputs); `index` (steps, batch) holds training sample numbers; `lr` is the learning
+    rate. The timed training starts from `params`. They are not used for the check: the
+    book's parameters are so close to 0 that any network has the same first losses.
     """
 
     params: list[np.ndarray]
@@ -39,11 +40,13 @@ def parser(about: str) -> argparse.ArgumentParser:
     """The flags that all peers have."""
     flags = argparse.ArgumentParser(description=about.split("\n")[0])
     flags.add_argument("--num-epochs", type=int, default=10)
-    flags.add_argument("--check", metavar="FILE", help="first steps to agree on")
+    flags.add_argument("--global-batch-size", type=int, default=256)
+    flags.add_argument("--lr", type=float, default=0.2)
+    flags.add_argument("--check", metavar="FILE", help="first steps to reproduce")
     flags.add_argument(
         "--data", choices=("fashion-mnist", "synthetic"), default="fashion-mnist"
     )
-    flags.add_argument("--n-train", type=int, help="the first so many images only")
+    flags.add_argument("--n-train", type=int, help="use only the first images")
     flags.add_argument("--n-test", type=int)
     return flags
 
@@ -54,7 +57,7 @@ def data(args: argparse.Namespace) -> datasets.ImageData:
 
 
 def first_steps(path: str) -> FirstSteps:
-    """What `--check` names."""
+    """Read the file that `--check` names."""
     with np.load(path) as file:
         params, check = (
             [file[f"{name}.{k}"] for k in range(8)] for name in ("params", "check")
@@ -64,7 +67,7 @@ def first_steps(path: str) -> FirstSteps:
 
 
 def check_count(num_devices: int, gpus: int, library: str) -> None:
-    """The book's code takes a GPU that is not there for the CPU, silently."""
+    """Refuse missing GPUs: for each of them the book's code silently takes the CPU."""
     if not 1 <= num_devices <= max(gpus, 1):
         refuse(
             f"{num_devices} devices: {library} sees {gpus} GPUs here, and the book's "
@@ -73,21 +76,26 @@ def check_count(num_devices: int, gpus: int, library: str) -> None:
 
 
 def disagreement(losses: list[float], first: FirstSteps) -> str | None:
-    """The first of `losses` that is not ours, in words, or None."""
-    for step, (found, ours) in enumerate(zip(losses, first.losses), 1):
-        if not abs(found - ours) <= RELATIVE * abs(ours):
-            return f"step {step}: the loss is {found:.6f}, ours {ours:.6f}"
+    """Describe the first of `losses` that differs from ours; None if all agree."""
+    for step, (loss, ours) in enumerate(zip(losses, first.losses), 1):
+        if not abs(loss - ours) <= RELATIVE * abs(ours):
+            return f"step {step}: the loss is {loss:.6f}, ours {ours:.6f}"
     return None
 
 
 def agree(losses: list[float], first: FirstSteps) -> None:
-    """End the process with status 2 where one of `losses` is not ours."""
+    """Refuse, unless `losses` are ours."""
     why = disagreement(losses, first)
     if why is not None:
         refuse(why)
 
 
+def report(why: str) -> None:
+    """Print why this peer is not timed."""
+    print(json.dumps({"error": why}), flush=True)
+
+
 def refuse(why: str) -> None:
-    """One line, and status 2."""
-    print(f"{sys.argv[0]}: {why}", file=sys.stderr, flush=True)
+    """Report `why` and exit with status 2."""
+    report(why)
     sys.exit(2)

@@ -44,7 +44,7 @@ def concise(num_devices: int, n: int, steps: int, lr: float = LR):
     devices = [mx.cpu(k) for k in range(num_devices)]
     net, trainer, loss = lenet_concise.build(params_of(), devices, lr)
     for X, y in some_batches(n, steps):
-        lenet_concise.train_batch(X, y, net, devices, trainer, loss)
+        lenet_concise.train_batch(X, y, net, devices, trainer, loss=loss)
     per_param = [p.list_data() for p in net.collect_params().values()]
     return [
         [data[k].asnumpy().T if data[k].ndim == 2 else data[k].asnumpy()
@@ -129,7 +129,7 @@ def test_forward_loss_and_every_gradient_equal_pytorchs():
     (params,) = [get_params(params_of("float64"), mx.cpu(0))]
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     with autograd.record():
-        scores = lenet(np.array(X, dtype="float64"), params)
+        scores = lenet.lenet(np.array(X, dtype="float64"), params)
         losses = loss(scores, np.array(y, dtype="int32"))
     losses.backward()
     expected = torch_step(
@@ -209,7 +209,7 @@ def test_our_helpers_train_the_books_network(d2l):
     devices = [mx.cpu(0), mx.cpu(1)]
     replicas = [get_params([np.zeros((2, 1)), np.zeros(1)], d) for d in devices]
     for _ in range(60):
-        train_batch(X, y, replicas, devices, 0.5, net, d2l.squared_loss)
+        train_batch(X, y, replicas, devices, 0.5, net=net, loss=d2l.squared_loss)
     numpy.testing.assert_allclose(
         replicas[0][0].asnumpy()[:, 0], true_w.asnumpy(), atol=0.02
     )

@@ -24,7 +24,7 @@ def same(a, b):
     return all(numpy.array_equal(p, q) for p, q in zip(a, b))
 
 
-def test_init_lenet_has_the_seeds_shapes_and_scale():
+def test_init_lenet_has_the_books_shapes_and_scale():
     params = init_lenet(scale=0.01, seed=0)
     assert [p.shape for p in params] == [
         (20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,),
@@ -43,7 +43,7 @@ def test_init_lenet_is_the_seeds():
 
 def test_evaluate_accuracy_is_the_share_of_hits(data):
     params = init_lenet(scale=0.3, seed=0)
-    y_hat = lenet(
+    y_hat = lenet.lenet(
         mx.np.array(datasets.to_float(data.X_test)), get_params(params, mx.cpu(0))
     )
     expected = (y_hat.asnumpy().argmax(axis=1) == data.y_test).mean()
@@ -188,7 +188,7 @@ def test_divergence_is_named_with_its_epoch(implementation, data):
 
 
 def test_several_contexts_with_several_threads_each_do_not_hang(data):
-    """np.dot would: see `lenet.dense`. In a process of its own, for its threads."""
+    """np.dot would: see `networks.dense`. In a process of its own, for its threads."""
     import os
     import subprocess
     import sys

@@ -1,7 +1,7 @@
 """Importing: what it costs, what it sets, and what it says where MXNet is missing.
 
 MXNet reads its environment once, so each test imports in a process of its own; most of
-them a stand-in that tells the environment in which it was imported.
+them import a stand-in that prints the environment in which it was imported.
 """
 
 import ast
@@ -31,6 +31,12 @@ for name in {names}:
     print(name, os.environ.get(name), sep="=")
 npx = types.SimpleNamespace(set_np=lambda: print("set_np"))
 np = autograd = gluon = None
+"""
+
+# A GPU build's libraries have nothing to do with these tests, whatever is installed.
+STUB_BUILD = """
+from d2lpar.machine import mxnet_builds
+mxnet_builds.installed_builds = lambda: {"mxnet": "1.9.1"}
 """
 
 # What d2lpar does for MXNet before importing it, for those who import it themselves.
@@ -66,13 +72,20 @@ def python(tmp_path):
 
 
 def test_importing_the_package_loads_no_mxnet(python):
-    modules = "d2lpar, d2lpar.records.files, d2lpar.timing, d2lpar.datasets.fashion, d2lpar.devices"
-    code = f"import sys, {modules}; print('mxnet' in sys.modules)"
+    code = """
+import sys, d2lpar
+from d2lpar import datasets, devices, timing
+from d2lpar.records import files
+print('mxnet' in sys.modules)
+"""
     assert python(code).stdout == "False\n"
 
 
 def test_the_command_line_and_figures_load_no_mxnet(python):
-    code = "import sys, d2lpar.cli.main, d2lpar.figures.drawing; print('mxnet' in sys.modules)"
+    code = """
+import sys, d2lpar.cli.main, d2lpar.figures.drawing
+print('mxnet' in sys.modules)
+"""
     assert python(code).stdout == "False\n"
 
 
@@ -95,11 +108,20 @@ def test_one_module_alone_imports_mxnet():
     assert importers == {"_mxnet.py"}
 
 
+MODULES = set(
+    "autograd gluon mx np npx "  # MXNet's own
+    "datasets devices gan kernels least_squares lenet lenet_concise timing".split()
+)
+
+
 @pytest.mark.parametrize("name", d2lpar.__all__)
 def test_every_public_name_is_there(name):
     value = getattr(d2lpar, name)
     assert name in dir(d2lpar)
-    assert isinstance(value, str) if name == "__version__" else callable(value)
+    if name in MODULES:
+        assert isinstance(value, types.ModuleType)
+    else:
+        assert isinstance(value, str) if name == "__version__" else callable(value)
 
 
 def test_public_names_are_those_of_their_modules():
@@ -122,22 +144,26 @@ def test_an_unknown_name_is_an_attribute_error():
         from d2lpar import split_bach  # noqa: F401
 
 
-def test_lenet_is_the_network_and_its_module(python):
+def test_lenet_is_a_module_with_the_network_of_that_name(python):
     code = """
 import sys
-import d2lpar.lenet
-from d2lpar import lenet, init_lenet
-from d2lpar._mxnet import mx, np
-from d2lpar.parallel import get_params
+import d2lpar
+from d2lpar import get_params, init_lenet, lenet, mx, np
+from d2lpar.lenet import lenet as network
 assert d2lpar.lenet is lenet is sys.modules["d2lpar.lenet"]
+assert lenet.lenet is network and type(lenet) is type(sys)
 params = get_params(init_lenet(), mx.cpu(0))
-print(lenet(np.zeros((3, 1, 28, 28)), params).shape, callable(lenet.train))
+print(network(np.zeros((3, 1, 28, 28)), params).shape, callable(lenet.train))
 """
     assert python(code).stdout == "(3, 10) True\n"
 
 
-def test_lenet_is_a_module_that_can_be_called():
-    assert isinstance(d2lpar.lenet, types.ModuleType) and callable(d2lpar.lenet)
+@pytest.mark.parametrize("name", ["autograd", "gluon", "mx", "np", "npx"])
+def test_mxnets_names_from_here_come_after_its_environment_is_set(python, name):
+    """A chapter may take them first of all."""
+    code = f"from d2lpar import {name}"
+    done = python(STUB_BUILD + code, {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)})
+    assert "MXNET_CPU_TEMP_COPY=256" in done.stdout.splitlines()
 
 
 def test_without_mxnet_the_error_names_both_remedies(python):
@@ -163,9 +189,9 @@ print(len(synthetic_fashion(2, 1)[0]), "mxnet" in __import__("sys").modules)
 
 def test_a_gpu_build_without_its_libraries_names_them_and_the_cpu_build(python):
     code = """
-from d2lpar import gpu_libraries
-gpu_libraries.installed_builds = lambda: {"mxnet-cu112": "1.9.1"}
-gpu_libraries.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
+from d2lpar.machine import mxnet_builds
+mxnet_builds.installed_builds = lambda: {"mxnet-cu112": "1.9.1"}
+mxnet_builds.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
 from d2lpar.errors import MXNetMissingError
 try:
     from d2lpar import get_params
@@ -178,17 +204,16 @@ except MXNetMissingError as error:
 
 
 def environment_at_import(python, before="", **env):
-    """What the stand-in for MXNet saw: its variables, and what else was printed."""
-    # A GPU build's libraries have nothing to do with this: whatever is installed.
+    """What the stand-in for MXNet printed: variables as a dictionary, and stderr."""
     code = f"""
-from d2lpar import gpu_libraries
-gpu_libraries.installed_builds = lambda: {{"mxnet": "1.9.1"}}
 {before}
 import d2lpar._mxnet
-from d2lpar import devices
-print("USER_THREADS", devices.USER_THREADS, sep="=")
+from d2lpar.machine import cores
+print("USER_THREADS", cores.USER_THREADS, sep="=")
 """
-    done = python(code, {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)}, **env)
+    done = python(
+        STUB_BUILD + code, {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)}, **env
+    )
     lines = done.stdout.splitlines()
     assert lines.count("set_np") == 1
     return dict(line.split("=") for line in lines if "=" in line), done.stderr

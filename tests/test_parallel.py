@@ -1,4 +1,4 @@
-"""The four helpers: the seed's try-outs, and what the seed's code got wrong."""
+"""The four functions: the book's examples, and what the book's code gets wrong."""
 
 import numpy
 import pytest
@@ -74,7 +74,7 @@ def test_allreduce_refuses_shared_memory():
     assert (a.asnumpy() == 2).all()
 
 
-def test_split_batch_of_the_seed():
+def test_split_batch_of_the_book():
     X, y = np.arange(24).reshape((4, 6)), np.arange(4)
     X_shards, y_shards = split_batch(X, y, CPUS[:2])
     assert [x.ctx for x in X_shards] == CPUS[:2]
@@ -131,7 +131,9 @@ def test_train_batch_is_one_step_of_gradient_descent(n, num_devices):
     for replica in replicas:
         for p in replica:
             p.grad[:] = 1e6  # what an idle device might still hold
-    losses = train_batch(X, y, replicas, CPUS[:num_devices], 0.1, linear, squared)
+    losses = train_batch(
+        X, y, replicas, CPUS[:num_devices], 0.1, net=linear, loss=squared
+    )
     residual = X @ w + b - y[:, None]
     w_new = w - 0.1 / n * 2 * X.T @ residual
     b_new = b - 0.1 / n * 2 * residual.sum(0)
@@ -147,11 +149,13 @@ def test_train_batch_refuses():
     replicas = [get_params(params, c) for c in CPUS[:2]]
     X, y = numpy.zeros((3, 4)), numpy.zeros(3)
     with pytest.raises(ValueError, match="2 replicas for 3 devices"):
-        train_batch(X, y, replicas, CPUS[:3], 0.1, linear, squared)
+        train_batch(X, y, replicas, CPUS[:3], 0.1, net=linear, loss=squared)
     with pytest.raises(TypeError, match="float32.*float64"):
-        train_batch(X.astype("float32"), y, replicas, CPUS[:2], 0.1, linear, squared)
+        train_batch(
+            X.astype("float32"), y, replicas, CPUS[:2], 0.1, net=linear, loss=squared
+        )
     with pytest.raises(ValueError, match="differ in length"):
-        train_batch(X, y[:2], replicas, CPUS[:2], 0.1, linear, squared)
+        train_batch(X, y[:2], replicas, CPUS[:2], 0.1, net=linear, loss=squared)
 
 
 def test_sgd_divides_by_the_batch():
@@ -167,6 +171,6 @@ def test_a_gluon_loss_and_legacy_labels_work():
     replicas = [get_params(params, c) for c in CPUS[:2]]
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     y = mx.nd.array([0, 1, 2, 0, 1])
-    losses = train_batch(X, y, replicas, CPUS[:2], 0.1, linear, loss)
+    losses = train_batch(X, y, replicas, CPUS[:2], 0.1, net=linear, loss=loss)
     npx.waitall()
     assert numpy.allclose(losses[0].asnumpy(), numpy.log(3))

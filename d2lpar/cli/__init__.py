@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The command line: flags, progress, errors, doctor and watch; no science."""

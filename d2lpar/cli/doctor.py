@@ -1,8 +1,8 @@
-"""Whether training can run here, and what to do where it cannot: ``d2lpar doctor``.
+"""Whether training can run on this machine, with a remedy for each finding.
 
-Nothing here raises, whatever is broken. So MXNet is tried in another process, which a
-native library that does not fit may abort, and whatever else can be missing is imported
-where it is examined.
+:func:`examine` never raises, whatever is broken. Therefore MXNet is tried in a process
+of its own, which an unsuitable native library may abort, and every package that may be
+missing is imported by the check that needs it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
+from typing import TYPE_CHECKING
 
-from d2lpar.errors import D2lparError, DataError, RunError
+from d2lpar.errors import D2lparError, DataError, RunError, first_line
 from d2lpar.machine.mxnet_builds import (
     installed_build,
     installed_builds,
     load_gpu_libraries,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MXNET_VERSION = "1.9.1"
 CPU = "pip install 'd2lpar[cpu]'"
@@ -34,8 +38,11 @@ GPU = "pip install 'd2lpar[cu112]'"
 CHILD = "from d2lpar.cli.doctor import answer_parent; answer_parent()"
 CHILD_SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
 
-# Libraries that MXNet's wheels take from the system and slim containers lack, with the
-# packages that bring them: Debian's and Fedora's.
+ONE_LINE = 1000  # columns, more than any finding needs
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+# Libraries that MXNet's wheels take from the system and that slim containers lack, with
+# the packages of Debian and Fedora that provide them.
 SYSTEM_LIBRARIES = {
     "libgomp.so.1": "apt-get install libgomp1, or dnf install libgomp",
     "libquadmath.so.0": "apt-get install libquadmath0, or dnf install libquadmath",
@@ -44,7 +51,7 @@ SYSTEM_LIBRARIES = {
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the screen; `status` is "ok", "warn" or "fail"."""
+    """One finding; `status` is "ok", "warn" or "fail"."""
 
     name: str
     status: str
@@ -55,18 +62,25 @@ class Check:
 def examine(
     out: str | Path = "figures", data_dir: str | Path | None = None
 ) -> list[Check]:
-    """Everything that training and its figures need, examined; never raises."""
-    here = platform.system(), platform.machine()
-    load = importlib.import_module
+    """Check everything that training and its figures need; never raises."""
+
+    def cores() -> Check:
+        from d2lpar.machine.cores import usable_cores
+
+        return check_cores(usable_cores(), os.environ)
+
+    def gpus() -> list[Check]:
+        import pynvml
+
+        return check_gpus(pynvml, list(installed_builds()))
+
     checks = {
         "Python": lambda: check_python(sys.version_info[:3]),
-        "platform": lambda: check_platform(*here),
+        "platform": lambda: check_platform(platform.system(), platform.machine()),
         "NumPy": lambda: check_numpy(importlib.metadata.version("numpy")),
         "MXNet": lambda: check_mxnet(installed_builds(), ask_child),
-        "cores": lambda: check_cores(
-            load("d2lpar.machine.cores").usable_cores(), os.environ
-        ),
-        "GPU": lambda: check_gpus(load("pynvml"), list(installed_builds())),
+        "cores": cores,
+        "GPU": gpus,
         "data": lambda: check_data(data_dir),
         "figures": lambda: check_figures(out),
     }
@@ -78,41 +92,51 @@ def can_train(checks: Iterable[Check]) -> bool:
     return all(check.status != "fail" for check in checks)
 
 
-def report(checks: Sequence[Check]) -> str:
-    """One line a check, then whether training can run here."""
-    width = max((len(check.name) for check in checks), default=0)
-    lines = []
-    for c in checks:
-        text = " ".join((f"{c.message}; {c.remedy}" if c.remedy else c.message).split())
-        lines.append(f"{c.status:<4}  {c.name:<{width}}  {text}")
+def print_report(checks: Sequence[Check], console: Console | None = None) -> None:
+    """Print the checks as a table, then whether training can run here.
+
+    On a terminal long findings wrap within their column; elsewhere each check is one
+    line, for grep.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console(width=None if sys.stdout.isatty() else ONE_LINE)
+    table = Table.grid("status", "name", "finding", padding=(0, 2))
+    for check in checks:
+        finding = f"{check.message}; {check.remedy}" if check.remedy else check.message
+        status = Text(check.status, STYLES[check.status])
+        table.add_row(status, check.name, Text(" ".join(finding.split())))
+    console.print(table)
     warn, fail = (sum(c.status == s for c in checks) for s in ("warn", "fail"))
     can = "can" if can_train(checks) else "cannot"
-    return "\n".join([*lines, f"training {can} run here ({warn} warn, {fail} fail)"])
+    console.print(
+        f"training {can} run here ({warn} warn, {fail} fail)", highlight=False
+    )
 
 
 def _guarded(name: str, check: Callable[[], Check | list[Check]]) -> list[Check]:
     try:
-        found = check()
+        lines = check()
     except Exception as error:
-        # Other defects than these leave it open whether training can run.
+        # Other failed checks than these leave it open whether training can run.
         stops = name == "MXNet" or isinstance(error, ImportError) and name != "GPU"
-        message = f"cannot be examined: {_first_line(error)}"
+        message = f"cannot be examined: {_cause(error)}"
         remedy = "pip install --force-reinstall d2lpar"
-        found = Check(name, "fail" if stops else "warn", message, remedy)
-    return [found] if isinstance(found, Check) else found
+        lines = Check(name, "fail" if stops else "warn", message, remedy)
+    return [lines] if isinstance(lines, Check) else lines
 
 
-def _first_line(error: BaseException | str) -> str:
-    """What an error says, without the C++ or Python trace around it."""
-    trace = re.compile(r"\s|$|Traceback|Stack trace|\[bt\]")
-    lines = [line for line in str(error).splitlines() if not trace.match(line)]
-    line, kind = lines[0] if lines else str(error), type(error).__name__
-    named = isinstance(error, (str, D2lparError)) or line.startswith(kind)
+def _cause(error: Exception) -> str:
+    """The error's kind and the line that names its cause."""
+    line, kind = first_line(error), type(error).__name__
+    named = isinstance(error, D2lparError) or line.startswith(kind)
     return shorten(line if named else f"{kind}: {line}", 240)
 
 
 def check_python(version: tuple[int, ...]) -> Check:
-    """MXNet needs NumPy 1, which has no wheels for Python 3.13."""
+    """Takes (major, minor, patch). NumPy 1 has no wheels for Python 3.13."""
     text = ".".join(map(str, version))
     if (3, 9) <= version[:2] < (3, 13):
         return Check("Python", "ok", text)
@@ -142,9 +166,10 @@ def check_numpy(version: str) -> Check:
 
 
 def check_mxnet(builds: Mapping[str, str], ask: Callable[[], dict]) -> list[Check]:
-    """The installed builds (name: version), their libraries, and whether they train.
+    """The installed build, its libraries, and whether it trains.
 
-    `ask` returns what :func:`train_a_little` does; called for a single build only.
+    `builds` maps names to versions; `ask` returns the result of :func:`train_a_little`
+    and is called only if there is exactly one build.
     """
     if not builds:
         remedy = f"{CPU} (any machine) or {GPU} (NVIDIA GPU)"
@@ -184,7 +209,11 @@ def _training(build: str, answer: Mapping) -> list[Check]:
 
 
 def train_a_little() -> dict:
-    """A gradient on each device that a run would use by itself. Called in a child."""
+    """Compute a gradient on each device that `auto` selects; run in a child process.
+
+    Returns either "missing" libraries with remedies, or "features" and "trained"
+    devices. Raises :class:`RunError` where a gradient is wrong.
+    """
     missing = load_gpu_libraries() if installed_build() != "mxnet" else {}
     if missing:
         return {"missing": missing}
@@ -205,17 +234,17 @@ def train_a_little() -> dict:
 
 
 def answer_parent() -> None:
-    """In the child: print what MXNet could do, or the error, as the last line."""
+    """In the child: print :func:`train_a_little`'s result, or the error, as JSON."""
     try:
         answer = train_a_little()
     except Exception as error:
-        answer = {"error": _first_line(error)}
+        answer = {"error": _cause(error)}
     print("\n" + json.dumps(answer), flush=True)
 
 
 def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
-    """What `code` answers in a process of its own, or how that process ended."""
-    # The child sees the modules that this process sees, wherever it was started from.
+    """What `code` prints as JSON in a process of its own, or how that one ended."""
+    # The child gets this process's import path, wherever it was started from.
     path = [*sys.path, str(Path(__file__).resolve().parents[2])]
     code = f"import sys; sys.path[:] = sys.argv[1:]; {code}"
     command = [sys.executable, "-c", code, *path]
@@ -228,12 +257,13 @@ def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
     if answers and child.returncode == 0:
         return json.loads(answers[-1])
     # A negative status is the signal that ended it: -6 is SIGABRT, -11 SIGSEGV.
-    message = f"MXNet ended the process with status {child.returncode}"
-    return {"error": f"{message}: {_first_line(child.stderr) or 'no message'}"}
+    reason = shorten(first_line(child.stderr), 240) or "no message"
+    message = f"MXNet ended the process with status {child.returncode}: {reason}"
+    return {"error": message}
 
 
 def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
-    """The cores that may be used, and the two variables that can waste them."""
+    """Check the number of usable cores and the two variables that can waste them."""
     threads = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     copies = environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
     if threads:
@@ -244,20 +274,22 @@ def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
         message += f" is not from 1 to {cores}"
         return Check("cores", "warn", message, "unset OMP_NUM_THREADS")
     if not (copies.isdigit() and int(copies) >= 64):
-        message += f", MXNET_CPU_TEMP_COPY={copies} makes CPU contexts wait in turn"
+        message += (
+            f", MXNET_CPU_TEMP_COPY={copies} makes CPU contexts wait for each other"
+        )
         return Check("cores", "warn", message, "unset MXNET_CPU_TEMP_COPY")
     return Check("cores", "ok", message)
 
 
 def check_gpus(nvml, builds: Sequence[str]) -> list[Check]:
-    """A line a GPU, through the module pynvml; `builds` are the installed MXNets'."""
+    """One check per GPU. `nvml` is the module pynvml, `builds` the installed MXNets."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         message = f"no NVIDIA driver: training uses CPU contexts ({error})"
         return [Check("GPU", "ok", message)]
 
-    def ask(query, *args):  # a driver or a GPU need not support every query
+    def ask(query, *args):  # not every driver and GPU supports every query
         with contextlib.suppress(nvml.NVMLError):
             answer = query(*args)
             return answer.decode() if isinstance(answer, bytes) else answer
@@ -292,7 +324,7 @@ def _judge_gpu(name: str, what: str, capability, builds: Sequence[str]) -> Check
 
 
 def check_data(data_dir: str | Path | None = None) -> Check:
-    """Whether Fashion-MNIST is on disk and intact, where a run would look for it."""
+    """Check that Fashion-MNIST is on disk and intact, where a run looks for it."""
     from d2lpar.datasets import fashion
 
     corrupt = None
@@ -304,7 +336,7 @@ def check_data(data_dir: str | Path | None = None) -> Check:
                 continue
             except DataError as error:
                 if asked_for:
-                    raise  # a run stops there too
+                    raise  # a run also stops there
                 corrupt = corrupt or str(error)
             else:
                 return Check("data", "ok", f"Fashion-MNIST is intact in {folder}")
@@ -316,9 +348,10 @@ def check_data(data_dir: str | Path | None = None) -> Check:
 
 
 def check_figures(out: str | Path) -> Check:
-    """Whether files can be written below `out`; tried, and without a trace."""
+    """Check that files can be written below `out`, by writing and removing one."""
     folder = there = Path(out).absolute()
-    # os.access says yes to root, so this writes: there, or where it would be made.
+    # os.access always says yes to root. So write a file, in the folder or, if that does
+    # not exist, in the closest parent that does.
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     try:

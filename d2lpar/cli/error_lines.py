@@ -1,8 +1,8 @@
-"""What a person at the keyboard sees when something is wrong: one line, and a code.
+"""Errors as one line on stderr and an exit code, without a traceback.
 
-Exit codes: 0; 1 when `d2lpar doctor` finds that training cannot run; 2 for anything
-wrong that has a message; 3 when a measuring process was killed or crashed, which may
-not happen again; 130 after Ctrl-C.
+Exit codes: 0 for success; 1 when `d2lpar doctor` finds that training cannot run; 2 for
+an error with a message; 3 when a measuring process was killed or crashed, so that
+another attempt may succeed; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ log = logging.getLogger("d2lpar")
 
 
 def guard(call: Callable[[], object], raising: bool = False) -> None:
-    """Run a command; show what a person should see as one line, and exit.
+    """Call a command; print an error as one line and exit with its code.
 
-    With `raising` (a notebook) errors pass.
+    With `raising`, as in a notebook, errors are raised.
     """
-    with _messages_as_lines():
+    with _logging_as_lines():
         _call_and_exit(call, raising)
 
 
 @contextmanager
-def _messages_as_lines():
-    """Show what the package logs, once: MXNet sets up the root logger, too."""
-    if log.handlers:  # a chapter within `d2lpar run`
+def _logging_as_lines():
+    """Print the package's log messages once, although MXNet sets up the root logger."""
+    if log.handlers:  # set by `d2lpar run`, for the chapter that it runs
         yield
         return
     handler, propagate = logging.StreamHandler(), log.propagate

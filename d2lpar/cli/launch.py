@@ -1,4 +1,4 @@
-"""`d2lpar launch`: from its flags to the roles, and what a person sees of them."""
+"""`d2lpar launch`: from its flags to the roles, and what the terminal shows of them."""
 
 from __future__ import annotations
 
@@ -7,69 +7,33 @@ import math
 import os
 import sys
 import threading
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from d2lpar.errors import SettingError
-from d2lpar.workers import plan as workers_plan
-from d2lpar.workers import supervise
+from d2lpar.workers import plan, supervise
 
 log = logging.getLogger("d2lpar")
 
 
 def run_launch(chapters: dict[str, Path], **flags) -> None:
-    """Start the roles that the flags name, or print them."""
+    """Start and supervise the roles that the flags name, or print them (--print)."""
     arguments = checked(flags["arguments"], chapters)
-    threshold = flags["compress"]
-    if threshold is not None and not (math.isfinite(threshold) and threshold > 0):
-        raise SettingError(f"--compress {threshold:g}: write a number greater than 0")
-    hosts = []
-    if flags["hosts"]:
-        hosts = workers_plan.read_hosts(flags["hosts"], flags["interface"])
-        if flags["interface"] == workers_plan.LOOPBACK:
-            raise SettingError(
-                "--hosts needs --interface: the one that they reach this machine on"
-            )
-    devices = flags["devices"]
-    if not devices and not any(word.startswith("--devices") for word in arguments):
-        devices = (workers_plan.default_devices(max(1, flags["workers"]), hosts),)
-    python = flags["python"] or workers_plan.PYTHON
+    python = flags["python"] or plan.PYTHON
     directory = flags["directory"] or os.getcwd()
-    address = workers_plan.address_of(flags["interface"])
-    plan = partial(
-        _plan,
-        workers=flags["workers"],
-        servers=flags["servers"],
-        arguments=arguments,
-        address=address,
-        interface=flags["interface"],
-        hosts=hosts,
-        devices=devices,
-        kvstore=flags["kvstore"],
-        threshold=threshold,
-        heartbeat=flags["heartbeat"],
-        share_cores=flags["print_as"] != "kubernetes",
-    )
-    if flags["print_as"]:
-        planned = plan(flags["port"] or 9091)
-        if flags["print_as"] == "kubernetes":
-            click.echo(workers_plan.as_kubernetes(planned, flags["image"]), nl=False)
-        else:
-            click.echo(workers_plan.as_text(planned, python, directory), nl=False)
+    address = plan.address_of(flags["interface"])
+    roles_at = _planner(flags, arguments, address)
+    if flags["print_only"]:
+        roles = roles_at(flags["port"] or 9091)
+        click.echo(plan.as_text(roles, python, directory), nl=False)
         return
-    if flags["interface"] != workers_plan.LOOPBACK:
-        log.warning(
-            "ps-lite on %s (%s) neither authenticates nor encrypts: whoever reaches it "
-            "can read, alter or stop the training%s; use a private network or a tunnel",
-            flags["interface"], address,
-            # an optimizer, pickled: any program
-            ", or run programs as you" * (flags["kvstore"] == "dist_async"),
-        )  # fmt: skip
-    plan(1)  # what cannot be, before anything is started
+    if flags["interface"] != plan.LOOPBACK:
+        _warn_of_network(flags["interface"], address, flags["kvstore"])
+    roles_at(1)  # raises for impossible settings, before anything is started
     supervise.launch(
-        plan,
+        roles_at,
         address=address,
         port=flags["port"],
         directory=directory,
@@ -82,12 +46,8 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
     )
 
 
-def _plan(port: int, *, workers: int, servers: int, arguments: list[str], **more):
-    return workers_plan.plan(workers, servers, arguments, port=port, **more)
-
-
 def checked(arguments: tuple[str, ...], chapters: dict) -> list[str]:
-    """The words after `--`, or :class:`SettingError` where they are no run."""
+    """The words after `--`; :class:`SettingError` unless they run one chapter."""
     if arguments[:1] != ("run",) or len(arguments) < 2:
         raise SettingError(
             f"launch ... -- {' '.join(arguments) or '(nothing)'}: after -- write what "
@@ -100,14 +60,64 @@ def checked(arguments: tuple[str, ...], chapters: dict) -> list[str]:
     return list(arguments)
 
 
+def _planner(
+    flags: dict, arguments: list[str], address: str
+) -> Callable[[int], list[plan.Role]]:
+    """A function from the scheduler's port to the roles.
+
+    Raises :class:`SettingError` for a threshold or for hosts that cannot be used.
+    """
+    threshold, interface = flags["compress"], flags["interface"]
+    if threshold is not None and not (math.isfinite(threshold) and threshold > 0):
+        raise SettingError(f"--compress {threshold:g}: write a number greater than 0")
+    hosts = plan.read_hosts(flags["hosts"], interface) if flags["hosts"] else []
+    if hosts and interface == plan.LOOPBACK:
+        raise SettingError(
+            "--hosts needs --interface: the one on which they reach this machine"
+        )
+    devices = flags["devices"]
+    if not devices and not any(word.startswith("--devices") for word in arguments):
+        devices = (plan.default_devices(max(1, flags["workers"]), hosts),)
+
+    def roles_at(port: int) -> list[plan.Role]:
+        return plan.plan(
+            flags["workers"],
+            flags["servers"],
+            arguments,
+            address=address,
+            port=port,
+            interface=interface,
+            hosts=hosts,
+            devices=devices,
+            kvstore=flags["kvstore"],
+            threshold=threshold,
+            heartbeat=flags["heartbeat"],
+        )
+
+    return roles_at
+
+
+def _warn_of_network(interface: str, address: str, kvstore: str) -> None:
+    # In dist_async the servers unpickle the optimizer, which may be any program.
+    also = ", or run programs as you" if kvstore == "dist_async" else ""
+    log.warning(
+        "ps-lite on %s (%s) neither authenticates nor encrypts: whoever reaches it can "
+        "read, alter or stop the training%s; use a private network or a tunnel",
+        interface,
+        address,
+        also,
+    )
+
+
 class Screen:
-    """Lines of all roles, each after its role's name, over worker 0's progress bar."""
+    """The lines of all roles, each after its role's name, over worker 0's progress."""
 
     def __init__(self) -> None:
         self.lock, self.bar = threading.Lock(), ""
         self.terminal = sys.stderr.isatty()
 
-    def show(self, role: workers_plan.Role, line: str, bar: bool) -> None:
+    def show(self, role: plan.Role, line: str, bar: bool) -> None:
+        """Print a line of `role`, or keep it below the others as the progress bar."""
         with self.lock:
             if bar and self.terminal and role.name == "worker 0":
                 self.bar = line

@@ -1,21 +1,21 @@
-"""The command line: flags, progress, errors. No science, and no MXNet until it is
-needed.
+"""The commands of `d2lpar`. Each imports what it needs when it is called.
 
 d2lpar run multiple_gpus --num-devices 1,2 --preset quick
-d2lpar list | doctor | plot RECORDS... | compare A.jsonl B.jsonl | completion SHELL
+d2lpar list | doctor | devices | plot RECORDS... | compare A.jsonl B.jsonl
+d2lpar launch --workers 2 -- run multiple_machines
 d2lpar sample --checkpoint FILE --n 25 --seed 7
 """
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import logging
 import re
 import runpy
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -26,6 +26,7 @@ from d2lpar.cli.options import as_arguments, launch_options, peers_options, run_
 from d2lpar.errors import SettingError
 
 log = logging.getLogger("d2lpar")
+POSITIVE = click.IntRange(min=1)
 
 
 def chapters_folder() -> Path:
@@ -36,17 +37,21 @@ def chapters_folder() -> Path:
 
 
 def chapter_files() -> dict[str, Path]:
-    """Chapters by name."""
+    """The chapters' scripts by the chapters' names."""
     files = sorted(chapters_folder().glob("[!_]*.py"))
     return {file.stem: file for file in files}
 
 
 def about(file: Path) -> tuple[str, str]:
-    """A chapter's title and the seed it comes from, read from its text."""
+    """A chapter's title and the source it follows, without the source's address.
+
+    Both stand in the chapter's first cell, as `# # TITLE` and `# Source: SOURCE`.
+    """
     text = file.read_text(encoding="utf-8")
     title = re.search(r"^# # (.+)$", text, re.MULTILINE)
-    seed = re.search(r"^# Seed: (.+)$", text, re.MULTILINE)
-    return title[1] if title else file.stem, seed[1] if seed else "?"
+    source = re.search(r"^# Source: ((?:.+\n)(?:# [^<].*\n)*)", text, re.MULTILINE)
+    words = source[1].replace("\n# ", " ").strip(" ,\n") if source else "?"
+    return title[1] if title else file.stem, words
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,15 +60,14 @@ def d2lpar() -> None:
     """Data-parallel chapters of Dive into Deep Learning, on MXNet."""
 
 
+def _complete_chapter(ctx, parameter, text: str) -> list[str]:
+    return [name for name in (*chapter_files(), "all") if name.startswith(text)]
+
+
 @d2lpar.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
 )
-@click.argument(
-    "chapter",
-    shell_complete=lambda ctx, arg, text: [
-        name for name in (*chapter_files(), "all") if name.startswith(text)
-    ],
-)
+@click.argument("chapter", shell_complete=_complete_chapter)
 @run_options
 @click.pass_context
 def run(ctx: click.Context, chapter: str, **flags) -> None:
@@ -87,7 +91,7 @@ def launch(**flags) -> None:
     """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
 
     Starts a scheduler, servers and workers, here or over ssh on --hosts, watches them,
-    and starts again from the last checkpoint when one dies.
+    and restarts them from the last checkpoint when one dies.
     """
     from d2lpar.cli.launch import run_launch
 
@@ -96,66 +100,65 @@ def launch(**flags) -> None:
 
 @d2lpar.command(name="list")
 def list_chapters() -> None:
-    """The chapters, a line each, and the seed they come from."""
+    """List the chapters, one per line, with their sources."""
     for name, file in chapter_files().items():
-        title, seed = about(file)
-        click.echo(f"{name:24}{title}  [{seed}]")
+        title, source = about(file)
+        click.echo(f"{name:24}{title}  [{source}]")
 
 
 @d2lpar.command()
 @click.argument("records", nargs=-1, required=True)
-@click.option("--out", help="Folder for the pictures. [default: beside the records]")
-@click.option("--data-dir", help="Where a GAN's real faces are looked for first.")
+@click.option("--out", help="Folder for the figures. [default: beside the records]")
+@click.option("--data-dir", help="Folder to look for a GAN's real faces in first.")
 @click.option("--mp4", is_flag=True, help="Also write a GAN's animation as MP4.")
 def plot(
     records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
 ) -> None:
-    """Draw the pictures of RECORDS again; needs no MXNet."""
+    """Redraw the figures of RECORDS, of runs or benchmarks; needs no MXNet."""
     from d2lpar.figures import drawing
-    from d2lpar.records import files as records_files
-    from d2lpar.records import kinds
+    from d2lpar.records import files
+    from d2lpar.records.kinds import group
 
-    runs = [records_files.read(path) for path in records]
-    sweeps = kinds.group(
-        runs,
-        lambda r: (r.path.parent, r.header.chapter, records_files.run_stem(r.header)),
-    )
-    for (folder, _, stem), sweep in sweeps.items():
+    runs = [files.read(path) for path in records]
+    for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
-        for path in drawing.draw(sweep, to, stem, data_dir, mp4):
+        for path in drawing.draw(sweep, to, stem, data_dir=data_dir, mp4=mp4):
             click.echo(path)
 
 
 @d2lpar.command()
 @click.option("--checkpoint", required=True, help="A file that `run gan` has written.")
-@click.option("--n", type=click.IntRange(min=1), default=25, show_default=True)
+@click.option("--n", type=POSITIVE, default=25, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", default="faces.png", show_default=True, help="The picture.")
-@click.option("--columns", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--columns", type=POSITIVE, default=5, show_default=True)
 @click.option(
     "--scale",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     default=8,
     show_default=True,
-    help="Screen pixels along a face's pixel.",
+    help="Screen pixels along each side of a face's pixel.",
 )
-def sample(
-    checkpoint: str, n: int, seed: int, out: str, columns: int, scale: int
-) -> None:
+def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     """Draw N new faces from a GAN's checkpoint, as a PNG."""
-    from d2lpar import devices, gan
     from d2lpar.datasets import face_images
-    from d2lpar.records import checkpoints
     from d2lpar.records.atomic import replacing
 
-    state = gan.start()
-    found = checkpoints.load(checkpoint, like=state)
-    state = state.restore(found.tensors, found.facts)
-    faces = gan.sample(state, n, seed, devices.parse("auto")[0])
-    picture = face_images.enlarged(face_images.sheet(faces, columns), scale)
+    sheet = face_images.sheet(_faces(checkpoint, n, seed), layout["columns"])
     with replacing(out) as tmp:
-        tmp.write_bytes(face_images.png(picture))
+        tmp.write_bytes(face_images.png(face_images.enlarged(sheet, layout["scale"])))
     click.echo(f"figure: {out}")
+
+
+def _faces(checkpoint: str, n: int, seed: int):
+    """`n` faces uint8 (n, 3, 24, 24), drawn by the generator of a checkpoint."""
+    from d2lpar import devices, gan
+    from d2lpar.records import checkpoints
+
+    state = gan.start()
+    loaded = checkpoints.load(checkpoint, like=state)
+    state = state.restore(loaded.tensors, loaded.facts)
+    return gan.sample(state, n, seed, devices.parse("auto")[0])
 
 
 @d2lpar.command()
@@ -165,63 +168,64 @@ def sample(
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--out",
-    help="Folder for the picture. [default: none is drawn with --json, --csv; "
+    help="Folder for the figure. [default: none is drawn with --json, --csv; "
     "else beside B; with --peers, figures/peers]",
 )
 @peers_options
 @click.pass_context
 def compare(
-    ctx: click.Context,
-    a: str | None,
-    b: str | None,
-    as_json: bool,
-    as_csv: bool,
-    out: str | None,
-    **flags,
+    ctx: click.Context, a: str | None, b: str | None, out: str | None, **flags
 ) -> None:
     """Compare record A with B: 1 against 2 devices, or before against after.
 
     With --peers compare ours with d2l's and PyTorch's training, timed now, in turn.
     """
+    as_json, as_csv = flags.pop("as_json"), flags.pop("as_csv")
+    printed = "json" if as_json else "csv" if as_csv else "table"
+    given = as_arguments(ctx, flags)
     if flags["peers"] is not None:
         if a is not None:
             raise SettingError(f"--peers and the record {a}: compare one or the other")
         from d2lpar.cli import compare_peers
 
-        words = ["d2lpar", "compare", *as_arguments(ctx, flags)]
-        printed = "json" if as_json else "csv" if as_csv else "table"
-        return compare_peers.compare(flags, out, printed, shlex.join(words))
-    given = as_arguments(ctx, flags)
-    if given:
+        command = shlex.join(["d2lpar", "compare", *given])
+        compare_peers.compare(flags, out, printed, command)
+    elif given:
         raise SettingError(f"{given[0]}: goes with --peers only")
-    if b is None:
+    elif b is None:
         raise SettingError("compare: name two records, or give --peers")
-    from d2lpar.figures import drawing
-    from d2lpar.records import comparison as records_comparison
-    from d2lpar.records import files as records_files
-
-    run_a, run_b = records_files.read(a), records_files.read(b)
-    comparison = records_comparison.compare(run_a, run_b)
-    rows = records_comparison.comparison_rows(comparison)
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(comparison), indent=1, default=str))
-    elif as_csv:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
     else:
-        click.echo(
-            records_comparison.comparison_table(comparison)
-        )  # with the differences
-    if as_json or as_csv:
-        for difference in comparison.differences:
+        _compare_records(Path(a), Path(b), printed, out)
+
+
+def _compare_records(a: Path, b: Path, printed: str, out: str | None) -> None:
+    """Print the comparison of two records as "table", "json" or "csv", and draw it."""
+    from d2lpar.figures import drawing
+    from d2lpar.records import comparison, files
+
+    runs = files.read(a), files.read(b)
+    compared = comparison.compare(*runs)
+    if printed == "json":
+        click.echo(json.dumps(asdict(compared), indent=1, default=str))
+    elif printed == "csv":
+        _print_csv(comparison.comparison_rows(compared))
+    else:
+        click.echo(comparison.comparison_table(compared))  # names the differences, too
+    if printed != "table":
+        for difference in compared.differences:
             log.warning("the runs differ also in %s", difference)
-    if out or not (as_json or as_csv):
-        stem = f"compare-{run_a.path.stem}-{run_b.path.stem}"
-        folder = Path(out) if out else run_b.path.parent
-        for path in drawing.draw_compare(run_a, run_b, folder, stem):
+    if out or printed == "table":
+        folder = Path(out) if out else b.parent
+        stem = f"compare-{a.stem}-{b.stem}"
+        for path in drawing.draw_compare(*runs, folder, stem):
             if path.suffix == ".png":
                 click.echo(f"figure: {path}")
+
+
+def _print_csv(rows: list[dict]) -> None:
+    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 @d2lpar.command()
@@ -231,14 +235,14 @@ def compare(
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) -> None:
     """Examine this machine; exit 1 when training cannot run on it."""
-    from d2lpar.cli import doctor as cli_doctor
+    from d2lpar.cli.doctor import can_train, examine, print_report
 
-    checks = cli_doctor.examine(out=out, data_dir=data_dir)
+    checks = examine(out=out, data_dir=data_dir)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(c) for c in checks], indent=1))
+        click.echo(json.dumps([asdict(check) for check in checks], indent=1))
     else:
-        click.echo(cli_doctor.report(checks))
-    ctx.exit(0 if cli_doctor.can_train(checks) else 1)
+        print_report(checks)
+    ctx.exit(0 if can_train(checks) else 1)
 
 
 @d2lpar.command()
@@ -246,7 +250,7 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
 @click.option(
     "--watch",
     is_flag=True,
-    help="Show how busy they are, until Ctrl-C. With --json, lines.",
+    help="Show how busy they are, until Ctrl-C. With --json, as lines.",
 )
 @click.option(
     "--interval", type=float, default=1.0, show_default=True, help="Seconds. [--watch]"
@@ -255,23 +259,28 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
     "--pid", type=int, help="Watch this process. [default: all runs of d2lpar]"
 )
 def devices(as_json: bool, watch: bool, interval: float, pid: int | None) -> None:
-    """What the GPUs and the CPU contexts of this machine are; needs no MXNet."""
+    """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
+    from d2lpar.machine import cards
+
+    if watch:
+        _watch(as_json, interval, pid)
+    elif as_json:
+        click.echo(cards.as_json(cards.machine()))
+    else:
+        click.echo(cards.as_text(cards.machine()))
+
+
+def _watch(as_json: bool, interval: float, pid: int | None) -> None:
+    from d2lpar.cli.watch_screen import show_live
     from d2lpar.machine import cards, load
     from d2lpar.records.files import to_line
 
-    if not watch:
-        here = cards.machine()
-        as_words = cards.as_json if as_json else cards.as_text
-        click.echo(as_words(here))
-        return
     samples = load.samples(load.watched(pid), interval)
     if as_json:
         for sample in samples:
             click.echo(to_line(sample))
-        return
-    from d2lpar.cli.watch_screen import show_live
-
-    show_live(samples, cards.machine())
+    else:
+        show_live(samples, cards.machine())
 
 
 @d2lpar.command()
@@ -287,7 +296,3 @@ def completion(shell: str) -> None:
 def main() -> None:
     """The console script."""
     guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,38 +1,45 @@
-"""TODO: one idea."""
+"""`d2lpar run`: from the flags and a chapter to jobs, records and figures."""
 
 from __future__ import annotations
 
-import importlib
-import logging
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from d2lpar.cli.options import SETTINGS
-from d2lpar.cli.progress import _result_line, _show_progress
+from d2lpar.cli.progress import measured_runs, result_line
 from d2lpar.errors import SettingError
+from d2lpar.workers.place import Place, place, resume_after_restart, show_life
 
-log = logging.getLogger("d2lpar")
+if TYPE_CHECKING:
+    from d2lpar.records.kinds import Run
+    from d2lpar.runs.job import Job
+    from d2lpar.training import Workload
 
-# Loaders of data that is found on disk or downloaded, and who says which it will be.
-FOUND_BY = {
-    "d2lpar.datasets.fashion:load": "d2lpar.datasets.fashion",
-    "d2lpar.datasets.punks:load": "d2lpar.datasets.punks",
-}
+
+@dataclass(frozen=True)
+class Chapter:
+    """What a chapter script measures; see :func:`d2lpar.chapter.measure`."""
+
+    name: str
+    workload: Workload
+    presets: dict[str, dict]
+    variants: dict[str, dict]
+    one_thread_each: bool = False
 
 
 @contextmanager
-def _unless_set(environment: dict[str, str]):
-    """Set variables for processes to come, but for those that the person has set."""
-    if not environment:
-        yield
-        return
+def environment_unless_set(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables for the processes to come, unless the user has set them."""
     from d2lpar._mxnet import ENGINE_DEFAULTS
 
-    before = {name: os.environ.get(name) for name in environment}
-    for name, value in environment.items():
+    before = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
         if before[name] in (None, ENGINE_DEFAULTS.get(name)):
             os.environ[name] = value
     try:
@@ -44,90 +51,80 @@ def _unless_set(environment: dict[str, str]):
                 os.environ[name] = value
 
 
-def run_sweep(
-    name: str,
-    train: str,
-    presets: dict[str, dict],
-    load: str,
-    variants: dict[str, dict],
-    one_thread_each: bool,
-    command: str,
-    **flags,
-) -> None:
-    from d2lpar import devices
-    from d2lpar.figures import drawing
-    from d2lpar.memory import estimate
-    from d2lpar.records import atomic, files
-    from d2lpar.runs import job, sweep
-    from d2lpar.workers import group
+def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
+    """Measure a chapter as the flags say; print the results and draw the figures.
 
-    place = group.place()
+    `command` is the command line, for the records. In a process that `d2lpar launch`
+    has started this is one of several workers, of which worker 0 keeps the record.
+    """
+    from d2lpar.runs import sweep
+
+    here = place()
+    jobs = jobs_of(chapter, command, flags, here)
+    if here is None:
+        if flags["dry_run"]:
+            _print_memory(chapter, jobs, flags)
+        _report(measured_runs(jobs, flags["repeats"]), flags)
+        return
+    _check_shared(chapter, jobs, flags["repeats"])
+    child = sweep.Child("d2lpar.runs.worker_child", on_progress=show_life)
+    if here.number == 0:
+        _report(measured_runs(jobs, 1, child), flags, here.variant)
+    else:
+        for _ in sweep.measure(jobs[0], child):
+            pass
+
+
+def jobs_of(
+    chapter: Chapter, command: str, flags: dict, here: Place | None = None
+) -> list[Job]:
+    """One job for each variant and each device count.
+
+    Raises :class:`SettingError` for flags that contradict each other or the chapter,
+    and OSError unless the folder for the record can be written.
+    """
+    from d2lpar.records import atomic
+    from d2lpar.runs.job import Job
+
     if flags["resume"] and flags["repeats"] > 1:
-        raise SettingError("--resume with --repeats: a training is taken up once")
-    available = len(devices.parse(flags["devices"]))
-    default = str(available) if place else devices.default_counts(available)
-    counts = devices.parse_counts(flags["num_devices"] or default, available)
-    preset, settings, data = settings_of(presets, flags)
+        raise SettingError("--resume with --repeats: a training is resumed only once")
+    counts = _device_counts(flags, all_at_once=here is not None)
+    preset, settings, data = settings_of(chapter.presets, flags)
     data["seed"] = flags["seed"]
-    if load in FOUND_BY:
-        finder = importlib.import_module(FOUND_BY[load])
+    if chapter.workload.locate is not None:
         data["data_dir"] = flags["data_dir"]
-        data["name"] = finder.locate(flags["data"], flags["data_dir"])
-    out = Path(flags["out"]) / name
-    atomic.check_writable(out)
-    resume = group.resume_after_restart(flags["resume"], out)
-    jobs = [
-        job.Job(
-            chapter=name,
+        data["name"] = chapter.workload.locate(flags["data"], flags["data_dir"])
+    folder = Path(flags["out"]) / chapter.name
+    atomic.check_writable(folder)
+    return [
+        Job(
+            chapter=chapter.name,
             preset=preset,
-            train=train,
-            devices=flags["devices"],
+            workload=chapter.workload,
             num_devices=count,
-            seed=flags["seed"],
             settings={**settings, **variant_settings},
             data=data,
             command=command,
-            threads=flags["threads"],
-            load=load,
+            folder=folder,
             variant=variant,
-            profile_in=str(out) if flags["profile"] else None,
-            one_thread_each=one_thread_each,
-            watch=flags["watch"],
-            checkpoints_in=str(out),
-            checkpoint_every=flags["checkpoint_every"],
-            resume=resume,
+            one_thread_each=chapter.one_thread_each,
+            resume=resume_after_restart(flags["resume"], folder),
+            **{name: flags[name] for name in _OF_JOB},
         )
-        for variant, variant_settings in variants.items()
+        for variant, variant_settings in chapter.variants.items()
         for count in counts
     ]
-    if flags["dry_run"] and place is None:
-        _, planned, all_data = settings_of(presets, {**flags, "dry_run": False})
-        chosen = devices.parse(flags["devices"])
-        for count in counts:
-            text = estimate.report(train, planned, chosen[:count], all_data)
-            if text is not None:
-                click.echo(text)
-    if place is not None and len(jobs) * flags["repeats"] > 1:
-        raise SettingError(
-            "launch: workers measure one thing at a time: one --num-devices, no "
-            "--repeats, a chapter without several methods"
-        )
-    if place is not None and place.number > 0:
-        for _ in sweep.follow(jobs[0]):
-            pass
-        return
-    runs = _show_progress(jobs, flags["repeats"], out)
-    for run_ in runs:
-        click.echo(_result_line(run_))
-    stem = files.run_stem(runs[0].header)
-    if place is not None and place.variant:
-        stem += f"-{place.variant}"  # one launch's pictures are not another's
-    drawn = drawing.draw(runs, out, stem, data_dir=flags["data_dir"], mp4=flags["mp4"])
-    for path in drawn:
-        if path.suffix != ".svg":
-            click.echo(f"figure: {path}")
-    if flags["profile"]:
-        click.echo(f"profiles: {out / stem}*.profile.txt, {out / stem}*.trace.json")
+
+
+_OF_JOB = ("devices", "seed", "threads", "profile", "watch", "checkpoint_every")
+
+
+def _device_counts(flags: dict, all_at_once: bool) -> list[int]:
+    from d2lpar import devices
+
+    available = len(devices.parse(flags["devices"]))
+    default = str(available) if all_at_once else devices.default_counts(available)
+    return devices.parse_counts(flags["num_devices"] or default, available)
 
 
 def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:
@@ -140,10 +137,7 @@ def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:
         preset = "custom"
     settings = dict(presets[flags["preset"]])
     for name in changed.keys() - settings.keys():
-        flag = name.replace("_", "-")
-        raise SettingError(
-            f"--{flag} {changed[name]}: this chapter has no such setting"
-        )
+        refuse_setting(name, changed[name])
     if flags["dry_run"]:
         settings.update(presets.get("dry-run", {}))
     settings.update(changed)
@@ -154,3 +148,56 @@ def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:
     if flags["profile"]:
         preset += "-profile"  # its times must not pass for measurements
     return preset, settings, data
+
+
+def refuse_setting(name: str, value: object) -> None:
+    """Raise :class:`SettingError` for a setting that is given (not None)."""
+    if value is not None:
+        flag = name.replace("_", "-")
+        raise SettingError(f"--{flag} {value}: this chapter has no such setting")
+
+
+def _check_shared(chapter: Chapter, jobs: list[Job], repeats: int) -> None:
+    """Raise :class:`SettingError` unless several workers can share the measurement."""
+    if chapter.workload.train_with_workers is None:
+        raise SettingError(
+            f"launch: {chapter.name} is not shared among workers; "
+            "multiple_machines, multiple_gpus_concise and least_squares_large are"
+        )
+    if len(jobs) * repeats > 1:
+        raise SettingError(
+            "launch: workers measure one thing at a time: one --num-devices, no "
+            "--repeats, a chapter without several methods"
+        )
+
+
+def _print_memory(chapter: Chapter, jobs: list[Job], flags: dict) -> None:
+    """Print how much memory the real run would need, on each number of devices."""
+    from d2lpar import devices
+    from d2lpar.memory import estimate
+
+    _, settings, data = settings_of(chapter.presets, {**flags, "dry_run": False})
+    chosen, layers = devices.parse(flags["devices"]), chapter.workload.layers
+    for count in dict.fromkeys(job.num_devices for job in jobs):
+        text = estimate.report(layers, settings, chosen[:count], data)
+        if text is not None:
+            click.echo(text)
+
+
+def _report(runs: list[Run], flags: dict, shared_by: str = "") -> None:
+    """Print a line for each run, and draw the figures of all."""
+    from d2lpar.figures import drawing
+    from d2lpar.records import files
+
+    for run in runs:
+        click.echo(result_line(run))
+    folder, stem = runs[0].path.parent, files.run_stem(runs[0].header)
+    if shared_by:  # the figures of one launch must not replace those of another
+        stem += f"-{shared_by}"
+    data_dir, mp4 = flags["data_dir"], flags["mp4"]
+    for path in drawing.draw(runs, folder, stem, data_dir=data_dir, mp4=mp4):
+        if path.suffix != ".svg":
+            click.echo(f"figure: {path}")
+    if flags["profile"]:
+        profiles = folder / stem
+        click.echo(f"profiles: {profiles}*.profile.txt, {profiles}*.trace.json")

@@ -1,6 +1,6 @@
-"""A terminal that shows samples as they come: the nvtop of seed 002, cores included.
+"""A live screen of how busy GPUs and cores are, as nvtop's, drawn with rich.
 
-What is sampled is :mod:`d2lpar.machine.load`'s; here it is drawn, with rich.
+:mod:`d2lpar.machine.load` takes the samples that are shown here.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 HISTORY = 16  # samples in a curve
 BARS = " ▁▂▃▄▅▆▇█"
-BARS_PER_CORE = 16  # more cores than these are a character each
+ROWS_OF_CORES = 16  # a row per core; with more cores, one character per core
+CORES_PER_ROW = 32
 
 
 def show_live(
-    source: Iterable[Sample],
-    found: Machine,
-    console: Console | None = None,
+    samples: Iterable[Sample], machine: Machine, console: Console | None = None
 ) -> None:
-    """Redraw a screen for each sample, until there are no more, or Ctrl-C.
+    """Redraw the screen for each sample, until there are no more or Ctrl-C is pressed.
 
-    `found` are the cards of what is sampled. Raises :class:`DeviceError` where the
-    output is no terminal.
+    `machine` describes what is sampled. Raises :class:`DeviceError` if the output is
+    not a terminal.
     """
     from rich.console import Console
     from rich.live import Live
@@ -45,38 +44,38 @@ def show_live(
         contextlib.suppress(KeyboardInterrupt),
         Live(waiting, console=console, screen=True, auto_refresh=False) as live,
     ):
-        for sample in source:
+        for sample in samples:
             past.append(sample)
-            live.update(screen(past, found), refresh=True)
+            live.update(screen(past, machine), refresh=True)
 
 
-def screen(past: Sequence[Sample], found: Machine) -> RenderableType:
-    """The newest sample as tables, with curves of those before it."""
+def screen(past: Sequence[Sample], machine: Machine) -> RenderableType:
+    """The newest sample as tables, with curves of the samples before it."""
     from rich.console import Group
     from rich.text import Text
 
     now = past[-1]
-    gpus = _gpu_table(past, found) if now.gpus else Text(found.no_gpu or "no GPU")
-    used, total = _gib(now.machine_memory), _gib(found.cpu.memory_total)
+    gpus = _gpu_table(past, machine) if now.gpus else Text(machine.no_gpu or "no GPU")
+    used, total = _gib(now.machine_memory), _gib(machine.cpu.memory_total)
     warm = "" if now.temperature is None else f", {now.temperature:.0f} °C"
-    host = f"{found.cpu.model}: memory {used} of {total}{warm}"
-    rest = Text(f"\n{host}"), _core_table(past), Text(f"\n{_watched_text(now)}")
-    return Group(gpus, *rest)
+    host = f"{machine.cpu.model}: memory {used} of {total}{warm}"
+    few_cores = len(now.machine_percent) <= ROWS_OF_CORES
+    cores = _core_table(past) if few_cores else _many_cores_table(now)
+    return Group(gpus, Text(f"\n{host}"), cores, Text(f"\n{_watched_text(now)}"))
 
 
-def _gpu_table(past: Sequence[Sample], found: Machine) -> RenderableType:
-    from rich.markup import escape
+def _gpu_table(past: Sequence[Sample], machine: Machine) -> Table:
+    from rich.text import Text
 
-    now, cards = past[-1], {card.label: card for card in found.gpus}
-    table = _table("GPU", "busy", "", "memory", "temperature", "power")
+    now, cards = past[-1], {card.label: card for card in machine.gpus}
+    table = _table("GPU", "busy:", ":", "", "memory", "temperature", "power")
     for k, label in enumerate(now.gpus):
         card, used = cards.get(label), now.gpu_memory[k]
         total, limit = (card.memory_total, card.power_limit) if card else (None, None)
         memory = "-" if used is None else _gib(used)
         table.add_row(
-            escape(label),
-            _recent([s.gpu_percent[k] for s in past]),
-            _bar(now.gpu_percent[k]),
+            Text(label),
+            *_busy([sample.gpu_percent[k] for sample in past]),
             memory + (f" of {_gib(total)}" if total else ""),
             _or_dash(now.gpu_temperature[k], "°C"),
             _or_dash(now.gpu_power[k], f"of {limit:.0f} W" if limit else "W"),
@@ -84,34 +83,37 @@ def _gpu_table(past: Sequence[Sample], found: Machine) -> RenderableType:
     return table
 
 
-def _core_table(past: Sequence[Sample]) -> RenderableType:
-    """A row a core; of more than BARS_PER_CORE, a character each."""
-    now = past[-1]
-    many = len(now.machine_percent)
-    table = _table("core", "busy", "", "by what is watched", "")
-    for k in range(many if many <= BARS_PER_CORE else 0):
-        busy = [s.machine_percent[k] for s in past]
-        ours = [s.core_percent[k] for s in past]
-        bars = _bar(busy[-1]), _bar(ours[-1])
-        table.add_row(str(k), _recent(busy), bars[0], _recent(ours), bars[1])
-    if many <= BARS_PER_CORE:
-        return table
-    for first in range(0, many, 32):
-        part = slice(first, first + 32)
-        last = min(first + 32, many) - 1
-        rows = curve(now.machine_percent[part]), curve(now.core_percent[part])
-        table.add_row(f"{first}-{last}", rows[0], "", rows[1], "")
+def _core_table(past: Sequence[Sample]) -> Table:
+    """A row per core: all its work, and that of the watched processes."""
+    table = _table("core", "busy:", ":", "", "watched:", ":", "")
+    for k in range(len(past[-1].machine_percent)):
+        table.add_row(
+            str(k),
+            *_busy([sample.machine_percent[k] for sample in past]),
+            *_busy([sample.core_percent[k] for sample in past]),
+        )
+    return table
+
+
+def _many_cores_table(now: Sample) -> Table:
+    """A character per core, CORES_PER_ROW cores in a row."""
+    table = _table("cores", "busy", "watched")
+    for first in range(0, len(now.machine_percent), CORES_PER_ROW):
+        part = slice(first, first + CORES_PER_ROW)
+        busy, watched = now.machine_percent[part], now.core_percent[part]
+        last = first + len(busy) - 1
+        table.add_row(f"{first}-{last}", curve(busy), curve(watched))
     return table
 
 
 def _watched_text(now: Sample) -> str:
     if not now.processes:
         return "No run of d2lpar measures here now: start one in another terminal."
-    each = "unset" if now.threads_per_context is None else now.threads_per_context
+    threads = now.threads_per_context
     return (
-        f"watched: {now.cpu_percent:.0f} % of a core, {_gib(now.memory)}; processes "
-        f"{now.processes}, threads {now.threads}, busy {now.busy_threads}, a context "
-        f"has {each}"
+        f"watched: {now.cpu_percent:.0f} % of a core, {_gib(now.memory)}; "
+        f"{now.processes} processes, {now.threads} threads, {now.busy_threads} busy; "
+        f"threads per context: {'unset' if threads is None else threads}"
     )
 
 
@@ -129,24 +131,24 @@ def curve(percents: Iterable[float | None]) -> str:
 
 
 def _table(*columns: str) -> Table:
+    """A table without lines; a column whose name ends in ":" is aligned right."""
     from rich.table import Table
 
     table = Table(box=None)
     for name in columns:
-        table.add_column(name, no_wrap=name not in ("GPU", "memory"))
+        justify = "right" if name.endswith(":") else "left"
+        wraps = name in ("GPU", "memory")
+        table.add_column(name.rstrip(":"), justify=justify, no_wrap=not wraps)
     return table
 
 
-def _recent(percents: Sequence[float | None]) -> str:
-    """The curve, ending at the right, and the newest value."""
-    now = "  -" if percents[-1] is None else f"{percents[-1]:3.0f} %"
-    return f"{curve(percents):>{HISTORY}} {now}"
-
-
-def _bar(percent: float | None) -> RenderableType:
+def _busy(percents: Sequence[float | None]) -> tuple[str, str, RenderableType]:
+    """Three cells: the curve, the newest value, and a bar of it."""
     from rich.bar import Bar
 
-    return "" if percent is None else Bar(100, 0, min(percent, 100), width=10)
+    now = percents[-1]
+    bar = "" if now is None else Bar(100, 0, min(now, 100), width=10)
+    return curve(percents), _or_dash(now, "%"), bar
 
 
 def _or_dash(value: float | None, unit: str) -> str:

@@ -14,12 +14,13 @@ import numpy as np
 
 from d2lpar.datasets import face_images
 from d2lpar.errors import RecordError
-from d2lpar.figures.gan import SCALE
 from d2lpar.records import wording
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import FrameRecord, Run
 
 log = logging.getLogger("d2lpar")
+
+SCALE = 8  # screen pixels along a face's pixel
 MOST_FRAMES = 200  # of an animation: some megabytes at most
 MILLISECONDS = 50  # a frame, as in the seed
 
@@ -33,7 +34,7 @@ def animate(run: Run, out: Path, stem: str, mp4: bool) -> list[Path]:
     fails.
     """
     ffmpeg = _ffmpeg() if mp4 else ""
-    frames = [f for f in run.frames if f.repeat == 0]
+    frames = [f for f in run.of(FrameRecord) if f.repeat == 0]
     if len(frames) < 2:
         log.warning("%s: too few frames for an animation", wording.where(run))
         return []

@@ -1,78 +1,101 @@
-"""TODO: one idea."""
+"""A benchmark's picture: one bar per arm, its quartiles, and every sample as a dot."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from d2lpar.figures import page
-from d2lpar.records import summary
-from d2lpar.runs.in_turn import LIBRARIES, Arm, absent, write
+from d2lpar.records.arms import ArmTimes, arm_times
+from d2lpar.records.kinds import BenchmarkHeader, Run, group
+from d2lpar.records.summary import summarize
+from d2lpar.records.wording import commit, plural
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def report(
-    header: dict, arms: dict[str, Arm], lines: list[dict], seconds: dict, out: Path
-) -> None:
-    """Write <benchmark>.jsonl, .png and .svg, and print a line an arm."""
-    write(header, lines, out)
-    for arm in arms:
-        text = summary.summarize(seconds[arm]) if arm in seconds else "not measured"
-        print(f"{arm:52}", text, "s")
-    draw(header, {name: arm.is_peer for name, arm in arms.items()}, lines, seconds, out)
+WIDTHS = {1: 7.2, 2: 8.8}  # inches, by columns of panels
 
 
 def draw(
-    header: dict,
-    is_peer: dict[str, bool],
-    lines: list[dict],
-    seconds: dict[str, list[float]],
-    out: Path,
+    runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
-    """<benchmark>.png and .svg: a bar an arm, its quartiles, every sample a dot."""
-    why = absent(lines)
-    names = list(is_peer)
-    on = f"{header['cpu_model']}, {header['cores']} cores"
-    if header.get("on_gpus"):
-        on = f"{', '.join(header['on_gpus'])}; host: {on}"
-    versions = header["versions"]
-    libraries = ", ".join(f"{name} {versions[name]}" for name in LIBRARIES[1:])
-    commit = (header["git_commit"] or "not recorded")[:7]
+    """Draw one benchmark as <stem>.png and <stem>.svg in the folder."""
+    (run,) = runs
     with page.plain_style():
-        from matplotlib.figure import Figure
+        return page.save({stem: _picture(run)}, folder)
 
-        width = 7.2
-        figure = Figure(figsize=(width, 0.47 * len(names) + 1.9), layout="constrained")
-        beside = ": ours and the peers" if any(is_peer.values()) else ""
-        title = f"Seconds for {header['work']}{beside}"
-        figure.set_label(title)
-        figure.suptitle(page.wrap(title, width - 0.3, page.LARGE)[0], x=0.02, ha="left")
-        caption = (
-            f"Bars: medians{' (blue: ours, grey: peers)' if beside else ''}; whiskers: "
-            "quartiles; dots: every sample that counts. "
-            f"Hardware: {on}. Versions: {libraries}. "
-            f"{header['date'][:10]}, commit {commit}."
-        )
-        text, _ = page.wrap(caption, width - 0.3, page.SMALL)
-        figure.supxlabel(text, x=0.02, ha="left", size=page.SMALL)
-        axes = figure.subplots()
-        longest = max(
-            [1e-9, *(max(seconds[name]) for name in names if name in seconds)]
-        )
-        for row, name in enumerate(names):
-            if name not in seconds:
-                words = f"{name}: {why.get(name, 'not measured')}"
-                text, _ = page.wrap(words, width - 0.6, page.SMALL)
-                axes.text(0.005 * longest, row, text, va="center", size=page.SMALL)
+
+def _picture(run: Run) -> Figure:
+    """One panel per work, each with its own scale: only its arms are compared."""
+    from matplotlib.figure import Figure
+
+    arms = arm_times(run)
+    works = group(arms, lambda arm: arm.work)
+    columns = min(len(works), 2)
+    width, left = WIDTHS[columns], {"x": 0.02, "ha": "left"}
+    pairs = [list(works)[k : k + columns] for k in range(0, len(works), columns)]
+    rows = [max(len(works[work]) for work in pair) for pair in pairs]
+
+    peers = any(arm.is_peer for arm in arms)
+    title = f"Seconds for {run.header.work}" + ": ours and the peers" * peers
+    size = (width, 0.47 * sum(rows) + 0.6 * len(rows) + 1.3)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.set_label(title)
+    figure.suptitle(page.wrap(title, width - 0.3, page.LARGE)[0], **left)
+    caption, _ = page.wrap(_caption(run.header, peers), width - 0.3, page.SMALL)
+    figure.supxlabel(caption, size=page.SMALL, **left)
+    grid = {"squeeze": False, "height_ratios": rows}
+    panels = figure.subplots(len(rows), columns, **grid)
+    for pair, row, row_panels in zip(pairs, rows, panels):
+        for work, axes in itertools.zip_longest(pair, row_panels):
+            if work is None:
+                axes.set_axis_off()
                 continue
-            s = summary.summarize(seconds[name])
-            color = "0.7" if is_peer[name] else page.COLORS[6]
-            whiskers = [[s.median - s.q1], [s.q3 - s.median]]
-            axes.barh(row + 0.2, s.median, 0.36, xerr=whiskers, color=color, capsize=3)
-            axes.plot(seconds[name], [row + 0.2] * s.n, "k.", ms=3)
-            text = f"{name}: {s.median:.3g} s (n={s.n})"
-            axes.text(0.005 * longest, row - 0.2, text, va="center", size=page.NORMAL)
-        axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.set_xlim(0, 1.05 * longest)
-        axes.set_yticks([])
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("seconds")
-        return page.save({header["benchmark"]: figure}, out)
+            axes.set_title(work, loc="left", size=page.NORMAL)
+            _bars(axes, works[work], width / columns)
+            axes.set_ylim(row - 0.4, -0.6)
+    return figure
+
+
+def _bars(axes: Axes, arms: Sequence[ArmTimes], width: float) -> None:
+    longest = max((s for arm in arms for s in arm.seconds), default=1e-9)
+    for row, arm in enumerate(arms):
+        if not arm.seconds:
+            words = f"{arm.name}: {arm.why_not}"
+            text, _ = page.wrap(words, width - 0.6, page.SMALL)
+            axes.text(0.005 * longest, row, text, va="center", size=page.SMALL)
+            continue
+        s = summarize(arm.seconds)
+        color = "0.7" if arm.is_peer else page.COLORS[6]
+        whiskers = [[s.median - s.q1], [s.q3 - s.median]]
+        axes.barh(row + 0.2, s.median, 0.36, xerr=whiskers, color=color, capsize=3)
+        axes.plot(arm.seconds, [row + 0.2] * s.n, "k.", ms=3)
+        text = f"{arm.name}: {s.median:.3g} s (n={s.n})"
+        axes.text(0.005 * longest, row - 0.2, text, va="center", size=page.NORMAL)
+    axes.set_xlim(0, 1.05 * longest)
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("seconds")
+
+
+def _caption(header: BenchmarkHeader, beside_peers: bool) -> str:
+    machine = f"{header.cpu_model}, {plural(header.cores, 'core')}"
+    if header.on_gpus:
+        machine = f"{', '.join(header.on_gpus)}; host: {machine}"
+    libraries = ", ".join(
+        f"{name} {version}"
+        for name, version in header.versions.items()
+        if name not in ("python", "d2lpar")
+    )
+    sentences = [
+        f"Bars: medians{' (blue: ours, grey: peers)' * beside_peers}; whiskers: "
+        "quartiles; dots: every sample that counts.",
+        header.note,
+        f"Hardware: {machine}. Versions: {libraries}. {header.date[:10]}, "
+        f"{commit(header)}.",
+    ]
+    return " ".join(filter(None, sentences))

@@ -21,6 +21,7 @@ import numpy as np
 
 from d2lpar.datasets import face_images, punks
 from d2lpar.errors import DataError, SettingError
+from d2lpar.figures import animation, training
 from d2lpar.figures.page import (
     COLORS,
     LARGE,
@@ -30,10 +31,12 @@ from d2lpar.figures.page import (
     SMALL,
     mark_seams,
     new_page,
+    plain_style,
+    save,
     wrap,
 )
 from d2lpar.records import wording
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import FrameRecord, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +46,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("d2lpar")
 
 MOST_POINTS = 400  # of a curve of losses
-SCALE = 8  # screen pixels along a face's pixel
+
+
+def draw(
+    runs: Sequence[Run],
+    folder: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
+    """The pictures and the animation of runs that differ in their device count."""
+    runs = training._one_a_count(runs)
+    with plain_style():
+        drawn = {**pictures(runs, data_dir), **training.times(runs)}
+        animations = animation.animate(runs[-1], folder, stem, mp4)
+        named = {f"{stem}-{name}": figure for name, figure in drawn.items()}
+        return [*save(named, folder), *animations]
 
 
 def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figure]:
@@ -55,7 +74,7 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
     """
     found = {"losses": _losses(runs), "quality": _quality(runs)}
     last = runs[-1]
-    if last.frames and last.frames[-1].samples:
+    if last.of(FrameRecord) and last.of(FrameRecord)[-1].samples:
         found["samples"] = _samples(last)
         faces = _real_faces(last, data_dir)
         if faces is not None:
@@ -127,7 +146,7 @@ def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
     """Distance to the faces of the data against epoch, a line a run."""
     lines = []
     for k, run in enumerate(runs):
-        numbers, distances = _curve(run.frames, "quality")
+        numbers, distances = _curve(run.of(FrameRecord), "quality")
         lines += axes.plot(
             numbers,
             distances,
@@ -158,9 +177,9 @@ def _thinned(numbers: list[int], values: list[float], step: int) -> tuple[list, 
 
 
 def _first_and_last(run: Run) -> str:
-    if not run.frames:
+    if not run.of(FrameRecord):
         return "no frames"
-    _, distances = _curve(run.frames, "quality")
+    _, distances = _curve(run.of(FrameRecord), "quality")
     first, last = (wording.number(distances[i]) for i in (0, -1))
     return f"{first} before, {last} after"
 
@@ -186,12 +205,12 @@ def _samples(run: Run) -> Figure:
         "Their noise is none that the generator was trained on. ",
         run,
         0.04,
-        [(face_images.from_png(run.frames[-1].samples), [])],
+        [(face_images.from_png(run.of(FrameRecord)[-1].samples), [])],
     )
 
 
 def _beside_real(run: Run, faces: np.ndarray) -> Figure:
-    frame = run.frames[-1]
+    frame = run.of(FrameRecord)[-1]
     some = faces[:25]
     kind = "synthetic ones of the data" if run.header.synthetic else "real ones"
     return _sheets(
@@ -208,7 +227,7 @@ def _beside_real(run: Run, faces: np.ndarray) -> Figure:
 
 def _nearest(run: Run, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
-    frame = run.frames[-1]
+    frame = run.of(FrameRecord)[-1]
     above = face_images.from_png(frame.samples)[: punks.TILE]
     below = face_images.sheet(faces[frame.nearest[:5]], 5)
     kind = "synthetic" if run.header.synthetic else "real"
@@ -233,7 +252,7 @@ def _nearest(run: Run, faces: np.ndarray) -> Figure:
 
 
 def _generated(run: Run) -> str:
-    frame = run.frames[-1]
+    frame = run.of(FrameRecord)[-1]
     after = wording.plural(frame.epoch, "epoch")
     return f"{wording.plural(len(frame.nearest), 'generated face')} after {after}"
 

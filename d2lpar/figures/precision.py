@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Draw runs whose `precisions` are rows; return the files written.
 
     ``<run>-precision`` of each run, as PNG and SVG, and ``<stem>-results.txt`` with the
@@ -31,7 +38,7 @@ def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
     that could be measured.
     """
     for run in runs:
-        if not any(row.supported for row in run.precisions):
+        if not any(row.supported for row in run.of(PrecisionRecord)):
             raise RecordError(f"{wording.where(run)}: holds no measured precision")
     with plain_style():
         pictures = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}
@@ -46,13 +53,13 @@ def results(runs: Sequence[Run]) -> str:
     """The table of every run, each under the line that says what it ran on."""
     return "\n".join(
         f"{wording.devices(run.header)}\n{wording.provenance([run])}\n\n"
-        f"{precision_table.table(run.precisions)}"
+        f"{precision_table.table(run.of(PrecisionRecord))}"
         for run in runs
     )
 
 
 def _picture(run: Run) -> Figure:
-    rows = precision_table.merged(run.precisions)
+    rows = precision_table.merged(run.of(PrecisionRecord))
     trained = [row for row in rows if row.weights == "trained" and row.supported]
     mended = [row for row in rows if row.weights != "trained" and row.supported]
     shown = [p for p in INT8 if any(row.precision == p for row in mended)]

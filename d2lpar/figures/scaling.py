@@ -24,7 +24,7 @@ from d2lpar.figures.page import (
 )
 from d2lpar.records import summary, wording
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import PARTS, Run
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord
 from d2lpar.records.scaling_table import (
     ALL_REDUCE,
     Study,
@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Write every picture as PNG and SVG, and ``<stem>-results.txt``; return the files.
 
     ``<stem>-map-<implementation>`` needs runs on one device and on more.
@@ -202,7 +209,7 @@ def _milliseconds(study: Study, n: int, batch: int) -> summary.Summary:
         [
             1e3 * seconds
             for run in study.runs
-            for record in run.steps
+            for record in run.of(StepRecord)
             for seconds in record.seconds
             if (run.header.num_devices, record.global_batch_size) == (n, batch)
         ]
@@ -266,7 +273,7 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
     absent = {
         record.variant: record.why_not
         for run in runs
-        for record in run.all_reduces
+        for record in run.of(AllReduceRecord)
         if record.why_not
     }
     said = "".join(f" {name}: {why}." for name, why in absent.items())
@@ -398,7 +405,7 @@ def _predicted(study: Study) -> str:
 
 
 def _samples(study: Study) -> str:
-    records = [record for run in study.runs for record in run.steps]
+    records = [record for run in study.runs for record in run.of(StepRecord)]
     samples = _range([len(record.seconds) for record in records])
     steps = _range([record.steps for record in records])
     return (

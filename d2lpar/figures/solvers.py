@@ -25,7 +25,14 @@ SMALLEST = 1e-16  # a distance of 0 has no place on a logarithmic axis
 COLUMNS = "{:24}{:>8}{:>12}{:>12}{:>15}{:>17}".format
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Draw runs of several methods and device counts; return the files written.
 
     ``<stem>-devices``, the seconds against the number of devices, where there are
@@ -35,13 +42,15 @@ def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
     :func:`results` says. Raises :class:`RecordError` for a run without points.
     """
     for run in runs:
-        if not run.points:
+        if not run.of(PointRecord):
             raise RecordError(f"{wording.where(run)}: holds no points of a solver")
     with plain_style():
         pictures = {}
         if len({run.header.num_devices for run in runs}) > 1:
             pictures["devices"] = _devices(runs)
-        if any(point.distance is not None for run in runs for point in run.points):
+        if any(
+            point.distance is not None for run in runs for point in run.of(PointRecord)
+        ):
             pictures["distance"] = _distance(runs)
         else:
             pictures["residual"] = _residual(runs)
@@ -100,7 +109,7 @@ def _averaging(runs: Sequence[Run]) -> list[Run]:
 
 
 def _least(runs: Sequence[Run]) -> float:
-    return min(point.residual_norm for run in runs for point in run.points)
+    return min(point.residual_norm for run in runs for point in run.of(PointRecord))
 
 
 def _most_devices(runs) -> list[Run]:
@@ -113,12 +122,12 @@ def _most_devices(runs) -> list[Run]:
 
 def _seconds(run: Run) -> float:
     """Seconds to the end, the median of the repeats."""
-    by_repeat = group(run.points, lambda point: point.repeat)
+    by_repeat = group(run.of(PointRecord), lambda point: point.repeat)
     return summarize([points[-1].seconds for points in by_repeat.values()]).median
 
 
 def _first_repeat(run: Run) -> list[PointRecord]:
-    return [point for point in run.points if point.repeat == 0]
+    return [point for point in run.of(PointRecord) if point.repeat == 0]
 
 
 def _error(averaging: Sequence[Run], runs: Sequence[Run]) -> Figure:

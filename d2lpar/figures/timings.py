@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Write every picture as PNG and SVG, and ``<stem>-results.txt``; return the files.
 
     Raises :class:`RecordError` for a run that holds no timings.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import gan
 from d2lpar.figures.page import (
     COLORS,
     HATCHES,
@@ -15,9 +15,11 @@ from d2lpar.figures.page import (
     MARKERS,
     mark_seams,
     new_page,
+    plain_style,
+    save,
 )
 from d2lpar.records import comparison, wording
-from d2lpar.records.kinds import Run, group, timed_epochs
+from d2lpar.records.kinds import Run, Sample, group, timed_epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,10 +27,31 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
+def draw(
+    runs: Sequence[Run],
+    folder: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
+    """``<stem>-accuracy``, ``-seconds`` and, of several runs, ``-speedup``."""
+    runs = _one_a_count(runs)
+    with plain_style():
+        pictures = {"accuracy": _accuracy(runs), **times(runs)}
+        return save({f"{stem}-{name}": fig for name, fig in pictures.items()}, folder)
+
+
+def times(runs: Sequence[Run]) -> dict[str, Figure]:
+    """The seconds per epoch and, of several runs, the speedup."""
+    pictures = {"seconds": _seconds(runs)}
+    if len(runs) > 1:
+        pictures["speedup"] = _speedup(runs)
+    return pictures
+
+
 def _one_a_count(runs: Sequence[Run]) -> list[Run]:
     """The runs by ascending device count, after the checks that `draw` promises."""
-    if not runs:
-        raise RecordError("there are no runs to draw; name one record file or more")
     for run in runs:
         comparison.check(run)
     for count, same in group(runs, lambda run: run.header.num_devices).items():
@@ -50,7 +73,7 @@ def _one_a_count(runs: Sequence[Run]) -> list[Run]:
 
 
 def _accuracy(runs: Sequence[Run]) -> Figure:
-    watched = any(run.samples for run in runs)
+    watched = any(run.of(Sample) for run in runs)
     page = new_page(
         wording.title("Test accuracy", runs),
         f"{wording.reading_curves(runs)} {wording.reading_seams(runs)}"
@@ -119,28 +142,6 @@ def _speedup(runs: Sequence[Run]) -> Figure:
     return page.figure
 
 
-def _two_runs(a: Run, b: Run, compared: comparison.Comparison) -> Figure:
-    runs = (a, b)
-    labels = [f"{x}: {s.label}" for x, s in (("a", compared.a), ("b", compared.b))]
-    low, high = compared.spread
-    differences = "; ".join(compared.differences) or "nothing else"
-    page = new_page(
-        wording.title(f"b is {compared.speedup:.2f} times as fast as a", runs),
-        f"Speedup of b over a: {compared.speedup:.2f} ({low:.2f} to {high:.2f} by the "
-        f"quartiles of both). Different in a and b: {differences}. "
-        f"{wording.reading_curves(runs)} {wording.reading_bars(runs)} "
-        f"{wording.provenance(runs)}",
-        panels=2,
-        keys=[f"{label}{_final(run)}" for label, run in zip(labels, runs)],
-        ticks=labels,
-    )
-    draw = gan.quality_curves if comparison.is_gan(a) else _curves
-    page.legend(draw(page.axes[0], runs))
-    _bars(page.axes[1], runs, page.ticks)
-    page.axes[1].set_xlabel("run")
-    return page.figure
-
-
 # Their parts
 
 
@@ -190,7 +191,7 @@ BUSY = (
 def _busy(axes: Axes, runs: Sequence[Run]) -> None:
     """How busy the devices were while each epoch was under way."""
     for k, run in enumerate(runs):
-        by_epoch = group(run.samples, lambda s: (s.repeat, s.epoch))
+        by_epoch = group(run.of(Sample), lambda s: (s.repeat, s.epoch))
         points = [
             (epoch - 1 + (i + 0.5) / len(same), comparison.busy_percent(sample, run))
             for (_, epoch), same in by_epoch.items()

@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 MEGABYTE = 1e6
 
 
-def draw(runs: Sequence[Run], out: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run],
+    out: Path,
+    stem: str,
+    *,
+    data_dir: str | Path | None = None,
+    mp4: bool = False,
+) -> list[Path]:
     """Draw runs of several workers that differ in how they share; the files written.
 
     ``<stem>-sharing`` as PNG and SVG. Raises :class:`~d2lpar.errors.RecordError` for a

@@ -9,6 +9,7 @@ from d2lpar.gan.networks import (
     init_params,
 )
 from d2lpar.gan.training import (
+    WORKLOAD,
     Nets,
     TrainingState,
     frame,
@@ -21,6 +22,7 @@ from d2lpar.gan.training import (
 )
 
 __all__ = [
+    "WORKLOAD",
     "Discriminator",
     "Generator",
     "Nets",

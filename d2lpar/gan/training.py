@@ -37,9 +37,10 @@ from d2lpar.gan.networks import (
     init_params,
     trained,
 )
+from d2lpar.memory.shapes import Layers, gan_layers
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
-from d2lpar.training import check_settings, check_whole, choose
+from d2lpar.training import Workload, check_settings, check_whole, choose
 
 # float32 losses of scores: log(1 + exp(-|score|)), finite where log(sigmoid) is not.
 _bce = gluon.loss.SigmoidBinaryCrossEntropyLoss()
@@ -409,3 +410,13 @@ def _epoch_record(
         d_fake=float(opinions[1]) / n,
         eval_seconds=eval_seconds,
     )
+
+
+def layers(settings: dict) -> Layers:
+    """What a device keeps of both networks."""
+    return gan_layers(bool(settings.get("sync_batch_norm")))
+
+
+WORKLOAD = Workload(
+    train, load=punks.load, locate=punks.locate, start=start, layers=layers
+)

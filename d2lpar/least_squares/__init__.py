@@ -1,5 +1,21 @@
 """TODO room."""
 
-from d2lpar.least_squares.solver import METHODS, LeastSquare, Solution, solve, train
+from d2lpar.least_squares.solver import (
+    METHODS,
+    WORKLOAD,
+    WORKLOAD_ON_DISK,
+    LeastSquare,
+    Solution,
+    solve,
+    train,
+)
 
-__all__ = ["LeastSquare", "METHODS", "Solution", "solve", "train"]
+__all__ = [
+    "METHODS",
+    "WORKLOAD",
+    "WORKLOAD_ON_DISK",
+    "LeastSquare",
+    "Solution",
+    "solve",
+    "train",
+]

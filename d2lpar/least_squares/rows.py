@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.workers.group import Workers, span
+from d2lpar.parallel import span
+from d2lpar.workers.group import Workers
 
 BLOCK_BYTES = 2**26  # of A, a device and a round
 RESIDENT_BYTES = 2**30  # up to here A stays on the devices between rounds
@@ -105,7 +106,8 @@ class RowShards:
                     yield self._on_devices(host)
                     mx.nd.waitall()
                     if self.workers is not None:
-                        self.workers.step()  # a pass may take longer than --timeout
+                        # A pass may take longer than --timeout.
+                        self.workers.report_progress()
 
     def _keep(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
@@ -33,6 +33,7 @@ from d2lpar.least_squares.iterative import cgls, gradient
 from d2lpar.least_squares.rows import BLOCK_BYTES, RESIDENT_BYTES, RowShards
 from d2lpar.machine import cores
 from d2lpar.records.kinds import PointRecord
+from d2lpar.training import Workload
 from d2lpar.workers.group import Workers
 
 DIRECT = ("normal", "tsqr")
@@ -311,3 +312,13 @@ class LeastSquare:
         error = float(numpy.linalg.norm(self.b - self.A @ x))
         self.error_list.append(error)
         return error
+
+
+WORKLOAD = Workload(
+    train,
+    load=datasets.uniform_problem,
+    locate=None,
+    train_with_workers=train,
+    unit="point",
+)
+WORKLOAD_ON_DISK = replace(WORKLOAD, load=datasets.uniform_file)

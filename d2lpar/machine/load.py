@@ -106,12 +106,16 @@ def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
     return lambda: [pid]
 
 
+# How the measuring processes of d2lpar.runs.sweep are started.
+MEASURING = (["-m", "d2lpar.runs.child"], ["-m", "d2lpar.runs.worker_child"])
+
+
 def measuring_processes() -> list[int]:
     """The ids of the processes that measure for a run of d2lpar now."""
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
-        if (process.info["cmdline"] or [])[1:3] == ["-m", "d2lpar.runs.child"]
+        if (process.info["cmdline"] or [])[1:3] in MEASURING
     ]
 
 

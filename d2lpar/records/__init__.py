@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What runs leave on disk: records, checkpoints, and the numbers computed from them."""

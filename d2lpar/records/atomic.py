@@ -1,21 +1,18 @@
-"""TODO: one idea."""
+"""Files that are replaced whole or not at all."""
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-log = logging.getLogger("d2lpar")
-
 
 @contextmanager
 def replacing(path: str | Path):
-    """Yield a temporary path beside `path`; on success it is renamed to `path`.
+    """Yield a temporary path beside `path`, which is renamed to `path` on success.
 
-    On any error the temporary file is removed and an earlier `path` is left as it was.
+    On an error the temporary file is removed and an earlier `path` stays as it was.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +32,7 @@ def replacing(path: str | Path):
 
 
 def check_writable(folder: str | Path) -> None:
-    """Raise OSError now, rather than when the first epoch is there to be written."""
+    """Raise OSError now rather than after the first epoch has been measured."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass

@@ -1,9 +1,9 @@
 """A training's state on disk: written whole or not at all, loaded without running code.
 
-A checkpoint is a safetensors file: the state's arrays, and as text in its header what
-else the state holds (epoch, random state), the run's record so far, and a hash of it
-all. It is written to a temporary name, synced and renamed, so that a file with the
-right name is complete; the last two of a run are kept.
+A checkpoint is a safetensors file. It holds the state's arrays and, as text in its
+header, the rest of the state (epoch, random state), the lines of the run's record so
+far, and a hash of everything. It is written to a temporary name, synced and renamed: a
+file under its final name is complete. The last two of a run are kept.
 """
 
 from __future__ import annotations
@@ -15,36 +15,46 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy
 
 from d2lpar.errors import CheckpointError
-from d2lpar.records import atomic, files, kinds
+from d2lpar.records import files
+from d2lpar.records.atomic import replacing
+from d2lpar.records.kinds import Header, Line
 
 log = logging.getLogger("d2lpar")
 
 FORMAT = 1
-KEPT = 2
+KEEP = 2  # checkpoints per run
 ENDING = ".safetensors"
+
+
+class State(Protocol):
+    """What a checkpoint must know of a training's state to tell whether it fits."""
+
+    workload: str
+
+    def tensors(self) -> dict[str, numpy.ndarray]: ...
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state after a finished epoch, and the record's lines so far.
+    """A state after a finished epoch, and the lines of the run's record so far.
 
-    `workload`, `tensors` and `facts` are the state's (see
-    :class:`d2lpar.lenet.TrainingState`); `lines` begins with the header of the run.
+    `workload`, `tensors` and `facts` are those of the state (see
+    :class:`d2lpar.lenet.TrainingState`); `lines` begins with the run's header.
     """
 
     workload: str
     tensors: dict[str, numpy.ndarray]
     facts: dict
-    lines: tuple[kinds.Line, ...]
+    lines: tuple[Line, ...]
     path: Path | None = None
 
     @property
-    def header(self) -> kinds.Header:
+    def header(self) -> Header:
         return self.lines[0]
 
     @property
@@ -53,12 +63,12 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint into a folder; return its path.
+    """Write a checkpoint as ``<run>.epoch<epoch>.safetensors``; return its path.
 
-    It is ``<run>.epoch<epoch>.safetensors``; of the run's others only the one before is
-    kept. One of a later epoch is of a training that was then begun anew: it goes, as
-    that training's record does, or it would pass for the newest. Raises OSError where
-    the file cannot be written: the earlier ones are as they were.
+    Of the run's other checkpoints only the one before is kept. One of a later epoch
+    belongs to an earlier training under the same name and is deleted: it would pass
+    for the newest. Raises OSError when the file cannot be written; the earlier ones are
+    then as they were.
     """
     from safetensors.numpy import save as to_bytes
 
@@ -76,57 +86,60 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     content = to_bytes(tensors, {"d2lpar": text, "sha256": _digest(text, tensors)})
     run = files.run_name(checkpoint.header)
     path = folder / f"{run}.epoch{checkpoint.epoch:06d}{ENDING}"
-    with atomic.replacing(path) as tmp, open(tmp, "wb") as f:
+    with replacing(path) as tmp, open(tmp, "wb") as f:
         f.write(content)
         f.flush()
         os.fsync(f.fileno())
-    every = of_run(folder, run)
-    now = every.index(path)
-    for old in every[: max(0, now + 1 - KEPT)] + every[now + 1 :]:
-        old.unlink(missing_ok=True)
+    existing = of_run(folder, run)
+    end = existing.index(path) + 1
+    for other in existing[: max(0, end - KEEP)] + existing[end:]:
+        other.unlink(missing_ok=True)
     return path
 
 
 def of_run(folder: Path, run: str) -> list[Path]:
     """The checkpoints of a run in a folder, by ascending epoch."""
     name = re.compile(rf"{re.escape(run)}\.epoch(\d+){re.escape(ENDING)}")
-    found = [(name.fullmatch(path.name), path) for path in folder.glob(f"*{ENDING}")]
-    return [path for _, path in sorted((int(m[1]), path) for m, path in found if m)]
+    matches = [(name.fullmatch(path.name), path) for path in folder.glob(f"*{ENDING}")]
+    return [path for _, path in sorted((int(m[1]), path) for m, path in matches if m)]
 
 
-def load(path: str | Path, like: Any = None) -> Checkpoint:
-    """Read a checkpoint; with a state `like` it must be one of that workload.
+def load(path: str | Path, like: State | None = None) -> Checkpoint:
+    """Read a checkpoint; given a state `like`, it must be of that workload and network.
 
-    Raises :class:`CheckpointError` for a file that cannot be read, is torn, truncated,
-    altered or foreign, comes from a later version, or holds another network.
+    Raises :class:`CheckpointError` for a file that cannot be read, is truncated or
+    altered, is not a checkpoint of ours, is of a later format, or holds another
+    network.
     """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     try:
-        path.open("rb").close()  # an error of the system's, with its own words
+        path.open("rb").close()  # raises the system's own error, which says more
         with safe_open(path, framework="np") as f:
             metadata = f.metadata() or {}
             tensors = {name: f.get_tensor(name) for name in f.keys()}
     except (SafetensorError, UnicodeDecodeError) as error:
         raise CheckpointError(
-            f"{path}: no checkpoint, or torn or truncated ({error}); use another one"
+            f"{path}: not a checkpoint, or truncated ({error}); use another one"
         ) from None
     except OSError as error:
         reason = error.strerror or "empty?"
         raise CheckpointError(f"{path}: cannot be read ({reason})") from None
     if "d2lpar" not in metadata:
-        raise CheckpointError(f"{path}: no checkpoint of d2lpar; use another file")
+        raise CheckpointError(f"{path}: not a checkpoint of d2lpar; use another file")
     return _checked(path, metadata, tensors, like)
 
 
-def _checked(path: Path, metadata: dict, tensors: dict, like: Any) -> Checkpoint:
+def _checked(
+    path: Path, metadata: dict, tensors: dict, like: State | None
+) -> Checkpoint:
     if metadata.get("sha256") != _digest(metadata["d2lpar"], tensors):
         raise CheckpointError(f"{path}: altered since it was written; use another one")
     content = json.loads(metadata["d2lpar"])
     if content["format"] > FORMAT:
         raise CheckpointError(
-            f"{path}: of format {content['format']}, this d2lpar reads {FORMAT}: "
+            f"{path}: of format {content['format']}, this d2lpar reads {FORMAT}; "
             "update d2lpar"
         )
     if like is not None:
@@ -135,29 +148,29 @@ def _checked(path: Path, metadata: dict, tensors: dict, like: Any) -> Checkpoint
     return Checkpoint(content["workload"], tensors, content["facts"], lines, path)
 
 
-def _check_network(path: Path, workload: str, tensors: dict, like: Any) -> None:
+def _check_network(path: Path, workload: str, tensors: dict, like: State) -> None:
     if workload != like.workload:
         raise CheckpointError(
             f"{path}: a checkpoint of workload {workload}, not of {like.workload}"
         )
-    expected, found = (
+    expected, stored = (
         {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
         for arrays in (like.tensors(), tensors)
     )
-    for name in {**expected, **found}:
-        if expected.get(name) != found.get(name):
+    for name in {**expected, **stored}:
+        if expected.get(name) != stored.get(name):
             raise CheckpointError(
-                f"{path}: of another network ({name} is {found.get(name, 'absent')}, "
+                f"{path}: of another network ({name} is {stored.get(name, 'absent')}, "
                 f"here {expected.get(name, 'absent')})"
             )
 
 
-def newest(folder: Path, run: str, like: Any) -> Checkpoint:
-    """The newest good checkpoint of a run: a damaged one is passed over, and said so.
+def newest(folder: Path, run: str, like: State) -> Checkpoint:
+    """The newest good checkpoint of a run; damaged ones are skipped with a warning.
 
-    Where the run has none, those of the same chapter's other runs in the folder are
-    looked at, newest first: it may have begun on another number of devices. Raises
-    :class:`CheckpointError` where there is none at all.
+    A run without checkpoints takes the newest of the other runs in the chapter's
+    folder: it may have begun on another number of devices. Raises
+    :class:`CheckpointError` when there is none at all.
     """
     own = of_run(folder, run)[::-1]
     others = sorted(
@@ -169,13 +182,13 @@ def newest(folder: Path, run: str, like: Any) -> Checkpoint:
         try:
             checkpoint = load(path, like)
         except CheckpointError as error:
-            log.warning("%s; looking at the one before", error)
+            log.warning("%s; trying the one before", error)
             continue
         if not own:
-            log.warning("%s has no checkpoint: going on from %s", run, path)
+            log.warning("%s has no checkpoint: continuing from %s", run, path)
         return checkpoint
     raise CheckpointError(
-        f"--resume last: no good checkpoint in {folder}; begin with --checkpoint-every"
+        f"--resume last: no good checkpoint in {folder}; run with --checkpoint-every"
     )
 
 

@@ -1,24 +1,31 @@
 """Two runs side by side: how much faster, how accurate, and in what else they differ.
 
-Plain arithmetic on records, no drawing: :mod:`d2lpar.figures.drawing` draws what is computed
-here. A ratio of two timings means something only if nothing but the thing compared has
-changed, so every :class:`Comparison` carries the list of what else did.
+Plain arithmetic on records, no drawing. A ratio of two timings means something only if
+nothing but the thing compared has changed, so every :class:`Comparison` lists what else
+differs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.records import summary, wording
-from d2lpar.records.kinds import GanEpochRecord, Header, Run, Sample, timed_epochs
-from d2lpar.records.wording import number
+from d2lpar.records.kinds import (
+    FrameRecord,
+    GanEpochRecord,
+    Header,
+    Run,
+    Sample,
+    timed_epochs,
+)
+from d2lpar.records.wording import aligned, number
 
-# Header fields whose difference is named, in the order of the list. What is compared
-# (the devices), the date and the command are not among them.
+# Header fields whose difference is reported, in this order. The devices (which are what
+# is compared), the date and the command are not among them.
 _NAMES = {
     "chapter": "chapter",
     "preset": "preset",
@@ -38,10 +45,10 @@ _COMPARED = {"num_devices", "devices"}  # also under `settings`
 class Side:
     """What one of the two runs measured.
 
-    `seconds` is the training time of an epoch, warm-up left out; `samples_per_sec` its
-    median throughput; `test_acc` in [0, 1] that of the last epoch, the median of the
-    repeats, or None of a GAN, whose last distance to real faces is `quality`. `label`
-    tells this run from the other one.
+    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
+    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
+    the repeats; a GAN has None, and in its place `quality`, its last distance to real
+    faces. `label` tells this run from the other one.
     """
 
     label: str
@@ -57,10 +64,10 @@ class Side:
 class Comparison:
     """Run `b` against run `a`.
 
-    `speedup` is how many times faster b is than a; `spread` the speedups between the
-    unlucky and the lucky quartiles of both. `efficiency` is the parallel efficiency of
-    the run with more devices against the other, or None where there is no such thing:
-    the same number of devices, or CPUs against GPUs. `differences` are sentences.
+    `speedup` is how many times faster b is than a; `spread` is its range when both
+    times vary between their quartiles. `efficiency` is the parallel efficiency of the
+    run with more devices relative to the other one, or None where it has no meaning:
+    for equal numbers of devices, or CPUs against GPUs. `differences` are sentences.
     """
 
     a: Side
@@ -73,63 +80,59 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Scaling:
-    """One device count of a sweep against the smallest of them.
+    """One device count of a sweep against the smallest one.
 
-    `ideal` is the speedup of perfect scaling, num_devices / smallest count; `speedup`
-    and `spread` are as in :class:`Comparison`; efficiencies are speedups / `ideal`.
+    `ideal` is the speedup under perfect scaling, num_devices / smallest count;
+    `speedup` and `spread` are as in :class:`Comparison`.
     """
 
     num_devices: int
     ideal: float
     speedup: float
     spread: tuple[float, float]
-    efficiency: float
-    efficiency_spread: tuple[float, float]
+
+    @property
+    def efficiency(self) -> float:
+        """Parallel efficiency, 1 for perfect scaling."""
+        return self.speedup / self.ideal
+
+    @property
+    def efficiency_spread(self) -> tuple[float, float]:
+        low, high = self.spread
+        return low / self.ideal, high / self.ideal
 
 
 def scaling(runs: Sequence[Run]) -> list[Scaling]:
     """Speedups over the smallest device count, by ascending count, on the same data."""
     runs = sorted(runs, key=lambda run: run.header.num_devices)
-    smallest = runs[0].header.num_devices
-    base = seconds_per_epoch(runs[0])
-    found = []
-    for run in runs:
+    smallest, base = runs[0].header.num_devices, seconds_per_epoch(runs[0])
+    points = [Scaling(smallest, 1.0, 1.0, (1.0, 1.0))]
+    for run in runs[1:]:
         n, seconds = run.header.num_devices, seconds_per_epoch(run)
-        low, high = speedup_spread(base, seconds)
-        if run is runs[0]:
-            low = high = 1.0  # by definition, whatever the spread of its epochs
-        ideal = n / smallest
-        found.append(
-            Scaling(
-                num_devices=n,
-                ideal=ideal,
-                speedup=summary.speedup(base.median, seconds.median),
-                spread=(low, high),
-                efficiency=summary.efficiency(base.median, smallest, seconds.median, n),
-                efficiency_spread=(low / ideal, high / ideal),
-            )
-        )
-    return found
+        speedup = summary.speedup(base.median, seconds.median)
+        spread = speedup_spread(base, seconds)
+        points.append(Scaling(n, n / smallest, speedup, spread))
+    return points
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """Compare two runs; `a` is the one to beat.
+    """Compare two runs; the speedup is b's over a's.
 
-    Over the same data the speedup is the ratio of seconds an epoch. Epochs over
-    different data are different work, there it is the ratio of samples/s. Raises
-    :class:`RecordError` for a run without epochs, and for a GAN's beside another's.
+    On the same data it is the ratio of the seconds per epoch. Epochs over different
+    data are different amounts of work; there it is the ratio of the samples per second.
+    Raises :class:`RecordError` for a run without epochs, and for a GAN and another.
     """
     for run in (a, b):
         check(run)
     if is_gan(a) != is_gan(b):
         raise RecordError(
-            f"{wording.where(a)} and {wording.where(b)}: one is of a GAN only: "
-            "there is nothing to compare"
+            f"{wording.where(a)} and {wording.where(b)}: only one of them is a GAN; "
+            "compare runs of the same kind"
         )
-    found = _differences(a.header, b.header)
-    labels = _labels(a, b, found)
+    differences = _differences(a.header, b.header)
+    labels = _labels(a, b, differences)
     side_a, side_b = _side(a, labels[0]), _side(b, labels[1])
-    work = 1.0  # samples in an epoch of b / in one of a
+    work = 1.0  # samples in an epoch of b / samples in an epoch of a
     if a.header.dataset_sha256 != b.header.dataset_sha256:
         sizes = [s.seconds.median * s.samples_per_sec for s in (side_a, side_b)]
         work = sizes[1] / sizes[0]
@@ -141,30 +144,30 @@ def compare(a: Run, b: Run) -> Comparison:
         speedup=speedup,
         spread=(work * low, work * high),
         efficiency=_efficiency(a.header, b.header, speedup),
-        differences=[f"{name}: {va} and {vb}" for name, va, vb in found],
+        differences=[f"{name}: {va} and {vb}" for name, va, vb in differences],
     )
 
 
 def speedup_spread(
     base: summary.Summary, other: summary.Summary
 ) -> tuple[float, float]:
-    """Least and greatest speedup that the quartiles of both timings leave room for.
+    """The lowest and highest speedup while both times stay within their quartiles.
 
-    >>> slow, fast = timing.Summary(4.0, 3.0, 4.5, 9), timing.Summary(1.8, 1.5, 2.0, 9)
-    >>> speedup_spread(slow, fast)
+    >>> from d2lpar.records.summary import Summary
+    >>> speedup_spread(Summary(4.0, 3.0, 4.5, 9), Summary(1.8, 1.5, 2.0, 9))
     (1.5, 3.0)
     """
     return summary.speedup(base.q1, other.q3), summary.speedup(base.q3, other.q1)
 
 
 def seconds_per_epoch(run: Run) -> summary.Summary:
-    """Training seconds per epoch of all repeats, each one's warm-up epoch left out."""
+    """Training seconds per epoch of all repeats, without each one's warm-up epoch."""
     check(run)
     return summary.summarize([e.seconds for e in timed_epochs(run)])
 
 
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
-    """Test accuracies in [0, 1] of each epoch, one a repeat; epochs ascend."""
+    """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
     grouped: dict[int, list[float]] = {}
     for e in sorted(run.epochs, key=lambda e: e.epoch):
@@ -173,9 +176,9 @@ def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
 
 
 def quality_by_epoch(run: Run) -> dict[int, list[float]]:
-    """A GAN's distances to real faces at each of its frames, one a repeat."""
+    """A GAN's distances to real faces by the epoch of the frame, one per repeat."""
     grouped: dict[int, list[float]] = {}
-    for f in sorted(run.frames, key=lambda f: f.epoch):
+    for f in sorted(run.of(FrameRecord), key=lambda f: f.epoch):
         grouped.setdefault(f.epoch, []).append(f.quality)
     return grouped
 
@@ -186,17 +189,21 @@ def is_gan(run: Run) -> bool:
 
 
 def final_accuracy(run: Run) -> float:
-    """Median over the repeats of the test accuracy after the last epoch, in [0, 1]."""
+    """Test accuracy after the last epoch, in [0, 1]: the median of the repeats."""
     return median(list(accuracy_by_epoch(run).values())[-1])
 
 
 def final_quality(run: Run) -> float:
-    """Median over the repeats of a GAN's last distance; NaN without frames."""
-    return median(list(quality_by_epoch(run).values())[-1]) if run.frames else math.nan
+    """A GAN's last distance to real faces, the median of the repeats.
+
+    NaN for a run without frames.
+    """
+    by_epoch = list(quality_by_epoch(run).values())
+    return median(by_epoch[-1]) if by_epoch else math.nan
 
 
 def check(run: Run) -> None:
-    """Raise :class:`RecordError` for a run that there is nothing to compute from."""
+    """Raise :class:`RecordError` for a run without epochs, or with impossible times."""
     if not run.epochs:
         raise RecordError(f"{wording.where(run)}: holds no epochs; run it again")
     for e in run.epochs:
@@ -227,8 +234,9 @@ def _efficiency(a: Header, b: Header, speedup: float) -> float | None:
 
 
 def _differences(a: Header, b: Header) -> list[tuple[str, str, str]]:
-    """(name, value of a, value of b) of all that differs besides what is compared."""
-    pairs = [(text, getattr(a, key), getattr(b, key)) for key, text in _NAMES.items()]
+    """(name, value of a, value of b) of what differs apart from what is compared."""
+    fields_a, fields_b = vars(a), vars(b)
+    pairs = [(text, fields_a[key], fields_b[key]) for key, text in _NAMES.items()]
     if a.device_kind != b.device_kind:
         pairs = [pair for pair in pairs if pair[0] != "threads per device"]
     elif a.device_kind == "gpu":
@@ -243,9 +251,8 @@ def _differences(a: Header, b: Header) -> list[tuple[str, str, str]]:
             if key not in _COMPARED:
                 values = (of.get(key, "not recorded") for of in (of_a, of_b))
                 pairs.append((f"{key}{ending}", *values))
-    if a.num_devices != b.num_devices:
+    if a.num_devices != b.num_devices:  # else a change of the code is compared
         pairs.append(("code", wording.commit(a), wording.commit(b)))
-    # With as many devices it is the change of the code that is being compared.
     return [(name, _show(va), _show(vb)) for name, va, vb in pairs if va != vb]
 
 
@@ -258,16 +265,17 @@ def _show(value: object) -> str:
     return text[:12] if len(text) == 64 and text.isalnum() else text  # a SHA-256
 
 
-def _labels(a: Run, b: Run, found: list[tuple[str, str, str]]) -> tuple[str, str]:
+def _labels(a: Run, b: Run, differences: list[tuple[str, str, str]]) -> tuple[str, str]:
     """What tells the two runs apart, most telling first, in a few words each."""
     if a.header.num_devices != b.header.num_devices:
         return wording.devices(a.header), wording.devices(b.header)
-    # A hash tells a reader nothing, and three things are as many as a label can hold.
-    told = [item for item in found if item[0] != "data set hash"][:3]
-    if told:
-        sides = zip(*([f"{n} {va}", f"{n} {vb}"] for n, va, vb in told))
-        label_a, label_b = (", ".join(words) for words in sides)
-        return label_a, label_b
+    # A hash means nothing to a reader, and a label holds no more than three things.
+    shown = [item for item in differences if item[0] != "data set hash"][:3]
+    if shown:
+        return (
+            ", ".join(f"{name} {of_a}" for name, of_a, _ in shown),
+            ", ".join(f"{name} {of_b}" for name, _, of_b in shown),
+        )
     for names in (
         (wording.commit(a.header), wording.commit(b.header)),
         (a.path.name if a.path else "", b.path.name if b.path else ""),
@@ -280,33 +288,29 @@ def _labels(a: Run, b: Run, found: list[tuple[str, str, str]]) -> tuple[str, str
 
 def comparison_table(c: Comparison) -> str:
     """The comparison as plain text for a terminal, without a newline at its end."""
-    rows = [
-        ("", "a", "b"),
-        ("devices", *(str(s.num_devices) for s in (c.a, c.b))),
-        ("sec/epoch, median", *(number(s.seconds.median) for s in (c.a, c.b))),
-        (
-            "sec/epoch, quartiles",
-            *(f"{number(s.seconds.q1)}-{number(s.seconds.q3)}" for s in (c.a, c.b)),
-        ),
-        ("epochs timed", *(str(s.seconds.n) for s in (c.a, c.b))),
-        ("samples/s, median", *(number(s.samples_per_sec) for s in (c.a, c.b))),
-        (
-            ("final distance", *(f"{s.quality:.4f}" for s in (c.a, c.b)))
-            if c.a.test_acc is None
-            else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in (c.a, c.b)))
-        ),
-    ]
-    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    sides = (c.a, c.b)
     lines = []
-    for letter, side in (("a", c.a), ("b", c.b)):
+    for letter, side in zip("ab", sides):
         path = f"  [{side.path}]" if side.path and side.path != side.label else ""
         lines.append(f"{letter}  {side.label}{path}")
-    lines.append("")
-    for name, *cells in rows:
-        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:]))
-        lines.append("  ".join((name.ljust(widths[0]), *padded)))
+    quartiles = (f"{number(s.seconds.q1)}-{number(s.seconds.q3)}" for s in sides)
+    learnt = (
+        ("final distance", *(f"{s.quality:.4f}" for s in sides))
+        if c.a.test_acc is None
+        else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in sides))
+    )
+    rows = [
+        ("", "a", "b"),
+        ("devices", *(str(s.num_devices) for s in sides)),
+        ("sec/epoch, median", *(number(s.seconds.median) for s in sides)),
+        ("sec/epoch, quartiles", *quartiles),
+        ("epochs timed", *(str(s.seconds.n) for s in sides)),
+        ("samples/s, median", *(number(s.samples_per_sec) for s in sides)),
+        learnt,
+    ]
     low, high = c.spread
-    lines += ["", f"speedup of b over a  {c.speedup:.2f} ({low:.2f}-{high:.2f})"]
+    lines += ["", aligned(rows, right=(1, 2)), ""]
+    lines.append(f"speedup of b over a  {c.speedup:.2f} ({low:.2f}-{high:.2f})")
     if c.efficiency is not None:
         lines.append(f"parallel efficiency  {c.efficiency:.0%}")
     lines.append("differences:" if c.differences else "no other differences")
@@ -315,43 +319,42 @@ def comparison_table(c: Comparison) -> str:
 
 
 def comparison_rows(c: Comparison) -> list[dict]:
-    """The comparison as two flat rows, a's and b's, for JSON and CSV.
+    """The comparison as two flat rows, a's and b's, for CSV.
 
-    What is about both runs (speedup, efficiency, differences) stands in b's row.
+    What concerns both runs (speedup, efficiency, differences) is in b's row.
     """
     rows = []
-    for letter, side in (("a", c.a), ("b", c.b)):
-        of_both = letter == "b"
+    for letter, side, speedup, bounds, efficiency, differences in (
+        ("a", c.a, 1.0, (1.0, 1.0), None, []),
+        ("b", c.b, c.speedup, c.spread, c.efficiency, c.differences),
+    ):
+        values = asdict(side)
+        seconds = values.pop("seconds")
         rows.append(
             {
                 "run": letter,
-                "label": side.label,
-                "path": side.path,
-                "num_devices": side.num_devices,
-                "sec_per_epoch": side.seconds.median,
-                "sec_per_epoch_q1": side.seconds.q1,
-                "sec_per_epoch_q3": side.seconds.q3,
-                "n": side.seconds.n,
-                "samples_per_sec": side.samples_per_sec,
-                "test_acc": side.test_acc,
-                "quality": side.quality,
-                "speedup": c.speedup if of_both else 1.0,
-                "speedup_low": c.spread[0] if of_both else 1.0,
-                "speedup_high": c.spread[1] if of_both else 1.0,
-                "parallel_efficiency": c.efficiency if of_both else None,
-                "differences": "; ".join(c.differences) if of_both else "",
+                **values,
+                "sec_per_epoch": seconds["median"],
+                "sec_per_epoch_q1": seconds["q1"],
+                "sec_per_epoch_q3": seconds["q3"],
+                "n": seconds["n"],
+                "speedup": speedup,
+                "speedup_low": bounds[0],
+                "speedup_high": bounds[1],
+                "parallel_efficiency": efficiency,
+                "differences": "; ".join(differences),
             }
         )
     return rows
 
 
 def busy_percent(sample: Sample, run: Run) -> float | None:
-    """How busy the run's devices were, 0 to 100: of all usable cores, or its GPUs.
+    """How busy the run's devices were, 0 to 100: all usable cores, or its GPUs.
 
-    None where a GPU does not tell.
+    None where no GPU reports it.
     """
     if run.header.device_kind == "cpu":
         return sample.cpu_percent / run.header.cores
-    of = dict(zip(sample.gpus, sample.gpu_percent))
-    told = [of[gpu] for gpu in run.header.devices if of.get(gpu) is not None]
-    return sum(told) / len(told) if told else None
+    by_gpu = dict(zip(sample.gpus, sample.gpu_percent))
+    known = [by_gpu[gpu] for gpu in run.header.devices if by_gpu.get(gpu) is not None]
+    return sum(known) / len(known) if known else None

@@ -1,4 +1,4 @@
-"""A run on disk: JSON lines, a header with provenance and then one line an epoch.
+"""A record on disk: JSON lines, a header with provenance and then what was measured.
 
 ``figures/<chapter>/<run>.jsonl`` holds one device count of one chapter::
 
@@ -6,14 +6,9 @@
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
     ...
 
-A solver's record has lines of kind "point" in place of epochs, a GAN's has epochs of
-kind "gan-epoch" and pictures of kind "frame"; inference in low precision has lines of
-kind "precision" after its epochs. A scaling study has lines of kind "step",
-"all-reduce" and "scaled-epoch". With --watch there are lines of kind "sample" in
-between.
-
-Reading keeps fields it does not know (in `extra`), so that a record of a later version
-can be plotted by an earlier one. Never imports MXNet.
+Which kinds of lines there are is listed in :data:`d2lpar.records.kinds.KINDS`. Reading
+keeps unknown fields in `extra`, so that an earlier version can plot the records of a
+later one. Never imports MXNet.
 """
 
 from __future__ import annotations
@@ -26,57 +21,44 @@ from pathlib import Path
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import (
-    EPOCHS,
-    KINDS,
-    AllReduceRecord,
-    FrameRecord,
-    Header,
-    Line,
-    PointRecord,
-    PrecisionRecord,
-    Run,
-    Sample,
-    ScaledEpoch,
-    StepRecord,
-    TimingRecord,
-)
+from d2lpar.records.kinds import HEADERS, KINDS, BenchmarkHeader, Header, Line, Run
 
 log = logging.getLogger("d2lpar")
 
+_BY_NAME = {cls.kind: cls for cls in KINDS}
+
 
 def to_line(item: Line) -> str:
-    """One JSON line, without the newline. NaN and infinities: ValueError."""
+    """One JSON line, without the newline. Raises ValueError for NaN and infinities."""
     values = asdict(item)
     extra = values.pop("extra")
     if values.get("resumed", "") is None:
-        del values["resumed"]  # as a rule there is nothing to say
-    kind = next(kind for kind, cls in KINDS.items() if isinstance(item, cls))
-    return json.dumps({"kind": kind, **values, **extra}, allow_nan=False)
+        del values["resumed"]  # few epochs follow a checkpoint
+    return json.dumps({"kind": item.kind, **values, **extra}, allow_nan=False)
 
 
-def from_line(line: str) -> Line:
+def from_line(text: str) -> Line:
     """The inverse of :func:`to_line`; unknown fields go to `extra`.
 
-    Raises :class:`RecordError` for a line that is no JSON object of a known kind or
+    Raises :class:`RecordError` for a text that is not a JSON object of a known kind or
     lacks a field.
     """
     try:
-        values = json.loads(line)
-        cls = KINDS[values.pop("kind")]
+        values = json.loads(text)
+        cls = _BY_NAME[values.pop("kind")]
         known = {f.name for f in fields(cls)} - {"extra"}
         extra = {k: v for k, v in values.items() if k not in known}
         return cls(**{k: v for k, v in values.items() if k in known}, extra=extra)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"not a record line ({error}): {line[:60]!r}") from None
+        raise RecordError(f"not a record line ({error}): {text[:60]!r}") from None
 
 
 def read(path: str | Path) -> Run:
     """Read a record file.
 
-    A torn last line (a run that was killed) is reported on the log and skipped. Raises
-    :class:`RecordError` when the file cannot be read, has no header, or a line before
-    the last is not a record's.
+    An incomplete last line, left by a killed run, is skipped with a warning. Raises
+    :class:`RecordError` when the file cannot be read, does not begin with a header, or
+    holds any other line that is not a record's.
     """
     path = Path(path)
     try:
@@ -92,37 +74,23 @@ def read(path: str | Path) -> Run:
             if number < len(lines) or number == 1:
                 raise RecordError(f"{path}, line {number}: {error}") from None
             log.warning("%s: the last line is torn and was skipped", path)
-    if not items or not isinstance(items[0], Header):
+    if not items or not isinstance(items[0], HEADERS):
         raise RecordError(f"{path}: the first line is not a record's header")
-    epochs, *others = (
-        tuple(item for item in items[1:] if isinstance(item, kind))
-        for kind in (
-            EPOCHS,
-            PointRecord,
-            FrameRecord,
-            Sample,
-            PrecisionRecord,
-            TimingRecord,
-            StepRecord,
-            AllReduceRecord,
-            ScaledEpoch,
-        )
-    )
-    return Run(items[0], epochs, path, *others)
+    return Run(items[0], tuple(items[1:]), path)
 
 
-def write(path: str | Path, header: Header, lines: Iterable[Line]) -> None:
-    """Write a whole record file atomically."""
+def write(path: str | Path, header: Line, lines: Iterable[Line]) -> None:
+    """Write a record file, whole or not at all."""
     text = "".join(to_line(item) + "\n" for item in (header, *lines))
     with replacing(path) as tmp:
         tmp.write_text(text, encoding="utf-8")
 
 
 def run_stem(header: Header) -> str:
-    """What the records and pictures of one sweep are called: "book", "quick-synthetic".
+    """What the pictures of one sweep are called: "book", "quick-synthetic".
 
-    Only what differs from the rule is named: a generated data set, a seed other than 0,
-    several workers, a fixed number of threads.
+    Only what differs from the usual is named: a generated data set, a seed other than
+    0, several workers, a fixed number of threads.
     """
     threads = header.settings.get("threads")
     return "-".join(
@@ -138,3 +106,11 @@ def run_name(header: Header) -> str:
     """Name of one run's record file, without the ending: "book-cpu2"."""
     devices = f"{header.device_kind}{header.num_devices}"
     return "-".join(filter(None, (run_stem(header), header.variant, devices)))
+
+
+def sweep_of(run: Run) -> tuple[Path, str, str]:
+    """What runs that are drawn together share: folder, chapter and stem."""
+    header = run.header
+    if isinstance(header, BenchmarkHeader):
+        return run.path.parent, "", header.benchmark
+    return run.path.parent, header.chapter, run_stem(header)

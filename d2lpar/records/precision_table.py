@@ -1,7 +1,7 @@
-"""What one numeric precision of inference gave: a record's line, and a table of them.
+"""Precision records as a table: accuracy, agreement, speed and bytes.
 
-Pure data and text, without MXNet: the measuring is :mod:`d2lpar.studies.low_precision`, the
-picture :mod:`d2lpar.figures.precision`.
+The measuring is in :mod:`d2lpar.studies.low_precision`, the picture in
+:mod:`d2lpar.figures.precision`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,26 @@ from dataclasses import replace
 from statistics import median
 
 from d2lpar.records.kinds import PrecisionRecord
+from d2lpar.records.tables import plain_table
 
-COLUMNS = "{:11}{:22}{:>9}{:>11}{:>11}{:>17}{:>9}{:>10}".format
-NAMES = COLUMNS(
-    "weights",
-    "precision",
-    "test acc",
-    "agreement",
-    "images/s",
-    "quartiles",
-    "speedup",
-    "bytes",
-)
-WIDTH = len(NAMES)
+COLUMNS = ["weights", "precision", "test acc", "agreement", "images/s", "quartiles"]
+COLUMNS += ["speedup", "bytes"]
+WIDTH = 100  # of the lines below the table
 
 
 def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:
-    """One row for the repeats of each: the median speed, the widest quartiles.
+    """The repeats of each row as one row: the median speed, the widest quartiles.
 
-    Accuracy, bytes and operators are the first repeat's. A row that any repeat could
-    not measure is that repeat's.
+    Accuracy, bytes and operators are the first repeat's. If a repeat was refused, the
+    row is that repeat's.
     """
     repeats: dict = {}
     for row in rows:
         repeats.setdefault((row.weights, row.precision), []).append(row)
-    return [_one(same) for same in repeats.values()]
+    return [_merged(same) for same in repeats.values()]
 
 
-def _one(same: Sequence[PrecisionRecord]) -> PrecisionRecord:
+def _merged(same: Sequence[PrecisionRecord]) -> PrecisionRecord:
     refused = [row for row in same if not row.supported]
     if refused or len(same) == 1:
         return (refused or same)[0]
@@ -53,7 +45,7 @@ def _one(same: Sequence[PrecisionRecord]) -> PrecisionRecord:
 
 
 def baseline(rows: Sequence[PrecisionRecord]) -> PrecisionRecord | None:
-    """The row of the trained weights in float32, if it is there and was measured."""
+    """The measured row of the trained weights in float32, or None."""
     for row in rows:
         if (row.precision, row.weights) == ("float32", "trained") and row.supported:
             return row
@@ -61,34 +53,39 @@ def baseline(rows: Sequence[PrecisionRecord]) -> PrecisionRecord | None:
 
 
 def table(rows: Iterable[PrecisionRecord]) -> str:
-    """A line a precision, what took its time below it, and the reasons why not."""
+    """A row per precision; below, why some were refused, and the operators' times."""
     rows = merged(rows)
     float32 = baseline(rows)
-    lines = [NAMES, *(_line(row, float32) for row in rows)]
+    lines = [
+        f"{row.weights} {row.precision} not supported: {row.why_not}"
+        for row in rows
+        if not row.supported
+    ]
     lines += ["", "Milliseconds of each operator for one batch, run one by one:"]
-    for row in rows:
-        if row.operator_ms and row.weights == "trained":
-            text = f"{row.precision}: {operators(row)}"
-            lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
-    return "\n".join(lines) + "\n"
+    lines += [
+        f"{row.precision}: {operators(row)}"
+        for row in rows
+        if row.operator_ms and row.weights == "trained"
+    ]
+    wrapped = [textwrap.fill(line, WIDTH, subsequent_indent="    ") for line in lines]
+    cells = plain_table(COLUMNS, [_cells(row, float32) for row in rows])
+    return "\n".join([cells, *wrapped]) + "\n"
 
 
 def operators(row: PrecisionRecord) -> str:
     """The operators that took longest: "Convolution 19.7, Pooling 3.3"."""
     total = sum(row.operator_ms.values())
     slowest = sorted(row.operator_ms.items(), key=lambda item: -item[1])
-    shown = [f"{name} {ms:.2f}" for name, ms in slowest if ms >= 0.01 * total]
-    return ", ".join(shown)
+    return ", ".join(f"{name} {ms:.2f}" for name, ms in slowest if ms >= 0.01 * total)
 
 
-def _line(row: PrecisionRecord, float32: PrecisionRecord | None) -> str:
+def _cells(row: PrecisionRecord, float32: PrecisionRecord | None) -> list[str]:
     if not row.supported:
-        text = f"{row.weights:11}{row.precision:22} not supported: {row.why_not}"
-        return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=" " * 34))
+        return [row.weights, row.precision, *["-"] * (len(COLUMNS) - 2)]
     speedup = "-"
     if float32 is not None:
         speedup = f"{row.images_per_sec / float32.images_per_sec:.2f}x"
-    return COLUMNS(
+    return [
         row.weights,
         row.precision,
         f"{row.test_acc:.4f}",
@@ -97,4 +94,4 @@ def _line(row: PrecisionRecord, float32: PrecisionRecord | None) -> str:
         f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
         speedup,
         f"{row.weight_bytes:,}",
-    )
+    ]

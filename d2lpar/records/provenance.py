@@ -1,19 +1,16 @@
-"""TODO: one idea."""
+"""The code that measured a record, and when."""
 
 from __future__ import annotations
 
 import datetime
-import logging
 import subprocess
 from pathlib import Path
 
-log = logging.getLogger("d2lpar")
-
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit of the checkout this package runs from and whether it has local changes.
+    """Commit of the checkout that this package runs from; whether it has local changes.
 
-    (None, None) for an installed package: a .venv may well lie in somebody's checkout.
+    (None, None) for an installed package, even inside somebody's checkout (a .venv).
     """
 
     def git(*args: str) -> str:
@@ -27,7 +24,7 @@ def git_state() -> tuple[str | None, bool | None]:
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        # What runs write is no change of the code that runs.
+        # The records and pictures that runs write are not changes of the code.
         changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)figures")
         return git("rev-parse", "HEAD"), bool(changes)
     except (OSError, subprocess.SubprocessError):

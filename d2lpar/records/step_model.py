@@ -1,16 +1,15 @@
-"""When a second device pays: speedup, efficiency, break-even, and a model of a step.
+"""When does a second device pay: speedup, efficiency, break-even, and a step's model.
 
-Arithmetic and the lines of a record, without MXNet: :mod:`d2lpar.studies.scaling` measures,
-:mod:`d2lpar.figures.scaling` draws. The model of a step of N devices on a global batch
-of B samples has two parameters that are fitted, and the all-reduce, which is measured
-by itself::
+Arithmetic on the records of :mod:`d2lpar.studies.scaling`, which measures. The model of
+a step of N devices on a global batch of B samples has two fitted parameters, `fixed`
+and `per_sample`, and the all-reduce, which is measured separately::
 
     seconds(N, B) = N * fixed + per_sample * B / N + all_reduce(N)
     all_reduce(N) = (N - 1) * (latency * arrays + bytes / bandwidth)
 
-N times the fixed cost because one Python issues the operators of every device, one
-after the other (where each device has a process of its own, it is paid once); N - 1
-because so does the book's all-reduce add up, and hand out.
+The fixed cost counts N times because one Python process issues the operators of all
+devices, one device after the other; with one process per device it counts once. The
+all-reduce counts N - 1 times because the book's sums and copies device by device.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def speedups(steps: Steps) -> dict[tuple, float]:
 def weak_efficiencies(steps: Steps) -> dict[tuple, float]:
     """Weak scaling: step(1, b) / step(N, N b) by (N, b), b samples on each device.
 
-    1 where N devices do N times the work in the time that one needs for its own.
+    The efficiency is 1 if N devices do N times the work in the time of one device.
 
     >>> weak_efficiencies({(1, 8): 3.0, (2, 16): 4.0})
     {(1, 8): 1.0, (2, 8): 0.75}
@@ -57,10 +56,11 @@ def weak_efficiencies(steps: Steps) -> dict[tuple, float]:
 
 
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
-    """The batch from which on more devices are faster, between two measured ones.
+    """The batch size above which more devices are faster than one.
 
-    Interpolated on a logarithmic scale. The smallest batch where all are faster: the
-    break-even is there or below. None where the largest one is slower.
+    Interpolated between two measured batches on a logarithmic scale. The smallest
+    batch if all batches are faster (the break-even is there or below); None if the
+    largest batch is slower.
 
     >>> break_even({1: 0.5, 4: 1.5, 16: 1.9})
     2.0
@@ -75,41 +75,39 @@ def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
     if low == batches[-1]:
         return None
     high = batches[batches.index(low) + 1]
-    share = (1 - speedup_by_batch[low]) / (
-        speedup_by_batch[high] - speedup_by_batch[low]
-    )
-    return float(low * (high / low) ** share)
+    rise = speedup_by_batch[high] - speedup_by_batch[low]
+    return float(low * (high / low) ** ((1 - speedup_by_batch[low]) / rise))
 
 
 @dataclass(frozen=True)
 class AllReduceModel:
-    """Seconds of latency for each array, and bytes per second, between two devices."""
+    """Latency in seconds per array and bandwidth in bytes/s, between two devices."""
 
     latency: float
     bandwidth: float
 
     def seconds(self, num_devices: int, num_arrays: int, num_bytes: int) -> float:
-        """What the book's all-reduce takes, one device after the other."""
-        once = self.latency * num_arrays + num_bytes / self.bandwidth
-        return (num_devices - 1) * once
+        """Seconds of an all-reduce that goes from device to device."""
+        between_two = self.latency * num_arrays + num_bytes / self.bandwidth
+        return (num_devices - 1) * between_two
 
 
 def fit_all_reduce(
     num_devices: int, sizes: Sequence[tuple[int, int, float]]
 ) -> AllReduceModel:
-    """Fit latency and bandwidth to (arrays, bytes, seconds), all on `num_devices`.
+    """Fit latency and bandwidth to (arrays, bytes, seconds) measured on `num_devices`.
 
-    Least squares of the relative error, neither below 0. Raises
-    :class:`~d2lpar.errors.RecordError` for fewer than two sizes, or one device.
+    Least squares of the relative error with non-negative coefficients. Raises
+    :class:`~d2lpar.errors.RecordError` for fewer than two sizes or for one device.
     """
     if len(sizes) < 2 or num_devices < 2:
         raise RecordError(
-            f"all-reduce of {len(sizes)} size(s) on {num_devices} device(s): a model "
-            "takes two sizes and two devices"
+            f"all-reduce of {len(sizes)} size(s) on {num_devices} device(s): the model "
+            "needs at least two sizes and two devices"
         )
     arrays, num_bytes, seconds = (np.array(c, float) for c in zip(*sizes))
-    once = seconds / (num_devices - 1)
-    latency, per_byte = _relative_fit([arrays, num_bytes], once)
+    between_two = seconds / (num_devices - 1)
+    latency, per_byte = _relative_fit([arrays, num_bytes], between_two, between_two)
     return AllReduceModel(latency, 1 / per_byte if per_byte > 0 else math.inf)
 
 
@@ -117,8 +115,8 @@ def fit_all_reduce(
 class StepModel:
     """The two fitted parameters, in seconds, and the all-reduce of a step's gradients.
 
-    `num_arrays` and `num_bytes` are the gradients' of one replica. `one_python`: one
-    process issues the work of all devices.
+    `num_arrays` and `num_bytes` count the gradients of one replica. `one_python` says
+    that one process issues the work of all devices.
     """
 
     fixed: float
@@ -129,35 +127,35 @@ class StepModel:
     one_python: bool = True
 
     def all_reduce_seconds(self, num_devices: int) -> float:
-        """What the gradients' all-reduce takes; 0 on one device."""
+        """Seconds of the gradients' all-reduce; 0 on one device."""
         if self.all_reduce is None or num_devices == 1:
             return 0.0
         return self.all_reduce.seconds(num_devices, self.num_arrays, self.num_bytes)
 
     def seconds(self, num_devices: int, global_batch_size: int) -> float:
-        """What a step takes."""
+        """Seconds of a step."""
         work = self.per_sample * global_batch_size / num_devices
         return self._overhead(num_devices) + work
 
     def _overhead(self, num_devices: int) -> float:
-        """What does not go by the batch."""
+        """Seconds of a step that do not depend on the batch."""
         fixed = self.fixed * (num_devices if self.one_python else 1)
         return fixed + self.all_reduce_seconds(num_devices)
 
     def speedup(self, num_devices: int, global_batch_size: int) -> float:
-        """How many times as fast as one device."""
-        alone = self.seconds(1, global_batch_size)
-        return alone / self.seconds(num_devices, global_batch_size)
+        """Seconds of a step on one device / seconds on `num_devices`."""
+        one_device = self.seconds(1, global_batch_size)
+        return one_device / self.seconds(num_devices, global_batch_size)
 
     def break_even(self, num_devices: int) -> float:
-        """The batch at which `num_devices` are as fast as one.
+        """The batch at which `num_devices` are as fast as one; infinite if never.
 
         >>> StepModel(1.0, 0.1, AllReduceModel(2.0, math.inf), 1).break_even(2)
         60.0
         """
         saved = self.per_sample * (1 - 1 / num_devices)
-        more = self._overhead(num_devices) - self._overhead(1)
-        return more / saved if saved else math.inf
+        added = self._overhead(num_devices) - self._overhead(1)
+        return added / saved if saved else math.inf
 
 
 def fit_step(
@@ -165,50 +163,51 @@ def fit_step(
     all_reduce: AllReduceModel | None = None,
     num_arrays: int = 0,
     num_bytes: int = 0,
+    *,
     without: Iterable[int] = (),
     one_python: bool = True,
 ) -> StepModel:
-    """Fit `fixed` and `per_sample` to measured steps, but for device counts `without`.
+    """Fit `fixed` and `per_sample` to measured steps, device counts `without` left out.
 
-    Least squares of the relative error, neither below 0, so that small batches count as
-    much as large ones. Raises :class:`~d2lpar.errors.RecordError` for fewer than two
-    different shards B / N.
+    Least squares of the relative error with non-negative coefficients, so that small
+    batches count as much as large ones. Raises :class:`~d2lpar.errors.RecordError` for
+    fewer than two different shard sizes B / N.
     """
-    nothing = StepModel(0, 0, all_reduce, num_arrays, num_bytes, one_python)
-    without = set(without)
-    used = {key: seconds for key, seconds in steps.items() if key[0] not in without}
-    shards = [batch / n for n, batch in used]
+    unfitted = StepModel(0, 0, all_reduce, num_arrays, num_bytes, one_python)
+    left_out = set(without)
+    used = {key: seconds for key, seconds in steps.items() if key[0] not in left_out}
+    shards = np.array([batch / n for n, batch in used])
     if len(set(shards)) < 2:
         raise RecordError(
-            f"steps of {len(set(shards))} size(s) of a shard: a model takes two"
+            f"steps of {len(set(shards))} shard size(s): the model needs at least two"
         )
     seconds = np.array(list(used.values()))
-    communication = [nothing.all_reduce_seconds(n) for n, _ in used]
-    times = [float(n) if one_python else 1.0 for n, _ in used]
+    communication = [unfitted.all_reduce_seconds(n) for n, _ in used]
+    fixed_times = np.array([n if one_python else 1 for n, _ in used], float)
     fixed, per_sample = _relative_fit(
-        [np.array(times), np.array(shards)], seconds, seconds - communication
+        [fixed_times, shards], seconds - communication, seconds
     )
-    return replace(nothing, fixed=fixed, per_sample=per_sample)
+    return replace(unfitted, fixed=fixed, per_sample=per_sample)
 
 
-def _relative_fit(columns: Sequence, seconds: np.ndarray, part=None) -> list[float]:
-    """Coefficients >= 0 of the columns that make up `part` of the seconds (None: all).
-
-    The error that is least is relative to `seconds`.
-    """
-    from scipy.optimize import nnls  # here: who only reads records need not wait for it
+def _relative_fit(
+    columns: Sequence[np.ndarray], target: np.ndarray, seconds: np.ndarray
+) -> list[float]:
+    """Coefficients >= 0 with sum(c * column) near `target`; errors count / seconds."""
+    from scipy.optimize import nnls  # slow to import, and only a fit needs it
 
     matrix = np.stack(columns, axis=1) / seconds[:, None]
-    scale = matrix.max(axis=0)  # bytes beside arrays: bring both to one
-    target = (seconds if part is None else part) / seconds
-    coefficients, _ = nnls(matrix / scale, target)
+    scale = matrix.max(axis=0)  # arrays and bytes differ by orders of magnitude
+    coefficients, _ = nnls(matrix / scale, target / seconds)
     return [float(c) for c in coefficients / scale]
 
 
-def errors(model: StepModel, steps: Steps, num_devices: int) -> dict[int, float]:
-    """By batch, how far the model is off, in parts of what was measured.
+def relative_errors(
+    model: StepModel, steps: Steps, num_devices: int
+) -> dict[int, float]:
+    """The model's relative error by batch: predicted / measured - 1.
 
-    >>> errors(StepModel(1.0, 1.0), {(1, 1): 4.0, (2, 4): 3.0}, num_devices=1)
+    >>> relative_errors(StepModel(1.0, 1.0), {(1, 1): 4.0, (2, 4): 3.0}, num_devices=1)
     {1: -0.5}
     """
     return {
@@ -218,8 +217,8 @@ def errors(model: StepModel, steps: Steps, num_devices: int) -> dict[int, float]
     }
 
 
-def time_to(epochs: Sequence[ScaledEpoch], test_acc: float) -> float | None:
-    """Seconds of training until an epoch ends at `test_acc` or more; None: never."""
+def time_to_accuracy(epochs: Sequence[ScaledEpoch], test_acc: float) -> float | None:
+    """Seconds of training until an epoch ends at `test_acc` or more; None if never."""
     seconds = 0.0
     for epoch in epochs:
         seconds += epoch.seconds

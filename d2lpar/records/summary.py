@@ -1,4 +1,4 @@
-"""TODO: one idea."""
+"""Median and quartiles of repeated measurements, and ratios of their medians."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def speedup(base_seconds: float, seconds: float) -> float:
 
 
 def efficiency(base: float, base_devices: int, seconds: float, devices: int) -> float:
-    """Parallel efficiency in [0, 1] or a little above: speedup / (devices / base's).
+    """Parallel efficiency, 1 for perfect scaling: speedup / (devices / base_devices).
 
     >>> efficiency(2.0, 1, 1.25, 2)
     0.8

@@ -1,19 +1,20 @@
-"""Timings as a table: every row's times and rates, what is fastest, and the seeds'.
+"""Timing records as rows and as text: times, rates, and what the sources published.
 
-Reads records of :mod:`d2lpar.studies.array_timings`; computes nothing but medians and rates. Pure
-text: no drawing, no MXNet.
+Reads records of :mod:`d2lpar.studies.array_timings`; computes nothing but medians and
+rates.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from d2lpar.errors import RecordError
 from d2lpar.records import wording
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import Run, TimingRecord
 from d2lpar.records.summary import Summary, summarize
+from d2lpar.records.tables import plain_table
 
 TITLES = {
     "x2": "Every number twice",
@@ -22,25 +23,30 @@ TITLES = {
     "product": "Product of two square matrices",
 }
 TRANSFERS = ("host to device", "device to host", "device to device")
-# Operation, where the seed measured what, what it printed; and our row for the CPU ones
-# as library and form.
-SEEDS = (
-    ("x2", "000: NumPy, CPU of Colab", "33.6 ms", ("NumPy", "as written")),
-    ("x2", "000: PyCUDA, Tesla T4, naive clock", "0.7 ms", None),
-    ("sum", "003: GPU of Colab, naive clock", "28.6 to 68.8 % less than the CPU", None),
-    ("trig", "002: NumPy in float64, n1-standard-4", "4.12 s",
+# Operation; which source measured it on what; what it printed; the library and form of
+# our row that repeats a measurement on a CPU.
+PUBLISHED = (
+    ("x2", "least-squares notes: NumPy, CPU of Colab", "33.6 ms",
+     ("NumPy", "as written")),
+    ("x2", "least-squares notes: PyCUDA, Tesla T4, naive clock", "0.7 ms", None),
+    ("sum", "CryptoPunks notebook: GPU of Colab, naive clock",
+     "28.6 to 68.8 % less than the CPU", None),
+    ("trig", "GPU wiki: NumPy in float64, n1-standard-4", "4.12 s",
      ("NumPy", "as written, float64")),
-    ("trig", "002: PyTorch, n1-standard-4", "738 ms", ("PyTorch", "as written")),
-    ("trig", "002: PyTorch, Tesla T4", "18.9 ms", None),
-    ("product", "004: PyTorch, CPU not named", "296.9 s", ("PyTorch", "as written")),
-    ("product", "004: PyTorch, GPU not named", "0.554, 0.466, 0.457 s", None),
+    ("trig", "GPU wiki: PyTorch, n1-standard-4", "738 ms", ("PyTorch", "as written")),
+    ("trig", "GPU wiki: PyTorch, Tesla T4", "18.9 ms", None),
+    ("product", "GPUSOROBAN posts: PyTorch, CPU not named", "296.9 s",
+     ("PyTorch", "as written")),
+    ("product", "GPUSOROBAN posts: PyTorch, GPU not named", "0.554, 0.466, 0.457 s",
+     None),
 )  # fmt: skip
-COLUMNS = "{:24} {:8} {:20} {:>7} {:>28} {:>9} {:>10} {:>8} {:>9}".format
+COLUMNS = ["operation", "library", "form", "devices", "ms", "quartiles, n", "naive ms"]
+COLUMNS += ["first ms", "GB/s", "GFLOP/s"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """All samples of one operation in one form: the repeats of a run together."""
+    """All samples of one operation in one form, the repeats of a run pooled."""
 
     operation: str
     library: str
@@ -55,7 +61,7 @@ class Row:
 
     @property
     def where(self) -> str:
-        """What it ran on: "2 devices", or "host"."""
+        """What it ran on: "2 devices", or "" for the host."""
         return wording.plural(self.num_devices, "device") if self.num_devices else ""
 
     @property
@@ -65,75 +71,101 @@ class Row:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """The runs' timings by ascending device count, pooled over their repeats.
+    """The runs' timings by ascending device count, repeats of a row pooled.
 
-    Raises :class:`RecordError` for a run that holds no timings.
+    Raises :class:`RecordError` for a run without timings.
     """
-    found: dict[tuple, list] = {}
+    lines: dict[tuple, list[TimingRecord]] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
-        if not run.timings:
+        if not run.of(TimingRecord):
             raise RecordError(f"{wording.where(run)}: holds no timings")
-        for line in run.timings:
+        for line in run.of(TimingRecord):
             count = run.header.num_devices if line.library == "MXNet" else 0
             key = (line.operation, line.library, line.form, tuple(line.shape), count)
-            found.setdefault(key, []).append(line)
+            lines.setdefault(key, []).append(line)
     return [
         Row(
             *key,
-            lines[0].num_bytes,
-            lines[0].flops,
-            summarize([s for line in lines for s in line.seconds]),
-            summarize([s for line in lines for s in line.naive_seconds]),
-            max((s for line in lines for s in line.warmup_seconds), default=0.0),
+            same[0].num_bytes,
+            same[0].flops,
+            summarize([s for line in same for s in line.seconds]),
+            summarize([s for line in same for s in line.naive_seconds]),
+            max((s for line in same for s in line.warmup_seconds), default=0.0),
         )
-        for key, lines in found.items()
+        for key, same in lines.items()
     ]
 
 
 def bandwidth(table: Sequence[Row]) -> Row | None:
-    """The fastest copy of an array as large as x2's: the most that memory gives."""
+    """The fastest copy of an array as large as x2's: the limit of memory."""
     return min(of("copy", table), key=lambda row: row.seconds.median, default=None)
 
 
 def product_rate(table: Sequence[Row]) -> Row | None:
-    """The fastest large product: the most arithmetic that was seen."""
+    """The fastest large product: the limit of arithmetic."""
     return min(of("product", table), key=lambda row: row.seconds.median, default=None)
 
 
 def results(runs: Sequence[Run]) -> str:
-    """Everything as plain text: times, rates, MXNet against the rest, the seeds."""
+    """Everything as text: times, rates, MXNet against the rest, published numbers."""
     table = rows(runs)
-    lines = [
+    sections = [
         wording.title("Timings", runs),
-        "",
-        COLUMNS("operation", "library", "form", "devices", "ms (quartiles, n)",
-                "naive ms", "first ms", "GB/s", "GFLOP/s"),
-        *map(_line, table),
-    ]  # fmt: skip
+        plain_table(COLUMNS, map(_cells, table)),
+        "\n".join(_ratios(table)),
+        "What the sources printed, and what the same line takes here:\n"
+        + _published(table),
+        textwrap.fill(provenance(runs), 88),
+    ]
+    return "\n\n".join(filter(None, sections)) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    seconds, count = row.seconds.median, max(row.num_devices, 1)
+    moved = row.num_bytes * (count if row.operation in TRANSFERS else 1)
+    return [
+        f"{row.operation} {shape(row)}",
+        row.library,
+        row.form,
+        str(row.num_devices or "host"),
+        ms(row),
+        f"({1e3 * row.seconds.q1:.3g}-{1e3 * row.seconds.q3:.3g}, n={row.seconds.n})",
+        wording.number(1e3 * row.naive.median),
+        wording.number(1e3 * row.first),
+        wording.number(moved / seconds / 1e9),
+        wording.number(row.flops / seconds / 1e9),
+    ]
+
+
+def _ratios(table: Sequence[Row]) -> list[str]:
+    """A line per operation: MXNet's fastest form against the host's fastest."""
+    lines = []
     for operation in TITLES:
-        mxnet, rival = fastest(table, operation)
-        if mxnet and rival:
-            ratio = mxnet.seconds.median / rival.seconds.median
-            lines += [
-                "",
-                f"{operation}: {mxnet.name}, takes {wording.number(ratio)} times as "
-                f"long as {rival.name}",
-            ]
-    lines += ["", "What the seeds printed, and what their line takes here:"]
-    for operation, where, printed, ours in SEEDS:
+        mxnet, host = fastest(table, operation)
+        if mxnet and host:
+            ratio = wording.number(mxnet.seconds.median / host.seconds.median)
+            lines.append(
+                f"{operation}: {mxnet.name}, takes {ratio} times as long as {host.name}"
+            )
+    return lines
+
+
+def _published(table: Sequence[Row]) -> str:
+    lines = []
+    for operation, source, printed, ours in PUBLISHED:
         here = [r for r in of(operation, table) if (r.library, r.form) == ours]
-        shown = f"; here {ms(here[0])} ms for {shape(here[0])}" if here else ""
-        lines.append(f"{operation:8} {where:38} {printed}{shown}")
-    return "\n".join([*lines, "", textwrap.fill(provenance(runs), 88), ""])
+        repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
+        lines.append([operation, source, printed, repeated])
+    return plain_table(["operation", "source", "printed", "here"], lines)
 
 
 def fastest(table: Sequence[Row], operation: str) -> tuple[Row | None, Row | None]:
-    """MXNet's fastest form on the most devices, and the fastest of the host's."""
-    found = of(operation, table)
-    most = max((row.num_devices for row in found), default=0)
+    """MXNet's fastest form on the most devices, and the host's fastest form."""
+    forms = of(operation, table)
+    most = max((row.num_devices for row in forms), default=0)
     return tuple(
         min(
-            (row for row in found if row.num_devices == count),
+            (row for row in forms if row.num_devices == count),
             key=lambda row: row.seconds.median,
             default=None,
         )
@@ -141,64 +173,43 @@ def fastest(table: Sequence[Row], operation: str) -> tuple[Row | None, Row | Non
     )
 
 
-def _line(row: Row) -> str:
-    seconds, count = row.seconds.median, max(row.num_devices, 1)
-    moved = row.num_bytes * (count if row.operation in TRANSFERS else 1)
-    return COLUMNS(
-        f"{row.operation} {shape(row)}",
-        row.library,
-        row.form,
-        row.num_devices or "host",
-        f"{ms(row)} ({1e3 * row.seconds.q1:.3g}-{1e3 * row.seconds.q3:.3g}, "
-        f"n={row.seconds.n})",
-        wording.number(1e3 * row.naive.median),
-        wording.number(1e3 * row.first),
-        wording.number(moved / seconds / 1e9),
-        wording.number(row.flops / seconds / 1e9),
-    )
-
-
 def of(operation: str, table: Sequence[Row]) -> list[Row]:
+    """The rows of one operation."""
     return [row for row in table if row.operation == operation]
 
 
 def shape(row: Row) -> str:
+    """The shape in words: "100 x 10"."""
     return " x ".join(f"{n:,}" for n in row.shape)
 
 
 def ms(row: Row) -> str:
+    """The median in milliseconds."""
     return wording.number(1e3 * row.seconds.median)
 
 
 def copy_rate(copied: Row) -> float:
-    """GB/s of a copy, read and written."""
+    """GB/s of a copy; its bytes count twice, read and written."""
     return copied.num_bytes / copied.seconds.median / 1e9
 
 
-def each(values) -> str:
-    found = sorted(set(values))
-    return " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
+def each(values: Iterable[int]) -> str:
+    """The values' range in words: "7", or "3 to 7"."""
+    ordered = sorted(set(values))
+    return " to ".join(map(str, dict.fromkeys((ordered[0], ordered[-1]))))
 
 
 def provenance(runs: Sequence[Run]) -> str:
     """Hardware, threads, libraries, date and commit: there are no batches here."""
     headers = [run.header for run in runs]
-    libraries = {line.library: line.version for run in runs for line in run.timings}
+    lines = [line for run in runs for line in run.of(TimingRecord)]
+    libraries = {line.library: line.version for line in lines}
     where = "; ".join(dict.fromkeys(wording.devices(header) for header in headers))
     cpus = " and ".join(dict.fromkeys(header.cpu_model for header in headers))
-    threads = (
-        each(
-            line.threads
-            for run in runs
-            for line in run.timings
-            if line.library != "MXNet"
-        )
-        if len(libraries) > 1
-        else ""
-    )
+    threads = {line.threads for line in lines if line.library != "MXNet"}
     sentences = [
         f"Hardware: {cpus}; {where}",
-        f"NumPy and PyTorch: up to {threads} threads" if threads else "",
+        f"NumPy and PyTorch: up to {each(threads)} threads" if threads else "",
         ", ".join(f"{name} {version}" for name, version in libraries.items()),
         f"Seed {wording.each(runs, lambda run: run.header.seed)}",
         f"{max(header.date for header in headers)[:10]}, "

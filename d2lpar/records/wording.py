@@ -1,7 +1,7 @@
 """Records to words: what runs are called in labels, captions, tables and messages.
 
-A picture is believed by those who can see what was measured, on what; so every picture
-ends with :func:`provenance`. Pure text: no drawing, no MXNet.
+Every picture's caption ends with :func:`provenance`, which says what was measured and
+on what. Pure text: no drawing, no MXNet.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from d2lpar.records.kinds import Header, Run, timed_epochs
+from d2lpar.records.kinds import Header, PointRecord, Run, StepRecord, timed_epochs
 
 
 def number(value: float) -> str:
@@ -70,17 +70,17 @@ def aligned(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 
 def where(run: Run) -> str:
-    """Where the run can be found, for messages: its file, or else its devices."""
+    """How messages name the run: its file, or else its devices."""
     return str(run.path or f"the run, not from a file, on {devices(run.header)}")
 
 
 def devices(header: Header) -> str:
     """What a run ran on: "2 devices: cpu(0)-cpu(1) (1 thread each of 2 cores)".
 
-    On GPUs "2 devices: gpu(0)-gpu(1) NVIDIA T4". The CPU's model is not in it.
+    On GPUs: "2 devices: gpu(0)-gpu(1) NVIDIA T4". The CPU's model is left out.
     """
     ids = [label.partition(" ")[0] for label in header.devices]
-    # "cpu(0), cpu(1), ..., cpu(7)" would push all else out of a legend.
+    # A legend has no room for "cpu(0), cpu(1), ..., cpu(7)".
     numbers = [i[i.find("(") + 1 : -1] for i in ids]
     start = int(numbers[0]) if numbers and numbers[0].isdigit() else -1
     in_a_row = numbers == [str(start + k) for k in range(len(ids))]
@@ -103,7 +103,7 @@ def threads(header: Header) -> str:
 
 
 def gpu_models(header: Header) -> list[str]:
-    """Models of the run's GPUs, each once; [] on CPUs or where the labels hold none."""
+    """Distinct models of the run's GPUs; [] on CPUs or where the labels name none."""
     if header.device_kind != "gpu":
         return []
     models = (label.partition(" ")[2] for label in header.devices)
@@ -127,7 +127,7 @@ def title(what: str, runs: Sequence[Run]) -> str:
 
 
 def reading_curves(runs: Sequence[Run]) -> str:
-    """How accuracy curves are to be read."""
+    """The caption's words on accuracy curves."""
     repeats = [len({e.repeat for e in run.epochs}) for run in runs]
     if max(repeats) == 1:
         return "Curves: one training each."
@@ -136,24 +136,24 @@ def reading_curves(runs: Sequence[Run]) -> str:
 
 
 def seams(runs: Sequence[Run]) -> list[int]:
-    """The epochs after which runs were taken up from a checkpoint, ascending."""
-    found = {run.header.settings.get("resumed_at") for run in runs}
-    return sorted(found - {None})
+    """The epochs after which runs continued from a checkpoint, ascending."""
+    epochs = {run.header.settings.get("resumed_at") for run in runs}
+    return sorted(epochs - {None})
 
 
 def reading_seams(runs: Sequence[Run]) -> str:
-    """What the vertical lines are, if there are any."""
-    return "Vertical line: taken up from a checkpoint. " if seams(runs) else ""
+    """The caption's words on the vertical lines at :func:`seams`, if there are any."""
+    return "Vertical line: continued from a checkpoint. " if seams(runs) else ""
 
 
 def reading_bars(runs: Sequence[Run]) -> str:
-    """How bars of seconds per epoch are to be read."""
+    """The caption's words on bars of seconds per epoch."""
     timed = epochs_timed(runs)
     return f"Bars: median; whiskers: quartiles; dots: single epochs. {timed}"
 
 
 def epochs_timed(runs: Sequence[Run]) -> str:
-    """How many epochs a time is made of, and whether a warm-up is among them."""
+    """How many epochs were timed, and whether warm-ups are among them."""
     n = each(runs, lambda run: len(timed_epochs(run)))
     if any(e.epoch == 1 for run in runs for e in timed_epochs(run)):
         return f"Epochs timed: {n}; a warm-up counts where there is no other epoch."
@@ -185,7 +185,7 @@ def provenance(runs: Sequence[Run]) -> str:
 
 
 def each(runs: Sequence[Run], value: Callable[[Run], object]) -> str:
-    """The value that all runs have, or every run's in their order: "9, 9 and 6"."""
+    """The value that all runs share, or that of each in order: "9, 9 and 6"."""
     values = [str(value(run)) for run in runs]
     if len(set(values)) == 1:
         return values[0]
@@ -196,10 +196,10 @@ def _thread_policy(runs: Sequence[Run]) -> str:
     headers = [run.header for run in runs]
     if any(h.device_kind != "cpu" or not h.threads_per_device for h in headers):
         return ""
-    kinds = {
+    distinct = {
         (h.num_devices, h.threads_per_device): run for h, run in zip(headers, runs)
     }
-    runs = list(kinds.values())  # a sweep of several methods says it once
+    runs = list(distinct.values())  # several methods with the same devices say it once
     n = each(runs, lambda run: run.header.threads_per_device)
     if len({h.threads_per_device for h in headers}) == 1:
         return f"Threads per device: {n}"
@@ -210,9 +210,9 @@ def _thread_policy(runs: Sequence[Run]) -> str:
 
 
 def _batch_policy(runs: Sequence[Run]) -> str:
-    """ "Global batch 256 fixed (strong scaling), lr 0.2", as far as it is recorded."""
-    if any(run.points or run.steps for run in runs):
-        return ""  # a solver has none, a scaling study many
+    """For example "Global batch 256 fixed (strong scaling), lr 0.2"."""
+    if any(run.of(PointRecord) or run.of(StepRecord) for run in runs):
+        return ""  # a solver has no batch, a scaling study many
     sizes = [run.header.settings.get("global_batch_size") for run in runs]
     counts = [run.header.num_devices for run in runs]
     batch = f"Global batch {each(runs, lambda run: _setting(run, 'global_batch_size'))}"

@@ -1,142 +1,144 @@
-"""TODO: one idea."""
+"""The measuring process, ``python -m d2lpar.runs.child``: one job in, a record out.
+
+It reads a :class:`~d2lpar.runs.job.Job` from its standard input, and writes the lines
+of the record to its standard output, with the other answers of
+:mod:`d2lpar.runs.job` in between. It ends when its standard input does, so that it
+never outlives the process that started it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import itertools
-import json
 import logging
 import math
 import os
+import pickle
 import platform
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 
 from d2lpar import devices
 from d2lpar._version import __version__
-from d2lpar.errors import D2lparError, SettingError, first_line
+from d2lpar.errors import D2lparError, first_line, is_from_mxnet
 from d2lpar.machine import cores
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import Header, Line
-from d2lpar.runs.job import Job
-from d2lpar.workers import group as workers_group
+from d2lpar.runs.job import Failed, Job, RanOutOfMemory, Warned
+from d2lpar.runs.resume import Resumable
 
 log = logging.getLogger("d2lpar")
 
+Tell = Callable[[object], None]  # sends a line or another answer to the parent
+Train = Callable[..., Iterator[Line]]
 
-def child() -> None:
-    """The measuring process: one job in, a record's lines out."""
-    # MXNet's C++ side may print: keep the real standard output for the record alone.
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    job = Job(**json.loads(sys.stdin.readline()))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
-    def tell(line: str) -> None:
-        out.write(line + "\n")
-        out.flush()
-
+def main(measure: Callable[[Job, Tell], Iterator[Line]]) -> None:
+    """Be the measuring process: send the lines of ``measure(job, tell)``."""
+    tell = _answer_channel()
     handler = logging.Handler()
-    handler.emit = lambda r: tell(
-        json.dumps({"kind": "note", "message": r.getMessage()})
-    )
+    handler.emit = lambda record: tell(Warned(record.getMessage()))
     log.addHandler(handler)
-    workers_group.on_step = workers_group.at_most_every(
-        1, lambda: tell('{"kind": "alive"}')
-    )
-    items = _work(job)
     try:
-        for item in items:
-            tell(files.to_line(item))
-    except KeyboardInterrupt:
-        # Where the signal came between two lines, the work does not know of it yet.
-        with contextlib.suppress(KeyboardInterrupt):
-            items.throw(KeyboardInterrupt())
-        os._exit(130)  # at once: MXNet would finish its queue of work first
+        job = pickle.load(sys.stdin.buffer)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        _send(measure(job, tell), tell)
     except D2lparError as error:
-        tell(json.dumps({"kind": "error", "message": str(error)}))
+        tell(Failed(str(error)))
     except Exception as error:
         if out_of_memory.is_out_of_memory(error):
-            said = first_line(error)
-            tell(json.dumps({"kind": "out-of-memory", "message": said}))
-            os._exit(0)  # at once: a failed allocation may have harmed MXNet
-        if type(error).__name__ != "MXNetError":
+            tell(RanOutOfMemory(first_line(error)))
+            os._exit(0)  # at once: a failed allocation may have damaged MXNet
+        if not is_from_mxnet(error):
             raise
         traceback.print_exc()
-        message = f"MXNet: {first_line(error)}"
-        tell(json.dumps({"kind": "error", "message": message}))
+        tell(Failed(f"MXNet: {first_line(error)}"))
 
 
-def _work(job: Job) -> Iterator[Line]:
-    train, load = _named(job.train), _named(job.load)
-    chosen = devices.parse(job.devices)[: job.num_devices]
-    data = load(**job.data)
-    header = _header(job, chosen, data)
-    common = {"devices": chosen, "seed": job.seed, "data": data}
-    if workers_group.place() is not None:
-        header, common["workers"] = workers_group.joined(header, train)
-    start = getattr(sys.modules[train.__module__], "start", None)
-    if start is not None:
-        lines = _resumable(job, header, start, train, common)
-    elif job.resume is not None or job.checkpoint_every is not None:
-        flag = "checkpoint-every" if job.resume is None else "resume"
-        raise SettingError(f"--{flag}: this chapter's work is not left and taken up")
+def _answer_channel() -> Tell:
+    """A function that sends answers; standard output itself becomes standard error.
+
+    Workloads print, and so may MXNet's C++ side: nothing of it may reach the parent.
+    """
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def tell(answer: object) -> None:
+        with lock:
+            pickle.dump(answer, answers)
+            answers.flush()
+
+    return tell
+
+
+def _send(lines: Iterator[Line], tell: Tell) -> None:
+    try:
+        for line in lines:
+            tell(line)
+    except KeyboardInterrupt:
+        # Between two lines, the work has not seen the signal yet.
+        with contextlib.suppress(KeyboardInterrupt):
+            lines.throw(KeyboardInterrupt())
+        os._exit(130)  # at once: MXNet would finish its queue of work first
+
+
+def measured(job: Job, tell: Tell) -> Iterator[Line]:
+    """The record of a job: its header, then what the training yields."""
+    workload, chosen = job.workload, devices.parse(job.devices)[: job.num_devices]
+    data = workload.load(**job.data)
+    header = header_of(job, chosen, data)
+    train = partial(
+        workload.train, job.num_devices, devices=chosen, seed=job.seed, data=data
+    )
+    if workload.start is None:
+        lines = itertools.chain([header], train(**job.settings))
     else:
-        records_ = train(job.num_devices, **common, **job.settings)
-        lines = itertools.chain([header], records_)
-    if job.profile_in:
-        from d2lpar.runs.profile import profiled
-
-        lines = profiled(lines, Path(job.profile_in) / files.run_name(header))
-    yield from lines
-    if "workers" in common:
-        common["workers"].leave()
+        state = workload.start(job.seed)
+        every, resume = job.checkpoint_every, job.resume
+        run = Resumable(header, state, job.folder, every=every, resume=resume)
+        lines = interruptible(run, partial(train, **job.settings))
+    yield from with_profile(job, header, lines)
 
 
-def _resumable(
-    job: Job, header: Header, start: Callable, train: Callable, common: dict
-) -> Iterator[Line]:
-    """The lines of a training that writes checkpoints, also when it is interrupted."""
-    from d2lpar.runs.resume import Resumable
+def interruptible(run: Resumable, train: Train, saves: bool = True) -> Iterator[Line]:
+    """The record of ``train(num_epochs=, state=)``.
+
+    On SIGTERM or Ctrl-C the last finished epoch is saved, unless `saves` is false.
+    """
 
     def interrupt(signum, frame):
         raise KeyboardInterrupt
 
-    folder = Path(job.checkpoints_in or ".")
-    group = common.get("workers")
-    keeps, every, resume = True, job.checkpoint_every, job.resume
-    if group is not None:
-        keeps = group.number == 0  # checkpoints, from which all workers resume
-        every = (every or 1) if keeps else None  # 1: to start again from
-        resume = resume if keeps or not group.synchronous else None
-    run = Resumable(header, start(job.seed), folder, every, resume)
-    if group is not None:
-        run.state = group.state_of_first(run.state)
-    settings = {**job.settings, "num_epochs": run.epochs_to_go}
-
-    def go_on(state) -> Iterator[Line]:
-        lines = train(job.num_devices, **common, **settings, state=state)
-        return lines if group is None else workers_group.with_traffic(lines)
-
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield from run.record(go_on)
+        yield from run.record(
+            lambda state: train(num_epochs=run.epochs_to_go, state=state)
+        )
     except KeyboardInterrupt:
-        if job.checkpoints_in is None or not keeps:
-            raise
-        path = run.save()
+        path = run.save() if saves else None
         if path is not None:
             log.warning("%s keeps epoch %d: --resume last", path, run.snapshot.epoch)
         raise
 
 
-def _header(job: Job, chosen: list, data) -> Header:
+def with_profile(job: Job, header: Header, lines: Iterator[Line]) -> Iterator[Line]:
+    """`lines`, and with --profile the profiles of the work that makes them."""
+    if not job.profile:
+        return lines
+    from d2lpar.runs.profile import profiled
+
+    return profiled(lines, job.folder / files.run_name(header))
+
+
+def header_of(job: Job, chosen: list, data) -> Header:
+    """Where the record of a job comes from: this machine, this package, this data."""
     from d2lpar._mxnet import mx
 
     commit, dirty = provenance.git_state()
@@ -173,22 +175,17 @@ def _header(job: Job, chosen: list, data) -> Header:
     )
 
 
-def _named(name: str):
-    """What "module:function" names."""
-    module, function = name.split(":")
-    return getattr(importlib.import_module(module), function)
-
-
 def _as_json(value: object) -> object:
-    """NaN and infinities as text: JSON has none, and `train` will refuse them."""
+    """NaN and infinities as text, which JSON lacks; `train` will refuse them."""
     finite = not isinstance(value, float) or math.isfinite(value)
     return value if finite else str(value)
 
 
 def _end_with_parent() -> None:
-    sys.stdin.read()
+    while os.read(0, 4096):  # sys.stdin would be locked when the process ends
+        pass
     os._exit(1)
 
 
 if __name__ == "__main__":
-    child()
+    main(measured)

@@ -1,12 +1,13 @@
 """Arms of a benchmark in fresh processes, one after the other, round after round.
 
-A B C A B C: a machine that drifts drifts for all. An arm is a command that prints a
-JSON line, with its "seconds", for each thing that it timed; the first `warm_up` lines
-of each process do not count. An arm that cannot run is a line that says so.
+The order is A B C A B C: if the machine drifts, it drifts for every arm. An arm is a
+command that prints one JSON line with "seconds" for each thing it times. An arm that
+cannot run says why: it prints {"error": ...} and exits with status 2, or it crashes.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -14,28 +15,34 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
+from d2lpar.errors import D2lparError, RunError
 from d2lpar.machine import cores, cuda
-from d2lpar.records import atomic, provenance
+from d2lpar.records import files, provenance
+from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
+from d2lpar.runs.job import KEEP_FREED_MEMORY
 
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 
 
 class Arm(NamedTuple):
-    """A command, what it changes in the environment, and whether it is a peer's.
+    """A command, its changes to the environment (None unsets), and whether it is ours.
 
-    A value of None takes a variable away.
+    `work` is what it does, where a benchmark's arms do several things.
     """
 
+    name: str
     command: list[str]
-    environment: dict[str, str | None]
-    is_peer: bool
+    environment: Mapping[str, str | None]
+    is_peer: bool = False
+    work: str = ""
 
 
 def peers_folder() -> Path:
@@ -45,79 +52,131 @@ def peers_folder() -> Path:
     return beside if beside.is_dir() else package / "peers"
 
 
-def ours(code: str, threads: int, *arguments: object) -> Arm:
-    """Python code of ours, as the runner starts it: so many threads a context."""
-    from d2lpar.runs.job import KEEP_FREED_MEMORY
-
+def ours(name: str, threads: int, *words: object, work: str = "") -> Arm:
+    """Python on `words`, in the environment that the runner gives a context."""
     environment = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
-    return Arm([sys.executable, "-c", code, *map(str, arguments)], environment, False)
+    return Arm(name, [sys.executable, *map(str, words)], environment, work=work)
 
 
-def peer(script: str, *arguments: object, **environment: str | None) -> Arm:
-    """A script in peers/, in its own default environment but for what is given."""
-    command = [sys.executable, str(peers_folder() / script), *map(str, arguments)]
-    return Arm(command, {"OMP_NUM_THREADS": None, **environment}, True)
+def peer(name: str, script: str, *words: object, **environment: str | None) -> Arm:
+    """A script in peers/, in the default environment but for `environment`."""
+    command = [sys.executable, str(peers_folder() / script), *map(str, words)]
+    return Arm(name, command, {"OMP_NUM_THREADS": None, **environment}, is_peer=True)
 
 
-def measure(arms: dict[str, Arm], rounds: int, warm_up: int = 1):
-    """Lines for the record, and the seconds that count by arm."""
-    lines, seconds = [], {}
-    unit = {"unit": "process", "dynamic_ncols": True, "leave": False}
-    with tqdm(total=rounds * len(arms), **unit) as bar:
+def measure(
+    arms: Sequence[Arm], rounds: int, warm_up: int = 1
+) -> list[ArmSample | ArmAbsent]:
+    """Run every arm once per round; the record's lines.
+
+    The first `warm_up` samples of each process are marked as such. A process that times
+    several arms or works names them in its lines, and warms up unrecorded.
+    """
+    lines: list[ArmSample | ArmAbsent] = []
+    style = {"unit": "process", "dynamic_ncols": True, "leave": False}
+    with tqdm(total=rounds * len(arms), **style) as bar:
         for round_ in range(rounds):
-            for name, arm in arms.items():
-                bar.set_description(name)
-                samples, problem = run(arm)
-                if problem:
-                    lines.append({"kind": "absent", "arm": name, "why": problem})
-                for number, sample in enumerate(samples):
-                    lines.append(
-                        {"kind": "sample", "arm": name, "round": round_, **sample}
-                    )
-                    if number >= warm_up:
-                        seconds.setdefault(name, []).append(sample["seconds"])
+            for arm in arms:
+                bar.set_description(arm.name)
+                lines += _lines_of(arm, round_, warm_up)
                 bar.update()
-    return lines, seconds
+    return lines
 
 
-def run(arm: Arm) -> tuple[list[dict], str | None]:
-    """The lines that a process printed, or none and why it did not run."""
+def _lines_of(arm: Arm, round_: int, warm_up: int) -> Iterator[ArmSample | ArmAbsent]:
+    try:
+        printed = run(arm)
+        if not printed:
+            raise RunError("printed no times")
+    except RunError as error:
+        yield ArmAbsent(arm.name, round_, str(error), arm.work)
+        return
+    for number, values in enumerate(printed):
+        name, work = values.pop("arm", arm.name), values.pop("work", arm.work)
+        seconds = values.pop("seconds")
+        yield ArmSample(name, round_, seconds, work, number < warm_up, values)
+
+
+def run(arm: Arm) -> list[dict]:
+    """The lines that an arm's process prints.
+
+    Raises :class:`RunError` with why it did not end with status 0, in one clause.
+    """
     environment = {**os.environ, **arm.environment}
     environment["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
+        [str(Path(__file__).parents[2]), environment.get("PYTHONPATH") or ""]
     ).rstrip(os.pathsep)
     environment = {k: v for k, v in environment.items() if v is not None}
     done = subprocess.run(
         arm.command, env=environment, capture_output=True, text=True, errors="replace"
     )
+    # MXNet's C++ side may print, too.
+    lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+    errors = [line["error"] for line in lines if set(line) == {"error"}]
     if done.returncode != 0:
-        return [], why_it_ended(done.returncode, done.stderr)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return [json.loads(line) for line in lines], None
+        raise RunError(errors[0] if errors else crash(done.returncode, done.stderr))
+    return lines
 
 
-def why_it_ended(code: int, stderr: str) -> str:
-    """One clause for a process that did not end with status 0.
+def crash(status: int, stderr: str) -> str:
+    """One clause for a process that crashed: the last line of its traceback.
 
-    >>> why_it_ended(1, "ModuleNotFoundError: No module named 'd2l'")
+    >>> crash(1, "ModuleNotFoundError: No module named 'd2l'")
     "d2l is not installed: pip install 'd2lpar[book]'"
-    >>> why_it_ended(2, "peers/ddp.py: 4 GPUs: PyTorch sees 1 here")
-    '4 GPUs: PyTorch sees 1 here'
     """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    # A peer's own words, before what PyTorch may add to them.
-    told = [line for line in lines if re.match(r"\S*\.py: ", line)]
-    last = (told or lines or [f"ended with status {code}"])[-1]
+    last = lines[-1] if lines else f"ended with status {status}"
     absent = re.search(r"No module named '(\w+)'", last)
     if absent and absent[1] in EXTRAS:
         extra = EXTRAS[absent[1]]
         return f"{absent[1]} is not installed: pip install 'd2lpar[{extra}]'"
-    # An exception's class, or the path of a script, says nothing to a reader.
-    return re.sub(r"^(\S*\.py|[\w.]*(Error|Exception)): ", "", last)
+    # The exception's class says nothing to a reader.
+    return re.sub(r"^[\w.]*(Error|Exception): ", "", last)
 
 
-def header(benchmark: str, work: str, command: str | None = None) -> dict:
-    """Where the record comes from; `command` is by default the benchmark's script."""
+def tell(lines: Iterable[dict]) -> None:
+    """In an arm's process: print the lines, or why there are none."""
+    try:
+        for line in lines:
+            print(json.dumps(line), flush=True)
+    except D2lparError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        sys.exit(2)
+
+
+def parser(about: str, rounds: int) -> argparse.ArgumentParser:
+    """The flags that all benchmarks have.
+
+    `--arm` marks one of the benchmark's own processes: `args.arm` are its settings.
+    """
+    flags = argparse.ArgumentParser(description=about.split("\n")[0])
+    flags.add_argument("--rounds", type=int, default=rounds)
+    flags.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
+    flags.add_argument("--arm", type=json.loads, help=argparse.SUPPRESS)
+    return flags
+
+
+def itself(
+    name: str, script: str, threads: int, work: str = "", **settings: object
+) -> Arm:
+    """A process of the benchmark `script` itself, with these settings."""
+    return ours(name, threads, script, "--arm", json.dumps(settings), work=work)
+
+
+def record(
+    path: Path,
+    arms: Iterable[Arm],
+    lines: Iterable[ArmSample | ArmAbsent],
+    *,
+    work: str,
+    command: str = "",
+    **fields,
+) -> Run:
+    """Write a benchmark's record; return what it holds.
+
+    `work` and `fields` are those of its header; the `command` is by default that of the
+    benchmark's script.
+    """
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -125,28 +184,21 @@ def header(benchmark: str, work: str, command: str | None = None) -> dict:
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = provenance.git_state()
-    script = shlex.join(["python", f"benchmarks/{benchmark}.py", *sys.argv[1:]])
-    return {
-        "kind": "header",
-        "benchmark": benchmark,
-        "command": command or script,
-        "work": work,
-        "cpu_model": cores.cpu_model(),
-        "cores": cores.usable_cores(),
-        "gpus": [gpu.name for gpu in cuda.cuda_devices()],
-        "versions": versions,
-        "git_commit": commit,
-        "git_dirty": dirty,
-        "date": provenance.now(),
-    }
-
-
-def write(header: dict, lines: list[dict], out: Path) -> None:
-    """The record: <benchmark>.jsonl in the folder `out`, atomically."""
-    with atomic.replacing(out / f"{header['benchmark']}.jsonl") as tmp:
-        tmp.write_text("".join(json.dumps(line) + "\n" for line in [header, *lines]))
-
-
-def absent(lines: list[dict]) -> dict[str, str]:
-    """Why arms did not run, by arm."""
-    return {line["arm"]: line["why"] for line in lines if line["kind"] == "absent"}
+    script = f"benchmarks/{path.stem}.py"
+    header = BenchmarkHeader(
+        benchmark=path.stem,
+        work=work,
+        command=command or shlex.join(["python", script, *sys.argv[1:]]),
+        cpu_model=cores.cpu_model(),
+        cores=cores.usable_cores(),
+        versions=versions,
+        git_commit=commit,
+        git_dirty=dirty,
+        date=provenance.now(),
+        peers=list(dict.fromkeys(arm.name for arm in arms if arm.is_peer)),
+        gpus=[gpu.name for gpu in cuda.cuda_devices()],
+        **fields,
+    )
+    run = Run(header, tuple(lines), path)
+    files.write(path, header, run.lines)
+    return run

@@ -1,15 +1,22 @@
-"""TODO: one idea."""
+"""What a measuring process is given, and what it answers besides a record's lines.
+
+Jobs and answers travel through pipes, pickled.
+"""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-log = logging.getLogger("d2lpar")
+from d2lpar.errors import SettingError
 
-# Every step allocates and frees activations of 10 MB. The C library would give each one
-# back to the system at once, and the page faults of all devices wait for one lock: with
-# these, two CPU contexts are about 8 % faster. Read when a process starts.
+if TYPE_CHECKING:  # a measuring process imports MXNet when it is ready for it
+    from d2lpar.training import Workload
+
+# Every step allocates and frees activations of 10 MB. The C library would return each
+# of them to the system at once, and the page faults of all devices queue for one lock.
+# With these variables, read when a process starts, two CPU contexts are 8 % faster.
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
@@ -18,39 +25,75 @@ KEEP_FREED_MEMORY = {
 
 @dataclass(frozen=True)
 class Job:
-    """What one measuring process is to do.
+    """One measurement, for a process of its own.
 
-    `train` names a generator function, "module:function", that is called as
-    ``train(num_devices, devices=..., seed=..., data=..., **settings)`` and yields
-    the lines of a record; `load` names the function that is called with `data` for the
-    data set. `variant` is the name of one method of several. `threads` is the number of
-    threads of a CPU context; None shares the cores out. `profile_in` is the folder for
-    profiles (see :mod:`d2lpar.runs.profile`); None takes none. With `one_thread_each`
-    several contexts do not share the cores out but take a thread each, as work must
-    that goes to OpenBLAS (see :func:`d2lpar.least_squares.solve`). With `watch` the
-    record also has a line each second of how busy the devices are.
+    The workload's `train` gets the first `num_devices` of `devices`, `seed` and the
+    `settings`; its `load` gets `data`. `variant` names one of several methods of the
+    chapter. A CPU context has `threads` threads. None shares the cores out; but with
+    `one_thread_each` several contexts have one thread each, as work needs that calls
+    OpenBLAS (see :func:`d2lpar.least_squares.solve`).
 
-    `checkpoints_in` is the folder for checkpoints, of workloads that have a state:
-    every `checkpoint_every` epochs (None: not), and when the run is interrupted.
-    `resume` is a checkpoint's path, or "last" for the newest one in that folder;
-    `num_epochs` then counts from the beginning of the training.
+    Record, profiles and checkpoints go to `folder`. With `profile` the run is profiled
+    (:mod:`d2lpar.runs.profile`); with `watch` the record has one line per second of how
+    busy the devices are. A checkpoint is written every `checkpoint_every` epochs (None:
+    never), and when the run is interrupted. `resume` is the path of a checkpoint, or
+    "last" for the newest one in `folder`; `num_epochs` counts from the beginning of the
+    training. Raises :class:`SettingError` if the workload cannot be resumed.
     """
 
     chapter: str
     preset: str
-    train: str
+    workload: Workload
     devices: str
     num_devices: int
     seed: int
     settings: dict
     data: dict
     command: str
+    folder: Path
     threads: int | None = None
-    load: str = "d2lpar.datasets.fashion:load"
     variant: str = ""
-    profile_in: str | None = None
     one_thread_each: bool = False
+    profile: bool = False
     watch: bool = False
-    checkpoints_in: str | None = None
     checkpoint_every: int | None = None
     resume: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workload.start is not None:
+            return
+        for flag, value in (
+            ("--resume", self.resume),
+            ("--checkpoint-every", self.checkpoint_every),
+        ):
+            if value is not None:
+                raise SettingError(
+                    f"{flag} {value}: {self.chapter} cannot be resumed, only trainings "
+                    "of networks; leave the flag out"
+                )
+
+
+@dataclass(frozen=True)
+class Warned:
+    """The work goes on; the message is for the user."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """The work goes on: a sign of life between two lines."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The work ended with an error that the user should see as one line."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class RanOutOfMemory:
+    """The work ended because an allocation failed, with this message."""
+
+    message: str

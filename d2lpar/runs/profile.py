@@ -1,8 +1,8 @@
-"""Where a run's time goes: Python's by cProfile, the devices' by MXNet's profiler.
+"""Where a run's time goes: in Python by cProfile, on the devices by MXNet's profiler.
 
-The seed (000) profiled with cProfile alone. MXNet works behind Python's back, so that
-there the time of all devices is in the calls that wait for them; which operator took it
-is in MXNet's trace, with a row for each device's worker.
+The least-squares notes profile with cProfile alone. MXNet computes behind Python's
+back, so that cProfile attributes the time of all devices to the calls that wait for
+them. Which operator took it is in MXNet's trace, with one row per device's worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def profiled(lines: Iterator, stem: Path) -> Iterator:
 
     Writes ``<stem>.profile.txt``, cProfile's table, and ``<stem>.trace.json``, which a
     trace viewer opens (chrome://tracing, ui.perfetto.dev). What is profiled is slower:
-    its times are no measurement.
+    its times must not pass for measurements.
     """
     profile = cProfile.Profile()
     with replacing(stem.with_name(f"{stem.name}.trace.json")) as trace:

@@ -1,8 +1,8 @@
-"""A training that can be left and taken up again, on other devices too.
+"""A training that can be interrupted and resumed, on other devices too.
 
-What the workload yields passes through; after every epoch the state is remembered, and
-written as a checkpoint when it is time to, or when the run is interrupted. Taken up on
-the same devices, a training ends with the bits that it would have had.
+What the workload yields passes through. After every epoch the state is remembered; it
+is written as a checkpoint every so many epochs, and when the training is interrupted.
+Resumed on the same devices, a training ends with the same bits as without interruption.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger("d2lpar")
 class Resumable:
     """A run's record from its first line to its last, and its last finished epoch.
 
-    `state` is the workload's before the first epoch; `folder` is where checkpoints go,
-    one every `every` epochs (None: only :meth:`save` writes one). `resume` is the path
-    of a checkpoint to go on from, "last", or None. Raises
-    :class:`~d2lpar.errors.CheckpointError` for one that cannot be gone on from.
+    `state` is the workload's before the first epoch. Checkpoints go to `folder`, one
+    every `every` epochs (None: only :meth:`save` writes one). `resume` is the path of a
+    checkpoint to continue from, "last", or None. Raises
+    :class:`~d2lpar.errors.CheckpointError` for a checkpoint that does not fit.
     """
 
     def __init__(
@@ -35,41 +35,48 @@ class Resumable:
         header: Header,
         state: Any,
         folder: Path,
+        *,
         every: int | None = None,
         resume: str | None = None,
     ) -> None:
         self.state, self.folder, self.every = state, folder, every
         self.lines: list[Line] = [header]
         self.snapshot: Checkpoint | None = None
-        self.taken_up: Path | None = None
+        self.resumed_from: Path | None = None
         if resume is not None:
-            self._take_up(resume)
+            self._resume(self._checkpoint(resume))
 
-    def _take_up(self, resume: str) -> None:
+    def _checkpoint(self, resume: str) -> Checkpoint:
+        """The checkpoint to continue from; it must be of the same data."""
         (header,) = self.lines
         if resume == "last":
             run = files.run_name(header)
-            found = checkpoints.newest(self.folder, run, self.state)
+            checkpoint = checkpoints.newest(self.folder, run, self.state)
         else:
-            found = checkpoints.load(resume, self.state)
-        if found.header.dataset_sha256 != header.dataset_sha256:
+            checkpoint = checkpoints.load(resume, self.state)
+        before = checkpoint.header
+        if before.dataset_sha256 != header.dataset_sha256:
             raise CheckpointError(
-                f"{found.path}: trained on other data ({found.header.dataset}) than "
+                f"{checkpoint.path}: trained on other data ({before.dataset}) than "
                 f"these ({header.dataset}): give --data and --seed as it had them"
             )
-        _name_changes(found, header)
-        self.taken_up = found.path
-        self.state = type(self.state).restore(found.tensors, found.facts)
-        settings = {**header.settings, "resumed_at": found.epoch}
-        moved = (header.devices, header.cpu_model) != (
-            found.header.devices,
-            found.header.cpu_model,
-        )
+        return checkpoint
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        """Take over the state and the lines of a checkpoint."""
+        (header,) = self.lines
+        before = checkpoint.header
+        _log_changed_settings(checkpoint, header)
+        self.resumed_from = checkpoint.path
+        self.state = type(self.state).restore(checkpoint.tensors, checkpoint.facts)
+        settings = {**header.settings, "resumed_at": checkpoint.epoch}
+        same_devices = header.devices == before.devices
+        moved = not same_devices or header.cpu_model != before.cpu_model
         earlier = [
             replace(line, resumed="elsewhere")
             if moved and isinstance(line, kinds.EPOCHS)
             else line
-            for line in found.lines[1:]
+            for line in checkpoint.lines[1:]
         ]
         self.lines = [replace(header, settings=settings), *earlier]
 
@@ -83,19 +90,20 @@ class Resumable:
         resumed = "resumed_at" in self.lines[0].settings
         yield from list(self.lines)
         self._remember()
-        if self.epochs_to_go == 0:  # or it follows a worker of which that is true
+        if self.epochs_to_go == 0:  # read from its checkpoint, or from worker 0
             if resumed:
-                log.warning("%s: was complete", self.taken_up)
+                log.warning("%s: was complete", self.resumed_from)
             return
         for line in train(self.state):
-            if resumed and isinstance(line, kinds.EPOCHS):
+            is_epoch = isinstance(line, kinds.EPOCHS)
+            if resumed and is_epoch:
                 line, resumed = replace(line, resumed="here"), False
             self.lines.append(line)
             yield line
-            if isinstance(line, kinds.EPOCHS):
+            if is_epoch:
                 self._remember()
                 if self.every and self.state.epoch % self.every == 0:
-                    self._save_or_go_on()
+                    self._save_if_possible()
 
     def _remember(self) -> None:
         self.snapshot = Checkpoint(
@@ -105,8 +113,8 @@ class Resumable:
             tuple(self.lines),
         )
 
-    def _save_or_go_on(self) -> None:
-        """A full disk is no reason to lose the training as well."""
+    def _save_if_possible(self) -> None:
+        """Save; but a full disk must not end the training."""
         try:
             self.save()
         except OSError as error:
@@ -116,17 +124,17 @@ class Resumable:
             )  # fmt: skip
 
     def save(self) -> Path | None:
-        """Write the last finished epoch; None where there is none yet."""
+        """Write a checkpoint of the last finished epoch; None if there is none yet."""
         if self.snapshot is None or self.snapshot.epoch == 0:
             return None
         return checkpoints.save(self.folder, self.snapshot)
 
 
-def _name_changes(found: Checkpoint, header: Header) -> None:
-    """Log which settings are other than before: the flags given now are in force."""
+def _log_changed_settings(checkpoint: Checkpoint, header: Header) -> None:
+    """Log which settings differ from before: those of the flags are in force."""
     for name, now in header.settings.items():
-        before = found.header.settings.get(name, now)
+        before = checkpoint.header.settings.get(name, now)
         if name != "num_epochs" and before != now:
             log.warning(
-                "%s: goes on with %s %s, before %s", found.path, name, now, before
+                "%s: goes on with %s %s, before %s", checkpoint.path, name, now, before
             )

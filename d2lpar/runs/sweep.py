@@ -1,77 +1,85 @@
-"""Measure one workload on 1, 2, ... N devices, each count in a fresh process.
+"""Measure workloads on 1, 2, ... N devices, each in a fresh process, and keep records.
 
-MXNet reads its threads and buffers once, when it is imported; so every measurement gets
-a process of its own, started with the right environment, one after the other. The
-process (``python -m d2lpar.runs.sweep``) reads its job as JSON from standard input and
-writes a record's lines to standard output. It ends when its standard input does, so
-that it never outlives the one who started it.
+MXNet reads its threads and buffers once, when it is imported. So every measurement gets
+a process of its own (:mod:`d2lpar.runs.child`), started with the right environment, one
+after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
+import pickle
 import queue
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from d2lpar import devices
 from d2lpar.errors import D2lparError, DiedError, RunError
 from d2lpar.machine import cores, load
 from d2lpar.memory import out_of_memory
-from d2lpar.records import files, kinds
-from d2lpar.records.kinds import Header, Line, Run
-from d2lpar.runs.job import KEEP_FREED_MEMORY, Job
-from d2lpar.workers import group
+from d2lpar.records import files
+from d2lpar.records.kinds import EPOCHS, Header, Line, Run, Sample, group
+from d2lpar.runs.job import (
+    KEEP_FREED_MEMORY,
+    Failed,
+    Job,
+    Progressed,
+    RanOutOfMemory,
+    Warned,
+)
 
 log = logging.getLogger("d2lpar")
 
-
-# A training that is interrupted ends its step and writes a checkpoint, within this.
+# An interrupted training has this long to end its step and write a checkpoint.
 SECONDS_TO_STOP = 20
 
 
-def sweep(jobs: list[Job], repeats: int, out: Path) -> Iterator[Line]:
+@dataclass(frozen=True)
+class Child:
+    """Which module the measuring process runs, and what is called as it progresses."""
+
+    module: str = "d2lpar.runs.child"
+    on_progress: Callable[[], object] = lambda: None
+
+
+ORDINARY = Child()
+
+
+def sweep(jobs: list[Job], repeats: int = 1, child: Child = ORDINARY) -> Iterator[Line]:
     """Run the jobs one after the other, `repeats` times round, and keep their records.
 
-    Yields every line as it arrives, the header of each measurement first. Each job's
-    record grows in ``<run>.partial.jsonl``; when all are complete, all are renamed to
+    Yields every line as it arrives, the header of each measurement first. The record of
+    a job grows in ``<run>.partial.jsonl``; when all are complete, all are renamed to
     ``<run>.jsonl``. A sweep that fails or is interrupted keeps the partial records that
-    hold an epoch, and leaves earlier records as they were.
+    hold a result, and leaves earlier records as they were.
     """
-    partial: dict[int, Path] = {}
-    complete: dict[Path, Path] = {}
+    partial: dict[int, Path] = {}  # by number of the job
     try:
         for repeat in range(repeats):
             for number, job in enumerate(jobs):
-                for item in _measure(job):
-                    if isinstance(item, Header) and number not in partial:
-                        final = out / f"{files.run_name(item)}.jsonl"
-                        partial[number] = final.with_suffix(".partial.jsonl")
-                        complete[partial[number]] = final
-                        _append(partial[number], item, mode="w")
-                    elif not isinstance(item, Header):
+                for item in measure(job, child):
+                    if not isinstance(item, Header):
                         item = replace(item, repeat=repeat)
                         _append(partial[number], item)
+                    elif number not in partial:
+                        name = f"{files.run_name(item)}.partial.jsonl"
+                        partial[number] = job.folder / name
+                        _append(partial[number], item, mode="w")
                     yield item
-        for path, final in complete.items():
-            os.replace(path, final)
+        for path in partial.values():
+            os.replace(path, path.with_name(path.name.replace(".partial.", ".")))
     finally:
-        for path in complete:
+        for path in partial.values():
             if path.exists():
                 _keep_or_remove(path)
-
-
-def follow(job: Job) -> Iterator[Line]:
-    """Run a job as one of several workers, which keeps no record: worker 0 does."""
-    return _measure(job)
 
 
 def _append(path: Path, item: Line, mode: str = "a") -> None:
@@ -81,129 +89,143 @@ def _append(path: Path, item: Line, mode: str = "a") -> None:
 
 
 def _keep_or_remove(path: Path) -> None:
+    """Keep a partial record that holds a result: lines that count as progress."""
     with contextlib.suppress(D2lparError):
-        run = files.read(path)
-        for what in ("epochs", "points", "timings", "steps"):
-            finished = len(getattr(run, what))
-            if finished:
-                log.warning("%s keeps the %d finished %s", path, finished, what)
-                return
+        results = [line for line in files.read(path).lines if line.counts_as_progress]
+        for kind, lines in group(results, lambda line: line.kind).items():
+            log.warning("%s keeps the %d finished %ss", path, len(lines), kind)
+        if results:
+            return
     path.unlink(missing_ok=True)
 
 
-def finished_runs(jobs_headers: list[Header], out: Path) -> list[Run]:
-    """The record files of a complete sweep, as read back."""
-    return [files.read(out / f"{files.run_name(h)}.jsonl") for h in jobs_headers]
+def finished_runs(headers: list[Header], folder: Path) -> list[Run]:
+    """The records of a complete sweep, as read back."""
+    return [files.read(folder / f"{files.run_name(h)}.jsonl") for h in headers]
 
 
-def _measure(job: Job) -> Iterator[Line]:
-    """Start one measuring process and yield what it reports."""
-    environment = {**KEEP_FREED_MEMORY, **os.environ}
-    threads = job.threads or cores.threads_per_context(job.num_devices)
-    if job.one_thread_each and job.num_devices > 1 and not job.threads:
-        threads = cores.USER_THREADS or 1
-    environment["OMP_NUM_THREADS"] = str(threads)
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
-    ).rstrip(os.pathsep)
+def measure(job: Job, child: Child = ORDINARY) -> Iterator[Line]:
+    """Run one job in a fresh process and yield the lines of its record."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "d2lpar.runs.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            env=environment,
-            # Ctrl-C reaches this process alone, which then ends the other: MXNet would
-            # finish its queue of work first.
-            start_new_session=True,
-        )
-        lines, epoch = _read_aside(process), 0
-        watch = contextlib.ExitStack()
+        process = _start(job, child.module, stderr)
+        answers = _answers(process)
         try:
-            process.stdin.write(json.dumps(asdict(job)) + "\n")
-            process.stdin.flush()
-            for line in _arriving(lines):
-                kind = json.loads(line).get("kind")
-                if kind == "note":
-                    log.warning("%s", json.loads(line)["message"])
-                elif kind == "alive":
-                    group.show_life()
-                elif kind == "out-of-memory":
-                    process.wait()  # its memory comes back
-                    raise RunError(_out_of_memory(job, json.loads(line)["message"]))
-                elif kind == "error":
-                    raise RunError(json.loads(line)["message"])
-                else:
-                    item = files.from_line(line)
-                    if isinstance(item, Header) and job.watch:
-                        watch.enter_context(_watching(process.pid, lines))
-                    elif isinstance(item, kinds.Sample):
-                        item = replace(item, epoch=epoch + 1)
-                    elif isinstance(item, kinds.EPOCHS):
-                        epoch = item.epoch
-                    yield item
+            yield from _lines(job, process, answers, child.on_progress)
             code = process.wait()
             if code != 0:
                 stderr.seek(0)
-                raise DiedError(_why_it_ended(job, code, stderr.read()))
+                raise DiedError(_cause_of_death(job, code, stderr.read()))
         except (KeyboardInterrupt, GeneratorExit):
-            _let_it_stop(process, lines)
+            _stop(process, answers)
             raise
         finally:
-            watch.close()
             process.kill()
             process.wait()
 
 
-def _watching(pid: int, lines: queue.Queue) -> contextlib.AbstractContextManager:
-    """Samples of a measuring process join the lines that it writes."""
-    return load.sampling(pid, lambda s: lines.put(files.to_line(s)))
+def _start(job: Job, module: str, stderr: IO[str]) -> subprocess.Popen:
+    """The measuring process, in its environment, with its job."""
+    threads = job.threads or cores.threads_per_context(job.num_devices)
+    if job.one_thread_each and job.num_devices > 1 and not job.threads:
+        threads = cores.USER_THREADS or 1
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={
+            **KEEP_FREED_MEMORY,
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        },
+        # Ctrl-C reaches this process alone, which then ends the other: MXNet would
+        # finish its queue of work first.
+        start_new_session=True,
+    )
+    with contextlib.suppress(BrokenPipeError):  # it has died: its status will say why
+        process.stdin.write(pickle.dumps(job))
+        process.stdin.flush()
+    return process
 
 
-def _read_aside(process: subprocess.Popen) -> queue.Queue:
-    """The process's lines as they come, and None after the last."""
-    lines: queue.Queue = queue.Queue()
+def _answers(process: subprocess.Popen) -> queue.Queue:
+    """What the process answers, as it comes, and None after the last answer."""
+    answers: queue.Queue = queue.Queue()
 
     def pump() -> None:
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(None)
+        try:
+            # A process that is killed may leave its last answer incomplete.
+            with contextlib.suppress(EOFError, pickle.UnpicklingError):
+                while True:
+                    answers.put(pickle.load(process.stdout))
+        finally:
+            answers.put(None)
 
     threading.Thread(target=pump, daemon=True).start()
-    return lines
+    return answers
 
 
-def _arriving(lines: queue.Queue) -> Iterator[str]:
-    """Lines until the end, waiting in such a way that a signal is never held up."""
+def _arriving(answers: queue.Queue) -> Iterator:
+    """The answers until the end; a signal interrupts the waiting at once."""
     while True:
         with contextlib.suppress(queue.Empty):
-            line = lines.get(timeout=0.5)
-            if line is None:
+            answer = answers.get(timeout=0.5)
+            if answer is None:
                 return
-            yield line
+            yield answer
 
 
-def _let_it_stop(process: subprocess.Popen, lines: queue.Queue) -> None:
-    """Give a training the time to write its checkpoint, and pass on what it says."""
+def _lines(
+    job: Job,
+    process: subprocess.Popen,
+    answers: queue.Queue,
+    on_progress: Callable[[], object],
+) -> Iterator[Line]:
+    """The lines of the record; raises :class:`RunError` for work that failed."""
+    epoch = 0
+    with contextlib.ExitStack() as watching:
+        for answer in _arriving(answers):
+            if isinstance(answer, Warned):
+                log.warning("%s", answer.message)
+            elif isinstance(answer, Progressed):
+                on_progress()
+            elif isinstance(answer, Failed):
+                raise RunError(answer.message)
+            elif isinstance(answer, RanOutOfMemory):
+                process.wait()  # its memory is free again
+                raise RunError(_memory_advice(job, answer.message))
+            else:
+                if isinstance(answer, Header) and job.watch:
+                    watching.enter_context(load.sampling(process.pid, answers.put))
+                elif isinstance(answer, Sample):
+                    answer = replace(answer, epoch=epoch + 1)
+                elif isinstance(answer, EPOCHS):
+                    epoch = answer.epoch
+                yield answer
+
+
+def _stop(process: subprocess.Popen, answers: queue.Queue) -> None:
+    """Give a training the time to write its checkpoint, and pass on its warnings."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(SECONDS_TO_STOP)
-        for line in _arriving(lines):
-            if json.loads(line).get("kind") == "note":
-                log.warning("%s", json.loads(line)["message"])
+        for answer in _arriving(answers):
+            if isinstance(answer, Warned):
+                log.warning("%s", answer.message)
 
 
-def _why_it_ended(job: Job, code: int, stderr: str) -> str:
+def _cause_of_death(job: Job, code: int, stderr: str) -> str:
     what = f"the process that measured {job.num_devices} device(s)"
     if code == -9:
-        return f"{what} was killed (signal 9), perhaps {_out_of_memory(job)}"
-    last = (stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return f"{what} was killed (signal 9), perhaps {_memory_advice(job)}"
+    last = (stderr.strip().splitlines() or ["it wrote nothing"])[-1]
     return f"{what} ended with status {code}: {last}"
 
 
-def _out_of_memory(job: Job, said: str = "") -> str:
+def _memory_advice(job: Job, said: str = "") -> str:
     """The line for a measuring process that has ended: its memory is free again."""
     chosen = devices.parse(job.devices)[: job.num_devices]
-    plan = (job.train, job.settings, chosen, job.data)
+    plan = (job.workload.layers, job.settings, chosen, job.data)
     return out_of_memory.advice(*plan, said=said)

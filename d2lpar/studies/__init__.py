@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What the chapters measure beyond training: scaling, arrays, precision, kernels."""

@@ -1,38 +1,41 @@
-"""All-reduce in several ways, the same sum: the book's, tree, ring, MXNet's kvstores.
+"""The same all-reduce in several ways: the book's, tree, ring, MXNet's kvstores.
 
-A variant is a function of arrays that leaves the sum over the devices in all of them:
-``data[k]`` is the list of device k's arrays. The book's is what this package trains
-with from scratch, :func:`d2lpar.parallel.allreduce`, and "kvstore local" what Gluon's
-trainer takes; the others are here to be compared. Words from MPI and Horovod.
+A variant is a function of ``data`` that leaves the sum over the devices in every
+device's arrays; ``data[k]`` is the list of device k's arrays. Training from scratch
+takes the book's (:func:`d2lpar.parallel.allreduce`), Gluon's trainer "kvstore local";
+the others are here for comparison. The vocabulary is that of MPI and Horovod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy
 
 from d2lpar import timing
 from d2lpar._mxnet import mx, np
+from d2lpar.errors import first_line
 from d2lpar.networks import SHAPES
 from d2lpar.parallel import allreduce
 from d2lpar.records.kinds import AllReduceRecord
 
-Arrays = Sequence[Sequence[np.ndarray]]
-KVSTORES = ("local", "device", "nccl")
+DeviceArrays = Sequence[Sequence[np.ndarray]]
+AllReduce = Callable[[DeviceArrays], None]
 
 
-def book(data: Arrays) -> None:
-    """The seed's: everything to the first device, one after the other, and back."""
+def book(data: DeviceArrays) -> None:
+    """Sum everything on the first device, device by device, and copy the sum back."""
     for arrays in zip(*data):
         allreduce(arrays)
 
 
-def tree(data: Arrays) -> None:
-    """Sum pairs, then pairs of pairs, and hand the sum down the same way.
+def tree(data: DeviceArrays) -> None:
+    """Sum pairs, then pairs of pairs, and copy the sum down the same tree.
 
-    As many bytes in all as the book's, in 2 log2(N) rounds of transfers side by side.
+    It moves as many bytes as the book's, in 2 log2(N) rounds of parallel transfers.
     """
     n, rounds, step = len(data), [], 1
     while step < n:
@@ -48,12 +51,12 @@ def tree(data: Arrays) -> None:
                 arrays[i].copyto(arrays[j])
 
 
-def ring(data: Arrays) -> None:
-    """Every device sums its own N-th of each array, which goes round in a ring.
+def ring(data: DeviceArrays) -> None:
+    """Sum the k-th of N parts of each array around a ring that ends on device k.
 
     A device sends and receives 2 (N - 1) / N of the bytes, whatever N is: the least
-    that is possible (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms",
-    2009). Parts are cut along the first axis.
+    possible (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
+    Arrays are cut along the first axis.
     """
     n = len(data)
     for arrays in zip(*data):
@@ -73,99 +76,113 @@ def ring(data: Arrays) -> None:
                 part[(k + hop) % n].copyto(part[(k + 1 + hop) % n])
 
 
-def kvstore(name: str) -> Callable[[Arrays], None]:
-    """MXNet's kvstore of that name: the arrays are pushed, and the sums pulled.
+def kvstore(name: str) -> AllReduce:
+    """An all-reduce that pushes the arrays to MXNet's kvstore and pulls the sums.
 
-    Each call gives a new function, for arrays of the same shapes every time. Raises
-    MXNetError where the build has no such kvstore: "nccl" is for GPUs.
+    It takes arrays of the same shapes in every call. Raises MXNetError if the build has
+    no such kvstore: "nccl" is for GPUs.
     """
     store = mx.kv.create(name)
-    started: set[int] = set()
+    initialised: set[int] = set()
 
-    def reduce(data: Arrays) -> None:
+    def all_reduce(data: DeviceArrays) -> None:
         for key, arrays in enumerate(zip(*data)):
-            if key not in started:
+            if key not in initialised:
                 store.init(key, arrays[0])
-                started.add(key)
+                initialised.add(key)
             store.pushpull(key, list(arrays), out=list(arrays), priority=-key)
 
-    return reduce
+    return all_reduce
 
 
-def variants() -> dict[str, Callable[[], Callable[[Arrays], None]]]:
-    """By name, what makes each variant anew; that of a kvstore may raise MXNetError."""
-    stores = {f"kvstore {name}": partial(kvstore, name) for name in KVSTORES}
-    return {"book": lambda: book, "tree": lambda: tree, "ring": lambda: ring, **stores}
+# What makes each variant; making a kvstore may raise MXNetError.
+VARIANTS: dict[str, Callable[[], AllReduce]] = {
+    "book": lambda: book,
+    "tree": lambda: tree,
+    "ring": lambda: ring,
+    "kvstore local": partial(kvstore, "local"),
+    "kvstore device": partial(kvstore, "device"),
+    "kvstore nccl": partial(kvstore, "nccl"),
+}
 
 
 def measure(
-    devices: Sequence[mx.Context],
-    sizes: Sequence[int] = (2**12, 2**16, 2**20, 2**24),
-    repeats: int = 7,
+    devices: Sequence[mx.Context], sizes: Sequence[int], repeats: int = 7
 ) -> Iterator[AllReduceRecord]:
-    """Time every variant: one array of each of `sizes`, in bytes; LeNet's gradients.
+    """Time every variant on one array of `sizes` bytes and on LeNet's gradients.
 
-    These are taken as the 8 arrays that they are, and as one flat array. Every result
-    is checked against NumPy's sum, in every repetition.
+    The gradients are taken as one flat array and as the 8 arrays that they are. Every
+    result is compared with NumPy's sum, in every repetition.
     """
     gradients = [tuple(shape) for shape in SHAPES]
     flat = [(sum(int(numpy.prod(shape)) for shape in gradients),)]
-    for shapes in ([(size // 4,)] for size in sizes):
-        yield from _each_variant(devices, shapes, repeats)
-    yield from _each_variant(devices, flat, repeats)
-    yield from _each_variant(devices, gradients, repeats)
+    for shapes in (*([(size // 4,)] for size in sizes), flat, gradients):
+        data = _Data.random(devices, shapes)
+        for name, make in VARIANTS.items():
+            yield _measure_variant(name, make, devices, data, repeats)
 
 
-def _each_variant(
-    devices: Sequence[mx.Context], shapes: Sequence[tuple], repeats: int
-) -> Iterator[AllReduceRecord]:
-    rng = numpy.random.default_rng(0)
-    host = [[rng.random(shape, dtype="float32") for shape in shapes] for _ in devices]
-    total = [sum(arrays[1:], start=arrays[0]) for arrays in zip(*host)]
-    expected = numpy.concatenate([array.ravel() for array in total])
-    num_bytes = 4 * len(expected)
-    source = [
-        [np.array(array, ctx=device) for array in arrays]
-        for arrays, device in zip(host, devices)
-    ]
-    data = [[array.copy() for array in arrays] for arrays in source]
+class _Data(NamedTuple):
+    """Every device's arrays, their values before an all-reduce, and the right sums."""
 
-    def refill() -> None:
-        for arrays, originals in zip(data, source):
+    arrays: DeviceArrays
+    originals: DeviceArrays
+    sums: numpy.ndarray  # of one device, all arrays flat
+
+    @classmethod
+    def random(cls, devices: Sequence[mx.Context], shapes: Sequence[tuple]) -> _Data:
+        rng = numpy.random.default_rng(0)
+        host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
+        totals = [sum(arrays[1:], start=arrays[0]) for arrays in zip(*host)]
+        originals = [
+            [np.array(array, ctx=device) for array in arrays]
+            for arrays, device in zip(host, devices)
+        ]
+        copies = [[array.copy() for array in arrays] for arrays in originals]
+        return cls(copies, originals, numpy.concatenate([t.ravel() for t in totals]))
+
+    def restore(self) -> None:
+        """Undo an all-reduce."""
+        for arrays, originals in zip(self.arrays, self.originals):
             for array, original in zip(arrays, originals):
                 original.copyto(array)
 
-    for name, make in variants().items():
-        common = (name, len(shapes), num_bytes)
-        try:
-            reduce = make()
-        except mx.base.MXNetError as error:
-            reason = str(error).strip().splitlines()[-1].strip()
-            yield AllReduceRecord(*common, why_not=f"MXNet: {reason}")
-            continue
 
-        def call(device: mx.Context, reduce=reduce):
-            if device == devices[0]:
-                reduce(data)
-            return _Flat(data[devices.index(device)])
+def _measure_variant(
+    name: str,
+    make: Callable[[], AllReduce],
+    devices: Sequence[mx.Context],
+    data: _Data,
+    repeats: int,
+) -> AllReduceRecord:
+    num_bytes = data.sums.nbytes
+    record = AllReduceRecord(name, len(data.arrays[0]), num_bytes)
+    try:
+        all_reduce = make()
+    except mx.base.MXNetError as error:
+        return replace(record, why_not=f"MXNet: {first_line(error)}")
 
-        measured = timing.measure(
-            call,
-            devices,
-            repeats=repeats,
-            expected=numpy.stack([expected] * len(devices)),
-            join=numpy.stack,  # every device's sums, each the same
-            before=refill,
-            name=f"all-reduce ({name}) of {num_bytes:,} bytes",
-        )
-        yield AllReduceRecord(*common, seconds=list(measured.seconds))
+    def call(device: mx.Context) -> _Flat:
+        if device == devices[0]:  # once for all devices
+            all_reduce(data.arrays)
+        return _Flat(data.arrays[devices.index(device)])
+
+    measured = timing.measure(
+        call,
+        devices,
+        repeats=repeats,
+        expected=numpy.stack([data.sums] * len(devices)),
+        join=numpy.stack,
+        before=data.restore,
+        name=f"all-reduce ({name}) of {num_bytes:,} bytes",
+    )
+    return replace(record, seconds=list(measured.seconds))
 
 
-class _Flat:
-    """A device's arrays, read as one only when the clocks have been."""
+class _Flat(NamedTuple):
+    """A device's arrays; they become one NumPy array after the clock was read."""
 
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
-        self.arrays = arrays
+    arrays: Sequence[np.ndarray]
 
     def asnumpy(self) -> numpy.ndarray:
         return numpy.concatenate([array.asnumpy().ravel() for array in self.arrays])

@@ -1,9 +1,9 @@
-"""One role of a training on several machines: ``python -m d2lpar.workers.node``.
+"""The process of one role: ``python -m d2lpar.workers.node``.
 
-What it is stands in ps-lite's environment (:mod:`d2lpar.workers.plan`): a scheduler or a
-server; a worker is ``d2lpar run ...``, the rest of the command. ``--attached``: it ends
-when its standard input does, so that it never outlives the launcher, or the ssh that
-started it. ``--about`` prints what a launcher compares.
+The environment says which (:mod:`d2lpar.workers.plan`): the scheduler, a server, or a
+worker, which runs ``d2lpar`` with the rest of the command line. With ``--attached`` it
+ends when its standard input does, so that it never outlives the launcher, or the ssh
+that started it. ``--about`` prints what the launcher compares between hosts.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import runpy
 import sys
 import threading
 import time
 
-from d2lpar.workers import group
+from d2lpar.workers.place import node_number, package_digest, silence
 
 
 def main() -> None:
+    """Be the role that the environment describes, until it is done."""
     arguments = sys.argv[1:]
     if arguments[:1] == ["--about"]:
-        print(json.dumps({"package": group.package_digest(), "time": time.time()}))
+        print(json.dumps({"package": package_digest(), "time": time.time()}))
         return
     if arguments[:1] == ["--attached"]:
         arguments = arguments[1:]
@@ -29,14 +31,12 @@ def main() -> None:
     if os.environ.get("DMLC_ROLE") in ("scheduler", "server"):
         _serve(os.environ["DMLC_ROLE"])
         return
-    from d2lpar.cli import main as cli_main
-
-    sys.argv = ["d2lpar", *arguments]
-    cli_main.main()
+    sys.argv[1:] = arguments
+    runpy.run_module("d2lpar", run_name="__main__", alter_sys=True)
 
 
 def _serve(role: str) -> None:
-    """Until all workers have finished."""
+    """Be the scheduler or a server, until all workers are done."""
     os.environ["DMLC_ROLE"] = "worker"  # or the import would serve, and end the process
     from d2lpar._mxnet import mx
 
@@ -44,23 +44,22 @@ def _serve(role: str) -> None:
     kvstore = mx.kv.create("dist")
     server = mx.kvstore.KVStoreServer(kvstore)
     if os.environ.get("D2LPAR_KVSTORE") != "dist_async":
-        # MXNet's would unpickle an optimizer, that is run whatever anyone sends it.
+        # MXNet's controller unpickles an optimizer: it runs any program it is sent.
         server._controller = lambda: lambda number, body, _: None
     timeout = int(os.environ.get("D2LPAR_HEARTBEAT", 0))
     if role == "scheduler" and timeout:
         threading.Thread(
-            target=_listen, args=(mx, kvstore.handle, timeout), daemon=True
+            target=_watch_heartbeats, args=(mx, kvstore.handle, timeout), daemon=True
         ).start()
     server.run()
 
 
-def _listen(mx, handle, timeout: int) -> None:
-    """End the scheduler, and say why, where a node is silent for so long."""
-    counts = (int(os.environ[f"DMLC_NUM_{kind}"]) for kind in ("WORKER", "SERVER"))
+def _watch_heartbeats(mx, handle, timeout: int) -> None:
+    """End the scheduler, and say why, if a node is silent for `timeout` seconds."""
     nodes = [
-        group.node(kind, rank)
-        for kind, count in zip(("worker", "server"), counts)
-        for rank in range(count)
+        node_number(role, rank)
+        for role in ("worker", "server")
+        for rank in range(int(os.environ[f"DMLC_NUM_{role.upper()}"]))
     ]
     dead = ctypes.c_int()
     while True:
@@ -72,7 +71,7 @@ def _listen(mx, handle, timeout: int) -> None:
                 )
             )
             if dead.value:
-                print(f"no heartbeat of node {node} for {timeout} s", flush=True)
+                print(silence(node, timeout), flush=True)
                 os._exit(1)
 
 

@@ -1,13 +1,12 @@
 """Who takes part in a training on several workers, where, and with which command.
 
-One scheduler, which introduces the others to each other; servers, which hold the sums;
-workers, which train. ps-lite reads all that from the environment (DMLC_*): what is
-planned here can be started by the launcher, or by hand, Slurm or Kubernetes.
+One scheduler introduces the others to each other, servers hold the sums, workers train.
+ps-lite reads all of this from the environment (DMLC_*), so that the launcher can start
+what is planned here, or Slurm, or a person in several terminals.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,16 +16,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from d2lpar.errors import SettingError
+from d2lpar.machine import cores
 
 LOOPBACK = "lo"
-# Passed on to the roles on other hosts, where this process has them.
+PYTHON = sys.executable
+# Handed on to the roles on other hosts, if they are set here.
 PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine by the name that ssh knows ("": this one), and its interface."""
+    """A machine by the name that ssh knows ("" is this one), and its interface."""
 
     name: str = ""
     interface: str = LOOPBACK
@@ -34,7 +37,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Role:
-    """One process: what it is called, where it runs, its environment and command."""
+    """One process: its name, its host, its environment and its arguments."""
 
     name: str
     host: Host
@@ -42,25 +45,27 @@ class Role:
     arguments: list[str] = field(default_factory=list)
 
     @property
-    def is_worker(self) -> bool:
-        return self.environment["DMLC_ROLE"] == "worker"
+    def kind(self) -> str:
+        """ "scheduler", "server" or "worker"."""
+        return self.environment["DMLC_ROLE"]
 
     def command(self, python: str, attached: bool = False) -> list[str]:
-        """What to run on the role's host, in its environment."""
+        """The words to run on the role's host, in its environment."""
         flags = ["--attached"] if attached else []
         return [python, "-m", "d2lpar.workers.node", *flags, *self.arguments]
 
     def as_shell(self, python: str, directory: str, attached: bool = False) -> str:
-        """The same for a shell on that host."""
+        """The same with the environment, as one line for a shell on that host."""
         words = [f"{name}={value}" for name, value in self.environment.items()]
         line = shlex.join(["env", *words, *self.command(python, attached)])
         return f"cd {shlex.quote(directory)} && exec {line}"
 
 
 def read_hosts(path: str | Path, interface: str) -> list[Host]:
-    """Hosts of a file: a line each, "name [interface]"; # begins a comment.
+    """The hosts of a file: one line each, "name [interface]"; # begins a comment.
 
-    Raises :class:`SettingError` for a line that is not that, or a file without any.
+    `interface` is that of hosts without one. Raises :class:`SettingError` for any other
+    line, and for a file without a host.
     """
     hosts = []
     lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -73,7 +78,7 @@ def read_hosts(path: str | Path, interface: str) -> list[Host]:
         if words:
             hosts.append(Host(words[0], (words + [interface])[1]))
     if not hosts:
-        raise SettingError(f"{path}: no host in it; write one a line: name [interface]")
+        raise SettingError(f"{path}: no host; write one per line: name [interface]")
     return hosts
 
 
@@ -82,24 +87,70 @@ def plan(
     servers: int,
     arguments: Sequence[str],
     *,
+    hosts: Sequence[Host] = (),
+    interface: str = LOOPBACK,
+    devices: Sequence[str] = (),
+    **network,
+) -> list[Role]:
+    """The roles: the scheduler here, servers and workers in turn over the hosts.
+
+    `arguments` are "run", a chapter and its flags; `devices` is one device string for
+    all workers, or one for each. Without `hosts` all run here, and the workers share
+    out the cores, as threads of their CPU contexts. `network` is described at
+    :func:`common_environment`. Raises :class:`SettingError` for impossible counts.
+    """
+    _check_counts(workers, servers, devices)
+    common = common_environment(workers, servers, **network)
+    here = Host("", interface)
+    places = list(hosts) or [here]
+    roles = [Role("scheduler", here, _environment("scheduler", here, common))]
+    for k in range(servers):
+        host = places[k % len(places)]
+        roles.append(Role(f"server {k}", host, _environment("server", host, common)))
+    for k in range(workers):
+        chosen = devices[k if len(devices) == workers else 0] if devices else None
+        own = {"D2LPAR_WORKER": str(k)}
+        if not hosts:
+            own["OMP_NUM_THREADS"] = _threads(chosen or "", workers)
+        host = places[k % len(places)]
+        environment = _environment("worker", host, {**common, **own})
+        words = [*arguments, *([f"--devices={chosen}"] if chosen else [])]
+        roles.append(Role(f"worker {k}", host, environment, words))
+    return roles
+
+
+def common_environment(
+    workers: int,
+    servers: int,
+    *,
     address: str = "127.0.0.1",
     port: int = 9091,
-    interface: str = LOOPBACK,
-    hosts: Sequence[Host] = (),
-    devices: Sequence[str] = (),
     kvstore: str = "dist_sync",
     threshold: float | None = None,
     heartbeat: int = 8,
-    share_cores: bool = True,
-) -> list[Role]:
-    """The roles: scheduler (here), servers and workers in turn over the hosts.
+) -> dict[str, str]:
+    """The environment that all roles share.
 
-    `arguments` are "run", a chapter and its flags; `devices` is a device string for
-    all workers, or one for each. With `share_cores` workers of this machine alone share
-    out its cores, as threads of their CPU contexts. The scheduler ends when a role
-    sends no heartbeat for `heartbeat` seconds (0: it does not listen).
-    Raises :class:`SettingError` for counts that cannot be.
+    `address` and `port` are the scheduler's, which ends if a role sends no heartbeat
+    for `heartbeat` seconds (0: it does not listen). `kvstore` and `threshold` are those
+    of :class:`~d2lpar.workers.place.Place`.
     """
+    environment = {
+        "DMLC_PS_ROOT_URI": address,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+        "D2LPAR_KVSTORE": kvstore,
+    }
+    if threshold is not None:
+        environment["D2LPAR_THRESHOLD"] = f"{threshold:g}"
+    if heartbeat:
+        environment["PS_HEARTBEAT_INTERVAL"] = "1"
+        environment["D2LPAR_HEARTBEAT"] = str(heartbeat)
+    return environment
+
+
+def _check_counts(workers: int, servers: int, devices: Sequence[str]) -> None:
     for name, count in (("workers", workers), ("servers", servers)):
         if count < 1:
             raise SettingError(f"--{name} {count}: write a whole number, 1 or more")
@@ -108,55 +159,23 @@ def plan(
             f"--devices is given {len(devices)} times for {workers} workers: once for "
             "all, or once for each"
         )
-    here = Host("", interface)
-    common = {
-        "DMLC_PS_ROOT_URI": address,
-        "DMLC_PS_ROOT_PORT": str(port),
-        "DMLC_NUM_WORKER": str(workers),
-        "DMLC_NUM_SERVER": str(servers),
-        "D2LPAR_KVSTORE": kvstore,
-    }
-    if heartbeat:
-        common.update(PS_HEARTBEAT_INTERVAL="1", D2LPAR_HEARTBEAT=str(heartbeat))
-    places = list(hosts) or [here]
 
-    def role(name: str, host: Host, kind: str, words=(), **more: str) -> Role:
-        passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ and host.name}
-        environment = {
-            "DMLC_ROLE": kind,
-            "DMLC_INTERFACE": host.interface,
-            **common,
-            **more,
-            **passed,
-        }
-        return Role(name, host, environment, list(words))
 
-    roles = [role("scheduler", here, "scheduler")]
-    for k in range(servers):
-        roles.append(role(f"server {k}", places[k % len(places)], "server"))
-    for k in range(workers):
-        chosen = devices[k if len(devices) == workers else 0] if devices else None
-        more = {"D2LPAR_WORKER": str(k)}
-        if threshold is not None:
-            more["D2LPAR_THRESHOLD"] = f"{threshold:g}"
-        if share_cores and not hosts:
-            more["OMP_NUM_THREADS"] = _threads(chosen or "", workers)
-        words = [*arguments, *([f"--devices={chosen}"] if chosen else [])]
-        host = places[k % len(places)]
-        roles.append(role(f"worker {k}", host, "worker", words, **more))
-    return roles
+def _environment(kind: str, host: Host, common: dict[str, str]) -> dict[str, str]:
+    own = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface}
+    passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ and host.name}
+    return {**own, **common, **passed}
 
 
 def _threads(devices: str, workers: int) -> str:
     """OMP_NUM_THREADS of each of several workers on this machine."""
-    from d2lpar.machine.cores import USER_THREADS, usable_cores
-
     contexts = int(devices[4:]) if re.fullmatch(r"cpu:[1-9]\d*", devices) else 1
-    return str(USER_THREADS or max(1, usable_cores() // (workers * contexts)))
+    share = max(1, cores.usable_cores() // (workers * contexts))
+    return str(cores.USER_THREADS or share)
 
 
 def as_text(roles: Sequence[Role], python: str, directory: str) -> str:
-    """Each role's environment and command, to be started by hand, all at once."""
+    """The environment and command of each role, to be started by hand."""
     blocks = []
     for role in roles:
         where = f" on {role.host.name}" if role.host.name else ""
@@ -164,72 +183,12 @@ def as_text(roles: Sequence[Role], python: str, directory: str) -> str:
     return "\n".join(blocks)
 
 
-def as_kubernetes(roles: Sequence[Role], image: str, name: str = "d2lpar") -> str:
-    """A manifest: a Service for the scheduler, and a Pod for each role.
-
-    The pods' interface is eth0, and the scheduler is found by the Service's name.
-    YAML that is JSON's, a document each, so that no library is needed to write it.
-    """
-    (port,) = {int(role.environment["DMLC_PS_ROOT_PORT"]) for role in roles}
-    labels = {"app": name}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": f"{name}-scheduler", "labels": labels},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {**labels, "role": "scheduler"},
-            "ports": [{"port": port}],
-        },
-    }
-    documents = [service]
-    for role in roles:
-        environment = {**role.environment, "DMLC_INTERFACE": "eth0"}
-        container = {
-            "name": "d2lpar",
-            "image": image,
-            "command": _in_pod(role, f"{name}-scheduler"),
-            "env": [
-                {"name": n, "value": v}
-                for n, v in environment.items()
-                if n != "DMLC_PS_ROOT_URI"
-            ],
-        }
-        documents.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"{name}-{role.name.replace(' ', '-')}",
-                    "labels": {**labels, "role": role.environment["DMLC_ROLE"]},
-                },
-                "spec": {"restartPolicy": "Never", "containers": [container]},
-            }
-        )
-    return "---\n".join(json.dumps(d, indent=2) + "\n" for d in documents)
-
-
-def _in_pod(role: Role, scheduler: str) -> list[str]:
-    """The command in a pod: ps-lite wants the scheduler's address, not its name."""
-    command = shlex.join(role.command("python"))
-    if role.environment["DMLC_ROLE"] == "scheduler":
-        address = "$(hostname -i)"
-    else:
-        address = f"$(getent hosts {scheduler} | cut -d' ' -f1)"
-        wait = f"until getent hosts {scheduler} > /dev/null; do sleep 1; done; "
-        return ["sh", "-c", f"{wait}DMLC_PS_ROOT_URI={address} exec {command}"]
-    return ["sh", "-c", f"DMLC_PS_ROOT_URI={address} exec {command}"]
-
-
 def address_of(interface: str) -> str:
     """This machine's IPv4 address on an interface, or :class:`SettingError`."""
-    import psutil
-
     addresses = psutil.net_if_addrs()
-    for found in addresses.get(interface, []):
-        if found.family == socket.AF_INET:
-            return found.address
+    for entry in addresses.get(interface, []):
+        if entry.family == socket.AF_INET:
+            return entry.address
     raise SettingError(
         f"--interface {interface}: no such interface with an IPv4 address here; there "
         f"are {', '.join(addresses)}"
@@ -237,26 +196,24 @@ def address_of(interface: str) -> str:
 
 
 def free_port(address: str, port: int | None = None) -> int:
-    """A free TCP port on an address; `port` itself, if given and free."""
+    """A free TCP port on an address: `port` itself, if it is given.
+
+    Raises :class:`SettingError` if that port is taken.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port or 0))
         except OSError as error:
             raise SettingError(
-                f"--port {port}: cannot be had on {address} ({error.strerror}); leave "
+                f"--port {port}: not available on {address} ({error.strerror}); leave "
                 "it out, and a free one is chosen"
             ) from None
         return probe.getsockname()[1]
 
 
 def default_devices(workers: int, hosts: Sequence[Host]) -> str:
-    """CPU contexts, one a core, this machine's cores shared out among its workers."""
-    from d2lpar.machine import cores
-
+    """CPU contexts: one per core of this worker's share; one per worker on hosts."""
     if hosts:
         return "cpu:1"
     return f"cpu:{max(1, cores.usable_cores() // workers)}"
-
-
-PYTHON = sys.executable

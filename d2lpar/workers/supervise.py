@@ -1,9 +1,9 @@
-"""Start scheduler, servers and workers, watch them, and start again where one dies.
+"""Start scheduler, servers and workers, watch them, and start again when one dies.
 
-MXNet's own launcher waits for ever when a node dies. Here every role is watched: when
-one ends before its time, or no worker makes a step for some time, the others are ended,
-and the training goes on from its last checkpoint. Roles live on their standard input,
-which this process holds: however it ends, none of them stays.
+MXNet's own launcher deadlocks when a node dies. Here every role is watched. When one
+ends too early, or no worker makes a step for some time, the others are ended and the
+training resumes from its last checkpoint. Every role lives as long as its standard
+input, which this process holds: however this process ends, no role outlives it.
 """
 
 from __future__ import annotations
@@ -21,104 +21,65 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from d2lpar.errors import D2lparError, SettingError
-from d2lpar.workers.group import announcement, package_digest
+from d2lpar.workers.place import (
+    SIGN_OF_LIFE,
+    announced_node,
+    package_digest,
+    silent_node,
+)
 from d2lpar.workers.plan import Role, free_port
 
 log = logging.getLogger("d2lpar")
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5"
-LINES_SHOWN = 5  # of what a role wrote before it died
-ANNOUNCED = re.compile(re.escape(announcement(0)).replace("0", r"(\d+)$"))
-SILENT = re.compile(r"no heartbeat of node (\d+) for \d+ s")  # of the scheduler
-SECONDS_TO_FINISH = 10  # for scheduler and servers, when all workers have finished
-FATAL = 2  # a worker's exit code for what will be wrong again
+LINES_SHOWN = 5  # of the last lines that a role wrote before it died
+SECONDS_TO_FINISH = 10  # for scheduler and servers, once all workers have finished
+FATAL = 2  # a worker's exit code for an error that a restart cannot mend
 
 
 class LaunchError(D2lparError, RuntimeError):
-    """A training on several workers that did not complete."""
+    """A training on several workers did not complete."""
 
     exit_code = 3
 
 
-class _Died(Exception):
-    """A role has ended before its time: the message says which, and what it wrote."""
+class _DiedError(Exception):
+    """A role ended too early; the message says which, and what it wrote last."""
 
 
-class Process:
-    """A role that runs: its process, its log, the last lines that it wrote."""
+@dataclass(frozen=True)
+class Launch:
+    """How roles are started and watched.
 
-    def __init__(self, role: Role, command: list[str], directory: str, logs: Path):
-        self.role, self.last = role, deque(maxlen=LINES_SHOWN)
-        self.seen, self.node = time.monotonic(), None
-        here = {} if role.host.name else role.environment
-        self.process = psutil.Popen(
-            command,
-            stdin=subprocess.PIPE,  # see d2lpar.workers.node: it ends with this
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            env={**os.environ, **here},
-            start_new_session=True,  # Ctrl-C is this process's to deal with
-        )
-        name = role.name.replace(" ", "-")
-        self.log = open(logs / f"{name}.log", "ab")  # until close()
-        self.reader = threading.Thread(target=self._read, daemon=True)
+    They run `python` in `directory`, on other hosts through `ssh`. After `timeout`
+    seconds without a step of any worker the training counts as hung. What the roles
+    write goes to the folder `logs` and to ``show(role, line, bar)``, where `bar` says
+    that the line is a progress bar.
+    """
 
-    def read(self, show: Callable[[Role, str, bool], None]) -> None:
-        """Take up what it writes, and show it."""
-        self.show = show
-        self.reader.start()
+    directory: str
+    python: str
+    ssh: str
+    timeout: float
+    logs: Path
+    show: Callable[[Role, str, bool], None]
 
-    def _read(self) -> None:
-        line = b""
-        while chunk := os.read(self.process.stdout.fileno(), 65536):
-            self.seen = time.monotonic()
-            chunk = chunk.replace(b"\0", b"")  # a sign of life, see workers.show_life
-            self.log.write(chunk)
-            self.log.flush()
-            line += chunk
-            while (end := min(_found(line, b"\n"), _found(line, b"\r"))) < len(line):
-                self._tell(line[:end], bar=line[end : end + 1] == b"\r")
-                line = line[end + 1 :]
-        self._tell(line, bar=False)
+    def over_ssh(self, host: str, line: str) -> list[str]:
+        """The words that run a shell's line on a host."""
+        return [*shlex.split(self.ssh), host, line]
 
-    def _tell(self, line: bytes, bar: bool) -> None:
-        text = line.decode(errors="replace").rstrip()
-        if found := ANNOUNCED.search(text):
-            self.node = int(found[1])
-        elif text:
-            if not bar:
-                self.last.append(text)
-            self.show(self.role, text, bar)
-
-    def tree(self) -> list[psutil.Process]:
-        """It and what it has started."""
-        with contextlib.suppress(psutil.Error):
-            return [self.process, *self.process.children(recursive=True)]
-        return [self.process]
-
-    def close(self) -> None:
-        """After its end: what is left of it here."""
-        self.process.wait()
-        self.reader.join(timeout=2)
-        self.process.stdin.close()
-        self.log.close()
-
-    def epitaph(self, how: str) -> str:
-        self.reader.join(timeout=1)
-        wrote = "".join(f"\n    {line}" for line in self.last) or " nothing"
-        where = f" on {self.role.host.name}" if self.role.host.name else ""
-        return f"{self.role.name}{where} {how}; it wrote last:{wrote}"
-
-
-def _found(line: bytes, what: bytes) -> int:
-    at = line.find(what)
-    return len(line) if at < 0 else at
+    def command(self, role: Role) -> list[str]:
+        """The words that start a role, here or on its host."""
+        if not role.host.name:
+            return role.command(self.python, attached=True)
+        line = role.as_shell(self.python, self.directory, attached=True)
+        return self.over_ssh(role.host.name, line)
 
 
 def launch(
@@ -126,77 +87,83 @@ def launch(
     *,
     address: str,
     port: int | None,
+    max_restarts: int = 3,
     directory: str,
     python: str = sys.executable,
     ssh: str = SSH,
     timeout: float = 120,
-    max_restarts: int = 3,
     logs: Path = Path("launch-logs"),
     show: Callable[[Role, str, bool], None],
 ) -> None:
     """Run the roles ``plan(port)`` until the training is complete.
 
-    `timeout` is the number of seconds without a step of any worker after which the run
-    counts as hung. ``show(role, line, bar)`` gets what the roles write; `bar` where it
-    is a progress bar. Raises :class:`LaunchError` where the training is not complete
-    after so many restarts, and :class:`SettingError` for what restarting cannot mend.
+    The scheduler listens on `address` and `port` (None: a free one); the arguments from
+    `directory` on are those of :class:`Launch`. Raises :class:`LaunchError` if the
+    training is not complete after `max_restarts`, and :class:`SettingError` for an
+    error that a restart cannot mend.
     """
+    how = Launch(directory, python, ssh, timeout, logs, show)
     logs.mkdir(parents=True, exist_ok=True)
     roles = plan(free_port(address, port))
-    begun = check_hosts(roles, python, directory, ssh)
-    for attempt in range(max_restarts + 1):
-        if attempt:
-            roles = plan(free_port(address, port))
-            for role in roles:
-                role.environment["D2LPAR_RESUME_SINCE"] = repr(begun)
+    begun = check_hosts(roles, how)
+    for restart in range(1, max_restarts + 2):
         try:
-            _run_once(roles, python, directory, ssh, timeout, logs, show)
-            return
-        except _Died as death:
-            if attempt == max_restarts:
+            return _run_once(roles, how)
+        except _DiedError as death:
+            if restart > max_restarts:
                 raise LaunchError(
                     f"not complete after {max_restarts} restarts: {death}"
                 ) from None
-            pause = min(10.0, 0.5 * 2**attempt)
-            log.warning(
-                "%s\nrestart %d of %d in %g s, from the last checkpoint",
-                death, attempt + 1, max_restarts, pause,
-            )  # fmt: skip
-            time.sleep(pause)
+            _pause(death, restart, max_restarts)
+        roles = plan(free_port(address, port))
+        for role in roles:
+            role.environment["D2LPAR_RESUME_SINCE"] = repr(begun)
 
 
-def check_hosts(roles: Sequence[Role], python: str, directory: str, ssh: str) -> float:
-    """Raise :class:`SettingError` for a host that cannot be reached or is different.
+def _pause(death: _DiedError, restart: int, max_restarts: int) -> None:
+    seconds = min(10.0, 0.25 * 2**restart)
+    log.warning(
+        "%s\nrestart %d of %d in %g s, from the last checkpoint",
+        death, restart, max_restarts, seconds,
+    )  # fmt: skip
+    time.sleep(seconds)
+
+
+# Hosts
+
+
+def check_hosts(roles: Sequence[Role], how: Launch) -> float:
+    """Raise :class:`SettingError` for a host that does not answer or is different.
 
     Returns the time by the clock of worker 0's host.
     """
-    names = list(dict.fromkeys(role.host.name for role in roles if role.host.name))
-    about = f"cd {shlex.quote(directory)} && exec "
-    started = {}
-    for name in names:
-        role = next(role for role in roles if role.host.name == name)
-        keep = {n: v for n, v in role.environment.items() if n == "PYTHONPATH"}
-        words = ["env", *(f"{n}={v}" for n, v in keep.items()), python]
-        line = about + shlex.join([*words, "-m", "d2lpar.workers.node", "--about"])
-        started[name] = subprocess.Popen(
-            [*shlex.split(ssh), name, line],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    said = {"": {"package": package_digest(), "time": time.time()}}
-    for name, process in started.items():
-        said[name] = _answer(name, process)
-    for name in names:
-        theirs, ours = said[name]["package"], said[""]["package"]
-        if theirs != ours:
+    first_roles = {role.host.name: role for role in reversed(roles) if role.host.name}
+    asked = {name: _ask(role, how) for name, role in first_roles.items()}
+    ours = {"package": package_digest(), "time": time.time()}
+    answers = {"": ours, **{name: _answer(name, asked[name]) for name in asked}}
+    for name, theirs in answers.items():
+        if theirs["package"] != ours["package"]:
             raise SettingError(
-                f"host {name} has another package ({theirs[:12]}) than this one "
-                f"({ours[:12]}): install the same d2lpar, MXNet and NumPy on all"
+                f"host {name} has another package ({theirs['package'][:12]}) than this "
+                f"one ({ours['package'][:12]}): install the same d2lpar, MXNet and "
+                "NumPy on all"
             )
-    first = next(role for role in roles if role.is_worker)
-    return said[first.host.name]["time"]
+    first_worker = next(role for role in roles if role.kind == "worker")
+    return answers[first_worker.host.name]["time"]
+
+
+def _ask(role: Role, how: Launch) -> subprocess.Popen:
+    """Ask the host of a role about its package, with the role's PYTHONPATH."""
+    paths = [f"{n}={v}" for n, v in role.environment.items() if n == "PYTHONPATH"]
+    words = ["env", *paths, how.python, "-m", "d2lpar.workers.node", "--about"]
+    line = f"cd {shlex.quote(how.directory)} && exec {shlex.join(words)}"
+    return subprocess.Popen(
+        how.over_ssh(role.host.name, line),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _answer(name: str, process: subprocess.Popen) -> dict:
@@ -212,64 +179,123 @@ def _answer(name: str, process: subprocess.Popen) -> dict:
     return json.loads(out.splitlines()[-1])
 
 
-def _run_once(
-    roles: Sequence[Role],
-    python: str,
-    directory: str,
-    ssh: str,
-    timeout: float,
-    logs: Path,
-    show: Callable,
-) -> None:
-    """From start to complete; raises :class:`_Died` when a role has."""
+# Roles that run
+
+
+class Process:
+    """A role that runs: its process, its log, and the last lines that it wrote."""
+
+    def __init__(self, role: Role, how: Launch) -> None:
+        self.role, self.show, self.node = role, how.show, None
+        self.last: deque[str] = deque(maxlen=LINES_SHOWN)
+        self.last_sign = time.monotonic()
+        own = {} if role.host.name else role.environment
+        self.process = psutil.Popen(
+            how.command(role),
+            stdin=subprocess.PIPE,  # see d2lpar.workers.node: the role ends with it
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=how.directory,
+            env={**os.environ, **own},
+            start_new_session=True,  # Ctrl-C is for this process to handle
+        )
+        name = role.name.replace(" ", "-")
+        self.log = open(how.logs / f"{name}.log", "ab")  # until close()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        rest = b""
+        while chunk := os.read(self.process.stdout.fileno(), 65536):
+            self.last_sign = time.monotonic()
+            chunk = chunk.replace(SIGN_OF_LIFE.encode(), b"")
+            self.log.write(chunk)
+            self.log.flush()
+            *lines, rest = re.split(rb"(?<=[\n\r])", rest + chunk)
+            for line in lines:
+                self._take(line)
+        self._take(rest)
+
+    def _take(self, line: bytes) -> None:
+        text, bar = line.decode(errors="replace").rstrip(), line.endswith(b"\r")
+        if (node := announced_node(text)) is not None:
+            self.node = node
+        elif text:
+            if not bar:
+                self.last.append(text)
+            self.show(self.role, text, bar)
+
+    def tree(self) -> list[psutil.Process]:
+        """The process and all that it has started."""
+        with contextlib.suppress(psutil.Error):
+            return [self.process, *self.process.children(recursive=True)]
+        return [self.process]
+
+    def close(self) -> None:
+        """Wait for the end of the process, and release what is left of it here."""
+        self.process.wait()
+        self.reader.join(timeout=2)
+        self.process.stdin.close()
+        self.log.close()
+
+    def death(self, how: str) -> _DiedError:
+        """The error of a role that ended as `how` says."""
+        self.reader.join(timeout=1)
+        wrote = "".join(f"\n    {line}" for line in self.last) or " nothing"
+        where = f" on {self.role.host.name}" if self.role.host.name else ""
+        return _DiedError(f"{self.role.name}{where} {how}; it wrote last:{wrote}")
+
+
+def _run_once(roles: Sequence[Role], how: Launch) -> None:
+    """Run the roles from start to end; raises :class:`_DiedError` if one dies."""
     running: list[Process] = []
     with _ending(running):
         for role in roles:
-            if role.host.name:
-                line = role.as_shell(python, directory, attached=True)
-                command = [*shlex.split(ssh), role.host.name, line]
-            else:
-                command = role.command(python, attached=True)
-            process = Process(role, command, directory, logs)
-            running.append(process)
-            process.read(show)
-        workers = [p for p in running if p.role.is_worker]
+            running.append(Process(role, how))
+        workers = [p for p in running if p.role.kind == "worker"]
         while not all(p.process.poll() == 0 for p in workers):
             for process in running:
                 _check_alive(process, running)
-            quiet = time.monotonic() - max(p.seen for p in workers)
-            if quiet > timeout:
-                told = min(workers, key=lambda p: p.seen)
-                how = f"hangs, as all workers: no step for {quiet:.0f} s"
-                raise _Died(told.epitaph(how))
+            quiet = time.monotonic() - max(p.last_sign for p in workers)
+            if quiet > how.timeout:
+                first = min(workers, key=lambda p: p.last_sign)
+                raise first.death(f"hangs, as all workers: no step for {quiet:.0f} s")
             time.sleep(0.1)
-        others = [p.process for p in running if not p.role.is_worker]
+        others = [p.process for p in running if p.role.kind != "worker"]
         psutil.wait_procs(others, timeout=SECONDS_TO_FINISH)
 
 
 def _check_alive(process: Process, running: Sequence[Process]) -> None:
+    """Raise the error of a process that has ended, unless it ended well."""
     code = process.process.poll()
     if code in (None, 0):
         return
-    if process.role.is_worker and code == FATAL:
-        process.reader.join(timeout=1)
-        last = next(reversed(process.last), "no message")
-        raise SettingError(f"{process.role.name}: {last.removeprefix('d2lpar: ')}")
     process.reader.join(timeout=1)
-    if silent := SILENT.fullmatch(next(reversed(process.last), "")):
-        servers = [p for p in running if p.role.environment["DMLC_ROLE"] == "server"]
-        silent_ones = [p for p in running if p.node == int(silent[1])]
-        if int(silent[1]) % 2 == 0 and len(servers) == 1:  # workers' numbers are odd
-            silent_ones = servers
-        for other in silent_ones:
-            raise _Died(other.epitaph(f"is silent: {silent[0]}"))
+    last = next(reversed(process.last), "")
+    if process.role.kind == "worker" and code == FATAL:
+        reason = last.removeprefix("d2lpar: ") or "no message"
+        raise SettingError(f"{process.role.name}: {reason}")
+    if process.role.kind == "scheduler" and (node := silent_node(last)) is not None:
+        for silent in _processes_of(node, running):
+            raise silent.death(f"is silent: {last}")
     how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
-    raise _Died(process.epitaph(how))
+    raise process.death(how)
+
+
+def _processes_of(node: int, running: Sequence[Process]) -> list[Process]:
+    """The process of a node of ps-lite, if it can be told.
+
+    Workers announce their numbers, which are odd; those of servers are even.
+    """
+    servers = [p for p in running if p.role.kind == "server"]
+    if node % 2 == 0 and len(servers) == 1:
+        return servers
+    return [p for p in running if p.node == node]
 
 
 @contextlib.contextmanager
 def _ending(running: list[Process]) -> Iterator[None]:
-    """Whatever happens in the block, nothing that it has started runs after it."""
+    """However the block ends, end every process that it has started."""
 
     def interrupt(signum, frame):
         raise KeyboardInterrupt
@@ -279,7 +305,7 @@ def _ending(running: list[Process]) -> Iterator[None]:
         yield
     finally:
         every = [one for process in running for one in process.tree()]
-        for one in every:  # at once, for one waits for another
+        for one in every:  # first all of them: each waits for others
             with contextlib.suppress(psutil.Error):
                 one.kill()
         psutil.wait_procs(every, timeout=5)

@@ -1,5 +1,6 @@
 """Every chapter: short, a script that runs alone, and a notebook."""
 
+import ast
 import os
 import re
 import runpy
@@ -13,12 +14,19 @@ import pytest
 from d2lpar.cli import main
 
 ROOT = Path(main.__file__).parents[2]
-# Chapters that only print, and words of what they print.
+# Chapters that only print, with words of their output.
 SHOWN = {
     "devices": ["a run on 2 uses cpu(0)", "40 x 64 = 2,560"],
     "memory": ["largest batch that fits", "2000: out of memory on cpu(0): conv"],
     "kernels": ["as NumPy: True", "to the bit: True"],
 }
+SOURCES = (
+    "the book",
+    "the least-squares notes",
+    "the GPU wiki",
+    "the CryptoPunks notebook",
+    "the GPUSOROBAN posts",
+)
 EVERY = pytest.mark.parametrize(
     "path", main.chapter_files().values(), ids=lambda p: p.stem
 )
@@ -53,10 +61,11 @@ def test_a_chapter_opens_as_a_notebook(path):
 
 
 @EVERY
-def test_a_chapter_names_its_seed_and_its_commands(path):
-    title, seed = main.about(path)
-    assert title != path.stem and re.search(r"\(00\d\)", seed)
+def test_a_chapter_names_its_source_and_its_commands(path):
+    title, source = main.about(path)
+    assert title != path.stem and source.startswith(SOURCES)
     text = path.read_text(encoding="utf-8")
+    assert ("https://d2l.ai/" in text) == ("the book" in source)
     assert f"python chapters/{path.name} --devices auto" in text
     assert f"d2lpar run {path.stem} --preset book" in text
 
@@ -104,7 +113,18 @@ def test_a_chapter_runs_alone(path, tmp_path):
 
 
 @EVERY
-def test_a_chapter_says_how_to_run_it_and_what_is_wrong(path, tmp_path):
+def test_a_chapter_ends_in_its_measurement(path):
+    """So that all of them take the same flags and report errors in the same way."""
+    last = ast.parse(path.read_text(encoding="utf-8")).body[-1]
+    assert ast.unparse(last.test) == "__name__ == '__main__'"
+    call = last.body[-1].value
+    assert ast.unparse(call.func) in ("chapter.measure", "chapter.show")
+    assert ast.literal_eval(call.args[0]) == path.stem
+
+
+@pytest.mark.parametrize("name", ["multiple_gpus", "devices"])  # measure, show
+def test_a_chapter_says_how_to_run_it_and_what_is_wrong(name, tmp_path):
+    path = main.chapter_files()[name]
     text = run(path, "--help", cwd=tmp_path).stdout
     assert "--num-devices" in text and "--dry-run" in text
     done = run(path, "--devices=cpu:0", cwd=tmp_path)
@@ -112,7 +132,7 @@ def test_a_chapter_says_how_to_run_it_and_what_is_wrong(path, tmp_path):
     assert done.stderr.startswith("d2lpar: ") and "Traceback" not in done.stderr
 
 
-def test_from_scratch_shows_what_the_seed_shows(tmp_path):
+def test_from_scratch_shows_what_the_book_shows(tmp_path):
     """b1 and its gradient, [[1 1]] + [[2 2]] -> [[3 3]], and the 4 x 6 split."""
     chapter = main.chapter_files()["multiple_gpus"]
     text = run(chapter, "--help", cwd=tmp_path).stdout

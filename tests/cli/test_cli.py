@@ -16,14 +16,22 @@ import pytest
 from PIL import Image
 
 import d2lpar
-from d2lpar import chapter
+from d2lpar import chapter, lenet
 from d2lpar.cli import main
 from d2lpar.cli import run as cli_run
 from d2lpar.errors import DeviceError, SettingError
 from d2lpar.records import files as records_files
 from d2lpar.records import kinds
+from d2lpar.records.kinds import Sample
 
 ROOT = Path(d2lpar.__file__).parents[1]
+SOURCES = (
+    "the book",
+    "the least-squares notes",
+    "the GPU wiki",
+    "the CryptoPunks notebook",
+    "the GPUSOROBAN posts",
+)
 TINY = ["--data=synthetic", "--devices=cpu:2", "--dry-run"]
 # Stands before the real MXNet where a command must not need it.
 NO_MXNET = 'raise ImportError("mxnet was imported")\n'
@@ -97,15 +105,18 @@ def test_answers_without_mxnet(d2lpar_command, args):
 def test_version_and_help_name_what_there_is(d2lpar_command):
     assert d2lpar.__version__ in d2lpar_command("--version").stdout
     text = d2lpar_command("--help").stdout
-    for command in ("run", "list", "plot", "compare", "doctor", "completion"):
+    for command in (
+        *("run", "list", "plot", "compare", "doctor", "completion"),
+        *("launch", "sample", "devices"),
+    ):
         assert re.search(rf"^  {command} ", text, re.MULTILINE)
 
 
-def test_list_is_a_line_a_chapter_with_its_seed(d2lpar_command):
+def test_list_is_one_line_per_chapter_with_its_source(d2lpar_command):
     lines = d2lpar_command("list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(main.chapter_files())
     for line in lines:
-        assert re.search(r"\[.*\(00\d\).*\]$", line), line
+        assert re.search(rf"\[({'|'.join(SOURCES)})\b.*\]$", line), line
 
 
 def test_the_shell_completes_commands_and_chapters(d2lpar_command):
@@ -115,7 +126,7 @@ def test_the_shell_completes_commands_and_chapters(d2lpar_command):
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split(" ")) - 1),
         }
-        code = "import sys; sys.argv = ['d2lpar']; from d2lpar.cli.main import main; main()"
+        code = "import sys; sys.argv = ['d2lpar']; import d2lpar.__main__"
         done = d2lpar_command(code=code, mxnet=False, env=env)
         return {line.partition(",")[2] for line in done.stdout.splitlines()}
 
@@ -175,9 +186,9 @@ def test_watch_records_how_busy_the_devices_are(d2lpar_command, tmp_path):
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "work").rglob("*.jsonl")
     run = records_files.read(path)
-    assert len(run.epochs) == 8 and run.samples
-    assert {sample.epoch for sample in run.samples} <= set(range(1, 10))
-    assert max(sample.cpu_percent for sample in run.samples) > 10
+    assert len(run.epochs) == 8 and run.of(Sample)
+    assert {sample.epoch for sample in run.of(Sample)} <= set(range(1, 10))
+    assert max(sample.cpu_percent for sample in run.of(Sample)) > 10
     svg = (path.parent / "dry-run-synthetic-accuracy.svg").read_text()
     assert "busy (%)" in svg and "how busy all usable cores" in svg
 
@@ -483,19 +494,19 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
     assert [e.epoch for e in run.epochs] == list(range(1, epoch + 3))
     assert [e.epoch for e in run.epochs if e.resumed] == [epoch + 1]
     assert (
-        "taken up from a checkpoint"
+        "continued from a checkpoint"
         in partial.with_name("custom-synthetic-accuracy.svg").read_text()
     )
 
 
 LONG_CHAPTER = """
 import sys
-from d2lpar import chapter
+from d2lpar import chapter, lenet
 sys.argv = ["long", "--data=synthetic", "--devices=cpu:2", "--num-devices=2",
             *sys.argv[1:]]
 settings = dict(num_epochs=9, global_batch_size=16, lr=0.1)
 settings["data"] = dict(n_train=64, n_test=10)
-chapter.measure("long", "d2lpar.lenet:train", {"quick": settings, "book": settings})
+chapter.measure("long", lenet.WORKLOAD, {"quick": settings, "book": settings})
 """
 
 
@@ -522,7 +533,7 @@ def _children(pid):
         (["--micro-batch-size=5"], ["--micro-batch-size 5: this chapter has no such"]),
     ],
 )
-def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, words):
+def test_what_cannot_be_resumed_is_one_line(d2lpar_command, tmp_path, args, words):
     done = d2lpar_command("run", "multiple_gpus", *TINY, *args)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("d2lpar: ")
@@ -531,13 +542,13 @@ def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, wor
     assert files(tmp_path / "work") == []
 
 
-def test_a_solver_is_not_taken_up(d2lpar_command):
+def test_a_solver_cannot_be_resumed(d2lpar_command):
     done = d2lpar_command("run", "least_squares", *TINY, "--checkpoint-every=1")
     assert done.returncode == 2
-    assert "--checkpoint-every: this chapter's work is not left" in done.stderr
+    assert "--checkpoint-every 1: least_squares cannot be resumed" in done.stderr
 
 
-def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
+def test_a_gan_is_interrupted_resumed_and_draws(d2lpar_command, tmp_path):
     """In two runs on one device and on two; then faces from the last checkpoint."""
     gan = ["run", "gan", *TINY, "--checkpoint-every=1"]
     first = d2lpar_command(*gan, "--num-devices=1")
@@ -546,7 +557,8 @@ def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
     checkpoint = folder / "dry-run-synthetic-cpu1.epoch000001.safetensors"
     again = d2lpar_command(*gan, "--num-devices=2", "--num-epochs=3", "--resume=last")
     assert again.returncode == 0, again.stderr
-    assert f"going on from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
+    name = checkpoint.relative_to(tmp_path / "work")
+    assert f"continuing from {name}" in again.stderr
     run = records_files.read(folder / "dry-run-synthetic-cpu2.jsonl")
     assert [e.resumed for e in run.epochs] == ["elsewhere", "here", None]
     pictures = []
@@ -579,20 +591,19 @@ def test_a_checkpoint_of_another_network_draws_nothing(d2lpar_command, tmp_path)
 
 
 def test_in_a_notebook_flags_are_not_read_and_errors_are_raised(monkeypatch):
-    seen = {}
+    calls = []
     monkeypatch.setitem(sys.modules, "ipykernel", object())
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
-    monkeypatch.setattr(
-        cli_run, "run_sweep", lambda *args, **flags: seen.update(flags, args=args)
-    )
-    chapter.measure("some_chapter", "module:train", {"quick": {}})
-    assert seen["args"][0] == "some_chapter"
-    assert seen["args"][6] == "d2lpar run some_chapter"
-    assert (seen["preset"], seen["devices"]) == ("quick", "auto")
+    monkeypatch.setattr(cli_run, "run_sweep", lambda *args: calls.append(args))
+    chapter.measure("some_chapter", lenet.WORKLOAD, {"quick": {}})
+    ((measured, command, flags),) = calls
+    assert measured.name == "some_chapter" and measured.workload is lenet.WORKLOAD
+    assert command == "d2lpar run some_chapter"
+    assert (flags["preset"], flags["devices"]) == ("quick", "auto")
 
-    def fails(*args, **flags):
+    def fails(*args):
         raise DeviceError("no such device")
 
     monkeypatch.setattr(cli_run, "run_sweep", fails)
     with pytest.raises(DeviceError, match="no such device"):
-        chapter.measure("some_chapter", "module:train", {"quick": {}})
+        chapter.measure("some_chapter", lenet.WORKLOAD, {"quick": {}})

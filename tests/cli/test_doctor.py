@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
+import io
 import json
 import struct
 import sys
@@ -12,10 +13,12 @@ import types
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from d2lpar import datasets
 from d2lpar.cli import doctor
 from d2lpar.datasets import fashion
+from d2lpar.errors import DataError
 from d2lpar.machine import mxnet_builds
 
 TRAINED = {"trained": ["cpu(0)"], "features": ["CPU_SSE", "OPENMP"]}
@@ -91,8 +94,15 @@ def test_training_can_run_on_the_machine_that_tests(here):
     assert "cpu(0)" in training.message or "gpu(0)" in training.message
 
 
-def test_report_is_one_line_a_check_of_reasonable_width(here):
-    lines = doctor.report(here).splitlines()
+def report(checks, width=200):
+    """The report as lines of text."""
+    console = Console(file=io.StringIO(), width=width)
+    doctor.print_report(checks, console)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_report_is_one_line_per_check_of_reasonable_width(here):
+    lines = report(here)
     assert len(lines) == len(here) + 1
     assert lines[-1].startswith("training can run here")
     assert max(map(len, lines)) <= 200
@@ -105,13 +115,15 @@ def test_report_joins_lines_and_says_when_training_cannot_run():
         doctor.Check("A", "ok", "fine"),
         doctor.Check("long name", "fail", "two\n lines", "do this"),
     ]
-    assert doctor.report(checks).splitlines() == [
+    assert report(checks) == [
         "ok    A          fine",
         "fail  long name  two lines; do this",
         "training cannot run here (0 warn, 1 fail)",
     ]
     assert not doctor.can_train(checks)
-    assert doctor.report([])
+    assert report([])
+    narrow = report(checks, width=30)
+    assert narrow[1:3] == ["fail  long name  two lines; do", "                 this"]
 
 
 def test_checks_are_json(here):
@@ -232,13 +244,12 @@ def test_mxnet_that_fails_on_import_is_one_line(monkeypatch, tmp_path):
     assert "trace" not in answer["error"]
 
 
-def test_first_line_leaves_out_the_trace():
+def test_the_cause_of_an_error_names_its_kind():
     trace = 'Traceback (most recent call last):\n  File "../src/a.cc", line 81\n'
-    error = RuntimeError(f"{trace}MXNetError: no kernel image is available")
-    line = "MXNetError: no kernel image is available"
-    assert line in doctor._first_line(error)
-    assert doctor._first_line(f"\n{trace}{line}\n[bt] (1) libmxnet.so\n") == line
-    assert doctor._first_line(RuntimeError("")) == "RuntimeError:"
+    error = RuntimeError(f"{trace}no kernel image is available\n[bt] (1) libmxnet.so")
+    assert doctor._cause(error) == "RuntimeError: no kernel image is available"
+    assert doctor._cause(RuntimeError("")) == "RuntimeError"
+    assert doctor._cause(DataError("a.gz is corrupt")) == "a.gz is corrupt"
 
 
 def test_a_process_that_aborts_or_hangs_takes_nothing_down():
@@ -385,7 +396,7 @@ def test_examine_never_raises(monkeypatch, tmp_path, no_data):
 
 def test_examine_without_what_d2lpar_requires(monkeypatch, no_data):
     monkeypatch.setattr(doctor, "ask_child", lambda: TRAINED)
-    for module in ("pynvml", "d2lpar.datasets.fashion", "d2lpar.devices"):
+    for module in ("pynvml", "d2lpar.datasets.fashion", "d2lpar.machine.cores"):
         monkeypatch.setitem(sys.modules, module, None)  # import raises
     monkeypatch.delattr("d2lpar.datasets.fashion", raising=False)
     statuses = {c.name: c.status for c in doctor.examine()}

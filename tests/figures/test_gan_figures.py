@@ -21,6 +21,7 @@ from d2lpar.errors import RecordError
 from d2lpar.figures import animation, drawing
 from d2lpar.figures import gan as figures_gan
 from d2lpar.records import comparison, files, kinds
+from d2lpar.records.kinds import FrameRecord
 
 N_TRAIN = 60
 SEED = 3
@@ -251,7 +252,7 @@ def test_a_resumed_run_has_a_line_and_a_sentence(a_run):
     runs = [a_run(1, settings={"resumed_at": 2}), a_run(2)]
     drawn = figures_gan.pictures(runs, None)
     for name in ("losses", "quality"):
-        assert "Vertical line: taken up from a checkpoint." in said(drawn[name])
+        assert "Vertical line: continued from a checkpoint." in said(drawn[name])
         for axes in drawn[name].axes:
             assert [2, 2] in [list(line.get_xdata()) for line in axes.get_lines()]
 
@@ -315,7 +316,7 @@ def test_real_faces_stand_beside_generated_ones(written, data):
 
 def test_the_nearest_faces_are_below_the_generated_ones(a_run, written, data):
     out, _ = written
-    frame = a_run().frames[-1]
+    frame = a_run().of(FrameRecord)[-1]
     (picture,) = images_in(out / "quick-nearest.svg")
     nearest = data.X[frame.nearest[:5]]
     assert_shows(picture, np.concatenate([generated(25)[:5], nearest]))
@@ -465,14 +466,14 @@ def test_a_gif_shows_every_frame(a_run, written):
         assert image.info["loop"] == 0  # for ever
     durations, shown = zip(*frames_of(gif))
     assert durations == (50, 50, 50, 50, 1000)
-    for picture, frame in zip(shown, a_run(2).frames):
+    for picture, frame in zip(shown, a_run(2).of(FrameRecord)):
         # A GIF has 256 colours, enough for these faces.
         assert np.abs(picture - fixed_face(frame)).max() <= 2
 
 
 def test_the_run_on_most_devices_is_the_one_that_is_animated(a_run, data, monkeypatch):
     animated = []
-    monkeypatch.setattr(drawing, "save", lambda named, out: [])
+    monkeypatch.setattr(figures_gan, "save", lambda named, out: [])
     monkeypatch.setattr(
         animation, "animate", lambda run, *_: animated.append(run) or []
     )
@@ -489,8 +490,8 @@ def test_a_long_run_makes_a_small_gif(a_run, out, data):
     shown = [picture for _, picture in frames_of(path)]
     assert len(shown) == 200
     for k in (0, -1):
-        assert np.abs(shown[k] - fixed_face(run.frames[k])).max() <= 2
-    faces = np.stack([fixed_face(frame)[::8, ::8] for frame in run.frames])
+        assert np.abs(shown[k] - fixed_face(run.of(FrameRecord)[k])).max() <= 2
+    faces = np.stack([fixed_face(frame)[::8, ::8] for frame in run.of(FrameRecord)])
     places = [
         np.abs(faces - picture[::8, ::8]).sum(axis=(1, 2, 3)).argmin()
         for picture in shown[::20]
@@ -577,8 +578,8 @@ def test_a_film_and_a_page_that_plays_it(a_run, out, ffmpeg, monkeypatch):
     assert names(paths)[-3:] == ["quick.gif", "quick.mp4", "quick.html"]
     assert sorted(out.iterdir()) == sorted(paths)
     film = decoded(ffmpeg, out / "quick.mp4")
-    assert len(film) == len(run.frames) == 5
-    for shown, frame in zip(film, run.frames):
+    assert len(film) == len(run.of(FrameRecord)) == 5
+    for shown, frame in zip(film, run.of(FrameRecord)):
         assert np.abs(shown - fixed_face(frame)).mean() < 12  # its colours are coarser
     page = (out / "quick.html").read_text(encoding="utf-8")
     (inside,) = re.findall(r"src='data:video/mp4;base64,([^']+)'", page)
@@ -621,16 +622,16 @@ def test_two_gans_are_compared_by_time_and_distance(a_run, out):
     one, two = a_run(1), a_run(2)
     compared = comparison.compare(one, two)
     assert compared.a.test_acc is None
-    assert compared.a.quality == one.frames[-1].quality
+    assert compared.a.quality == one.of(FrameRecord)[-1].quality
     assert "final distance" in comparison.comparison_table(compared)
     paths = drawing.draw_compare(one, two, out, "beside")
     said = words(next(path for path in paths if path.suffix == ".svg"))
-    assert f"final distance {one.frames[-1].quality:.3f}" in said
+    assert f"final distance {one.of(FrameRecord)[-1].quality:.3f}" in said
     assert "sliced Wasserstein distance" in said and "test accuracy" not in said
 
 
 def test_a_gan_is_not_compared_with_a_classifier(a_run):
     gan = a_run()
     epoch = kinds.EpochRecord(1, 1.0, 2.0, 0.5, 0.5)
-    with pytest.raises(RecordError, match="one is of a GAN only"):
+    with pytest.raises(RecordError, match="only one of them is a GAN"):
         comparison.compare(kinds.Run(gan.header, (epoch,)), gan)

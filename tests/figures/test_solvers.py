@@ -7,6 +7,7 @@ import pytest
 from d2lpar.errors import RecordError
 from d2lpar.figures import drawing, solvers
 from d2lpar.records import files, kinds
+from d2lpar.records.kinds import PointRecord
 
 
 def a_run(tmp_path, variant="cgls", num_devices=2, distance=True, points=3):
@@ -41,7 +42,7 @@ def words(path):
 def test_all_pictures(tmp_path):
     runs = [
         a_run(tmp_path, variant, n)
-        for variant in ("averaging", "averaging-as-the-seed", "cgls", "normal")
+        for variant in ("averaging", "averaging-as-published", "cgls", "normal")
         for n in (1, 2)
     ]
     paths = drawing.draw(runs, tmp_path / "out", "book")
@@ -108,8 +109,10 @@ def test_the_seeds_results(tmp_path):
 
 def test_results_of_old_records_have_no_x(tmp_path):
     run = a_run(tmp_path)
-    points = tuple(kinds.PointRecord(1, 1.0, 3.0, [2.0, 2.0]) for _ in run.points)
-    text = solvers.results([kinds.Run(run.header, (), run.path, points)])
+    points = tuple(
+        kinds.PointRecord(1, 1.0, 3.0, [2.0, 2.0]) for _ in run.of(PointRecord)
+    )
+    text = solvers.results([kinds.Run(run.header, points, run.path)])
     assert "x begins" not in text
 
 
@@ -135,7 +138,7 @@ def test_repeats_count_by_their_median(tmp_path):
         kinds.PointRecord(1, seconds, 30.0, [20.0] * 2, 0.1, repeat=repeat)
         for repeat, seconds in enumerate((1.0, 9.0, 3.0))
     ]
-    run = kinds.Run(run.header, (), run.path, tuple(more))
+    run = kinds.Run(run.header, tuple(more), run.path)
     drawing.draw([run, other], tmp_path / "out", "book")
     assert "cgls: 1.50 s on 1, 3.00 s on 2" in words(
         tmp_path / "out" / "book-devices.svg"

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import drawing
+from d2lpar.figures import drawing, page
 from d2lpar.records import files, wording
 from d2lpar.records.kinds import EpochRecord, Header, Run
 
@@ -221,7 +221,7 @@ def test_curves_and_bars_are_told_apart_in_grey(drawn, tmp_path):
         True,
         True,
     ]
-    assert len(set(drawing.LINES)) == 5
+    assert len(set(page.LINES)) == 5
     hatches = [
         b.get_hatch() for b in drawn["Training time of an epoch"].axes[0].patches
     ]
@@ -276,7 +276,7 @@ def test_a_failure_leaves_earlier_pictures_as_they_were(tmp_path, monkeypatch):
 def test_runs_that_cannot_share_a_picture(tmp_path):
     with pytest.raises(RecordError, match="no runs"):
         drawing.draw([], tmp_path, "s")
-    empty = replace(ONE, epochs=(), path=Path("killed.jsonl"))
+    empty = replace(ONE, lines=(), path=Path("killed.jsonl"))
     for runs in ([empty], [TWO, empty]):
         with pytest.raises(RecordError, match=r"killed\.jsonl"):
             drawing.draw(runs, tmp_path, "s")
@@ -300,7 +300,7 @@ def test_ways_to_share_have_a_picture_of_their_own(drawn, tmp_path):
         run = make_run(2, chapter="multiple_machines", workers=2, variant=variant)
         extra = {} if sent is None else {"wire_bytes": sent}
         epochs = tuple(replace(epoch, extra=extra) for epoch in run.epochs)
-        runs.append(replace(run, epochs=epochs))
+        runs.append(replace(run, lines=epochs))
     paths = drawing.draw(runs, tmp_path, "book-2workers")
     assert {path.name for path in paths} == {
         "book-2workers-sharing.png", "book-2workers-sharing.svg",
@@ -329,7 +329,7 @@ def test_compare_picture(tmp_path):
     assert "b: synthetic data yes, seed 8, final accuracy 0.600" in text
     assert "in a and b: synthetic data: no and yes; seed: 7 and 8." in text
     with pytest.raises(RecordError, match=r"book-cpu1\.jsonl"):
-        drawing.draw_compare(ONE, replace(ONE, epochs=()), tmp_path, "c")
+        drawing.draw_compare(ONE, replace(ONE, lines=()), tmp_path, "c")
 
 
 def test_compare_draws_both_runs(drawn, tmp_path):

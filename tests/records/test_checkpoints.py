@@ -141,9 +141,9 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
     (tmp_path / "empty").touch()
     save_file({"w": np.ones(3)}, tmp_path / "foreign")
     for name, says in {
-        "text": "no checkpoint, or torn",
-        "empty": "no checkpoint, or torn|cannot be read",
-        "foreign": "no checkpoint of d2lpar",
+        "text": "not a checkpoint, or truncated",
+        "empty": "not a checkpoint, or truncated|cannot be read",
+        "foreign": "not a checkpoint of d2lpar",
         "absent": "cannot be read .No such file",
         ".": "cannot be read .Is a directory",
     }.items():
@@ -183,7 +183,7 @@ def test_the_newest_good_one_of_the_run_is_found(tmp_path, caplog):
     spoil(path)
     with caplog.at_level(logging.WARNING, logger="d2lpar"):
         assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 1
-    assert "looking at the one before" in caplog.text and path.name in caplog.text
+    assert "trying the one before" in caplog.text and path.name in caplog.text
 
 
 def test_on_other_devices_the_newest_of_the_folder_is_found_and_said(tmp_path, caplog):
@@ -191,11 +191,11 @@ def test_on_other_devices_the_newest_of_the_folder_is_found_and_said(tmp_path, c
     (tmp_path / ".quick-cpu2.epoch000009-x.safetensors").touch()  # a write cut short
     with caplog.at_level(logging.WARNING, logger="d2lpar"):
         assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 5
-    assert f"quick-cpu2 has no checkpoint: going on from {path}" in caplog.text
+    assert f"quick-cpu2 has no checkpoint: continuing from {path}" in caplog.text
 
 
 def test_where_there_is_none_it_says_what_to_do(tmp_path):
-    with pytest.raises(CheckpointError, match="begin with --checkpoint-every"):
+    with pytest.raises(CheckpointError, match="run with --checkpoint-every"):
         checkpoints.newest(tmp_path, "quick-cpu2", State())
     spoil(checkpoints.save(tmp_path, a_checkpoint()))
     with pytest.raises(CheckpointError, match="no good checkpoint"):

@@ -89,14 +89,14 @@ def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
     epochs = [
         replace(e, test_acc=next(accuracies)) if e.epoch == 4 else e for e in run.epochs
     ]
-    assert comparison.final_accuracy(replace(run, epochs=tuple(epochs))) == 0.7
-    assert comparison.final_accuracy(replace(run, epochs=tuple(epochs[:-1]))) == 0.8
+    assert comparison.final_accuracy(replace(run, lines=tuple(epochs))) == 0.7
+    assert comparison.final_accuracy(replace(run, lines=tuple(epochs[:-1]))) == 0.8
 
 
 def test_different_data_is_compared_by_throughput():
     few = make_run(1, seconds=(1.0, 1.0, 1.0, 1.0), dataset_sha256="b" * 64)
     few = replace(
-        few, epochs=tuple(replace(e, samples_per_sec=15_000) for e in few.epochs)
+        few, lines=tuple(replace(e, samples_per_sec=15_000) for e in few.epochs)
     )
     c = comparison.compare(ONE, few)  # 60,000 samples in 2 s; 15,000 in 1 s
     assert c.speedup == pytest.approx(0.5)
@@ -212,7 +212,7 @@ def test_scaling_against_the_smallest_count():
 
 
 def test_a_run_without_usable_epochs_is_named():
-    empty = replace(ONE, epochs=(), path=Path("figures/killed.jsonl"))
+    empty = replace(ONE, lines=(), path=Path("figures/killed.jsonl"))
     for pair in ((empty, ONE), (ONE, empty)):
         with pytest.raises(RecordError, match=r"killed\.jsonl.*no epochs"):
             comparison.compare(*pair)

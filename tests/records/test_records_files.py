@@ -348,7 +348,7 @@ def test_git_state_knows_a_checkout_from_an_installed_copy(tmp_path, monkeypatch
     module = tmp_path / "package" / "records.py"
     module.parent.mkdir()
     module.write_text("# a module")
-    monkeypatch.setattr(files, "__file__", str(module))
+    monkeypatch.setattr(provenance, "__file__", str(module))
 
     def git(*args):
         names = ("-c", "user.name=A", "-c", "user.email=a@example.org")

@@ -11,17 +11,17 @@ from d2lpar.records.step_model import (
     AllReduceModel,
     StepModel,
     break_even,
-    errors,
     fit_all_reduce,
     fit_step,
+    relative_errors,
     speedups,
-    time_to,
+    time_to_accuracy,
     weak_efficiencies,
 )
 from d2lpar.studies.scaling import scaled_lr
 
 
-def test_speedup_and_efficiency_of_a_table():
+def test_strong_speedup_and_weak_efficiency():
     steps = {(1, 64): 4.0, (2, 64): 2.5, (4, 64): 2.0, (1, 128): 8.0, (2, 128): 4.4}
     assert speedups(steps) == {
         (1, 64): 1.0, (2, 64): 1.6, (4, 64): 2.0, (1, 128): 1.0, (2, 128): 8 / 4.4,
@@ -31,7 +31,7 @@ def test_speedup_and_efficiency_of_a_table():
     assert (4, 16) not in weak  # one device was not measured at 16
 
 
-def test_a_batch_that_one_device_has_not_has_no_speedup():
+def test_a_batch_not_measured_on_one_device_has_no_speedup():
     assert speedups({(2, 64): 1.0, (1, 32): 1.0}) == {(1, 32): 1.0}
 
 
@@ -46,12 +46,12 @@ def test_a_batch_that_one_device_has_not_has_no_speedup():
     ],
 )
 def test_break_even(table, expected):
-    found = break_even(table)
-    assert found == (None if expected is None else pytest.approx(expected))
+    batch = break_even(table)
+    assert batch == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize("one_python", (True, False))
-def test_the_fit_finds_what_made_the_numbers(one_python):
+def test_the_fit_recovers_the_model_that_made_the_numbers(one_python):
     all_reduce = AllReduceModel(latency=1e-4, bandwidth=1e9)
     true = StepModel(2e-3, 3e-4, all_reduce, 8, 516_272, one_python)
     communication = 3 * (8e-4 + 516_272 / 1e9)
@@ -59,10 +59,12 @@ def test_the_fit_finds_what_made_the_numbers(one_python):
     assert true.seconds(4, 256) == pytest.approx(by_hand)
     steps = {(n, b): true.seconds(n, b) for n in (1, 2, 4) for b in (4, 32, 256, 2048)}
     for without in ((), (4,), (2, 4)):
-        fitted = fit_step(steps, all_reduce, 8, 516_272, without, one_python)
+        fitted = fit_step(
+            steps, all_reduce, 8, 516_272, without=without, one_python=one_python
+        )
         assert fitted.fixed == pytest.approx(2e-3)
         assert fitted.per_sample == pytest.approx(3e-4)
-        assert errors(fitted, steps, 4) == pytest.approx(
+        assert relative_errors(fitted, steps, 4) == pytest.approx(
             dict.fromkeys((4, 32, 256, 2048), 0), abs=1e-9
         )
 
@@ -77,7 +79,7 @@ def test_the_fit_of_noisy_steps_is_numpys_weighted_least_squares():
     assert fitted.per_sample == pytest.approx(slope)
 
 
-def test_all_reduce_goes_by_arrays_and_bytes_and_devices():
+def test_all_reduce_depends_on_arrays_bytes_and_devices():
     true = AllReduceModel(latency=1e-4, bandwidth=1e9)
     sizes = [
         (a, b, true.seconds(4, a, b)) for a, b in ((1, 4096), (1, 2**24), (8, 5e5))
@@ -109,7 +111,7 @@ def test_too_little_to_fit_is_an_error():
         fit_all_reduce(1, [(1, 8, 1.0), (1, 16, 2.0)])
 
 
-def test_the_learning_rate_is_warmed_up_to_what_the_batch_asks():
+def test_the_learning_rate_is_warmed_up_to_the_scaled_rate():
     rates = [scaled_lr(2048, epoch, 0.2, 256, warmup=2) for epoch in (1, 2, 3, 4)]
     assert rates == pytest.approx([0.2, 0.9, 1.6, 1.6])
     assert scaled_lr(256, 1, 0.2, 256, warmup=5) == 0.2
@@ -121,5 +123,5 @@ def test_time_to_an_accuracy_adds_up_the_epochs():
         ScaledEpoch(64, 2, 0.1, 3.0, 0.7, 0.8),
         ScaledEpoch(64, 3, 0.1, 3.0, 0.6, 0.9),
     ]
-    assert time_to(epochs, 0.75) == 5.0
-    assert time_to(epochs, 0.95) is None
+    assert time_to_accuracy(epochs, 0.75) == 5.0
+    assert time_to_accuracy(epochs, 0.95) is None

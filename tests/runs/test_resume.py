@@ -1,8 +1,7 @@
-"""Leaving a training and taking it up again: the same bits on the same devices."""
+"""An interrupted training that is resumed: the same bits on the same devices."""
 
 import numpy as np
 import pytest
-from test_checkpoints import a_header
 
 from d2lpar import datasets, gan, lenet, lenet_concise
 from d2lpar.datasets import punks
@@ -10,6 +9,18 @@ from d2lpar.errors import CheckpointError
 from d2lpar.gan import training as gan_training
 from d2lpar.records import checkpoints, kinds
 from d2lpar.runs.resume import Resumable
+
+
+def a_header(num_devices=2, **settings):
+    return kinds.Header(
+        chapter="multiple_gpus", preset="quick", num_devices=num_devices,
+        device_kind="cpu", devices=["cpu(0)", "cpu(1)"][:num_devices],
+        threads_per_device=1, cores=2, cpu_model="A CPU", dataset="toy",
+        dataset_sha256="0" * 64, synthetic=False, seed=0,
+        settings={"num_epochs": 4, **settings}, command="d2lpar run", versions={},
+        git_commit=None, git_dirty=None, date="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+
 
 IMAGES = datasets.load("synthetic", n_train=120, n_test=40)
 FACES = punks.load("synthetic", n_train=60)
@@ -27,7 +38,9 @@ def training(request, tmp_path):
 
     def training(num_epochs, num_devices=2, resume=None, every=None, folder=tmp_path):
         header = a_header(num_devices, **settings, num_epochs=num_epochs)
-        run = Resumable(header, module.start(seed=3), folder, every, resume)
+        run = Resumable(
+            header, module.start(seed=3), folder, every=every, resume=resume
+        )
 
         def train(state):
             return module.train(
@@ -53,23 +66,23 @@ def without_times(line):
     }
 
 
-def test_taken_up_it_ends_with_the_same_bits_and_the_same_record(training):
+def test_resumed_it_ends_with_the_same_bits_and_the_same_record(training):
     whole = training(4)
     training(2).save()
-    taken_up = training(4, resume="last")
+    resumed = training(4, resume="last")
     for name, array in whole.state.tensors().items():
-        np.testing.assert_array_equal(taken_up.state.tensors()[name], array)
-    assert taken_up.state.facts() == whole.state.facts()
+        np.testing.assert_array_equal(resumed.state.tensors()[name], array)
+    assert resumed.state.facts() == whole.state.facts()
     expected = [without_times(line) for line in whole.yielded[1:]]
     frames_at_2 = [
         {**e, "samples": None, "nearest": None, "distances": None}
         if e.get("epoch") == 2 and "fixed" in e
         else e
-        for e in map(without_times, taken_up.yielded[1:])
+        for e in map(without_times, resumed.yielded[1:])
     ]
     assert frames_at_2 == expected
-    assert [e.resumed for e in epochs_of(taken_up)] == [None, None, "here", None]
-    assert taken_up.yielded[0].settings["resumed_at"] == 2
+    assert [e.resumed for e in epochs_of(resumed)] == [None, None, "here", None]
+    assert resumed.yielded[0].settings["resumed_at"] == 2
 
 
 def test_on_other_devices_the_earlier_epochs_are_marked(training):

@@ -1,28 +1,33 @@
 """The runner: fresh processes, records that are kept or left alone, clean ends.
 
-The workloads here are a few lines each, written to a file that the measuring process
-imports: what is tested is what becomes of their records.
+The workloads here are a few lines each, written to a module that the measuring process
+imports too: what is tested is what becomes of their records.
 """
 
-import json
+import importlib
 import os
+import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from d2lpar.errors import RunError
+from d2lpar import least_squares
+from d2lpar.errors import RunError, SettingError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.records import files
-from d2lpar.records.kinds import EpochRecord, Header
+from d2lpar.records.kinds import EpochRecord, Header, PointRecord
 from d2lpar.runs import job as runs_job
 from d2lpar.runs import sweep
+from d2lpar.training import Workload
 
 WORKLOADS = """
 import os, sys, time
 from d2lpar.errors import DivergedError
-from d2lpar.records import EpochRecord
+from d2lpar.records.kinds import EpochRecord
 
 def epoch(n):
     return EpochRecord(epoch=n, seconds=0.5, samples_per_sec=20.0, train_loss=1.0,
@@ -78,19 +83,28 @@ def workloads(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "some_workloads.py").write_text(WORKLOADS)
     monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "some_workloads", raising=False)
+
+
+def swept(jobs, repeats, out):
+    """The lines of a sweep whose records go to a folder."""
+    return sweep.sweep([replace(job, folder=out) for job in jobs], repeats)
 
 
 def job(function="fine", num_devices=1, num_epochs=2, **changes):
+    train = getattr(importlib.import_module("some_workloads"), function)
     values = {
         "chapter": "test",
         "preset": "quick",
-        "train": f"some_workloads:{function}",
+        "workload": Workload(train),
         "devices": "cpu:2",
         "num_devices": num_devices,
         "seed": 7,
         "settings": {"num_epochs": num_epochs},
         "data": {"name": "synthetic", "n_train": 10, "n_test": 5, "seed": 7},
         "command": "d2lpar run test",
+        "folder": Path("absent"),
     }
     return runs_job.Job(**{**values, **changes})
 
@@ -98,17 +112,16 @@ def job(function="fine", num_devices=1, num_epochs=2, **changes):
 def test_a_solvers_points_are_kept_under_the_methods_name(tmp_path):
     solver = job(
         chapter="least_squares",
-        train="d2lpar.least_squares.solver:train",
-        load="d2lpar.datasets.linear:uniform_problem",
+        workload=least_squares.WORKLOAD,
         data={"rows": 50, "columns": 5, "seed": 7},
         settings={"method": "cgls", "num_epochs": 1},
         num_devices=2,
         variant="cgls",
     )
-    header, *points = sweep.sweep([solver], 1, tmp_path / "out")
+    header, *points = swept([solver], 1, tmp_path / "out")
     run = files.read(tmp_path / "out" / "quick-seed7-cgls-cpu2.jsonl")
     assert run.header.variant == header.variant == "cgls"
-    assert run.points == tuple(points) and run.epochs == ()
+    assert run.of(PointRecord) == tuple(points) and run.epochs == ()
     assert points[-1].distance < 1e-9 and len(points[-1].device_residual_norms) == 2
     assert run.header.settings["rows"] == 50 and not run.header.synthetic
 
@@ -119,7 +132,7 @@ def names(folder):
 
 def test_a_sweep_leaves_a_record_a_count(tmp_path, capfd):
     out = tmp_path / "figures" / "test"
-    items = list(sweep.sweep([job(num_devices=1), job(num_devices=2)], 1, out))
+    items = list(swept([job(num_devices=1), job(num_devices=2)], 1, out))
     assert [type(i) for i in items] == [Header, EpochRecord, EpochRecord] * 2
     stem = "quick-synthetic-seed7"
     assert names(out) == [f"{stem}-cpu1.jsonl", f"{stem}-cpu2.jsonl"]
@@ -130,7 +143,7 @@ def test_a_sweep_leaves_a_record_a_count(tmp_path, capfd):
 
 
 def test_the_header_says_where_the_record_comes_from(tmp_path):
-    header = next(iter(sweep.sweep([job(num_devices=2)], 1, tmp_path / "out")))
+    header = next(iter(swept([job(num_devices=2)], 1, tmp_path / "out")))
     cores = machine_cores.usable_cores()
     threads = machine_cores.threads_per_context(2)
     noun = "thread" if threads == 1 else "threads"
@@ -152,7 +165,7 @@ def test_every_count_has_a_fresh_process_with_its_threads(tmp_path, monkeypatch)
     monkeypatch.setattr(machine_cores, "usable_cores", lambda: 6)
     monkeypatch.setattr(machine_cores, "USER_THREADS", None)
     jobs = [job("tells", n) for n in (1, 2)] + [job("tells", 1, threads=4)]
-    items = list(sweep.sweep(jobs, 1, tmp_path / "out"))
+    items = list(swept(jobs, 1, tmp_path / "out"))
     told = [item.extra for item in items if isinstance(item, EpochRecord)]
     assert [t["OMP_NUM_THREADS"] for t in told] == ["6", "3", "4"]
     assert len({t["pid"] for t in told} | {os.getpid()}) == 4
@@ -166,7 +179,7 @@ def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatc
     monkeypatch.setattr(machine_cores, "usable_cores", lambda: 6)
     monkeypatch.setattr(machine_cores, "USER_THREADS", None)
     jobs = [job("tells", n, one_thread_each=True) for n in (1, 2)]
-    items = list(sweep.sweep(jobs, 1, tmp_path / "out"))
+    items = list(swept(jobs, 1, tmp_path / "out"))
     told = [item.extra for item in items if isinstance(item, EpochRecord)]
     assert [t["OMP_NUM_THREADS"] for t in told] == ["6", "1"]
 
@@ -174,14 +187,14 @@ def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatc
 def test_what_the_user_set_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "64")
     monkeypatch.setattr(machine_cores, "USER_THREADS", 2)
-    _, told = sweep.sweep([job("tells", 2)], 1, tmp_path / "out")
+    _, told = swept([job("tells", 2)], 1, tmp_path / "out")
     assert told.extra["MXNET_CPU_TEMP_COPY"] == "64"
     assert told.extra["OMP_NUM_THREADS"] == "2"
 
 
 def test_repeats_take_turns_and_share_a_record(tmp_path):
     jobs = [job(num_devices=1), job(num_devices=2)]
-    items = list(sweep.sweep(jobs, 2, tmp_path / "out"))
+    items = list(swept(jobs, 2, tmp_path / "out"))
     headers = [item for item in items if isinstance(item, Header)]
     assert [h.num_devices for h in headers] == [1, 2, 1, 2]
     run = files.read(tmp_path / "out" / f"{files.run_name(headers[0])}.jsonl")
@@ -202,10 +215,10 @@ def test_a_failure_keeps_its_epochs_and_leaves_the_earlier_record(
     tmp_path, caplog, function, says
 ):
     out = tmp_path / "out"
-    list(sweep.sweep([job(), job(num_devices=2)], 1, out))
+    list(swept([job(), job(num_devices=2)], 1, out))
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(RunError, match=says):
-        list(sweep.sweep([job(function), job(num_devices=2)], 1, out))
+        list(swept([job(function), job(num_devices=2)], 1, out))
     partial = "quick-synthetic-seed7-cpu1.partial.jsonl"
     assert names(out) == sorted([*before, partial])
     assert {name: (out / name).read_bytes() for name in before} == before
@@ -216,20 +229,27 @@ def test_a_failure_keeps_its_epochs_and_leaves_the_earlier_record(
 def test_a_failure_in_a_later_count_publishes_none(tmp_path):
     out = tmp_path / "out"
     with pytest.raises(RunError):
-        list(sweep.sweep([job(), job("diverges", 2)], 1, out))
+        list(swept([job(), job("diverges", 2)], 1, out))
     assert all(name.endswith(".partial.jsonl") for name in names(out))
     assert len(names(out)) == 2
 
 
 def test_a_failure_before_any_epoch_leaves_nothing(tmp_path):
     with pytest.raises(RunError, match="at once"):
-        list(sweep.sweep([job("refuses")], 1, tmp_path / "out"))
+        list(swept([job("refuses")], 1, tmp_path / "out"))
     assert names(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("flag", ["resume", "checkpoint_every"])
+def test_a_workload_without_a_state_cannot_be_resumed(flag):
+    words = f"^--{flag.replace('_', '-')} 1: test cannot be resumed"
+    with pytest.raises(SettingError, match=words):
+        job(**{flag: 1})
 
 
 def test_a_device_that_is_not_there_is_said_by_the_process(tmp_path):
     with pytest.raises(RunError, match="devices 'gpu:1': "):
-        list(sweep.sweep([job(devices="gpu:1")], 1, tmp_path / "out"))
+        list(swept([job(devices="gpu:1")], 1, tmp_path / "out"))
     assert names(tmp_path / "out") == []
 
 
@@ -244,7 +264,7 @@ def alive(pid):
 def test_a_sweep_that_is_closed_ends_its_process_and_keeps_its_epochs(tmp_path):
     """What Ctrl-C does, without the signal: test_cli has the signal."""
     out = tmp_path / "out"
-    items = sweep.sweep([job("endless")], 1, out)
+    items = swept([job("endless")], 1, out)
     for item in items:
         if isinstance(item, EpochRecord) and item.epoch == 3:
             break
@@ -257,17 +277,14 @@ def test_a_sweep_that_is_closed_ends_its_process_and_keeps_its_epochs(tmp_path):
 
 
 def test_the_process_does_not_outlive_the_one_that_started_it():
-    from dataclasses import asdict
-
     process = subprocess.Popen(
-        [sys.executable, "-m", "d2lpar.runs.sweep"],
+        [sys.executable, "-m", "d2lpar.runs.child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     )
-    process.stdin.write(json.dumps(asdict(job("endless"))) + "\n")
+    pickle.dump(job("endless"), process.stdin)
     process.stdin.flush()
-    assert json.loads(process.stdout.readline())["kind"] == "header"
+    assert isinstance(pickle.load(process.stdout), Header)
     process.stdin.close()
     assert process.wait(timeout=10) == 1
     process.stdout.close()

@@ -1,9 +1,5 @@
 """The plan of a launch: environments, commands, hosts, and what is refused."""
 
-import json
-import re
-import shlex
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +9,6 @@ from d2lpar.errors import SettingError
 from d2lpar.workers import plan
 
 RUN = ["run", "multiple_gpus_concise"]
-DOCS = Path(main.__file__).parents[2] / "docs"
 
 
 def test_every_role_knows_the_others():
@@ -84,36 +79,6 @@ def test_the_commands_are_for_a_shell():
     assert text.startswith("cd '/some where' && exec env DMLC_ROLE=worker ")
     assert text.endswith("'py thon' -m d2lpar.workers.node run multiple_gpus_concise "
                          "'--out=my figures'")  # fmt: skip
-
-
-def test_a_manifest_has_a_pod_a_role():
-    text = plan.as_kubernetes(plan.plan(2, 1, RUN, port=9091), "image:1")
-    service, *pods = map(json.loads, text.split("---\n"))
-    assert service["kind"] == "Service" and [p["kind"] for p in pods] == ["Pod"] * 4
-    assert service["spec"]["ports"] == [{"port": 9091}]
-    selected = service["spec"]["selector"]
-    assert [selected.items() <= p["metadata"]["labels"].items() for p in pods] == [
-        True, False, False, False,
-    ]  # fmt: skip
-    for pod in pods:
-        (container,) = pod["spec"]["containers"]
-        names = {variable["name"] for variable in container["env"]}
-        assert "DMLC_ROLE" in names and "DMLC_PS_ROOT_URI" not in names
-        assert "DMLC_PS_ROOT_URI=$(" in container["command"][2]
-        assert container["image"] == "image:1"
-
-
-def test_the_manifest_in_the_docs_is_what_the_command_there_prints():
-    text = (DOCS / "several-machines.md").read_text(encoding="utf-8")
-    found = re.search(
-        r"^d2lpar (launch (?:[^\n>]|\\\n)*kubernetes(?:[^\n>]|\\\n)*)> docs/(\S+)$",
-        text,
-        re.MULTILINE,
-    )
-    words = shlex.split(found[1].replace("\\\n", " "))
-    done = CliRunner().invoke(main.d2lpar, words)
-    assert done.exit_code == 0
-    assert done.output == (DOCS / found[2]).read_text(encoding="utf-8")
 
 
 def test_print_writes_each_roles_environment_and_command():

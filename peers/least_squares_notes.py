@@ -1,12 +1,12 @@
-"""The seed's own least-squares code (000), as it was written, in NumPy.
+"""The least-squares notes' own solver, as they print it, in NumPy.
 
-    python peers/least_squares_seed.py --epochs 40
+    python peers/least_squares_notes.py --epochs 40
 
-Its three faults are kept: `x = self.x_hat` is no copy, both halves draw their row
-numbers from the same range, and the "GPUs" work one after the other. Prints a JSON
-line: seconds of run(), the error it ends at, and LAPACK's. With `--check FILE` (an .npz
-with A, b and the error of our solution) it solves that problem, and ends with status 2
-where LAPACK's error is not ours.
+Its three faults are kept: `x = self.x_hat` does not copy, both halves draw their row
+numbers from the same range, and the "GPUs" work one after the other. Prints a JSON line
+with the seconds of run(), the error it reaches and LAPACK's. With `--check FILE` (an
+.npz with A, b and our solution's error) it solves that problem; where LAPACK's error is
+not ours it prints {"error": ...} and exits with status 2.
 """
 
 import argparse
@@ -79,7 +79,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check", metavar="FILE", help="problem and error of ours")
+    parser.add_argument("--check", metavar="FILE", help="a problem and our error")
     args = parser.parse_args()
     np.random.seed(args.seed)
     if args.check:
@@ -90,7 +90,8 @@ if __name__ == "__main__":
     best = np.linalg.lstsq(A, b, rcond=None)[0]
     optimum = float(np.linalg.norm(A @ best - b))
     if args.check and not abs(optimum - ours) <= 1e-4 * ours:
-        print(f"the optimum's error is {optimum:.6f}, ours {ours:.6f}", file=sys.stderr)
+        why = f"the optimum's error is {optimum:.6f}, ours {ours:.6f}"
+        print(json.dumps({"error": why}))
         sys.exit(2)
     lstsq = LeastSquare(A, b, epoches=args.epochs)
     start = perf_counter()

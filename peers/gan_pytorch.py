@@ -1,12 +1,13 @@
-"""The seed's GAN in PyTorch (003), on the same faces: how long one full step takes.
+"""The CryptoPunks notebook's GAN in PyTorch, on our faces: seconds per full step.
 
     pip install 'd2lpar[peers]'
-    python peers/gan_seed.py --threads 2 --batch-size 1000 --steps 10
+    python peers/gan_pytorch.py --threads 2 --batch-size 1000 --steps 10
 
-Networks, losses, Adam and the order of the two updates are the seed's; its full batch
-of 10,000 is `--batch-size 10000`. With `--check FILE` (an .npz of our first steps) it
-takes those steps from those parameters first, and ends with status 2 where a loss is
-not ours. Prints a JSON line a step, the first one included.
+Networks, losses, Adam and the order of the two updates are the notebook's; it trains on
+all 10,000 faces at once (`--batch-size 10000`). With `--check FILE` (an .npz of our
+first steps) it first takes those steps from the same parameters; where a loss differs
+it prints {"error": ...} and exits with status 2. Prints a JSON line per step, the first
+one included.
 """
 
 import argparse
@@ -56,7 +57,7 @@ class create_discriminator(nn.Module):
 
 
 def step(x_real, embedding, generator, discriminator, optimizerD, optimizerG):
-    """One epoch of the seed's loop; the two losses."""
+    """One epoch of the notebook's loop; the two losses."""
     n = len(x_real)
     loss_function = nn.BCELoss()
     y = torch.concat((torch.ones(n), torch.zeros(n)))
@@ -80,24 +81,24 @@ def step(x_real, embedding, generator, discriminator, optimizerD, optimizerG):
 
 
 def check(path):
-    """Take the steps of `path`: X (steps, n, 3, 24, 24), z, d_losses and g_losses."""
+    """Take the steps in `path`: X (steps, n, 3, 24, 24), z, d_losses and g_losses."""
     with np.load(path) as file:
-        found = {name: torch.tensor(file[name]) for name in file.files}
+        ours = {name: torch.tensor(file[name]) for name in file.files}
     nets = create_discriminator(), create_generator()
     with torch.no_grad():
         for letter, net in zip("DG", nets):
             state = net.state_dict()
             names = [n for n in state if not n.endswith("num_batches_tracked")]
             for k, name in enumerate(names):
-                state[name].copy_(found[f"{letter}.{k}"])
+                state[name].copy_(ours[f"{letter}.{k}"])
     optimizers = [optim.Adam(net.parameters(), lr=1e-4) for net in nets]
-    steps = zip(*(found[name] for name in ("X", "z", "d_losses", "g_losses")))
-    for number, (X, z, *ours) in enumerate(steps, 1):
+    steps = zip(*(ours[name] for name in ("X", "z", "d_losses", "g_losses")))
+    for number, (X, z, *losses) in enumerate(steps, 1):
         errors = step(X, z, nets[1], nets[0], *optimizers)
-        for name, error, our in zip(("d_loss", "g_loss"), errors, ours):
-            if not abs(error - our) <= 1e-4 * abs(our):
-                words = f"step {number}: {name} is {error:.6f}, ours {our:.6f}"
-                print(words, file=sys.stderr)
+        for name, error, loss in zip(("d_loss", "g_loss"), errors, losses):
+            if not abs(error - loss) <= 1e-4 * abs(loss):
+                why = f"step {number}: {name} is {error:.6f}, ours {loss:.6f}"
+                print(json.dumps({"error": why}), flush=True)
                 sys.exit(2)
 
 
@@ -107,7 +108,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check", metavar="FILE", help="first steps to agree on")
+    parser.add_argument("--check", metavar="FILE", help="first steps to reproduce")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.check:

@@ -23,6 +23,7 @@ from d2lpar.errors import DeviceError, SettingError
 from d2lpar.records import files as records_files
 from d2lpar.records import kinds
 from d2lpar.records.kinds import Sample
+from d2lpar.training import Workload
 
 ROOT = Path(d2lpar.__file__).parents[1]
 SOURCES = (
@@ -501,12 +502,12 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
 
 LONG_CHAPTER = """
 import sys
-from d2lpar import chapter
+from d2lpar import chapter, lenet
 sys.argv = ["long", "--data=synthetic", "--devices=cpu:2", "--num-devices=2",
             *sys.argv[1:]]
 settings = dict(num_epochs=9, global_batch_size=16, lr=0.1)
 settings["data"] = dict(n_train=64, n_test=10)
-chapter.measure("long", "d2lpar.lenet:train", {"quick": settings, "book": settings})
+chapter.measure("long", lenet.WORKLOAD, {"quick": settings, "book": settings})
 """
 
 
@@ -542,10 +543,11 @@ def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, wor
     assert files(tmp_path / "work") == []
 
 
-def test_a_solver_is_not_taken_up(d2lpar_command):
+def test_a_solver_cannot_be_resumed(d2lpar_command):
     done = d2lpar_command("run", "least_squares", *TINY, "--checkpoint-every=1")
     assert done.returncode == 2
-    assert "--checkpoint-every: this chapter's work is not left" in done.stderr
+    words = "--checkpoint-every 1: least_squares cannot be resumed"
+    assert words in done.stderr.splitlines()[-1]
 
 
 def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
@@ -594,11 +596,15 @@ def test_in_a_notebook_flags_are_not_read_and_errors_are_raised(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", object())
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
     monkeypatch.setattr(
-        cli_run, "run_sweep", lambda *args, **flags: seen.update(flags, args=args)
+        cli_run,
+        "run_sweep",
+        lambda measured, command, flags: seen.update(
+            flags, chapter=measured, command=command
+        ),
     )
-    chapter.measure("some_chapter", "module:train", {"quick": {}})
-    assert seen["args"][0] == "some_chapter"
-    assert seen["args"][6] == "d2lpar run some_chapter"
+    chapter.measure("some_chapter", Workload(train=None), {"quick": {}})
+    assert seen["chapter"].name == "some_chapter"
+    assert seen["command"] == "d2lpar run some_chapter"
     assert (seen["preset"], seen["devices"]) == ("quick", "auto")
 
     def fails(*args, **flags):
@@ -606,4 +612,4 @@ def test_in_a_notebook_flags_are_not_read_and_errors_are_raised(monkeypatch):
 
     monkeypatch.setattr(cli_run, "run_sweep", fails)
     with pytest.raises(DeviceError, match="no such device"):
-        chapter.measure("some_chapter", "module:train", {"quick": {}})
+        chapter.measure("some_chapter", Workload(train=None), {"quick": {}})

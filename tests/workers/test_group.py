@@ -20,18 +20,19 @@ from d2lpar.cli import main
 from d2lpar.cli.launch import checked
 from d2lpar.errors import SettingError
 from d2lpar.least_squares.rows import RowShards
+from d2lpar.parallel import span
 from d2lpar.records import checkpoints, files
-from d2lpar.workers import group, plan, supervise
+from d2lpar.workers import place, plan, supervise
 
 ROOT = Path(main.__file__).parents[2]
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
 DATA = {"n_train": 152, "n_test": 50}
 TOY = f"""
-from d2lpar import chapter
+from d2lpar import chapter, lenet_workers
 if __name__ == "__main__":
     preset = dict({SETTINGS}, data={DATA})
-    chapter.measure("toy", "d2lpar.lenet_concise:train", dict(quick=preset))
+    chapter.measure("toy", lenet_workers.WORKLOAD, dict(quick=preset))
 """
 
 
@@ -61,16 +62,16 @@ def launch_toy(tmp_path):
 
 @given(n=st.integers(0, 100), count=st.integers(1, 9))
 def test_the_parts_are_the_whole(n, count):
-    parts = [range(n)[group.span(n, k, count)] for k in range(count)]
+    parts = [range(n)[span(n, k, count)] for k in range(count)]
     assert [i for part in parts for i in part] == list(range(n))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_process_that_was_not_launched_has_no_place(monkeypatch):
-    assert group.place() is None
+    assert place.place() is None
     monkeypatch.setenv("DMLC_ROLE", "server")
     monkeypatch.setenv("D2LPAR_WORKER", "1")
-    assert group.place() is None
+    assert place.place() is None
 
 
 def test_its_place_is_the_environments(monkeypatch):
@@ -83,13 +84,13 @@ def test_its_place_is_the_environments(monkeypatch):
         "D2LPAR_THRESHOLD": "0.25",
     }.items():
         monkeypatch.setenv(name, value)
-    found = group.place()
-    assert found == group.Place(2, 3, 2, "dist_async", 0.25)
+    found = place.place()
+    assert found == place.Place(2, 3, 2, "dist_async", 0.25)
     assert found.variant == "async-2bit"
     assert found.launched_by == (
         "d2lpar launch --workers 3 --servers 2 --kvstore dist_async --compress 0.25 -- "
     )
-    assert group.Place(0, 1, 1).variant == ""
+    assert place.Place(0, 1, 1).variant == ""
 
 
 @pytest.fixture(scope="module")
@@ -204,15 +205,16 @@ def test_workers_with_other_data_are_told(launch_toy, tmp_path):
 SOLVE = """
 import json, os, sys
 import numpy
-from d2lpar import row_shards, workers
-from d2lpar.least_squares import solve
+from d2lpar.least_squares import rows, solve
+from d2lpar.workers.group import Workers
+from d2lpar.workers.place import place
 
 read = []
-rows_of = row_shards.rows_of
-row_shards.rows_of = lambda A, start, stop, dtype: (
+rows_of = rows.rows_of
+rows.rows_of = lambda A, start, stop, dtype: (
     read.append((int(start), int(stop))) or rows_of(A, start, stop, dtype)
 )
-group = workers.Workers(workers.place())
+group = Workers(place())
 for method in ("normal", "cgls"):
     found = solve("A.npy", "b.npy", devices="cpu:2", method=method, workers=group,
                   block_bytes=2**11, resident_bytes=0)
@@ -265,7 +267,7 @@ def test_a_long_pass_over_the_rows_tells_that_it_gets_on():
     class Alone:
         number, count, steps = 0, 1, 0
 
-        def step(self):
+        def report_progress(self):
             self.steps += 1
 
     alone, A = Alone(), np.ones((100, 4))
@@ -282,10 +284,11 @@ def test_a_long_pass_over_the_rows_tells_that_it_gets_on():
 
 BROADCAST = """
 import numpy
-from d2lpar import workers
 from d2lpar._mxnet import np, npx
+from d2lpar.workers.group import Workers
+from d2lpar.workers.place import place
 
-group = workers.Workers(workers.place())
+group = Workers(place())
 parameters = [np.zeros(1000) for _ in range(100)]
 for key, parameter in enumerate(parameters):
     group.kvstore.broadcast(key, np.full(1000, key + 1.0), parameter)

@@ -25,7 +25,7 @@ def test_every_role_knows_the_others():
         assert environment["DMLC_PS_ROOT_PORT"] == "5000"
         assert environment["DMLC_INTERFACE"] == "lo"
         assert environment["DMLC_ROLE"] == role.name.split()[0]
-        expected = [*RUN, "--devices=cpu:2"] if role.is_worker else []
+        expected = [*RUN, "--devices=cpu:2"] if role.kind == "worker" else []
         assert role.arguments == expected
     workers = [role.environment["D2LPAR_WORKER"] for role in planned[3:]]
     assert workers == ["0", "1", "2"]
@@ -74,7 +74,7 @@ def test_an_interface_that_is_not_there():
 
 
 def test_the_commands_are_for_a_shell():
-    (role,) = [r for r in plan.plan(1, 1, [*RUN, "--out=my figures"]) if r.is_worker]
+    (role,) = [r for r in plan.plan(1, 1, [*RUN, "--out=my figures"]) if r.kind == "worker"]
     text = role.as_shell("py thon", "/some where")
     assert text.startswith("cd '/some where' && exec env DMLC_ROLE=worker ")
     assert text.endswith("'py thon' -m d2lpar.workers.node run multiple_gpus_concise "

@@ -1,7 +1,7 @@
 """The supervisor: who dies, who is ended, what starts again, and that nothing stays.
 
 The roles here are shell scripts of a line or two, so that what is tested is the
-supervisor alone; tests/test_faults.py kills real ones.
+supervisor alone; tests/workers/test_faults.py kills real ones.
 """
 
 import logging
@@ -171,7 +171,7 @@ def test_a_taken_port(fake):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(SettingError, match=f"--port {port}: cannot be had on "
+        with pytest.raises(SettingError, match=f"--port {port}: not available on "
                            "127.0.0.1 .Address already in use.; leave"):  # fmt: skip
             fake(port=port)
 

@@ -27,7 +27,8 @@ X_shards, z_shards = split_batch(X, z, two)
 
 # %% [markdown]
 # **One step.** The fakes serve both updates, as in the notebook: detached for the
-# discriminator, whose opinion then teaches the generator. Both Adams sum gradients.
+# discriminator, whose opinion then teaches the generator. Both Adam optimisers sum the
+# gradients over the devices and divide by the global batch size.
 
 # %%
 state = gan.start(seed=0)

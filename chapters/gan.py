@@ -17,7 +17,7 @@ import numpy
 
 from d2lpar import chapter, devices, gan, split_batch
 from d2lpar._mxnet import autograd, np
-from d2lpar.datasets import face_images, punks
+from d2lpar.datasets import face_quality, punks
 from d2lpar.gan import training
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -64,10 +64,10 @@ for synchronised in (False, True):
 
 # %%
 halves = data.X[:300], data.X[300:]
-print("distance of two halves:", face_images.sliced_wasserstein(*halves))
+print("distance of two halves:", face_quality.sliced_wasserstein(*halves))
 drawn = gan.sample(state, n=300, seed=7, device=two[0])
-print("of an untrained one's faces:", face_images.sliced_wasserstein(drawn, halves[0]))
-print("nearest to three faces:", face_images.nearest(drawn[:3], data.X)[1])
+print("of an untrained one's faces:", face_quality.sliced_wasserstein(drawn, halves[0]))
+print("nearest to three faces:", face_quality.nearest(drawn[:3], data.X)[1])
 
 # %% [markdown]
 # **Training** on 1, 2, ... devices, with an animation of one noise's face. `Ctrl-C`

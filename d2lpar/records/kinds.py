@@ -196,7 +196,7 @@ class FrameRecord:
     """What the generator draws after an epoch; epoch 0 is before training.
 
     `fixed` is the face of one noise that stays the same. `quality` is the sliced
-    Wasserstein distance of generated to real faces (see :mod:`d2lpar.datasets.face_images`):
+    Wasserstein distance of generated to real faces (see :mod:`d2lpar.datasets.face_quality`):
     less is better. The last frame also has a sheet of 25 `samples` and, for each of
     them, the number of the `nearest` real face and the root mean square `distances` to
     it. Pictures are PNG files in base64.

@@ -37,11 +37,11 @@ class DownloadError(DataError):
 class PublishedFiles:
     """A data set that was published as files, and how to get hold of it.
 
-    `name` is what ``--data`` calls it, and its folder's name; `title` stands in
-    messages, and so does `substitute`, what is generated where it cannot be had. Each
-    of `files` is below every one of `urls`; on disk a ``.gz`` may be decompressed, too.
-    ``read_file(path)`` returns the array in a file, and raises :class:`DataError` unless
-    its content is the published one.
+    `name` is its value of ``--data``, and its folder's name. `title` appears in
+    messages, as does `substitute`: what is generated if it cannot be had. Each of
+    `files` is below every one of `urls`; on disk, a ``.gz`` may be decompressed.
+    ``read_file(path)`` returns the array in a file, and raises :class:`DataError`
+    unless its content is the published one.
     """
 
     name: str

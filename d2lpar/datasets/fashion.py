@@ -134,7 +134,8 @@ FASHION_MNIST = PublishedFiles(
     files=tuple(f"{name}.gz" for name in FASHION_MNIST_FILES),
     # The publisher's two addresses, then the mirrors that MXNet and Keras keep.
     urls=(
-        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
+        "fashion/",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/gluon/dataset/"
         "fashion-mnist/",

@@ -74,8 +74,8 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     of the same kind of array; it does not depend on the number of devices. None keeps
     the order of the data. The last batch may be smaller, as in the book.
     """
-    # The data stays uint8, a quarter of the memory. To convert each batch as it is taken
-    # is as fast as to take it from float32.
+    # The data stays uint8, a quarter of the memory: converting each batch when it is
+    # taken is as fast as taking it from float32.
     for start in range(0, len(y), batch_size):
         stop = start + batch_size
         if order is None:

@@ -34,7 +34,7 @@ class LinearProblem:
 
 
 def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """The problem of the least-squares notes: A and b uniform in [0, 1), from `seed`."""
+    """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`."""
     rng = np.random.default_rng(seed)
     A, b = rng.random((rows, columns)), rng.random(rows)
     return LinearProblem(A, b, f"uniform-{rows}x{columns}", sha256_of((A, b)))

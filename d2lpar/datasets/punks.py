@@ -117,7 +117,7 @@ def _face_data(name: str, X: np.ndarray) -> FaceData:
 def read_tiles(path: Path) -> np.ndarray:
     """The tiles of ``punks.png``, row by row: uint8 (10000, 3, 24, 24).
 
-    Alpha is dropped, as by ``.convert("RGB")`` in the CryptoPunks notebook: in the file,
+    Alpha is dropped, as by the CryptoPunks notebook's ``.convert("RGB")``: in the file,
     transparent pixels are black. Raises :class:`DataError` naming the file and what is
     wrong with it.
     """
@@ -130,8 +130,8 @@ def read_tiles(path: Path) -> np.ndarray:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     try:
         image = Image.open(io.BytesIO(content))
-        # Only decoded if its size is right: it may be large.
-        pixels = np.asarray(image.convert("RGB")) if image.size == (side, side) else None
+        fits = image.size == (side, side)
+        pixels = np.asarray(image.convert("RGB")) if fits else None  # it may be large
     except UnidentifiedImageError:
         raise DataError(f"{path}: not an image; delete it") from None
     except Image.DecompressionBombError:

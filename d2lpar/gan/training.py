@@ -22,7 +22,7 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
-from d2lpar.datasets import face_images, punks
+from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import DivergedError
 from d2lpar.gan.adam import Adam
 from d2lpar.gan.networks import (
@@ -48,6 +48,7 @@ _bce.hybridize()
 # Python runs ahead of the devices, by this many batches at most: each that waits holds
 # its activations.
 BATCHES_IN_FLIGHT = 2
+NUM_FACES = 1_000
 
 
 def update_D(
@@ -354,13 +355,13 @@ def frame(
     """What the generator draws now, and how far that is from the real faces."""
     # The same noise and the same real faces every time: only the generator changes.
     rng = numpy.random.default_rng(0)
-    n = min(face_images.NUM_FACES, len(data.X))
+    n = min(NUM_FACES, len(data.X))
     z = rng.standard_normal((n, *Z_SHAPE), dtype=numpy.float32)
     drawn = faces_of(net_G, z, device)
     real = data.X[rng.choice(len(data.X), n, replace=False)]
     samples = {}
     if with_samples:
-        numbers, distances = face_images.nearest(drawn[:25], data.X)
+        numbers, distances = face_quality.nearest(drawn[:25], data.X)
         samples = {
             "samples": face_images.to_png(face_images.sheet(drawn[:25], 5)),
             "nearest": numbers.tolist(),
@@ -371,7 +372,7 @@ def frame(
         fixed=face_images.to_png(
             face_images.sheet(faces_of(net_G, state.fixed_z, device), 1)
         ),
-        quality=face_images.sliced_wasserstein(drawn, real),
+        quality=face_quality.sliced_wasserstein(drawn, real),
         **samples,
     )
 

@@ -366,7 +366,9 @@ def test_a_download_is_kept(tiny, contents, mirrors, caplog):
     requests = mirrors("good")
     assert datasets.locate("auto") == "fashion-mnist"
     assert requests == [f"good/{name}.gz" for name in contents]
-    assert everything_in(fashion.FASHION_MNIST.cache_folder) == sorted(f"{n}.gz" for n in contents)
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == sorted(
+        f"{n}.gz" for n in contents
+    )
     assert_tiny(datasets.load("fashion-mnist"), tiny)
     assert len(requests) == 4 and warnings_in(caplog) == []
 
@@ -377,7 +379,9 @@ def test_the_mirrors_are_tried_in_turn(tiny, contents, mirrors):
     for name in contents:
         tried = [r.split("/")[0] for r in requests if r.endswith(f"/{name}.gz")]
         assert list(dict.fromkeys(tried)) == list(MIRRORS)
-    assert everything_in(fashion.FASHION_MNIST.cache_folder) == sorted(f"{n}.gz" for n in contents)
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == sorted(
+        f"{n}.gz" for n in contents
+    )
 
 
 @pytest.mark.parametrize("bad", MIRRORS[:-1])
@@ -502,9 +506,7 @@ def test_the_hash_is_of_every_byte(tiny):
         array.flat[-1] ^= 1
     assert sha256_of(tiny) == before
     backwards = [a[::-1] for a in tiny]  # not contiguous
-    assert sha256_of(backwards) == sha256_of(
-        [a.copy() for a in backwards]
-    )
+    assert sha256_of(backwards) == sha256_of([a.copy() for a in backwards])
 
 
 def numbered(n):

@@ -19,7 +19,8 @@ from d2lpar.runs import in_turn
 OURS = """
 import json, sys, time
 import numpy
-from d2lpar import gan, parallel, punks
+from d2lpar import gan, parallel
+from d2lpar.datasets import punks
 from d2lpar import devices as d
 from d2lpar._mxnet import np, npx
 batch_size, steps = int(sys.argv[1]), int(sys.argv[2])
@@ -34,8 +35,7 @@ for number in range(steps):
     X = faces.take(index, axis=0, mode="clip").astype("float32") / 255
     z = np.array(rng.standard_normal((batch_size, 16, 3, 3), dtype="float32"))
     shards = parallel.split_batch(X, z, devices)
-    found = gan.step(*shards, nets.D, nets.G, nets.adam_D, nets.adam_G,
-                     synchronised={synchronised})
+    found = gan.step(*shards, nets, synchronised={synchronised})
     npx.waitall()
     seconds = time.perf_counter() - start
     d_loss = sum(float(l) for l in found[0]) / (2 * batch_size)
@@ -45,7 +45,8 @@ for number in range(steps):
 FIRST_STEPS = """
 import sys
 import numpy
-from d2lpar import devices, gan, parallel, punks
+from d2lpar import devices, gan, parallel
+from d2lpar.datasets import punks
 from d2lpar._mxnet import np
 state, one = gan.start(0), devices.parse("cpu:1")
 found = {f"{letter}.{k}": p for letter in "DG"
@@ -57,7 +58,7 @@ nets = gan.Nets(state, one, 1e-4)
 d_losses, g_losses = [], []
 for X_k, z_k in zip(X, z):
     shards = parallel.split_batch(np.array(X_k), np.array(z_k), one)
-    d, g, _ = gan.step(*shards, nets.D, nets.G, nets.adam_D, nets.adam_G)
+    d, g, _ = gan.step(*shards, nets)
     d_losses.append(sum(map(float, d)) / (2 * 64))
     g_losses.append(sum(map(float, g)) / 64)
 numpy.savez(sys.argv[1], X=X, z=z, d_losses=d_losses, g_losses=g_losses, **found)
@@ -79,7 +80,7 @@ def arms(
         f"{cores} contexts, synchronised BatchNorm": ours(cores, 1, True),
         f"1 context, {cores} threads": ours(1, cores),
         f"the seed's code (PyTorch), {cores} threads": in_turn.peer(
-            "gan_seed.py", f"--threads={cores}", f"--check={check}", *flags
+            "gan_pytorch.py", f"--threads={cores}", f"--check={check}", *flags
         ),
     }
 

@@ -32,7 +32,7 @@ from d2lpar.records import summary, wording
 from d2lpar.runs import in_turn
 
 HERE = Path(__file__).resolve()
-SEEDS_CODE = HERE.parents[1] / "peers" / "least_squares_seed.py"
+SEEDS_CODE = HERE.parents[1] / "peers" / "least_squares_notes.py"
 LARGE = {"rows": 10_000, "columns": 1_000}
 ROWS = (1_000, 10_000, 100_000, 1_000_000)  # at 100 columns
 BY_ROWS = ("normal", "tsqr", "cgls", "numpy", "scipy gelsy", "dask")

@@ -199,14 +199,13 @@ def test_the_pytorch_tabs_functions_are_those_of_d2l():
     assert bodies(PEERS / "d2l_pytorch.py", names) == theirs
 
 
-# The seed's GAN and least squares
+# The notebook's GAN and the notes' least squares
 
 
-def test_the_seeds_gan_is_held_to_our_losses(tmp_path, capsys):
+def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys):
     pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
     from d2lpar import devices, gan
     from d2lpar._mxnet import np
-    from d2lpar.gan import training
     from d2lpar.parallel import split_batch
 
     state, one = gan.start(0), devices.parse("cpu:1")
@@ -217,15 +216,15 @@ def test_the_seeds_gan_is_held_to_our_losses(tmp_path, capsys):
     }
     rng = numpy.random.default_rng(0)
     found["X"] = rng.random((2, 11, 3, 24, 24), dtype=numpy.float32)
-    found["z"] = rng.standard_normal((2, 11, *training.Z_SHAPE), dtype=numpy.float32)
+    found["z"] = rng.standard_normal((2, 11, *gan.Z_SHAPE), dtype=numpy.float32)
     nets, losses = gan.Nets(state, one, 1e-4), []
     for X, z in zip(found["X"], found["z"]):
         shards = split_batch(np.array(X), np.array(z), one)
-        d, g, _ = gan.step(*shards, nets.D, nets.G, nets.adam_D, nets.adam_G)
+        d, g, _ = gan.step(*shards, nets)
         losses.append((float(d[0]) / 22, float(g[0]) / 11))
     found["d_losses"], found["g_losses"] = zip(*losses)
 
-    check = runpy.run_path(str(PEERS / "gan_seed.py"))["check"]
+    check = runpy.run_path(str(PEERS / "gan_pytorch.py"))["check"]
     check(written(tmp_path, found))
     g_losses = numpy.array(found["g_losses"]) * (1, 1.001)
     with pytest.raises(SystemExit) as ended:
@@ -234,13 +233,13 @@ def test_the_seeds_gan_is_held_to_our_losses(tmp_path, capsys):
     assert "step 2: g_loss is" in capsys.readouterr().err
 
 
-def test_the_seeds_least_squares_is_held_to_our_optimum(tmp_path):
+def test_the_notes_least_squares_is_held_to_our_optimum(tmp_path):
     from d2lpar.least_squares import solve
 
     problem = datasets.uniform_problem(2_000, 20)
     optimum = solve(problem.A, problem.b, devices="cpu:1", method="tsqr").residual_norm
     found = {"A": problem.A, "b": problem.b, "optimum": optimum}
-    flags = ("least_squares_seed.py", "--epochs=1", "--check")
+    flags = ("least_squares_notes.py", "--epochs=1", "--check")
     done = run_peer(*flags, written(tmp_path, found))
     assert json.loads(done.stdout)["optimum"] == pytest.approx(optimum, rel=1e-9)
     done = run_peer(*flags, written(tmp_path, found, optimum=1.001 * optimum))

@@ -1,12 +1,12 @@
-"""The seed's own least-squares code (000), as it was written, in NumPy.
+"""The code of the least-squares notes, as published, in NumPy.
 
-    python peers/least_squares_seed.py --epochs 40
+    python peers/least_squares_notes.py --epochs 40
 
-Its three faults are kept: `x = self.x_hat` is no copy, both halves draw their row
+Its three faults are kept: `x = self.x_hat` is not a copy, both halves draw their row
 numbers from the same range, and the "GPUs" work one after the other. Prints a JSON
-line: seconds of run(), the error it ends at, and LAPACK's. With `--check FILE` (an .npz
-with A, b and the error of our solution) it solves that problem, and ends with status 2
-where LAPACK's error is not ours.
+line: seconds of run(), its final error, and LAPACK's. With `--check FILE` (an .npz with
+A, b and the error of our solution) it solves that problem, and ends with status 2 if
+LAPACK's error differs from ours.
 """
 
 import argparse

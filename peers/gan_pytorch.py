@@ -1,12 +1,12 @@
-"""The seed's GAN in PyTorch (003), on the same faces: how long one full step takes.
+"""The CryptoPunks notebook's GAN in PyTorch: how long one full step takes.
 
     pip install 'd2lpar[peers]'
-    python peers/gan_seed.py --threads 2 --batch-size 1000 --steps 10
+    python peers/gan_pytorch.py --threads 2 --batch-size 1000 --steps 10
 
-Networks, losses, Adam and the order of the two updates are the seed's; its full batch
-of 10,000 is `--batch-size 10000`. With `--check FILE` (an .npz of our first steps) it
-takes those steps from those parameters first, and ends with status 2 where a loss is
-not ours. Prints a JSON line a step, the first one included.
+Networks, losses, Adam and the order of the two updates are the notebook's; its full
+batch of 10,000 is `--batch-size 10000`. With `--check FILE` (an .npz of our first
+steps) it takes those steps from those parameters first, and ends with status 2 if a loss
+differs from ours. Prints one JSON line per step, the first one included.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class create_discriminator(nn.Module):
 
 
 def step(x_real, embedding, generator, discriminator, optimizerD, optimizerG):
-    """One epoch of the seed's loop; the two losses."""
+    """One epoch of the notebook's loop; returns the two losses."""
     n = len(x_real)
     loss_function = nn.BCELoss()
     y = torch.concat((torch.ones(n), torch.zeros(n)))

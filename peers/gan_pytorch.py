@@ -5,8 +5,8 @@
 
 Networks, losses, Adam and the order of the two updates are the notebook's; its full
 batch of 10,000 is `--batch-size 10000`. With `--check FILE` (an .npz of our first
-steps) it takes those steps from those parameters first, and ends with status 2 if a loss
-differs from ours. Prints one JSON line per step, the first one included.
+steps) it takes those steps from those parameters first, and ends with status 2 if a
+loss differs from ours. Prints one JSON line per step, the first one included.
 """
 
 import argparse

@@ -19,10 +19,10 @@ from d2lpar.gan.sync_batch_norm import sync_batch_norm
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face
 
-# Channels of the discriminator's convolutions: the notebook's, and those on the devices.
-# oneDNN is twice as fast with multiples of 8. The added channels begin with weights of
-# 0, so their outputs and gradients are 0, and they never change: the function is the
-# notebook's.
+# Channels of the discriminator's convolutions: the notebook's, and those on the
+# devices. oneDNN is twice as fast with multiples of 8. The added channels begin with
+# weights of 0, so their outputs and gradients are 0, and they never change: the
+# function is the notebook's.
 CHANNELS, DEVICE_CHANNELS = (6, 12), (8, 16)
 
 

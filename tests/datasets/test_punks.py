@@ -44,8 +44,8 @@ def as_png(pixels):
     return file.getvalue()
 
 
-def as_the_seed(pixels, tiles):
-    """The seed's loop over an RGB picture (its ``finalArray``)."""
+def as_the_notebook(pixels, tiles):
+    """The CryptoPunks notebook's loop over an RGB picture (its ``finalArray``)."""
     found = np.empty((tiles**2, 3, 24, 24))
     for i in range(tiles):
         for j in range(tiles):
@@ -92,7 +92,7 @@ def tiny(picture, content, tmp_path, monkeypatch):
         nobody.bind(("127.0.0.1", 0))  # bound and not listening: connections fail
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
         publish(monkeypatch, urls=(url,))
-        yield as_the_seed(picture[:, :, :3], 4).astype(np.uint8)
+        yield as_the_notebook(picture[:, :, :3], 4).astype(np.uint8)
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path, put, monkeypatch):
 # What is accepted and what is not
 
 
-def test_tiles_are_cut_as_the_seed_cuts_them(tmp_path, picture, tiny, put):
+def test_tiles_are_cut_as_the_notebook_cuts_them(tmp_path, picture, tiny, put):
     found = punks.read_tiles(put(tmp_path) / "punks.png")
     np.testing.assert_array_equal(found, tiny)
     # The fifth face is the first of the second row.
@@ -253,7 +253,7 @@ def test_tiles_are_cut_as_the_seed_cuts_them(tmp_path, picture, tiny, put):
 def test_alpha_is_dropped_as_by_convert(tmp_path, content, picture, tiny, put):
     found = punks.read_tiles(put(tmp_path) / "punks.png")
     converted = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-    np.testing.assert_array_equal(found, as_the_seed(converted, 4))
+    np.testing.assert_array_equal(found, as_the_notebook(converted, 4))
     transparent = picture[:24, :24, 3] == 0
     assert transparent.sum() >= 144 and found[0][:, transparent].any()
 
@@ -494,11 +494,11 @@ def test_the_real_punks(real):
     assert real.sizes == {"n_train": 10_000}
 
 
-def test_the_real_punks_are_those_of_the_seeds_loop(real, real_punks):
+def test_the_real_punks_are_those_of_the_notebooks_loop(real, real_punks):
     content = (real_punks / "punks.png").read_bytes()
     assert hashlib.sha256(content).hexdigest() == punks.PUNKS_SHA256
     image = Image.open(io.BytesIO(content))
-    expected = as_the_seed(np.asarray(image.convert("RGB")), 100)
+    expected = as_the_notebook(np.asarray(image.convert("RGB")), 100)
     for idx in (0, 1, 99, 100, 4_321, 9_900, 9_999):
         np.testing.assert_array_equal(real.X[idx], expected[idx])
     np.testing.assert_array_equal(real.X, expected)
@@ -506,5 +506,5 @@ def test_the_real_punks_are_those_of_the_seeds_loop(real, real_punks):
 
 def test_transparent_pixels_of_the_real_punks_are_black(real, real_punks):
     alpha = np.asarray(Image.open(real_punks / "punks.png"))[:, :, 3]
-    clear = as_the_seed(np.repeat(alpha[:, :, None], 3, axis=2), 100) == 0
+    clear = as_the_notebook(np.repeat(alpha[:, :, None], 3, axis=2), 100) == 0
     assert 0.5 < clear.mean() < 0.8 and not real.X[clear].any()

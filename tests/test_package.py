@@ -110,7 +110,8 @@ def test_one_module_alone_imports_mxnet():
 
 MODULES = set(
     "autograd gluon mx np npx "  # MXNet's own
-    "datasets devices gan kernels least_squares lenet lenet_concise timing".split()
+    "datasets devices gan kernels least_squares lenet lenet_concise lenet_workers "
+    "timing".split()
 )
 
 

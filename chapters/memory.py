@@ -1,15 +1,14 @@
 # %% [markdown]
 # # Running out of memory
 #
-# Seed: GPU data science, "memory", in Korean (002)
+# Source: the GPU wiki, "memory"
 #
-# What a training needs, known before it runs; what happens where that is more than
-# there is; and what comes back afterwards. The seed filled a T4's 14.7 GB, read
-# `CUDA_ERROR_INVALID_VALUE`, and had to leave Python to get its memory back:
+# How much memory a training needs, what happens if there is less, and what is released
+# afterwards. In the wiki only leaving Python releases the 14.7 GB of a full T4:
 #
 #     python chapters/memory.py --devices auto
 #     d2lpar run memory --preset book
-#     d2lpar run gan --preset book --dry-run        (prints the estimate, too)
+#     d2lpar run gan --preset book --dry-run        (prints an estimate)
 
 # %%
 from functools import partial
@@ -24,18 +23,17 @@ from d2lpar.records.wording import byte_size
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
-# **Before it runs.** Parameters, gradients and the optimiser's state are small here.
-# What counts is every layer's output, of every image, kept until the backward pass has
-# used it. It grows with the batch, and each device holds its shard's part.
+# **Before the run.** Parameters, gradients and the optimiser's state are small here.
+# Most memory holds the outputs of the layers, kept for every image until the backward
+# pass has used them. They grow with the batch; each device holds those of its shard.
 
 # %%
 print(estimate.report(lenet.WORKLOAD.layers, {"global_batch_size": 256}, two))
 
 # %% [markdown]
-# The GAN's batch of 10,000 faces is another matter, unless a device takes it a part at
-# a time. On CPUs MXNet's temporary buffers add to it: there are `MXNET_CPU_TEMP_COPY`
-# of them, each keeps the largest size it was ever asked for, and a process grows until
-# all of them have it: "memory increases by itself", says the seed.
+# The GAN's 10,000 faces need much more, unless a device takes a part at a time. On CPUs
+# MXNet's `MXNET_CPU_TEMP_COPY` temporary buffers come on top: each keeps the largest
+# size ever requested, so a process grows until all of them have reached it.
 
 # %%
 for micro_batch_size in (None, 500):
@@ -45,10 +43,9 @@ for micro_batch_size in (None, 500):
 print(need)
 
 # %% [markdown]
-# **Into the limit.** A process that may take 300 MiB more than it has stands for a
-# small device. Batches of 2,000 images fail, and it says so in a line. Then it gives
-# back what the failure holds, which is what an interactive session forgets: the error
-# itself keeps the frames that failed, and their arrays. And it trains again.
+# **At the limit.** A process that may allocate only 300 MiB more stands for a small
+# device. Batches of 2,000 images fail with a one-line message. An error keeps the
+# failed frames and their arrays alive; released here, they let training succeed again.
 
 
 # %%
@@ -86,12 +83,11 @@ with ProcessPoolExecutor(1, env=environment) as executor:
     print("\n".join(executor.submit(task).result()))
 
 # %% [markdown]
-# **What a GPU adds.** Its memory is its own, and smaller; nothing is swapped. MXNet
-# keeps freed pieces in a pool there, so that others see them taken until
-# `mx.gpu(0).empty_cache()`; CUDA's context and cuDNN's workspaces come on top of the
-# estimate. `d2lpar run` measures in a process of its own, so all of it comes back.
+# **On a GPU** memory is separate and smaller, and nothing is swapped. MXNet keeps freed
+# memory in a pool until `mx.gpu(0).empty_cache()`. CUDA's context and cuDNN's
+# workspaces come on top of the estimate. When a process ends, all of it is released.
 #
-# **The devices of a run**: what is free on those that the flags name.
+# **The devices of a run**: how much memory is free on those that the flags name.
 
 
 # %%

@@ -2,61 +2,61 @@
 
     python benchmarks/growth.py --rounds 2
 
-Concise and from-scratch LeNet, batch 256, one thread a context, as many contexts as
+LeNet, concise and from scratch, batch 256, one thread per context, as many contexts as
 cores, on 6,000, 60,000 and 600,000 generated images, in fresh processes in turn. The
-first epoch of each process warms up; of 6,000 ten more are timed, of the others one.
-Writes growth.jsonl, .png and .svg to figures/benchmarks, and prints the largest
+first epoch of each process warms up; ten more are timed of 6,000 images, one of the
+others. Writes growth.jsonl, .png and .svg to figures/benchmarks, and prints the largest
 deviation from the cost at 60,000.
 """
 
-import argparse
+from __future__ import annotations
+
+import json
 import statistics
-from pathlib import Path
+from dataclasses import replace
 
 from d2lpar.figures import bars
-from d2lpar.machine import cores
+from d2lpar.machine.cores import usable_cores
+from d2lpar.records import arms
+from d2lpar.records.kinds import ArmSample
 from d2lpar.runs import in_turn
 
 SIZES = (6_000, 60_000, 600_000)
-TRAIN = """
-import importlib, json, sys
-from d2lpar import datasets
-module, n, samples, epochs = sys.argv[1], *map(int, sys.argv[2:])
-train = importlib.import_module(f"d2lpar.{module}").train
-data = datasets.load("synthetic", n_train=samples, n_test=1_000)
-for epoch in train(n, devices=f"cpu:{n}", data=data, num_epochs=epochs,
-                   global_batch_size=256, lr=0.2):
-    print(json.dumps(dict(epoch=epoch.epoch, seconds=epoch.seconds * 60_000 / samples,
-                          epoch_seconds=epoch.seconds)), flush=True)
-"""
+PER = 60_000  # samples
+
+
+def arm_of(training: str, size: int, num_devices: int) -> in_turn.Arm:
+    settings = {
+        "data": {"name": "synthetic", "n_train": size, "n_test": 1_000},
+        "num_devices": num_devices,
+        "devices": f"cpu:{num_devices}",
+        "num_epochs": 1 + max(1, PER // size),
+        "global_batch_size": 256,
+        "lr": 0.2,
+    }
+    words = ["-m", "d2lpar.runs.timed_epochs", training, json.dumps(settings)]
+    return in_turn.ours(f"{training}, {size:,} images", 1, *words)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
-    args = parser.parse_args()
-
-    n = cores.usable_cores()
-    modules = {"concise": "lenet_concise", "from scratch": "lenet"}
-    every = {
-        f"{name}, {size:,} images": in_turn.ours(
-            TRAIN, 1, module, n, size, 1 + max(1, 60_000 // size)
-        )
-        for name, module in modules.items()
-        for size in SIZES
-    }
-    header = in_turn.header(
-        "growth", f"60,000 images of LeNet, out of so many, on {n} one-thread contexts"
-    )
-    lines, seconds = in_turn.measure(every, args.rounds)
-    bars.report(header, every, lines, seconds, args.out)
-    for name in modules:
-        cost = [
-            statistics.median(seconds[f"{name}, {size:,} images"]) for size in SIZES
-        ]
-        worst = max((abs(c / cost[1] - 1) for c in cost), default=0.0)
-        print(f"{name}: within {100 * worst:.1f} % of the cost at {SIZES[1]:,}")
+    args = in_turn.parser(__doc__, rounds=2).parse_args()
+    n, trainings = usable_cores(), ("concise", "from scratch")
+    timed = [arm_of(training, size, n) for training in trainings for size in SIZES]
+    lines = [
+        replace(line, seconds=PER / line.extra["samples_per_sec"])
+        if isinstance(line, ArmSample)
+        else line
+        for line in in_turn.measure(timed, args.rounds)
+    ]
+    work = f"{PER:,} images of LeNet, out of so many, on {n} one-thread contexts"
+    run = in_turn.record(args.out / "growth.jsonl", timed, lines, work=work)
+    print(arms.table(run))
+    bars.draw([run], args.out, "growth")
+    cost = {x.name: statistics.median(x.seconds) for x in arms.arm_times(run)}
+    for training in trainings:
+        per_size = [cost[f"{training}, {size:,} images"] for size in SIZES]
+        worst = max(abs(seconds / per_size[1] - 1) for seconds in per_size)
+        print(f"{training}: within {worst:.1%} of the cost at {SIZES[1]:,}")
 
 
 if __name__ == "__main__":

@@ -3,30 +3,37 @@
     python benchmarks/layers.py --rounds 3
 
 Forward and backward of each layer with parameters, 256 images, float32, one thread, in
-fresh processes in turn. Beside the milliseconds stands what share they are of the
-matrix peak: the fastest np.dot of 1,024 x 1,024 found here. Writes layers.jsonl, .png
-and .svg to figures/benchmarks. PyTorch's arms need `pip install -e '.[cpu,peers]'`.
+fresh processes in turn. Prints which share of the matrix peak each reaches: the fastest
+np.dot of 1,024 x 1,024 measured here. Writes layers.jsonl, .png and .svg to
+figures/benchmarks. PyTorch's arms need `pip install 'd2lpar[cpu,peers]'`.
 """
 
-import argparse
+from __future__ import annotations
+
+import json
 import statistics
 import sys
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
 
 from d2lpar.figures import bars
+from d2lpar.records import arms
 from d2lpar.runs import in_turn
 
 BATCH = 256
+FIRST = "conv 1 to 20, 3 x 3"  # needs no gradient of the images
 # Shapes of the input and of the weight, and FLOP of the forward pass for one image.
 LAYERS = {
-    "conv 1 to 20, 3 x 3": ((1, 28, 28), (20, 1, 3, 3), 2 * 20 * 9 * 26 * 26),
+    FIRST: ((1, 28, 28), (20, 1, 3, 3), 2 * 20 * 9 * 26 * 26),
     "conv 20 to 50, 5 x 5": ((20, 13, 13), (50, 20, 5, 5), 2 * 50 * 20 * 25 * 9 * 9),
     "dense 800 to 128": ((800,), (128, 800), 2 * 800 * 128),
 }
-TIMED = """
-import json, time
-def timed(forward, backward, wait):
-    for number in range(13):
+PEAK, SIZE = "np.dot, 1,024 x 1,024", 1_024
+WARM_UP, STEPS = 3, 13
+
+
+def timed(forward: Callable, backward: Callable, wait: Callable) -> Iterator[dict]:
+    for _ in range(STEPS):
         wait()
         begin = time.perf_counter()
         out = forward()
@@ -35,82 +42,95 @@ def timed(forward, backward, wait):
         backward(out)
         wait()
         end = time.perf_counter()
-        print(json.dumps(dict(seconds=end - begin, forward=between - begin)))
-"""
-MXNET = """
-from d2lpar._mxnet import np, npx, autograd
-X, W = np.random.uniform(size={x}), np.random.uniform(size={w}) * 0.01
-b = np.zeros({w}[0])
-for array in ([W, b] if {first} else [X, W, b]):
-    array.attach_grad()
-def forward():
-    with autograd.record():
-        if len({w}) == 4:
-            return npx.convolution(X, W, b, kernel={w}[2:], num_filter={w}[0])
-        return npx.fully_connected(X, W, b, num_hidden={w}[0])
-timed(forward, lambda out: out.backward(), npx.waitall)
-"""
-PYTORCH = """
-import torch
-torch.set_num_threads(1)
-X, W = torch.rand({x}), torch.rand({w}) * 0.01
-if {last} and len({w}) == 4:
-    X, W = (a.to(memory_format=torch.channels_last) for a in (X, W))
-X.requires_grad_(not {first})
-W.requires_grad_()
-b = torch.zeros({w}[0], requires_grad=True)
-layer = torch.nn.functional.conv2d if len({w}) == 4 else torch.nn.functional.linear
-def backward(out):
-    for array in (X, W, b):
-        array.grad = None
-    out.backward(torch.ones_like(out))
-timed(lambda: layer(X, W, b), backward, lambda: None)
-"""
-PEAK = """
-import json, time
-from d2lpar._mxnet import np, npx
-a = np.random.uniform(size=(1024, 1024))
-for _ in range(13):
-    npx.waitall()
-    begin = time.perf_counter()
-    np.dot(a, a)
-    npx.waitall()
-    print(json.dumps(dict(seconds=time.perf_counter() - begin)))
-"""
+        yield {"seconds": end - begin, "forward": between - begin}
 
 
-def arms() -> dict[str, in_turn.Arm]:
-    every = {"np.dot, 1,024 x 1,024": in_turn.ours(PEAK, 1)}
-    for layer, (x, w, _) in LAYERS.items():
-        known = {"x": (BATCH, *x), "w": w, "first": layer.startswith("conv 1 ")}
-        every[f"{layer}: MXNet"] = in_turn.ours(TIMED + MXNET.format(**known), 1)
+def in_mxnet(layer: str) -> Iterator[dict]:
+    from d2lpar._mxnet import autograd, np, npx
+
+    x, w, _ = LAYERS[layer]
+    X = np.random.uniform(size=(BATCH, *x))
+    W, b = np.random.uniform(size=w) * 0.01, np.zeros(w[0])
+    for array in [W, b] if layer == FIRST else [X, W, b]:
+        array.attach_grad()
+
+    def forward():
+        with autograd.record():
+            if len(w) == 4:
+                return npx.convolution(X, W, b, kernel=w[2:], num_filter=w[0])
+            return npx.fully_connected(X, W, b, num_hidden=w[0])
+
+    return timed(forward, lambda out: out.backward(), npx.waitall)
+
+
+def in_pytorch(layer: str, channels_last: bool) -> Iterator[dict]:
+    import torch
+
+    torch.set_num_threads(1)
+    x, w, _ = LAYERS[layer]
+    X, W = torch.rand(BATCH, *x), torch.rand(w) * 0.01
+    if channels_last:
+        X, W = (a.to(memory_format=torch.channels_last) for a in (X, W))
+    X.requires_grad_(layer != FIRST)
+    W.requires_grad_()
+    b = torch.zeros(w[0], requires_grad=True)
+    functional = torch.nn.functional
+    operator = functional.conv2d if len(w) == 4 else functional.linear
+
+    def backward(out):
+        for array in (X, W, b):
+            array.grad = None
+        out.backward(torch.ones_like(out))
+
+    return timed(lambda: operator(X, W, b), backward, lambda: None)
+
+
+def matrix_peak() -> Iterator[dict]:
+    from d2lpar._mxnet import np, npx
+
+    a = np.random.uniform(size=(SIZE, SIZE))
+    for _ in range(STEPS):
+        npx.waitall()
+        begin = time.perf_counter()
+        np.dot(a, a)
+        npx.waitall()
+        yield {"seconds": time.perf_counter() - begin}
+
+
+ARMS = {"mxnet": in_mxnet, "pytorch": in_pytorch, "peak": matrix_peak}
+
+
+def arms_of() -> Iterator[in_turn.Arm]:
+    yield in_turn.itself("MXNet", __file__, 1, PEAK, library="peak")
+    for layer, (_, w, _) in LAYERS.items():
+        ours = {"library": "mxnet", "layer": layer}
+        yield in_turn.itself("MXNet", __file__, 1, layer, **ours)
         for last in (False, True) if len(w) == 4 else (False,):
-            code = TIMED + PYTORCH.format(**known, last=last)
-            name = f"{layer}: PyTorch{', channels last' * last}"
-            command = [sys.executable, "-c", code]
-            every[name] = in_turn.Arm(command, {"OMP_NUM_THREADS": "1"}, True)
-    return every
+            name = "PyTorch, channels last" if last else "PyTorch"
+            theirs = {"library": "pytorch", "layer": layer, "channels_last": last}
+            command = [sys.executable, __file__, "--arm", json.dumps(theirs)]
+            yield in_turn.Arm(name, command, {"OMP_NUM_THREADS": "1"}, True, layer)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
-    args = parser.parse_args()
+    args = in_turn.parser(__doc__, rounds=3).parse_args()
+    if args.arm:
+        return in_turn.tell(ARMS[args.arm.pop("library")](**args.arm))
 
-    every = arms()
-    work = f"a layer of LeNet, forward and backward, {BATCH} images, one thread"
-    lines, seconds = in_turn.measure(every, args.rounds, warm_up=3)
-    bars.report(in_turn.header("layers", work), every, lines, seconds, args.out)
-    peak = 2 * 1024**3 / min(seconds["np.dot, 1,024 x 1,024"])
-    print(f"matrix peak, one thread: {peak / 1e9:.0f} GFLOP/s")
-    for name in every:
-        layer = name.partition(":")[0]
-        if layer in LAYERS and name in seconds:
-            passes = 2 if layer.startswith("conv 1 ") else 3  # no gradient of images
-            flop = passes * BATCH * LAYERS[layer][2]
-            share = flop / statistics.median(seconds[name]) / peak
-            print(f"{name:48} {100 * share:.0f} % of the peak")
+    every = list(arms_of())
+    work = f"forward and backward of a layer of LeNet, {BATCH} images, one thread"
+    lines = in_turn.measure(every, args.rounds, WARM_UP)
+    run = in_turn.record(args.out / "layers.jsonl", every, lines, work=work)
+    print(arms.table(run))
+    bars.draw([run], args.out, "layers")
+    peak, *layers = [arm for arm in arms.arm_times(run) if arm.seconds]
+    flops = 2 * SIZE**3 / min(peak.seconds)
+    print(f"matrix peak, one thread: {flops / 1e9:.0f} GFLOP/s")
+    for arm in layers:
+        passes = 2 if arm.work == FIRST else 3
+        flop = passes * BATCH * LAYERS[arm.work][2]
+        share = flop / statistics.median(arm.seconds) / flops
+        print(f"{arm.work}, {arm.name}: {share:.0%} of the peak")
 
 
 if __name__ == "__main__":

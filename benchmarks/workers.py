@@ -1,15 +1,16 @@
-"""Several workers through ps-lite on loopback against contexts of one process.
+"""Several workers through ps-lite on loopback beside contexts of one process.
 
     D2LPAR_DATA=... python benchmarks/workers.py --rounds 2 --epochs 3
 
 Seconds per epoch of concise LeNet, global batch 256 and 2,048, with as many one-thread
-workers as cores, as many one-thread contexts in one process, and the latter with a
-checkpoint every epoch; then the seconds that a restart after a kill costs beyond the
-steps that are lost. Writes workers.jsonl, .png and .svg to figures/benchmarks.
+workers as cores, with as many one-thread contexts in one process, and with the latter
+and a checkpoint every epoch; seconds to write a checkpoint; and what a restart after a
+kill costs beyond the steps that are lost. Writes workers.jsonl, .png and .svg to
+figures/benchmarks.
 """
 
-import argparse
-import json
+from __future__ import annotations
+
 import os
 import shutil
 import statistics
@@ -17,60 +18,70 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from d2lpar.errors import RunError
 from d2lpar.figures import bars
-from d2lpar.machine import cores
-from d2lpar.records import files
+from d2lpar.machine.cores import usable_cores
+from d2lpar.records import arms, files
+from d2lpar.records.kinds import ArmSample
 from d2lpar.runs import in_turn
 
 ROOT = Path(__file__).parents[1]
-
-RUN = """
-import json, subprocess, sys, tempfile
-from pathlib import Path
-with tempfile.TemporaryDirectory() as out:
-    words = [sys.executable, "-m", "d2lpar", *sys.argv[1:], "--out=" + out]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=out)
-    if done.returncode:
-        sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
-    (record,) = Path(out).glob("*/*.jsonl")
-    for line in record.read_text().splitlines()[1:]:
-        epoch = json.loads(line)
-        # what an epoch takes with all that comes with it
-        print(json.dumps(dict(seconds=epoch["seconds"], epoch=epoch["epoch"],
-                              eval_seconds=epoch["eval_seconds"],
-                              wire_bytes=epoch.get("wire_bytes"))))
-"""
 CHAPTER = "multiple_gpus_concise"
+D2LPAR = [sys.executable, "-m", "d2lpar"]
+WRITING, LAUNCH = "writing a checkpoint", "a launch of 2 workers, 6 epochs"
 
 
-def arms(n: int, epochs: int, data: str) -> dict[str, in_turn.Arm]:
-    every = {}
-    for batch in (256, 2048):
-        run = ["run", CHAPTER, "--preset=book", f"--data={data}",
-               f"--num-epochs={epochs}", f"--global-batch-size={batch}"]  # fmt: skip
+def epochs_of(words: list[str]) -> Iterator[dict]:
+    """Run a d2lpar command in an empty folder; one line per epoch of its record."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [*D2LPAR, *words, f"--out={out}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=out)
+        if done.returncode:
+            raise RunError(done.stdout[-2000:] + done.stderr[-2000:])
+        (path,) = Path(out).glob("*/*.jsonl")
+        for epoch in files.read(path).epochs:
+            yield {
+                "seconds": epoch.seconds,
+                "epoch": epoch.epoch,
+                "eval_seconds": epoch.eval_seconds,
+                "wire_bytes": epoch.extra.get("wire_bytes"),
+            }
+
+
+def arms_of(n: int, epochs: int, data: str) -> Iterator[in_turn.Arm]:
+    for batch in (256, 2_048):
+        run = f"run {CHAPTER} --preset=book --data={data} --num-epochs={epochs}"
+        run = [*run.split(), f"--global-batch-size={batch}"]
         one = [*run, f"--devices=cpu:{n}", f"--num-devices={n}"]
         launch = ["launch", f"--workers={n}", "--devices=cpu:1", "--", *run]
-        words = {
-            f"batch {batch}, 1 process, {n} contexts": one,
-            f"batch {batch}, the same, checkpoint every epoch": [
-                *one, "--checkpoint-every=1",
-            ],
-            f"batch {batch}, {n} workers": [*launch, f"--checkpoint-every={epochs}"],
-        }  # fmt: skip
-        every.update({k: in_turn.ours(RUN, 1, *v) for k, v in words.items()})
-    return every
+        commands = {
+            contexts(n): one,
+            "the same, checkpoint every epoch": [*one, "--checkpoint-every=1"],
+            f"{n} workers": [*launch, f"--checkpoint-every={epochs}"],
+        }
+        for name, words in commands.items():
+            yield in_turn.itself(name, __file__, 1, epoch_work(batch), words=words)
 
 
-def checkpoint_seconds(rounds: int = 30) -> list[float]:
-    """What writing a checkpoint of LeNet takes, each time."""
+def contexts(n: int) -> str:
+    return f"1 process, {n} contexts"
+
+
+def epoch_work(batch: int) -> str:
+    return f"an epoch of 60,000 images, batch {batch:,}"
+
+
+def checkpoint_seconds(rounds: int = 30) -> Iterator[ArmSample]:
+    """Write a checkpoint of LeNet, again and again."""
     from d2lpar import lenet
     from d2lpar.records import checkpoints
 
-    state, samples = lenet.start(0), []
+    state = lenet.start(0)
     header = files.read(next(Path("figures").glob(f"{CHAPTER}/*.jsonl"))).header
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for epoch in range(1, rounds + 1):
@@ -80,79 +91,93 @@ def checkpoint_seconds(rounds: int = 30) -> list[float]:
                 state.workload, state.tensors(), state.facts(), (header,)
             )
             checkpoints.save(Path(folder), content)
-            samples.append(time.perf_counter() - begin)
-    return samples
+            yield ArmSample("1 process", 0, time.perf_counter() - begin, WRITING)
 
 
-def restart_seconds(data: str, epochs: int = 6) -> dict[str, float]:
-    """What a launch takes longer for a worker killed in its third epoch.
+def restart_seconds(round_: int, data: str, epochs: int = 6) -> list[ArmSample]:
+    """Launch two workers, undisturbed and with one killed in the third epoch.
 
-    `lost` are the seconds from the last checkpoint to the kill: steps made again.
+    `lost` are the seconds from the last checkpoint to the kill, whose steps are made
+    again; `cost` is what else the killed launch takes longer.
     """
-    took = {}
-    for name in ("undisturbed", "killed"):
-        out = Path(tempfile.mkdtemp())
-        words = ["launch", "--workers=2", "--devices=cpu:1", "--", "run", CHAPTER,
-                 f"--data={data}", f"--num-epochs={epochs}", "--checkpoint-every=1",
-                 f"--out={out}"]  # fmt: skip
-        begin = time.perf_counter()
-        launcher = subprocess.Popen(
-            [sys.executable, "-m", "d2lpar", *words],
-            cwd=out, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        if name == "killed":
-            while not (found := list(out.glob("*/[!.]*epoch000002.safetensors"))):
-                time.sleep(0.005)
-            time.sleep(0.5)
-            took["lost"] = time.time() - found[0].stat().st_mtime
-            _kill_worker(launcher.pid)
-        if launcher.wait() != 0:
-            sys.exit(f"the {name} launch ended with status {launcher.returncode}")
-        took[name] = time.perf_counter() - begin
-        shutil.rmtree(out)
-    took["cost"] = took["killed"] - took["undisturbed"] - took["lost"]
-    return took
+    undisturbed, _ = launch(data, epochs, kill=False)
+    killed, lost = launch(data, epochs, kill=True)
+    extra = {"lost": lost, "cost": killed - undisturbed - lost}
+    name = "a worker killed in the third epoch"
+    return [
+        ArmSample("undisturbed", round_, undisturbed, LAUNCH),
+        ArmSample(name, round_, killed, LAUNCH, extra=extra),
+    ]
 
 
-def _kill_worker(launcher: int) -> None:
-    for role in psutil.Process(launcher).children():
-        if role.environ().get("D2LPAR_WORKER") == "1":
-            role.kill()
+def launch(data: str, epochs: int, kill: bool) -> tuple[float, float]:
+    """Seconds that a launch takes, and those that a kill loses."""
+    out, lost = Path(tempfile.mkdtemp()), 0.0
+    run = f"run {CHAPTER} --data={data} --num-epochs={epochs} --checkpoint-every=1"
+    words = ["launch", "--workers=2", "--devices=cpu:1", "--", *run.split()]
+    begin = time.perf_counter()
+    launcher = subprocess.Popen(
+        [*D2LPAR, *words, f"--out={out}"],
+        cwd=out,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    if kill:
+        while not (found := list(out.glob("*/[!.]*epoch000002.safetensors"))):
+            time.sleep(0.005)
+        time.sleep(0.5)
+        lost = time.time() - found[0].stat().st_mtime
+        kill_worker(launcher.pid)
+    if launcher.wait() != 0:
+        sys.exit(f"the launch ended with status {launcher.returncode}")
+    seconds = time.perf_counter() - begin
+    shutil.rmtree(out)
+    return seconds, lost
+
+
+def kill_worker(launcher: int) -> None:
+    for process in psutil.Process(launcher).children():
+        if process.environ().get("D2LPAR_WORKER") == "1":
+            process.kill()
             return
     sys.exit("there was no worker 1 to kill")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser = in_turn.parser(__doc__, rounds=2)
     parser.add_argument("--epochs", type=int, default=3, help="one more warms up")
     parser.add_argument("--data", default="fashion-mnist")
-    parser.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
     args = parser.parse_args()
+    if args.arm:
+        return in_turn.tell(epochs_of(**args.arm))
 
-    n = cores.usable_cores()
-    every = arms(n, args.epochs + 1, args.data)
-    header = in_turn.header(
-        "workers", f"an epoch of LeNet, 60,000 images, {n} one-thread devices in all"
-    )
-    lines, seconds = in_turn.measure(every, args.rounds)
-    written = checkpoint_seconds()
-    lines.append({"kind": "checkpoint", "seconds": written})
-    restarts = [restart_seconds(args.data) for _ in range(args.rounds)]
-    lines += [{"kind": "restart", **took} for took in restarts]
-    bars.report(header, every, lines, seconds, args.out)
-    for batch in (256, 2048):
-        one, workers = (
-            statistics.median(seconds[f"batch {batch}, {what}"])
-            for what in (f"1 process, {n} contexts", f"{n} workers")
+    n = usable_cores()
+    every = list(arms_of(n, args.epochs + 1, args.data))
+    lines = [*in_turn.measure(every, args.rounds), *checkpoint_seconds()]
+    for round_ in range(args.rounds):
+        lines += restart_seconds(round_, args.data)
+    work = f"LeNet on {n} one-thread devices in all"
+    run = in_turn.record(args.out / "workers.jsonl", every, lines, work=work)
+    print(arms.table(run))
+    bars.draw([run], args.out, "workers")
+    report(run, n)
+
+
+def report(run, n: int) -> None:
+    """Print what workers, checkpoints and restarts cost."""
+    times = {(x.work, x.name): x for x in arms.arm_times(run)}
+    medians = {key: statistics.median(x.seconds) for key, x in times.items()}
+    for batch in (256, 2_048):
+        one = medians[epoch_work(batch), contexts(n)]
+        share = one / medians[epoch_work(batch), f"{n} workers"]
+        save = medians[WRITING, "1 process"] / one
+        print(
+            f"batch {batch}: workers reach {share:.2f} of the throughput; "
+            f"a checkpoint every epoch costs {save:.2%}"
         )
-        save = statistics.median(written) / one
-        print(f"batch {batch}: workers reach {one / workers:.2f} of the throughput; "
-              f"a checkpoint every epoch costs {100 * save:.2f} %")  # fmt: skip
-    costs = ", ".join(f"{took['cost']:.1f}" for took in restarts)
+    killed = times[LAUNCH, "a worker killed in the third epoch"].samples
+    costs = ", ".join(f"{sample.extra['cost']:.1f}" for sample in killed)
     print(f"a restart costs, beyond the lost steps: {costs} s")
-    print(json.dumps(restarts))
 
 
 if __name__ == "__main__":

@@ -16,24 +16,24 @@
 import numpy
 
 from d2lpar import autograd, chapter, devices, gan, np, split_batch
-from d2lpar.datasets import face_images, punks
-from d2lpar.gan import training
+from d2lpar.datasets import face_quality, punks
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 data = punks.load("synthetic", n_train=600)
 X = np.array(data.X[:200]).astype("float32") / 255
-z = np.random.normal(size=(200, *training.Z_SHAPE))
+z = np.random.normal(size=(200, *gan.Z_SHAPE))
 X_shards, z_shards = split_batch(X, z, two)
 
 # %% [markdown]
 # **One step.** The fakes serve both updates, as in the notebook: detached for the
-# discriminator, whose opinion then teaches the generator. Both Adams sum gradients.
+# discriminator, whose opinion then teaches the generator. Both Adam optimisers sum the
+# gradients over the devices and divide by the global batch size.
 
 # %%
 state = gan.start(seed=0)
 nets = gan.Nets(state, two, lr=1e-4)
 with autograd.record():
-    fakes = training.generate(nets.G, z_shards)
+    fakes = gan.generate(nets.G, z_shards)
 d_losses, opinions = gan.update_D([(X_shards, fakes)], nets.D, nets.adam_D)
 g_losses = gan.update_G([fakes], nets.D, nets.adam_G)
 print("loss of D:", sum(float(l) for l in d_losses) / 400)
@@ -47,8 +47,8 @@ print("loss of G:", sum(float(l) for l in g_losses) / 200)
 one = gan.Nets(state, two[:1], lr=1e-4)
 for synchronised in (False, True):
     with autograd.train_mode():
-        (whole,) = training.generate(one.G, [z])
-        parts = training.generate(gan.Nets(state, two, 1e-4).G, z_shards, synchronised)
+        (whole,) = gan.generate(one.G, [z])
+        parts = gan.generate(gan.Nets(state, two, 1e-4).G, z_shards, synchronised)
     together = numpy.concatenate([part.asnumpy() for part in parts])
     gap = numpy.abs(together - whole.asnumpy()).max()
     print(f"synchronised={synchronised}: the faces differ by {gap:.1e}")
@@ -62,10 +62,10 @@ for synchronised in (False, True):
 
 # %%
 halves = data.X[:300], data.X[300:]
-print("distance of two halves:", face_images.sliced_wasserstein(*halves))
+print("distance of two halves:", face_quality.sliced_wasserstein(*halves))
 drawn = gan.sample(state, n=300, seed=7, device=two[0])
-print("of untrained faces:", face_images.sliced_wasserstein(drawn, halves[0]))
-print("nearest to three faces:", face_images.nearest(drawn[:3], data.X)[1])
+print("of untrained faces:", face_quality.sliced_wasserstein(drawn, halves[0]))
+print("nearest to three faces:", face_quality.nearest(drawn[:3], data.X)[1])
 
 # %% [markdown]
 # **Training** on 1, 2, ... devices, with an animation of the face of one noise. Ctrl-C

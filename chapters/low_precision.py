@@ -15,7 +15,7 @@ from d2lpar import chapter, datasets, lenet, lenet_concise, mx
 from d2lpar.records.precision_table import table
 from d2lpar.studies import low_precision
 from d2lpar.studies.equalize_channels import equalize, stretch
-from d2lpar.studies.gluon_to_symbol import legacy_semantics, to_symbolic
+from d2lpar.studies.gluon_to_symbol import legacy_semantics, to_symbol_block
 
 data = datasets.load("synthetic", n_train=4_000, n_test=1_000)  # for the cells below
 state = lenet.start(seed=0, scale=0.1)  # larger weights, off the plateau at once
@@ -29,12 +29,12 @@ print(f"trained in float32: test acc {last.test_acc:.3f}")
 # other, with the same parameters. The scores agree to the bit.
 
 # %%
-net = low_precision.block(state.params, mx.cpu())
+net = low_precision.gluon_lenet(state.params, mx.cpu())
 X = datasets.to_float(data.X_test[:200])
-symbolic = to_symbolic(net, X[:1], mx.cpu())
+symbol_block = to_symbol_block(net, X[:1], mx.cpu())
 with legacy_semantics():
-    scores = symbolic(mx.nd.array(X)).asnumpy()
-print("bytes:", low_precision.weight_bytes(symbolic))
+    scores = symbol_block(mx.nd.array(X)).asnumpy()
+print("bytes:", low_precision.weight_bytes(symbol_block))
 print("same scores:", (scores == net(mx.np.array(X)).asnumpy()).all())
 
 # %% [markdown]
@@ -45,17 +45,17 @@ print("same scores:", (scores == net(mx.np.array(X)).asnumpy()).all())
 # takes most of the time that INT8 saves. A row says what MXNet cannot do here.
 
 # %%
-common = {
-    "X": data.X_test,
-    "y": data.y_test,
-    "y_float32": low_precision.predictions(state.params, data.X_test, mx.cpu()),
-    "X_calibration": data.X_train[:400],
-    "devices": [mx.cpu()],
-    "batch_size": 200,
-    "repeats": 5,
-}
+task = low_precision.Task(
+    X=data.X_test,
+    y=data.y_test,
+    y_float32=low_precision.predictions(state.params, data.X_test, mx.cpu()),
+    X_calibration=data.X_train[:400],
+    devices=[mx.cpu()],
+    batch_size=200,
+    repeats=5,
+)
 names = ("float32", "bfloat16", "float16", "int8-none", "int8-naive", "int8-entropy")
-print(table(low_precision.measure(p, state.params, **common) for p in names))
+print(table(low_precision.measure(p, state.params, task) for p in names))
 
 # %% [markdown]
 # **The loss, and a remedy.** LeNet has narrow ranges and loses little. So give it an
@@ -68,7 +68,7 @@ print(table(low_precision.measure(p, state.params, **common) for p in names))
 stretched = stretch(state.params, factor=128)
 for weights, params in (("stretched", stretched), ("equalised", equalize(stretched))):
     for precision in ("int8-none", "int8-naive", "int8-entropy"):
-        row = low_precision.measure(precision, params, **common)
+        row = low_precision.measure(precision, params, task)
         print(f"{weights}, {precision}: {row.test_acc:.3f}, agrees {row.agreement:.3f}")
 
 # %% [markdown]

@@ -18,6 +18,7 @@ import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.networks import lenet
+from d2lpar.shards import shares
 
 _softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
 _softmax_cross_entropy.hybridize()  # one call from Python instead of five
@@ -152,19 +153,6 @@ def train_batch(
     return losses
 
 
-def span(n: int, k: int, count: int) -> slice:
-    """Part `k` of range(n) cut into `count` contiguous parts.
-
-    The lengths of the parts differ by at most one; with n < count the last are empty.
-
-    >>> [span(10, k, 3) for k in range(3)]
-    [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
-    """
-    size, extra = divmod(n, count)
-    start = k * size + min(k, extra)
-    return slice(start, start + size + (k < extra))
-
-
 def _as_np(array):
     """NumPy and mx.np arrays as they are, legacy mx.nd arrays as mx.np views."""
     if isinstance(array, mx.nd.NDArray) and not isinstance(array, np.ndarray):
@@ -174,8 +162,8 @@ def _as_np(array):
 
 def _split(array, devices: Sequence[mx.Context]) -> list[np.ndarray]:
     shards = []
-    for k, device in enumerate(devices):
-        shard = array[span(array.shape[0], k, len(devices))]
+    for part, device in zip(shares(array.shape[0], len(devices)), devices):
+        shard = array[part]
         if isinstance(shard, np.ndarray):
             shards.append(shard.as_in_ctx(device))
         else:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
 __all__ = [
-    "Summary", "Timing", "TimingError", "efficiency", "measure", "measure_host",
-    "ratio", "speedup", "summarize",
+    "Options", "Summary", "Timing", "TimingError", "efficiency", "measure",
+    "measure_host", "ratio", "speedup", "summarize",
 ]  # fmt: skip
 
 
@@ -69,74 +69,63 @@ class Timing:
         )
 
 
-def measure(
-    fn: Callable,
-    devices: Sequence[mx.Context],
-    *,
-    warmup: int = 2,
-    repeats: int = 7,
-    expected: np.ndarray | float | None = None,
-    rtol: float = 1e-5,
-    join: Callable[[list[np.ndarray]], np.ndarray] = np.concatenate,
-    before: Callable[[], object] | None = None,
-    name: str | None = None,
-) -> Timing:
-    """Time ``fn(device)`` on all devices at once, and check every result.
+@dataclass(frozen=True)
+class Options:
+    """How an operation is timed and its results are checked.
+
+    The first `warmup` repetitions do not count, the next `repeats` do. Outside the
+    clock, `join` makes one array of the devices' results (rows below each other;
+    ``sum`` adds partial sums), which must differ from `expected`, or else from the
+    first repetition's, by at most `rtol` times its largest element; and `before`, ahead
+    of every repetition, undoes what an operation does in place. `name` is for messages.
+    """
+
+    warmup: int = 2
+    repeats: int = 7
+    expected: np.ndarray | float | None = None
+    rtol: float = 1e-5
+    join: Callable[[list[np.ndarray]], np.ndarray] = np.concatenate
+    before: Callable[[], object] | None = None
+    name: str = "the operation"
+
+
+def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
+    """Time ``fn(device)`` on all devices at once; the options are :class:`Options`'s.
 
     A repetition calls `fn` for every device without waiting in between; its results
     live until the clocks are read, so that all work is done and no freeing is timed.
     The devices are idle before the first and the last reading; the naive clock is read
-    in between, when the calls have returned. The `warmup` repetitions do not count.
+    in between, when the calls have returned.
 
-    Outside the clock, `join` makes one array of the devices' results (rows below each
-    other; ``sum`` adds partial sums), which must differ from `expected`, or else from
-    the first repetition's, by at most `rtol` times its largest element; and `before`,
-    ahead of every repetition, undoes what an operation does in place.
+    Raises :class:`TimingError` for a wrong result and :class:`SettingError` for no
+    devices, ``repeats < 1`` or ``warmup < 0``.
 
-    Raises :class:`TimingError` for a wrong result, :class:`SettingError` for settings.
+    >>> from d2lpar._mxnet import mx, np
+    >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}
+    >>> timing = measure(lambda device: 2 * x[device], list(x))
+    >>> len(timing.seconds), timing.value.shape
+    (7, (2000, 3))
     """
     from d2lpar._mxnet import npx
 
-    check = _Check(name or _name(fn), expected, rtol, join)
+    options = Options(**options)
     if not devices:
-        raise SettingError(f"timing of {check.name}: the list of devices is empty")
-    return _repeat(
-        partial(_time_once, lambda: [fn(d) for d in devices], npx.waitall),
-        check,
-        before,
-        warmup=warmup,
-        repeats=repeats,
-        devices=tuple(map(label, devices)),
-        threads=omp_threads() if devices[0].device_type == "cpu" else None,
-    )
+        raise SettingError(f"timing of {options.name}: the list of devices is empty")
+    threads = omp_threads() if devices[0].device_type == "cpu" else None
+    labels = tuple(map(label, devices))
+    once = partial(_time_once, lambda: [fn(device) for device in devices], npx.waitall)
+    return _repeat(once, options, labels, threads)
 
 
-def measure_host(
-    fn: Callable,
-    threads: int,
-    *,
-    warmup: int = 2,
-    repeats: int = 7,
-    expected: np.ndarray | float | None = None,
-    rtol: float = 1e-5,
-    join: Callable[[list[np.ndarray]], np.ndarray] = np.concatenate,
-    before: Callable[[], object] | None = None,
-    name: str | None = None,
-) -> Timing:
+def measure_host(fn: Callable, threads: int, **options) -> Timing:
     """Time ``fn()`` of NumPy, or of PyTorch on the CPU, which returns when it is done.
 
     Otherwise as :func:`measure`; with nothing to wait for, both clocks agree. `threads`
     is recorded, not set: how many the library uses.
     """
-    return _repeat(
-        partial(_time_once, lambda: [fn()], lambda: None),
-        _Check(name or _name(fn), expected, rtol, join),
-        before,
-        warmup=warmup,
-        repeats=repeats,
-        devices=(f"host ({plural(threads, 'thread')})",),
-        threads=threads,
-    )
+    once = partial(_time_once, lambda: [fn()], lambda: None)
+    labels = (f"host ({plural(threads, 'thread')})",)
+    return _repeat(once, Options(**options), labels, threads)
 
 
 def ratio(a: Timing, b: Timing) -> float:
@@ -155,26 +144,6 @@ def ratio(a: Timing, b: Timing) -> float:
     return a.median / b.median
 
 
-class _Check:
-    """Compares the results of each repetition with the right value."""
-
-    def __init__(self, name: str, expected, rtol: float, join: Callable) -> None:
-        self.name, self.rtol, self.join = name, rtol, join
-        self.right = None if expected is None else np.asarray(expected)
-        self.value = self.right
-
-    def __call__(self, results: list, repetition: int) -> None:
-        self.value = np.asarray(self.join([_as_numpy(result) for result in results]))
-        self.right = self.value if self.right is None else self.right
-        difference = _difference(self.value, self.right)
-        if not difference <= self.rtol:  # NaN is wrong too
-            raise TimingError(
-                f"timing of {self.name}: repetition {repetition} gives a wrong result: "
-                f"shape {self.value.shape}, off by {difference:.2g}, relative; right "
-                f"are shape {self.right.shape} and at most {self.rtol:g}"
-            )
-
-
 def _time_once(call: Callable, wait: Callable) -> tuple[float, float, list]:
     """Naive seconds, seconds, and the results of one repetition."""
     wait()
@@ -188,42 +157,50 @@ def _time_once(call: Callable, wait: Callable) -> tuple[float, float, list]:
 
 def _repeat(
     once: Callable[[], tuple[float, float, list]],
-    check: _Check,
-    before: Callable[[], object] | None,
-    *,
-    warmup: int,
-    repeats: int,
+    options: Options,
     devices: tuple[str, ...],
     threads: int | None,
 ) -> Timing:
+    warmup, repeats = options.warmup, options.repeats
     if repeats < 1 or warmup < 0:
         raise SettingError(
-            f"timing of {check.name}: repeats {repeats}, warmup {warmup}: write 1 or "
+            f"timing of {options.name}: repeats {repeats}, warmup {warmup}: write 1 or "
             "more repeats and 0 or more for the warm-up"
         )
+    right = None if options.expected is None else np.asarray(options.expected)
     samples = []
     for repetition in range(1, warmup + repeats + 1):
-        if before is not None:
-            before()
+        if options.before is not None:
+            options.before()
         *clocks, results = once()
-        check(results, repetition)
+        value = np.asarray(options.join([_as_numpy(result) for result in results]))
         del results  # its memory can serve the next repetition
+        right = value if right is None else right
+        _check(value, right, options, repetition)
         samples.append(clocks)
     naive, seconds = zip(*samples)
     return Timing(
-        name=check.name,
+        name=options.name,
         seconds=seconds[warmup:],
         naive_seconds=naive[warmup:],
         warmup_seconds=seconds[:warmup],
         devices=devices,
         threads=threads,
-        rtol=check.rtol,
-        value=check.value,
+        rtol=options.rtol,
+        value=value,
     )
 
 
-def _name(fn: Callable) -> str:
-    return getattr(fn, "__name__", "the operation")
+def _check(
+    value: np.ndarray, right: np.ndarray, options: Options, repetition: int
+) -> None:
+    difference = _difference(value, right)
+    if not difference <= options.rtol:  # NaN is wrong too
+        raise TimingError(
+            f"timing of {options.name}: repetition {repetition} gives a wrong result: "
+            f"shape {value.shape}, off by {difference:.2g}, relative; right are shape "
+            f"{right.shape} and at most {options.rtol:g}"
+        )
 
 
 def _as_numpy(array) -> np.ndarray:

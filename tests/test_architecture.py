@@ -67,9 +67,11 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 CHAPTERS = {path.stem: path for path in sorted((ROOT / "chapters").glob("[!_]*.py"))}
-PAGES = [
+OTHERS = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "figures/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "benchmarks").glob("*.py")),
+    *sorted((ROOT / "peers").glob("*.[mp]*")),
 ]
 
 
@@ -218,5 +220,5 @@ def occurrences(path: Path) -> list[str]:
 
 
 def test_a_seed_is_where_random_numbers_start():
-    paths = [*FILES.values(), *CHAPTERS.values(), *PAGES]
+    paths = [*FILES.values(), *CHAPTERS.values(), *OTHERS]
     assert [where for path in paths for where in occurrences(path)] == []

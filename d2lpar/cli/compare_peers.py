@@ -1,4 +1,4 @@
-"""TODO: one idea."""
+"""`d2lpar compare --peers`: time ours and the peers, print the rows, draw the bars."""
 
 from __future__ import annotations
 
@@ -13,56 +13,93 @@ from d2lpar import datasets, devices
 from d2lpar.figures import bars
 from d2lpar.machine import cuda
 from d2lpar.records import atomic
+from d2lpar.records.tables import plain_table
 from d2lpar.runs import in_turn
-from d2lpar.runs.peers import PRESETS, Job, Row, chosen, measure, names_of
+from d2lpar.runs.peers import (
+    PRESETS,
+    Place,
+    Recipe,
+    Row,
+    base_name,
+    kind_and_ids,
+    measure,
+    names_of,
+    rows,
+)
 
 log = logging.getLogger("d2lpar")
 
 
 def compare(flags: dict, out: str | None, printed: str, command: str) -> None:
-    """`d2lpar compare --peers`: measure, print "table", "json" or "csv", and draw.
+    """Measure, print "table", "json" or "csv", and draw.
 
     `flags` are those of :func:`d2lpar.cli.options.peers_options`. The record and the
     pictures are ``<out>/<preset>-<kind><most devices>.*``.
     """
-    peers = names_of(flags["peers"])
-    kind, ids = chosen(flags["devices"])
-    counts = devices.parse_counts(
-        flags["num_devices"] or devices.default_counts(len(ids)), len(ids)
-    )
-    preset = {k: flags.get(k) or v for k, v in PRESETS[flags["preset"]].items()}
-    own = any(flags.get(k) for k in PRESETS[flags["preset"]]) or flags["threads"]
+    peers, place = names_of(flags["peers"]), _place(flags)
+    recipe, rounds = _recipe(flags)
     folder = Path(out or "figures/peers")
     atomic.check_writable(folder)
-    name = datasets.locate(flags["data"], flags["data_dir"])
-    data = {"name": name, "data_dir": flags["data_dir"]}
-    data.update(n_train=preset["n_train"], n_test=preset["n_test"])
-    recipe = {k: flags[k] for k in ("global_batch_size", "lr", "seed")}
-    job = Job(data, preset["num_epochs"], **recipe)
-    loaded = datasets.load(**data)
-    job.check(loaded, counts)
+    data = datasets.load(**recipe.data)
+    recipe.check(data, place.counts)
 
-    found = measure(peers, kind, ids, counts, job, preset["rounds"], flags["threads"])
-    rows, lines, seconds, unchecked = found
-    work = f"an epoch of LeNet, {len(loaded.y_train):,} images, "
-    work += f"batch {job.global_batch_size}" + " [synthetic data]" * loaded.synthetic
-    stem = "custom" if own else flags["preset"]
-    stem += "-synthetic" * loaded.synthetic + f"-{kind}{max(counts)}"
+    arms, lines, unchecked = measure(peers, recipe, place, rounds)
+    work = f"an epoch of LeNet, {len(data.y_train):,} images, "
+    work += f"batch {recipe.global_batch_size}" + " [synthetic data]" * data.synthetic
     gpus = cuda.cuda_devices()
-    header = {
-        **in_turn.header(stem, work, command),
-        "on_gpus": [gpus[i].name for i in ids] if kind == "gpu" else [],
-        "dataset": loaded.name,
-        "dataset_sha256": loaded.sha256,
-        "synthetic": loaded.synthetic,
-        "seed": job.seed,
-        "settings": {**job.settings, "threads": flags["threads"], **loaded.sizes},
-        "first_losses_checked": unchecked is None,
+    stem = _stem(flags, place, data)
+    run = in_turn.record(
+        folder / f"{stem}.jsonl",
+        arms,
+        lines,
+        work=work,
+        command=command,
+        on_gpus=[gpus[i].name for i in place.ids] if place.kind == "gpu" else [],
+        extra={
+            "dataset": data.name,
+            "dataset_sha256": data.sha256,
+            "synthetic": data.synthetic,
+            "seed": recipe.seed,
+            "settings": {**recipe.settings, "threads": place.threads, **data.sizes},
+            "first_losses_checked": unchecked is None,
+        },
+    )
+    drawn = bars.draw([run], folder, stem)
+    _print(rows(run, base_name(place)), printed)
+    if unchecked and peers:
+        log.warning("the peers' losses were not compared with ours: %s", unchecked)
+    if printed == "table":
+        print(f"record: {run.path}\nfigure: {drawn[0]}")
+
+
+def _place(flags: dict) -> Place:
+    kind, ids = kind_and_ids(flags["devices"])
+    counts = flags["num_devices"] or devices.default_counts(len(ids))
+    counts = devices.parse_counts(counts, len(ids))
+    return Place(kind, ids, counts, flags["threads"])
+
+
+def _recipe(flags: dict) -> tuple[Recipe, int]:
+    """What they all do, and in how many rounds."""
+    preset = {k: flags.get(k) or v for k, v in PRESETS[flags["preset"]].items()}
+    data = {
+        "name": datasets.locate(flags["data"], flags["data_dir"]),
+        "data_dir": flags["data_dir"],
+        "n_train": preset["n_train"],
+        "n_test": preset["n_test"],
     }
-    header["settings"].pop("data")
-    in_turn.write(header, lines, folder)
-    is_peer = {row.name: row.is_peer for row in rows}
-    drawn = bars.draw(header, is_peer, lines, seconds, folder)
+    recipe = {k: flags[k] for k in ("global_batch_size", "lr", "seed")}
+    return Recipe(data, preset["num_epochs"], **recipe), preset["rounds"]
+
+
+def _stem(flags: dict, place: Place, data: datasets.ImageData) -> str:
+    custom = any(flags.get(name) for name in (*PRESETS[flags["preset"]], "threads"))
+    preset = "custom" if custom else flags["preset"]
+    synthetic = "-synthetic" * data.synthetic
+    return f"{preset}{synthetic}-{place.kind}{max(place.counts)}"
+
+
+def _print(rows: list[Row], printed: str) -> None:
     if printed == "table":
         print(table(rows))
     elif printed == "json":
@@ -71,10 +108,6 @@ def compare(flags: dict, out: str | None, printed: str, command: str) -> None:
         writer = csv.DictWriter(sys.stdout, list(as_csv(rows[0])), lineterminator="\n")
         writer.writeheader()
         writer.writerows(map(as_csv, rows))
-    if unchecked and peers:
-        log.warning("the peers' losses were not held to ours: %s", unchecked)
-    if printed == "table":
-        print(f"record: {folder / stem}.jsonl\nfigure: {drawn[0]}")
 
 
 def as_csv(row: Row) -> dict:
@@ -85,19 +118,16 @@ def as_csv(row: Row) -> dict:
 
 
 def table(rows: list[Row]) -> str:
-    """A line a row; times as parts of the base's, which is the row with 1.00."""
-    width = max(len(row.name) for row in rows)
-    head = f"{'':{width}}  {'sec/epoch (quartiles, n)':28} {'samples/s':>10}"
-    base = next(row.name for row in rows if row.of_base == 1)
-    lines = [f"{head} {'accuracy':>9} {'of base':>8}"]
+    """One line per row; times relative to the base's, which is the row with 1.00."""
+    columns = ["", "sec/epoch", "quartiles", "n", "samples/s", "accuracy", "of base"]
+    cells, absent = [], []
     for row in rows:
-        if row.seconds is None:
-            lines.append(f"{row.name:{width}}  not measured: {row.why}")
-            continue
         s = row.seconds
-        text = f"{s.median:.3g} ({s.q1:.3g}-{s.q3:.3g}, n={s.n})"
-        lines.append(
-            f"{row.name:{width}}  {text:28} {row.samples_per_sec:10,.0f} "
-            f"{row.test_acc:9.3f} {row.of_base:8.2f}"
-        )
-    return "\n".join([*lines, f"base: {base}"])
+        if s is None:
+            absent.append(f"{row.name}: not measured: {row.why}")
+            continue
+        times = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
+        speed = [f"{row.samples_per_sec:,.0f}", f"{row.test_acc:.3f}"]
+        cells.append([row.name, *times, *speed, f"{row.of_base:.2f}"])
+    base = next(row.name for row in rows if row.of_base == 1)
+    return "\n".join([plain_table(columns, cells, names=1), *absent, f"base: {base}"])

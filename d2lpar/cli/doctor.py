@@ -325,14 +325,15 @@ def _judge_gpu(name: str, what: str, capability, builds: Sequence[str]) -> Check
 
 def check_data(data_dir: str | Path | None = None) -> Check:
     """Check that Fashion-MNIST is on disk and intact, where a run looks for it."""
-    from d2lpar.datasets import fashion
+    from d2lpar.datasets.download import NotInFolderError
+    from d2lpar.datasets.fashion import FASHION_MNIST
 
     corrupt = None
     try:
-        for asked_for, folder in fashion._places(data_dir):
+        for asked_for, folder in FASHION_MNIST.folders(data_dir):
             try:
-                fashion._read_folder(folder)
-            except fashion.AbsentError:
+                FASHION_MNIST.read(folder)
+            except NotInFolderError:
                 continue
             except DataError as error:
                 if asked_for:

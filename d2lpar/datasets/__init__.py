@@ -1,23 +1,22 @@
-"""TODO room."""
+"""What the chapters train on, as host arrays; nothing here imports MXNet.
+
+Fashion-MNIST, the CryptoPunks, what is generated in their place, and linear problems.
+"""
 
 from d2lpar.datasets.fashion import (
-    DATA_NAMES,
     FASHION_MNIST_FILES,
-    ImageData,
-    batches,
     fashion_mnist,
     load,
     locate,
     read_idx,
-    to_float,
 )
 from d2lpar.datasets.generated.faces import synthetic_punks
 from d2lpar.datasets.generated.fashion import FASHION_CLASSES, synthetic_fashion
+from d2lpar.datasets.images import ImageData, batches, to_float
 from d2lpar.datasets.linear import LinearProblem, uniform_file, uniform_problem
 from d2lpar.datasets.punks import cryptopunks
 
 __all__ = [
-    "DATA_NAMES",
     "FASHION_CLASSES",
     "FASHION_MNIST_FILES",
     "ImageData",

@@ -1,71 +1,197 @@
-"""Files of a data set: found where a person keeps them, or downloaded; never trusted.
+"""Files of a published data set, found on disk or downloaded; none is trusted.
 
 They are looked for in the folder asked for (``--data-dir``), in ``$D2LPAR_DATA``, in
-d2lpar's own cache and in MXNet's, and then downloaded from the publisher and its
-mirrors into d2lpar's cache. A file counts only if its content is the published one.
+d2lpar's cache and in MXNet's. If they are in none of these, they are downloaded from
+the publisher or a mirror into d2lpar's cache. A file counts only if its content is the
+published one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import platformdirs
 
-from d2lpar.errors import DataError
+from d2lpar.errors import DataError, SettingError
 
 log = logging.getLogger("d2lpar")
 
 CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 
 
-class AbsentError(DataError):
-    """The files of a set are not in this folder."""
+class NotInFolderError(DataError):
+    """The folder holds no file of the data set."""
 
 
-class NotToBeHadError(DataError):
-    """No copy on disk, and the download failed."""
+class DownloadError(DataError):
+    """There is no copy on disk, and the download failed."""
 
 
-def cache_folder(name: str) -> Path:
-    """Where d2lpar keeps what it downloads of the data set `name`."""
-    return Path(platformdirs.user_cache_dir("d2lpar")) / name
+@dataclass(frozen=True)
+class PublishedFiles:
+    """A data set that was published as files, and how to get hold of it.
 
-
-def places(
-    title: str,
-    name: str,
-    root: str | Path | None,
-    cache: Path,
-    holds: Callable[[Path], bool],
-) -> Iterator[tuple[bool, Path]]:
-    """Folders to look in, best first, with whether a person asked for this one.
-
-    `name` is the data set's own folder in each. Raises :class:`DataError` for a folder
-    asked for that cannot be read; logs it when it `holds` nothing of the set.
+    `name` is its value of ``--data``, and its folder's name. `title` appears in
+    messages, as does `substitute`: what is generated if it cannot be had. Each of
+    `files` is below every one of `urls`; on disk, a ``.gz`` may be decompressed.
+    ``read_file(path)`` returns the array in a file, and raises :class:`DataError`
+    unless its content is the published one.
     """
-    for source, folder in (
-        ("--data-dir", root),
-        ("D2LPAR_DATA", os.environ.get("D2LPAR_DATA")),
-    ):
-        if folder is None or str(folder) == "":
-            continue
-        folder = Path(os.path.expanduser(folder))  # Path's own raises at ~nobody
-        _check_readable(source, folder)
-        candidates = (folder / name, folder)
-        if candidates[0].exists():
-            _check_readable(source, candidates[0])
-        if not any(map(holds, candidates)):
-            log.warning("no %s in %s %s; looking elsewhere", title, source, folder)
-        yield from ((True, c) for c in candidates)
-    yield False, cache
-    mxnet_home = os.environ.get("MXNET_HOME") or Path.home() / ".mxnet"
-    yield False, Path(mxnet_home) / "datasets" / name
+
+    name: str
+    title: str
+    substitute: str
+    files: tuple[str, ...]
+    urls: tuple[str, ...]
+    read_file: Callable[[Path], np.ndarray]
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where the downloaded files are kept."""
+        return Path(platformdirs.user_cache_dir("d2lpar")) / self.name
+
+    def load_unless_synthetic(
+        self, name: str, data_dir: str | Path | None = None
+    ) -> list[np.ndarray] | None:
+        """The arrays under the name "auto" or the data set's own; None for "synthetic".
+
+        "auto" gives None, too, where there is neither a copy nor a network, and logs
+        it. Raises what :meth:`load` raises, and :class:`SettingError` for other names.
+        """
+        names = ("auto", self.name, "synthetic")
+        if name not in names:
+            raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
+        if name == "synthetic":
+            return None
+        try:
+            return self.load(data_dir)
+        except DownloadError as error:
+            if name == self.name:
+                raise
+            log.warning("%s; using %s (synthetic) instead", error, self.substitute)
+            return None
+
+    def load(self, data_dir: str | Path | None = None) -> list[np.ndarray]:
+        """The array in each file, from disk or downloaded.
+
+        Raises :class:`DataError` for a folder that cannot be read, for a truncated,
+        corrupt or foreign file in `data_dir` or ``$D2LPAR_DATA``, and when there is
+        neither a copy nor a network.
+        """
+        arrays = self.load_from_disk(data_dir)
+        if arrays is None:
+            self._download()
+            arrays = self.read(self.cache_folder)
+        return arrays
+
+    def load_from_disk(
+        self, data_dir: str | Path | None = None
+    ) -> list[np.ndarray] | None:
+        """The arrays from the first folder that holds the files, or None.
+
+        A damaged copy in a folder that was asked for is an error; elsewhere it is
+        logged and passed over.
+        """
+        for asked_for, folder in self.folders(data_dir):
+            try:
+                return self.read(folder)
+            except NotInFolderError:
+                continue
+            except DataError as error:
+                if asked_for:
+                    raise
+                log.warning("%s; not used", error)
+        return None
+
+    def folders(
+        self, data_dir: str | Path | None = None
+    ) -> Iterator[tuple[bool, Path]]:
+        """Folders to look in, best first, with whether the user asked for this one.
+
+        Raises :class:`DataError` for a folder asked for that cannot be read; logs it
+        when it holds no file of the data set.
+        """
+        for source, folder in (
+            ("--data-dir", data_dir),
+            ("D2LPAR_DATA", os.environ.get("D2LPAR_DATA")),
+        ):
+            if folder is None or str(folder) == "":
+                continue
+            folder = Path(os.path.expanduser(folder))  # Path's own raises at ~nobody
+            _check_readable(source, folder)
+            candidates = (folder / self.name, folder)
+            if candidates[0].exists():
+                _check_readable(source, candidates[0])
+            if not any(_find(c, file) for c in candidates for file in self.files):
+                line = "no %s in %s %s; looking elsewhere"
+                log.warning(line, self.title, source, folder)
+            yield from ((True, c) for c in candidates)
+        yield False, self.cache_folder
+        mxnet_home = os.environ.get("MXNET_HOME") or Path.home() / ".mxnet"
+        yield False, Path(mxnet_home) / "datasets" / self.name
+
+    def read(self, folder: Path) -> list[np.ndarray]:
+        """The array in each file of a folder.
+
+        Raises :class:`NotInFolderError` if it holds none of the files, and
+        :class:`DataError` if it holds some of them only, or one is damaged.
+        """
+        paths = {file: _find(folder, file) for file in self.files}
+        missing = [file for file, path in paths.items() if path is None]
+        if len(missing) == len(paths):
+            raise NotInFolderError(f"no {self.title} in {folder}")
+        if missing:
+            raise DataError(
+                f"{folder}: {missing[0]} is missing; put all {len(paths)} files there, "
+                "or none"
+            )
+        return [self.read_file(path) for path in paths.values()]
+
+    def _download(self) -> None:
+        """Bring the files into the cache: all verified, then renamed into place."""
+        cache = self.cache_folder
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="download-", dir=cache) as tmp:
+                for file in self.files:
+                    self._download_file(file, Path(tmp))
+                for file in self.files:
+                    os.replace(Path(tmp) / file, cache / file)
+        except OSError as error:
+            raise DataError(f"{cache}: cannot be written ({error.strerror})") from None
+
+    def _download_file(self, file: str, folder: Path) -> None:
+        """Download and verify a file, from the first of the URLs that has it."""
+        import pooch
+
+        pooch.get_logger().setLevel(logging.ERROR)
+        downloader = pooch.HTTPDownloader(
+            progressbar=True, timeout=CONNECT_AND_READ_TIMEOUT
+        )
+        problem = "no address is known"
+        for url in self.urls:
+            source = pooch.create(
+                path=folder, base_url=url, registry={file: None}, retry_if_failed=1
+            )
+            try:
+                self.read_file(Path(source.fetch(file, downloader=downloader)))
+            except DataError:
+                problem = f"{url}: sent a truncated, corrupt or foreign {file}"
+                (folder / file).unlink(missing_ok=True)
+            except (OSError, ValueError) as error:  # requests' errors are OSErrors
+                problem = f"{url}: {type(error).__name__}"
+            else:
+                return
+        raise DownloadError(
+            f"{self.title} is not on disk and could not be downloaded ({problem}); "
+            "name a folder that holds it with --data-dir or D2LPAR_DATA"
+        )
 
 
 def _check_readable(source: str, folder: Path) -> None:
@@ -73,78 +199,9 @@ def _check_readable(source: str, folder: Path) -> None:
         raise DataError(f"{source} {folder}: not a folder that can be read")
 
 
-def first_good(places: Iterator[tuple[bool, Path]], read: Callable):
-    """What `read(folder)` makes of the first folder that holds the set, or None.
-
-    A damaged copy that a person asked for is an error; another one is passed over.
-    """
-    for asked_for, folder in places:
-        if not folder.is_dir():
-            continue
-        try:
-            return read(folder)
-        except AbsentError:
-            continue
-        except DataError as error:
-            if asked_for:
-                raise
-            log.warning("%s; not used", error)
+def _find(folder: Path, file: str) -> Path | None:
+    """The file in the folder, compressed or not; None if it is not there."""
+    for path in (folder / file, folder / file.removesuffix(".gz")):
+        if path.is_file():
+            return path
     return None
-
-
-def download(
-    title: str,
-    files: Sequence[str],
-    urls: Sequence[str],
-    cache: Path,
-    check: Callable[[Path], object],
-) -> None:
-    """Bring the files into `cache`: all verified, then renamed into place.
-
-    Each is asked for at every one of `urls` in turn; `check(path)` raises
-    :class:`DataError` for what is not it. Raises :class:`NotToBeHadError`.
-    """
-    import pooch
-
-    pooch.get_logger().setLevel(logging.ERROR)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="download-", dir=cache) as tmp:
-            for file in files:
-                _download_file(title, Path(tmp), file, urls, check, pooch)
-            for file in files:
-                os.replace(Path(tmp) / file, cache / file)
-    except OSError as error:
-        raise DataError(f"{cache}: cannot be written ({error.strerror})") from None
-
-
-def _download_file(title, folder: Path, file: str, urls, check, pooch) -> None:
-    downloader = pooch.HTTPDownloader(
-        progressbar=True, timeout=CONNECT_AND_READ_TIMEOUT
-    )
-    problems = []
-    for url in urls:
-        source = pooch.create(
-            path=folder, base_url=url, registry={file: None}, retry_if_failed=1
-        )
-        try:
-            check(Path(source.fetch(file, downloader=downloader)))
-        except DataError:
-            problems.append(f"{url}: sent a truncated, corrupt or foreign {file}")
-            (folder / file).unlink(missing_ok=True)
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors
-            problems.append(f"{url}: {type(error).__name__}")
-        else:
-            return
-    raise NotToBeHadError(
-        f"{title} is not on disk and could not be downloaded ({problems[-1]}); name a "
-        "folder that holds it with --data-dir or D2LPAR_DATA"
-    )
-
-
-def sha256_of(arrays) -> str:
-    """SHA-256 of the arrays' bytes, one array after the other."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()

@@ -1,9 +1,8 @@
-"""TODO: one idea."""
+"""Overdetermined linear systems A x = b, for least squares: in memory or in a file."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -11,12 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lpar.datasets.download import sha256_of
-from d2lpar.datasets.generated.faces import synthetic_punks  # noqa: F401  part of this module, too
-from d2lpar.datasets.punks import cryptopunks  # noqa: F401
+from d2lpar.datasets.digest import sha256_of
 from d2lpar.errors import DataError
 
-log = logging.getLogger("d2lpar")
+BLOCK_NUMBERS = 2**23  # of A, drawn and written at a time
 
 
 @dataclass(frozen=True)
@@ -27,17 +24,17 @@ class LinearProblem:
     b: np.ndarray
     name: str
     sha256: str
-    synthetic: bool = False  # it stands in for nothing
+    synthetic: bool = False  # generated, but in place of nothing
     folder: tempfile.TemporaryDirectory | None = None  # of A's file, while it is used
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What a record says of how much data there is."""
+        """The amount of data, as a record states it."""
         return dict(zip(("rows", "columns"), self.A.shape))
 
 
 def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """The seed's problem (000): A and b both uniform in [0, 1), drawn from `seed`."""
+    """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`."""
     rng = np.random.default_rng(seed)
     A, b = rng.random((rows, columns)), rng.random(rows)
     return LinearProblem(A, b, f"uniform-{rows}x{columns}", sha256_of((A, b)))
@@ -46,8 +43,9 @@ def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
 def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """The same problem with A in a file, written in blocks: it may exceed the memory.
 
-    The file lies in the system's folder for temporary files (TMPDIR), takes 8 bytes a
-    number, and goes with the problem. Raises :class:`DataError` where it does not fit.
+    The file is in the system's folder for temporary files (TMPDIR), takes 8 bytes per
+    number, and is deleted with the problem. Raises :class:`DataError` if there is not
+    enough space for it.
     """
     folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
     size, free = 8 * rows * columns, shutil.disk_usage(folder.name).free
@@ -61,7 +59,7 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     with open(path, "wb") as f:
         header = {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
         np.lib.format.write_array_header_1_0(f, header)
-        step = max(1, 2**23 // columns)
+        step = max(1, BLOCK_NUMBERS // columns)
         for start in range(0, rows, step):
             block = rng.random((min(step, rows - start), columns))
             digest.update(block)

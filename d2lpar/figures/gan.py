@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from d2lpar.datasets import face_images, punks
+from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import DataError, SettingError
 from d2lpar.figures import animation, training
 from d2lpar.figures.page import (
@@ -237,7 +237,7 @@ def _nearest(run: Run, faces: np.ndarray) -> Figure:
     )
     n = min(25, len(faces) // 2)
     if n:
-        within = median(face_images.nearest(faces[:n], faces[n:])[1])
+        within = median(face_quality.nearest(faces[:n], faces[n:])[1])
         caption += f"From {kind} faces to their nearest others it is {within:.2f} "
         caption += f"(median of {n}). "
     words = [f"{d:.2f}" for d in frame.distances[:5]]

@@ -1,6 +1,11 @@
-"""TODO room."""
+"""A GAN that draws faces of 24 x 24 pixels, trained data-parallel.
+
+A generator makes faces of noise, a discriminator tells them from real ones, and each
+learns from the other. Networks, losses and Adam are those of the CryptoPunks notebook.
+"""
 
 from d2lpar.gan.networks import (
+    Z_SHAPE,
     Discriminator,
     Generator,
     build,
@@ -8,18 +13,9 @@ from d2lpar.gan.networks import (
     host_params,
     init_params,
 )
-from d2lpar.gan.training import (
-    WORKLOAD,
-    Nets,
-    TrainingState,
-    frame,
-    sample,
-    start,
-    step,
-    train,
-    update_D,
-    update_G,
-)
+from d2lpar.gan.state import Nets, TrainingState, start
+from d2lpar.gan.training import WORKLOAD, frame, sample, train
+from d2lpar.gan.updates import step, update_D, update_G
 
 __all__ = [
     "WORKLOAD",
@@ -27,6 +23,7 @@ __all__ = [
     "Generator",
     "Nets",
     "TrainingState",
+    "Z_SHAPE",
     "build",
     "frame",
     "generate",

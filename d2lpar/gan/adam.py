@@ -1,8 +1,8 @@
-"""Adam on every replica alike, after an all-reduce of the gradients.
+"""Adam, the same step on every replica, after an all-reduce of the gradients.
 
 Source: Kingma and Ba, "Adam" (2015); the rule is PyTorch's ``torch.optim.Adam``, which
-adds epsilon after correcting the bias. (MXNet's own adds it before: a hundred times
-more weight for epsilon in the first steps.)
+adds epsilon after correcting the bias. (MXNet's own adds it before, which gives epsilon
+a hundred times more weight in the first steps.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Adam:
     """Adam for parameters that have a replica on each device.
 
     `params` are Gluon parameters; those without a gradient (running averages) are left
-    out. :meth:`step` sums the gradients over the devices and divides them by the batch
-    once, so that every replica takes the same step.
+    out. :meth:`step` sums the gradients over the devices and divides them once, by the
+    global batch, so that every replica takes the same step.
     """
 
     def __init__(self, params: Sequence[gluon.Parameter], lr: float) -> None:
@@ -35,7 +35,7 @@ class Adam:
         )
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all replicas."""
+        """Set the gradients of all replicas to 0."""
         for p in self.params:
             for gradient in p.list_grad():  # p.zero_grad() fails on these arrays
                 gradient[:] = 0
@@ -74,10 +74,10 @@ class Adam:
 
 
 def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """A host array filled up to a larger shape with zeros."""
+    """A host array enlarged to `shape` with zeros."""
     return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
 
 
 def cut(array: np.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The first `shape` of a larger array, on the host: the inverse of :func:`pad`."""
+    """The part of a larger array that :func:`pad` was given, on the host."""
     return array.asnumpy()[tuple(slice(n) for n in shape)].copy()

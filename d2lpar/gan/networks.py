@@ -1,10 +1,10 @@
 """The two networks of the GAN, their parameters, and what the generator draws.
 
-Every device has a replica of both. BatchNorm takes its mean and variance over a
+Every device has a replica of both. BatchNorm takes its mean and variance over each
 device's own shard, unless it is synchronised (:mod:`d2lpar.gan.sync_batch_norm`).
 
-Source: seed 003 (PyTorch); Radford, Metz, Chintala, "Unsupervised Representation
-Learning with Deep Convolutional GANs" (2015).
+Source: the CryptoPunks notebook (PyTorch); Radford, Metz, Chintala, "Unsupervised
+Representation Learning with Deep Convolutional GANs" (2015).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from d2lpar._mxnet import gluon, mx, np
 from d2lpar.gan.adam import cut, pad
 from d2lpar.gan.sync_batch_norm import sync_batch_norm
 
-Z_SHAPE = (16, 3, 3)  # of one face's noise
+Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face
 
-# Channels of the discriminator's convolutions: the seed's, and those on the devices.
-# oneDNN is twice as fast with multiples of 8. The added ones begin with weights of 0,
-# so they put out 0, their gradients are 0, and they stay what they are: the function is
-# the seed's.
+# Channels of the discriminator's convolutions: the notebook's, and those on the
+# devices. oneDNN is twice as fast with multiples of 8. The added channels begin with
+# weights of 0, so their outputs and gradients are 0, and they never change: the
+# function is the notebook's.
 CHANNELS, DEVICE_CHANNELS = (6, 12), (8, 16)
 
 
@@ -41,9 +41,9 @@ class Generator(gluon.nn.HybridSequential):
 
 
 class Discriminator(gluon.nn.HybridSequential):
-    """Faces (n, 3, 24, 24) to scores (n, 1): above 0 where it takes them for real.
+    """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces it takes for real.
 
-    The seed ends in a sigmoid; here it is in the loss, where it is safe.
+    The notebook's ends in a sigmoid; here that is part of the loss, which stays finite.
     """
 
     def __init__(self, channels: tuple[int, int] = CHANNELS) -> None:
@@ -62,11 +62,11 @@ class Discriminator(gluon.nn.HybridSequential):
 def init_params(
     net: gluon.nn.HybridSequential, rng: numpy.random.Generator
 ) -> list[numpy.ndarray]:
-    """Host parameters float32, drawn as PyTorch's layers draw theirs by default.
+    """Host parameters float32, with the default distributions of PyTorch's layers.
 
-    Weights and biases are uniform within 1 / sqrt(fan-in), the fan-in of a transposed
-    convolution being that of its output side; BatchNorm begins with scale 1, shift 0,
-    mean 0, variance 1.
+    Weights and biases are uniform within 1 / sqrt(fan-in), where the fan-in of a
+    transposed convolution is that of its output side; BatchNorm begins with scale 1,
+    shift 0, mean 0, variance 1.
     """
     values, bound = [], 0.0
     for name, parameter in net.collect_params().items():
@@ -85,7 +85,7 @@ def init_params(
 def trained(
     net: gluon.nn.HybridSequential, params: Sequence[numpy.ndarray]
 ) -> list[numpy.ndarray]:
-    """Those of the parameters that have a gradient: no running averages."""
+    """The parameters that have a gradient: all but running averages."""
     kinds = (p.grad_req for p in net.collect_params().values())
     return [value for value, kind in zip(params, kinds) if kind != "null"]
 
@@ -95,9 +95,9 @@ def build(
     params: Sequence[numpy.ndarray],
     devices: Sequence[mx.Context],
 ) -> gluon.nn.HybridSequential:
-    """`net` with `params` on every device, compiled; its gradients add up.
+    """`net` with `params` on every device, compiled, with gradients that add up.
 
-    Parameters larger than those given are filled up with zeros.
+    Parameters that are larger in `net` are filled up with zeros.
     """
     net.initialize(ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
@@ -113,7 +113,7 @@ def host_params(
 ) -> list[numpy.ndarray]:
     """The first replica's parameters as host arrays, cut to the shapes of `like`.
 
-    BatchNorm's running averages are among them.
+    They include BatchNorm's running averages.
     """
     replicas = (p.list_data()[0] for p in net.collect_params().values())
     return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
@@ -124,8 +124,8 @@ def generate(
 ) -> list[np.ndarray]:
     """Faces (n_k, 3, 24, 24) of each device's noise (n_k, 16, 3, 3).
 
-    `synchronised` takes BatchNorm's mean and variance over all devices. Within
-    ``autograd.record()`` gradients flow back through it, across devices too.
+    If `synchronised`, BatchNorm takes its mean and variance over all devices. Within
+    ``autograd.record()`` gradients flow back through it, also across devices.
     """
     if not synchronised:
         return [net_G(z) for z in z_shards]
@@ -140,7 +140,7 @@ def faces_of(net_G: Generator, z: numpy.ndarray, device: mx.Context) -> numpy.nd
     """Faces uint8 (n, 3, 24, 24) of noise (n, 16, 3, 3), on the host.
 
     BatchNorm uses its running averages, so that a face depends on its own noise alone.
-    (The seed never leaves training mode: there a face depends on those beside it.)
+    (The notebook never leaves training mode: there a face depends on the whole batch.)
     """
     parts = (
         net_G(np.array(z[start : start + 500], ctx=device))

@@ -1,8 +1,10 @@
 """BatchNorm whose mean and variance are taken over the shards of all devices.
 
-Source: Ioffe and Szegedy, "Batch Normalization" (2015). Gluon's own SyncBatchNorm
-takes no arrays of MXNet's NumPy interface. Here it is written out: autograd follows
-the copies between devices, so that the gradient is that of one device, too.
+Gluon's own SyncBatchNorm takes no arrays of MXNet's NumPy interface. Here it is written
+out. Autograd follows the copies between devices, so that the gradient, too, is that of
+one device.
+
+Source: Ioffe and Szegedy, "Batch Normalization" (2015).
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from d2lpar._mxnet import autograd, gluon, np, npx
 def sync_batch_norm(
     xs: Sequence[np.ndarray], norm: gluon.nn.BatchNorm
 ) -> list[np.ndarray]:
-    """Each device's (n_k, c, h, w) normalised by the mean and variance of all.
+    """Each device's (n_k, c, h, w) normalised by mean and variance over all devices.
 
-    `norm` holds scale, shift and running averages on every device; the averages are
-    brought up to date within ``autograd.record()`` or ``train_mode()``, and are used,
-    as by `norm` itself, outside.
+    `norm` holds scale, shift and running averages on every device. The averages are
+    updated within ``autograd.record()`` or ``train_mode()``; outside, they are used, as
+    by `norm` itself.
     """
     if not autograd.is_training():
         return [norm(x) for x in xs]
@@ -38,7 +40,7 @@ def sync_batch_norm(
 def _scale(x: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.ndarray:
     """x (n, c, h, w) times a factor (c,) plus a shift (c,).
 
-    As a BatchNorm of mean 0 and variance 1 that learns nothing: MXNet's broadcasting
+    Computed as a BatchNorm with mean 0 and variance 1, because MXNet's broadcasting
     takes ten times as long.
     """
     eps = 1e-5
@@ -49,9 +51,9 @@ def _scale(x: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.ndarray:
 
 
 def _sum_of_means(x: np.ndarray) -> np.ndarray:
-    """Sum (c,) over samples of the mean over each one's (h, w).
+    """Sum (c,) over the samples of each one's mean over (h, w).
 
-    As a dense layer with one output, whose gradient is fast; pooling's is not.
+    Computed as a dense layer with one output, whose gradient is fast; pooling's is not.
     """
     n, c, h, w = x.shape
     weight = np.full((1, h * w), 1 / (h * w), ctx=x.ctx)
@@ -62,7 +64,7 @@ def _sum_of_means(x: np.ndarray) -> np.ndarray:
 
 
 def _over_devices(parts: list[np.ndarray], n: int) -> list[np.ndarray]:
-    """The sum of all devices' parts divided by `n`, on each of them; differentiable."""
+    """The sum of all devices' parts divided by `n`, on each device; differentiable."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part.as_in_ctx(total.ctx)

@@ -30,7 +30,7 @@ import platformdirs
 from d2lpar._mxnet import mx
 from d2lpar.kernels.cpp import cpp_source
 from d2lpar.kernels.source import KernelError, Parameter
-from d2lpar.machine.cores import cpu_model, omp_threads
+from d2lpar.machine.cores import cpu_flags, cpu_model, omp_threads
 from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
@@ -82,17 +82,6 @@ def _version(command: tuple[str, ...]) -> str:
     return f"{where} {' '.join(command[1:])} {done.stdout.splitlines()[:1]}"
 
 
-@functools.lru_cache(maxsize=1)
-def _machine() -> str:
-    """What -march=native means here: several machines may share a cache."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            flags = re.findall(r"^(?:flags|Features)\s*:(.+)$", f.read(), re.MULTILINE)
-    except OSError:
-        flags = []
-    return f"{platform.machine()} {cpu_model()} {flags[:1]}"
-
-
 def cache_folder() -> Path:
     """The folder of compiled kernels, which can be deleted at any time."""
     return Path(platformdirs.user_cache_dir("d2lpar")) / "kernels"
@@ -111,7 +100,9 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
 
 @functools.cache
 def _load(text: str, name: str, command: tuple[str, ...]):
-    parts = "\0".join([text, *FLAGS, _version(command), _machine()])
+    # What -march=native means here is part of it: several machines may share a cache.
+    here = (platform.machine(), cpu_model(), cpu_flags())
+    parts = "\0".join([text, *FLAGS, _version(command), *here])
     digest = hashlib.sha256(parts.encode()).hexdigest()[:32]
     path = cache_folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', name)}-{digest}.so"
     try:

@@ -1,44 +1,36 @@
-"""Direct least-squares solvers: a Gram matrix or a QR a device, then one small problem.
+"""Direct least-squares solvers: a Gram matrix or a QR per device, then a small problem.
 
-Both pass over the rows once and communicate once: n x n numbers a device, whatever the
-number of rows.
+Both pass over the rows once and communicate once: n x n numbers per device, however
+many rows there are.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.rows import RowShards, find_not_finite, times
+from d2lpar.least_squares.progress import Answer, Progress
+from d2lpar.least_squares.rows import RowShards, times
 
 log = logging.getLogger("d2lpar")
 
-# A Gram matrix squares the condition number, and with it the loss of digits.
+# Condition numbers of A. A Gram matrix squares them, and loses twice as many digits.
 WORTH_A_REFINEMENT = 1e2
 WORTH_A_WARNING = {"float64": 1e5, "float32": 3e1}
 TOO_ILL_CONDITIONED = {"float64": 3e7, "float32": 2e3}
 
 
-class Found(NamedTuple):
-    """A solver's answer: x on the host, (n, k)."""
-
-    x: numpy.ndarray
-    condition: float | None = None
-    rank: int | None = None
-
-
-def normal(shards: RowShards, progress) -> Found:
+def normal(shards: RowShards, progress: Progress) -> Answer:
     """Solve the normal equations A^T A x = A^T b by Cholesky.
 
-    A Gram matrix a device (syrk) is summed over the devices; columns whose lengths
-    differ tenfold are scaled to length 1, so that bad scaling does no harm. The
-    condition it meets is estimated: it warns where half the digits are gone, and raises
-    ValueError naming "tsqr" where nearly all are, or where A is rank-deficient. Above
-    100, a step of iterative refinement on the residual of the rows themselves wins
-    digits back. At its most it holds two matrices (n, n) a device, and blocks of rows.
+    One Gram matrix per device (syrk) is summed over the devices. Columns whose lengths
+    differ tenfold are scaled to length 1, so that bad scaling does no harm. If half the
+    digits are lost, by an estimate of the condition, it warns; if nearly all are lost,
+    or A is rank-deficient, it raises ValueError naming "tsqr". Above a condition of 100
+    one step of iterative refinement on the rows' residual regains digits. It holds at
+    most two matrices (n, n) per device, and blocks of rows.
     """
     if shards.m < shards.n:
         raise ValueError(
@@ -46,8 +38,32 @@ def normal(shards: RowShards, progress) -> Found:
             "minimum-norm solution"
         )
     G, c = _gram(shards)
+    scale, how_met = _scale_columns(G, c, shards)
+    L, condition = _cholesky(G, shards, how_met)
+    x = _cholesky_solve(L, c * scale) * scale
+    if condition > WORTH_A_WARNING[shards.dtype.name]:
+        log.warning(
+            "A's condition is about %.0e%s: the normal equations square it; method "
+            "tsqr keeps the digits",
+            condition, how_met,
+        )  # fmt: skip
+    if condition > WORTH_A_REFINEMENT:
+        x = x + _cholesky_solve(L, _gradient(shards, x) * scale) * scale
+    x = x.asnumpy()
+    progress.record(1, x)
+    return Answer(x, condition, shards.n)
+
+
+def _scale_columns(
+    G: mx.nd.NDArray, c: mx.nd.NDArray, shards: RowShards
+) -> tuple[mx.nd.NDArray, str]:
+    """Scale A's columns, in its Gram matrix G, to length 1 if lengths differ tenfold.
+
+    Returns the scale (n, 1) and what a message says of it. Raises ValueError for A or b
+    that is not finite (c is A^T b), and for a column of zeros.
+    """
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
-    _check_finite(shards, lengths, c.asnumpy())
+    shards.check_finite(lengths, c.asnumpy())
     if not lengths.all():
         column = int(numpy.argmin(lengths))
         raise ValueError(
@@ -55,28 +71,11 @@ def normal(shards: RowShards, progress) -> Found:
             "minimum-norm solution"
         )
     scale = mx.nd.array(1 / lengths[:, None], ctx=G.context, dtype=shards.dtype)
-    as_met = ""
     if lengths.max() < 10 * lengths.min():
-        scale = mx.nd.ones_like(scale)  # well enough as they are
-    else:
-        G *= scale  # in place: another (n, n) may be gigabytes
-        G *= scale.T
-        as_met = " after scaling its columns"
-    L, condition = _cholesky(G, shards, as_met)
-    x = _cholesky_solve(L, c * scale) * scale
-
-    if condition > WORTH_A_WARNING[shards.dtype.name]:
-        log.warning(
-            "A's condition is about %.0e%s: the normal equations square it; method "
-            "tsqr keeps the digits",
-            condition, as_met,
-        )  # fmt: skip
-    if condition > WORTH_A_REFINEMENT:
-        x = x + _cholesky_solve(L, _gradient(shards, x) * scale) * scale
-    x = x.asnumpy()
-    progress.pause()
-    progress.point(1, x)
-    return Found(x, condition, shards.n)
+        return mx.nd.ones_like(scale), ""
+    G *= scale  # in place: another (n, n) may be gigabytes
+    G *= scale.T
+    return scale, " after scaling its columns"
 
 
 def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
@@ -90,7 +89,7 @@ def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
 
 
 def _add(parts: dict[int, mx.nd.NDArray], k: int, part: mx.nd.NDArray) -> None:
-    """Add `part` to what device `k` has so far."""
+    """Add `part` to the sum of device `k`."""
     if k in parts:
         parts[k] += part
     else:
@@ -98,9 +97,9 @@ def _add(parts: dict[int, mx.nd.NDArray], k: int, part: mx.nd.NDArray) -> None:
 
 
 def _sum(parts: dict[int, mx.nd.NDArray]) -> mx.nd.NDArray:
-    """The devices' arrays summed on the first of them; `parts` is used up.
+    """The sum of the devices' arrays, on the first device.
 
-    Half an all-reduce is all we need, and each array is freed once it is added.
+    `parts` is emptied, so that each array is freed once it is added.
     """
     total = parts.pop(min(parts))
     while parts:
@@ -110,7 +109,7 @@ def _sum(parts: dict[int, mx.nd.NDArray]) -> mx.nd.NDArray:
 
 
 def _of_all(shards: RowShards, array: mx.nd.NDArray) -> mx.nd.NDArray:
-    """The sum over the workers, on the same device, where there are several."""
+    """The sum over the workers, if there are several, on the same device."""
     if shards.workers is None:
         return array
     total = shards.total(array.asnumpy())
@@ -127,18 +126,12 @@ def _gradient(shards: RowShards, x: mx.nd.NDArray) -> mx.nd.NDArray:
     return _of_all(shards, _sum(parts))
 
 
-def _check_finite(shards: RowShards, *arrays: numpy.ndarray) -> None:
-    """A NaN or an infinity in A or b shows in its products: look for it only then."""
-    if not all(numpy.isfinite(a).all() for a in arrays):
-        raise ValueError(find_not_finite(shards))
-
-
 def _cholesky(
-    G: mx.nd.NDArray, shards: RowShards, as_met: str
+    G: mx.nd.NDArray, shards: RowShards, how_met: str
 ) -> tuple[mx.nd.NDArray, float]:
-    """The lower factor of G, and the condition number of the A it was made of.
+    """The lower factor of the Gram matrix G, and the condition number of its A.
 
-    `as_met` tells the message of a refusal what was done to A before.
+    Raises ValueError if that is too large; `how_met` says what was done to A before.
     """
     condition = numpy.inf
     try:
@@ -152,7 +145,7 @@ def _cholesky(
             "A is rank-deficient or too ill-conditioned for method normal in "
             f"{shards.dtype.name} (condition "
             + (f"about {condition:.0e}" if numpy.isfinite(condition) else "not finite")
-            + f"{as_met}): use method tsqr"
+            + f"{how_met}): use method tsqr"
         )
     return L, condition
 
@@ -160,7 +153,7 @@ def _cholesky(
 def _condition(L: mx.nd.NDArray, steps: int = 4) -> float:
     """Condition number of a triangular factor, by power and inverse iteration.
 
-    A lower bound, as a rule within a factor of 3: enough to choose a method by.
+    A lower bound, usually within a factor of 3: enough to choose a method by.
     """
     v = numpy.random.default_rng(0).normal(size=(L.shape[0], 1))
     largest = smallest = mx.nd.array(v, ctx=L.context, dtype=L.dtype)
@@ -182,18 +175,18 @@ def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
     return mx.nd.linalg.trsm(L, y, transpose=True)
 
 
-def tsqr(shards: RowShards, progress) -> Found:
+def tsqr(shards: RowShards, progress: Progress) -> Answer:
     """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not.
 
     Each device reduces its rows of [A b] to a triangle, block by block; the triangles
-    are stacked and reduced to one. Where A is rank-deficient (singular values below
-    max(m, n) * eps of the largest, as ``numpy.linalg.lstsq`` has it), or m < n, x is
-    the minimum-norm solution. A block is never less than n rows, and with its copies
-    takes some ten times what a matrix (n, n) does on the first device, three to four on
-    each other.
+    are stacked and reduced to one. If A is rank-deficient (singular values below
+    max(m, n) * eps times the largest, as in ``numpy.linalg.lstsq``), or m < n, x is the
+    minimum-norm solution. A block has at least n rows; with its copies it takes about
+    ten times the memory of a matrix (n, n) on the first device, and three to four times
+    on each other device.
     """
     width = shards.n + shards.num_rhs
-    # Of fewer rows than columns a QR gains nothing.
+    # A QR of fewer rows than columns gains nothing.
     shards.block_rows = max(shards.block_rows, width)
     triangles = {}
     for blocks in shards.rounds():
@@ -207,26 +200,25 @@ def tsqr(shards: RowShards, progress) -> Found:
     triangle = stacked[0] if len(stacked) == 1 else _triangle(stacked, width)
     R, z = triangle[: shards.n, : shards.n], triangle[: shards.n, shards.n :]
     lengths = (R * R).sum(axis=0).sqrt().asnumpy()
-    _check_finite(shards, lengths, z.asnumpy())
+    shards.check_finite(lengths, z.asnumpy())
     condition = numpy.inf
     if lengths.all():
         scale = mx.nd.array(1 / lengths[:, None], ctx=first, dtype=shards.dtype)
-        L = (R * scale.T).T  # lower, as _condition and trsm have it
+        L = (R * scale.T).T  # lower, as _condition and trsm need it
         condition = _condition(L)
     if condition < 0.01 / (max(shards.m, shards.n) * numpy.finfo(shards.dtype).eps):
         rank, x = shards.n, (mx.nd.linalg.trsm(L, z, transpose=True) * scale).asnumpy()
     else:
         x, rank = _minimum_norm(R.asnumpy(), z.asnumpy(), shards)
-    progress.pause()
-    progress.point(1, x)
-    return Found(x, condition, rank)
+    progress.record(1, x)
+    return Answer(x, condition, rank)
 
 
 def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:
     """The R factor (width, width) of the stacked rows, each (.., width).
 
-    MXNet has the transposed factorisation, A^T = L Q, for wide matrices: rows of zeros
-    make a short one wide enough and change nothing.
+    MXNet has the transposed factorisation, A^T = L Q, for wide matrices. Rows of zeros
+    make a short matrix long enough, and change nothing.
     """
     M = mx.nd.concat(*rows, dim=0) if len(rows) > 1 else rows[0]
     short = width - M.shape[0]
@@ -238,9 +230,9 @@ def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:
 
 
 def _minimum_norm(R: numpy.ndarray, z: numpy.ndarray, shards: RowShards):
-    """The shortest x of those that make ||R x - z|| least, and the rank of R.
+    """The shortest of the x that minimise ||R x - z||, and the rank of R.
 
-    On the host, by singular values: n x n is small beside the rows it came from.
+    Computed on the host by SVD: n x n is small compared with A.
     """
     U, s, Vt = numpy.linalg.svd(R)
     eps = numpy.finfo(shards.dtype).eps

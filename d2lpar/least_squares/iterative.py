@@ -1,7 +1,6 @@
-"""Iterative least-squares solvers: averaging, gradient descent, conjugate gradients.
+"""Iterative least-squares solvers: gradient descent and conjugate gradients.
 
-They differ in how often the devices talk: once an epoch (averaging), or once a step
-(an all-reduce of one vector, as in data-parallel training).
+Both all-reduce one vector per step, as data-parallel training does.
 """
 
 from __future__ import annotations
@@ -12,77 +11,74 @@ import math
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.direct import Found
-from d2lpar.least_squares.rows import RowShards, find_not_finite, times
+from d2lpar.least_squares.progress import Answer, Progress
+from d2lpar.least_squares.rows import RowShards, times
 
 log = logging.getLogger("d2lpar")
 
 
-def _start(shards: RowShards, x0: numpy.ndarray | None) -> numpy.ndarray:
-    """Where to start, (n, k) float64; None is 0."""
-    size = (shards.n, shards.num_rhs)
-    x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
-    if x0.size != numpy.prod(size) or not numpy.isfinite(x0).all():
-        raise ValueError(
-            f"x0 is of shape {x0.shape} with {numpy.isfinite(x0).sum()} finite numbers:"
-            f" write {size[0]} x {size[1]} finite numbers"
-        )
-    return x0.reshape(size)
-
-
 def gradient(
     shards: RowShards,
-    progress,
+    progress: Progress,
     *,
     tol: float = 1e-8,
     max_iterations: int = 10_000,
     x0: numpy.ndarray | None = None,
-) -> Found:
-    """Gradient descent, synchronous: one all-reduce of A^T (A x - b) a step.
+) -> Answer:
+    """Synchronous gradient descent: one all-reduce of A^T (A x - b) per step.
 
-    The step is 1 / the largest eigenvalue of A^T A, found by power iteration (one
-    all-reduce each): it converges for any A, slowly for an ill-conditioned one. `x0` is
-    where to start, None is 0. Stops when the norm of the gradient is `tol` of that at
-    x = 0, and warns when `max_iterations` come first.
+    The step size is 1 / the largest eigenvalue of A^T A, found by power iteration (one
+    all-reduce each): it converges for any A, but slowly for an ill-conditioned one. It
+    starts at `x0` (None is 0), and stops when the norm of the gradient is `tol` times
+    that at x = 0, or with a warning after `max_iterations`.
     """
-    return _descend(shards, progress, _GradientDescent, tol, max_iterations, x0)
+    return _iterate(
+        _GradientDescent,
+        shards,
+        progress,
+        tol=tol,
+        max_iterations=max_iterations,
+        x0=x0,
+    )
 
 
 def cgls(
     shards: RowShards,
-    progress,
+    progress: Progress,
     *,
     tol: float = 1e-10,
     max_iterations: int | None = None,
     x0: numpy.ndarray | None = None,
-) -> Found:
-    """Conjugate gradients on the least-squares problem: one all-reduce an iteration.
+) -> Answer:
+    """Conjugate gradients on the least-squares problem: one all-reduce per iteration.
 
-    Every device sends n + 1 numbers a right-hand side, A_k^T A_k p and ||A_k p||^2, and
-    no transpose is ever made. `x0` is where to start, None is 0. Stops when the norm of
-    the gradient is `tol` of that at x = 0, and warns when `max_iterations` (None: 20 n)
-    come first.
+    Every device sends n + 1 numbers per right-hand side, A_k^T A_k p and ||A_k p||^2,
+    and no transpose is ever formed. It starts at `x0` (None is 0), and stops when the
+    norm of the gradient is `tol` times that at x = 0, or with a warning after
+    `max_iterations` (None: 20 n).
     """
     limit = 20 * shards.n if max_iterations is None else max_iterations
-    return _descend(shards, progress, _ConjugateGradients, tol, limit, x0)
+    return _iterate(
+        _ConjugateGradients, shards, progress, tol=tol, max_iterations=limit, x0=x0
+    )
 
 
-def _descend(shards, progress, method, tol, max_iterations, x0) -> Found:
-    """Iterate until the gradient is small, keeping about 20 points of history."""
+def _iterate(
+    method, shards: RowShards, progress: Progress, *, tol, max_iterations, x0
+) -> Answer:
+    """Iterate until the gradient is small, recording about 20 points of history."""
     if not (math.isfinite(tol) and tol > 0) or max_iterations < 1:
         raise ValueError(
             f"tol {tol}, max_iterations {max_iterations}: write numbers above 0"
         )
-    start = _start(shards, x0)
+    start = shards.starting_point(x0)
     at_zero, _ = _products(shards, numpy.zeros_like(start), residual=True)
-    if not numpy.isfinite(at_zero).all():
-        raise ValueError(find_not_finite(shards))
+    shards.check_finite(at_zero)
     steps, iteration, next_point = method(shards, start), 0, 1
     norms = numpy.linalg.norm(at_zero, axis=0)
-    # Where 0 solves it (b is 0) an x0 elsewhere has its own gradient to bring down.
+    # Where 0 is the solution (b is 0), reduce the gradient at x0 instead.
     norms = numpy.where(norms > 0, norms, steps.gradient_norms())
-    goal = tol * norms
-    while not steps.has_reached(goal):
+    while not steps.has_reached(tol * norms):
         if iteration == max_iterations:
             worst = _ratio(steps.gradient_norms(), norms).max()
             log.warning(
@@ -94,20 +90,17 @@ def _descend(shards, progress, method, tol, max_iterations, x0) -> Found:
         iteration += 1
         if iteration == next_point:
             next_point = math.ceil(1.5 * iteration)
-            progress.pause()
-            progress.point(iteration, steps.x)
-            progress.resume()
-    progress.pause()
-    progress.point(iteration, steps.x)
-    return Found(steps.x)
+            progress.record(iteration, steps.x)
+    progress.record(iteration, steps.x)
+    return Answer(steps.x)
 
 
 def _products(shards: RowShards, p: numpy.ndarray, residual: bool = False):
     """A^T A p (n, k) and ||A p||^2 (k,), summed over the devices; p is on the host.
 
-    With `residual` it is A^T (b - A p) and ||b - A p||^2. All devices work at the same
-    time; what they send is n + 1 numbers a right-hand side, summed on the host: the
-    iteration's one all-reduce.
+    With `residual` they are A^T (b - A p) and ||b - A p||^2. All devices work at the
+    same time and send n + 1 numbers per right-hand side, which are summed on the host:
+    the iteration's one all-reduce.
     """
     ps, parts = shards.to_devices(p), []
     for blocks in shards.rounds():
@@ -130,7 +123,7 @@ class _GradientDescent:
         v = numpy.random.default_rng(0).normal(size=x.shape)
         for _ in range(20):
             v, squares = _products(shards, _ratio(v, numpy.linalg.norm(v, axis=0)))
-        # The estimate comes from below: stay a little clear of the bound.
+        # The estimate is a lower bound: keep some distance.
         self.step = 0.95 / max(squares.max(), numpy.finfo(float).tiny)
         self.descent, _ = _products(shards, x, residual=True)
 
@@ -146,7 +139,7 @@ class _GradientDescent:
 
 
 class _ConjugateGradients:
-    """CGLS, all right-hand sides at once; each with its own step lengths."""
+    """CGLS for all right-hand sides at once, each with its own step lengths."""
 
     def __init__(self, shards: RowShards, x: numpy.ndarray) -> None:
         self.shards, self.x = shards, x
@@ -164,7 +157,7 @@ class _ConjugateGradients:
     def has_reached(self, goal: numpy.ndarray) -> bool:
         if not (self.gradient_norms() <= goal).all():
             return False
-        if not self.exact:  # the recurrence drifts off the gradient that it stands for
+        if not self.exact:  # the recurrence drifts away from the true gradient
             self._restart()
         return bool((self.gradient_norms() <= goal).all())
 
@@ -179,5 +172,5 @@ class _ConjugateGradients:
 
 
 def _ratio(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:
-    """a / b, and 0 for a right-hand side that is solved: there b is 0."""
+    """a / b, and 0 where b is 0: that right-hand side is solved."""
     return numpy.divide(a, b, out=numpy.zeros_like(a), where=b > 0)

@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import re
+from pathlib import Path
 
 import loky
 
@@ -15,15 +16,26 @@ def usable_cores() -> int:
     return loky.cpu_count()
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
+def cpu_facts() -> dict[str, str]:
+    """What /proc/cpuinfo says of the first processor; {} where there is none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return dict(
+        re.findall(r"^(.*?)\s*: (.*)$", text.partition("\n\n")[0], re.MULTILINE)
+    )
+
+
 def cpu_model() -> str:
     """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            names = re.findall(r"^model name\s*:\s*(.+)$", f.read(), re.MULTILINE)
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
+    return cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> str:
+    """The instruction sets of the processor, as /proc/cpuinfo names them."""
+    return cpu_facts().get("flags") or cpu_facts().get("Features", "")
 
 
 def omp_threads() -> int | None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from d2lpar.machine.cores import cpu_model, omp_threads, usable_cores
+import psutil
+
+from d2lpar.machine.cores import cpu_flags, cpu_model, omp_threads, usable_cores
 
 # The vector instructions by their names in /proc/cpuinfo, narrow to wide, with the bits
 # of a register (0: they use the registers of the others).
@@ -82,14 +84,12 @@ class HostMemory(NamedTuple):
 
 def cpu_card() -> CpuCard:
     """The card of the host, from /proc, /sys and, for what they lack, psutil."""
-    import psutil
-
     usable, frequency = usable_cores(), None
     with contextlib.suppress(NotImplementedError, OSError):
         frequency = psutil.cpu_freq()
     cores = core_of_cpu()
     allowed = {cores[cpu] for cpu in os.sched_getaffinity(0) if cpu in cores}
-    extensions, bits = vector_extensions(_text("/proc/cpuinfo") or "")
+    extensions, bits = vector_extensions(cpu_flags())
     memory = host_memory()
     return CpuCard(
         model=cpu_model(),
@@ -151,18 +151,14 @@ def caches(cpus: Path = CPUS) -> tuple[Cache, ...]:
     )
 
 
-def vector_extensions(cpuinfo: str) -> tuple[tuple[str, ...], int | None]:
-    """Extensions of the first processor in /proc/cpuinfo, and the widest's bits."""
-    line = re.search(r"^(?:flags|Features)\s*: (.*)$", cpuinfo, re.MULTILINE)
-    flags = set(line[1].split()) if line else set()
-    names = tuple(name for name in VECTOR_EXTENSIONS if name in flags)
+def vector_extensions(flags: str) -> tuple[tuple[str, ...], int | None]:
+    """The extensions among a processor's flags, and the widest register's bits."""
+    names = tuple(name for name in VECTOR_EXTENSIONS if name in flags.split())
     return names, max((VECTOR_EXTENSIONS[name] for name in names), default=None)
 
 
 def host_memory() -> HostMemory:
     """The memory here; what can be taken stays below a container's limit."""
-    import psutil
-
     memory = psutil.virtual_memory()
     limit, used = container_memory()
     if limit is None or limit >= memory.total:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import psutil
+
 from d2lpar.errors import DeviceError, SettingError
 from d2lpar.machine.gpu_cards import gpu_cards
 from d2lpar.machine.nvml import ask, gpu_handles, nvml_session
@@ -51,20 +53,21 @@ def _samples(pids: Callable, interval: float, stop: threading.Event) -> Iterator
             handles = gpu_handles(nvml)
             gpus = {card.label: handles[card.index] for card in gpu_cards(nvml)}
         start = before = time.perf_counter()
-        cores, threads = core_seconds(), thread_seconds(process_tree(pids()))
+        threads = thread_seconds(process_tree(pids()))
+        psutil.cpu_percent(percpu=True)  # its next answer is of the time since now
         while not stop.wait(max(0.0, before + interval - time.perf_counter())):
             tree = process_tree(pids())
-            now, cores_now = time.perf_counter(), core_seconds()
+            now, percent = time.perf_counter(), psutil.cpu_percent(percpu=True)
             threads_now = thread_seconds(tree)
             yield Sample(
                 seconds=round(now - start, 3),
                 interval=round(now - before, 3),
-                **_work_between(threads, threads_now, cores_now, now - before),
-                machine_percent=_busy_percent(cores, cores_now),
+                **_work_between(threads, threads_now, len(percent), now - before),
+                machine_percent=percent,
                 **_host(tree),
                 **_gpu_readings(nvml, gpus),
             )
-            before, cores, threads = now, cores_now, threads_now
+            before, threads = now, threads_now
 
 
 @contextlib.contextmanager
@@ -109,8 +112,6 @@ MEASURING = (["-m", "d2lpar.runs.child"], ["-m", "d2lpar.runs.worker_child"])
 
 def measuring_processes() -> list[int]:
     """The ids of the processes that measure for a run of d2lpar now."""
-    import psutil
-
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
@@ -120,8 +121,6 @@ def measuring_processes() -> list[int]:
 
 def process_tree(pids: Iterable[int]) -> list:
     """The processes and all their descendants, each once, as ``psutil.Process``."""
-    import psutil
-
     tree = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -149,31 +148,9 @@ def thread_seconds(tree: Iterable) -> dict[int, dict[int, tuple[float, int]]]:
     return seconds_of
 
 
-def core_seconds() -> dict[int, tuple[float, float]]:
-    """By core: the ticks it was busy so far, and all ticks, from /proc/stat."""
-    ticks_of = {}
-    for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
-        name, *ticks = line.split()
-        if name.startswith("cpu") and name != "cpu":
-            # user nice system idle iowait irq softirq steal; user includes guests.
-            counts = [int(tick) for tick in ticks[:8]]
-            total = sum(counts)
-            ticks_of[int(name[3:])] = total - sum(counts[3:5]), total
-    return ticks_of
-
-
-def _busy_percent(before: dict, now: dict) -> list[float]:
-    percent = []
-    for core, (busy, total) in now.items():
-        busy_before, total_before = before.get(core, (busy, total))
-        ticks = total - total_before
-        percent.append(round(100 * (busy - busy_before) / ticks, 1) if ticks else 0.0)
-    return percent
-
-
-def _work_between(before: dict, now: dict, cores: dict, elapsed: float) -> dict:
+def _work_between(before: dict, now: dict, num_cores: int, elapsed: float) -> dict:
     """The threads' work by core, of the processes that were there before, too."""
-    by_core, busy = dict.fromkeys(cores, 0.0), 0
+    by_core, busy = dict.fromkeys(range(num_cores), 0.0), 0
     for pid, threads in now.items():
         for tid, (seconds, core) in threads.items() if pid in before else ():
             worked = max(0.0, seconds - before[pid].get(tid, (0.0, core))[0])
@@ -187,8 +164,6 @@ def _work_between(before: dict, now: dict, cores: dict, elapsed: float) -> dict:
 
 
 def _host(tree: list) -> dict:
-    import psutil
-
     memory, threads = 0, None
     for process in tree:
         with contextlib.suppress(psutil.Error):
@@ -207,8 +182,6 @@ def _host(tree: list) -> dict:
 
 def _cpu_temperature() -> float | None:
     """The hottest of the CPU's own sensors; None without any."""
-    import psutil
-
     sensors = psutil.sensors_temperatures()
     own = [sensors.get(name, []) for name in ("coretemp", "k10temp", "zenpower")]
     return max((sensor.current for chip in own for sensor in chip), default=None)

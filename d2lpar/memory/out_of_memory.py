@@ -116,8 +116,8 @@ def advice(
     )
     return (
         f"out of memory on {device}: {_array(need, said)}, and the batch of "
-        f"{need.batch}{f' by {parts}' if parts else ''} {byte_size(needed)}, where "
-        f"{byte_size(left)} are free: {_remedy(largest, settings, need.batch)}"
+        f"{need.batch}{f' by {parts}' if parts else ''} needs {byte_size(needed)}, "
+        f"where {byte_size(left)} are free: {_remedy(largest, settings, need.batch)}"
     )
 
 

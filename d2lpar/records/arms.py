@@ -46,15 +46,15 @@ def _times(
 
 def table(run: Run) -> str:
     """Median, quartiles and number of samples of every arm, as plain text."""
-    rows = []
+    rows, absent = [], []
     for arm in arm_times(run):
         if arm.seconds:
             s = summarize(arm.seconds)
             cells = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
+            rows.append([arm.work, arm.name, *cells])
         else:
-            cells = ["", f"not measured: {arm.why_not}", "0"]
-        rows.append([arm.work, arm.name, *cells])
+            absent.append(f"{arm.name}: not measured: {arm.why_not}")
     columns = ["work", "arm", "seconds", "quartiles", "n"]
     if not any(row[0] for row in rows):
         columns, rows = columns[1:], [row[1:] for row in rows]
-    return plain_table(columns, rows, names=len(columns) - 3)
+    return "\n".join([plain_table(columns, rows, names=len(columns) - 3), *absent])

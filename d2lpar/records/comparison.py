@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 
 from d2lpar.errors import RecordError
@@ -83,40 +83,36 @@ class Scaling:
     """One device count of a sweep against the smallest one.
 
     `ideal` is the speedup under perfect scaling, num_devices / smallest count;
-    `speedup` and `spread` are as in :class:`Comparison`; efficiencies are speedups /
-    `ideal`.
+    `speedup` and `spread` are as in :class:`Comparison`.
     """
 
     num_devices: int
     ideal: float
     speedup: float
     spread: tuple[float, float]
-    efficiency: float
-    efficiency_spread: tuple[float, float]
+
+    @property
+    def efficiency(self) -> float:
+        """Parallel efficiency, 1 for perfect scaling."""
+        return self.speedup / self.ideal
+
+    @property
+    def efficiency_spread(self) -> tuple[float, float]:
+        low, high = self.spread
+        return low / self.ideal, high / self.ideal
 
 
 def scaling(runs: Sequence[Run]) -> list[Scaling]:
     """Speedups over the smallest device count, by ascending count, on the same data."""
     runs = sorted(runs, key=lambda run: run.header.num_devices)
-    return [_scaling(runs[0], run) for run in runs]
-
-
-def _scaling(base: Run, run: Run) -> Scaling:
-    base_devices, devices = base.header.num_devices, run.header.num_devices
-    base_seconds, seconds = seconds_per_epoch(base), seconds_per_epoch(run)
-    times = base_seconds.median, seconds.median
-    low, high = speedup_spread(base_seconds, seconds)
-    if run is base:
-        low = high = 1.0  # by definition, whatever the spread of its epochs
-    ideal = devices / base_devices
-    return Scaling(
-        num_devices=devices,
-        ideal=ideal,
-        speedup=summary.speedup(*times),
-        spread=(low, high),
-        efficiency=summary.efficiency(times[0], base_devices, times[1], devices),
-        efficiency_spread=(low / ideal, high / ideal),
-    )
+    smallest, base = runs[0].header.num_devices, seconds_per_epoch(runs[0])
+    points = [Scaling(smallest, 1.0, 1.0, (1.0, 1.0))]
+    for run in runs[1:]:
+        n, seconds = run.header.num_devices, seconds_per_epoch(run)
+        speedup = summary.speedup(base.median, seconds.median)
+        spread = speedup_spread(base, seconds)
+        points.append(Scaling(n, n / smallest, speedup, spread))
+    return points
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -327,37 +323,29 @@ def comparison_rows(c: Comparison) -> list[dict]:
 
     What concerns both runs (speedup, efficiency, differences) is in b's row.
     """
-    low, high = c.spread
-    both = {
-        "speedup": c.speedup,
-        "speedup_low": low,
-        "speedup_high": high,
-        "parallel_efficiency": c.efficiency,
-        "differences": "; ".join(c.differences),
-    }
-    none = {
-        "speedup": 1.0,
-        "speedup_low": 1.0,
-        "speedup_high": 1.0,
-        "parallel_efficiency": None,
-        "differences": "",
-    }
-    return [{"run": "a", **_row(c.a), **none}, {"run": "b", **_row(c.b), **both}]
-
-
-def _row(side: Side) -> dict:
-    return {
-        "label": side.label,
-        "path": side.path,
-        "num_devices": side.num_devices,
-        "sec_per_epoch": side.seconds.median,
-        "sec_per_epoch_q1": side.seconds.q1,
-        "sec_per_epoch_q3": side.seconds.q3,
-        "n": side.seconds.n,
-        "samples_per_sec": side.samples_per_sec,
-        "test_acc": side.test_acc,
-        "quality": side.quality,
-    }
+    rows = []
+    for letter, side, speedup, bounds, efficiency, differences in (
+        ("a", c.a, 1.0, (1.0, 1.0), None, []),
+        ("b", c.b, c.speedup, c.spread, c.efficiency, c.differences),
+    ):
+        values = asdict(side)
+        seconds = values.pop("seconds")
+        rows.append(
+            {
+                "run": letter,
+                **values,
+                "sec_per_epoch": seconds["median"],
+                "sec_per_epoch_q1": seconds["q1"],
+                "sec_per_epoch_q3": seconds["q3"],
+                "n": seconds["n"],
+                "speedup": speedup,
+                "speedup_low": bounds[0],
+                "speedup_high": bounds[1],
+                "parallel_efficiency": efficiency,
+                "differences": "; ".join(differences),
+            }
+        )
+    return rows
 
 
 def busy_percent(sample: Sample, run: Run) -> float | None:

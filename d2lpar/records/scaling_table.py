@@ -128,14 +128,14 @@ def _all_reduce(
     if not reducing:
         return None, 0, 0
     run = min(reducing, key=lambda run: run.header.num_devices)
-    sizes: dict[tuple[int, int], list[float]] = {}
-    for record in run.of(AllReduceRecord):
-        if record.variant == ALL_REDUCE.get(name) and record.seconds:
-            key = (record.num_arrays, record.num_bytes)
-            sizes.setdefault(key, []).extend(record.seconds)
-    points = [(*key, median(seconds)) for key, seconds in sizes.items()]
-    # Only the gradients are several arrays, so they are the largest key.
-    return fit_all_reduce(run.header.num_devices, points), *max(sizes)
+    variant = ALL_REDUCE.get(name)
+    points = [
+        (arrays, num_bytes, median(row[variant]))
+        for (_, arrays, num_bytes), row in all_reduces([run]).items()
+        if row.get(variant)
+    ]
+    # Only the gradients are several arrays, so theirs is the largest point.
+    return fit_all_reduce(run.header.num_devices, points), *max(points)[:2]
 
 
 class StepParts(NamedTuple):

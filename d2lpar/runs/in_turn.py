@@ -26,6 +26,7 @@ from d2lpar.errors import D2lparError, RunError
 from d2lpar.machine import cores, cuda
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
+from d2lpar.runs.job import KEEP_FREED_MEMORY
 
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
@@ -53,8 +54,6 @@ def peers_folder() -> Path:
 
 def ours(name: str, threads: int, *words: object, work: str = "") -> Arm:
     """Python on `words`, in the environment that the runner gives a context."""
-    from d2lpar.runs.job import KEEP_FREED_MEMORY
-
     environment = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
     return Arm(name, [sys.executable, *map(str, words)], environment, work=work)
 
@@ -70,8 +69,8 @@ def measure(
 ) -> list[ArmSample | ArmAbsent]:
     """Run every arm once per round; the record's lines.
 
-    The first `warm_up` samples of each process are marked as such. Where one process
-    times several arms or works, its lines name them; those processes warm up unrecorded.
+    The first `warm_up` samples of each process are marked as such. A process that times
+    several arms or works names them in its lines, and warms up unrecorded.
     """
     lines: list[ArmSample | ArmAbsent] = []
     style = {"unit": "process", "dynamic_ncols": True, "leave": False}
@@ -84,9 +83,7 @@ def measure(
     return lines
 
 
-def _lines_of(
-    arm: Arm, round_: int, warm_up: int
-) -> Iterator[ArmSample | ArmAbsent]:
+def _lines_of(arm: Arm, round_: int, warm_up: int) -> Iterator[ArmSample | ArmAbsent]:
     try:
         printed = run(arm)
         if not printed:
@@ -166,10 +163,20 @@ def itself(
     return ours(name, threads, script, "--arm", json.dumps(settings), work=work)
 
 
-def header(
-    benchmark: str, work: str, arms: Iterable[Arm], command: str = "", **fields
-) -> BenchmarkHeader:
-    """Where the record comes from; `command` is by default the benchmark's script."""
+def record(
+    path: Path,
+    arms: Iterable[Arm],
+    lines: Iterable[ArmSample | ArmAbsent],
+    *,
+    work: str,
+    command: str = "",
+    **fields,
+) -> Run:
+    """Write a benchmark's record; return what it holds.
+
+    `work` and `fields` are those of its header; the `command` is by default that of the
+    benchmark's script.
+    """
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -177,11 +184,11 @@ def header(
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = provenance.git_state()
-    script = shlex.join(["python", f"benchmarks/{benchmark}.py", *sys.argv[1:]])
-    return BenchmarkHeader(
-        benchmark=benchmark,
+    script = f"benchmarks/{path.stem}.py"
+    header = BenchmarkHeader(
+        benchmark=path.stem,
         work=work,
-        command=command or script,
+        command=command or shlex.join(["python", script, *sys.argv[1:]]),
         cpu_model=cores.cpu_model(),
         cores=cores.usable_cores(),
         versions=versions,
@@ -192,13 +199,6 @@ def header(
         gpus=[gpu.name for gpu in cuda.cuda_devices()],
         **fields,
     )
-
-
-def write(
-    header: BenchmarkHeader, lines: Iterable[ArmSample | ArmAbsent], out: Path
-) -> Run:
-    """Write <benchmark>.jsonl into the folder `out`; return what it holds."""
-    path = out / f"{header.benchmark}.jsonl"
-    lines = tuple(lines)
-    files.write(path, header, lines)
-    return Run(header, lines, path)
+    run = Run(header, tuple(lines), path)
+    files.write(path, header, run.lines)
+    return run

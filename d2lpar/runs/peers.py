@@ -1,8 +1,8 @@
 """LeNet beside its peers: ours and theirs in turn, in fresh processes, equal threads.
 
 A peer is a script in peers/ that does the same job elsewhere: same network, initial
-parameters, batch size and threads. Each trains on the first steps of ours before it is
-timed and is refused where its losses are not ours (:mod:`d2lpar.runs.reference_steps`). What
+parameters, batch size and threads. Before it is timed it repeats our first steps, and
+it refuses where its losses are not ours (:mod:`d2lpar.runs.reference_steps`). What
 cannot run here (a library that is not installed, a GPU that MXNet has no code for) is a
 row that says why; the others run. Loads no MXNet itself.
 """
@@ -10,46 +10,31 @@ row that says why; the others run. Loads no MXNet itself.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from d2lpar import datasets, devices
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.machine import cores, cuda, mxnet_builds
-from d2lpar.records import summary
+from d2lpar.records.arms import ArmTimes, arm_times
+from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
+from d2lpar.records.summary import Summary, summarize
 from d2lpar.records.wording import plural
 from d2lpar.runs import in_turn
 from d2lpar.runs.in_turn import Arm
 
-log = logging.getLogger("d2lpar")
-
-PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp")
 PRESETS = {
     "quick": {"rounds": 1, "num_epochs": 2, "n_train": 12_000, "n_test": 2_000},
     "book": {"rounds": 3, "num_epochs": 3, "n_train": None, "n_test": None},
 }
-BASE = "PyTorch, plain loop"  # what the others are held against, where it ran
-
-OURS = """
-import json, sys
-from d2lpar import datasets, {module}
-settings = json.loads(sys.argv[1])
-data = datasets.load(**settings.pop("data"))
-for r in {module}.train(data=data, **settings):
-    print(json.dumps(dict(
-        epoch=r.epoch, seconds=r.seconds, samples_per_sec=r.samples_per_sec,
-        test_acc=r.test_acc, eval_seconds=r.eval_seconds)), flush=True)
-"""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What all of them do: data (arguments of `datasets.load`), recipe and epochs."""
+class Recipe:
+    """What ours and the peers all do; `data` are the arguments of `datasets.load`."""
 
     data: dict
     num_epochs: int  # timed ones; one more warms up
@@ -57,8 +42,8 @@ class Job:
     lr: float
     seed: int
 
-    def check(self, data: datasets.ImageData, counts: list[int]) -> None:
-        """Raise :class:`SettingError` for a batch that some device has no part of."""
+    def check(self, data: datasets.ImageData, counts: Sequence[int]) -> None:
+        """Raise :class:`SettingError` for a batch that some device has no shard of."""
         most = len(data.y_train)
         if not max(counts) <= self.global_batch_size <= most:
             raise SettingError(
@@ -70,7 +55,6 @@ class Job:
     def settings(self) -> dict:
         """Arguments of our `train`."""
         return {
-            "data": self.data,
             "num_epochs": self.num_epochs + 1,
             "global_batch_size": self.global_batch_size,
             "lr": self.lr,
@@ -79,28 +63,76 @@ class Job:
 
     def flags(self, check: str | None) -> list[str]:
         """The same for a peer's script; `check` is the file of our first steps."""
-        found = [
-            f"--num-epochs={self.num_epochs + 1}",
-            f"--data={self.data['name']}",
-            f"--global-batch-size={self.global_batch_size}",
-            f"--lr={self.lr}",
-        ]
-        for name in ("n_train", "n_test"):
-            if self.data[name] is not None:
-                found.append(f"--{name.replace('_', '-')}={self.data[name]}")
-        return found + [f"--check={check}"] * (check is not None)
+        flags = {
+            "num-epochs": self.num_epochs + 1,
+            "data": self.data["name"],
+            "global-batch-size": self.global_batch_size,
+            "lr": self.lr,
+            "n-train": self.data["n_train"],
+            "n-test": self.data["n_test"],
+            "check": check,
+        }
+        given = {flag: value for flag, value in flags.items() if value is not None}
+        return [f"--{flag}={value}" for flag, value in given.items()]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where they do it: devices `ids` of one kind ("cpu", "gpu"), in these counts.
+
+    `threads` are those of each context or process; None shares the cores out.
+    """
+
+    kind: str
+    ids: Sequence[int]
+    counts: Sequence[int]
+    threads: int | None = None
+
+    def threads_each(self, n: int) -> int:
+        """Threads of each of `n` contexts or processes."""
+        return self.threads or max(1, cores.usable_cores() // n)
+
+    @property
+    def all_threads(self) -> int:
+        """Threads of a peer that has one process for all devices."""
+        return max(n * self.threads_each(n) for n in self.counts)
+
+    @property
+    def torch_device(self) -> str:
+        return "cuda" if self.kind == "gpu" else "cpu"
+
+    def words(self, n: int, one: str, many: str) -> str:
+        """`n` devices in words: "2 GPUs", "2 contexts, 1 thread each"."""
+        if self.kind == "gpu":
+            return plural(n, "GPU")
+        each = plural(self.threads_each(n), "thread")
+        return f"1 {one}, {each}" if n == 1 else f"{n} {many}, {each} each"
+
+    def words_together(self, n: int) -> str:
+        """`n` GPUs, or all threads of the CPU, in words."""
+        on_gpu = self.kind == "gpu"
+        return plural(n, "GPU") if on_gpu else plural(self.all_threads, "thread")
+
+    def visible(self, n: int) -> str:
+        """CUDA_VISIBLE_DEVICES for the first `n` devices, of those visible now."""
+        if self.kind == "cpu":
+            return ""
+        now = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return ",".join(
+            now.split(",")[i].strip() if now else str(i) for i in self.ids[:n]
+        )
 
 
 @dataclass(frozen=True)
 class Row:
-    """One arm's result: seconds an epoch, or why it was not measured."""
+    """One arm's result: seconds per epoch, or why it was not measured."""
 
     name: str
     is_peer: bool
-    seconds: summary.Summary | None = None
+    seconds: Summary | None = None
     samples_per_sec: float | None = None
     test_acc: float | None = None
-    of_base: float | None = None  # this median / that of the base
+    of_base: float | None = None  # median seconds, relative to the base's
     why: str | None = None
 
 
@@ -114,11 +146,11 @@ def names_of(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def chosen(text: str) -> tuple[str, list[int]]:
-    """Kind and numbers of a device string, for PyTorch as well as for MXNet.
+def kind_and_ids(text: str) -> tuple[str, list[int]]:
+    """The devices that a string names, for PyTorch as well as for MXNet.
 
-    Unlike :func:`d2lpar.devices.parse` it takes a GPU that MXNet has no code for: the
-    peers can use it. Raises :class:`DeviceError` for one that is not there.
+    Unlike :func:`d2lpar.devices.parse` it accepts GPUs that MXNet has no code for: the
+    peers can use them. Raises :class:`DeviceError` for one that is not there.
     """
     gpus = cuda.cuda_devices()
     if text.strip().lower() == "auto":
@@ -141,153 +173,157 @@ def chosen(text: str) -> tuple[str, list[int]]:
     return kind, ids
 
 
-def threads_each(num_devices: int, threads: int | None) -> int:
-    """Threads of each context or process: those asked for, or the cores shared out."""
-    return threads or max(1, cores.usable_cores() // num_devices)
-
-
 def arms(
-    peers: list[str],
-    kind: str,
-    ids: list[int],
-    counts: list[int],
-    job: Job,
-    threads: int | None = None,
-    check: str | None = None,
-) -> dict[str, Arm]:
-    """Ours on every count of devices, and the peers, by the name of the row."""
-    found = {}
-    for module, words in (("lenet", "from scratch"), ("lenet_concise", "concise")):
-        for n in counts:
-            name = f"d2lpar {words}, {_on(kind, n, threads, 'context')}"
-            where = {"num_devices": n, "devices": f"{kind}:{','.join(map(str, ids))},"}
-            settings = json.dumps({**job.settings, **where})
-            each = threads_each(n, threads)
-            found[name] = in_turn.ours(OURS.format(module=module), each, settings)
-    for peer in peers:
-        found.update(_arms_of(peer, kind, ids, counts, job, threads, check))
+    peers: Sequence[str], recipe: Recipe, place: Place, check: str | None = None
+) -> list[Arm]:
+    """Ours on every count of devices, and the peers; `check` are our first steps."""
+    found = [*_ours(recipe, place)]
+    for name in peers:
+        found += PEERS[name](_Scripts(name, recipe, place, check))
     return found
 
 
-def _arms_of(peer, kind, ids, counts, job, threads, check) -> Iterator[tuple[str, Arm]]:
-    flags = [*job.flags(check)]
-    all_threads = max(n * threads_each(n, threads) for n in counts)
-    together = plural(all_threads, "thread")
+def _ours(recipe: Recipe, place: Place) -> Iterator[Arm]:
+    ids = ",".join(map(str, place.ids))
+    for training in ("from scratch", "concise"):
+        for n in place.counts:
+            where = {"num_devices": n, "devices": f"{place.kind}:{ids},"}
+            settings = {"data": recipe.data, **recipe.settings, **where}
+            words = ["-m", "d2lpar.runs.timed_epochs", training, json.dumps(settings)]
+            name = f"d2lpar {training}, {place.words(n, 'context', 'contexts')}"
+            yield in_turn.ours(name, place.threads_each(n), *words)
 
-    def script(n: int, omp: int | None, *more: str) -> Arm:
-        gpus = _visible(ids[:n]) if kind == "gpu" else ""
+
+@dataclass(frozen=True)
+class _Scripts:
+    """One peer's script with the flags that all peers have."""
+
+    peer: str
+    recipe: Recipe
+    place: Place
+    check: str | None
+
+    def arm(self, name: str, n: int, omp: int | None, **flags: object) -> Arm:
+        """The script on the first `n` devices with `omp` threads, or its default."""
         environment = {
             "OMP_NUM_THREADS": None if omp is None else str(omp),
-            "CUDA_VISIBLE_DEVICES": gpus,
+            "CUDA_VISIBLE_DEVICES": self.place.visible(n),
         }
-        if job.data.get("data_dir"):
-            environment["D2LPAR_DATA"] = str(job.data["data_dir"])
-        return in_turn.peer(f"{peer}.py", *flags, *more, **environment)
-
-    if peer == "ddp":
-        for n in counts:
-            each = threads_each(n, threads)
-            device = "cuda" if kind == "gpu" else "cpu"
-            more = (f"--num-devices={n}", f"--threads={each}", f"--device={device}")
-            arm = script(n, each, *more, f"--seed={job.seed}")
-            yield f"PyTorch DDP, {_on(kind, n, threads, 'process')}", arm
-    elif peer == "pytorch_loop":
-        device = "cuda" if kind == "gpu" else "cpu"
-        more = (f"--threads={all_threads}", f"--device={device}", f"--seed={job.seed}")
-        where = "1 GPU" if kind == "gpu" else together
-        yield f"{BASE}, {where}", script(1, all_threads, *more)
-    elif peer == "d2l_pytorch":
-        for n in counts if kind == "gpu" else [1]:
-            more = (f"--threads={all_threads}", f"--num-devices={n}")
-            where = plural(n, "GPU") if kind == "gpu" else together
-            yield f"d2l's PyTorch tab, {where}", script(n, all_threads, *more)
-    elif kind == "gpu":
-        for n in counts:
-            more = (f"--num-devices={n}",)
-            yield f"d2l's notebook loop, {plural(n, 'GPU')}", script(n, None, *more)
-    else:
-        yield f"d2l's notebook loop, {together}", script(1, all_threads)
-        yield "d2l's notebook loop, as the book has it", script(1, None)
+        if self.recipe.data.get("data_dir"):
+            environment["D2LPAR_DATA"] = str(self.recipe.data["data_dir"])
+        more = [f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()]
+        words = [*self.recipe.flags(self.check), *more]
+        return in_turn.peer(name, f"{self.peer}.py", *words, **environment)
 
 
-def _on(kind: str, n: int, threads: int | None, what: str) -> str:
-    if kind == "gpu":
-        return plural(n, "GPU")
-    each = plural(threads_each(n, threads), "thread")
-    many = "processes" if what == "process" else f"{what}s"
-    return f"1 {what}, {each}" if n == 1 else f"{n} {many}, {each} each"
+def _d2l_notebook(script: _Scripts) -> Iterator[Arm]:
+    place, name = script.place, "d2l's notebook loop"
+    if place.kind == "cpu":
+        yield script.arm(f"{name}, {place.words_together(1)}", 1, place.all_threads)
+        yield script.arm(f"{name}, as the book has it", 1, None)
+        return
+    for n in place.counts:
+        words = f"{name}, {place.words_together(n)}"
+        yield script.arm(words, n, None, num_devices=n)
 
 
-def _visible(ids: list[int]) -> str:
-    """CUDA_VISIBLE_DEVICES for these of the GPUs that are visible now."""
-    now = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return ",".join(now.split(",")[i].strip() if now else str(i) for i in ids)
+def _d2l_pytorch(script: _Scripts) -> Iterator[Arm]:
+    place = script.place
+    threads = place.all_threads
+    for n in place.counts if place.kind == "gpu" else [1]:
+        name = f"d2l's PyTorch tab, {place.words_together(n)}"
+        yield script.arm(name, n, threads, threads=threads, num_devices=n)
 
 
-def write_first_steps(job: Job, path: Path) -> str | None:
-    """Our first steps, for the peers to agree with; or why there are none.
+def base_name(place: Place) -> str:
+    """The arm that the others are compared with, where it ran."""
+    return f"PyTorch, plain loop, {place.words_together(1)}"
 
-    Raises :class:`RunError` where ours should have computed them and could not.
+
+def _pytorch_loop(script: _Scripts) -> Iterator[Arm]:
+    place = script.place
+    flags = {"device": place.torch_device, "seed": script.recipe.seed}
+    threads = place.all_threads
+    yield script.arm(base_name(place), 1, threads, threads=threads, **flags)
+
+
+def _ddp(script: _Scripts) -> Iterator[Arm]:
+    place = script.place
+    flags = {"device": place.torch_device, "seed": script.recipe.seed}
+    for n in place.counts:
+        threads = place.threads_each(n)
+        name = f"PyTorch DDP, {place.words(n, 'process', 'processes')}"
+        yield script.arm(name, n, threads, threads=threads, num_devices=n, **flags)
+
+
+PEERS: dict[str, Callable[[_Scripts], Iterator[Arm]]] = {
+    "d2l_notebook": _d2l_notebook,
+    "d2l_pytorch": _d2l_pytorch,
+    "pytorch_loop": _pytorch_loop,
+    "ddp": _ddp,
+}
+
+
+def write_first_steps(recipe: Recipe, path: Path) -> str | None:
+    """Write our first steps for the peers to repeat; return why there are none.
+
+    Raises :class:`RunError` where MXNet is installed and could not compute them.
     """
     if not mxnet_builds.installed_builds():
         return "MXNet is not installed"
     settings = {
-        "data": job.data,
-        "seed": job.seed,
-        "global_batch_size": job.global_batch_size,
+        "data": recipe.data,
+        "seed": recipe.seed,
+        "global_batch_size": recipe.global_batch_size,
     }
-    command = [sys.executable, "-m", "d2lpar.runs.reference_steps", str(path)]
-    arm = Arm([*command, json.dumps(settings)], {"OMP_NUM_THREADS": "1"}, False)
-    _, problem = in_turn.run(arm)
-    if problem:
-        raise RunError(f"our first steps, which the peers are held to: {problem}")
+    words = ["-m", "d2lpar.runs.reference_steps", path, json.dumps(settings)]
+    try:
+        in_turn.run(in_turn.ours("our first steps", 1, *words))
+    except RunError as error:
+        raise RunError(f"our first steps, which the peers repeat: {error}") from None
     return None
 
 
 def measure(
-    peers: list[str],
-    kind: str,
-    ids: list[int],
-    counts: list[int],
-    job: Job,
-    rounds: int,
-    threads: int | None = None,
-) -> tuple[list[Row], list[dict], dict, str | None]:
-    """Rows; the record's lines; seconds by arm; why peers were not checked, or None."""
+    peers: Sequence[str], recipe: Recipe, place: Place, rounds: int
+) -> tuple[list[Arm], list[ArmSample | ArmAbsent], str | None]:
+    """The arms, the record's lines, and why the peers were not checked, if so.
+
+    Raises :class:`RunError` where no arm could be measured.
+    """
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         path = Path(folder) / "first_steps.npz"
-        unchecked = write_first_steps(job, path) if peers else None
+        unchecked = write_first_steps(recipe, path) if peers else None
         check = str(path) if peers and not unchecked else None
-        every = arms(peers, kind, ids, counts, job, threads, check)
-        lines, seconds = in_turn.measure(every, rounds)
-    if not seconds:
-        why = next(iter(in_turn.absent(lines).values()))
-        raise RunError(f"nothing could be measured: {why}")
-    return rows_of(every, lines, seconds), lines, seconds, unchecked
+        timed = arms(peers, recipe, place, check)
+        lines = in_turn.measure(timed, rounds)
+    absent = [line.why_not for line in lines if isinstance(line, ArmAbsent)]
+    if len(absent) == len(lines):
+        raise RunError(f"nothing could be measured: {absent[0]}")
+    return timed, lines, unchecked
 
 
-def rows_of(every: dict[str, Arm], lines: list[dict], seconds: dict) -> list[Row]:
-    """A row an arm, in the arms' order."""
-    why = in_turn.absent(lines)
-    medians = {name: summary.summarize(found) for name, found in seconds.items()}
-    base = next((n for n in medians if n.startswith(BASE)), next(iter(medians)))
-    last = {line["arm"]: line for line in lines if line["kind"] == "sample"}
-    rows = []
-    for name, arm in every.items():
-        if name not in medians:
-            rows.append(Row(name, arm.is_peer, why=why.get(name, "printed no times")))
-            continue
-        median, line = medians[name].median, last[name]
-        # Samples an epoch are the same in all of a process's lines.
-        samples = line["samples_per_sec"] * line["seconds"]
-        rows.append(
-            Row(
-                name,
-                arm.is_peer,
-                medians[name],
-                samples / median,
-                line["test_acc"],
-                median / medians[base].median,
-            )
-        )
-    return rows
+def rows(run: Run, base: str) -> list[Row]:
+    """One row per arm, in the order in which they ran, relative to the arm `base`.
+
+    Where that one was not measured, they are relative to the first one that was.
+    """
+    times = arm_times(run)
+    medians = {x.name: summarize(x.seconds).median for x in times if x.seconds}
+    one = medians.get(base, next(iter(medians.values())))
+    return [_row(arm, one) for arm in times]
+
+
+def _row(arm: ArmTimes, base: float) -> Row:
+    if not arm.seconds:
+        return Row(arm.name, arm.is_peer, why=arm.why_not)
+    seconds, last = summarize(arm.seconds), arm.samples[-1]
+    samples = last.extra["samples_per_sec"] * last.seconds  # of any epoch
+    return Row(
+        arm.name,
+        arm.is_peer,
+        seconds,
+        samples_per_sec=samples / seconds.median,
+        test_acc=last.extra["test_acc"],
+        of_base=seconds.median / base,
+    )

@@ -1,35 +1,37 @@
-"""The first steps of our LeNet, written down for a peer to compute the same.
+"""Our LeNet's first steps, written to a file for the peers to reproduce.
 
-    python -m d2lpar.runs.reference_steps FILE '{"data": {...}, "lr": 0.2, ...}'
+    python -m d2lpar.runs.reference_steps FILE '{"data": {...}, "seed": 0, ...}'
 
-A peer that computes something else is no peer: it takes the file, trains on its batches
-from its parameters and is refused where a loss differs (``peers/job.py``).
+A peer trains on the batches in the file from the parameters in it, and refuses to be
+timed where a loss differs (``peers/job.py``).
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
 
 from d2lpar import datasets
 from d2lpar.records import atomic
+from d2lpar.runs.in_turn import tell
 
 STEPS = 5
-# The book's N(0, 0.01) puts every score near 0 and every loss near log 10, whatever the
-# network computes: those would agree for anything. From 0.1 they tell.
+# From the book's N(0, 0.01) every score is near 0 and every loss near log 10, whatever
+# the network computes; from N(0, 0.1) the losses differ between networks.
 SCALE, LR = 0.1, 0.05
 
 
 def first_steps(
     data: datasets.ImageData, seed: int, global_batch_size: int
 ) -> dict[str, numpy.ndarray]:
-    """What the file holds.
+    """The arrays in the file.
 
     "params.0" ... "params.7" are where the training starts; "check.0" ... "check.7",
-    float32, where the `STEPS` steps do, of learning rate "lr", on the samples "index"
+    float32, where these `STEPS` steps do, of learning rate "lr", on the samples "index"
     (STEPS, global_batch_size), int64; "losses" (STEPS,), float64, is the mean over each
     batch before its step.
     """
@@ -57,14 +59,13 @@ def first_steps(
     }
 
 
-def main() -> None:
-    path, settings = sys.argv[1], json.loads(sys.argv[2])
-    data = datasets.load(**settings.pop("data"))
-    found = first_steps(data, **settings)
+def write(path: str, data: dict, **settings) -> Iterator[dict]:
+    """Write the file; one line with the losses."""
+    arrays = first_steps(datasets.load(**data), **settings)
     with atomic.replacing(Path(path)) as tmp:
-        numpy.savez(tmp, **found)
-    print(json.dumps({"losses": found["losses"].tolist()}))
+        numpy.savez(tmp, **arrays)
+    yield {"losses": arrays["losses"].tolist()}
 
 
 if __name__ == "__main__":
-    main()
+    tell(write(sys.argv[1], **json.loads(sys.argv[2])))

@@ -1,10 +1,10 @@
-"""The seeds' array work as a workload: the same operations in NumPy, MXNet, PyTorch.
+"""The sources' array operations in NumPy, PyTorch and MXNet, timed on any devices.
 
-Seed 000 doubles 50,000,000 numbers, 003 sums 100,000 x 10, 002 sums sin^2/cos^2 over
-10,000 x 10,000, 004 multiplies two matrices of 15,360 x 15,360; then the two costs that
-decide whether parallel work pays: copies, and an all-reduce. MXNet's work is shared out
-over the devices by rows; :mod:`d2lpar.studies.array_work` has the operations, each in several
-forms, and :mod:`d2lpar.timing` checks every result in every repetition.
+The least-squares notes double 50,000,000 numbers, the CryptoPunks notebook sums
+100,000 x 10, the GPU wiki sums sin^2/cos^2 over 10,000 x 10,000, and the GPUSOROBAN
+posts multiply two matrices of 15,360 x 15,360. Copies and an all-reduce follow: their
+cost decides whether parallel work pays. :mod:`d2lpar.studies.array_work` has the
+operations, and :mod:`d2lpar.timing` checks every result in every repetition.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy
 
@@ -20,7 +22,7 @@ from d2lpar._mxnet import mx
 from d2lpar.errors import SettingError
 from d2lpar.kernels import on_cpu as kernels_on_cpu
 from d2lpar.kernels.kernel import KernelError
-from d2lpar.machine import cores
+from d2lpar.machine.cores import omp_threads, usable_cores
 from d2lpar.records.kinds import TimingRecord
 from d2lpar.studies import array_work
 from d2lpar.studies.array_work import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
@@ -28,8 +30,7 @@ from d2lpar.training import Workload, choose
 
 log = logging.getLogger("d2lpar")
 
-# What of a Work is checked while it is timed.
-CHECKS = ("expected", "join", "rtol", "before")
+MODULES = {"MXNet": "mxnet", "NumPy": "numpy", "PyTorch": "torch"}
 
 
 def train(
@@ -42,54 +43,49 @@ def train(
     repeats: int = 7,
     product_repeats: int | None = None,
 ) -> Iterator[TimingRecord]:
-    """Measure every operation, yielding one record each form of it and library.
+    """Time every operation, yielding a record for each of its forms and libraries.
 
-    Named like every workload's generator, for the runner; nothing is trained. `devices`
-    and `num_devices` are :func:`d2lpar.lenet.train`'s. NumPy and, where it is
-    installed, PyTorch are measured beside one device only, with as many threads as that
-    CPU context (all cores, where the runner started it). Of the product there are
-    `product_repeats` after one warm-up, as it may take a minute each time.
+    Nothing is trained; the name is that of every workload's generator. `devices` and
+    `num_devices` are :func:`d2lpar.lenet.train`'s. NumPy and, if it is installed,
+    PyTorch are measured beside one device only, with as many threads as that CPU
+    context (beside a GPU: all cores). The product, which may take a minute, is repeated
+    `product_repeats` times after one warm-up.
 
     Raises :class:`SettingError` for fewer rows than devices, and
-    :class:`~d2lpar.timing.TimingError` for a result that is wrong.
+    :class:`~d2lpar.timing.TimingError` for a wrong result.
     """
     chosen = choose(devices, num_devices)
     least = min(data.x2, data.sum_rows, data.trig, data.product)
     if least < len(chosen):
         raise SettingError(f"size {least}: cannot be shared by {len(chosen)} devices")
     on_cpu = chosen[0].device_type == "cpu"
-    threads = (cores.omp_threads() or 1) if on_cpu else cores.usable_cores()
+    threads = (omp_threads() or 1) if on_cpu else usable_cores()
     torch = _torch(threads) if len(chosen) == 1 else None
-    kernels = _can_compile(chosen)
-    for make in (
-        array_work.x2,
-        array_work.copy,
-        array_work.total,
-        array_work.trig,
-        array_work.product,
-    ):
-        work = make(data, chosen, numpy.random.default_rng(seed), torch)
-        is_product = make is array_work.product
-        times = {
-            "warmup": min(warmup, 1) if is_product else warmup,
-            "repeats": (product_repeats or repeats) if is_product else repeats,
-        }
-        for form, fn in work.on_devices.items():
-            if form != ONE_KERNEL or kernels:
-                yield _on_devices(work, form, fn, chosen, times)
-        if len(chosen) == 1:
-            for (library, form), fn in work.on_host.items():
-                yield _on_host(work, library, form, fn, threads, times)
-        del work, fn  # the arrays of one operation at a time
-    times = {"warmup": warmup, "repeats": repeats}
+    setup = _Setup(chosen, threads, not on_cpu or _has_compiler(), warmup, repeats)
+    of_product = setup._replace(
+        warmup=min(warmup, 1), repeats=product_repeats or repeats
+    )
+    for make in array_work.OPERATIONS:
+        rng = numpy.random.default_rng(seed)
+        how = of_product if make is array_work.product else setup
+        yield from _time(make(data, chosen, rng, torch), how)
     for num_bytes in data.copies:
         rng = numpy.random.default_rng(seed)
         for work in array_work.copies(num_bytes, chosen, rng):
-            for form, fn in work.on_devices.items():
-                yield _on_devices(work, form, fn, chosen, times)
+            yield from _time(work, setup)
 
 
-def _torch(threads: int):
+class _Setup(NamedTuple):
+    """Where an operation is timed, and how often."""
+
+    devices: list[mx.Context]
+    host_threads: int
+    has_kernels: bool
+    warmup: int
+    repeats: int
+
+
+def _torch(threads: int) -> ModuleType | None:
     if importlib.util.find_spec("torch") is None:
         log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
         return None
@@ -99,10 +95,8 @@ def _torch(threads: int):
     return torch
 
 
-def _can_compile(chosen: list) -> bool:
-    """Whether kernels can be measured; says so where not."""
-    if chosen[0].device_type == "gpu":
-        return True
+def _has_compiler() -> bool:
+    """Whether kernels can run on CPUs; warns if not."""
     try:
         return bool(kernels_on_cpu.compiler())
     except KernelError as error:
@@ -110,31 +104,34 @@ def _can_compile(chosen: list) -> bool:
         return False
 
 
-def _on_devices(work: Work, form: str, fn, chosen: list, times: dict) -> TimingRecord:
-    checks = {name: getattr(work, name) for name in CHECKS}
-    name = f"{work.operation} in MXNet, {form}"
-    measured = timing.measure(fn, chosen, name=name, **checks, **times)
-    return _record(work, "MXNet", mx.__version__, form, measured)
+def _time(work: Work, setup: _Setup) -> Iterator[TimingRecord]:
+    common = {**work.checks, "warmup": setup.warmup, "repeats": setup.repeats}
+    for form, call in work.on_devices.items():
+        if form != ONE_KERNEL or setup.has_kernels:
+            name = f"{work.operation} in MXNet, {form}"
+            measured = timing.measure(call, setup.devices, name=name, **common)
+            yield _record(work, "MXNet", form, measured)
+    if len(setup.devices) == 1:
+        for (library, form), call in work.on_host.items():
+            name = f"{work.operation} in {library}, {form}"
+            measured = timing.measure_host(
+                call, setup.host_threads, name=name, **common
+            )
+            yield _record(work, library, form, measured)
 
 
-def _on_host(work: Work, library: str, form: str, fn, threads: int, times: dict):
-    checks = {name: getattr(work, name) for name in CHECKS}
-    name = f"{work.operation} in {library}, {form}"
-    measured = timing.measure_host(fn, threads, name=name, **checks, **times)
-    module = importlib.import_module({"NumPy": "numpy", "PyTorch": "torch"}[library])
-    return _record(work, library, module.__version__, form, measured)
-
-
-def _record(work: Work, library: str, version: str, form: str, measured):
-    twice = form == AS_WRITTEN_64
+def _record(
+    work: Work, library: str, form: str, measured: timing.Timing
+) -> TimingRecord:
+    is_float64 = form == AS_WRITTEN_64
     return TimingRecord(
         operation=work.operation,
         library=library,
-        version=version,
+        version=importlib.import_module(MODULES[library]).__version__,
         form=form,
-        dtype="float64" if twice else "float32",
+        dtype="float64" if is_float64 else "float32",
         shape=list(work.shape),
-        num_bytes=work.num_bytes * (2 if twice else 1),
+        num_bytes=work.num_bytes * (2 if is_float64 else 1),
         flops=work.flops,
         seconds=list(measured.seconds),
         naive_seconds=list(measured.naive_seconds),
@@ -144,4 +141,4 @@ def _record(work: Work, library: str, version: str, form: str, measured):
     )
 
 
-WORKLOAD = Workload(train, load=array_work.sizes, locate=None, unit="timing")
+WORKLOAD = Workload(train, load=Sizes, locate=None, unit="timing")

@@ -1,39 +1,38 @@
-"""The arrays of the seeds' work and what is done with them, on devices and on the host.
+"""The sources' array operations: their data, their forms, and their right results.
 
-Each function draws the arrays of one operation, shares them out over the devices by
-rows, and returns a :class:`Work`: the operation in several forms, and its right result.
-Nothing is timed here; :mod:`d2lpar.studies.array_timings` does that.
+Each function draws the arrays of one operation, splits them over the devices by rows,
+and returns a :class:`Work`. Nothing is timed here; :mod:`d2lpar.studies.array_timings`
+does that.
 
-Forms: "as written" in the seed; "in place", in memory that is there already, with
+Forms: "as written" in the source; "in place", in memory that exists already, with
 MXNet's fast operators; "one kernel", a single pass over memory by a kernel of
-:mod:`d2lpar.kernels.kernel`; or the name of the function that does it.
+:mod:`d2lpar.kernels`; or the name of the function that is called.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy
 
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import SettingError
 from d2lpar.kernels import CudaModule, ElementwiseKernel
-from d2lpar.machine import cores
+from d2lpar.machine.cores import omp_threads
 from d2lpar.parallel import allreduce
 
 AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
 AS_WRITTEN_64 = "as written, float64"
-FLOAT = 4  # bytes of a float32, which everything is unless it says otherwise
-SUM_COLUMNS = 10  # seed 003's
+FLOAT = 4  # bytes of a float32, the type of everything that says nothing else
+SUM_COLUMNS = 10  # the CryptoPunks notebook's
 
 # Each thread of the grid sums EACH elements in 32 lanes, which the compiler of a CPU
-# turns into vectors. sin and cos: reduced to [-pi/4, pi/4] by pi/2 in three parts, then
-# the polynomials of Cephes' sinf and cosf; right to about 5e-7 for |x| < 8192.
+# turns into vectors. sin and cos: x is reduced to [-pi/4, pi/4] by pi/2 in three parts,
+# then the polynomials of Cephes' sinf and cosf; error about 5e-7 for |x| < 8192.
 SUM_TAN_SQUARED = CudaModule("""
 __device__ inline float tan_squared(float x) {
   float q = rintf(x * 0.63661977f);
@@ -64,11 +63,66 @@ EACH = 4096
 X2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
 
 
-class Work(NamedTuple):
-    """An operation on data that is there, and the forms it is measured in.
+@dataclass(frozen=True)
+class Sizes:
+    """How large each operation is, by default as large as in its source.
 
-    `on_devices` are functions of a device, by form, `on_host` of nothing, by library
-    and form. The others are a record's, and :func:`d2lpar.timing.measure`'s.
+    `x2` numbers, `sum_rows` rows of 10, `trig` and `product` the sides of square
+    matrices; copies of 4 KiB, 16 KiB, ... up to `largest_copy` bytes. The numbers are
+    drawn from `seed`. Raises :class:`SettingError` for a size below 1, or a largest
+    copy below 4 KiB.
+
+    >>> Sizes(x2=6, sum_rows=5, trig=4, product=3, largest_copy=20_000).sizes
+    {'x2': 6, 'sum_rows': 5, 'trig': 4, 'product': 3, 'copies': (4096, 16384)}
+    """
+
+    x2: int = 50_000_000
+    sum_rows: int = 100_000
+    trig: int = 10_000
+    product: int = 15_360
+    largest_copy: int = 2**28
+    seed: int = 0
+
+    name: ClassVar[str] = "random numbers"
+    synthetic: ClassVar[bool] = False  # they stand in for nothing
+
+    def __post_init__(self) -> None:
+        for name, value in self._counts.items():
+            if value < 1:
+                raise SettingError(f"size of {name} {value}: write 1 or more")
+        if self.largest_copy < 4**6:
+            raise SettingError(
+                f"largest copy {self.largest_copy}: write 4096 bytes or more"
+            )
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """Bytes of the arrays that are copied, ascending."""
+        return tuple(4**k for k in range(6, 32) if 4**k <= self.largest_copy)
+
+    @property
+    def sizes(self) -> dict:
+        """What a record says of how much data there is."""
+        return {**self._counts, "copies": self.copies}
+
+    @property
+    def sha256(self) -> str:
+        """Of the sizes and the seed, which determine the numbers."""
+        text = json.dumps([self._counts, self.copies, self.seed])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        names = ("x2", "sum_rows", "trig", "product")
+        return {name: value for name, value in asdict(self).items() if name in names}
+
+
+class Work(NamedTuple):
+    """An operation on arrays in memory, and the forms in which it is measured.
+
+    `on_devices` are functions of a device, by form; `on_host` functions without
+    arguments, by library and form. `num_bytes` and `flops` are a record's, the fields
+    of `checks` those of :func:`d2lpar.timing.measure`.
     """
 
     operation: str
@@ -82,36 +136,40 @@ class Work(NamedTuple):
     rtol: float = 0.0
     before: Callable | None = None
 
+    @property
+    def checks(self) -> dict:
+        """How a result is checked while it is timed."""
+        return {
+            "expected": self.expected,
+            "join": self.join,
+            "rtol": self.rtol,
+            "before": self.before,
+        }
 
-def x2(data: Sizes, chosen: list, rng: numpy.random.Generator, torch) -> Work:
-    """Seed 000: every number twice. "In place" writes into an array that is there."""
-    host = rng.random(data.x2, dtype="float32")
-    x, (y,) = _shards(host, chosen), _room(host, chosen, 1)
-    out = numpy.zeros_like(host)
-    on_host = {
-        ("NumPy", AS_WRITTEN): lambda: host * numpy.float32(2),
-        ("NumPy", IN_PLACE): lambda: numpy.multiply(host, numpy.float32(2), out=out),
-    }
-    if torch:
-        t, t_out = torch.from_numpy(host), torch.from_numpy(out)
-        on_host["PyTorch", AS_WRITTEN] = lambda: t * 2
-        on_host["PyTorch", IN_PLACE] = lambda: torch.mul(t, 2, out=t_out)
-    on_devices = {
-        AS_WRITTEN: lambda d: x[d] * 2,
-        IN_PLACE: lambda d: np.multiply(x[d], 2, out=y[d]),
-        ONE_KERNEL: lambda d: (X2(x[d], y[d]), y[d])[1],
-    }
+
+def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+    """The least-squares notes: every number twice."""
+    host = rng.random(sizes.x2, dtype="float32")
+    x, y, out = _shards(host, devices), _room(host, devices), numpy.zeros_like(host)
+
+    def forms(library, x, y) -> dict:
+        return {
+            AS_WRITTEN: lambda: x * 2,
+            IN_PLACE: lambda: library.multiply(x, 2, out=y),
+        }
+
+    kernel = {ONE_KERNEL: lambda d: (X2(x[d], y[d]), y[d])[1]}
     return Work(
-        "x2", host.shape, 2 * host.nbytes, host.size, 2 * host, on_devices, on_host,
+        "x2", host.shape, 2 * host.nbytes, host.size, 2 * host,
+        {**_on_devices(forms, x, y), **kernel}, _on_host(forms, torch, host, out),
         before=lambda: _clear([out, *y.values()]),
     )  # fmt: skip
 
 
-def copy(data: Sizes, chosen: list, rng: numpy.random.Generator, torch) -> Work:
-    """x2 without the x2: what memory allows, measured on the same arrays."""
-    host = rng.random(data.x2, dtype="float32")
-    x, (y,) = _shards(host, chosen), _room(host, chosen, 1)
-    out = numpy.zeros_like(host)
+def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+    """A copy of the arrays of x2: the limit that memory sets."""
+    host = rng.random(sizes.x2, dtype="float32")
+    x, y, out = _shards(host, devices), _room(host, devices), numpy.zeros_like(host)
     on_host = {("NumPy", "copyto"): lambda: (numpy.copyto(out, host), out)[1]}
     if torch:
         t, t_out = torch.from_numpy(host), torch.from_numpy(out)
@@ -123,124 +181,114 @@ def copy(data: Sizes, chosen: list, rng: numpy.random.Generator, torch) -> Work:
     )  # fmt: skip
 
 
-def total(data: Sizes, chosen: list, rng: numpy.random.Generator, torch) -> Work:
-    """Seed 003: the sum of n x 10. MXNet's own adds one by one, in one thread."""
-    host = rng.standard_normal((data.sum_rows, SUM_COLUMNS), dtype="float32")
-    x = _shards(host, chosen)
-    ones = {d: np.ones((1, _columns(x[d].size)), ctx=d) for d in chosen}
-    on_host = {("NumPy", AS_WRITTEN): lambda: host.sum()}
-    if torch:
-        t = torch.from_numpy(host)
-        on_host["PyTorch", AS_WRITTEN] = lambda: t.sum()
-    on_devices = {
-        AS_WRITTEN: lambda d: x[d].sum(),
-        "product with ones": lambda d: _sum(x[d], ones[d]),
-    }
-    # Positive and negative numbers cancel: measured against the sum of their sizes.
-    right, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
+def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+    """The CryptoPunks notebook: the sum of n x 10 numbers.
+
+    MXNet's own sum adds one by one, in one thread.
+    """
+    host = rng.standard_normal((sizes.sum_rows, SUM_COLUMNS), dtype="float32")
+    x = _shards(host, devices)
+    ones = _ones(x)
+
+    def forms(library, x) -> dict:
+        return {AS_WRITTEN: lambda: x.sum()}
+
+    product = {"product with ones": lambda d: _sum(x[d], ones[d])}
+    # Positive and negative numbers cancel: the error is relative to the sum of sizes.
+    expected, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
     return Work(
-        "sum", host.shape, host.nbytes, host.size, right, on_devices, on_host, sum,
-        rtol=1e-6 * size / abs(right),
+        "sum", host.shape, host.nbytes, host.size, expected,
+        {**_on_devices(forms, x), **product}, _on_host(forms, torch, host), sum,
+        rtol=1e-6 * size / abs(expected),
     )  # fmt: skip
 
 
-def trig(data: Sizes, chosen: list, rng: numpy.random.Generator, torch) -> Work:
-    """Seed 002: the sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
-    host = rng.random((data.trig, data.trig), dtype="float32")
-    x, (s, c) = _shards(host, chosen), _room(host, chosen, 2)
-    ones = {d: np.ones((1, _columns(x[d].size)), ctx=d) for d in chosen}
-    sums = {d: np.zeros((-(-x[d].size // EACH),), ctx=d) for d in chosen}
-    out, out_2 = numpy.zeros_like(host), numpy.zeros_like(host)
-    host64 = host.astype("float64")
+def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+    """The GPU wiki: the sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
+    host = rng.random((sizes.trig, sizes.trig), dtype="float32")
+    x, s, c = _shards(host, devices), _room(host, devices), _room(host, devices)
+    sums = {d: np.zeros((-(-x[d].size // EACH),), ctx=d) for d in devices}
 
-    def mxnet_in_place(d):
-        np.square(np.sin(x[d], out=s[d]), out=s[d])
-        np.square(np.cos(x[d], out=c[d]), out=c[d])
-        return _sum(np.divide(s[d], c[d], out=s[d]), ones[d])
-
-    def mxnet_one_kernel(d):
+    def one_kernel(d) -> np.ndarray:
         blocks = -(-sums[d].size // 256)
         arguments = [x[d], sums[d], x[d].size, EACH]
         SUM_TAN_SQUARED.launch(arguments, d, (blocks, 1, 1), (256, 1, 1))
         return sums[d].sum()
 
-    def numpy_in_place():
-        numpy.square(numpy.sin(host, out=out), out=out)
-        numpy.square(numpy.cos(host, out=out_2), out=out_2)
-        return numpy.divide(out, out_2, out=out).sum()
-
-    def numpy_as_written(x):
-        return (numpy.sin(x) ** 2 / numpy.cos(x) ** 2).sum()
-
-    on_host = {
-        ("NumPy", AS_WRITTEN): lambda: numpy_as_written(host),
-        ("NumPy", IN_PLACE): numpy_in_place,
-        ("NumPy", AS_WRITTEN_64): lambda: numpy_as_written(host64),
-    }
-    if torch:
-        t, t_out, t_2 = map(torch.from_numpy, (host, out, out_2))
-
-        def torch_in_place():
-            torch.sin(t, out=t_out).square_()
-            return t_out.div_(torch.cos(t, out=t_2).square_()).sum()
-
-        on_host["PyTorch", AS_WRITTEN] = lambda: (
-            torch.sin(t) ** 2 / torch.cos(t) ** 2
-        ).sum()
-        on_host["PyTorch", IN_PLACE] = torch_in_place
-    on_devices = {
-        AS_WRITTEN: lambda d: (np.sin(x[d]) ** 2 / np.cos(x[d]) ** 2).sum(),
-        IN_PLACE: mxnet_in_place,
-        ONE_KERNEL: mxnet_one_kernel,
-    }
+    on_host = _on_host(
+        _trig_forms, torch, host, numpy.zeros_like(host), numpy.zeros_like(host)
+    )
+    in_float64 = _trig_forms(numpy, host.astype("float64"), None, None)[AS_WRITTEN]
     return Work(
-        "trig", host.shape, host.nbytes, 6 * host.size, numpy_as_written(host64),
-        on_devices, on_host, sum, rtol=1e-5, before=lambda: _clear(sums.values()),
+        "trig", host.shape, host.nbytes, 6 * host.size, in_float64(),
+        {**_on_devices(_trig_forms, x, s, c, _ones(x)), ONE_KERNEL: one_kernel},
+        {**on_host, ("NumPy", AS_WRITTEN_64): in_float64}, sum,
+        rtol=1e-5, before=lambda: _clear(sums.values()),
     )  # fmt: skip
 
 
-def product(data: Sizes, chosen: list, rng: numpy.random.Generator, torch) -> Work:
-    """Seed 004: a product of two n x n, the first one's rows shared out.
+def _trig_forms(library, x, s, c, ones=None) -> dict:
+    """Sum of sin^2/cos^2; `s` and `c` are room for sines and cosines."""
+
+    def in_place():
+        library.square(library.sin(x, out=s), out=s)
+        library.square(library.cos(x, out=c), out=c)
+        ratio = library.divide(s, c, out=s)
+        return ratio.sum() if ones is None else _sum(ratio, ones)
+
+    return {
+        AS_WRITTEN: lambda: (library.sin(x) ** 2 / library.cos(x) ** 2).sum(),
+        IN_PLACE: in_place,
+    }
+
+
+def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+    """The GPUSOROBAN posts: a product of two n x n matrices, the first split by rows.
 
     The second is given as its transpose, as a dense layer has it. Checked by the
-    product with a random vector (Freivalds): n^2 operations for each n^3.
+    product with a random vector (Freivalds): n^2 operations instead of n^3.
     """
-    n = data.product
+    n = sizes.product
     host, weight = (rng.standard_normal((n, n), dtype="float32") for _ in range(2))
-    x = _shards(host, chosen)
-    w = {d: np.array(weight, ctx=d) for d in chosen}
-    on_host = {("NumPy", AS_WRITTEN): lambda: host @ weight.T}
-    if torch:
-        t, t_weight = torch.from_numpy(host), torch.from_numpy(weight)
-        on_host["PyTorch", AS_WRITTEN] = lambda: t @ t_weight.T
+    x = _shards(host, devices)
+    w = {d: np.array(weight, ctx=d) for d in devices}
+
+    def forms(library, x, w) -> dict:
+        return {AS_WRITTEN: lambda: x @ w.T}
+
     on_devices = {
         "dense layer": lambda d: npx.fully_connected(
             x[d], w[d], num_hidden=n, no_bias=True
         )
     }
-    on_cpu = chosen[0].device_type == "cpu"
-    if len(chosen) == 1 or not on_cpu or cores.omp_threads() == 1:
-        # Elsewhere OpenBLAS waits for ever: see d2lpar._mxnet.
+    on_cpu = devices[0].device_type == "cpu"
+    if len(devices) == 1 or not on_cpu or omp_threads() == 1:
+        # Elsewhere OpenBLAS deadlocks, see d2lpar._mxnet.
         on_devices["dot"] = lambda d: mx.nd.dot(
             x[d].as_nd_ndarray(), w[d].as_nd_ndarray(), transpose_b=True
         )
     v = rng.choice([-1.0, 1.0], n)
     return Work(
         "product", (n, n), 3 * host.nbytes, 2 * n**3, _times(host, _times(weight.T, v)),
-        on_devices, on_host, rtol=1e-4,
+        on_devices, _on_host(forms, torch, host, weight), rtol=1e-4,
         join=lambda parts: numpy.concatenate([_times(part, v) for part in parts]),
     )  # fmt: skip
 
 
-def copies(num_bytes: int, chosen: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """Arrays of `num_bytes` a device: to it, from it, to the next one; all-reduce."""
+OPERATIONS = (x2, copy, total, trig, product)
+
+
+def copies(
+    num_bytes: int, devices: list, rng: numpy.random.Generator
+) -> Iterator[Work]:
+    """Copies of `num_bytes` to, from and between devices, and their all-reduce."""
     shape = (num_bytes // FLOAT,)
-    hosts = {d: rng.random(shape, dtype="float32") for d in chosen}
-    x = {d: np.array(hosts[d], ctx=d) for d in chosen}
-    y = {d: np.zeros(shape, ctx=d) for d in chosen}
-    following = dict(zip(chosen, [*chosen[1:], chosen[0]]))
+    hosts = {d: rng.random(shape, dtype="float32") for d in devices}
+    x = {d: np.array(hosts[d], ctx=d) for d in devices}
+    y = {d: np.zeros(shape, ctx=d) for d in devices}
+    following = dict(zip(devices, [*devices[1:], devices[0]]))
     everywhere = numpy.concatenate(list(hosts.values()))
-    # The host's side of these two is Python itself: they return when they are done.
+    # Python itself is the host's side of these two: they return when they are done.
     to = {"np.array": lambda d: np.array(hosts[d], ctx=d)}
     yield Work("host to device", shape, num_bytes, 0, everywhere, to)
     back = {"asnumpy": lambda d: x[d].asnumpy()}
@@ -250,113 +298,78 @@ def copies(num_bytes: int, chosen: list, rng: numpy.random.Generator) -> Iterato
         "device to device", shape, num_bytes, 0, everywhere, across,
         before=lambda: _clear(y.values()),
     )  # fmt: skip
-    if len(chosen) == 1:
+    if len(devices) == 1:
         return  # nothing to sum
-    arrays = list(y.values())
 
-    def reduce(d):
-        if d == chosen[0]:
-            allreduce(arrays)
+    def all_reduce(d) -> np.ndarray:
+        if d == devices[0]:  # once for all devices
+            allreduce(list(y.values()))
         return y[d]
 
-    summed = numpy.tile(sum(hosts.values()), len(chosen))
+    summed = numpy.tile(sum(hosts.values()), len(devices))
     yield Work(
-        "all-reduce", shape, num_bytes, (len(chosen) - 1) * shape[0], summed,
-        {"allreduce": reduce}, rtol=1e-6,
-        before=lambda: [x[d].copyto(y[d]) for d in chosen],
+        "all-reduce", shape, num_bytes, (len(devices) - 1) * shape[0], summed,
+        {"allreduce": all_reduce}, rtol=1e-6,
+        before=lambda: [x[d].copyto(y[d]) for d in devices],
     )  # fmt: skip
 
 
-def _shards(host: numpy.ndarray, chosen: list) -> dict:
-    """Rows of a host array by device, as equal in number as can be."""
-    parts = numpy.array_split(host, len(chosen))
-    return {d: np.array(part, ctx=d) for d, part in zip(chosen, parts)}
+def _on_devices(forms: Callable[..., dict], *arrays: dict) -> dict[str, Callable]:
+    """``forms(np, *arrays)`` of each device's arrays, as functions of a device."""
+    by_device = {d: forms(np, *(array[d] for array in arrays)) for d in arrays[0]}
+    names = next(iter(by_device.values()))
+    return {name: (lambda d, name=name: by_device[d][name]()) for name in names}
 
 
-def _room(host: numpy.ndarray, chosen: list, n: int) -> list[dict]:
-    """`n` times the memory of the shards."""
-    shapes = [part.shape for part in numpy.array_split(host, len(chosen))]
-    return [
-        {d: np.zeros(shape, ctx=d) for d, shape in zip(chosen, shapes)}
-        for _ in range(n)
-    ]
+def _on_host(forms: Callable[..., dict], torch, *arrays: numpy.ndarray) -> dict:
+    """The forms in NumPy and, if it is installed, in PyTorch, on the same memory."""
+    by_library = {"NumPy": forms(numpy, *arrays)}
+    if torch:
+        by_library["PyTorch"] = forms(torch, *map(torch.from_numpy, arrays))
+    return {
+        (library, name): call
+        for library, calls in by_library.items()
+        for name, call in calls.items()
+    }
 
 
-def _clear(arrays) -> None:
-    """So that an operation that does nothing is found out."""
+def _shards(host: numpy.ndarray, devices: list) -> dict:
+    """A host array by device, split by rows as evenly as possible."""
+    parts = numpy.array_split(host, len(devices))
+    return {d: np.array(part, ctx=d) for d, part in zip(devices, parts)}
+
+
+def _room(host: numpy.ndarray, devices: list) -> dict:
+    """Arrays of zeros in the shapes of the shards."""
+    parts = numpy.array_split(host, len(devices))
+    return {d: np.zeros(part.shape, ctx=d) for d, part in zip(devices, parts)}
+
+
+def _clear(arrays: Iterable) -> None:
+    """Forget the last result, so that an operation that does nothing is an error."""
     for array in arrays:
         array[:] = 0
 
 
-def _columns(size: int) -> int:
-    """The largest divisor up to 4,096: so long are the rows that are summed."""
-    return max(c for c in range(1, min(size, 4096) + 1) if size % c == 0)
+def _ones(shards: dict) -> dict:
+    """For :func:`_sum`: a row of ones, as long as the largest divisor up to 4,096."""
+    sizes = {d: x.size for d, x in shards.items()}
+    lengths = {
+        d: max(c for c in range(1, min(size, 4096) + 1) if size % c == 0)
+        for d, size in sizes.items()
+    }
+    return {d: np.ones((1, length), ctx=d) for d, length in lengths.items()}
 
 
 def _sum(x: np.ndarray, ones: np.ndarray) -> np.ndarray:
-    """The sum by oneDNN, as a dense layer of ones: in vectors, MXNet's is not."""
+    """The sum as a dense layer of ones: oneDNN adds vectors, MXNet's sum numbers."""
     rows = x.reshape(-1, ones.size)
     return npx.fully_connected(rows, ones, num_hidden=1, no_bias=True).sum()
 
 
 def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
-    """matrix @ v in float64, 1,024 rows at a time: a copy of all would be large."""
+    """matrix @ v in float64, 1,024 rows at a time to save memory."""
     starts = range(0, len(matrix), 1024)
     return numpy.concatenate(
         [matrix[i : i + 1024].astype("float64") @ v for i in starts]
     )
-
-
-log = logging.getLogger("d2lpar")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much of everything: elements, rows of 10, and n of two n x n; bytes to copy.
-
-    `name`, `sha256` (of the sizes and the seed: the numbers are drawn from them, as
-    they are needed) and `synthetic` are what a record says of its data.
-    """
-
-    x2: int
-    sum_rows: int
-    trig: int
-    product: int
-    copies: tuple[int, ...]
-    name: str
-    sha256: str
-    synthetic: bool = False  # it stands in for nothing
-
-    @property
-    def sizes(self) -> dict:
-        """What a record says of how much data there is."""
-        own = ("x2", "sum_rows", "trig", "product", "copies")
-        return {name: value for name, value in asdict(self).items() if name in own}
-
-
-def sizes(
-    x2: int = 50_000_000,
-    sum_rows: int = 100_000,
-    trig: int = 10_000,
-    product: int = 15_360,
-    largest_copy: int = 2**28,
-    seed: int = 0,
-) -> Sizes:
-    """Sizes of :func:`train`'s work, the seeds' own; numbers are drawn from `seed`.
-
-    Copies are of 4 KiB, 16 KiB, ... up to `largest_copy` bytes. Raises
-    :class:`SettingError` for a size below 1, or a largest copy below 4 KiB.
-
-    >>> sizes(x2=6, sum_rows=5, trig=4, product=3, largest_copy=20_000).sizes
-    {'x2': 6, 'sum_rows': 5, 'trig': 4, 'product': 3, 'copies': (4096, 16384)}
-    """
-    counts = {"x2": x2, "sum_rows": sum_rows, "trig": trig, "product": product}
-    for name, value in counts.items():
-        if value < 1:
-            raise SettingError(f"size of {name} {value}: write 1 or more")
-    if largest_copy < 2**12:
-        raise SettingError(f"largest copy {largest_copy}: write 4096 bytes or more")
-    copies = tuple(4**k for k in range(6, 32) if 4**k <= largest_copy)
-    text = json.dumps([counts, copies, seed])
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return Sizes(**counts, copies=copies, name="random numbers", sha256=digest)

@@ -1,28 +1,20 @@
 """LeNet's inference in float32, bfloat16, float16 and INT8: accuracy, speed, bytes.
 
-A network is trained in float32 and then lowered, *after* training. bfloat16 and float16
-are casts (``mx.contrib.amp``). INT8 replaces operators by integer ones
-(``mx.contrib.quantization``), for which each tensor needs a range, what the 256 steps
-stand for: calibration runs some training images to learn it once, "naive" takes the
-smallest and largest value, "entropy" cuts off outliers where that changes the
-distribution least. Without calibration ("none") every batch measures its own range,
-which takes most of the time that INT8 saved.
+A network is trained in float32 and lowered *after* training
+(:mod:`d2lpar.studies.lowering`). A precision that the hardware or the build does not
+support is a row that says so. It may even crash the process (MXNet 1.9.1: one scale per
+channel without calibration), so :func:`train` measures in a process of its own.
 
-Channels are as they are, 20 and 50: filled up with zeros to 32 and 64, for whole
-vectors, INT8 was slower (30 thousand images/s against 39 on one thread of an AMD EPYC);
-float32 gained with 24 and 56 (16 against 11).
+The channels stay 20 and 50: padded with zeros to 32 and 64, for whole vectors, INT8 was
+slower (30 thousand images/s against 39 on one thread of an AMD EPYC); float32 gained
+with 24 and 56 (16 against 11).
 
-What neither the hardware nor the build can do is a row that says so. It may end the
-process (MXNet 1.9.1, scales by channel without calibration); so :func:`train` measures
-in a process of its own.
-
-Source: seed 002, "Low Precision Inference on GPU" (T4: 8.1 TFLOPS float32, 130 TOPS
-INT8).
+Source: the GPU wiki, "Low Precision Inference on GPU" (T4: 8.1 TFLOPS in float32, 130
+TOPS in INT8).
 """
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import re
@@ -31,6 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import loky
 import numpy
@@ -42,111 +35,196 @@ from d2lpar.errors import SettingError, first_line
 from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
 from d2lpar.records.summary import summarize
 from d2lpar.studies.equalize_channels import equalize, stretch
-from d2lpar.studies.gluon_to_symbol import legacy_semantics, quiet, to_symbolic
+from d2lpar.studies.gluon_to_symbol import legacy_semantics
+from d2lpar.studies.lowering import check_precision, lower, weight_bytes
 
-WARMUP_PASSES = 2  # the first also gives the predictions; INT8 packs its weights in it
+WARMUP_PASSES = 2  # the first gives the predictions, too; INT8 packs its weights in it
 PROFILED_BATCHES = 5
 
 
-def lower(
-    net: gluon.HybridBlock,
-    precision: str,
-    X_calibration: numpy.ndarray,
-    device: mx.Context,
-    batch_size: int,
-) -> gluon.SymbolBlock:
-    """`net` for inference in one of :data:`~d2lpar.records.kinds.PRECISIONS`, compiled.
+class Task(NamedTuple):
+    """What every precision infers, and how: the same for all of them.
 
-    `X_calibration` is float32 (n, ...), n >= `batch_size`, shaped as the inputs; only
-    "naive" and "entropy" look at more than one of them. The result takes and gives
-    ``mx.nd`` arrays float32, and is to be called within
-    :func:`~d2lpar.studies.gluon_to_symbol.legacy_semantics`. INT8 has signed or unsigned bytes,
-    whichever the range of a tensor allows ("auto"). Raises :class:`SettingError` for
-    another name, and MXNet's own error for what the device or the build cannot do,
-    sometimes with the first batch only.
+    `X` and `X_calibration` are images uint8 (n, 28, 28), `y` (n,) the classes of `X`
+    and `y_float32` (n,) those that the trained network predicts in float32. Each device
+    takes `batch_size` images at a time; `repeats` passes are timed.
     """
-    check_precision(precision)
-    symbolic = to_symbolic(net, X_calibration[:1], device)
-    with legacy_semantics(), quiet():
-        if precision.startswith("int8"):
-            lowered = _quantized(symbolic, precision, X_calibration, device, batch_size)
-        elif precision != "float32":
-            # MXNet does not load it by itself.
-            amp = importlib.import_module("mxnet.contrib.amp")
 
-            symbolic.hybridize()
-            symbolic(mx.nd.array(X_calibration[:1], ctx=device))
-            lowered = amp.convert_hybrid_block(
-                symbolic, precision, ctx=device, cast_optional_params=True
+    X: numpy.ndarray
+    y: numpy.ndarray
+    y_float32: numpy.ndarray
+    X_calibration: numpy.ndarray
+    devices: Sequence[mx.Context]
+    batch_size: int
+    repeats: int
+
+
+def train(
+    num_devices: int | None = None,
+    *,
+    devices: str | Sequence[mx.Context] = "auto",
+    seed: int = 0,
+    data: datasets.ImageData | None = None,
+    precisions: Sequence[str] = PRECISIONS,
+    stretch_factor: float = 128,
+    per_device_batch_size: int = 200,
+    calibration_images: int = 1000,
+    repeats: int = 15,
+    **recipe: float,
+) -> Iterator[EpochRecord | PrecisionRecord]:
+    """Train LeNet in float32, yielding its epochs; then a row for each precision.
+
+    `recipe` are :func:`d2lpar.lenet_concise.train`'s `global_batch_size`, `lr` and
+    `num_epochs`. Inference is data-parallel on the same devices, calibrated with the
+    first `calibration_images` training images. INT8 with one scale per tensor follows
+    again with an outlier of `stretch_factor` (none if 1), before and after equalising
+    (:mod:`d2lpar.studies.equalize_channels`). Raises :class:`SettingError` for settings
+    out of range, before anything is trained.
+    """
+    data = datasets.fashion_mnist() if data is None else data
+    state, devices = lenet.start(seed), training.choose(devices, num_devices)
+    stretch(state.params, stretch_factor)  # raises now what it would raise later
+    _check(precisions, data, per_device_batch_size, calibration_images, repeats)
+    yield from lenet_concise.train(devices=devices, data=data, state=state, **recipe)
+    y_float32 = predictions(state.params, data.X_test, devices[0])
+    task = Task(
+        data.X_test, data.y_test, y_float32, data.X_train[:calibration_images],
+        devices, per_device_batch_size, repeats,
+    )  # fmt: skip
+    for precision in precisions:
+        yield measure_apart(precision, state.params, task, "trained")
+    stretched = stretch(state.params, stretch_factor)
+    outlier = {"stretched": stretched, "equalised": equalize(stretched)}
+    for weights, params in outlier.items() if stretch_factor > 1 else ():
+        for precision in INT8:
+            if precision in precisions:
+                yield measure_apart(precision, params, task, weights)
+
+
+def _check(
+    precisions: Sequence[str],
+    data: datasets.ImageData,
+    batch_size: int,
+    calibration_images: int,
+    repeats: int,
+) -> None:
+    for precision in precisions:
+        check_precision(precision)
+    training.check_whole("per-device-batch-size", batch_size, len(data.y_test))
+    training.check_whole("calibration-images", calibration_images, len(data.y_train))
+    training.check_whole("repeats", repeats)
+    if calibration_images < batch_size:
+        raise SettingError(
+            f"calibration-images {calibration_images}: less than a batch of "
+            f"{batch_size}; take at least as many"
+        )
+
+
+def measure_apart(
+    precision: str, params: Sequence[numpy.ndarray], task: Task, weights: str
+) -> PrecisionRecord:
+    """:func:`measure` in another process, so that even a crash is a row.
+
+    The process serves the next call, too, and ends after 20 seconds without one. A new
+    one replaces a crashed one.
+    """
+    worker = loky.get_reusable_executor(max_workers=1, timeout=20)
+    try:
+        return worker.submit(measure, precision, params, task, weights).result()
+    except TerminatedWorkerError as error:
+        codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
+        how = codes[1] if codes else "no exit code"
+        why = f"MXNet: crashes, and its process with it ({how})"
+        return PrecisionRecord(precision, weights, task.batch_size, why)
+
+
+def measure(
+    precision: str,
+    params: Sequence[numpy.ndarray],
+    task: Task,
+    weights: str = "trained",
+) -> PrecisionRecord:
+    """Infer the test images in one precision: the measured row, or why there is none.
+
+    `params` are :func:`d2lpar.networks.init_lenet`'s, `weights` their name in the row.
+    """
+    record = PrecisionRecord(precision, weights, task.batch_size)
+    X_calibration = datasets.to_float(task.X_calibration)
+    try:
+        nets = [
+            lower(
+                gluon_lenet(params, device),
+                precision, X_calibration, device, task.batch_size,
             )
-        else:
-            lowered = symbolic
-        lowered.hybridize(static_alloc=True, static_shape=True)
-    return lowered
+            for device in task.devices
+        ]  # fmt: skip
+        with legacy_semantics():
+            return _infer(nets, task, record)
+    except mx.base.MXNetError as error:
+        _drain_errors()
+        return replace(record, why_not=f"MXNet: {first_line(error)}")
 
 
-def _quantized(
-    symbolic: gluon.SymbolBlock,
-    precision: str,
-    X_calibration: numpy.ndarray,
-    device: mx.Context,
-    batch_size: int,
-) -> gluon.SymbolBlock:
-    calibration = precision.rpartition("-")[2]
-    granularity = "channel-wise" if "channels" in precision else "tensor-wise"
-    # oneDNN's integer operators are put in for mx.cpu(0) alone, by name. Quantized
-    # there, the network then works on any context.
-    place = mx.cpu() if device.device_type == "cpu" else device
-    symbolic.collect_params().reset_ctx(place)
-    # An input that comes without a label still has to come in a list.
-    full = len(X_calibration) - len(X_calibration) % batch_size
-    batches = [
-        [mx.nd.array(X_calibration[start : start + batch_size], ctx=place)]
-        for start in range(0, full, batch_size)
-    ]
-    shape = mx.io.DataDesc("data", (batch_size, *X_calibration.shape[1:]))
-    calibrated = {"calib_data": batches}
-    data = {"data_shapes": [shape]} if calibration == "none" else calibrated
-    lowered = mx.contrib.quantization.quantize_net_v2(
-        symbolic,
-        quantized_dtype="auto",
-        quantize_mode="smart",
-        quantize_granularity=granularity,
-        calib_mode=calibration,
-        ctx=place,
-        **data,
-    )
-    lowered.collect_params().reset_ctx(device)
-    return lowered
+def _infer(
+    nets: Sequence[gluon.SymbolBlock], task: Task, record: PrecisionRecord
+) -> PrecisionRecord:
+    """The record with everything measured. Each device takes every N-th batch.
 
-
-def weight_bytes(net: gluon.Block) -> int:
-    """Bytes of a network's parameters as it keeps them, of one replica.
-
-    Not all of INT8 is a quarter of float32: oneDNN's integer convolution keeps its
-    weights in float32 and rounds them when it first runs; a dense layer keeps bytes,
-    or, with scales by channel, float32 too.
+    The images are on the devices before the clock starts; only full batches are timed.
     """
-    return sum(
-        p.list_data()[0].size * numpy.dtype(p.dtype).itemsize
-        for p in net.collect_params().values()
+    X = datasets.to_float(task.X)
+    starts = range(0, len(X), task.batch_size)
+    batches = [
+        mx.nd.array(X[start : start + task.batch_size], ctx=device)
+        for start, device in zip(starts, itertools.cycle(task.devices))
+    ]
+    scores = [scores.asnumpy() for scores in _forward(nets, batches)]
+    predicted = numpy.concatenate(scores).argmax(axis=1)
+    full = batches[: len(X) // task.batch_size]
+    speed = summarize(_images_per_sec(nets, full, task.repeats))
+    of_first_device = full[:: len(task.devices)][:PROFILED_BATCHES]
+    return replace(
+        record,
+        test_acc=float((predicted == task.y).mean()),
+        agreement=float((predicted == task.y_float32).mean()),
+        images_per_sec=speed.median,
+        images_per_sec_q1=speed.q1,
+        images_per_sec_q3=speed.q3,
+        n=speed.n,
+        weight_bytes=weight_bytes(nets[0]),
+        operator_ms=operator_ms(nets[0], of_first_device),
     )
+
+
+def _forward(nets: Sequence, batches: Sequence) -> list:
+    """The outputs of every batch, on its device, without waiting for them."""
+    return [nets[k % len(nets)](X) for k, X in enumerate(batches)]
+
+
+def _images_per_sec(nets: Sequence, batches: Sequence, repeats: int) -> list[float]:
+    images, samples = sum(X.shape[0] for X in batches), []
+    for _ in range(WARMUP_PASSES + repeats):
+        mx.nd.waitall()
+        begin = time.perf_counter()
+        outputs = _forward(nets, batches)
+        mx.nd.waitall()
+        samples.append(images / (time.perf_counter() - begin))
+        del outputs  # kept until the clock was read
+    return samples[WARMUP_PASSES:]
 
 
 def operator_ms(net: gluon.SymbolBlock, batches: Sequence[mx.nd.NDArray]) -> dict:
-    """Milliseconds of each operator for one batch, the mean over `batches`, slowest
-    first.
+    """Milliseconds of each operator for one batch, the mean over `batches`.
 
-    By MXNet's profiler, operators run one by one: together they may be faster. To be
-    called within :func:`~d2lpar.studies.gluon_to_symbol.legacy_semantics`; the network is not compiled
-    (no static memory) afterwards.
+    The slowest comes first. MXNet's profiler runs operators one by one; together they
+    may be faster. Call within :func:`~d2lpar.studies.gluon_to_symbol.legacy_semantics`;
+    afterwards the network is no longer compiled.
     """
-    # Compiled, MXNet runs many operators as one and the profiler sees one.
+    # Compiled, MXNet fuses many operators into one for the profiler.
     net.hybridize(static_alloc=False, static_shape=False)
     net(batches[0])
     mx.nd.waitall()
-    # The profiler replaces its file, and does so again when the process ends: a file of
-    # its own, in a folder that is gone by then.
+    # The profiler writes its file again when the process ends; the folder is gone then.
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         mx.profiler.set_config(
             profile_imperative=True,
@@ -155,80 +233,22 @@ def operator_ms(net: gluon.SymbolBlock, batches: Sequence[mx.nd.NDArray]) -> dic
             filename=str(Path(folder) / "profile.json"),
         )
         mx.profiler.set_state("run")
-        for X in batches:
-            net(X)
+        _forward([net], batches)
         mx.nd.waitall()
         mx.profiler.set_state("stop")
         text = mx.profiler.dumps(reset=True, format="json", sort_by="total")
-    stats = json.loads(text)
-    times = stats["Time"]["operator"]
     ms = {
         name: round(row["Total"] / len(batches), 4)
-        for name, row in times.items()
-        if name != "DeleteVariable"  # gives memory back, in the engine's own time
+        for name, row in json.loads(text)["Time"]["operator"].items()
+        if name != "DeleteVariable"  # frees memory, in the engine's own time
     }
     return dict(sorted(ms.items(), key=lambda item: -item[1]))
 
 
-def measure(
-    precision: str,
-    params: Sequence[numpy.ndarray],
-    X: numpy.ndarray,
-    y: numpy.ndarray,
-    y_float32: numpy.ndarray,
-    X_calibration: numpy.ndarray,
-    devices: Sequence[mx.Context],
-    batch_size: int,
-    repeats: int,
-    weights: str = "trained",
-) -> PrecisionRecord:
-    """Infer the test images in one precision; what that measured, or why it could not.
+def _drain_errors() -> None:
+    """Let every pending batch fail now.
 
-    `params` are :func:`d2lpar.networks.init_lenet`'s; `X` and `X_calibration` uint8
-    (n, 28, 28), `y` and `y_float32` (n,) the classes and those that float32 predicts.
-    Each device has a network of its own and takes every N-th batch; the images are on
-    the devices before the clock starts. `repeats` passes over the full batches are
-    timed, synchronised, after a warm-up.
-    """
-    row = PrecisionRecord(precision, weights, batch_size)
-    X, X_calibration = datasets.to_float(X), datasets.to_float(X_calibration)
-    try:
-        nets = [
-            lower(block(params, device), precision, X_calibration, device, batch_size)
-            for device in devices
-        ]
-        with legacy_semantics():
-            starts = range(0, len(X), batch_size)
-            batches = [
-                mx.nd.array(X[start : start + batch_size], ctx=device)
-                for start, device in zip(starts, itertools.cycle(devices))
-            ]
-            scores = [out.asnumpy() for out in _infer(nets, batches)]
-            full = batches[: len(X) // batch_size]
-            speed = summarize(_images_per_sec(nets, full, repeats))
-            own = full[:: len(devices)][:PROFILED_BATCHES]
-            ms = operator_ms(nets[0], own)
-    except mx.base.MXNetError as error:
-        _forget_errors()
-        return replace(row, why_not=f"MXNet: {first_line(error)}")
-    predicted = numpy.concatenate(scores).argmax(axis=1)
-    return replace(
-        row,
-        test_acc=float((predicted == y).mean()),
-        agreement=float((predicted == y_float32).mean()),
-        images_per_sec=speed.median,
-        images_per_sec_q1=speed.q1,
-        images_per_sec_q3=speed.q3,
-        n=speed.n,
-        weight_bytes=weight_bytes(nets[0]),
-        operator_ms=ms,
-    )
-
-
-def _forget_errors() -> None:
-    """Let all batches fail that are still on their way.
-
-    MXNet gives an error to whoever waits next, which would be another precision.
+    MXNet raises its error at whoever waits next, which would be another precision.
     """
     for _ in range(1000):
         try:
@@ -238,8 +258,10 @@ def _forget_errors() -> None:
         return
 
 
-def block(params: Sequence[numpy.ndarray], device: mx.Context) -> gluon.HybridBlock:
-    """LeNet in Gluon on a device, with :func:`d2lpar.networks.init_lenet`'s parameters."""
+def gluon_lenet(
+    params: Sequence[numpy.ndarray], device: mx.Context
+) -> gluon.HybridBlock:
+    """LeNet in Gluon on a device, with parameters from scratch."""
     net = networks.LeNet()
     net.initialize(ctx=device)
     net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
@@ -247,121 +269,10 @@ def block(params: Sequence[numpy.ndarray], device: mx.Context) -> gluon.HybridBl
     return net
 
 
-def _infer(nets: Sequence, batches: Sequence) -> list:
-    """The outputs of every batch, on its device; nothing waits."""
-    return [nets[k % len(nets)](X) for k, X in enumerate(batches)]
-
-
-def _images_per_sec(nets: Sequence, batches: Sequence, repeats: int) -> list[float]:
-    images, samples = sum(X.shape[0] for X in batches), []
-    for k in range(WARMUP_PASSES + repeats):
-        mx.nd.waitall()
-        begin = time.perf_counter()
-        outputs = _infer(nets, batches)
-        mx.nd.waitall()
-        seconds = time.perf_counter() - begin
-        del outputs  # kept until the clock was read
-        if k >= WARMUP_PASSES:
-            samples.append(images / seconds)
-    return samples
-
-
-def measure_apart(precision: str, **settings) -> PrecisionRecord:
-    """:func:`measure` in another process: a precision that crashes is a row, too.
-
-    The process is kept for the next call, and ends by itself when there is none for 20
-    seconds. A new one takes the place of one that crashed.
-    """
-    worker = loky.get_reusable_executor(max_workers=1, timeout=20)
-    try:
-        return worker.submit(measure, precision, **settings).result()
-    except TerminatedWorkerError as error:
-        codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
-        how = codes[1] if codes else "no exit code"
-        return PrecisionRecord(
-            precision,
-            settings.get("weights", "trained"),
-            settings["batch_size"],
-            why_not=f"MXNet: crashes, and its process with it ({how})",
-        )
-
-
-def train(
-    num_devices: int | None = None,
-    *,
-    devices: str | Sequence[mx.Context] = "auto",
-    global_batch_size: int = 256,
-    lr: float = 0.2,
-    num_epochs: int = 10,
-    seed: int = 0,
-    data: datasets.ImageData | None = None,
-    precisions: Sequence[str] = PRECISIONS,
-    stretch_factor: float = 128,
-    per_device_batch_size: int = 200,
-    calibration_images: int = 1000,
-    repeats: int = 15,
-) -> Iterator[EpochRecord | PrecisionRecord]:
-    """Train LeNet in float32, yielding its epochs; then a row for each precision.
-
-    The training is :func:`d2lpar.lenet_concise.train`'s, with its arguments and errors.
-    Inference is data-parallel on the same devices, `per_device_batch_size` images at a
-    time, calibrated by the first `calibration_images` of the training images. After the
-    `precisions` come those of INT8 with one scale a tensor once more, on weights that
-    :func:`~d2lpar.studies.equalize_channels.stretch` has given an outlier of `stretch_factor` (1: of
-    which there is none, nor these rows), and that
-    :func:`~d2lpar.studies.equalize_channels.equalize` has mended. Raises :class:`SettingError` for
-    settings that cannot be, before anything is trained.
-    """
-    data = datasets.fashion_mnist() if data is None else data
-    for precision in precisions:
-        check_precision(precision)
-    for name, value, most in (
-        ("per-device-batch-size", per_device_batch_size, len(data.y_test)),
-        ("calibration-images", calibration_images, len(data.y_train)),
-        ("repeats", repeats, None),
-    ):
-        training.check_whole(name, value, most)
-    if calibration_images < per_device_batch_size:
-        raise SettingError(
-            f"calibration-images {calibration_images}: less than a batch of "
-            f"{per_device_batch_size}; take at least as many"
-        )
-    state = lenet.start(seed)
-    stretch(state.params, stretch_factor)  # it refuses now what it would refuse later
-    devices = training.choose(devices, num_devices)
-    yield from lenet_concise.train(
-        devices=devices,
-        global_batch_size=global_batch_size,
-        lr=lr,
-        num_epochs=num_epochs,
-        data=data,
-        state=state,
-    )
-    stretched = stretch(state.params, stretch_factor)
-    jobs = [(precision, "trained", state.params) for precision in precisions]
-    if stretch_factor > 1:
-        jobs += [(p, "stretched", stretched) for p in INT8 if p in precisions]
-        jobs += [(p, "equalised", equalize(stretched)) for p in INT8 if p in precisions]
-    y_float32 = predictions(state.params, data.X_test, devices[0])
-    for precision, weights, params in jobs:
-        yield measure_apart(
-            precision,
-            params=params,
-            X=data.X_test,
-            y=data.y_test,
-            y_float32=y_float32,
-            X_calibration=data.X_train[:calibration_images],
-            devices=devices,
-            batch_size=per_device_batch_size,
-            repeats=repeats,
-            weights=weights,
-        )
-
-
 def predictions(
     params: Sequence[numpy.ndarray], X: numpy.ndarray, device: mx.Context
 ) -> numpy.ndarray:
-    """Classes (n,) that the network from scratch gives images uint8 (n, 28, 28)."""
+    """Classes (n,) that the network from scratch predicts for X uint8 (n, 28, 28)."""
     params = [np.array(p, ctx=device) for p in params]
     parts = [X[start : start + 1000] for start in range(0, len(X), 1000)]
     scores = [
@@ -369,14 +280,6 @@ def predictions(
         for part in parts
     ]
     return numpy.concatenate(scores).argmax(axis=1)
-
-
-def check_precision(precision: str) -> None:
-    """Raise :class:`SettingError` for a name that is none of PRECISIONS."""
-    if precision not in PRECISIONS:
-        raise SettingError(
-            f"precision {precision!r}: write one of {', '.join(PRECISIONS)}"
-        )
 
 
 WORKLOAD = training.Workload(train)

@@ -1,17 +1,19 @@
 """When does a second device pay? Steps, all-reduces and accuracy, measured.
 
-The seed's two V100s were slower than one (1.8 to 2.5 s an epoch at a batch of 256), and
-the book does not show where that turns. Here every device count takes the same steps at
-every global batch (strong scaling), and trains with the same batch on every device, the
-learning rate scaled and warmed up (weak scaling). What comes of the numbers is in
-:mod:`d2lpar.records.step_model`.
+The book's two V100s were slower than one (2.5 against 1.8 seconds per epoch at a batch
+of 256), and the book does not show where that turns. Here every device count takes the
+same steps at every global batch (strong scaling), and trains with the same batch on
+every device, the learning rate scaled and warmed up (weak scaling).
+:mod:`d2lpar.records.step_model` evaluates the measurements.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from d2lpar import datasets, lenet, lenet_concise, networks, training
 from d2lpar._mxnet import mx
@@ -21,7 +23,40 @@ from d2lpar.studies import allreduce_variants, step_parts
 
 log = logging.getLogger("d2lpar")
 
+# Each implementation's training, and its step taken apart.
 TRAIN = {"from scratch": lenet.train, "concise": lenet_concise.train}
+STEP = {"from scratch": step_parts.from_scratch, "concise": step_parts.concise}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a study measures. Batch sizes are global unless they are per device."""
+
+    implementation: str = "concise"  # or "from scratch"
+    # A step at every batch size: `samples` means of steps that take `seconds` together.
+    batch_sizes: Sequence[int] = (2, 8, 32, 128, 512, 2048)
+    samples: int = 5
+    seconds: float = 0.3
+    parts_at: Sequence[int] = (32, 512)  # where the parts of a step are timed, too
+    # Bytes of one array; without sizes no all-reduce is timed, LeNet's neither.
+    all_reduce_sizes: Sequence[int] = ()
+    # `num_epochs` of training with each of these batches, see scaled_lr.
+    per_device_batch_sizes: Sequence[int] = ()
+    num_epochs: int = 5
+    warmup: int = 2
+    base_lr: float = 0.2
+    base_batch: int = 256
+
+    def check(self, num_devices: int, num_samples: int) -> None:
+        """Raise :class:`SettingError` for the first setting that is out of range."""
+        if self.implementation not in TRAIN:
+            raise SettingError(
+                f"implementation {self.implementation!r}: write one of "
+                f"{', '.join(TRAIN)}"
+            )
+        weak = [size * num_devices for size in self.per_device_batch_sizes]
+        for size in (*self.batch_sizes, *self.parts_at, *weak):
+            training.check_whole("global-batch-size", size, most=num_samples)
 
 
 def train(
@@ -30,114 +65,100 @@ def train(
     devices: str | Sequence[mx.Context] = "auto",
     seed: int = 0,
     data: datasets.ImageData | None = None,
-    implementation: str = "concise",
-    batch_sizes: Sequence[int] = (2, 8, 32, 128, 512, 2048),
-    samples: int = 5,
-    seconds: float = 0.3,
-    parts_at: Sequence[int] = (32, 512),
-    all_reduce_sizes: Sequence[int] = (),
-    per_device_batch_sizes: Sequence[int] = (),
-    num_epochs: int = 5,
-    warmup: int = 2,
-    base_lr: float = 0.2,
-    base_batch: int = 256,
+    **settings,
 ) -> Iterator[StepRecord | AllReduceRecord | ScaledEpoch]:
     """Measure one implementation on some devices, yielding a record's lines.
 
-    `implementation` is "from scratch" or "concise". For each of `batch_sizes`, global,
-    `samples` times as many steps in a row as take about so many `seconds`; at those of
-    `parts_at` also where the time goes. On several devices, the all-reduce of one array
-    of `all_reduce_sizes` bytes each, and of LeNet's gradients, unless there are no
-    sizes. Then `num_epochs` of training with each of `per_device_batch_sizes` on every
-    device, at :func:`~d2lpar.studies.scaling.scaled_lr`.
-
-    `devices`, `num_devices`, `seed` and `data` are :func:`d2lpar.lenet.train`'s. Raises
-    :class:`SettingError` for a batch that is larger than the training set.
+    `settings` are the fields of :class:`Settings`; the other arguments are those of
+    :func:`d2lpar.lenet.train`. Raises :class:`SettingError` for an unknown
+    implementation and for a batch that is larger than the training set.
     """
-    if implementation not in TRAIN:
-        raise SettingError(
-            f"implementation {implementation!r}: write one of {', '.join(TRAIN)}"
-        )
     chosen = training.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
-    per_device = [size * len(chosen) for size in per_device_batch_sizes]
-    for size in (*batch_sizes, *parts_at, *per_device):
-        training.check_whole("global-batch-size", size, most=len(data.y_train))
-    X, y, _, _ = training.on_device(data, chosen[0])
-    order = training.shuffled(len(data.y_train), lenet.start(seed).rng, chosen[0])
-    for size in batch_sizes:
-        if size >= len(chosen):  # else a device has nothing to do
-            params = networks.init_lenet(seed=seed)
-            lr = 1e-3  # the numbers do not matter here, but are to stay finite
-            step = step_parts.IMPLEMENTATIONS[implementation](chosen, params, lr)
-            batches = step_parts.endless(X, y, size, order)
-            yield _steps(step, batches, size, samples, seconds, parts_at)
-    del X, y, order
-    if all_reduce_sizes and len(chosen) > 1:
-        yield from allreduce_variants.measure(chosen, all_reduce_sizes)
-    for size in per_device:
-        yield from _epochs(
-            TRAIN[implementation], chosen, seed, data, size,
-            num_epochs, warmup, base_lr, base_batch,
-        )  # fmt: skip
+    study = Settings(**settings)
+    study.check(len(chosen), len(data.y_train))
+    yield from _strong_scaling(study, chosen, seed, data)
+    if study.all_reduce_sizes and len(chosen) > 1:
+        yield from allreduce_variants.measure(chosen, study.all_reduce_sizes)
+    yield from _weak_scaling(study, chosen, seed, data)
 
 
-def _steps(
-    step: step_parts.Step,
-    batches: Iterator,
-    global_batch_size: int,
-    samples: int,
-    seconds: float,
-    parts_at: Sequence[int],
+def _strong_scaling(
+    study: Settings, devices: list[mx.Context], seed: int, data: datasets.ImageData
+) -> Iterator[StepRecord]:
+    X, y, _, _ = training.on_device(data, devices[0])
+    order = training.shuffled(len(data.y_train), lenet.start(seed).rng, devices[0])
+    for size in study.batch_sizes:
+        if size < len(devices):  # a device would have no sample
+            continue
+        params = networks.init_lenet(seed=seed)
+        lr = 1e-3  # small, so that the parameters stay finite
+        step = STEP[study.implementation](devices, params, lr)
+        yield _time_step(
+            study, step, step_parts.endless_batches(X, y, size, order), size
+        )
+
+
+def _time_step(
+    study: Settings, step: step_parts.Step, batches: Iterator, global_batch_size: int
 ) -> StepRecord:
-    steps = step_parts.steps_a_sample(step, batches, seconds)
-    taken = [step_parts.sample(step, batches, steps) for _ in range(samples)]
+    steps = step_parts.steps_per_sample(step, batches, study.seconds)
+    times = range(study.samples)
+    samples = [step_parts.sample(step, batches, steps) for _ in times]
     more = {}
-    if global_batch_size in parts_at:
-        more["parts"] = step_parts.parts(step, batches, steps, samples)
+    if global_batch_size in study.parts_at:
+        more["parts"] = step_parts.parts(step, batches, steps, study.samples)
         more["without_overlap"] = [
-            step_parts.sample(step, batches, steps, wait=True).step
-            for _ in range(samples)
+            step_parts.sample(step, batches, steps, finish_backward=True).step
+            for _ in times
         ]
         more["without_python"] = [
-            step_parts.without_python(step, batches, steps) for _ in range(samples)
+            step_parts.without_python(step, batches, steps) for _ in times
         ]
     return StepRecord(
         global_batch_size=global_batch_size,
         steps=steps,
-        seconds=[s.step for s in taken],
-        issue_seconds=[s.issue for s in taken],
+        seconds=[s.step for s in samples],
+        issue_seconds=[s.issue for s in samples],
         **more,
     )
 
 
+def _weak_scaling(
+    study: Settings, devices: list[mx.Context], seed: int, data: datasets.ImageData
+) -> Iterator[ScaledEpoch]:
+    for per_device in study.per_device_batch_sizes:
+        size = per_device * len(devices)
+        lrs = [
+            scaled_lr(size, epoch, study.base_lr, study.base_batch, study.warmup)
+            for epoch in range(1, study.num_epochs + 1)
+        ]
+        train_one = partial(
+            TRAIN[study.implementation],
+            devices=devices,
+            global_batch_size=size,
+            num_epochs=1,
+            data=data,
+            state=lenet.start(seed),
+        )
+        yield from _epochs(train_one, size, lrs)
+
+
 def _epochs(
-    train, devices, seed, data, global_batch_size, num_epochs, warmup, base_lr,
-    base_batch,
-) -> Iterator[ScaledEpoch]:  # fmt: skip
-    """Train an epoch at a time, because each has a learning rate of its own."""
-    state = lenet.start(seed)
-    for epoch in range(1, num_epochs + 1):
-        lr = scaled_lr(global_batch_size, epoch, base_lr, base_batch, warmup)
+    train_one: Callable, global_batch_size: int, lrs: Sequence[float]
+) -> Iterator[ScaledEpoch]:
+    """Train an epoch at a time, because each has its own learning rate."""
+    for epoch, lr in enumerate(lrs, 1):
         begin = time.perf_counter()
         try:
-            (found,) = train(
-                devices=devices,
-                global_batch_size=global_batch_size,
-                lr=lr,
-                num_epochs=1,
-                data=data,
-                state=state,
-            )
+            (record,) = train_one(lr=lr)
         except DivergedError as error:
             seconds = time.perf_counter() - begin
             log.warning("global batch %d: %s", global_batch_size, error)
             yield ScaledEpoch(global_batch_size, epoch, lr, seconds, why_not=str(error))
             return
-        yield ScaledEpoch(
-            global_batch_size, epoch, lr,
-            found.seconds, found.train_loss, found.test_acc,
-        )  # fmt: skip
+        measured = (record.seconds, record.train_loss, record.test_acc)
+        yield ScaledEpoch(global_batch_size, epoch, lr, *measured)
 
 
 def scaled_lr(
@@ -145,9 +166,9 @@ def scaled_lr(
 ) -> float:
     """The learning rate of an epoch (from 1): linear in the batch, warmed up.
 
-    It rises from `base_lr` to ``base_lr * global_batch_size / base_batch`` during the
-    first `warmup` epochs, in equal steps; a rate that is to fall starts where it ends.
-    Source: Goyal et al., "Accurate, Large Minibatch SGD" (arXiv 1706.02677).
+    It rises in equal steps from `base_lr` to ``base_lr * global_batch_size /
+    base_batch`` during the first `warmup` epochs. A rate below `base_lr` needs no
+    warm-up. Source: Goyal et al., "Accurate, Large Minibatch SGD" (arXiv 1706.02677).
 
     >>> [scaled_lr(1024, epoch, 0.2, 256, warmup=3) for epoch in (1, 2, 3, 4, 5)]
     [0.2, 0.4, 0.6, 0.8, 0.8]

@@ -1,10 +1,10 @@
-"""Where a step's time goes, found by leaving out: split, forward, backward, and so on.
+"""Where a step's time goes, by omission: split, forward, backward, all-reduce, update.
 
-A step that ends after the forward pass, less one that ends after the split, is the
-forward pass. Every step is timed as training has it, many in a row, so that the parts
-add up to what a step of training takes. The steps are those of
+A step that ends after the forward pass, minus one that ends after the split, is the
+forward pass. Every shortened step is timed as training runs it, many in a row, so that
+the parts add up to a training step. The steps are those of
 :func:`d2lpar.parallel.train_batch` and :func:`d2lpar.lenet_concise.train_batch`, taken
-apart; the tests hold them to the same parameters.
+apart; the tests compare their parameters.
 """
 
 from __future__ import annotations
@@ -18,24 +18,19 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar import datasets, lenet_concise
-from d2lpar._mxnet import autograd, mx, np, npx
+from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.networks import lenet
-from d2lpar.parallel import (
-    _softmax_cross_entropy,
-    allreduce,
-    get_params,
-    sgd,
-    split_batch,
-)
+from d2lpar.parallel import allreduce, get_params, sgd, split_batch
 from d2lpar.records.kinds import PARTS
 from d2lpar.training import BATCHES_IN_FLIGHT
 
 
 class Step(NamedTuple):
-    """A step that can end after any of PARTS; `replicas[k]` is on device k.
+    """A training step that can end after any of PARTS; `replicas[k]` is on device k.
 
-    `losses` takes the shards X and y, a list each, and gives each device's losses;
-    `all_reduce` sums the gradients over the devices; `update` takes the global batch.
+    `losses` takes the lists of shards X and y and returns each device's losses;
+    `all_reduce` sums the gradients over the devices; `update` takes the global batch
+    size.
     """
 
     devices: Sequence[mx.Context]
@@ -44,8 +39,17 @@ class Step(NamedTuple):
     all_reduce: Callable[[], object]
     update: Callable[[int], object]
 
-    def __call__(self, X, y, upto: str = PARTS[-1], wait: bool = False):
-        """Take the step; with `wait` the backward pass ends before the all-reduce."""
+    def __call__(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        upto: str = PARTS[-1],
+        finish_backward: bool = False,
+    ) -> object:
+        """Take the step up to a part; return what keeps its results alive.
+
+        With `finish_backward` the all-reduce waits for the backward pass to end.
+        """
         X_shards, y_shards = split_batch(X, y, self.devices)
         if upto == "split and copy":
             return X_shards, y_shards
@@ -57,7 +61,7 @@ class Step(NamedTuple):
             l.backward()
         if upto == "backward":
             return losses
-        if wait:
+        if finish_backward:
             npx.waitall()
         self.all_reduce()
         if upto == "all-reduce":
@@ -71,10 +75,12 @@ def from_scratch(
 ) -> Step:
     """The book's step, on replicas of `params`."""
     replicas = [get_params(params, device) for device in devices]
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    loss.hybridize()
 
     def losses(X_shards: list, y_shards: list) -> list[np.ndarray]:
         return [
-            _softmax_cross_entropy(lenet(X_k, params), y_k)
+            loss(lenet(X_k, params), y_k)
             for X_k, y_k, params in zip(X_shards, y_shards, replicas)
         ]
 
@@ -102,99 +108,103 @@ def concise(
     return Step(devices, replicas, losses, trainer.allreduce_grads, trainer.update)
 
 
-IMPLEMENTATIONS = {"from scratch": from_scratch, "concise": concise}
-
-
 class Seconds(NamedTuple):
-    """A step's seconds, and of them those that Python took to issue it."""
+    """Seconds of a step, and how many of them Python took to issue it."""
 
     step: float
     issue: float
 
 
-def endless(
+def endless_batches(
     X: np.ndarray, y: np.ndarray, batch_size: int, order: np.ndarray
 ) -> Iterator[tuple]:
-    """Full batches of data on a device, round and round; see datasets.batches."""
+    """Full batches of data on a device, over and over; see datasets.batches."""
     while True:
         for X_batch, y_batch in datasets.batches(X, y, batch_size, order):
             if len(y_batch) == batch_size:
                 yield X_batch, y_batch
 
 
-def sample(step: Step, batches: Iterator, steps: int, **how) -> Seconds:
-    """The mean of `steps` steps in a row, waiting for the devices at both ends."""
+def sample(
+    step: Step,
+    batches: Iterator,
+    steps: int,
+    upto: str = PARTS[-1],
+    finish_backward: bool = False,
+) -> Seconds:
+    """The mean of `steps` steps in a row, synchronised before and after."""
     npx.waitall()
     begin = time.perf_counter()
-    kept = [step(X, y, **how) for X, y in itertools.islice(batches, steps)]
+    results = [
+        step(X, y, upto, finish_backward) for X, y in itertools.islice(batches, steps)
+    ]
     issued = time.perf_counter()
     npx.waitall()
     end = time.perf_counter()
-    del kept  # alive until the clock is read: nothing is computed for nobody
+    del results  # alive until the clock is read, so that freeing them is not timed
     return Seconds((end - begin) / steps, (issued - begin) / steps)
 
 
-def steps_a_sample(step: Step, batches: Iterator, seconds: float) -> int:
-    """How many steps in a row take about so long; at most what training has in flight.
+def steps_per_sample(step: Step, batches: Iterator, seconds: float) -> int:
+    """How many steps take about `seconds`; at most what training has in flight.
 
-    The first step, which compiles and allocates, is left out.
+    The first step, which compiles and allocates, is not counted.
     """
     sample(step, batches, 1)
-    once = sample(step, batches, 1).step
-    return max(1, min(BATCHES_IN_FLIGHT, round(seconds / once)))
+    one_step = sample(step, batches, 1).step
+    return max(1, min(BATCHES_IN_FLIGHT, round(seconds / one_step)))
 
 
 def parts(step: Step, batches: Iterator, steps: int, samples: int) -> dict[str, float]:
-    """Seconds a step of each of PARTS, from medians of `samples` of each shorter step.
+    """Seconds of each of PARTS, from medians of `samples` of each shortened step.
 
-    The shorter steps take turns. A part that is lost in the noise is 0.
+    The shortened steps take turns. A part below the noise is 0.
     """
-    found = {name: [] for name in PARTS}
+    seconds = {name: [] for name in PARTS}
     for _ in range(samples):
-        for name, seconds in found.items():
-            seconds.append(sample(step, batches, steps, upto=name).step)
-    up_to = [median(seconds) for seconds in found.values()]
-    so_far = list(itertools.accumulate(up_to, max))
-    return dict(zip(PARTS, (b - a for a, b in zip([0.0, *so_far], so_far))))
+        for name in PARTS:
+            seconds[name].append(sample(step, batches, steps, upto=name).step)
+    ends = list(itertools.accumulate((median(s) for s in seconds.values()), max))
+    return dict(zip(PARTS, (b - a for a, b in zip([0.0, *ends], ends))))
 
 
 def without_python(step: Step, batches: Iterator, steps: int) -> float:
-    """Seconds a step where the devices never wait for Python.
+    """Seconds of a step when the devices never wait for Python.
 
-    They are kept busy until all the steps are issued: with products of matrices that
-    the parameters wait for, of which the time alone is known and subtracted.
+    Each device first multiplies matrices, and the parameters depend on the products, so
+    that all steps are issued before the first one starts. The products are timed alone
+    and subtracted.
     """
     issue = sample(step, batches, steps).issue * steps
-    n = 1000  # a product of about 20 ms on one core
-    held = [np.ones((n, n), ctx=device) for device in step.devices]
+    n = 1000  # a product takes about 20 ms on one core
+    matrices = [np.ones((n, n), ctx=device) for device in step.devices]
 
-    def hold(times: int) -> None:
-        for matrix, params in zip(held, step.replicas):
+    def delay(products: int) -> None:
+        for matrix, params in zip(matrices, step.replicas):
             product = matrix
-            for _ in range(times):
+            for _ in range(products):
                 product = npx.fully_connected(
                     product, matrix, num_hidden=n, no_bias=True
                 )
-            nothing = product[0, 0] * 0
+            zero = product[0, 0] * 0
             for p in params:
-                p += nothing
+                p += zero
 
-    def seconds(work: Callable[[], object]) -> float:
-        npx.waitall()
-        begin = time.perf_counter()
-        kept = work()
-        npx.waitall()
-        taken = time.perf_counter() - begin
-        del kept
-        return taken
-
-    hold(1)
-    once = seconds(lambda: hold(1))
-    times = max(1, round(2 * issue / once))
-    alone = min(seconds(lambda: hold(times)) for _ in range(3))
-
-    def held_steps() -> list:
-        hold(times)
+    def delayed_steps(products: int) -> list:
+        delay(products)
         return [step(X, y) for X, y in itertools.islice(batches, steps)]
 
-    return max(0.0, seconds(held_steps) - alone) / steps
+    delay(1)
+    products = max(1, round(2 * issue / _seconds(delay, 1)))
+    delay_alone = min(_seconds(delay, products) for _ in range(3))
+    return max(0.0, _seconds(delayed_steps, products) - delay_alone) / steps
+
+
+def _seconds(work: Callable[[int], object], products: int) -> float:
+    npx.waitall()
+    begin = time.perf_counter()
+    results = work(products)
+    npx.waitall()
+    seconds = time.perf_counter() - begin
+    del results
+    return seconds

@@ -18,7 +18,7 @@ import numpy
 
 from d2lpar._mxnet import gluon, np
 from d2lpar.errors import SettingError
-from d2lpar.parallel import span
+from d2lpar.shards import shares
 from d2lpar.workers.kvstore import DistributedKVStore
 from d2lpar.workers.place import Place, announcement, node_number
 
@@ -83,7 +83,7 @@ class Workers:
 
     def part(self, *arrays) -> tuple:
         """This worker's rows of arrays of equal length; there may be none."""
-        mine = span(len(arrays[0]), self.number, self.count)
+        mine = shares(len(arrays[0]), self.count)[self.number]
         return tuple(array[mine] for array in arrays)
 
     def batch_part(self, X, y) -> tuple:

@@ -1,5 +1,6 @@
 """Every chapter: short, a script that runs alone, and a notebook."""
 
+import ast
 import os
 import re
 import runpy
@@ -112,7 +113,18 @@ def test_a_chapter_runs_alone(path, tmp_path):
 
 
 @EVERY
-def test_a_chapter_says_how_to_run_it_and_what_is_wrong(path, tmp_path):
+def test_a_chapter_ends_in_its_measurement(path):
+    """So that all of them take the same flags and report errors in the same way."""
+    last = ast.parse(path.read_text(encoding="utf-8")).body[-1]
+    assert ast.unparse(last.test) == "__name__ == '__main__'"
+    call = last.body[-1].value
+    assert ast.unparse(call.func) in ("chapter.measure", "chapter.show")
+    assert ast.literal_eval(call.args[0]) == path.stem
+
+
+@pytest.mark.parametrize("name", ["multiple_gpus", "devices"])  # measure, show
+def test_a_chapter_says_how_to_run_it_and_what_is_wrong(name, tmp_path):
+    path = main.chapter_files()[name]
     text = run(path, "--help", cwd=tmp_path).stdout
     assert "--num-devices" in text and "--dry-run" in text
     done = run(path, "--devices=cpu:0", cwd=tmp_path)

@@ -16,14 +16,13 @@ import pytest
 from PIL import Image
 
 import d2lpar
-from d2lpar import chapter
+from d2lpar import chapter, lenet
 from d2lpar.cli import main
 from d2lpar.cli import run as cli_run
 from d2lpar.errors import DeviceError, SettingError
 from d2lpar.records import files as records_files
 from d2lpar.records import kinds
 from d2lpar.records.kinds import Sample
-from d2lpar.training import Workload
 
 ROOT = Path(d2lpar.__file__).parents[1]
 SOURCES = (
@@ -168,16 +167,34 @@ def test_a_dry_run_leaves_records_and_figures(d2lpar_command, tmp_path):
 
 
 def test_all_runs_every_chapter(d2lpar_command, tmp_path):
-    done = d2lpar_command("run", "all", *TINY, "--num-devices=2", "--out=here")
+    """Small ones, in place of the book's, which test_chapters runs one by one."""
+    measuring = """from d2lpar import chapter, lenet
+settings = dict(num_epochs=9, global_batch_size=16, lr=0.1)
+chapter.measure({!r}, lenet.WORKLOAD, {{"quick": settings, "book": settings}})
+"""
+    (tmp_path / "chapters").mkdir()
+    for name in ("first", "third"):
+        (tmp_path / "chapters" / f"{name}.py").write_text(measuring.format(name))
+    (tmp_path / "chapters" / "second.py").write_text(
+        'from d2lpar import chapter\nchapter.show("second", lambda *a, **k: print(*a))'
+    )
+    code = f"""import sys
+from pathlib import Path
+from d2lpar.cli import main
+main.chapters_folder = lambda: Path({str(tmp_path / "chapters")!r})
+sys.argv = ["d2lpar", "run", "all", *{TINY}, "--num-devices=2", "--out=here"]
+main.main()
+"""
+    done = d2lpar_command(code=code)
     assert done.returncode == 0, done.stderr
     made = {path.parent.name for path in (tmp_path / "work/here").rglob("*.jsonl")}
-    measured = {
-        name
-        for name, file in main.chapter_files().items()
-        if "chapter.measure(" in file.read_text()
-    }
-    assert made == measured and len(measured) >= 5
-    assert "40 x 64 = 2,560" in done.stdout  # of one that only prints
+    assert made == {"first", "third"}
+    assert "[cpu(0), cpu(1)]" in done.stdout  # of the one that only prints
+
+
+def test_every_script_is_a_chapter():
+    scripts = {path.stem for path in (ROOT / "chapters").glob("*.py")}
+    assert set(main.chapter_files()) == scripts and len(scripts) >= 12
 
 
 def test_watch_records_how_busy_the_devices_are(d2lpar_command, tmp_path):
@@ -534,7 +551,7 @@ def _children(pid):
         (["--micro-batch-size=5"], ["--micro-batch-size 5: this chapter has no such"]),
     ],
 )
-def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, words):
+def test_what_cannot_be_resumed_is_one_line(d2lpar_command, tmp_path, args, words):
     done = d2lpar_command("run", "multiple_gpus", *TINY, *args)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("d2lpar: ")
@@ -546,11 +563,10 @@ def test_what_cannot_be_taken_up_is_one_line(d2lpar_command, tmp_path, args, wor
 def test_a_solver_cannot_be_resumed(d2lpar_command):
     done = d2lpar_command("run", "least_squares", *TINY, "--checkpoint-every=1")
     assert done.returncode == 2
-    words = "--checkpoint-every 1: least_squares cannot be resumed"
-    assert words in done.stderr.splitlines()[-1]
+    assert "--checkpoint-every 1: least_squares cannot be resumed" in done.stderr
 
 
-def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
+def test_a_gan_is_interrupted_resumed_and_draws(d2lpar_command, tmp_path):
     """In two runs on one device and on two; then faces from the last checkpoint."""
     gan = ["run", "gan", *TINY, "--checkpoint-every=1"]
     first = d2lpar_command(*gan, "--num-devices=1")
@@ -559,7 +575,8 @@ def test_a_gan_is_left_taken_up_and_draws(d2lpar_command, tmp_path):
     checkpoint = folder / "dry-run-synthetic-cpu1.epoch000001.safetensors"
     again = d2lpar_command(*gan, "--num-devices=2", "--num-epochs=3", "--resume=last")
     assert again.returncode == 0, again.stderr
-    assert f"continuing from {checkpoint.relative_to(tmp_path / 'work')}" in again.stderr
+    name = checkpoint.relative_to(tmp_path / "work")
+    assert f"continuing from {name}" in again.stderr
     run = records_files.read(folder / "dry-run-synthetic-cpu2.jsonl")
     assert [e.resumed for e in run.epochs] == ["elsewhere", "here", None]
     pictures = []
@@ -592,24 +609,19 @@ def test_a_checkpoint_of_another_network_draws_nothing(d2lpar_command, tmp_path)
 
 
 def test_in_a_notebook_flags_are_not_read_and_errors_are_raised(monkeypatch):
-    seen = {}
+    calls = []
     monkeypatch.setitem(sys.modules, "ipykernel", object())
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
-    monkeypatch.setattr(
-        cli_run,
-        "run_sweep",
-        lambda measured, command, flags: seen.update(
-            flags, chapter=measured, command=command
-        ),
-    )
-    chapter.measure("some_chapter", Workload(train=None), {"quick": {}})
-    assert seen["chapter"].name == "some_chapter"
-    assert seen["command"] == "d2lpar run some_chapter"
-    assert (seen["preset"], seen["devices"]) == ("quick", "auto")
+    monkeypatch.setattr(cli_run, "run_sweep", lambda *args: calls.append(args))
+    chapter.measure("some_chapter", lenet.WORKLOAD, {"quick": {}})
+    ((measured, command, flags),) = calls
+    assert measured.name == "some_chapter" and measured.workload is lenet.WORKLOAD
+    assert command == "d2lpar run some_chapter"
+    assert (flags["preset"], flags["devices"]) == ("quick", "auto")
 
-    def fails(*args, **flags):
+    def fails(*args):
         raise DeviceError("no such device")
 
     monkeypatch.setattr(cli_run, "run_sweep", fails)
     with pytest.raises(DeviceError, match="no such device"):
-        chapter.measure("some_chapter", Workload(train=None), {"quick": {}})
+        chapter.measure("some_chapter", lenet.WORKLOAD, {"quick": {}})

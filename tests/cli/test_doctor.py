@@ -70,11 +70,11 @@ def here(tmp_path_factory):
 @pytest.fixture
 def no_data(monkeypatch, tmp_path):
     """Nothing of Fashion-MNIST on this machine; the cache is an empty folder."""
-    cache = tmp_path / "cache"
-    cache.mkdir()
+    cache = tmp_path / "cache" / "d2lpar" / "fashion-mnist"
+    cache.mkdir(parents=True)
     monkeypatch.delenv("D2LPAR_DATA", raising=False)
     monkeypatch.setenv("MXNET_HOME", str(tmp_path / "mxnet"))
-    monkeypatch.setattr(fashion, "cache_folder", lambda: cache)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return cache
 
 

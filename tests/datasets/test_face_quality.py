@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from d2lpar.datasets import face_images, synthetic_punks
-from d2lpar.datasets.face_images import nearest, sliced_wasserstein
+from d2lpar.datasets import face_quality, synthetic_punks
+from d2lpar.datasets.face_quality import nearest, sliced_wasserstein
 
 
 def some_faces(n, seed=0, h=24, low=0, high=256):
@@ -86,7 +86,7 @@ def test_it_is_the_cheapest_way_to_move_the_points():
     for u in directions.T / np.linalg.norm(directions.T, axis=1, keepdims=True):
         p, q = (x.reshape(5, 27) / 255 @ u for x in (a, b))
         costs.append(np.mean((p - q[ways]) ** 2, axis=1).min())
-    assert face_images.NUM_DIRECTIONS == len(costs) == 256
+    assert face_quality.NUM_DIRECTIONS == len(costs) == 256
     assert sliced_wasserstein(a, b, seed=5) == pytest.approx(
         np.sqrt(np.mean(costs)), rel=1e-5
     )

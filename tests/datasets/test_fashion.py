@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from d2lpar import datasets
 from d2lpar.datasets import download, fashion
+from d2lpar.datasets.digest import sha256_of
 from d2lpar.errors import DataError, SettingError
 
 LABELS = "t10k-labels-idx1-ubyte"
@@ -31,6 +33,12 @@ def idx(array):
     """An IDX file's content."""
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     return header + array.tobytes()
+
+
+def publish(monkeypatch, **changes):
+    """Let the files be published otherwise: ``urls``, ``read_file``."""
+    published = replace(fashion.FASHION_MNIST, **changes)
+    monkeypatch.setattr(fashion, "FASHION_MNIST", published)
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +54,7 @@ def tiny(tmp_path, monkeypatch):
         for name, array in zip(datasets.FASHION_MNIST_FILES, arrays)
     }
     monkeypatch.setattr(fashion, "FASHION_MNIST_FILES", files)
-    cache = tmp_path / "cache" / "fashion-mnist"
-    monkeypatch.setattr(fashion, "cache_folder", lambda: cache)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MXNET_HOME", str(tmp_path / "mxnet"))
     monkeypatch.delenv("D2LPAR_DATA", raising=False)
     for name in ("no_proxy", "NO_PROXY"):
@@ -56,7 +63,7 @@ def tiny(tmp_path, monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound and not listening: connections fail
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
-        monkeypatch.setattr(fashion, "FASHION_MNIST_URLS", (url,))
+        publish(monkeypatch, urls=(url,))
         yield arrays
 
 
@@ -101,7 +108,7 @@ def mirrors(contents, http_server, monkeypatch):
 
     def serve(*names):
         urls = tuple(f"{base}/{name}/" for name in names)
-        monkeypatch.setattr(fashion, "FASHION_MNIST_URLS", urls)
+        publish(monkeypatch, urls=urls)
         return requests
 
     return serve
@@ -112,7 +119,7 @@ def assert_tiny(data, tiny):
     for array, expected in zip(data, tiny):
         np.testing.assert_array_equal(array, expected)
         assert array.dtype == np.uint8
-    assert data.sha256 == fashion.sha256_of(tiny)
+    assert data.sha256 == sha256_of(tiny)
 
 
 def warnings_in(caplog):
@@ -134,7 +141,7 @@ def places(tmp_path):
         asked,
         env / "fashion-mnist",
         env,
-        fashion.cache_folder(),
+        fashion.FASHION_MNIST.cache_folder,
         tmp_path / "mxnet" / "datasets" / "fashion-mnist",
     ]
 
@@ -171,7 +178,7 @@ def test_mxnets_cache_is_found_in_the_home_folder(tmp_path, tiny, put, monkeypat
 def test_a_folder_without_the_files_is_logged_and_the_next_is_tried(
     tmp_path, tiny, put, caplog
 ):
-    put(fashion.cache_folder())
+    put(fashion.FASHION_MNIST.cache_folder)
     (tmp_path / "empty").mkdir()
     assert_tiny(datasets.load("auto", data_dir=tmp_path / "empty"), tiny)
     (line,) = warnings_in(caplog)
@@ -181,7 +188,7 @@ def test_a_folder_without_the_files_is_logged_and_the_next_is_tried(
 @pytest.mark.parametrize("name", ["auto", "fashion-mnist"])
 @pytest.mark.parametrize("kind", ["absent", "a file"])
 def test_a_data_dir_that_is_no_folder_is_an_error(tmp_path, put, name, kind):
-    put(fashion.cache_folder())
+    put(fashion.FASHION_MNIST.cache_folder)
     path = tmp_path / "data"
     if kind == "a file":
         path.write_bytes(b"")
@@ -193,7 +200,7 @@ def test_a_data_dir_that_is_no_folder_is_an_error(tmp_path, put, name, kind):
 def test_the_variable_pointing_nowhere_is_an_error_that_names_it(
     tmp_path, put, monkeypatch
 ):
-    put(fashion.cache_folder())
+    put(fashion.FASHION_MNIST.cache_folder)
     absent = tmp_path / "absent"
     monkeypatch.setenv("D2LPAR_DATA", str(absent))
     with pytest.raises(DataError, match=re.escape(f"D2LPAR_DATA {absent}: not a")):
@@ -201,7 +208,7 @@ def test_the_variable_pointing_nowhere_is_an_error_that_names_it(
 
 
 def test_an_empty_variable_is_as_good_as_none(tiny, put, monkeypatch):
-    put(fashion.cache_folder())
+    put(fashion.FASHION_MNIST.cache_folder)
     monkeypatch.setenv("D2LPAR_DATA", "")
     assert_tiny(datasets.fashion_mnist(), tiny)
 
@@ -294,7 +301,7 @@ def damage(request, contents):
 def test_damage_in_a_folder_that_was_asked_for_is_an_error(
     tmp_path, put, damage, name, monkeypatch
 ):
-    put(fashion.cache_folder())  # a good copy elsewhere does not hide it
+    put(fashion.FASHION_MNIST.cache_folder)  # a good copy elsewhere does not hide it
     folder = put(tmp_path / "data")
     path = damage(folder)
     with pytest.raises(DataError) as caught:
@@ -309,7 +316,7 @@ def test_damage_in_a_folder_that_was_asked_for_is_an_error(
 
 
 def test_damage_in_the_cache_is_logged_and_mended(tiny, put, damage, mirrors, caplog):
-    path = damage(put(fashion.cache_folder()))
+    path = damage(put(fashion.FASHION_MNIST.cache_folder))
     requests = mirrors("good")
     assert_tiny(datasets.load("auto"), tiny)
     (line,) = warnings_in(caplog)
@@ -333,7 +340,7 @@ def test_messages_tell_one_damage_from_another(tmp_path, contents):
         path = tmp_path / f"{IMAGES}{ending}"
         path.write_bytes(content)
         with pytest.raises(DataError, match=match):
-            datasets.read_idx(path, *datasets.FASHION_MNIST_FILES[IMAGES])
+            datasets.read_idx(path)
 
 
 @pytest.mark.parametrize("name", datasets.FASHION_MNIST_FILES)
@@ -345,7 +352,7 @@ def test_three_of_the_four_files_are_an_error_naming_the_fourth(tmp_path, put, n
 
 
 def test_three_of_the_four_files_in_the_cache_are_mended(tiny, put, mirrors, caplog):
-    (put(fashion.cache_folder()) / f"{LABELS}.gz").unlink()
+    (put(fashion.FASHION_MNIST.cache_folder) / f"{LABELS}.gz").unlink()
     mirrors("good")
     assert_tiny(datasets.load(), tiny)
     (line,) = warnings_in(caplog)
@@ -359,7 +366,9 @@ def test_a_download_is_kept(tiny, contents, mirrors, caplog):
     requests = mirrors("good")
     assert datasets.locate("auto") == "fashion-mnist"
     assert requests == [f"good/{name}.gz" for name in contents]
-    assert everything_in(fashion.cache_folder()) == sorted(f"{n}.gz" for n in contents)
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == sorted(
+        f"{n}.gz" for n in contents
+    )
     assert_tiny(datasets.load("fashion-mnist"), tiny)
     assert len(requests) == 4 and warnings_in(caplog) == []
 
@@ -370,7 +379,9 @@ def test_the_mirrors_are_tried_in_turn(tiny, contents, mirrors):
     for name in contents:
         tried = [r.split("/")[0] for r in requests if r.endswith(f"/{name}.gz")]
         assert list(dict.fromkeys(tried)) == list(MIRRORS)
-    assert everything_in(fashion.cache_folder()) == sorted(f"{n}.gz" for n in contents)
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == sorted(
+        f"{n}.gz" for n in contents
+    )
 
 
 @pytest.mark.parametrize("bad", MIRRORS[:-1])
@@ -379,7 +390,7 @@ def test_a_failed_download_leaves_nothing(bad, mirrors):
     with pytest.raises(DataError, match="could not be downloaded") as caught:
         datasets.load("fashion-mnist")
     assert f"/{bad}/: " in str(caught.value) and "\n" not in str(caught.value)
-    assert everything_in(fashion.cache_folder()) == []
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == []
 
 
 def test_a_download_that_fails_at_the_last_file_leaves_nothing(mirrors, contents):
@@ -387,28 +398,27 @@ def test_a_download_that_fails_at_the_last_file_leaves_nothing(mirrors, contents
     contents[LABELS] = b"what the mirror has in its place"
     with pytest.raises(DataError, match=f"foreign {LABELS}.gz"):
         datasets.load("fashion-mnist")
-    assert everything_in(fashion.cache_folder()) == []
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == []
 
 
 def test_an_interrupted_download_leaves_nothing(mirrors, monkeypatch):
     mirrors("good")
-    read_idx = datasets.read_idx
 
-    def interrupted(path, sha256, shape):
+    def interrupted(path):
         if path.name.startswith(LABELS):
             raise KeyboardInterrupt
-        return read_idx(path, sha256, shape)
+        return datasets.read_idx(path)
 
-    monkeypatch.setattr(fashion, "read_idx", interrupted)
+    publish(monkeypatch, read_file=interrupted)
     with pytest.raises(KeyboardInterrupt):
         datasets.load("auto")
-    assert everything_in(fashion.cache_folder()) == []
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == []
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, mirrors):
     mirrors("good")
     (tmp_path / "cache").write_bytes(b"a file where the folder should be")
-    says = f"{re.escape(str(fashion.cache_folder()))}: cannot be written"
+    says = f"{re.escape(str(fashion.FASHION_MNIST.cache_folder))}: cannot be written"
     with pytest.raises(DataError, match=says):
         datasets.load("fashion-mnist")
 
@@ -418,14 +428,14 @@ def test_without_a_network_auto_falls_back_and_says_so_once(caplog):
         assert datasets.locate("auto") == "synthetic"
     (line,) = warnings_in(caplog)
     assert "not on disk and could not be downloaded" in line
-    assert fashion.FASHION_MNIST_URLS[-1] in line and "synthetic" in line
+    assert fashion.FASHION_MNIST.urls[-1] in line and "synthetic" in line
     assert "\n" not in line
     caplog.clear()
     data = datasets.load("auto", n_train=20, n_test=10, seed=3)
     assert data.synthetic and data.name == "synthetic-fashion"
     assert [len(a) for a in data] == [20, 20, 10, 10]
     assert len(warnings_in(caplog)) == 1
-    assert everything_in(fashion.cache_folder()) == []
+    assert everything_in(fashion.FASHION_MNIST.cache_folder) == []
 
 
 def test_without_a_network_the_real_one_is_an_error():
@@ -442,7 +452,7 @@ def test_synthetic_is_never_looked_for(tmp_path, caplog):
     data = datasets.load("synthetic", **args)
     assert datasets.locate("synthetic", tmp_path / "absent") == "synthetic"
     assert data.synthetic and data.X_train.shape == (30, 28, 28)
-    assert data.sha256 == fashion.sha256_of(data)
+    assert data.sha256 == sha256_of(data)
     assert datasets.load("synthetic", **args).sha256 == data.sha256
     assert datasets.load("synthetic", seed=1, **args).sha256 != data.sha256
     assert warnings_in(caplog) == []
@@ -465,7 +475,7 @@ def test_load_cuts_to_the_first_samples(tmp_path, tiny, put):
     expected = [a[:n] for a, n in zip(tiny, (7, 7, 2, 2))]
     for array, first in zip(data, expected):
         np.testing.assert_array_equal(array, first)
-    assert data.sha256 == fashion.sha256_of(expected)
+    assert data.sha256 == sha256_of(expected)
 
 
 def test_head_of_everything_is_the_data_itself(tmp_path, put):
@@ -488,17 +498,15 @@ def test_head_refuses_what_is_not_there(tmp_path, put, n):
 
 
 def test_the_hash_is_of_every_byte(tiny):
-    before = fashion.sha256_of(tiny)
+    before = sha256_of(tiny)
     assert before == hashlib.sha256(b"".join(a.tobytes() for a in tiny)).hexdigest()
     for array in tiny:
         array.flat[-1] ^= 1
-        assert fashion.sha256_of(tiny) != before
+        assert sha256_of(tiny) != before
         array.flat[-1] ^= 1
-    assert fashion.sha256_of(tiny) == before
+    assert sha256_of(tiny) == before
     backwards = [a[::-1] for a in tiny]  # not contiguous
-    assert fashion.sha256_of(backwards) == fashion.sha256_of(
-        [a.copy() for a in backwards]
-    )
+    assert sha256_of(backwards) == sha256_of([a.copy() for a in backwards])
 
 
 def numbered(n):

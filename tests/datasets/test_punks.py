@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,8 @@ def as_png(pixels):
     return file.getvalue()
 
 
-def as_the_seed(pixels, tiles):
-    """The seed's loop over an RGB picture (its ``finalArray``)."""
+def as_the_notebook(pixels, tiles):
+    """The CryptoPunks notebook's loop over an RGB picture (its ``finalArray``)."""
     found = np.empty((tiles**2, 3, 24, 24))
     for i in range(tiles):
         for j in range(tiles):
@@ -70,13 +71,18 @@ def content(picture):
     return as_png(picture)
 
 
+def publish(monkeypatch, **changes):
+    """Let the file be published otherwise: ``urls``, ``read_file``."""
+    published = replace(punks.CRYPTOPUNKS, **changes)
+    monkeypatch.setattr(punks, "CRYPTOPUNKS", published)
+
+
 @pytest.fixture
 def tiny(picture, content, tmp_path, monkeypatch):
     """The stand-in's faces in their order; nothing of this machine's is in reach."""
     monkeypatch.setattr(punks, "TILES", 4)
     monkeypatch.setattr(punks, "PUNKS_SHA256", hashlib.sha256(content).hexdigest())
-    cache = tmp_path / "cache" / "cryptopunks"
-    monkeypatch.setattr(punks, "cache_folder", lambda: cache)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MXNET_HOME", str(tmp_path / "mxnet"))
     monkeypatch.delenv("D2LPAR_DATA", raising=False)
     for name in ("no_proxy", "NO_PROXY"):
@@ -85,8 +91,8 @@ def tiny(picture, content, tmp_path, monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound and not listening: connections fail
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
-        monkeypatch.setattr(punks, "PUNKS_URLS", (url,))
-        yield as_the_seed(picture[:, :, :3], 4).astype(np.uint8)
+        publish(monkeypatch, urls=(url,))
+        yield as_the_notebook(picture[:, :, :3], 4).astype(np.uint8)
 
 
 @pytest.fixture
@@ -114,7 +120,7 @@ def publisher(tiny, content, http_server, monkeypatch):
 
     def serve(body=content, length=None):
         served["body"], served["length"] = body, length or len(body or b"")
-        monkeypatch.setattr(punks, "PUNKS_URLS", (f"{base}/",))
+        publish(monkeypatch, urls=(f"{base}/",))
         return requests
 
     return serve
@@ -154,7 +160,7 @@ def places(tmp_path):
         asked,
         env / "cryptopunks",
         env,
-        punks.cache_folder(),
+        punks.CRYPTOPUNKS.cache_folder,
         tmp_path / "mxnet" / "datasets" / "cryptopunks",
     ]
 
@@ -175,13 +181,13 @@ def test_each_place_is_found_and_goes_before_the_later_ones(
 
 def test_the_folders_of_the_cache_are_d2lpars_own(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert punks.cache_folder() == Path("/somewhere/d2lpar/cryptopunks")
+    assert punks.CRYPTOPUNKS.cache_folder == Path("/somewhere/d2lpar/cryptopunks")
 
 
 def test_a_folder_without_the_file_is_logged_and_the_next_is_tried(
     tmp_path, tiny, put, caplog
 ):
-    put(punks.cache_folder())
+    put(punks.CRYPTOPUNKS.cache_folder)
     (tmp_path / "empty").mkdir()
     assert_tiny(punks.load("auto", data_dir=tmp_path / "empty"), tiny)
     (line,) = warnings_in(caplog)
@@ -192,7 +198,7 @@ def test_a_folder_without_the_file_is_logged_and_the_next_is_tried(
 @pytest.mark.parametrize("name", ["auto", "cryptopunks"])
 @pytest.mark.parametrize("path", ["absent", "file", "~nobody-of-this-name"])
 def test_a_data_dir_that_is_no_folder_is_an_error(tmp_path, put, name, path):
-    put(punks.cache_folder())
+    put(punks.CRYPTOPUNKS.cache_folder)
     (tmp_path / "file").write_bytes(b"")
     path = path if path.startswith("~") else tmp_path / path
     message = message_of(punks.load, name, data_dir=path)
@@ -202,7 +208,7 @@ def test_a_data_dir_that_is_no_folder_is_an_error(tmp_path, put, name, path):
 def test_the_variable_pointing_nowhere_is_an_error_that_names_it(
     tmp_path, put, monkeypatch
 ):
-    put(punks.cache_folder())
+    put(punks.CRYPTOPUNKS.cache_folder)
     monkeypatch.setenv("D2LPAR_DATA", str(tmp_path / "absent"))
     message = message_of(punks.load, "auto")
     assert message.startswith(f"D2LPAR_DATA {tmp_path / 'absent'}: not a folder")
@@ -237,7 +243,7 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path, put, monkeypatch):
 # What is accepted and what is not
 
 
-def test_tiles_are_cut_as_the_seed_cuts_them(tmp_path, picture, tiny, put):
+def test_tiles_are_cut_as_the_notebook_cuts_them(tmp_path, picture, tiny, put):
     found = punks.read_tiles(put(tmp_path) / "punks.png")
     np.testing.assert_array_equal(found, tiny)
     # The fifth face is the first of the second row.
@@ -247,7 +253,7 @@ def test_tiles_are_cut_as_the_seed_cuts_them(tmp_path, picture, tiny, put):
 def test_alpha_is_dropped_as_by_convert(tmp_path, content, picture, tiny, put):
     found = punks.read_tiles(put(tmp_path) / "punks.png")
     converted = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-    np.testing.assert_array_equal(found, as_the_seed(converted, 4))
+    np.testing.assert_array_equal(found, as_the_notebook(converted, 4))
     transparent = picture[:24, :24, 3] == 0
     assert transparent.sum() >= 144 and found[0][:, transparent].any()
 
@@ -309,7 +315,7 @@ def damage(request, content):
 def test_damage_in_a_folder_that_was_asked_for_is_an_error(
     tmp_path, put, damage, name, monkeypatch
 ):
-    put(punks.cache_folder())  # a good copy elsewhere does not hide it
+    put(punks.CRYPTOPUNKS.cache_folder)  # a good copy elsewhere does not hide it
     folder = put(tmp_path / "data")
     path, says = damage(folder)
     message = message_of(punks.load, name, data_dir=folder)
@@ -320,7 +326,7 @@ def test_damage_in_a_folder_that_was_asked_for_is_an_error(
 
 
 def test_damage_in_the_cache_is_logged_and_mended(tiny, put, damage, publisher, caplog):
-    path, _ = damage(put(punks.cache_folder()))
+    path, _ = damage(put(punks.CRYPTOPUNKS.cache_folder))
     requests = publisher()
     assert_tiny(punks.load("auto"), tiny)
     (line,) = warnings_in(caplog)
@@ -338,8 +344,8 @@ def test_a_download_is_verified_and_kept(tiny, content, publisher, caplog):
     requests = publisher()
     assert punks.locate("auto") == "cryptopunks"
     assert requests == ["punks.png"]
-    assert everything_in(punks.cache_folder()) == ["punks.png"]
-    assert (punks.cache_folder() / "punks.png").read_bytes() == content
+    assert everything_in(punks.CRYPTOPUNKS.cache_folder) == ["punks.png"]
+    assert (punks.CRYPTOPUNKS.cache_folder / "punks.png").read_bytes() == content
     assert_tiny(punks.load("cryptopunks"), tiny)
     assert len(requests) == 1 and warnings_in(caplog) == []
 
@@ -355,10 +361,10 @@ def test_a_failed_download_leaves_nothing(kind, content, publisher):
     publisher(*bodies[kind])
     message = message_of(punks.load, "cryptopunks")
     assert "CryptoPunks is not on disk and could not be downloaded" in message
-    assert punks.PUNKS_URLS[0] in message
+    assert punks.CRYPTOPUNKS.urls[0] in message
     if kind in ("corrupt", "foreign"):
         assert "sent a truncated, corrupt or foreign punks.png" in message
-    assert everything_in(punks.cache_folder()) == []
+    assert everything_in(punks.CRYPTOPUNKS.cache_folder) == []
 
 
 def test_an_interrupted_download_leaves_nothing(publisher, monkeypatch):
@@ -368,17 +374,17 @@ def test_an_interrupted_download_leaves_nothing(publisher, monkeypatch):
         assert path.is_file()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(punks, "read_tiles", interrupted)
+    publish(monkeypatch, read_file=interrupted)
     with pytest.raises(KeyboardInterrupt):
         punks.load("auto")
-    assert everything_in(punks.cache_folder()) == []
+    assert everything_in(punks.CRYPTOPUNKS.cache_folder) == []
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, publisher):
     publisher()
     (tmp_path / "cache").write_bytes(b"a file where the folder should be")
     message = message_of(punks.load, "cryptopunks")
-    assert message.startswith(f"{punks.cache_folder()}: cannot be written")
+    assert message.startswith(f"{punks.CRYPTOPUNKS.cache_folder}: cannot be written")
 
 
 def test_without_a_network_auto_falls_back_and_says_so_once(tiny, caplog):
@@ -386,21 +392,21 @@ def test_without_a_network_auto_falls_back_and_says_so_once(tiny, caplog):
         assert punks.locate("auto") == "synthetic"
     (line,) = warnings_in(caplog)
     assert "CryptoPunks is not on disk and could not be downloaded" in line
-    assert punks.PUNKS_URLS[0] in line and "generated faces (synthetic)" in line
+    assert punks.CRYPTOPUNKS.urls[0] in line and "generated faces (synthetic)" in line
     assert "\n" not in line
     caplog.clear()
     data = punks.load("auto", n_train=20, seed=3)
     assert data.synthetic and data.name == "synthetic-punks"
     np.testing.assert_array_equal(data.X, datasets.synthetic_punks(20, 3))
     assert len(warnings_in(caplog)) == 1
-    assert everything_in(punks.cache_folder()) == []
+    assert everything_in(punks.CRYPTOPUNKS.cache_folder) == []
 
 
 def test_without_a_network_the_real_ones_are_an_error(tiny):
     for call in (punks.locate, punks.load):
         message = message_of(call, "cryptopunks")
         assert "not on disk and could not be downloaded" in message
-        assert punks.PUNKS_URLS[0] in message
+        assert punks.CRYPTOPUNKS.urls[0] in message
         assert "name a folder that holds it with --data-dir or D2LPAR_DATA" in message
 
 
@@ -467,7 +473,7 @@ def test_on_disk_finds_what_load_gave_a_run(tmp_path, put):
 def test_on_disk_never_downloads(publisher, caplog):
     requests = publisher()
     assert punks.on_disk("cryptopunks", 9, 0) is None
-    assert requests == [] and not punks.cache_folder().exists()
+    assert requests == [] and not punks.CRYPTOPUNKS.cache_folder.exists()
     assert punks.locate("cryptopunks") == "cryptopunks"  # where it could have been had
     assert requests == ["punks.png"]
     assert len(punks.on_disk("cryptopunks", 9, 0).X) == 9
@@ -488,11 +494,11 @@ def test_the_real_punks(real):
     assert real.sizes == {"n_train": 10_000}
 
 
-def test_the_real_punks_are_those_of_the_seeds_loop(real, real_punks):
+def test_the_real_punks_are_those_of_the_notebooks_loop(real, real_punks):
     content = (real_punks / "punks.png").read_bytes()
     assert hashlib.sha256(content).hexdigest() == punks.PUNKS_SHA256
     image = Image.open(io.BytesIO(content))
-    expected = as_the_seed(np.asarray(image.convert("RGB")), 100)
+    expected = as_the_notebook(np.asarray(image.convert("RGB")), 100)
     for idx in (0, 1, 99, 100, 4_321, 9_900, 9_999):
         np.testing.assert_array_equal(real.X[idx], expected[idx])
     np.testing.assert_array_equal(real.X, expected)
@@ -500,5 +506,5 @@ def test_the_real_punks_are_those_of_the_seeds_loop(real, real_punks):
 
 def test_transparent_pixels_of_the_real_punks_are_black(real, real_punks):
     alpha = np.asarray(Image.open(real_punks / "punks.png"))[:, :, 3]
-    clear = as_the_seed(np.repeat(alpha[:, :, None], 3, axis=2), 100) == 0
+    clear = as_the_notebook(np.repeat(alpha[:, :, None], 3, axis=2), 100) == 0
     assert 0.5 < clear.mean() < 0.8 and not real.X[clear].any()

@@ -16,7 +16,7 @@ from matplotlib.image import imread
 from PIL import Image
 
 from d2lpar import datasets
-from d2lpar.datasets import face_images, punks
+from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import RecordError
 from d2lpar.figures import animation, drawing
 from d2lpar.figures import gan as figures_gan
@@ -33,10 +33,11 @@ def nothing_in_reach(tmp_path_factory):
     """Of the faces that may be on this machine; nor is anything asked of a network."""
     empty = tmp_path_factory.mktemp("empty")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(punks, "cache_folder", lambda: empty)
+        patch.setenv("XDG_CACHE_HOME", str(empty))
         patch.setenv("MXNET_HOME", str(empty))
         patch.delenv("D2LPAR_DATA", raising=False)
-        patch.setattr(punks, "PUNKS_URLS", ())
+        no_urls = replace(punks.CRYPTOPUNKS, urls=())
+        patch.setattr(punks, "CRYPTOPUNKS", no_urls)
         yield
 
 
@@ -53,7 +54,7 @@ def generated(n):
 def some_frames(epochs, data, n=25, repeats=1):
     drawn = generated(len(epochs))
     samples = generated(n)
-    numbers, distances = face_images.nearest(samples, data.X)
+    numbers, distances = face_quality.nearest(samples, data.X)
     last = {
         "samples": face_images.to_png(face_images.sheet(samples, 5)),
         "nearest": numbers.tolist(),
@@ -410,7 +411,8 @@ def test_real_faces_are_found_in_the_folder_that_is_named(
         read.append(path)
         return data.X
 
-    monkeypatch.setattr(punks, "read_tiles", read_tiles)
+    read_by_us = replace(punks.CRYPTOPUNKS, read_file=read_tiles)
+    monkeypatch.setattr(punks, "CRYPTOPUNKS", read_by_us)
     (tmp_path / "punks.png").touch()
     run = a_run(synthetic=False, dataset="cryptopunks")
     drawn = figures_gan.pictures([run], tmp_path)

@@ -42,7 +42,7 @@ def words(path):
 def test_all_pictures(tmp_path):
     runs = [
         a_run(tmp_path, variant, n)
-        for variant in ("averaging", "averaging-as-the-seed", "cgls", "normal")
+        for variant in ("averaging", "averaging-as-published", "cgls", "normal")
         for n in (1, 2)
     ]
     paths = drawing.draw(runs, tmp_path / "out", "book")

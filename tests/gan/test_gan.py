@@ -10,12 +10,13 @@ from d2lpar import devices, gan
 from d2lpar._mxnet import autograd, gluon, np
 from d2lpar.datasets import face_images, punks
 from d2lpar.errors import DivergedError, SettingError
+from d2lpar.gan import state as gan_state
 from d2lpar.gan import training
 from d2lpar.gan.adam import cut
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
 
-SEED = Path(__file__).parents[2] / "peers" / "gan_seed.py"
+NOTEBOOK = Path(__file__).parents[2] / "peers" / "gan_pytorch.py"
 
 
 class Pair(gan.Nets):
@@ -29,11 +30,9 @@ class Pair(gan.Nets):
     def step(self, X, z, **options):
         """The two losses, each a mean."""
         shards = split_batch(X, z, self.devices)
-        nets = self.D, self.G, self.adam_D, self.adam_G
-        d_losses, g_losses, _ = gan.step(*shards, *nets, **options)
-        return sum(map(float, d_losses)) / (2 * len(X)), sum(
-            map(float, g_losses)
-        ) / len(X)
+        d_losses, g_losses, _ = gan.step(*shards, self, **options)
+        d_loss, g_loss = sum(map(float, d_losses)), sum(map(float, g_losses))
+        return d_loss / (2 * len(X)), g_loss / len(X)
 
     def result(self):
         self.update(self.state)
@@ -44,7 +43,7 @@ class Pair(gan.Nets):
 def batch():
     rng = numpy.random.default_rng(1)
     X = rng.random((11, 3, 24, 24), dtype=numpy.float32)
-    return X, rng.standard_normal((11, *training.Z_SHAPE), dtype=numpy.float32)
+    return X, rng.standard_normal((11, *gan.Z_SHAPE), dtype=numpy.float32)
 
 
 # Against PyTorch
@@ -57,12 +56,13 @@ def torch():
 
 @pytest.fixture
 def theirs(torch):
-    """The seed's networks and optimisers with a state's parameters, and its step."""
-    seed = runpy.run_path(str(SEED))
+    """The notebook's networks and optimisers with a state's parameters."""
+    notebook = runpy.run_path(str(NOTEBOOK))
 
     class Theirs:
         def __init__(self, state):
-            self.D, self.G = seed["create_discriminator"](), seed["create_generator"]()
+            self.D = notebook["create_discriminator"]()
+            self.G = notebook["create_generator"]()
             with torch.no_grad():
                 for net, params in ((self.D, state.params_D), (self.G, state.params_G)):
                     values = iter(params)
@@ -74,7 +74,7 @@ def theirs(torch):
             ]
 
         def step(self, X, z):
-            errors = seed["step"](
+            errors = notebook["step"](
                 torch.tensor(X), torch.tensor(z), self.G, self.D, *self.optimizers
             )
             return tuple(error.item() for error in errors)
@@ -116,7 +116,7 @@ def test_losses_gradients_and_adam_are_pytorchs(theirs, batch, num_steps):
         assert len(own) == count
         for p, q in zip(own, their_net.parameters()):
             assert relative(cut(p.data(), q.shape), q.detach().numpy()) < 1e-4
-            if net is ours.G:  # the seed adds the generator's loss to D's gradients
+            if net is ours.G:  # the notebook adds the generator's loss to D's gradients
                 gradient = cut(p.grad(), q.shape) / len(batch[0])
                 assert relative(gradient, q.grad.numpy()) < 1e-4
 
@@ -135,7 +135,7 @@ def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
         assert relative(cut(p.grad(), q.shape) / 22, q.grad.numpy()) < 1e-4
 
 
-def test_the_loss_of_scores_is_the_seeds_where_that_is_finite(torch):
+def test_the_loss_of_scores_is_the_notebooks_where_that_is_finite(torch):
     scores = numpy.linspace(-80, 80, 33, dtype=numpy.float32)[:, None]
     loss = gluon.loss.SigmoidBinaryCrossEntropyLoss()
     for label in (0.0, 1.0):
@@ -193,11 +193,11 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
     monkeypatch, batch, num_devices, size
 ):
     class NoNorm(gluon.nn.HybridSequential):
-        def __init__(self, layers=training.Generator):
+        def __init__(self, layers=gan.Generator):
             super().__init__()
             self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
 
-    monkeypatch.setattr(training, "Generator", NoNorm)
+    monkeypatch.setattr(gan_state, "Generator", NoNorm)
     whole, parts = Pair(num_devices), Pair(num_devices)
     expected = whole.step(*batch)
     assert parts.step(*batch, micro_batch_size=size) == pytest.approx(expected)

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
-from d2lpar.datasets import fashion
-from d2lpar.errors import DeviceError
+from d2lpar.errors import DataError, DeviceError
 from d2lpar.least_squares import METHODS, LeastSquare, solve, train
-from d2lpar.least_squares import rows as least_squares_rows
+from d2lpar.least_squares.problem import rows_of
 from d2lpar.machine import cores
 
 DIRECT = ("normal", "tsqr")
@@ -447,9 +446,7 @@ def test_a_file_that_is_shorter_than_it_claims(tmp_path):
     with pytest.raises(ValueError, match=f"b: .*{says}"):
         solve(np.ones((1000, 2)), mapped, devices="cpu:2")
     with pytest.raises(ValueError, match="raw: ends before row 1000 of 1000"):
-        least_squares_rows.rows_of(
-            mapped, 400, 1000, mapped.dtype
-        )  # shortened meanwhile
+        rows_of(mapped, 400, 1000, mapped.dtype)  # shortened meanwhile
 
 
 PEAK = """
@@ -498,7 +495,7 @@ def test_memory_does_not_grow_with_the_rows(large_file, method):
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(least_squares_rows.__file__).parents[2]),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
         },
         capture_output=True,
         text=True,
@@ -583,11 +580,11 @@ def test_unknown_names_are_refused():
         solve(A, b, devices="cpu:1", reference=np.zeros(3))
 
 
-# The seed's method
+# The method of the least-squares notes
 
 
-def seeds_averaging(A, b, epochs, rng, x, num_samples, steps):
-    """The seed's run(), with its random row numbers and its aliasing."""
+def notes_averaging(A, b, epochs, rng, x, num_samples, steps):
+    """The notes' run(), with random row numbers of ours and their aliasing."""
     x_hat, halves = x, np.split(np.arange(len(A)), 2)
     lr = 1e-3 / A.shape[1]
     for _ in range(epochs):
@@ -601,7 +598,7 @@ def seeds_averaging(A, b, epochs, rng, x, num_samples, steps):
     return x_hat
 
 
-def test_not_independent_is_the_seeds_code():
+def test_not_independent_is_the_notes_code():
     data = datasets.uniform_problem(400, 20, seed=1)
     options = {"num_samples": 50, "steps_per_epoch": 30}
     x0 = np.random.default_rng(5).random(20)
@@ -610,13 +607,8 @@ def test_not_independent_is_the_seeds_code():
         num_epochs=4, seed=9, x0=x0, **options,
     )  # fmt: skip
     rng = np.random.default_rng([9, 1])
-    theirs = seeds_averaging(data.A, data.b, 4, rng, x0.copy(), 50, 30)
+    theirs = notes_averaging(data.A, data.b, 4, rng, x0.copy(), 50, 30)
     np.testing.assert_allclose(ours.x, theirs, rtol=1e-10)
-    slowly = solve(
-        data.A, data.b, devices="cpu:2", method="averaging", independent=False,
-        num_epochs=4, seed=9, x0=x0, step_by_step=True, **options,
-    )  # fmt: skip
-    np.testing.assert_allclose(slowly.x, theirs, rtol=1e-10)
     independent = solve(
         data.A, data.b, devices="cpu:2", method="averaging", num_epochs=4, seed=9,
         x0=x0, **options,
@@ -624,8 +616,8 @@ def test_not_independent_is_the_seeds_code():
     assert np.abs(independent.x - theirs).max() > 1e-6
 
 
-def test_on_the_seeds_problem_averaging_ends_where_the_seed_does():
-    """28.6 to 29.0, where the optimum is about 27.3: the seed printed 28.81.
+def test_on_the_notes_problem_averaging_ends_where_the_notes_do():
+    """28.6 to 29.0, where the optimum is about 27.3: the notes printed 28.81.
 
     Independent devices get half as far in as many epochs: they do not build on each
     other's steps.
@@ -660,7 +652,7 @@ def test_averaging_on_more_devices_than_rows(independent):
     assert len(many.history[-1].device_residual_norms) == 3
 
 
-def test_the_seeds_class():
+def test_the_notes_class():
     data = datasets.uniform_problem(600, 30)
     lstsq = LeastSquare(data.A, data.b, num_gpu=2, epoches=3)
     theta = lstsq.run()
@@ -687,5 +679,5 @@ def test_a_problem_in_a_file_is_the_one_in_memory():
     np.testing.assert_array_equal(in_file.A, in_memory.A)
     np.testing.assert_array_equal(in_file.b, in_memory.b)
     assert in_file.sha256 == in_memory.sha256
-    with pytest.raises(fashion.DataError, match="GiB are needed for 1000000000 x"):
+    with pytest.raises(DataError, match="GiB are needed for 1000000000 x"):
         datasets.uniform_file(10**9, 10**6)

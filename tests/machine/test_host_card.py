@@ -91,14 +91,14 @@ def test_a_system_that_tells_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "bits"),
     [
-        ("flags\t\t: fpu sse2", 128),
-        ("flags\t\t: sse2 avx fma avx2 avx_vnni", 256),
-        ("flags\t\t: sse2 avx avx512f avx512_bf16 fma", 512),
-        ("Features\t: fp asimd evtstrm", 128),
+        ("fpu sse2", 128),
+        ("sse2 avx fma avx2 avx_vnni", 256),
+        ("sse2 avx avx512f avx512_bf16 fma", 512),
+        ("fp asimd evtstrm", 128),
     ],
 )
 def test_width_of_vectors(flags, bits):
-    found, width = host_card.vector_extensions(f"processor\t: 0\n{flags}\n")
+    found, width = host_card.vector_extensions(flags)
     assert width == bits and set(found) <= set(flags.split())
 
 

@@ -1,4 +1,4 @@
-"""The GPU map: what it makes of what the peers print. The peers here are scripts."""
+"""The GPU map: the records of what the peers print. The peers here are scripts."""
 
 import importlib.util
 import sys
@@ -25,7 +25,8 @@ for epoch in range(int(flags["num-epochs"])):
 D2L = """
 import json, sys
 if "--num-devices=2" in sys.argv:
-    sys.exit("d2l_pytorch.py: 2 GPUs: PyTorch sees 1 here")
+    print(json.dumps({"error": "2 GPUs: PyTorch sees 1 here"}))
+    sys.exit(2)
 for seconds in (100, 2.35, 4.70):  # of an epoch of 60,000 images
     print(json.dumps({"seconds": seconds}))
 """
@@ -33,7 +34,7 @@ for seconds in (100, 2.35, 4.70):  # of an epoch of 60,000 images
 
 @pytest.fixture
 def benchmark(tmp_path, monkeypatch):
-    """The module, with peers of this test; a function that runs it: its records."""
+    """Run the benchmark on this test's peers and flags; its records by name."""
     torch = pytest.importorskip("torch", reason="torch is not installed (extra peers)")
     spec = importlib.util.spec_from_file_location("gpu_scaling", BENCHMARK)
     module = importlib.util.module_from_spec(spec)
@@ -41,7 +42,7 @@ def benchmark(tmp_path, monkeypatch):
     (tmp_path / "peers").mkdir()
     (tmp_path / "peers" / "ddp.py").write_text(DDP)
     (tmp_path / "peers" / "d2l_pytorch.py").write_text(D2L)
-    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module.in_turn, "peers_folder", lambda: tmp_path / "peers")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"GPU {k}")
     data = datasets.load("synthetic", n_train=9, n_test=9)
     monkeypatch.setattr(module.datasets, "load", lambda name: data)
@@ -72,7 +73,7 @@ def test_steps_are_epochs_divided_without_the_one_that_warms_up(benchmark):
             assert step.seconds == pytest.approx([one, 2 * one])
 
 
-def test_a_peer_that_does_not_run_is_said_and_has_no_record(benchmark, capsys):
+def test_a_peer_that_does_not_run_is_reported_and_has_no_record(benchmark, capsys):
     found = benchmark(
         "--num-devices=1,2", "--batch-sizes=256", "--epochs=2", "--peers=d2l"
     )

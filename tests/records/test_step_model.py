@@ -46,8 +46,8 @@ def test_a_batch_not_measured_on_one_device_has_no_speedup():
     ],
 )
 def test_break_even(table, expected):
-    found = break_even(table)
-    assert found == (None if expected is None else pytest.approx(expected))
+    batch = break_even(table)
+    assert batch == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize("one_python", (True, False))

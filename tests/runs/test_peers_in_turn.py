@@ -15,16 +15,19 @@ from d2lpar import devices
 from d2lpar.cli import compare_peers
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.machine import cores as machine_cores
-from d2lpar.machine import cuda
+from d2lpar.machine import cuda, mxnet_builds
+from d2lpar.records import files
+from d2lpar.records.arms import arm_times
+from d2lpar.records.kinds import ArmSample
 from d2lpar.runs import in_turn
 from d2lpar.runs import peers as runs_peers
 from d2lpar.runs.in_turn import Arm
-from d2lpar.runs.peers import Job
+from d2lpar.runs.peers import Place, Recipe, base_name, kind_and_ids
 
 H200 = cuda.CudaDevice("NVIDIA H200", (9, 0))
 T4 = cuda.CudaDevice("NVIDIA T4", (7, 5))
 DATA = {"name": "synthetic", "data_dir": None, "n_train": 500, "n_test": 100}
-JOB = Job(DATA, num_epochs=2, global_batch_size=64, lr=0.2, seed=3)
+RECIPE = Recipe(DATA, num_epochs=2, global_batch_size=64, lr=0.2, seed=3)
 
 
 @pytest.fixture
@@ -44,34 +47,34 @@ def test_names_of_peers():
 
 def test_a_gpu_that_only_pytorch_can_use_is_taken_where_it_is_named(monkeypatch, cores):
     monkeypatch.setattr(cuda, "cuda_devices", lambda: [H200, H200])
-    assert runs_peers.chosen("gpu:2") == ("gpu", [0, 1])
-    assert runs_peers.chosen("gpu:1,") == ("gpu", [1])
-    assert runs_peers.chosen("cpu:3") == ("cpu", [0, 1, 2])
-    assert runs_peers.chosen("auto") == ("cpu", [0, 1, 2, 3])  # MXNet's are these
+    assert kind_and_ids("gpu:2") == ("gpu", [0, 1])
+    assert kind_and_ids("gpu:1,") == ("gpu", [1])
+    assert kind_and_ids("cpu:3") == ("cpu", [0, 1, 2])
+    assert kind_and_ids("auto") == ("cpu", [0, 1, 2, 3])  # MXNet's are these
     with pytest.raises(DeviceError, match="'gpu:3': here is NVIDIA H200, NVIDIA H200"):
-        runs_peers.chosen("gpu:3")
+        kind_and_ids("gpu:3")
     monkeypatch.setattr(cuda, "cuda_devices", lambda: [])
     with pytest.raises(DeviceError, match="here is no GPU"):
-        runs_peers.chosen("gpu")
+        kind_and_ids("gpu")
 
 
 def test_auto_is_the_gpus_that_mxnet_can_use(monkeypatch, cores):
-    from d2lpar.machine import mxnet_builds
-
     monkeypatch.setattr(cuda, "cuda_devices", lambda: [H200, T4])
     for build, expected in (
         ("mxnet-cu112", ("gpu", [1])),
         ("mxnet", ("cpu", [0, 1, 2, 3])),
     ):
         monkeypatch.setattr(mxnet_builds, "installed_builds", lambda b=build: {b: "1"})
-        assert runs_peers.chosen("auto") == expected
+        assert kind_and_ids("auto") == expected
 
 
 # Which processes
 
 
-def arms(kind, ids, counts, peers=runs_peers.PEERS, **options):
-    return runs_peers.arms(list(peers), kind, ids, counts, JOB, **options)
+def arms(kind, ids, counts, peers=runs_peers.PEERS, threads=None, check=None):
+    place = Place(kind, ids, counts, threads)
+    found = runs_peers.arms(list(peers), RECIPE, place, check)
+    return {arm.name: arm for arm in found}
 
 
 def test_rows_on_a_cpu_have_the_same_threads_in_all(cores):
@@ -156,6 +159,19 @@ def test_gpus_are_counted_among_the_visible(monkeypatch, cores):
 # In turn, and what is made of it
 
 
+@pytest.fixture
+def record(tmp_path):
+    """Write the record of these arms and lines."""
+
+    def write(arms, lines):
+        path = tmp_path / "test.jsonl"
+        run = in_turn.record(path, arms, lines, work="nothing")
+        assert files.read(path) == run
+        return run
+
+    return write
+
+
 def says(folder, letter, code="print"):
     """An arm that notes its turn and prints a warm-up and two samples."""
     text = f"""
@@ -168,35 +184,44 @@ for seconds in (9.0, 1.0, 3.0):
 """
     if code != "print":
         text += f"sys.exit({code!r})"
-    return Arm([sys.executable, "-S", "-c", text], {}, letter == "B")
+    return Arm(letter, [sys.executable, "-S", "-c", text], {}, letter == "B")
 
 
-def test_arms_run_in_turn_and_the_first_line_of_each_process_warms_up(tmp_path):
-    every = {"A": says(tmp_path, "A"), "B": says(tmp_path, "B")}
-    lines, seconds = in_turn.measure(every, rounds=3)
+def test_arms_run_in_turn_and_the_first_line_of_each_process_warms_up(tmp_path, record):
+    arms = [says(tmp_path, "A"), says(tmp_path, "B")]
+    lines = in_turn.measure(arms, rounds=3)
     assert (tmp_path / "turns").read_text() == "ABABAB"
-    assert seconds == {"A": [1.0, 3.0] * 3, "B": [1.0, 3.0] * 3}
-    assert [line["round"] for line in lines if line["arm"] == "A"] == [0] * 3 + [
-        1
-    ] * 3 + [2] * 3
+    times = arm_times(record(arms, lines))
+    assert [(arm.name, arm.seconds) for arm in times] == [
+        ("A", [1.0, 3.0] * 3),
+        ("B", [1.0, 3.0] * 3),
+    ]
+    assert [arm.is_peer for arm in times] == [False, True]
+    rounds = [line.round for line in lines if line.arm == "A"]
+    assert rounds == [0] * 3 + [1] * 3 + [2] * 3
 
 
-def test_what_did_not_run_says_why_and_the_others_run(tmp_path):
-    refused = "peers/ddp.py: step 1: the loss is 2.500000, ours 2.400000"
-    every = {
-        "PyTorch, plain loop, x": says(tmp_path, "A"),
-        "B": says(tmp_path, "B", refused),
-        "C": Arm([sys.executable, "-c", "import d2l.no, sys"], {}, True),
-    }
-    lines, seconds = in_turn.measure(every, rounds=1)
-    assert list(seconds) == ["PyTorch, plain loop, x"]
-    rows = runs_peers.rows_of(every, lines, seconds)
+def test_what_did_not_run_says_why_and_the_others_run(tmp_path, record):
+    base = base_name(Place("cpu", [0], [1], threads=2))
+    refuses = """print('{"error": "step 1: the loss is 2.5"}'); raise SystemExit(2)"""
+    arms = [
+        says(tmp_path, "A")._replace(name=base),
+        Arm("B", [sys.executable, "-S", "-c", refuses], {}, True),
+        Arm("C", [sys.executable, "-c", "import d2l.no, sys"], {}, True),
+        says(tmp_path, "D", "stopped"),
+        Arm("E", [sys.executable, "-S", "-c", ""], {}, True),
+    ]
+    run = record(arms, in_turn.measure(arms, rounds=1))
+    rows = runs_peers.rows(run, base)
+    assert [row.name for row in rows if row.seconds] == [base]
     assert rows[0].seconds.median == 2.0 and rows[0].of_base == 1.0
     assert rows[0].samples_per_sec == pytest.approx(250)
-    assert rows[1].why == "step 1: the loss is 2.500000, ours 2.400000"
+    assert rows[1].why == "step 1: the loss is 2.5"
+    assert [row.why for row in rows[3:]] == ["stopped", "printed no times"]
     text = compare_peers.table(rows)
-    assert "B                       not measured: step 1: the loss is 2.5" in text
-    assert text.endswith("base: PyTorch, plain loop, x")
+    assert base == "PyTorch, plain loop, 2 threads"
+    assert "B: not measured: step 1: the loss is 2.5" in text.splitlines()
+    assert text.endswith("base: PyTorch, plain loop, 2 threads")
 
 
 @pytest.mark.parametrize(
@@ -216,23 +241,19 @@ def test_what_did_not_run_says_why_and_the_others_run(tmp_path):
     ],
 )
 def test_why_a_process_ended(stderr, why):
-    assert in_turn.why_it_ended(1, stderr) == why
+    assert in_turn.crash(1, stderr) == why
 
 
 def test_where_nothing_could_be_measured_that_is_an_error(monkeypatch):
-    fails = Arm(
-        [sys.executable, "-S", "-c", "import sys; sys.exit('no way')"], {}, False
-    )
-    monkeypatch.setattr(runs_peers, "arms", lambda *args: {"A": fails})
+    fails = Arm("A", [sys.executable, "-S", "-c", "import sys; sys.exit('no way')"], {})
+    monkeypatch.setattr(runs_peers, "arms", lambda *args: [fails])
     with pytest.raises(RunError, match="nothing could be measured: no way"):
-        runs_peers.measure([], "cpu", [0], [1], JOB, rounds=1)
+        runs_peers.measure([], RECIPE, Place("cpu", [0], [1]), rounds=1)
 
 
 def test_without_mxnet_the_peers_are_not_held_to_ours(monkeypatch, tmp_path):
-    from d2lpar.machine import mxnet_builds
-
     monkeypatch.setattr(mxnet_builds, "installed_builds", dict)
-    why = runs_peers.write_first_steps(JOB, tmp_path / "first.npz")
+    why = runs_peers.write_first_steps(RECIPE, tmp_path / "first.npz")
     assert why == "MXNet is not installed"
 
 
@@ -241,7 +262,7 @@ def test_a_batch_must_have_a_part_for_every_device():
         y_train = range(50)
 
     with pytest.raises(SettingError, match="global-batch-size 64: write 2"):
-        JOB.check(Few, [1, 2])
+        RECIPE.check(Few, [1, 2])
 
 
 # As people meet it
@@ -304,9 +325,11 @@ def test_ours_beside_pytorch(tmp_path):
 
     (path,) = tmp_path.glob("*.jsonl")
     assert path.stem == "custom-synthetic-cpu1"
-    header, *lines = map(json.loads, path.read_text().splitlines())
-    assert header["first_losses_checked"] is True and header["synthetic"] is True
-    assert header["command"].startswith("d2lpar compare --peers=pytorch_loop")
-    assert header["settings"]["global_batch_size"] == 50
-    assert len(lines) == 6 and {line["kind"] for line in lines} == {"sample"}
+    run = files.read(path)
+    found = run.header.extra
+    assert found["first_losses_checked"] is True and found["synthetic"] is True
+    assert run.header.command.startswith("d2lpar compare --peers=pytorch_loop")
+    assert run.header.peers == ["PyTorch, plain loop, 1 thread"]
+    assert found["settings"]["global_batch_size"] == 50
+    assert len(run.lines) == len(run.of(ArmSample)) == 6
     assert path.with_suffix(".png").stat().st_size > 10_000

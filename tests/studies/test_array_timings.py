@@ -1,4 +1,4 @@
-"""The seeds' operations: as NumPy's on any number of devices, and found out if not."""
+"""The sources' operations: NumPy's results on any number of devices, or an error."""
 
 import json
 from dataclasses import asdict
@@ -12,15 +12,14 @@ from d2lpar.errors import SettingError
 from d2lpar.studies import array_timings, array_work
 
 TINY = {"x2": 1001, "sum_rows": 103, "trig": 41, "product": 67, "largest_copy": 2**14}
-DATA = array_work.sizes(**TINY)
+DATA = array_work.Sizes(**TINY)
 
 
 def contexts(n):
     return [mx.cpu(k) for k in range(n)]
 
 
-def work_of(name, n, data=DATA):
-    make = getattr(array_work, name)
+def work_of(make, n, data=DATA):
     return make(data, contexts(n), np.random.default_rng(0), None)
 
 
@@ -33,23 +32,23 @@ def results(work, n, fn):
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_operations_equal_numpy(n):
-    """Not `expected`, which the workload itself computes, but the seeds' own lines."""
+    """Not `expected`, which the workload computes, but the sources' own lines."""
     rng = np.random.default_rng(0)
     x = rng.random(TINY["x2"], dtype="float32")
-    for fn in work_of("x2", n).on_devices.values():
-        found = np.concatenate(results(work_of("x2", n), n, fn))
-        np.testing.assert_array_equal(found, x * np.float32(2))
+    for fn in work_of(array_work.x2, n).on_devices.values():
+        actual = np.concatenate(results(work_of(array_work.x2, n), n, fn))
+        np.testing.assert_array_equal(actual, x * np.float32(2))
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((TINY["sum_rows"], 10), dtype="float32")
-    work = work_of("total", n)
+    work = work_of(array_work.total, n)
     for fn in work.on_devices.values():
         assert sum(results(work, n, fn)) == pytest.approx(
             x.astype("f8").sum(), abs=1e-6 * np.abs(x).sum()
         )
 
     x = np.random.default_rng(0).random((41, 41), dtype="float32").astype("f8")
-    work = work_of("trig", n)
+    work = work_of(array_work.trig, n)
     assert set(work.on_devices) == {"as written", "in place", "one kernel"}
     for fn in work.on_devices.values():
         assert sum(results(work, n, fn)) == pytest.approx(
@@ -58,26 +57,28 @@ def test_operations_equal_numpy(n):
 
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((67, 67), dtype="float32") for _ in range(2))
-    work = work_of("product", n)
+    work = work_of(array_work.product, n)
     for fn in work.on_devices.values():
-        found = np.concatenate(results(work, n, fn))
+        actual = np.concatenate(results(work, n, fn))
         right = a.astype("f8") @ b.T.astype("f8")
-        np.testing.assert_allclose(found, right, atol=1e-4)
+        np.testing.assert_allclose(actual, right, atol=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_copies_and_all_reduce(n):
-    found = {}
+    results_of = {}
     for work in array_work.copies(4096, contexts(n), np.random.default_rng(0)):
         (fn,) = work.on_devices.values()
-        found[work.operation] = np.concatenate(results(work, n, fn))
+        results_of[work.operation] = np.concatenate(results(work, n, fn))
     rng = np.random.default_rng(0)
     hosts = [rng.random(1024, dtype="float32") for _ in range(n)]
     for direction in ("host to device", "device to host"):
-        np.testing.assert_array_equal(found[direction], np.concatenate(hosts))
-    assert ("all-reduce" in found) == (n > 1)
+        np.testing.assert_array_equal(results_of[direction], np.concatenate(hosts))
+    assert ("all-reduce" in results_of) == (n > 1)
     if n > 1:
-        np.testing.assert_allclose(found["all-reduce"], np.tile(sum(hosts), n), 1e-6)
+        np.testing.assert_allclose(
+            results_of["all-reduce"], np.tile(sum(hosts), n), 1e-6
+        )
 
 
 def test_copies_reach_the_next_device():
@@ -90,8 +91,8 @@ def test_copies_reach_the_next_device():
 
 
 @pytest.mark.parametrize("x", [[0.0, 1e-3, 0.5, 1.0], [1.5, 1.6, 3.1, 4.7], [-7e3, 99]])
-def test_the_kernels_tangent_everywhere(x):
-    """Beyond the seed's [0, 1) too: any quadrant, near poles, negative, large."""
+def test_the_kernels_tangent_in_every_quadrant(x):
+    """Beyond the source's [0, 1) too: any quadrant, near poles, negative, large."""
     (device,) = contexts(1)
     for value in np.array(x, "float32"):
         here, sums = mx.np.full((1,), value), mx.np.zeros(1)
@@ -101,30 +102,30 @@ def test_the_kernels_tangent_everywhere(x):
         assert float(sums) == pytest.approx(right, rel=2e-6, abs=1e-30)
 
 
-def test_a_wrong_product_is_found_out():
-    work = work_of("product", 1)
+def test_a_wrong_product_is_an_error():
+    work = work_of(array_work.product, 1)
     (device,) = contexts(1)
 
     def one_element_off(device):
-        found = work.on_devices["dense layer"](device).asnumpy()
-        found[5, 7] += 0.1
-        return found
+        product = work.on_devices["dense layer"](device).asnumpy()
+        product[5, 7] += 0.1
+        return product
 
-    checks = {name: getattr(work, name) for name in array_timings.CHECKS}
     with pytest.raises(timing.TimingError, match="wrong result"):
-        timing.measure(one_element_off, [device], **checks)
+        timing.measure(one_element_off, [device], **work.checks)
 
 
-@pytest.mark.parametrize(("name", "form"), [("x2", "in place"), ("copy", "copyto")])
-def test_an_operation_that_does_nothing_is_found_out(name, form):
+@pytest.mark.parametrize(
+    ("make", "form"), [(array_work.x2, "in place"), (array_work.copy, "copyto")]
+)
+def test_an_operation_that_does_nothing_is_an_error(make, form):
     """The right result is there already, from before: it is cleared every time."""
-    work = work_of(name, 1)
+    work = work_of(make, 1)
     (device,) = contexts(1)
     there = work.on_devices[form](device)
     np.testing.assert_array_equal(there.asnumpy(), work.expected)
-    checks = {check: getattr(work, check) for check in array_timings.CHECKS}
     with pytest.raises(timing.TimingError, match="repetition 1 gives a wrong result"):
-        timing.measure(lambda device: there, [device], **checks)
+        timing.measure(lambda device: there, [device], **work.checks)
 
 
 def lines(n, **settings):
@@ -137,42 +138,42 @@ def lines(n, **settings):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_records(n):
-    found = lines(n)
-    mxnet = [line for line in found if line.library == "MXNet"]
-    operations_ = {line.operation for line in mxnet}
-    assert {"x2", "copy", "sum", "trig", "product", "host to device"} <= operations_
-    assert ("all-reduce" in operations_) == (n == 2)
-    assert ("NumPy" in {line.library for line in found}) == (n == 1)
-    for line in found:
+    records = lines(n)
+    mxnet = [line for line in records if line.library == "MXNet"]
+    operations = {line.operation for line in mxnet}
+    assert {"x2", "copy", "sum", "trig", "product", "host to device"} <= operations
+    assert ("all-reduce" in operations) == (n == 2)
+    assert ("NumPy" in {line.library for line in records}) == (n == 1)
+    for line in records:
         assert len(line.seconds) == len(line.naive_seconds) == 2
         assert len(line.warmup_seconds) == 1
         assert all(0 < a <= b for a, b in zip(line.naive_seconds, line.seconds))
         json.dumps(asdict(line), allow_nan=False)
-    by_form = {(line.operation, line.library, line.form): line for line in found}
+    by_form = {(line.operation, line.library, line.form): line for line in records}
     product = by_form["product", "MXNet", "dense layer"]
     assert (product.flops, product.num_bytes) == (2 * 67**3, 3 * 4 * 67**2)
     assert by_form["x2", "MXNet", "in place"].num_bytes == 8 * 1001
-    sizes = [x.num_bytes for x in found if x.operation == "device to host"]
+    sizes = [x.num_bytes for x in records if x.operation == "device to host"]
     assert sizes == [4096, 16384] and len(product.devices) == n
 
 
 def test_pytorch_beside_one_device():
     torch = pytest.importorskip("torch", reason="no PyTorch: extra peers")
-    found = [line for line in lines(1) if line.library == "PyTorch"]
-    assert {line.operation for line in found} == {
+    records = [line for line in lines(1) if line.library == "PyTorch"]
+    assert {line.operation for line in records} == {
         "x2", "copy", "sum", "trig", "product",
     }  # fmt: skip
-    assert {line.version for line in found} == {torch.__version__}
+    assert {line.version for line in records} == {torch.__version__}
 
 
-def test_without_a_compiler_the_kernels_are_left_out_and_said(monkeypatch, caplog):
+def test_without_a_compiler_kernels_are_left_out_with_a_warning(monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
     forms = {line.form for line in lines(2)}
     assert "one kernel" not in forms and "in place" in forms
     assert "'one kernel' is not measured: CXX=no-such-compiler" in caplog.text
 
 
-def test_without_pytorch_it_is_said(monkeypatch, caplog):
+def test_without_pytorch_a_warning_says_so(monkeypatch, caplog):
     find = array_timings.importlib.util.find_spec
     monkeypatch.setattr(
         array_timings.importlib.util, "find_spec",
@@ -182,37 +183,37 @@ def test_without_pytorch_it_is_said(monkeypatch, caplog):
     assert "PyTorch is not measured: pip install" in caplog.text
 
 
-def test_dot_is_not_run_where_it_would_hang(monkeypatch):
-    monkeypatch.setattr(array_work._devices, "omp_threads", lambda: 2)
-    assert set(work_of("product", 2).on_devices) == {"dense layer"}
-    assert set(work_of("product", 1).on_devices) == {"dense layer", "dot"}
+def test_dot_is_not_run_where_it_would_deadlock(monkeypatch):
+    monkeypatch.setattr(array_work, "omp_threads", lambda: 2)
+    assert set(work_of(array_work.product, 2).on_devices) == {"dense layer"}
+    assert set(work_of(array_work.product, 1).on_devices) == {"dense layer", "dot"}
 
 
 def test_the_products_own_repeats():
-    found = [
+    records = [
         line for line in lines(2, product_repeats=1) if "product" == line.operation
     ]
-    assert [len(line.seconds) for line in found] == [1, 1]
+    assert [len(line.seconds) for line in records] == [1, 1]
 
 
 def test_sizes():
-    book = array_work.sizes()
+    book = array_work.Sizes()
     assert (book.x2, book.sum_rows, book.trig, book.product) == (
         50_000_000, 100_000, 10_000, 30 * 512,
     )  # fmt: skip
     assert book.copies[0] == 4096 and book.copies[-1] == 2**28
     assert book.sizes["product"] == 15_360 and json.dumps(book.sizes)
-    assert book.sha256 == array_work.sizes().sha256
-    assert book.sha256 != array_work.sizes(seed=1).sha256
+    assert book.sha256 == array_work.Sizes().sha256
+    assert book.sha256 != array_work.Sizes(seed=1).sha256
 
 
 @pytest.mark.parametrize("wrong", [{"x2": 0}, {"trig": -1}, {"largest_copy": 4095}])
-def test_sizes_that_cannot_be(wrong):
+def test_sizes_out_of_range_are_refused(wrong):
     with pytest.raises(SettingError, match=str(next(iter(wrong.values())))):
-        array_work.sizes(**{**TINY, **wrong})
+        array_work.Sizes(**{**TINY, **wrong})
 
 
 def test_fewer_rows_than_devices():
-    data = array_work.sizes(**{**TINY, "trig": 2})
+    data = array_work.Sizes(**{**TINY, "trig": 2})
     with pytest.raises(SettingError, match="size 2: cannot be shared by 3 devices"):
         list(array_timings.train(3, devices="cpu:3", data=data))

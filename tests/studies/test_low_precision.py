@@ -1,4 +1,4 @@
-"""Low precision: the conversion, what INT8 changes, and rows for what cannot be."""
+"""Low precision: the conversion, what INT8 changes, and rows for refusals."""
 
 import numpy
 import pytest
@@ -11,19 +11,18 @@ from d2lpar.studies.equalize_channels import equalize, stretch
 from d2lpar.studies.gluon_to_symbol import (
     ConversionError,
     legacy_semantics,
-    to_symbolic,
+    to_symbol_block,
 )
 from d2lpar.studies.low_precision import (
-    block,
-    check_precision,
-    lower,
+    Task,
+    gluon_lenet,
     measure,
     measure_apart,
     operator_ms,
     predictions,
     train,
-    weight_bytes,
 )
+from d2lpar.studies.lowering import check_precision, lower, weight_bytes
 
 CPU = mx.cpu()
 PARAMETERS = 180 + 20 + 25_000 + 50 + 102_400 + 128 + 1_280 + 10
@@ -45,16 +44,16 @@ def params(data):
 
 
 @pytest.fixture(scope="module")
-def common(data, params):
-    return {
-        "X": data.X_test,
-        "y": data.y_test,
-        "y_float32": predictions(params, data.X_test, CPU),
-        "X_calibration": data.X_train[:200],
-        "devices": [CPU],
-        "batch_size": 100,
-        "repeats": 1,
-    }
+def task(data, params):
+    return Task(
+        X=data.X_test,
+        y=data.y_test,
+        y_float32=predictions(params, data.X_test, CPU),
+        X_calibration=data.X_train[:200],
+        devices=[CPU],
+        batch_size=100,
+        repeats=1,
+    )
 
 
 def numpys_lenet(X, params):
@@ -78,13 +77,13 @@ def numpys_lenet(X, params):
     return numpy.maximum(h2 @ W3 + b3, 0) @ W4 + b4
 
 
-def test_the_symbolic_network_is_the_block_and_numpys(data, params):
+def test_the_symbol_block_is_the_block_and_numpys(data, params):
     X = datasets.to_float(data.X_test[:60])
-    net = block(params, CPU)
+    net = gluon_lenet(params, CPU)
     expected = net(np.array(X)).asnumpy()
-    symbolic = to_symbolic(net, X[:1], CPU)
+    symbol_block = to_symbol_block(net, X[:1], CPU)
     with legacy_semantics():
-        scores = symbolic(mx.nd.array(X))
+        scores = symbol_block(mx.nd.array(X))
         assert type(scores) is mx.nd.NDArray
         scores = scores.asnumpy()
     assert (scores == expected).all()
@@ -105,14 +104,14 @@ def test_conversion_refuses_operators_of_numpy_semantics_alone():
     net = Sum()
     net.initialize()
     with pytest.raises(ConversionError, match="_np"):
-        to_symbolic(net, numpy.ones((1, 3), "float32"), CPU)
+        to_symbol_block(net, numpy.ones((1, 3), "float32"), CPU)
 
 
 def semantics():
     return mx.util.is_np_array(), mx.util.is_np_shape(), type(np.zeros(()) + 1)
 
 
-def test_semantics_are_as_before_also_after_an_error(common, params):
+def test_semantics_are_as_before_also_after_an_error(task, params):
     before = semantics()
     assert before == (True, True, np.ndarray)
     with legacy_semantics():
@@ -121,12 +120,12 @@ def test_semantics_are_as_before_also_after_an_error(common, params):
     with pytest.raises(mx.base.MXNetError), legacy_semantics():
         mx.nd.zeros((2, 3)).reshape((7,)).wait_to_read()
     assert semantics() == before
-    assert measure("int8-naive", params, **common).supported
+    assert measure("int8-naive", params, task).supported
     assert semantics() == before
-    assert not measure("float16", params, **common).supported
+    assert not measure("float16", params, task).supported
     assert semantics() == before
     with pytest.raises(SettingError):
-        lower(block(params, CPU), "int4", numpy.zeros((1, 1, 28, 28)), CPU, 1)
+        lower(gluon_lenet(params, CPU), "int4", numpy.zeros((1, 1, 28, 28)), CPU, 1)
     assert semantics() == before
     mx.util.reset_np()  # and where they were off, they stay off
     try:
@@ -150,16 +149,14 @@ def test_semantics_are_as_before_also_after_an_error(common, params):
         ("int8-channels-entropy", 0.95, 4 * PARAMETERS),
     ],
 )
-def test_each_precision_agrees_with_float32(
-    precision, least, most_bytes, common, params
-):
-    row = measure(precision, params, **common)
+def test_each_precision_agrees_with_float32(precision, least, most_bytes, task, params):
+    row = measure(precision, params, task)
     if precision == "bfloat16" and not row.supported:
         pytest.skip(f"bfloat16 needs a CPU that oneDNN can use for it: {row.why_not}")
     assert row.why_not == ""
     assert row.agreement >= least
     wrong = 1 - row.agreement
-    float32_acc = (common["y_float32"] == common["y"]).mean()
+    float32_acc = (task.y_float32 == task.y).mean()
     assert abs(row.test_acc - float32_acc) <= wrong + 1e-9
     assert row.weight_bytes <= most_bytes
     assert 0 < row.images_per_sec_q1 <= row.images_per_sec <= row.images_per_sec_q3
@@ -171,7 +168,7 @@ def test_each_precision_agrees_with_float32(
 
 
 def test_weight_bytes_are_those_of_the_parameters(params):
-    net = block(params, CPU)
+    net = gluon_lenet(params, CPU)
     assert sum(p.size for p in params) == PARAMETERS
     assert weight_bytes(net) == 4 * PARAMETERS
     X = numpy.random.default_rng(0).random((100, 1, 28, 28)).astype("float32")
@@ -190,52 +187,50 @@ def test_weight_bytes_are_those_of_the_parameters(params):
     numpy.testing.assert_allclose(rounded * scale, params[4].T, atol=0.51 * scale)
 
 
-def test_two_devices_infer_what_one_does(common, params):
-    two = {**common, "devices": [mx.cpu(0), mx.cpu(1)], "batch_size": 60}
+def test_two_devices_infer_what_one_does(task, params):
+    one_device = task._replace(batch_size=60)
+    two_devices = one_device._replace(devices=[mx.cpu(0), mx.cpu(1)])
     for precision in ("float32", "int8-naive"):
-        one, both = (
-            measure(precision, params, **settings)
-            for settings in ({**two, "devices": [CPU]}, two)
-        )
+        one = measure(precision, params, one_device)
+        both = measure(precision, params, two_devices)
         assert both.supported and both.agreement == one.agreement
         assert both.test_acc == one.test_acc  # 500 images: the last batch is smaller
 
 
-def test_a_refusal_is_a_row_and_work_goes_on(common, params):
-    refused = measure("float16", params, **common)
+def test_a_refusal_is_a_row_and_work_goes_on(task, params):
+    refused = measure("float16", params, task)
     assert "FP16" in refused.why_not and "\n" not in refused.why_not
     assert not refused.supported
     assert (refused.test_acc, refused.images_per_sec, refused.n) == (None, None, 0)
     # Every batch failed: none of those errors may come up again.
     for precision in ("float16", "int8-naive", "float16", "float32"):
-        row = measure(precision, params, **{**common, "batch_size": 20})
+        row = measure(precision, params, task._replace(batch_size=20))
         assert row.supported == (precision != "float16"), row.why_not
 
 
-def test_a_crash_is_a_row_and_the_next_precision_is_measured(common, params):
+def test_a_crash_is_a_row_and_the_next_precision_is_measured(task, params):
     # Scales by channel without calibration: MXNet 1.9.1 ends in a segmentation fault.
-    crashed = measure_apart("int8-channels-none", params=params, **common)
+    crashed = measure_apart("int8-channels-none", params, task, "trained")
     assert crashed.why_not.startswith("MXNet: crashes") and "\n" not in crashed.why_not
     assert (crashed.precision, crashed.weights) == ("int8-channels-none", "trained")
-    after = measure_apart("int8-naive", params=params, **common, weights="stretched")
+    after = measure_apart("int8-naive", params, task, "stretched")
     assert after.supported and after.weights == "stretched"
 
 
-def test_an_outlier_costs_int8_its_accuracy_and_equalising_wins_it_back(common, params):
+def test_an_outlier_costs_int8_its_accuracy_and_equalising_recovers_it(task, params):
     stretched = stretch(params, 128)
     mended = equalize(stretched)
     for values in (stretched, mended):
         assert [v.shape for v in values] == [p.shape for p in params]
         assert all(v.dtype == numpy.float32 for v in values)
-    X = datasets.to_float(common["X"][:50])
+    X = datasets.to_float(task.X[:50])
     expected = numpys_lenet(X, params)
     numpy.testing.assert_allclose(numpys_lenet(X, stretched), expected, rtol=1e-12)
     numpy.testing.assert_allclose(
         numpys_lenet(X, mended), expected, rtol=1e-4, atol=1e-4
     )
     before, after = (
-        measure("int8-none", values, **common).agreement
-        for values in (stretched, mended)
+        measure("int8-none", values, task).agreement for values in (stretched, mended)
     )
     assert before < 0.9 < after  # 128 of an outlier: what is left are two steps
 
@@ -260,7 +255,7 @@ def test_stretch_makes_one_channel_larger_and_equalize_evens_out(params):
 
 def test_operators_are_timed_one_by_one(params):
     X = numpy.random.default_rng(0).random((20, 1, 28, 28)).astype("float32")
-    net = lower(block(params, CPU), "float32", X, CPU, 20)
+    net = lower(gluon_lenet(params, CPU), "float32", X, CPU, 20)
     with legacy_semantics():
         ms = operator_ms(net, [mx.nd.array(X)] * 2)
     assert {"Convolution", "FullyConnected", "Pooling", "Activation"} <= set(ms)
@@ -307,7 +302,7 @@ def test_train_yields_its_epoch_and_a_row_for_each_precision(data):
         ({"num_epochs": 0}, "num-epochs 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_before_training(settings, says, data):
+def test_settings_out_of_range_are_refused_before_training(settings, says, data):
     with pytest.raises(SettingError, match=says):
         next(train(1, data=data, **{**SETTINGS, **settings}))
 

@@ -22,15 +22,15 @@ def batch(size=13):
     return np.array(X), np.array(DATA.y_train[:size], dtype="uint8")
 
 
-@pytest.mark.parametrize("wait", (False, True))
+@pytest.mark.parametrize("finish_backward", (False, True))
 @pytest.mark.parametrize("n", (1, 2, 3))
-def test_a_step_taken_apart_is_a_step_from_scratch(n, wait):
+def test_a_step_taken_apart_is_a_step_from_scratch(n, finish_backward):
     chosen, params = devices.parse(f"cpu:{n}"), networks.init_lenet(0.1)
     replicas = [get_params(params, device) for device in chosen]
     apart = step_parts.from_scratch(chosen, params, lr=0.1)
     for _ in range(2):
         train_batch(*batch(), replicas, chosen, lr=0.1)
-        apart(*batch(), wait=wait)
+        apart(*batch(), finish_backward=finish_backward)
     for mine, theirs in zip(apart.replicas, replicas):
         for p, q in zip(mine, theirs):
             assert (p.asnumpy() == q.asnumpy()).all()
@@ -50,8 +50,8 @@ def test_a_step_taken_apart_is_a_step_of_gluon(n):
             assert (mine.asnumpy() == theirs.asnumpy()).all()
 
 
-@pytest.mark.parametrize("make", step_parts.IMPLEMENTATIONS.values())
-def test_a_step_ends_where_it_is_told_to(make):
+@pytest.mark.parametrize("make", scaling.STEP.values())
+def test_a_step_ends_after_the_named_part(make):
     step = make(devices.parse("cpu:2"), networks.init_lenet(0.1), 0.1)
     before = [p.asnumpy() for p in step.replicas[0]]
     for part in PARTS[:-1]:
@@ -86,11 +86,13 @@ def test_every_variant_sums(name, n, shapes):
             assert (data[k][position].asnumpy() == total).all()
 
 
-def test_the_variants_are_measured_and_what_is_not_built_says_so():
-    found = list(allreduce_variants.measure(devices.parse("cpu:2"), (4096,), repeats=2))
-    sizes = {(r.num_arrays, r.num_bytes) for r in found}
+def test_variants_are_measured_or_say_why_not():
+    records = list(
+        allreduce_variants.measure(devices.parse("cpu:2"), (4096,), repeats=2)
+    )
+    sizes = {(r.num_arrays, r.num_bytes) for r in records}
     assert sizes == {(1, 4096), (1, 516_272), (8, 516_272)}
-    for record in found:
+    for record in records:
         if record.variant == "kvstore nccl":
             assert "NCCL" in record.why_not and record.seconds == []
         else:
@@ -131,18 +133,18 @@ def test_the_lines_of_a_study(implementation):
 
 
 def test_weak_scaling_trains_what_the_workload_trains():
-    (found,) = study(
+    (record,) = study(
         1, batch_sizes=(), parts_at=(), per_device_batch_sizes=(16,), num_epochs=1,
         base_batch=16,
     )  # fmt: skip
     (epoch,) = lenet_concise.train(
         1, devices="cpu:1", data=DATA, global_batch_size=16, lr=0.2, num_epochs=1
     )
-    assert found.test_acc == epoch.test_acc
-    assert found.train_loss == epoch.train_loss
+    assert record.test_acc == epoch.test_acc
+    assert record.train_loss == epoch.train_loss
 
 
-def test_a_training_that_diverges_says_so_and_ends():
+def test_a_diverged_training_says_so_and_ends():
     lines = study(
         1, batch_sizes=(), parts_at=(), per_device_batch_sizes=(8,), num_epochs=5,
         base_lr=1e4, base_batch=8,
@@ -151,7 +153,7 @@ def test_a_training_that_diverges_says_so_and_ends():
     assert len(lines) < 5
 
 
-def test_what_cannot_be_is_refused():
+def test_settings_out_of_range_are_refused():
     with pytest.raises(SettingError, match="65"):
         study(1, batch_sizes=(65,))
     with pytest.raises(SettingError, match="gluon"):
@@ -195,19 +197,19 @@ def runs():
     return made
 
 
-def test_the_model_is_found_again_and_predicts_what_it_has_not_seen(runs):
-    (found,) = scaling_table.studies(runs)
-    assert found.counts == [1, 2] and found.predicted == [4, 8, 16]
-    for model in (found.model, found.held_out):
+def test_the_model_is_recovered_and_predicts_unseen_steps(runs):
+    (measured,) = scaling_table.studies(runs)
+    assert measured.counts == [1, 2] and measured.predicted == [4, 8, 16]
+    for model in (measured.model, measured.held_out):
         assert model.fixed == pytest.approx(2e-3)
         assert model.per_sample == pytest.approx(3e-4)
         assert model.all_reduce_seconds(2) == pytest.approx(1e-3)
     # (2, B) is as fast as (1, B) where 0.15 ms x B are the 2 + 1 ms more
-    assert found.model.break_even(2) == pytest.approx(3 / 0.15)
-    assert found.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
+    assert measured.model.break_even(2) == pytest.approx(3 / 0.15)
+    assert measured.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
 
 
-def test_the_table_says_all_of_it(runs):
+def test_the_table_has_every_section(runs):
     text = scaling_table.results(runs)
     for words in ("2 devices pay from a batch of", "PREDICTED", "0.0% at worst",
                   "compile with NCCL", "no overlap", "seconds to 0.75"):  # fmt: skip

@@ -20,8 +20,8 @@ from d2lpar.cli import main
 from d2lpar.cli.launch import checked
 from d2lpar.errors import SettingError
 from d2lpar.least_squares.rows import RowShards
-from d2lpar.parallel import span
 from d2lpar.records import checkpoints, files
+from d2lpar.shards import shares
 from d2lpar.workers import place, plan, supervise
 
 ROOT = Path(main.__file__).parents[2]
@@ -62,7 +62,7 @@ def launch_toy(tmp_path):
 
 @given(n=st.integers(0, 100), count=st.integers(1, 9))
 def test_the_parts_are_the_whole(n, count):
-    parts = [range(n)[span(n, k, count)] for k in range(count)]
+    parts = [range(n)[part] for part in shares(n, count)]
     assert [i for part in parts for i in part] == list(range(n))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

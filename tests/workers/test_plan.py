@@ -1,6 +1,5 @@
 """The plan of a launch: environments, commands, hosts, and what is refused."""
 
-
 import pytest
 from click.testing import CliRunner
 
@@ -74,7 +73,9 @@ def test_an_interface_that_is_not_there():
 
 
 def test_the_commands_are_for_a_shell():
-    (role,) = [r for r in plan.plan(1, 1, [*RUN, "--out=my figures"]) if r.kind == "worker"]
+    (role,) = [
+        r for r in plan.plan(1, 1, [*RUN, "--out=my figures"]) if r.kind == "worker"
+    ]
     text = role.as_shell("py thon", "/some where")
     assert text.startswith("cd '/some where' && exec env DMLC_ROLE=worker ")
     assert text.endswith("'py thon' -m d2lpar.workers.node run multiple_gpus_concise "

@@ -1,28 +1,27 @@
 """Pixel faces, drawn from a small seeded grammar: a stand-in for CryptoPunks.
 
-CryptoPunks are 10,000 portraits of 24 x 24 pixels without an open licence. These faces
-are of the same kind and as many, but owe them no pixel: a head turned to the left is
-overlaid with one sprite a layer (a mouth, some hair, perhaps a hat, ...), and each face
-has a palette of its own. A sprite is text art in which a letter names a colour.
+The 10,000 CryptoPunks are portraits of 24 x 24 pixels without an open licence. These
+faces are of the same kind, but take no pixel from them: a head turned to the left is
+overlaid with one sprite per layer (a mouth, some hair, perhaps a hat, ...), and each
+face has its own palette. A sprite is text art in which a letter names a colour.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from d2lpar.datasets.generated.chunks import CHUNK, chunks
+
 _SIDE = 24
 _CLEAR, _BACKGROUND = ord("."), ord("_")
-# A chunk is always drawn whole, so that face i does not depend on how many are asked
-# for; small enough that its arrays stay in the cache.
-_CHUNK = 500
 
 
 def _sheet(top, left, art):
     """Sprites uint8 (24, 24) by name, in ASCII codes: the letters of ``art``.
 
-    Sprites stand side by side under their names, in bands parted by an empty line. Each
-    begins at row ``top`` and column ``left`` of the picture. A dot lets what is below
-    show through; an underscore wipes it away.
+    Sprites are side by side below their names, in bands separated by an empty line.
+    Each begins at row ``top`` and column ``left`` of the picture. A dot is transparent;
+    an underscore erases what is below.
     """
     sprites = {}
     for band in art.strip().split("\n\n"):
@@ -290,7 +289,7 @@ _____aaaawaaaa______ ___aaaaaaaaaaaaaaa__ ................g... _aaaB........Baaa
 
 _HAIR = _sheet(2, 5, _SHORT_HAIR) | _sheet(1, 3, _TALL_HAIR) | _sheet(3, 3, _LONG_HAIR)
 
-# From the back to the front: how often a face has something of a layer, and what.
+# From back to front: the chance that a face has something of a layer, and its sprites.
 LAYERS = {
     "head": (1.0, _sheet(5, 6, _HEAD)),
     "clothes": (0.9, _sheet(20, 7, _CLOTHES)),
@@ -313,7 +312,7 @@ _INKS = {
     "r": "d9433f", "o": "d98e4a", "p": "f08cb4", "q": "fbd3e2", "t": "8a5a34",
     "G": "4c9a4a",
 }
-# Colours a face picks among; the picked one also comes in a darker and a lighter shade.
+# A face picks one colour of each row, which also comes in a darker and a lighter shade.
 _SHADED = {
     "sdl": "f7dac4 efc49c e0aa78 cf9560 b97f4c a0683a 855030 754528 5f3826 9cbc7c",
     "hjH": "4a3a34 6b4526 8f5f2f b98542 e3bf62 f0e2a4 b4532a d8702e 9a9aa2 e2e2e2"
@@ -332,30 +331,30 @@ _PLAIN = {
 
 
 def _rgb(colours):
-    """Colours like "f7dac4", parted by blanks, as uint8 (number of colours, 3)."""
+    """Colours like "f7dac4", separated by blanks, as uint8 (number of colours, 3)."""
     flat = np.frombuffer(bytes.fromhex(colours), np.uint8)
     return flat.reshape(-1, 3)
 
 
 def _draw_letters(rng):
-    """One chunk of faces uint8 (500, 24, 24), in letters: a sprite of each layer."""
-    faces = np.full((_CHUNK, _SIDE, _SIDE), _BACKGROUND, np.uint8)
+    """One chunk of faces uint8 (500, 24, 24), in letters: one sprite per layer."""
+    faces = np.full((CHUNK, _SIDE, _SIDE), _BACKGROUND, np.uint8)
     for chance, sprites in LAYERS.values():
         art = np.stack(list(sprites.values()))
-        chosen = art[rng.integers(len(art), size=_CHUNK)]
-        seen = (rng.random((_CHUNK, 1, 1)) < chance) & (chosen != _CLEAR)
+        chosen = art[rng.integers(len(art), size=CHUNK)]
+        seen = (rng.random((CHUNK, 1, 1)) < chance) & (chosen != _CLEAR)
         np.copyto(faces, chosen, where=seen)
     return faces
 
 
 def _draw_palettes(rng):
     """One chunk of palettes uint8 (500, 128, 3): the colour of each letter."""
-    palettes = np.zeros((_CHUNK, 128, 3), np.uint8)
+    palettes = np.zeros((CHUNK, 128, 3), np.uint8)
     for letter, ink in _INKS.items():
         palettes[:, ord(letter)] = _rgb(ink)
     for letters, tones in {**_SHADED, **_PLAIN}.items():
         tones = _rgb(tones)
-        picked = tones[rng.integers(len(tones), size=_CHUNK)]
+        picked = tones[rng.integers(len(tones), size=CHUNK)]
         shades = (picked, picked * 0.76, picked * 0.7 + 255 * 0.3)
         for letter, shade in zip(letters, shades):
             palettes[:, ord(letter)] = shade
@@ -365,7 +364,7 @@ def _draw_palettes(rng):
 def _slimmed(faces):
     """The faces without two columns of the cheek and a row of the forehead.
 
-    All that is drawn on a broad head fits, without a sprite of its own for each build.
+    So every sprite fits both builds of a head.
     """
     columns = [0, *(c for c in range(_SIDE) if c not in (15, 16)), _SIDE - 1]
     rows = [0, *(r for r in range(_SIDE) if r != 7)]
@@ -376,9 +375,9 @@ def _draw_chunk(seed, chunk):
     """Faces uint8 (500, 3, 24, 24) of one chunk."""
     rng = np.random.default_rng([seed, chunk])
     letters, palettes = _draw_letters(rng), _draw_palettes(rng)
-    slim = rng.random(_CHUNK) < 0.5
+    slim = rng.random(CHUNK) < 0.5
     letters[slim] = _slimmed(letters[slim])
-    pixels = palettes[np.arange(_CHUNK)[:, None, None], letters]
+    pixels = palettes[np.arange(CHUNK)[:, None, None], letters]
     return pixels.transpose(0, 3, 1, 2)
 
 
@@ -387,13 +386,10 @@ def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
 
     The background is black, as the transparent one of CryptoPunks is once it is RGB.
     The same seed (an integer >= 0) draws the same faces, the first k of which are the
-    same for every n >= k. Raises ValueError if ``n`` is not an integer >= 1.
+    same for every n >= k. Raises ValueError unless ``n`` is an integer >= 1.
     """
-    # A bool is an int to Python, but never a sensible number of faces.
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise ValueError(f"n must be an integer >= 1, not {n!r}")
+    parts = chunks(n)
     faces = np.empty((n, 3, _SIDE, _SIDE), np.uint8)
-    for chunk, start in enumerate(range(0, n, _CHUNK)):
-        part = faces[start : start + _CHUNK]
-        part[:] = _draw_chunk(seed, chunk)[: len(part)]
+    for chunk, part in parts:
+        faces[part] = _draw_chunk(seed, chunk)[: part.stop - part.start]
     return faces

@@ -1,7 +1,7 @@
 """Generated garments: a stand-in for Fashion-MNIST that needs no download.
 
-Every picture is drawn by :mod:`d2lpar.datasets.generated.garments` from a random stream of its own; this
-module decides how many of which class there are, and how often one looks like another.
+The pictures are drawn by :mod:`d2lpar.datasets.generated.garments`. This module decides
+which class each one is of, and how often a garment looks like one of another class.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from d2lpar.datasets.generated import garments
+from d2lpar.datasets.generated.chunks import CHUNK, chunks
 
 # fmt: off
 FASHION_CLASSES = (
@@ -17,10 +18,7 @@ FASHION_CLASSES = (
 )
 # fmt: on
 
-# A chunk is always drawn whole, so that picture i does not depend on how many
-# pictures are asked for; small enough that its arrays stay in the cache.
-_CHUNK = 500
-_TRAIN, _TEST = 0, 1
+_TRAIN, _TEST = 0, 1  # numbers of random streams
 
 # How often a garment of one class is cut like another, as on a real shop's shelf.
 # The label stays: this is what keeps a perfect score out of reach.
@@ -51,30 +49,23 @@ def _cut_chances():
 def _draw_chunk(seed, stream, chunk):
     """Pictures (500, 28, 28) and labels (500,) of one chunk, both uint8."""
     rng = np.random.default_rng([seed, stream, chunk])
-    labels = rng.integers(10, size=_CHUNK, dtype=np.uint8)
-    cuts = (rng.random((_CHUNK, 1)) > _cut_chances()[labels]).sum(axis=1)
-    images = np.empty((_CHUNK, 28, 28), np.uint8)
+    labels = rng.integers(10, size=CHUNK, dtype=np.uint8)
+    cuts = (rng.random((CHUNK, 1)) > _cut_chances()[labels]).sum(axis=1)
+    images = np.empty((CHUNK, 28, 28), np.uint8)
     for index, name in enumerate(FASHION_CLASSES):
         members = np.flatnonzero(cuts == index)
         images[members] = garments.draw(name, len(members), rng)
     return images, labels
 
 
-def _draw(n, seed, stream):
+def _draw(parts, n, seed, stream):
     """The first ``n`` pictures and labels of a stream."""
     images, labels = np.empty((n, 28, 28), np.uint8), np.empty(n, np.uint8)
-    for chunk, start in enumerate(range(0, n, _CHUNK)):
-        part = slice(start, min(start + _CHUNK, n))
+    for chunk, part in parts:
         drawn = _draw_chunk(seed, stream, chunk)
         for whole, piece in zip((images, labels), drawn):
-            whole[part] = piece[: part.stop - start]
+            whole[part] = piece[: part.stop - part.start]
     return images, labels
-
-
-def _check_count(name, n):
-    # A bool is an int to Python, but never a sensible number of pictures.
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise ValueError(f"{name} must be an integer >= 1, not {n!r}")
 
 
 def synthetic_fashion(
@@ -86,9 +77,8 @@ def synthetic_fashion(
     labels of shape (n,), all uint8; label k stands for ``FASHION_CLASSES[k]``.
 
     The same seed (an integer >= 0) draws the same pictures, the first k of which are
-    the same for every n >= k; training and test pictures come of separate streams.
-    Raises ValueError if ``n_train`` or ``n_test`` is not an integer >= 1.
+    the same for every n >= k; training and test pictures come from separate streams.
+    Raises ValueError unless ``n_train`` and ``n_test`` are integers >= 1.
     """
-    _check_count("n_train", n_train)
-    _check_count("n_test", n_test)
-    return *_draw(n_train, seed, _TRAIN), *_draw(n_test, seed, _TEST)
+    train, test = chunks(n_train, "n_train"), chunks(n_test, "n_test")
+    return *_draw(train, n_train, seed, _TRAIN), *_draw(test, n_test, seed, _TEST)

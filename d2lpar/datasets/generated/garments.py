@@ -1,7 +1,7 @@
 """Pictures of garments, drawn from a small seeded grammar.
 
-A garment is a handful of soft masks (a trunk, sleeves, a sole, a handle, ...) whose
-measures are random, painted one over the other with a random cloth; units and axes are
+A garment is made of a few soft shapes (a trunk, sleeves, a sole, a handle, ...) with
+random measures, painted one over the other with a random cloth. Units and axes are
 those of :mod:`d2lpar.datasets.generated.soft_shapes`.
 """
 
@@ -24,7 +24,7 @@ from d2lpar.datasets.generated.soft_shapes import (
 
 
 class _Cut(NamedTuple):
-    """What tells one upper garment from another: ranges of lengths, and chances."""
+    """The differences between upper garments: ranges of lengths, and chances."""
 
     shoulder: tuple = (6.8, 8.6)
     waist: tuple = (0.78, 0.96)  # of the shoulder, as is the hem
@@ -87,7 +87,10 @@ def _upper(b: Batch, cut: _Cut):
     thick = np.minimum(b.uni(*cut.sleeve_width), cuff + 1.5)
     slope = b.uni(0.25, 0.6)
     arm_y = top + slope * (shoulder - neck_width) + thick * 0.8
-    sleeve = limb(a, v, shoulder - thick, arm_y, angle, length + thick, thick, cuff)
+    sleeve = limb(
+        a, v, origin=(shoulder - thick, arm_y), angle=angle, length=length + thick,
+        widths=(thick, cuff),
+    )  # fmt: skip
     b.paint(soft(sleeve), tone * (b.uni(0.75, 1.05) + b.flip(0.08) * b.normal(0.3)))
 
     waist = (b.uni(*cut.waist_at), shoulder * b.uni(*cut.waist))
@@ -103,7 +106,7 @@ def _upper(b: Batch, cut: _Cut):
     belt = soft(0.9 - np.abs(v - waist[0])) * b.flip(cut.belt)
     b.paint(inside * belt, tone * b.uni(0.2, 0.7))
     _front(b, cut, tone, inside, top)
-    _neck(b, cut, tone, top, neck_width, hood)
+    _neck(b, cut, tone, top=top, width=neck_width, hood=hood)
 
 
 def _front(b, cut, tone, inside, top):
@@ -116,11 +119,13 @@ def _front(b, cut, tone, inside, top):
     b.paint(soft(gap - a) * b.flip(cut.open_front), tone * b.uni(0, 0.4))
     pocket_v, pocket_u = b.uni(2, 7), b.uni(2.6, 4.2)
     slant, size = b.uni(-2.2, -1.5), b.uni(1.5, 3)
-    pocket = limb(a, v, pocket_u, pocket_v, slant, size, 0.6, 0.6)
+    pocket = limb(
+        a, v, origin=(pocket_u, pocket_v), angle=slant, length=size, widths=(0.6, 0.6)
+    )
     b.paint(inside * soft(pocket) * b.flip(cut.pockets), tone * b.uni(0.2, 0.7))
 
 
-def _neck(b, cut, tone, top, width, hood):
+def _neck(b, cut, tone, *, top, width, hood):
     """The neckline with the back of the garment behind it; a collar; a hood."""
     u, v = b.u, b.v - top
     depth, pointed = b.uni(*cut.neck), b.flip(cut.vneck)
@@ -129,7 +134,10 @@ def _neck(b, cut, tone, top, width, hood):
     back = soft(v - b.uni(0.4, 1.6) * (1 - collar)) * b.uni(0.2, 0.7)
     b.paint(soft(hole), tone * back)
     reach, angle = b.uni(2.5, 5), b.uni(-0.5, 0.3)
-    flap = limb(np.abs(u), v, width - 0.3, 0.6, angle, reach, b.uni(1, 1.9), 0.7)
+    flap = limb(
+        np.abs(u), v, origin=(width - 0.3, 0.6), angle=angle, length=reach,
+        widths=(b.uni(1, 1.9), 0.7),
+    )  # fmt: skip
     b.paint(soft(flap + 1) * (v > 0.5) * collar, tone * b.uni(0.2, 0.6))
     b.paint(soft(flap) * collar, tone * b.uni(0.85, 1.25))
     shape = oval(u, v - 0.5, width + b.uni(0.6, 1.8), b.uni(3.8, 4.6))

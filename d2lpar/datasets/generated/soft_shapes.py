@@ -1,11 +1,12 @@
-"""The brush that paints generated garments: soft shapes, cloth, and their randomness.
+"""Soft shapes and cloth, with random measures, from which garments are painted.
 
-A mask is the coverage of pixels by a shape, between 0 and 1, soft at its edge. Shapes
-are evaluated for a whole batch of pictures at once, as arrays of shape (n, 28, 28);
-the measures that make a shape are random, of shape (n, 1, 1).
+A shape is given by the inside distance of each pixel: how far it is from the edge,
+negative outside. :func:`soft` makes a mask of it: the coverage of each pixel, between 0
+and 1. All pictures of a batch are computed at once, in arrays of shape (n, 28, 28); a
+shape's measures are random numbers of shape (n, 1, 1).
 
-Lengths are in pixels. ``u`` grows to the right and ``v`` downwards, both zero in the
-middle of the garment, so that the frame is about -14..14 either way.
+Lengths are in pixels. ``u`` grows to the right and ``v`` downwards. Both are zero in
+the middle of the garment, so that the frame is about -14..14 in each direction.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import numpy as np
 
 
 def soft(distance):
-    """Coverage of a pixel whose centre lies ``distance`` inside an edge."""
+    """Coverage of pixels whose centres are ``distance`` inside an edge."""
     return np.clip(distance + np.float32(0.5), 0, 1)
 
 
 def within(*distances):
-    """Inside distance of what lies in all of several shapes."""
+    """Inside distance of the intersection of several shapes."""
     return reduce(np.minimum, distances)
 
 
@@ -33,8 +34,13 @@ def ramp(t, *points):
     return out
 
 
-def limb(a, v, x, y, angle, length, start, end):
-    """Inside distance of a blunt, tapered limb leaving (x, y) at ``angle`` off down."""
+def limb(a, v, *, origin, angle, length, widths):
+    """Inside distance of a blunt limb that begins at ``origin`` (a, v).
+
+    ``angle`` is from downwards, and half its width goes from ``widths[0]`` to
+    ``widths[1]``.
+    """
+    (x, y), (start, end) = origin, widths
     sin, cos = np.sin(angle), np.cos(angle)
     along = (a - x) * sin + (v - y) * cos
     across = np.abs((a - x) * cos - (v - y) * sin)
@@ -76,12 +82,14 @@ class Batch:
         self.v = (y - turn * x) / size_v
         self.u += bend * np.square(self.v / 14)
 
-    # Each measure below is one random number per picture, of shape (n, 1, 1).
+    # The next four draw measures: one random number per picture, of shape (n, 1, 1).
 
     def uni(self, low, high):
+        """Uniform in [low, high)."""
         return low + (high - low) * self.rng.random((self.n, 1, 1), np.float32)
 
     def normal(self, scale):
+        """Normal, with mean 0 and standard deviation ``scale``."""
         return scale * self.rng.standard_normal((self.n, 1, 1), np.float32)
 
     def flip(self, chance):
@@ -100,7 +108,7 @@ class Batch:
         self.img += mask * (tone - self.img)
 
     def stripes(self, period, angle, phase=0.0):
-        """A wave between -1 and 1 with edges sharp enough to read as stripes."""
+        """A wave between -1 and 1, with edges as sharp as those of stripes."""
         t = self.u * np.sin(angle) + self.v * np.cos(angle)
         return np.clip(2.5 * np.sin(t * (2 * np.pi / period) + phase), -1, 1)
 
@@ -112,7 +120,7 @@ class Batch:
         slant = self.normal(0.25)
         light += self.uni(0, 0.08) * np.sin((u + slant * v) * self.uni(0.5, 1.3))
         rest = (1 - plain) / 5
-        # Rows are the amounts of: stripes, cross stripes, print, graphic.
+        # One row per amount, one column per kind of cloth.
         stripes, cross, print_, graphic = self.pick(
             (plain, rest, rest, rest, rest, rest),
             ((0, 0), (0.15, 0.5), (0.1, 0.25), (0, 0), (0, 0), (0, 0)),
@@ -139,7 +147,7 @@ class Batch:
         return np.clip(0.7 * dots[:, 1:] - 1.6, 0, 1)
 
     def finish(self):
-        """The pictures as uint8, with a grain that leaves the background black."""
+        """The pictures as uint8, with a grain on all but the black background."""
         grain = self.rng.standard_normal(self.img.shape, np.float32)
         self.img *= 1 + self.uni(0.01, 0.07) * grain
         return np.rint(np.clip(self.img, 0, 1) * 255).astype(np.uint8)

@@ -1,0 +1,92 @@
+"""Labelled images in host memory, and the batches that are cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from d2lpar.datasets.digest import sha256_of
+from d2lpar.errors import SettingError
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images and labels in host memory; unpacks into its four arrays.
+
+    `X_train`, `X_test`: uint8 (n, 28, 28); `y_train`, `y_test`: uint8 (n,), the number
+    of the class in `classes`. `sha256` is of the four arrays' bytes, one after the
+    other.
+    """
+
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    name: str
+    sha256: str
+    classes: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.X_train, self.y_train, self.X_test, self.y_test))
+
+    @property
+    def synthetic(self) -> bool:
+        return self.name.startswith("synthetic")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The amount of data, as a record states it."""
+        return {"n_train": len(self.y_train), "n_test": len(self.y_test)}
+
+    def head(self, n_train: int | None = None, n_test: int | None = None) -> ImageData:
+        """The first `n_train` and `n_test` samples (None: all), with their hash.
+
+        Raises :class:`SettingError` unless there are as many.
+        """
+        if n_train is None and n_test is None:
+            return self
+        check_head(self.name, "n_train", n_train, len(self.y_train))
+        check_head(self.name, "n_test", n_test, len(self.y_test))
+        X_train, y_train = self.X_train[:n_train], self.y_train[:n_train]
+        X_test, y_test = self.X_test[:n_test], self.y_test[:n_test]
+        sha256 = sha256_of((X_train, y_train, X_test, y_test))
+        return replace(
+            self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test,
+            sha256=sha256,
+        )  # fmt: skip
+
+
+def check_head(data: str, name: str, n: int | None, available: int) -> None:
+    """Raise :class:`SettingError` unless the data has `n` samples, at least one."""
+    if n is not None and not 1 <= n <= available:
+        raise SettingError(
+            f"{name} {n}: {data} has {available}; ask for 1 to {available}"
+        )
+
+
+def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
+    """One epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and labels uint8 (n,).
+
+    `X` is uint8 (n, 28, 28) and `y` (n,), both NumPy's, or both MXNet's on one device,
+    where the batches are then made and stay. `order` is a permutation of the samples,
+    of the same kind of array; it does not depend on the number of devices. None keeps
+    the order of the data. The last batch may be smaller, as in the book.
+    """
+    # The data stays uint8, a quarter of the memory: converting each batch when it is
+    # taken is as fast as taking it from float32.
+    for start in range(0, len(y), batch_size):
+        stop = start + batch_size
+        if order is None:
+            yield to_float(X[start:stop]), y[start:stop]
+        else:
+            index = order[start:stop]
+            # The indices are in range; "clip" is the one mode that MXNet has.
+            X_batch = X.take(index, axis=0, mode="clip")
+            yield to_float(X_batch), y.take(index, axis=0, mode="clip")
+
+
+def to_float(images):
+    """uint8 (n, h, w) to float32 (n, 1, h, w) in [0, 1], like d2l's ToTensor."""
+    return images[:, None].astype("float32") / 255

@@ -1,0 +1,125 @@
+"""What a training carries from epoch to epoch: on the host, and on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count, takewhile
+from typing import ClassVar
+
+import numpy
+
+from d2lpar._mxnet import mx
+from d2lpar.gan.adam import Adam
+from d2lpar.gan.networks import (
+    DEVICE_CHANNELS,
+    Z_SHAPE,
+    Discriminator,
+    Generator,
+    build,
+    host_params,
+    init_params,
+    trained,
+)
+
+
+@dataclass
+class TrainingState:
+    """The state after `epoch` epochs, on the host; it does not depend on the devices.
+
+    Parameters and moments are host arrays, in the networks' order. `num_steps` is the
+    number of steps that each Adam has taken, `rng` draws order and noise, and `fixed_z`
+    (1, 16, 3, 3) is the noise of the frames.
+    """
+
+    params_D: list[numpy.ndarray]
+    params_G: list[numpy.ndarray]
+    moments_D: list[numpy.ndarray]
+    moments_G: list[numpy.ndarray]
+    fixed_z: numpy.ndarray
+    rng: numpy.random.Generator
+    num_steps: int = 0
+    epoch: int = 0
+
+    workload: ClassVar[str] = "gan"
+
+    def tensors(self) -> dict[str, numpy.ndarray]:
+        """The state's arrays by name, for a checkpoint."""
+        lists = {
+            "params_D": self.params_D,
+            "params_G": self.params_G,
+            "moments_D": self.moments_D,
+            "moments_G": self.moments_G,
+        }
+        named = {
+            f"{name}.{i}": array
+            for name, arrays in lists.items()
+            for i, array in enumerate(arrays)
+        }
+        return {**named, "fixed_z": self.fixed_z}
+
+    def facts(self) -> dict:
+        """The rest of the state, as JSON can hold it."""
+        return {
+            "epoch": self.epoch,
+            "num_steps": self.num_steps,
+            "rng": self.rng.bit_generator.state,
+        }
+
+    @classmethod
+    def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
+        """The inverse of :meth:`tensors` and :meth:`facts`."""
+
+        def numbered(name: str) -> list[numpy.ndarray]:
+            keys = (f"{name}.{i}" for i in count())
+            return [tensors[key] for key in takewhile(tensors.__contains__, keys)]
+
+        rng = numpy.random.default_rng()
+        rng.bit_generator.state = facts["rng"]
+        return cls(
+            params_D=numbered("params_D"),
+            params_G=numbered("params_G"),
+            moments_D=numbered("moments_D"),
+            moments_G=numbered("moments_G"),
+            fixed_z=tensors["fixed_z"],
+            rng=rng,
+            num_steps=facts["num_steps"],
+            epoch=facts["epoch"],
+        )
+
+
+def start(seed: int = 0) -> TrainingState:
+    """The state before the first epoch, drawn from `seed` on the host."""
+    params, moments = [], []
+    for k, net in enumerate((Discriminator(), Generator())):
+        values = init_params(net, numpy.random.default_rng([seed, k]))
+        params.append(values)
+        moments.append(
+            [numpy.zeros_like(p) for _ in range(2) for p in trained(net, values)]
+        )
+    rng, rng_z = (numpy.random.default_rng([seed, k]) for k in (2, 3))
+    z = rng_z.standard_normal((1, *Z_SHAPE), dtype=numpy.float32)
+    return TrainingState(*params, *moments, fixed_z=z, rng=rng)
+
+
+class Nets:
+    """Both networks and their Adams on the devices, built from a state."""
+
+    def __init__(
+        self, state: TrainingState, devices: Sequence[mx.Context], lr: float
+    ) -> None:
+        self.D = build(Discriminator(DEVICE_CHANNELS), state.params_D, devices)
+        self.G = build(Generator(), state.params_G, devices)
+        self.adam_D, self.adam_G = (
+            Adam(list(net.collect_params().values()), lr) for net in (self.D, self.G)
+        )
+        self.adam_D.set_moments(state.moments_D, state.num_steps)
+        self.adam_G.set_moments(state.moments_G, state.num_steps)
+
+    def update(self, state: TrainingState) -> None:
+        """Copy the first device's parameters and moments into the state."""
+        state.params_D = host_params(self.D, like=state.params_D)
+        state.params_G = host_params(self.G, like=state.params_G)
+        state.moments_D = self.adam_D.host_moments(like=state.moments_D)
+        state.moments_G = self.adam_G.host_moments(like=state.moments_G)
+        state.num_steps = self.adam_G.num_steps

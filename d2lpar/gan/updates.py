@@ -1,0 +1,142 @@
+"""One step of both networks: the discriminator is updated, then the generator.
+
+Every device has a shard of the batch. Gradients are summed over the devices and divided
+by the global batch, so that N devices compute what one computes; except for BatchNorm,
+unless it is synchronised (:mod:`d2lpar.gan.sync_batch_norm`).
+
+Source: the CryptoPunks notebook (PyTorch); the names `update_D` and `update_G` are
+d2l's; Goodfellow et al., "Generative Adversarial Nets" (2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from d2lpar._mxnet import autograd, gluon, np, npx
+from d2lpar.gan.adam import Adam
+from d2lpar.gan.networks import Discriminator, generate
+from d2lpar.gan.state import Nets
+
+# float32 losses of scores: log(1 + exp(-|score|)), finite where log(sigmoid) is not.
+_bce = gluon.loss.SigmoidBinaryCrossEntropyLoss()
+_bce.hybridize()
+
+
+class StepSums(NamedTuple):
+    """What a step measures on each shard (n_k faces), not yet waited for.
+
+    `d_losses` are sums over 2 n_k faces, `g_losses` over n_k; `opinions` are (2,), the
+    sums of D(x) and of D(G(z)).
+    """
+
+    d_losses: list[np.ndarray]
+    g_losses: list[np.ndarray]
+    opinions: list[np.ndarray]
+
+
+def step(
+    X_shards: Sequence[np.ndarray],
+    z_shards: Sequence[np.ndarray],
+    nets: Nets,
+    *,
+    micro_batch_size: int | None = None,
+    synchronised: bool = False,
+) -> StepSums:
+    """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, 16, 3, 3).
+
+    The fakes are made once and serve both updates, as in the CryptoPunks notebook. With
+    a `micro_batch_size` (faces per device and round) only one round's activations are
+    in memory at a time, and the fakes are made again for the second update, by the same
+    generator. The result is that of the whole batch, except that BatchNorm sees one
+    round at a time.
+    """
+    X_shards = [X for X in X_shards if len(X)]  # there may be more devices than faces
+    z_shards = [z for z in z_shards if len(z)]
+    if micro_batch_size is None or micro_batch_size >= max(map(len, X_shards)):
+        with autograd.record():
+            fakes = generate(nets.G, z_shards, synchronised)
+        d_losses, opinions = update_D([(X_shards, fakes)], nets.D, nets.adam_D)
+        return StepSums(d_losses, update_G([fakes], nets.D, nets.adam_G), opinions)
+
+    def rounds_of_fakes(mode):
+        for z_round in _rounds(z_shards, micro_batch_size):
+            with mode():
+                fakes = generate(nets.G, z_round, synchronised)
+            yield fakes
+
+    X_rounds = _rounds(X_shards, micro_batch_size)
+    rounds = zip(X_rounds, rounds_of_fakes(autograd.train_mode))
+    d_losses, opinions = update_D(rounds, nets.D, nets.adam_D)
+    g_losses = update_G(rounds_of_fakes(autograd.record), nets.D, nets.adam_G)
+    return StepSums(d_losses, g_losses, opinions)
+
+
+def _rounds(shards: Sequence[np.ndarray], size: int) -> list[list[np.ndarray]]:
+    """The shards `size` rows at a time, as long as any of them has rows."""
+    return [
+        [shard[start : start + size] for shard in shards if len(shard) > start]
+        for start in range(0, max(map(len, shards)), size)
+    ]
+
+
+def update_D(
+    rounds: Iterable[tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
+    net_D: Discriminator,
+    adam: Adam,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """One Adam step of the discriminator: real faces towards 1, fakes towards 0.
+
+    `rounds` are micro-batches, whose gradients add up, of (X_shards, fakes): one array
+    (n_k, 3, 24, 24) per device in each. Without micro-batches there is one round. The
+    fakes are detached: no gradient reaches the generator. The loss is the mean over
+    real and fake faces, as in the CryptoPunks notebook. Returns the `d_losses` and
+    `opinions` of :class:`StepSums`, without waiting for them.
+    """
+    adam.zero_grad()
+    loss_sums, opinions, n = [], [], 0
+    for X_shards, fakes in rounds:
+        with autograd.record():
+            # One call for both; the notebook makes two, and joins the results.
+            faces = [np.concatenate([X, f.detach()]) for X, f in zip(X_shards, fakes)]
+            scores = [net_D(x) for x in faces]
+            losses = [_bce(s, _real_then_fake(s)) for s in scores]
+        autograd.backward(losses)  # together: a synchronised graph is one
+        loss_sums += [l.sum() for l in losses]
+        opinions += [npx.sigmoid(s).reshape((2, -1)).sum(axis=1) for s in scores]
+        n += sum(len(X) for X in X_shards)
+    adam.step(2 * n)
+    return loss_sums, opinions
+
+
+def update_G(
+    rounds: Iterable[Sequence[np.ndarray]], net_D: Discriminator, adam: Adam
+) -> list[np.ndarray]:
+    """One Adam step of the generator, so that its fakes are taken for real.
+
+    `rounds` are micro-batches of fakes, one array (n_k, 3, 24, 24) per device, made
+    within ``autograd.record()``. Returns the `g_losses` of :class:`StepSums`, without
+    waiting for them.
+    """
+    adam.zero_grad()
+    loss_sums, n = [], 0
+    for fakes in rounds:
+        # The chain rule by hand: first the gradient of the loss by each pixel, without
+        # gradients of the discriminator; then back through the generator.
+        pixels = [f.detach() for f in fakes]
+        for x in pixels:
+            x.attach_grad()
+        with autograd.record():
+            losses = [_bce(net_D(x), np.ones((len(x), 1), ctx=x.ctx)) for x in pixels]
+        autograd.backward(list(fakes), autograd.grad(losses, pixels))
+        loss_sums += [l.sum() for l in losses]
+        n += sum(len(f) for f in fakes)
+    adam.step(n)
+    return loss_sums
+
+
+def _real_then_fake(scores: np.ndarray) -> np.ndarray:
+    """Labels (2 n, 1) of scores (2 n, 1): n ones, then n zeros."""
+    n = len(scores) // 2
+    ones, zeros = np.ones((n, 1), ctx=scores.ctx), np.zeros((n, 1), ctx=scores.ctx)
+    return np.concatenate([ones, zeros])

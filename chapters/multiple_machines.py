@@ -26,7 +26,7 @@ from d2lpar import (
     lenet_workers,
     np,
 )
-from d2lpar.parallel import span
+from d2lpar.shards import shares
 from d2lpar.workers import plan
 
 one = devices.parse("cpu:1")
@@ -38,7 +38,7 @@ one = devices.parse("cpu:1")
 
 # %%
 for batch in (5, 2):
-    parts = [list(range(batch))[span(batch, k, count=3)] for k in range(3)]
+    parts = [list(range(batch))[part] for part in shares(batch, 3)]
     print(f"a batch of {batch} on three workers:", parts)
 
 # %% [markdown]
@@ -60,8 +60,7 @@ def gradient(X: numpy.ndarray, y: numpy.ndarray) -> numpy.ndarray:
 
 rng = numpy.random.default_rng(0)
 X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
-parts = [span(5, k, count=2) for k in range(2)]
-pushed = [gradient(X[part], y[part]) for part in parts]
+pushed = [gradient(X[part], y[part]) for part in shares(5, 2)]
 whole = gradient(X, y)
 print("sum of the pushes = whole batch:", numpy.allclose(sum(pushed), whole, rtol=1e-4))
 

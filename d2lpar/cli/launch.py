@@ -32,17 +32,17 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
     if flags["interface"] != plan.LOOPBACK:
         _warn_of_network(flags["interface"], address, flags["kvstore"])
     roles_at(1)  # raises for impossible settings, before anything is started
-    supervise.launch(
-        roles_at,
-        address=address,
-        port=flags["port"],
-        directory=directory,
-        python=python,
+    how = supervise.Launch(
+        directory,
+        Screen().show,
+        python,
         ssh=flags["ssh"] or supervise.SSH,
         timeout=flags["timeout"],
-        max_restarts=flags["max_restarts"],
         logs=Path(flags["logs"]),
-        show=Screen().show,
+    )
+    port, max_restarts = flags["port"], flags["max_restarts"]
+    supervise.launch(
+        roles_at, how, address=address, port=port, max_restarts=max_restarts
     )
 
 

@@ -64,11 +64,11 @@ class Launch:
     """
 
     directory: str
-    python: str
-    ssh: str
-    timeout: float
-    logs: Path
     show: Callable[[Role, str, bool], None]
+    python: str = sys.executable
+    ssh: str = SSH
+    timeout: float = 120
+    logs: Path = Path("launch-logs")
 
     def over_ssh(self, host: str, line: str) -> list[str]:
         """The words that run a shell's line on a host."""
@@ -84,26 +84,19 @@ class Launch:
 
 def launch(
     plan: Callable[[int], Sequence[Role]],
+    how: Launch,
     *,
     address: str,
     port: int | None,
     max_restarts: int = 3,
-    directory: str,
-    python: str = sys.executable,
-    ssh: str = SSH,
-    timeout: float = 120,
-    logs: Path = Path("launch-logs"),
-    show: Callable[[Role, str, bool], None],
 ) -> None:
     """Run the roles ``plan(port)`` until the training is complete.
 
-    The scheduler listens on `address` and `port` (None: a free one); the arguments from
-    `directory` on are those of :class:`Launch`. Raises :class:`LaunchError` if the
-    training is not complete after `max_restarts`, and :class:`SettingError` for an
-    error that a restart cannot mend.
+    The scheduler listens on `address` and `port` (None: a free one). Raises
+    :class:`LaunchError` if the training is not complete after `max_restarts`, and
+    :class:`SettingError` for an error that a restart cannot mend.
     """
-    how = Launch(directory, python, ssh, timeout, logs, show)
-    logs.mkdir(parents=True, exist_ok=True)
+    how.logs.mkdir(parents=True, exist_ok=True)
     roles = plan(free_port(address, port))
     begun = check_hosts(roles, how)
     for restart in range(1, max_restarts + 2):

@@ -239,9 +239,13 @@ def launch_script(tmp_path):
         (tmp_path / "python").chmod(0o755)
         supervise.launch(
             lambda port: plan.plan(2, 1, ["run"], port=port, devices=devices),
-            address="127.0.0.1", port=None, directory=str(tmp_path), max_restarts=0,
-            python="./python", logs=tmp_path / "logs", show=lambda *_: None,
-        )  # fmt: skip
+            supervise.Launch(
+                str(tmp_path), lambda *_: None, "./python", logs=tmp_path / "logs"
+            ),
+            address="127.0.0.1",
+            port=None,
+            max_restarts=0,
+        )
 
     return launch_script
 

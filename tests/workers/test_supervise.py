@@ -52,12 +52,17 @@ def fake(tmp_path):
         script.chmod(0o755)
         shown = []
         plan = partial(_plan, hosts=[workers_plan.Host(h) for h in hosts])
+        how = supervise.Launch(
+            str(tmp_path),
+            lambda role, line, bar: shown.append((role.name, line, bar)),
+            str(script),
+            ssh=str(tmp_path / "ssh"),
+            timeout=timeout,
+            logs=tmp_path / "logs",
+        )
         supervise.launch(
-            plan, address="127.0.0.1", port=port, directory=str(tmp_path),
-            python=str(script), ssh=str(tmp_path / "ssh"), timeout=timeout,
-            max_restarts=max_restarts, logs=tmp_path / "logs",
-            show=lambda role, line, bar: shown.append((role.name, line, bar)),
-        )  # fmt: skip
+            plan, how, address="127.0.0.1", port=port, max_restarts=max_restarts
+        )
         return shown
 
     return fake

@@ -60,12 +60,7 @@ def gradient(X: numpy.ndarray, y: numpy.ndarray) -> numpy.ndarray:
 
 rng = numpy.random.default_rng(0)
 X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
-<<<<<<< HEAD
-parts = shares(5, 2)
-pushed = [gradient(X[part], y[part]) for part in parts]
-=======
 pushed = [gradient(X[part], y[part]) for part in shares(5, 2)]
->>>>>>> h-C
 whole = gradient(X, y)
 print("sum of the pushes = whole batch:", numpy.allclose(sum(pushed), whole, rtol=1e-4))
 

@@ -60,7 +60,7 @@ def draw(
     runs = training._one_a_count(runs)
     with plain_style():
         drawn = {**pictures(runs, data_dir), **training.times(runs)}
-        animations = animation.animate(runs[-1], folder, stem, mp4)
+        animations = animation.animate(runs[-1], folder, stem, mp4=mp4)
         named = {f"{stem}-{name}": figure for name, figure in drawn.items()}
         return [*save(named, folder), *animations]
 

@@ -347,12 +347,13 @@ def test_drawing_needs_neither_mxnet_nor_a_display(tmp_path):
     code = """if True:
         import sys
         from pathlib import Path
-        from d2lpar import compare, figures, records
+        from d2lpar.figures import drawing
+        from d2lpar.records import comparison, files
         assert "matplotlib" not in sys.modules
-        runs = [records.read(path) for path in sys.argv[2:]]
-        figures.draw(runs, Path(sys.argv[1]), "s")
-        figures.draw_compare(*runs, Path(sys.argv[1]), "c")
-        compare.comparison_table(compare.compare(*runs))
+        runs = [files.read(path) for path in sys.argv[2:]]
+        drawing.draw(runs, Path(sys.argv[1]), "s")
+        drawing.draw_compare(*runs, Path(sys.argv[1]), "c")
+        comparison.comparison_table(comparison.compare(*runs))
         assert "mxnet" not in sys.modules
         assert "matplotlib.pyplot" not in sys.modules
     """

@@ -200,7 +200,7 @@ def compare(
 
 def _compare_records(a: Path, b: Path, printed: str, out: str | None) -> None:
     """Print the comparison of two records as "table", "json" or "csv", and draw it."""
-    from d2lpar.figures import drawing
+    from d2lpar.figures.compare import draw
     from d2lpar.records import comparison, files
 
     runs = files.read(a), files.read(b)
@@ -217,7 +217,7 @@ def _compare_records(a: Path, b: Path, printed: str, out: str | None) -> None:
     if out or printed == "table":
         folder = Path(out) if out else b.parent
         stem = f"compare-{a.stem}-{b.stem}"
-        for path in drawing.draw_compare(*runs, folder, stem):
+        for path in draw(*runs, folder, stem):
             if path.suffix == ".png":
                 click.echo(f"figure: {path}")
 

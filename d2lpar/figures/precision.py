@@ -1,7 +1,4 @@
-"""Precision rows to a picture, accuracy against speed, and to a table as text.
-
-Computes nothing anew, like :mod:`d2lpar.figures.drawing`. Never imports MXNet.
-"""
+"""A network in lower precisions: accuracy against speed, and a table as text."""
 
 from __future__ import annotations
 
@@ -11,9 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from d2lpar.errors import RecordError
-from d2lpar.figures.page import COLORS, LINES, MARKERS, new_page, plain_style, save
+from d2lpar.figures.page import (
+    COLORS,
+    DASHED,
+    MARKERS,
+    new_page,
+    plain_style,
+    save,
+)
 from d2lpar.records import precision_table, wording
-from d2lpar.records.atomic import replacing
 from d2lpar.records.files import run_name
 from d2lpar.records.kinds import INT8, PRECISIONS, PrecisionRecord, Run
 
@@ -23,39 +26,24 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
+@plain_style()
 def draw(
-    runs: Sequence[Run],
-    out: Path,
-    stem: str,
-    *,
-    data_dir: str | Path | None = None,
-    mp4: bool = False,
+    runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
-    """Draw runs whose `precisions` are rows; return the files written.
+    """``<run>-precision`` of each run, and ``<stem>-results.txt`` with all tables.
 
-    ``<run>-precision`` of each run, as PNG and SVG, and ``<stem>-results.txt`` with the
-    tables of all. Raises :class:`RecordError` for a run without rows, or without one
-    that could be measured.
+    Raises :class:`RecordError` for a run in which no precision could be measured.
     """
     for run in runs:
         if not any(row.supported for row in run.of(PrecisionRecord)):
             raise RecordError(f"{wording.where(run)}: holds no measured precision")
-    with plain_style():
-        pictures = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}
-        paths = save(pictures, Path(out))
-    path = Path(out) / f"{stem}-results.txt"
-    with replacing(path) as tmp:
-        tmp.write_text(results(runs), encoding="utf-8")
-    return [*paths, path]
-
-
-def results(runs: Sequence[Run]) -> str:
-    """The table of every run, each under the line that says what it ran on."""
-    return "\n".join(
+    drawn = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}
+    drawn[f"{stem}-results"] = "\n".join(
         f"{wording.devices(run.header)}\n{wording.provenance([run])}\n\n"
         f"{precision_table.table(run.of(PrecisionRecord))}"
         for run in runs
     )
+    return save(drawn, folder)
 
 
 def _picture(run: Run) -> Figure:
@@ -69,48 +57,36 @@ def _picture(run: Run) -> Figure:
         panels=2 if shown else 1,
         keys=[_key(row) for row in trained] + [_mended_key(p, mended) for p in shown],
     )
-    lines = _trained(page.axes[0], trained, precision_table.baseline(rows), run)
+    lines = _trained(page.axes[0], trained)
     if shown:
-        lines += _mended(page.axes[1], shown, mended, precision_table.baseline(rows))
+        lines += _mended(page.axes[1], shown, mended)
+    float32 = precision_table.baseline(rows)
+    if float32 is not None:
+        p = float32.test_acc
+        error = math.sqrt(p * (1 - p) / run.header.settings["n_test"])
+        page.axes[0].axhspan(p - error, p + error, color="0.9", zorder=0)
+        for axes in page.axes:
+            axes.axhline(p, **DASHED)
     page.legend(lines)
     return page.figure
 
 
-def _trained(
-    axes: Axes,
-    rows: Sequence[PrecisionRecord],
-    float32: PrecisionRecord | None,
-    run: Run,
-) -> list[Line2D]:
-    """A marker a precision; the band is float32's accuracy give or take chance."""
-    if float32 is not None:
-        p, error = float32.test_acc, _standard_error(float32, run)
-        axes.axhspan(p - error, p + error, color="0.9", zorder=0)
-        axes.axhline(p, color="0.35", lw=0.8, ls=LINES[1])
+def _trained(axes: Axes, rows: Sequence[PrecisionRecord]) -> list[Line2D]:
+    """A marker per precision, with the quartiles of its speed."""
     lines = []
     for row in rows:
-        lines += axes.plot(
-            row.images_per_sec, row.test_acc, ls="", ms=7, **_style(row.precision)
-        )
-        axes.plot(
-            [row.images_per_sec_q1, row.images_per_sec_q3],
-            [row.test_acc] * 2,
-            color=_style(row.precision)["color"],
-            lw=1,
-        )
+        speed, style = row.images_per_sec, _style(row.precision)
+        lines += axes.plot(speed, row.test_acc, **style)
+        whiskers = [[speed - row.images_per_sec_q1], [row.images_per_sec_q3 - speed]]
+        axes.errorbar(speed, row.test_acc, xerr=whiskers, color=style["color"], lw=1)
     _name_axes(axes, "weights as trained", rows)
     return lines
 
 
 def _mended(
-    axes: Axes,
-    shown: Sequence[str],
-    rows: Sequence[PrecisionRecord],
-    float32: PrecisionRecord | None,
+    axes: Axes, shown: Sequence[str], rows: Sequence[PrecisionRecord]
 ) -> list[Line2D]:
     """An arrow from the stretched weights' accuracy to the equalised ones'."""
-    if float32 is not None:
-        axes.axhline(float32.test_acc, color="0.35", lw=0.8, ls=LINES[1])
     lines = []
     for precision in shown:
         style = _style(precision)
@@ -123,11 +99,10 @@ def _mended(
             arrow = {"arrowstyle": "->", "color": style["color"], "lw": 1.2}
             places = {"xytext": points["stretched"], "xy": points["equalised"]}
             axes.annotate("", arrowprops=arrow, **places)
-        hollow = {"equalised": {"markerfacecolor": "white"}}
-        drawn = [
-            axes.plot(*point, ls="", ms=7, **style, **hollow.get(weights, {}))[0]
-            for weights, point in points.items()
-        ]
+        drawn = [axes.plot(*point, **style)[0] for point in points.values()]
+        for weights, line in zip(points, drawn):
+            if weights == "equalised":
+                line.set_markerfacecolor("white")
         lines.append(drawn[0])
     _name_axes(axes, "stretched to equalised (hollow)", rows)
     return lines
@@ -142,12 +117,8 @@ def _name_axes(axes: Axes, what: str, rows: Sequence[PrecisionRecord]) -> None:
 
 def _style(precision: str) -> dict:
     k = PRECISIONS.index(precision)
-    return {"color": COLORS[k % len(COLORS)], "marker": (*MARKERS, "<")[k]}
-
-
-def _standard_error(float32: PrecisionRecord, run: Run) -> float:
-    p, n = float32.test_acc, run.header.settings["n_test"]
-    return math.sqrt(p * (1 - p) / n)
+    ink = {"color": COLORS[k % len(COLORS)], "marker": (*MARKERS, "<")[k]}
+    return {**ink, "ls": "", "ms": 7}
 
 
 def _caption(run: Run, rows: Sequence[PrecisionRecord], mended: bool) -> str:

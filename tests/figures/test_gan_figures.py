@@ -18,7 +18,7 @@ from PIL import Image
 from d2lpar import datasets
 from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import RecordError
-from d2lpar.figures import animation, drawing
+from d2lpar.figures import animation, compare, drawing
 from d2lpar.figures import gan as figures_gan
 from d2lpar.records import comparison, files, kinds
 from d2lpar.records.kinds import FrameRecord
@@ -621,7 +621,7 @@ def test_two_gans_are_compared_by_time_and_distance(a_run, out):
     assert compared.a.test_acc is None
     assert compared.a.quality == one.of(FrameRecord)[-1].quality
     assert "final distance" in comparison.comparison_table(compared)
-    paths = drawing.draw_compare(one, two, out, "beside")
+    paths = compare.draw(one, two, out, "beside")
     said = words(next(path for path in paths if path.suffix == ".svg"))
     assert f"final distance {one.of(FrameRecord)[-1].quality:.3f}" in said
     assert "sliced Wasserstein distance" in said and "test accuracy" not in said

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from d2lpar.figures import page
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import BenchmarkHeader, Run, group
 from d2lpar.records.summary import summarize
 from d2lpar.records.wording import commit, plural
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @page.plain_style()
@@ -25,8 +24,6 @@ def draw(
 
     One panel per work, each with its own scale: only its arms are compared.
     """
-    from matplotlib.figure import Figure
-
     (run,) = runs
     arms = arm_times(run)
     works = group(arms, lambda arm: arm.work)

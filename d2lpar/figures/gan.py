@@ -12,36 +12,24 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import DataError, SettingError
-from d2lpar.figures import animation, training
-from d2lpar.figures.page import (
-    COLORS,
-    epochs_along,
-    label,
-    look,
-    new_page,
-    plain_style,
-    save,
-)
+from d2lpar.figures import animation, page, training
 from d2lpar.records import wording
 from d2lpar.records.kinds import FrameRecord, Run, group
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 log = logging.getLogger("d2lpar")
 
 MOST_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
 
 
-@plain_style()
+@page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
@@ -49,8 +37,7 @@ def draw(
     runs = training.by_device_count(runs)
     drawn = {**pictures(runs, data_dir), **training.times(runs)}
     animations = animation.animate(runs[-1], folder, stem, mp4=mp4)
-    named = {f"{stem}-{name}": figure for name, figure in drawn.items()}
-    return [*save(named, folder), *animations]
+    return [*page.save(drawn, folder, stem), *animations]
 
 
 def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figure]:
@@ -86,8 +73,9 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
 def _losses(runs: Sequence[Run]) -> Figure:
     step = -(-max(e.epoch for run in runs for e in run.epochs) // MOST_POINTS)
     points = f"Points: means of {step} epochs. " if step > 1 else ""
-    page = new_page(
-        wording.title("Losses and opinions of the two networks", runs),
+    picture = page.new(
+        runs,
+        "Losses and opinions of the two networks",
         "Left: mean losses of the discriminator D, over faces x of the data and "
         "generated ones G(z), and of the generator G. Right: D's mean opinions, "
         "like the losses before each step. Grey: D cannot tell them apart "
@@ -99,42 +87,41 @@ def _losses(runs: Sequence[Run]) -> Figure:
             for what in ("D's loss (left) and D(x)", "G's loss (left) and D(G(z))")
         ],
     )
-    left, right = page.axes
+    left, right = picture.axes
     left.axhline(math.log(2), color="0.7", lw=2.5)
     right.axhline(0.5, color="0.7", lw=2.5)
     lines = []
     for k, run in enumerate(runs):
         for j, names in enumerate((("d_loss", "d_real"), ("g_loss", "d_fake"))):
             width = max(1.2, 2.4 - 0.5 * k)  # all are seen where they coincide
-            style = look(k, lw=width, ms=max(3.5, 7 - 2 * k), markevery=0.1)
-            style["color"] = COLORS[(2 * k + j) % len(COLORS)]
+            style = page.look(k, lw=width, ms=max(3.5, 7 - 2 * k), markevery=0.1)
+            style["color"] = page.COLORS[(2 * k + j) % len(page.COLORS)]
             if j == 0:  # only G's have marks, so that they differ without color too
                 style["marker"] = ""
-            for axes, name in zip(page.axes, names):
+            for axes, name in zip(picture.axes, names):
                 curve = axes.plot(*_thinned(_curve(run.epochs, name), step), **style)
             lines += curve
     left.set_ylabel("mean loss (nats)")
     left.set_ylim(0, 1.05 * left.get_ylim()[1])
     right.set_ylabel("mean opinion (0 generated, 1 of the data)")
     right.set_ylim(0, 1)
-    for axes in page.axes:
-        epochs_along(axes, wording.seams(runs))
-    page.legend(lines)
-    return page.figure
+    for axes in picture.axes:
+        page.epochs_along(axes, wording.seams(runs))
+    return picture.legend(lines)
 
 
 def _quality(runs: Sequence[Run]) -> Figure:
     synthetic = any(run.header.synthetic for run in runs)
     faces = "synthetic faces of the data" if synthetic else "real faces"
-    page = new_page(
-        wording.title(f"Distance of generated faces to {faces}", runs),
+    picture = page.new(
+        runs,
+        f"Distance of generated faces to {faces}",
         "Sliced Wasserstein distance (Rabin et al., 2011) by their pixels, of up to "
         "1,000 generated faces to as many of the data; epoch 0 is before training. "
         f"{_reading(runs)}",
         keys=[f"{wording.devices(run.header)}, {_first_and_last(run)}" for run in runs],
     )
-    page.legend(quality_curves(page.axes[0], runs))
-    return page.figure
+    return picture.legend(quality_curves(picture.axes[0], runs))
 
 
 def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
@@ -142,11 +129,11 @@ def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
     lines = []
     for k, run in enumerate(runs):
         distances = _curve(run.of(FrameRecord), "quality")
-        style = look(k, markevery=max(1, len(distances) // 20))
+        style = page.look(k, markevery=max(1, len(distances) // 20))
         lines += axes.plot(list(distances), list(distances.values()), **style)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("sliced Wasserstein distance")
-    epochs_along(axes, wording.seams(runs))
+    page.epochs_along(axes, wording.seams(runs))
     return lines
 
 
@@ -179,7 +166,7 @@ def _reading(runs: Sequence[Run]) -> str:
     """What a caption says of curves, and where they come from."""
     repeated = any(e.repeat for run in runs for e in run.epochs)
     medians = "Curves: median of the repeats. " if repeated else ""
-    return f"{medians}{wording.reading_seams(runs)}{wording.provenance(runs)}"
+    return f"{medians}{wording.reading_seams(runs)}"
 
 
 def _nearest(run: Run, sheet: np.ndarray, faces: np.ndarray) -> Figure:
@@ -213,13 +200,11 @@ def _sheets(
     inches_per_pixel: float,
 ) -> Figure:
     """Sheets of faces side by side, each above its name."""
-    from matplotlib.figure import Figure
-
     parted = [_parted(sheet) for sheet in sheets.values()]
     width = inches_per_pixel * sum(sheet.shape[1] for sheet in parted)
     height = inches_per_pixel * max(sheet.shape[0] for sheet in parted)
     figure = Figure((width + 0.4, height + 1.4), layout="constrained")
-    label(figure, wording.title(title, [run]), caption + wording.provenance([run]))
+    page.label(figure, wording.title(title, [run]), caption + wording.provenance([run]))
     row = figure.subplots(1, len(sheets), squeeze=False)[0]
     for axes, name, sheet in zip(row, sheets, parted):
         # "none", not "nearest", which an SVG has at 72 pixels per inch.

@@ -5,28 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from d2lpar.errors import RecordError
-from d2lpar.figures.page import (
-    COLORS,
-    DASHED,
-    MARKERS,
-    new_page,
-    plain_style,
-    save,
-)
+from d2lpar.figures import page
 from d2lpar.records import precision_table, wording
 from d2lpar.records.files import run_name
 from d2lpar.records.kinds import INT8, PRECISIONS, PrecisionRecord, Run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
-
-@plain_style()
+@page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
@@ -43,7 +34,7 @@ def draw(
         f"{precision_table.table(run.of(PrecisionRecord))}"
         for run in runs
     )
-    return save(drawn, folder)
+    return page.save(drawn, folder)
 
 
 def _picture(run: Run) -> Figure:
@@ -51,24 +42,33 @@ def _picture(run: Run) -> Figure:
     trained = [row for row in rows if row.weights == "trained" and row.supported]
     mended = [row for row in rows if row.weights != "trained" and row.supported]
     shown = [p for p in INT8 if any(row.precision == p for row in mended)]
-    page = new_page(
-        wording.title("Accuracy against speed", [run]),
+    keys = [
+        f"{row.precision}: accuracy {row.test_acc:.4f}, agreement {row.agreement:.4f}, "
+        f"{row.images_per_sec:,.0f} images/s, {row.weight_bytes / 1000:,.0f} kB"
+        for row in trained
+    ]
+    for p in shown:
+        own = [row for row in mended if row.precision == p]
+        accuracies = [f"{row.weights} {row.test_acc:.4f}" for row in own]
+        keys.append(f"{p}: accuracy {', '.join(accuracies)}")
+    picture = page.new(
+        [run],
+        "Accuracy against speed",
         _caption(run, rows, bool(shown)),
         panels=2 if shown else 1,
-        keys=[_key(row) for row in trained] + [_mended_key(p, mended) for p in shown],
+        keys=keys,
     )
-    lines = _trained(page.axes[0], trained)
+    lines = _trained(picture.axes[0], trained)
     if shown:
-        lines += _mended(page.axes[1], shown, mended)
+        lines += _mended(picture.axes[1], shown, mended)
     float32 = precision_table.baseline(rows)
     if float32 is not None:
         p = float32.test_acc
         error = math.sqrt(p * (1 - p) / run.header.settings["n_test"])
-        page.axes[0].axhspan(p - error, p + error, color="0.9", zorder=0)
-        for axes in page.axes:
-            axes.axhline(p, **DASHED)
-    page.legend(lines)
-    return page.figure
+        picture.axes[0].axhspan(p - error, p + error, color="0.9", zorder=0)
+        for axes in picture.axes:
+            axes.axhline(p, **page.DASHED)
+    return picture.legend(lines)
 
 
 def _trained(axes: Axes, rows: Sequence[PrecisionRecord]) -> list[Line2D]:
@@ -99,11 +99,10 @@ def _mended(
             arrow = {"arrowstyle": "->", "color": style["color"], "lw": 1.2}
             places = {"xytext": points["stretched"], "xy": points["equalised"]}
             axes.annotate("", arrowprops=arrow, **places)
-        drawn = [axes.plot(*point, **style)[0] for point in points.values()]
-        for weights, line in zip(points, drawn):
-            if weights == "equalised":
-                line.set_markerfacecolor("white")
-        lines.append(drawn[0])
+        for weights, point in points.items():
+            face = {"mfc": "white"} if weights == "equalised" else {}
+            drawn = axes.plot(*point, **style, **face)
+            lines += drawn if weights == next(iter(points)) else []
     _name_axes(axes, "stretched to equalised (hollow)", rows)
     return lines
 
@@ -117,8 +116,7 @@ def _name_axes(axes: Axes, what: str, rows: Sequence[PrecisionRecord]) -> None:
 
 def _style(precision: str) -> dict:
     k = PRECISIONS.index(precision)
-    ink = {"color": COLORS[k % len(COLORS)], "marker": (*MARKERS, "<")[k]}
-    return {**ink, "ls": "", "ms": 7}
+    return page.look(k, marker=(*page.MARKERS, "<")[k], ls="", ms=7)
 
 
 def _caption(run: Run, rows: Sequence[PrecisionRecord], mended: bool) -> str:
@@ -132,19 +130,5 @@ def _caption(run: Run, rows: Sequence[PrecisionRecord], mended: bool) -> str:
         "Stretched: one channel's outlier, the same function in float32; equalised: "
         "evened out again." * mended,
         *(f"Not supported: {row.precision} ({row.why_not})." for row in refused),
-        wording.provenance([run]),
     ]
     return " ".join(filter(None, sentences))
-
-
-def _key(row: PrecisionRecord) -> str:
-    return (
-        f"{row.precision}: accuracy {row.test_acc:.4f}, agreement {row.agreement:.4f}, "
-        f"{row.images_per_sec:,.0f} images/s, {row.weight_bytes / 1000:,.0f} kB"
-    )
-
-
-def _mended_key(precision: str, rows: Sequence[PrecisionRecord]) -> str:
-    own = [row for row in rows if row.precision == precision]
-    accuracies = [f"{row.weights} {row.test_acc:.4f}" for row in own]
-    return f"{precision}: accuracy {', '.join(accuracies)}"

@@ -11,22 +11,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
-from d2lpar.figures.page import (
-    COLORS,
-    HATCHES,
-    LINES,
-    bytes_along,
-    log_numbers_up,
-    look,
-    new_page,
-    plain_style,
-    quartiles,
-    save,
-)
-from d2lpar.records import wording
-from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from d2lpar.figures import page
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch
 from d2lpar.records.scaling_table import (
     ALL_REDUCE,
     Study,
@@ -41,10 +33,6 @@ from d2lpar.records.summary import summarize
 from d2lpar.records.timing_table import each
 from d2lpar.records.wording import number, plural
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 BATCH = "global batch size (samples per step, all devices together)"
 NAMES = {
     "scratch": "from scratch",
@@ -53,7 +41,7 @@ NAMES = {
 }  # of implementations; others are called what the record calls them
 
 
-@plain_style()
+@page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
@@ -73,21 +61,22 @@ def draw(
     if all_reduces(runs):
         drawn["all-reduce"] = _all_reduce(runs)
     drawn["results"] = results(runs)
-    return save({f"{stem}-{name}": figure for name, figure in drawn.items()}, folder)
+    return page.save(drawn, folder, stem)
 
 
 def _map(study: Study) -> Figure:
     """Speedup over one device by global batch (across) and devices (up)."""
     counts, batches = [*study.counts[1:], *study.predicted], study.batches
-    page = new_page(
-        wording.title(f"When does a second device pay? {_name(study)}", study.runs),
+    picture = page.new(
+        study.runs,
+        f"When does a second device pay? {_name(study)}",
         "Numbers: median seconds of a step on 1 device over those on N, same global "
         "batch (strong scaling); blue: faster than 1 device, orange: slower. "
-        f"{_predicted(study)}{_samples(study)} {wording.provenance(study.runs)}",
+        f"{_measured(study)}",
         keys=["break-even: as fast as 1 device; left of it more devices are slower"],
         ticks=[f"{batch:,}" for batch in batches],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     points = []
     for row, n in enumerate(counts):
         is_predicted = n in study.predicted
@@ -100,7 +89,8 @@ def _map(study: Study) -> Figure:
         for batch, speedup in speedups.items():
             _cell(axes, (batches.index(batch), row), speedup, max(counts), is_predicted)
         if at is not None:
-            x = _place(batches, at)
+            logs, beside = np.log(batches), {"left": -0.5, "right": len(batches) - 0.5}
+            x = np.interp(math.log(max(at, 1e-9)), logs, range(len(batches)), **beside)
             points += [(x, row - 0.5), (x, row + 0.5)]
     line = axes.plot(*zip(*points), color="black", lw=2.2) if points else []
     axes.set_xlim(-0.55, len(batches) - 0.45)
@@ -110,17 +100,14 @@ def _map(study: Study) -> Figure:
     axes.grid(False)
     axes.set_xlabel(BATCH)
     axes.set_ylabel("devices" + " (*: predicted)" * bool(study.predicted))
-    page.legend(line)
-    return page.figure
+    return picture.legend(line)
 
 
 def _cell(
     axes: Axes, at: tuple[int, int], speedup: float, top: int, is_predicted: bool
 ) -> None:
     """A square of the map: orange below 1, white at 1, blue above."""
-    from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
-
-    ends = [COLORS[1], "#f7f7f7", COLORS[0]]  # told apart by colour-blind eyes
+    ends = [page.COLORS[1], "#f7f7f7", page.COLORS[0]]  # for colour-blind eyes
     share = TwoSlopeNorm(1, 0, max(2, top))(min(speedup, top))
     face = LinearSegmentedColormap.from_list("pays", ends)(share)
     hatch = "////" if is_predicted else None
@@ -134,37 +121,33 @@ def _cell(
     )  # fmt: skip
 
 
-def _place(batches: Sequence[int], at: float) -> float:
-    """Where a batch stands among the columns, between two of them as a rule."""
-    logs = [math.log(b) for b in batches]
-    for k, (low, high) in enumerate(zip(logs, logs[1:])):
-        if low <= math.log(max(at, 1e-9)) < high:
-            return k + (math.log(at) - low) / (high - low)
-    return -0.5 if at <= batches[0] else len(batches) - 0.5
-
-
 def _steps(study: Study) -> Figure:
     """Milliseconds per step against batch: measured points and the model's lines."""
     counts, model = [*study.counts, *study.predicted], study.model
-    page = new_page(
-        wording.title(f"A step: model and measurement, {_name(study)}", study.runs),
-        f"Points: medians; whiskers: quartiles. {_formula(study)}{_predicted(study)}"
-        f"{_samples(study)} {wording.provenance(study.runs)}",
+    picture = page.new(
+        study.runs,
+        f"A step: model and measurement, {_name(study)}",
+        f"Points: medians; whiskers: quartiles. {_formula(study)}{_measured(study)}",
         keys=[
             plural(n, "device") + ", predicted" * (n in study.predicted) for n in counts
         ],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     lines = []
     for k, n in enumerate(counts):
-        style, measured = look(k, lw=1.3), _milliseconds(study, n)
-        batches = list(measured) or [b for b in study.batches if b >= n]
-        if measured:
-            medians = [s.median for s in measured.values()]
-            spread = quartiles(list(measured.values()))
+        style = page.look(k, lw=1.3)
+        batches = [b for b in study.batches if (n, b) in study.records]
+        if batches:
+            records = [study.records[n, batch] for batch in batches]
+            seconds = [
+                [s for record in same for s in record.seconds] for same in records
+            ]
+            summaries = [summarize(samples) for samples in seconds]
+            medians = [1e3 * s.median for s in summaries]
+            spread = page.quartiles(summaries, 1e3)
             axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
         else:
-            style["marker"] = ""
+            style["marker"], batches = "", [b for b in study.batches if b >= n]
         if model is None:
             style["ls"] = ""
         else:
@@ -175,19 +158,8 @@ def _steps(study: Study) -> Figure:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     axes.set_xlabel(BATCH)
-    log_numbers_up(axes, "milliseconds per step", minor=few)
-    page.legend(lines)
-    return page.figure
-
-
-def _milliseconds(study: Study, n: int) -> dict:
-    """By global batch, the summary of the milliseconds per step on n devices."""
-    by_batch: dict[int, list[float]] = {}
-    for run in study.runs:
-        for record in run.of(StepRecord) if run.header.num_devices == n else ():
-            samples = by_batch.setdefault(record.global_batch_size, [])
-            samples += [1e3 * seconds for seconds in record.seconds]
-    return {batch: summarize(by_batch[batch]) for batch in sorted(by_batch)}
+    page.log_numbers_up(axes, "milliseconds per step", minor=few)
+    return picture.legend(lines)
 
 
 def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
@@ -195,11 +167,11 @@ def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
     bars = [
         (study, key, values) for study in found for key, values in parts(study).items()
     ]
-    page = new_page(
-        wording.title("Where a step's time goes", runs),
+    picture = page.new(
+        runs,
+        "Where a step's time goes",
         "By leaving out: a step that ends after a part, less one that ends before it; "
-        "medians, microseconds divided by the global batch. "
-        f"{wording.provenance(runs)}",
+        "medians, microseconds divided by the global batch. ",
         keys=[
             *PARTS,
             "the whole step, had the devices never to wait for Python",
@@ -210,13 +182,13 @@ def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
             for study, (n, batch), _ in bars
         ],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     for place, (_, (_, batch), (by_name, no_python, no_overlap)) in enumerate(bars):
         bottom, lines = 0.0, []
         for k, name in enumerate(PARTS):
             height = 1e6 * by_name[name] / batch
-            ink = {"color": COLORS[k], "hatch": HATCHES[k], "edgecolor": "white"}
-            lines += axes.bar(place, height, 0.6, bottom, lw=0.5, **ink)
+            ink = {"color": page.COLORS[k], "hatch": page.HATCHES[k], "lw": 0.5}
+            lines += axes.bar(place, height, 0.6, bottom, edgecolor="white", **ink)
             bottom += height
         ends = [place - 0.4, place + 0.4]
         for seconds, color, ls in ((no_python, "k", "-"), (no_overlap, "0.4", ":")):
@@ -224,8 +196,7 @@ def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
             lines += axes.plot(ends, height, color=color, lw=2, ls=ls)
     axes.grid(False, axis="x")
     axes.set_ylabel("microseconds per sample of the global batch")
-    page.legend(lines)
-    return page.figure
+    return picture.legend(lines)
 
 
 def _all_reduce(runs: Sequence[Run]) -> Figure:
@@ -234,84 +205,77 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
     counts = sorted({n for n, _, _ in found})
     names = dict.fromkeys(name for row in found.values() for name in row)
     shown = [name for name in names if any(row.get(name) for row in found.values())]
-    absent = {
-        record.variant: record.why_not
-        for run in runs
-        for record in run.of(AllReduceRecord)
-        if record.why_not
-    }
+    records = [record for run in runs for record in run.of(AllReduceRecord)]
+    absent = {record.variant: record.why_not for record in records if record.why_not}
     said = "".join(f" {name}: {why}." for name, why in absent.items())
-    page = new_page(
-        wording.title("All-reduce: the same sum in several ways", runs),
+    picture = page.new(
+        runs,
+        "All-reduce: the same sum in several ways",
         "Medians, results checked. Left: one array. Right: the gradients of LeNet, as "
         "the 8 arrays that they are and as one. Trained with: book (from scratch), "
-        f"{ALL_REDUCE['concise']} (concise).{said} {wording.provenance(runs)}",
+        f"{ALL_REDUCE['concise']} (concise).{said}",
         panels=2,
         keys=[f"{name}, {plural(n, 'device')}" for n in counts for name in shown],
         ticks=[f"{what}\n{n} dev." for n in counts for what in ("8 arrays", "1 array")],
     )
-    left, right = page.axes
+    left, right = picture.axes
     lines = []
     for c, n in enumerate(counts):
         # LeNet's gradients: all arrays of them, and one array with as many bytes.
-        lenet = [key for key in found if key[0] == n and key[1] > 1]
-        lenet += [key for key in found if (n, key[2]) in {(m, b) for m, _, b in lenet}
-                  and key[:2] == (n, 1)]  # fmt: skip
-        sizes = sorted(key for key in found if key[0] == n and key not in lenet)
+        lenet = {size for m, arrays, size in found if m == n and arrays > 1}
+        keys = sorted(key for key in found if key[0] == n)
         for k, name in enumerate(shown):
-            style = look(k, ls=LINES[c % len(LINES)])
+            style = page.look(k, ls=page.LINES[c % len(page.LINES)])
             points = [
                 (key[2], 1e3 * median(found[key][name]))
-                for key in sizes
-                if found[key].get(name)
+                for key in keys
+                if key[2] not in lenet and found[key].get(name)
             ]
-            lines += left.plot(*(zip(*points) if points else ([], [])), **style)
-            for key in lenet:
-                if found[key].get(name):
+            lines += left.plot(*np.reshape(points, (-1, 2)).T, **style)
+            for key in keys:
+                if key[2] in lenet and found[key].get(name):
                     x = 2 * c + (key[1] == 1) + 0.09 * (k - len(shown) / 2)
                     right.plot(x, 1e3 * median(found[key][name]), **style)
-    bytes_along(left, "size of the array on each device")
-    for axes in page.axes:
-        log_numbers_up(axes, "milliseconds")
+    page.bytes_along(left, "size of the array on each device")
+    for axes in picture.axes:
+        page.log_numbers_up(axes, "milliseconds")
     right.set_xlim(-0.6, 2 * len(counts) - 0.4)
-    page.legend(lines)
-    return page.figure
+    return picture.legend(lines)
 
 
 def _accuracy(study: Study) -> Figure:
     """Test accuracy against epoch and against seconds, weak scaling."""
     found = trainings(study)
-    page = new_page(
-        wording.title(f"Weak scaling: accuracy, {_name(study)}", study.runs),
+    picture = page.new(
+        study.runs,
+        f"Weak scaling: accuracy, {_name(study)}",
         "The same batch on every device; the learning rate grows with the global "
-        "batch, and is warmed up (Goyal et al. 2017). "
-        f"{wording.provenance(study.runs)}",
+        "batch, and is warmed up (Goyal et al. 2017). ",
         panels=2,
         keys=[
             f"{plural(n, 'device')} x {batch // n:,} = global batch {batch:,}, lr "
-            f"{epochs[-1].lr:.3g}: {_end(epochs)}"
+            f"{epochs[-1].lr:.3g}: {_end(epochs[-1])}"
             for (n, batch), epochs in found.items()
         ],
     )
-    left, right = page.axes
+    left, right = picture.axes
     lines = []
     for k, epochs in enumerate(found.values()):
         done = [epoch for epoch in epochs if epoch.test_acc is not None]
         accuracies = [epoch.test_acc for epoch in done]
         seconds = list(itertools.accumulate(epoch.seconds for epoch in done))
-        lines += left.plot([epoch.epoch for epoch in done], accuracies, **look(k))
-        right.plot(seconds, accuracies, **look(k))
-    for axes, name in zip(page.axes, ("epoch", "seconds of training")):
+        lines += left.plot([epoch.epoch for epoch in done], accuracies, **page.look(k))
+        right.plot(seconds, accuracies, **page.look(k))
+    for axes, name in zip(picture.axes, ("epoch", "seconds of training")):
         axes.set(ylim=(0, 1), xlabel=name, ylabel="test accuracy")
         axes.set_xlim(left=0)
-    page.legend(lines)
-    return page.figure
+    return picture.legend(lines)
 
 
-def _end(epochs: Sequence) -> str:
-    if epochs[-1].why_not:
-        return f"diverged in epoch {epochs[-1].epoch}"
-    return f"accuracy {epochs[-1].test_acc:.3f}"
+def _end(epoch: ScaledEpoch) -> str:
+    if epoch.why_not:
+        return f"diverged in epoch {epoch.epoch}"
+    return f"accuracy {epoch.test_acc:.3f}"
 
 
 def _name(study: Study) -> str:
@@ -331,16 +295,13 @@ def _formula(study: Study) -> str:
     return f"Lines: {words}, fitted. "
 
 
-def _predicted(study: Study) -> str:
-    if not study.predicted:
-        return ""
-    return "Predicted rows and lines: by the model, N cores or GPUs not present here. "
-
-
-def _samples(study: Study) -> str:
-    records = [record for run in study.runs for record in run.of(StepRecord)]
+def _measured(study: Study) -> str:
+    """What a caption says of the samples, and of what is only predicted."""
+    records = [record for same in study.records.values() for record in same]
     samples = each(len(record.seconds) for record in records)
     steps = each(record.steps for record in records)
+    predicted = "Predicted rows and lines: by the model, N cores or GPUs not present. "
     return (
-        f"Each median of {samples} samples of {steps} steps in a row, after a warm-up."
+        f"{predicted * bool(study.predicted)}Each median of {samples} samples of "
+        f"{steps} steps in a row, after a warm-up."
     )

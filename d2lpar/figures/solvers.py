@@ -6,23 +6,21 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from d2lpar.errors import RecordError
-from d2lpar.figures.page import DASHED, look, new_page, plain_style, save
+from d2lpar.figures import page
 from d2lpar.records import wording
 from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.records.tables import plain_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SMALLEST = 1e-16  # a distance of 0 has no place on a logarithmic axis
 COLUMNS = ["method", "devices", "iterations", "seconds", "||A x - b||"]
 COLUMNS += ["distance to x*"]
 
 
-@plain_style()
+@page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
@@ -41,14 +39,26 @@ def draw(
     if len({run.header.num_devices for run in runs}) > 1:
         drawn["devices"] = _devices(runs)
     points = [point for run in runs for point in run.of(PointRecord)]
+    shown, least = _most_devices(runs), _least(runs)
     if any(point.distance is not None for point in points):
-        drawn["distance"] = _distance(runs)
+        drawn["distance"] = _against_seconds(
+            shown,
+            "Distance to the optimum",
+            "Distance: ||x - x*|| / ||x*||, x* by LAPACK.",
+            lambda point: point.distance,
+        )
     else:
-        drawn["residual"] = _residual(runs)
+        drawn["residual"] = _against_seconds(
+            shown,
+            "Residual above the least",
+            f"How far ||A x - b|| is above the least of all, {least:.6g}, in parts of "
+            f"it; the least itself is drawn at {SMALLEST:g}.",
+            lambda point: (point.residual_norm - least) / (least or 1.0),
+        )
     if any(map(_averages, runs)):
         drawn["error"] = _error(runs)
     drawn["results"] = results(runs)
-    return save({f"{stem}-{name}": figure for name, figure in drawn.items()}, folder)
+    return page.save(drawn, folder, stem)
 
 
 def results(runs: Sequence[Run]) -> str:
@@ -114,82 +124,54 @@ def _error(runs: Sequence[Run]) -> Figure:
     """||A x - b|| of each of the first two devices' x against the epoch."""
     averaging = _most_devices([run for run in runs if _averages(run)])
     devices = averaging[0].header.devices
-    page = new_page(
-        wording.title("Error of each device's x after each epoch", averaging),
+    picture = page.new(
+        averaging,
+        "Error of each device's x after each epoch",
         "Every device descends on its own rows; after each epoch all continue from the "
-        f"average of all x. {'The first two devices. ' if len(devices) > 2 else ''}"
-        f"{wording.provenance(averaging)}",
+        f"average of all x. {'The first two devices. ' if len(devices) > 2 else ''}",
         panels=min(2, min(run.header.num_devices for run in averaging)),
         keys=["the best of all methods", *(run.header.variant for run in averaging)],
     )
-    for number, axes in enumerate(page.axes):
-        lines = [axes.axhline(_least(runs), **DASHED)]
+    for number, axes in enumerate(picture.axes):
+        lines = [axes.axhline(_least(runs), **page.DASHED)]
         for k, run in enumerate(averaging):
             points = [
                 (point.iteration, point.device_residual_norms[number])
                 for point in _first_repeat(run)
             ]
-            style = look(k, markevery=max(1, len(points) // 10))
+            style = page.look(k, markevery=max(1, len(points) // 10))
             lines += axes.plot(*zip(*points), **style)
         axes.set_xlabel(f"epoch on {devices[number].partition(' ')[0]}")
         axes.set_ylabel("error ||A x - b||")
-    page.legend(lines)
-    return page.figure
-
-
-def _distance(runs: Sequence[Run]) -> Figure:
-    """||x - x*|| / ||x*|| against seconds of work, a curve per method."""
-    shown = _most_devices(runs)
-    return _against_seconds(
-        shown,
-        wording.title("Distance to the optimum against time", shown),
-        "Distance: ||x - x*|| / ||x*||, x* by LAPACK.",
-        "distance to the optimum (relative)",
-        lambda point: point.distance,
-    )
-
-
-def _residual(runs: Sequence[Run]) -> Figure:
-    """How far ||A x - b|| is above the least one, against seconds."""
-    shown, least = _most_devices(runs), _least(runs)
-    return _against_seconds(
-        shown,
-        wording.title("Residual against time", shown),
-        f"How far ||A x - b|| is above the least of all, {least:.6g}, in parts of it; "
-        f"the least itself is drawn at {SMALLEST:g}.",
-        "||A x - b|| above the least (relative)",
-        lambda point: point.residual_norm / least - 1 if least else point.residual_norm,
-    )
+    return picture.legend(lines)
 
 
 def _against_seconds(
     shown: Sequence[Run],
-    title: str,
-    reading: str,
-    name: str,
+    what: str,
+    caption: str,
     value: Callable[[PointRecord], float | None],
 ) -> Figure:
     """A value of every point against the seconds of work it took, on log axes."""
     direct = any(len(_first_repeat(run)) == 1 for run in shown)
-    page = new_page(
-        title,
-        f"{reading} Seconds of work after a warm-up, including the copy of A to the "
-        f"devices. {'Direct methods are a single point. ' if direct else ''}"
-        f"{wording.provenance(shown)}",
+    picture = page.new(
+        shown,
+        f"{what} against time",
+        f"{caption} Seconds of work after a warm-up, including the copy of A to the "
+        f"devices. {'Direct methods are a single point. ' if direct else ''}",
         keys=[_name(run) for run in shown],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     lines = []
     for k, run in enumerate(shown):
         points = [p for p in _first_repeat(run) if value(p) is not None]
         lines += axes.plot(
             [point.seconds for point in points],
             [max(value(point), SMALLEST) for point in points],
-            **look(k, ms=8 if len(points) == 1 else 4, clip_on=False),
+            **page.look(k, ms=8 if len(points) == 1 else 4, clip_on=False),
         )
-    axes.set(xscale="log", yscale="log", xlabel="seconds", ylabel=name)
-    page.legend(lines)
-    return page.figure
+    axes.set(xscale="log", yscale="log", xlabel="seconds", ylabel=f"{what} (relative)")
+    return picture.legend(lines)
 
 
 def _devices(runs: Sequence[Run]) -> Figure:
@@ -201,26 +183,25 @@ def _devices(runs: Sequence[Run]) -> Figure:
         method: sorted((run.header.num_devices, _seconds(run)) for run in same)
         for method, same in group(shared, lambda run: run.header.variant).items()
     }
-    page = new_page(
-        wording.title("Time to solve against the number of devices", shared),
+    picture = page.new(
+        shared,
+        "Time to solve against the number of devices",
         f"Thin lines: ideal, the time on {wording.plural(counts[0], 'device')} divided "
-        f"among all. {left_out if len(shared) < len(runs) else ''}"
-        f"{wording.provenance(shared)}",
+        f"among all. {left_out if len(shared) < len(runs) else ''}",
         keys=[
             f"{method}: "
             + ", ".join(f"{wording.number(seconds)} s on {n}" for n, seconds in curve)
             for method, curve in curves.items()
         ],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     lines = []
     for k, curve in enumerate(curves.values()):
-        drawn = axes.plot(*zip(*curve), **look(k))
+        drawn = axes.plot(*zip(*curve), **page.look(k))
         first, seconds = curve[0]
         ideal = [(n, seconds * first / n) for n, _ in curve]
         axes.plot(*zip(*ideal), color=drawn[0].get_color(), lw=0.6)
         lines += drawn
     axes.set(yscale="log", xlabel="number of devices", ylabel="seconds", xticks=counts)
     axes.margins(x=0.1)
-    page.legend(lines)
-    return page.figure
+    return picture.legend(lines)

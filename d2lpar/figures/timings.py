@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from d2lpar.figures.page import (
-    COLORS,
-    DASHED,
-    bytes_along,
-    log_numbers_up,
-    look,
-    new_page,
-    plain_style,
-    quartiles,
-    save,
-)
+from matplotlib.figure import Figure
+
+from d2lpar.figures import page
 from d2lpar.records import wording
 from d2lpar.records.kinds import Run
 from d2lpar.records.timing_table import (
@@ -35,11 +26,8 @@ from d2lpar.records.timing_table import (
     shape,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-@plain_style()
+@page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
@@ -47,8 +35,7 @@ def draw(
 
     Raises :class:`RecordError` for a run that holds no timings.
     """
-    drawn = {**pictures(runs), "results": results(runs)}
-    return save({f"{stem}-{name}": figure for name, figure in drawn.items()}, folder)
+    return page.save({**pictures(runs), "results": results(runs)}, folder, stem)
 
 
 def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
@@ -73,55 +60,57 @@ def _clocks(operation: str, table: Sequence[Row], runs: Sequence[Run]) -> Figure
             f"its bytes at the rate of the fastest copy, {copy_rate(copied):.3g} GB/s: "
             "less is possible only in cache"
         )
-    page = new_page(
-        wording.title(f"{TITLES[operation]}, {shape(shown[0])}", runs),
+    picture = page.new(
+        runs,
+        f"{TITLES[operation]}, {shape(shown[0])}",
         f"Medians of {each(row.seconds.n for row in shown)} repetitions after a "
-        f"warm-up, results checked. {provenance(runs)}",
+        "warm-up, results checked.",
+        provenance=provenance(runs),
         keys=keys,
         ticks=["\n".join((row.library, row.form, row.where)) for row in shown],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     at = range(len(shown))
     medians = [1e3 * row.seconds.median for row in shown]
     naive = [1e3 * row.naive.median for row in shown]
     axes.vlines(at, naive, medians, color="0.7", lw=1)
-    spread, dot = quartiles([row.seconds for row in shown], 1e3), look(0, ls="", ms=6)
-    lines = [axes.errorbar(at, medians, spread, capsize=3, **dot)]
-    lines += axes.plot(at, naive, **look(1, ls="", ms=9, mfc="none", mew=1.3))
+    spread = page.quartiles([row.seconds for row in shown], 1e3)
+    dot = page.look(0, ls="", ms=6, capsize=3)
+    lines = [axes.errorbar(at, medians, spread, **dot)]
+    lines += axes.plot(at, naive, **page.look(1, ls="", ms=9, mfc="none", mew=1.3))
     for x, row in zip(at, shown):
         above = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
         axes.annotate(ms(row), (x, 1e3 * row.seconds.q3), size=7.5, **above)
     if len(keys) == 3:
         least = shown[0].num_bytes / (copy_rate(copied) * 1e6)
-        lines.append(axes.axhline(least, **DASHED))
+        lines.append(axes.axhline(least, **page.DASHED))
     axes.margins(x=0.1, y=0.14)
-    log_numbers_up(axes, "ms")
-    page.legend(lines)
-    return page.figure
+    page.log_numbers_up(axes, "ms")
+    return picture.legend(lines)
 
 
 def _roofline(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
     """GFLOP/s against FLOP per byte, under what copy and product allow."""
     copied, best = bandwidth(table), product_rate(table)
     roof, series = best.flops / best.seconds.median / 1e9, _series(table)
-    page = new_page(
-        wording.title("Roofline", runs),
+    picture = page.new(
+        runs,
+        "Roofline",
         "Rate against arithmetic intensity: operations for each byte that must be read "
-        "or written, sin and cos one each. What is above the slope works in cache. "
-        f"{provenance(runs)}",
+        "or written, sin and cos one each. What is above the slope works in cache.",
+        provenance=provenance(runs),
         keys=[
             f"limit of memory, {copy_rate(copied):.3g} GB/s: copy, {copied.name}",
             f"limit of arithmetic, {roof:.3g} GFLOP/s: product, {best.name}",
             *series,
         ],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     first, last = 0.06, 4 * best.flops / best.num_bytes
     ridge = roof / copy_rate(copied)
     slope = [first, max(ridge, first)]
-    lines = axes.plot(
-        slope, [copy_rate(copied) * x for x in slope], color="0.2", ls="--"
-    )
+    rates = [copy_rate(copied) * x for x in slope]
+    lines = axes.plot(slope, rates, color="0.2", ls="--")
     lines += axes.plot([ridge, last], [roof, roof], color="0.2")
     for k, (name, points) in enumerate(series.items()):
         shift = 1.06 ** (k - len(series) / 2)  # beside each other, not one over another
@@ -129,18 +118,17 @@ def _roofline(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
         lines += axes.plot(
             [shift * row.flops / row.num_bytes for row in points.values()],
             [row.flops / row.seconds.median / 1e9 for row in points.values()],
-            **look(k, ls="", ms=6, **hollow),
+            **page.look(k, ls="", ms=6, **hollow),
         )
-    axes.set(xscale="log", yscale="log", ylabel="GFLOP/s")
-    axes.set_xlabel("floating-point operations per byte")
+    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel="floating-point operations per byte", ylabel="GFLOP/s")
     axes.margins(y=0.12)
     for operation in TITLES:
         for row in of(operation, table)[:1]:
             place = {"ha": "center", "va": "top", "size": 8}
             place["transform"] = axes.get_xaxis_transform()
             axes.text(row.flops / row.num_bytes, 0.98, operation, **place)
-    page.legend(lines)
-    return page.figure
+    return picture.legend(lines)
 
 
 def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:
@@ -168,11 +156,13 @@ def _copies(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
         for count in counts
         if (curve := [r for r in of(direction, table) if r.num_devices == count])
     ]
-    page = new_page(
-        wording.title("Copies and all-reduce by size", runs),
+    picture = page.new(
+        runs,
+        "Copies and all-reduce by size",
         "Copies: bytes of all devices, which copy at the same time, by the seconds. "
         "All-reduce: bytes of one device's array by the seconds until every device has "
-        f"the sum. {provenance(runs)}",
+        "the sum.",
+        provenance=provenance(runs),
         panels=len(panels),
         keys=[
             f"{direction}, {curve[0].where}: {1e6 * curve[0].seconds.median:.3g} us "
@@ -183,15 +173,14 @@ def _copies(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
     )
     lines = []
     for panel, direction, count, curve in curves:
-        ink = {"color": COLORS[[*TRANSFERS, "all-reduce"].index(direction)]}
-        sizes, rates = [row.num_bytes for row in curve], [_gb(row) for row in curve]
-        style = look(counts.index(count), **ink)
-        lines += page.axes[panel].plot(sizes, rates, **style)
-    for axes, name in zip(page.axes, ("copies", "all-reduce")):
-        bytes_along(axes, "bytes of an array")
-        log_numbers_up(axes, f"GB/s, {name}")
-    page.legend(lines)
-    return page.figure
+        color = page.COLORS[[*TRANSFERS, "all-reduce"].index(direction)]
+        style = page.look(counts.index(count), color=color)
+        points = [(row.num_bytes, _gb(row)) for row in curve]
+        lines += picture.axes[panel].plot(*zip(*points), **style)
+    for axes, name in zip(picture.axes, ("copies", "all-reduce")):
+        page.bytes_along(axes, "bytes of an array")
+        page.log_numbers_up(axes, f"GB/s, {name}")
+    return picture.legend(lines)
 
 
 def _gb(row: Row) -> float:

@@ -5,37 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from d2lpar.errors import RecordError
-from d2lpar.figures.page import (
-    COLORS,
-    DASHED,
-    MARKERS,
-    epochs_along,
-    look,
-    median_bar,
-    new_page,
-    plain_style,
-    save,
-)
+from d2lpar.figures import page
 from d2lpar.records import comparison, wording
 from d2lpar.records.kinds import Run, Sample, group, timed_epochs
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
-
-@plain_style()
+@page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
     """``<stem>-accuracy``, ``-seconds`` and, of several runs, ``-speedup``."""
     runs = by_device_count(runs)
-    pictures = {"accuracy": _accuracy(runs), **times(runs)}
-    return save({f"{stem}-{name}": fig for name, fig in pictures.items()}, folder)
+    return page.save({"accuracy": _accuracy(runs), **times(runs)}, folder, stem)
 
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:
@@ -63,18 +50,19 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
 
 def times(runs: Sequence[Run]) -> dict[str, Figure]:
     """The pictures "seconds" per epoch and, of several runs, "speedup"."""
-    page = new_page(
-        wording.title("Training time of an epoch", runs),
-        f"{wording.reading_bars(runs)} {wording.provenance(runs)}",
+    picture = page.new(
+        runs,
+        "Training time of an epoch",
+        wording.reading_bars(runs),
         ticks=[
             f"{wording.plural(run.header.num_devices, 'device')}\n"
             f"{wording.threads(run.header)}"
             for run in runs
         ],
     )
-    second_bars(page.axes[0], runs)
-    page.axes[0].set_xlabel("devices trained on")
-    pictures = {"seconds": page.figure}
+    second_bars(picture.axes[0], runs)
+    picture.axes[0].set_xlabel("devices trained on")
+    pictures = {"seconds": picture.figure}
     if len(runs) > 1:
         pictures["speedup"] = _speedup(runs)
     return pictures
@@ -83,7 +71,7 @@ def times(runs: Sequence[Run]) -> dict[str, Figure]:
 def second_bars(axes: Axes, runs: Sequence[Run]) -> None:
     """A bar per run: the median of its seconds per epoch."""
     for k, run in enumerate(runs):
-        median_bar(axes, k, [epoch.seconds for epoch in timed_epochs(run)], "s")
+        page.median_bar(axes, k, [epoch.seconds for epoch in timed_epochs(run)], "s")
     axes.set_xlim(-0.6, len(runs) - 0.4)
     axes.set_ylabel("training time (seconds per epoch)")
 
@@ -99,21 +87,21 @@ def _accuracy(runs: Sequence[Run]) -> Figure:
     watched = any(run.of(Sample) for run in runs)
     busy = (
         "Below: how busy all usable cores, or the GPUs of the run, were; dots: samples,"
-        " those of an epoch side by side. "
+        " those of an epoch side by side."
     )
-    page = new_page(
-        wording.title("Test accuracy", runs),
-        f"{wording.reading_curves(runs)} {wording.reading_seams(runs)}"
-        f"{busy if watched else ''}{wording.provenance(runs)}",
+    picture = page.new(
+        runs,
+        "Test accuracy",
+        f"{wording.reading_curves(runs)} {wording.reading_seams(runs)}{busy * watched}",
         keys=[f"{wording.devices(run.header)}{final(run)}" for run in runs],
         strip=watched,
     )
-    page.legend(accuracy_curves(page.axes[0], runs))
+    picture.legend(accuracy_curves(picture.axes[0], runs))
     if watched:
-        _busy(page.axes[1], runs)
-        page.axes[0].set_xlabel("")
-        page.axes[0].set_xlim(left=0)  # an epoch's samples lie before its end
-    return page.figure
+        _busy(picture.axes[1], runs)
+        picture.axes[0].set_xlabel("")
+        picture.axes[0].set_xlim(left=0)  # an epoch's samples lie before its end
+    return picture.figure
 
 
 def accuracy_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
@@ -125,9 +113,8 @@ def accuracy_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
         last = max(last, *epochs)
         # Data-parallel training is to give the *same* curve on every device count, so
         # later ones are thinner, broken and marked smaller: the first shows through.
-        style = look(
-            k, lw=max(1.2, 2.6 - 0.5 * k), ms=max(3.5, 9 - 3 * k), zorder=3 + k
-        )
+        sizes = {"lw": max(1.2, 2.6 - 0.5 * k), "ms": max(3.5, 9 - 3 * k)}
+        style = page.look(k, zorder=3 + k, **sizes)
         style["mfc"] = style["color"] if k else "white"
         style["markevery"] = max(1, len(epochs) // 20)
         lines += axes.plot(epochs, list(map(median, repeats)), clip_on=False, **style)
@@ -136,7 +123,7 @@ def accuracy_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
             axes.fill_between(epochs, low, high, color=style["color"], alpha=0.18, lw=0)
     pad = max(0.3, 0.03 * last)
     axes.set_xlim(1 - min(pad, 0.9), last + pad)  # there is no epoch 0
-    epochs_along(axes, wording.seams(runs))
+    page.epochs_along(axes, wording.seams(runs))
     axes.set_ylim(0, 1)
     axes.set_ylabel("test accuracy (share of test images)")
     return lines
@@ -152,8 +139,7 @@ def _busy(axes: Axes, runs: Sequence[Run]) -> None:
             for i, sample in enumerate(same)
             if (percent := comparison.busy_percent(sample, run)) is not None
         ]
-        marks = {"ls": "", "marker": MARKERS[k % len(MARKERS)], "ms": 2.5}
-        axes.plot(*zip(*points), color=COLORS[k % len(COLORS)], alpha=0.6, **marks)
+        axes.plot(*zip(*points), **page.look(k, ls="", ms=2.5, alpha=0.6))
     axes.set_ylim(0, 105)
     axes.set_yticks((0, 50, 100))
     axes.set_xlabel("epoch")
@@ -165,26 +151,26 @@ def _speedup(runs: Sequence[Run]) -> Figure:
     counts = [p.num_devices for p in points]
     base = wording.plural(counts[0], "device")
     ratio = f"N/{counts[0]}" if counts[0] > 1 else "N"
-    page = new_page(
-        wording.title(f"Speedup over {base}", runs),
+    picture = page.new(
+        runs,
+        f"Speedup over {base}",
         f"Speedup: median seconds per epoch on {base} over those on N. Parallel "
         f"efficiency: speedup over {ratio}. Whiskers: what the quartiles of both leave "
-        f"room for. {wording.epochs_timed(runs)} {wording.provenance(runs)}",
+        f"room for. {wording.epochs_timed(runs)}",
         panels=2,
         keys=(f"ideal: {ratio} (left), 100% (right)", "measured"),
     )
-    left, right = page.axes
-    lines = left.plot(counts, [p.ideal for p in points], **DASHED)
+    left, right = picture.axes
+    lines = left.plot(counts, [p.ideal for p in points], **page.DASHED)
     speedups = [(p.speedup, *p.spread) for p in points]
     lines += _ratios(left, counts, speedups, "{:.2f}\u00d7")
     left.set_ylabel(f"speedup over {base} (times)")
-    right.axhline(100, **DASHED)
+    right.axhline(100, **page.DASHED)
     shares = ((p.efficiency, *p.efficiency_spread) for p in points)
     percent = [tuple(100 * share for share in three) for three in shares]
     _ratios(right, counts, percent, "{:.0f}%")
     right.set_ylabel("parallel efficiency (%)")
-    page.legend(lines)
-    return page.figure
+    return picture.legend(lines)
 
 
 def _ratios(
@@ -195,12 +181,12 @@ def _ratios(
 ) -> list[Line2D]:
     """Ratios as (value, low, high), with whiskers and, where there is room, values."""
     values, lows, highs = zip(*ratios)
-    line = axes.plot(counts, values, "-o", color=COLORS[0], lw=1.8, ms=6, zorder=3)
+    line = axes.plot(counts, values, "-o", color=page.COLORS[0], lw=1.8, ms=6, zorder=3)
     errors = [
         [value - low for value, low in zip(values, lows)],
         [high - value for value, high in zip(values, highs)],
     ]
-    axes.errorbar(counts, values, errors, color=COLORS[0], fmt="none", capsize=4)
+    axes.errorbar(counts, values, errors, color=page.COLORS[0], fmt="none", capsize=4)
     span, labelled = counts[-1] - counts[0], float("inf")
     for k in range(len(counts) - 1, 0, -1):  # the first is the base
         if labelled - counts[k] >= 0.15 * span:

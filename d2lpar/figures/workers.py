@@ -9,20 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from d2lpar.figures.page import (
-    epochs_along,
-    look,
-    median_bar,
-    new_page,
-    plain_style,
-    save,
-)
+from d2lpar.figures import page
 from d2lpar.figures.training import second_bars
 from d2lpar.records import comparison, wording
 from d2lpar.records.kinds import Run, timed_epochs
 
 
-@plain_style()
+@page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
@@ -34,22 +27,22 @@ def draw(
         comparison.check(run)
     runs = sorted(runs, key=lambda run: (run.header.workers, run.header.variant))
     sent = [_megabytes(run) for run in runs]
-    page = new_page(
-        wording.title("Ways to share", runs),
+    picture = page.new(
+        runs,
+        "Ways to share",
         f"{wording.reading_curves(runs)} {wording.reading_bars(runs)} On the wire: "
-        "all that the workers' network interface sent in an epoch. "
-        f"{wording.provenance(runs)}",
+        "all that the workers' network interface sent in an epoch. ",
         panels=3,
         keys=[_key(run, megabytes) for run, megabytes in zip(runs, sent)],
     )
-    accuracy, seconds, wire = page.axes
+    accuracy, seconds, wire = picture.axes
     lines = []
     for k, (run, megabytes) in enumerate(zip(runs, sent)):
         points = [(e.epoch, e.test_acc) for e in run.epochs if e.repeat == 0]
-        lines += accuracy.plot(*zip(*points), **look(k))
+        lines += accuracy.plot(*zip(*points), **page.look(k))
         if megabytes:
-            median_bar(wire, k, megabytes, "MB")
-    epochs_along(accuracy)
+            page.median_bar(wire, k, megabytes, "MB")
+    page.epochs_along(accuracy)
     accuracy.set_ylabel("test accuracy")
     second_bars(seconds, runs)
     wire.set_xlim(seconds.get_xlim())
@@ -57,8 +50,8 @@ def draw(
     for axes in (seconds, wire):
         names = [run.header.variant or "sync" for run in runs]
         axes.set_xticks(range(len(runs)), names)
-    page.legend(lines)
-    return save({f"{stem}-sharing": page.figure}, folder)
+    picture.legend(lines)
+    return page.save({"sharing": picture.figure}, folder, stem)
 
 
 def _megabytes(run: Run) -> list[float]:

@@ -18,7 +18,7 @@ from PIL import Image
 from d2lpar import datasets
 from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import RecordError
-from d2lpar.figures import animation, compare, drawing
+from d2lpar.figures import animation, compare, drawing, page
 from d2lpar.figures import gan as figures_gan
 from d2lpar.records import comparison, files, kinds
 from d2lpar.records.kinds import FrameRecord
@@ -339,10 +339,11 @@ def test_fewer_faces_than_25(a_run, data):
     nearest = drawn["nearest"]
     assert [len(axes.images) for axes in nearest.axes] == [1]
     # The numbers are under their faces, which take three fifths of the width.
-    places = [t.get_position()[0] for t in nearest.texts if t.get_ha() == "center"]
-    box = nearest.axes[0].get_position()
-    expected = box.x0 + box.width * (np.arange(5) + 0.5) / 5
-    assert places == pytest.approx(expected)
+    left, right = nearest.axes[0].get_xlim()
+    expected = left + (right - left) * (np.arange(3) + 0.5) / 5
+    assert list(nearest.axes[0].get_xticks()) == pytest.approx(expected, abs=0.51)
+    written = [label.get_text() for label in nearest.axes[0].get_xticklabels()]
+    assert written == [f"{d:.2f}" for d in run.of(FrameRecord)[-1].distances]
 
 
 @pytest.mark.parametrize(("n", "says"), [(1, ""), (3, "(median of 1)")])
@@ -475,7 +476,7 @@ def test_a_gif_shows_every_frame(a_run, written):
 
 def test_the_run_on_most_devices_is_the_one_that_is_animated(a_run, data, monkeypatch):
     animated = []
-    monkeypatch.setattr(figures_gan, "save", lambda named, out: [])
+    monkeypatch.setattr(page, "save", lambda *drawn: [])
     monkeypatch.setattr(
         animation, "animate", lambda run, *_, **__: animated.append(run) or []
     )

@@ -9,10 +9,8 @@ never outlives the process that started it.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import logging
-import math
 import os
 import pickle
 import platform
@@ -23,6 +21,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy
+
 from d2lpar import devices
 from d2lpar._version import __version__
 from d2lpar.errors import D2lparError, first_line, is_from_mxnet
@@ -30,7 +30,7 @@ from d2lpar.machine import cores
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import Header, Line
-from d2lpar.runs.job import Failed, Job, RanOutOfMemory, Warned
+from d2lpar.runs.job import Failed, Job, Warned
 from d2lpar.runs.resume import Resumable
 
 log = logging.getLogger("d2lpar")
@@ -48,12 +48,20 @@ def main(measure: Callable[[Job, Tell], Iterator[Line]]) -> None:
     try:
         job = pickle.load(sys.stdin.buffer)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        _send(measure(job, tell), tell)
+        lines = measure(job, tell)
+        try:
+            for line in lines:
+                tell(line)
+        except KeyboardInterrupt:
+            # Between two lines, the work has not seen the signal yet.
+            with contextlib.suppress(KeyboardInterrupt):
+                lines.throw(KeyboardInterrupt())
+            os._exit(130)  # at once: MXNet would finish its queue of work first
     except D2lparError as error:
         tell(Failed(str(error)))
     except Exception as error:
         if out_of_memory.is_out_of_memory(error):
-            tell(RanOutOfMemory(first_line(error)))
+            tell(Failed(first_line(error), out_of_memory=True))
             os._exit(0)  # at once: a failed allocation may have damaged MXNet
         if not is_from_mxnet(error):
             raise
@@ -76,17 +84,6 @@ def _answer_channel() -> Tell:
             answers.flush()
 
     return tell
-
-
-def _send(lines: Iterator[Line], tell: Tell) -> None:
-    try:
-        for line in lines:
-            tell(line)
-    except KeyboardInterrupt:
-        # Between two lines, the work has not seen the signal yet.
-        with contextlib.suppress(KeyboardInterrupt):
-            lines.throw(KeyboardInterrupt())
-        os._exit(130)  # at once: MXNet would finish its queue of work first
 
 
 def measured(job: Job, tell: Tell) -> Iterator[Line]:
@@ -156,29 +153,19 @@ def header_of(job: Job, chosen: list, data) -> Header:
         dataset_sha256=data.sha256,
         synthetic=data.synthetic,
         seed=job.seed,
-        settings={
-            **{name: _as_json(value) for name, value in job.settings.items()},
-            **data.sizes,
-            "threads": job.threads,
-        },
+        settings={**job.settings, **data.sizes, "threads": job.threads},
         variant=job.variant,
         command=job.command,
         versions={
             "d2lpar": __version__,
             "mxnet": mx.__version__,
-            "numpy": importlib.import_module("numpy").__version__,
+            "numpy": numpy.__version__,
             "python": platform.python_version(),
         },
         git_commit=commit,
         git_dirty=dirty,
         date=provenance.now(),
     )
-
-
-def _as_json(value: object) -> object:
-    """NaN and infinities as text, which JSON lacks; `train` will refuse them."""
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return value if finite else str(value)
 
 
 def _end_with_parent() -> None:

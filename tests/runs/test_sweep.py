@@ -136,7 +136,7 @@ def test_a_sweep_leaves_a_record_a_count(tmp_path, capfd):
     assert [type(i) for i in items] == [Header, EpochRecord, EpochRecord] * 2
     stem = "quick-synthetic-seed7"
     assert names(out) == [f"{stem}-cpu1.jsonl", f"{stem}-cpu2.jsonl"]
-    runs = sweep.finished_runs([items[0], items[3]], out)
+    runs = [files.read(out / f"{stem}-cpu{n}.jsonl") for n in (1, 2)]
     assert [r.header.num_devices for r in runs] == [1, 2]
     assert [e.epoch for e in runs[1].epochs] == [1, 2]
     assert capfd.readouterr().out == ""  # a workload's chatter is no record's line

@@ -28,7 +28,7 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
     interface, port = flags["interface"], flags["port"]
     address = plan.address_of(interface)
     roles_at = _planner(flags, arguments, address)
-    if flags["print_only"]:
+    if flags["print"]:
         roles = roles_at(port or 9091)
         click.echo(plan.as_text(roles, python, directory), nl=False)
         return
@@ -85,19 +85,13 @@ def _planner(
     devices = flags["devices"]
     if not devices and not any(word.startswith("--devices") for word in arguments):
         devices = (plan.default_devices(max(1, flags["workers"]), hosts),)
-    return lambda port: plan.plan(
-        flags["workers"],
-        flags["servers"],
-        arguments,
-        address=address,
-        port=port,
-        interface=interface,
-        hosts=hosts,
-        devices=devices,
-        kvstore=flags["kvstore"],
-        threshold=threshold,
-        heartbeat=flags["heartbeat"],
-    )
+    common = {
+        **{name: flags[name] for name in ("interface", "kvstore", "heartbeat")},
+        **{"threshold": threshold, "hosts": hosts, "devices": devices},
+        "address": address,
+    }
+    counts = flags["workers"], flags["servers"]
+    return lambda port: plan.plan(*counts, arguments, port=port, **common)
 
 
 class Screen:

@@ -22,7 +22,6 @@ SETTINGS = (  # the flags that override a preset's settings; None where not give
     "frames_every",
 )
 COUNT, POSITIVE = IntRange(min=0), IntRange(min=1)
-PRESET = Choice(("quick", "book"))
 OVERRIDE = "Override the preset's."
 
 
@@ -42,6 +41,21 @@ def _positive(name: str, help: str | None = None, **settings) -> Callable:
     return option(name, type=POSITIVE, help=help, **settings)
 
 
+def _devices(help: str) -> Callable:
+    return option("--devices", default="auto", help=help)
+
+
+def _preset(help: str) -> Callable:
+    return option(
+        "--preset", default="quick", type=Choice(("quick", "book")), help=help
+    )
+
+
+def _data(*names: str) -> Callable:
+    help = "auto falls back to generated data, and says so."
+    return option("--data", default="auto", type=Choice(names), help=help)
+
+
 def _options(*options: Callable) -> Callable[[Callable], Callable]:
     """A decorator that gives a command these options, in this order."""
 
@@ -57,51 +71,26 @@ SEED = option("--seed", default=0, type=COUNT, help="Of the random numbers.")
 DATA_DIR = option("--data-dir", help="Folder to look for the data in first.")
 
 run_options = _options(
-    option(
-        "--devices",
-        default="auto",
-        help="auto, cpu:N, gpu:N (the first N) or gpu:I,J (those).",
-    ),
-    option(
-        "--num-devices",
-        help="Counts to sweep, e.g. 1,2,4. [default: 1, 2, 4, ... and all]",
-    ),
+    _devices("auto, cpu:N, gpu:N (the first N) or gpu:I,J (those)."),
+    option("--num-devices", help="Counts to sweep, as in 1,2,4. [default: 1,2,4,...]"),
     _positive(
         "--threads",
         "Threads per CPU context. [default: cores // device count; least squares on "
         "several contexts: 1]",
     ),
-    option(
-        "--preset",
-        default="quick",
-        type=PRESET,
-        help="quick: about a minute. book: the published recipe, all the data.",
-    ),
+    _preset("quick: about a minute. book: the published recipe, all the data."),
     _positive("--num-epochs", OVERRIDE),
     _positive("--global-batch-size", OVERRIDE),
     option("--lr", type=float, callback=_learning_rate, help=OVERRIDE),
-    _positive(
-        "--micro-batch-size", "Images per device at a time; gradients add up. [gan]"
-    ),
-    _flag(
-        "--sync-batch-norm",
-        "BatchNorm over the shards of all devices. [gan]",
-        default=None,
-    ),
+    _positive("--micro-batch-size", "Images at a time; gradients add up. [gan]"),
+    _flag("--sync-batch-norm", "BatchNorm over all devices. [gan]", default=None),
     _positive("--frames-every", "Epochs between frames of the animation. [gan]"),
     SEED,
     _positive("--repeats", "Measure every device count so often, in turn.", default=1),
     _flag("--dry-run", "Train two batches only; estimate the memory needed."),
-    option(
-        "--data",
-        default="auto",
-        type=Choice(("auto", "fashion-mnist", "cryptopunks", "synthetic")),
-        help="auto falls back to generated garments or faces, and says so.",
-    ),
+    _data("auto", "fashion-mnist", "cryptopunks", "synthetic"),
     DATA_DIR,
-    _positive(
-        "--checkpoint-every", "Epochs between checkpoints; Ctrl-C writes one too."
-    ),
+    _positive("--checkpoint-every", "Epochs between them; Ctrl-C writes one too."),
     option(
         "--resume",
         metavar="PATH|last",
@@ -110,10 +99,7 @@ run_options = _options(
     option("--out", default="figures", help="Folder for records and figures."),
     _flag("--mp4", "Also write the animation as MP4. [gan]"),
     _flag("--watch", "Record how busy the devices are, once a second, and draw it."),
-    _flag(
-        "--profile",
-        "Also write cProfile's table and MXNet's trace; slows the run down.",
-    ),
+    _flag("--profile", "Also write cProfile's table and MXNet's trace; is slower."),
 )
 
 peers_options = _options(
@@ -125,32 +111,16 @@ peers_options = _options(
         help="Time LeNet beside its peers: all, or a list such as ddp,pytorch_loop out "
         "of d2l_notebook, d2l_pytorch, pytorch_loop, ddp. The flags below go with it.",
     ),
-    option(
-        "--devices",
-        default="auto",
-        help="As in `run`; also GPUs that only PyTorch can use.",
-    ),
-    option("--num-devices", help="As in `run`. [default: 1, 2, 4, ... and all]"),
+    _devices("As in `run`; also GPUs that only PyTorch can use."),
+    option("--num-devices", help="As in `run`."),
     _positive("--threads", "Per context and process. [default: cores // device count]"),
-    option(
-        "--preset",
-        default="quick",
-        type=PRESET,
-        help="quick: 12,000 images, 1 round. book: all of them, 3 rounds.",
-    ),
+    _preset("quick: 12,000 images, 1 round. book: all of them, 3 rounds."),
     _positive("--rounds", "Processes per row, in turn. [default: the preset's]"),
-    _positive(
-        "--num-epochs",
-        "Timed epochs, after one that warms up. [default: the preset's]",
-    ),
+    _positive("--num-epochs", "Timed ones; one warms up. [default: the preset's]"),
     _positive("--global-batch-size", default=256),
     option("--lr", default=0.2, type=float, callback=_learning_rate),
     SEED,
-    option(
-        "--data",
-        default="auto",
-        type=Choice(("auto", "fashion-mnist", "synthetic")),
-    ),
+    _data("auto", "fashion-mnist", "synthetic"),
     DATA_DIR,
     _positive("--n-train", OVERRIDE),
     _positive("--n-test", OVERRIDE),
@@ -177,11 +147,7 @@ launch_options = _options(
         help="Network interface of ps-lite. Any other than the default opens it to "
         "that network, without authentication or encryption.",
     ),
-    option(
-        "--port",
-        type=IntRange(1, 65535),
-        help="Of the scheduler. [default: a free one]",
-    ),
+    option("--port", type=IntRange(1, 65535), help="The scheduler's. [default: free]"),
     option("--ssh", help="The command, with its options, that precedes a host."),
     option("--python", help="Python with d2lpar, on every host."),
     option("--directory", help="Working directory on every host."),
@@ -211,12 +177,7 @@ launch_options = _options(
     ),
     option("--max-restarts", default=3, type=COUNT),
     option("--logs", default="launch-logs", help="Folder for logs."),
-    option(
-        "--print",
-        "print_only",
-        is_flag=True,
-        help="Start nothing: print each role's environment and command.",
-    ),
+    _flag("--print", "Start nothing: print each role's environment and command."),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from d2lpar.cli.options import SETTINGS
 from d2lpar.errors import SettingError
 from d2lpar.memory import estimate
 from d2lpar.records import atomic, files
-from d2lpar.records.kinds import Header, Line, Run
+from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
 from d2lpar.workers.place import Place, place, resume_after_restart
@@ -73,7 +73,16 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
             _print_memory(chapter, jobs, flags)
         _report(_measured_runs(jobs, flags["repeats"]), flags)
         return
-    _check_shared(chapter, jobs, flags["repeats"])
+    if chapter.workload.train_with_workers is None:
+        raise SettingError(
+            f"launch: {chapter.name} is not shared among workers; "
+            "multiple_machines, multiple_gpus_concise and least_squares_large are"
+        )
+    if len(jobs) * flags["repeats"] > 1:
+        raise SettingError(
+            "launch: workers measure one thing at a time: one --num-devices, no "
+            "--repeats, a chapter without several methods"
+        )
     if here.number == 0:
         _report(_measured_runs(jobs, 1), flags, here.variant)
     else:
@@ -83,44 +92,30 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
 
 def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
     """Measure the jobs under a progress bar; the records in the jobs' order."""
-    unit, total = jobs[0].workload.unit, None
+    unit, total, names = jobs[0].workload.unit, None, {}
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
-    with (
-        tqdm(total=total, unit=unit, dynamic_ncols=True, leave=False) as bar,
-        logging_redirect_tqdm([log]),
-        _terminate_like_ctrl_c(),
-        closing(sweep.sweep(jobs, repeats)) as lines,
-    ):
-        names = dict.fromkeys(files.run_name(header) for header in _shown(lines, bar))
-    return [files.read(jobs[0].folder / f"{name}.jsonl") for name in names]
-
-
-def _shown(lines: Iterable[Line], bar: tqdm) -> Iterator[Header]:
-    """Show the lines on the bar; yields the headers among them."""
-    for line in lines:
-        if isinstance(line, Header):
-            words = (line.chapter, line.variant, f"{line.num_devices} device(s)")
-            bar.set_description(", ".join(filter(None, words)))
-            yield line
-        elif line.counts_as_progress:
-            bar.set_postfix(line.progress())
-            bar.leave = True  # but an error before any result leaves one line only
-            bar.update()
-
-
-@contextmanager
-def _terminate_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: the measuring process with it."""
-
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    # SIGTERM ends a sweep as Ctrl-C does: the measuring process with it.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with (
+            tqdm(total=total, unit=unit, dynamic_ncols=True, leave=False) as bar,
+            logging_redirect_tqdm([log]),
+            closing(sweep.sweep(jobs, repeats)) as lines,
+        ):
+            for line in lines:
+                if isinstance(line, Header):
+                    names[files.run_name(line)] = None
+                    where = f"{line.num_devices} device(s)"
+                    words = filter(None, (line.chapter, line.variant, where))
+                    bar.set_description(", ".join(words))
+                elif line.counts_as_progress:
+                    bar.set_postfix(line.progress())
+                    bar.leave = True  # an error before any result leaves one line only
+                    bar.update()
     finally:
         signal.signal(signal.SIGTERM, before)
+    return [files.read(jobs[0].folder / f"{name}.jsonl") for name in names]
 
 
 def jobs_of(
@@ -191,20 +186,6 @@ def refuse_setting(name: str, value: object) -> None:
     if value is not None:
         flag = name.replace("_", "-")
         raise SettingError(f"--{flag} {value}: this chapter has no such setting")
-
-
-def _check_shared(chapter: Chapter, jobs: list[Job], repeats: int) -> None:
-    """Raise :class:`SettingError` unless several workers can share the measurement."""
-    if chapter.workload.train_with_workers is None:
-        raise SettingError(
-            f"launch: {chapter.name} is not shared among workers; "
-            "multiple_machines, multiple_gpus_concise and least_squares_large are"
-        )
-    if len(jobs) * repeats > 1:
-        raise SettingError(
-            "launch: workers measure one thing at a time: one --num-devices, no "
-            "--repeats, a chapter without several methods"
-        )
 
 
 def _print_memory(chapter: Chapter, jobs: list[Job], flags: dict) -> None:

@@ -89,49 +89,42 @@ def _answer_channel() -> Tell:
 def measured(job: Job, tell: Tell) -> Iterator[Line]:
     """The record of a job: its header, then what the training yields."""
     workload, chosen = job.workload, devices.parse(job.devices)[: job.num_devices]
-    data = workload.load(**job.data)
+    data, run = workload.load(**job.data), None
     header = header_of(job, chosen, data)
-    train = partial(
-        workload.train, job.num_devices, devices=chosen, seed=job.seed, data=data
-    )
-    if workload.start is None:
-        lines = itertools.chain([header], train(**job.settings))
-    else:
-        state = workload.start(job.seed)
-        every, resume = job.checkpoint_every, job.resume
-        run = Resumable(header, state, job.folder, every=every, resume=resume)
-        lines = interruptible(run, partial(train, **job.settings))
-    yield from with_profile(job, header, lines)
+    how = {"devices": chosen, "seed": job.seed, "data": data, **job.settings}
+    if workload.start is not None:
+        begin = header, workload.start(job.seed), job.folder
+        run = Resumable(*begin, every=job.checkpoint_every, resume=job.resume)
+    yield from record(job, header, partial(workload.train, job.num_devices, **how), run)
 
 
-def interruptible(run: Resumable, train: Train, saves: bool = True) -> Iterator[Line]:
-    """The record of ``train(num_epochs=, state=)``.
+def record(
+    job: Job, header: Header, train: Train, run: Resumable | None, saves: bool = True
+) -> Iterator[Line]:
+    """The record of a training; with --profile, profiles are written beside it.
 
-    On SIGTERM or Ctrl-C the last finished epoch is saved, unless `saves` is false.
+    ``train(num_epochs=, state=)`` continues `run`; where that is None, ``train()``
+    cannot be resumed. On SIGTERM or Ctrl-C the last finished epoch of `run` is saved,
+    unless `saves` is false.
     """
-
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield from run.record(
+    if run is None:
+        lines = itertools.chain([header], train())
+    else:
+        lines = run.record(
             lambda state: train(num_epochs=run.epochs_to_go, state=state)
         )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if job.profile:
+        from d2lpar.runs.profile import profiled
+
+        lines = profiled(lines, job.folder / files.run_name(header))
+    try:
+        yield from lines
     except KeyboardInterrupt:
-        path = run.save() if saves else None
+        path = run.save() if run is not None and saves else None
         if path is not None:
             log.warning("%s keeps epoch %d: --resume last", path, run.snapshot.epoch)
         raise
-
-
-def with_profile(job: Job, header: Header, lines: Iterator[Line]) -> Iterator[Line]:
-    """`lines`, and with --profile the profiles of the work that makes them."""
-    if not job.profile:
-        return lines
-    from d2lpar.runs.profile import profiled
-
-    return profiled(lines, job.folder / files.run_name(header))
 
 
 def header_of(job: Job, chosen: list, data) -> Header:

@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -76,22 +76,18 @@ def measure(
     bar = tqdm(turns, unit="process", dynamic_ncols=True, leave=False)
     for round_, arm in bar:
         bar.set_description(arm.name)
-        lines += _lines_of(arm, round_, warm_up)
+        try:
+            printed = run(arm)
+            if not printed:
+                raise RunError("printed no times")
+        except RunError as error:
+            lines.append(ArmAbsent(arm.name, round_, str(error), arm.work))
+            continue
+        for number, values in enumerate(printed):
+            name, work = values.pop("arm", arm.name), values.pop("work", arm.work)
+            how = (values.pop("seconds"), work, number < warm_up, values)
+            lines.append(ArmSample(name, round_, *how))
     return lines
-
-
-def _lines_of(arm: Arm, round_: int, warm_up: int) -> Iterator[ArmSample | ArmAbsent]:
-    try:
-        printed = run(arm)
-        if not printed:
-            raise RunError("printed no times")
-    except RunError as error:
-        yield ArmAbsent(arm.name, round_, str(error), arm.work)
-        return
-    for number, values in enumerate(printed):
-        name, work = values.pop("arm", arm.name), values.pop("work", arm.work)
-        seconds = values.pop("seconds")
-        yield ArmSample(name, round_, seconds, work, number < warm_up, values)
 
 
 def run(arm: Arm) -> list[dict]:
@@ -99,13 +95,8 @@ def run(arm: Arm) -> list[dict]:
 
     Raises :class:`RunError` with why it did not end with status 0, in one clause.
     """
-    done = subprocess.run(
-        arm.command,
-        env=environment(arm.environment),
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+    text = {"capture_output": True, "text": True, "errors": "replace"}
+    done = subprocess.run(arm.command, env=environment(arm.environment), **text)
     # MXNet's C++ side may print, too.
     lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
     errors = [line["error"] for line in lines if set(line) == {"error"}]

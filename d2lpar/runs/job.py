@@ -46,13 +46,12 @@ class Job:
     `one_thread_each` several contexts have one thread each, as work needs that calls
     OpenBLAS (see :func:`d2lpar.least_squares.solve`).
 
-    Record, profiles and checkpoints go to `folder`. With `profile` the run is profiled
-    (:mod:`d2lpar.runs.profile`); with `watch` the record has one line per second of how
-    busy the devices are. A checkpoint is written every `checkpoint_every` epochs (None:
-    never), and when the run is interrupted. `resume` is the path of a checkpoint, or
-    "last" for the newest one in `folder`; `num_epochs` counts from the beginning of the
-    training. With `is_worker` the process is one of several that share the work. Raises
-    :class:`SettingError` if the workload cannot be resumed.
+    Record, profiles (:mod:`d2lpar.runs.profile`) and checkpoints go to `folder`. With
+    `watch` the record says every second how busy the devices are. A checkpoint is
+    written every `checkpoint_every` epochs (None: never), and on an interrupt. `resume`
+    is the path of a checkpoint, or "last" for the newest one in `folder`; `num_epochs`
+    counts from the beginning. With `is_worker` the process is one of several that share
+    the work. Raises :class:`SettingError` if the workload cannot be resumed.
     """
 
     chapter: str

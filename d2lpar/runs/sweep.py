@@ -105,7 +105,7 @@ def measure(job: Job) -> Iterator[Line]:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(SECONDS_TO_STOP)
-                for answer in _arriving(answers):
+                for answer in iter(answers.get, None):
                     if isinstance(answer, Warned):
                         log.warning("%s", answer.message)
             raise
@@ -153,21 +153,11 @@ def _answers(process: subprocess.Popen) -> queue.Queue:
     return answers
 
 
-def _arriving(answers: queue.Queue) -> Iterator:
-    """The answers until the end; a signal interrupts the waiting at once."""
-    while True:
-        with contextlib.suppress(queue.Empty):
-            answer = answers.get(timeout=0.5)
-            if answer is None:
-                return
-            yield answer
-
-
 def _lines(job: Job, process: subprocess.Popen, answers: queue.Queue) -> Iterator[Line]:
     """The lines of the record; raises :class:`RunError` for work that failed."""
     epoch = 0
     with contextlib.ExitStack() as watching:
-        for answer in _arriving(answers):
+        for answer in iter(answers.get, None):
             if isinstance(answer, Warned):
                 log.warning("%s", answer.message)
             elif isinstance(answer, Progressed):

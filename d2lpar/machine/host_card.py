@@ -17,22 +17,12 @@ import psutil
 from d2lpar.machine.cores import cpu_flags, cpu_model, omp_threads, usable_cores
 
 # The vector instructions by their names in /proc/cpuinfo, narrow to wide, with the bits
-# of a register (0: they use the registers of the others).
+# of a register (0: they use the registers of the others); "asimd" is Arm's.
 VECTOR_EXTENSIONS = {
-    "asimd": 128,  # Arm
-    "sse2": 128,
-    "avx": 256,
-    "avx2": 256,
-    "fma": 0,
-    "f16c": 0,
-    "avx_vnni": 0,
-    "avx512f": 512,
-    "avx512_vnni": 0,
-    "avx512_bf16": 0,
-    "avx512_fp16": 0,
-    "amx_bf16": 0,
-    "amx_int8": 0,
-}
+    "asimd": 128, "sse2": 128, "avx": 256, "avx2": 256, "fma": 0, "f16c": 0,
+    "avx_vnni": 0, "avx512f": 512, "avx512_vnni": 0, "avx512_bf16": 0,
+    "avx512_fp16": 0, "amx_bf16": 0, "amx_int8": 0,
+}  # fmt: skip
 
 CPUS = Path("/sys/devices/system/cpu")
 
@@ -177,18 +167,17 @@ def container_memory(
     limits = []
     for line in (_text(groups) or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers == "":  # version 2 of control groups
+            base, names = Path(root), ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base = Path(root, "memory")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
             continue
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")  # version 1
-        if not controllers:
-            names = ("memory.max", "memory.current")
-        base = Path(root, "memory" if controllers else "")
         inside = base / path.strip("/")
         folders = [f for f in (inside, *inside.parents) if f.is_relative_to(base)]
-        limits += [_group_memory(folder, *names) for folder in folders]
-    return min(
-        filter(None, limits), key=lambda group: group[0] - group[1], default=(None, 0)
-    )
+        limits += filter(None, (_group_memory(folder, *names) for folder in folders))
+    return min(limits, key=lambda group: group[0] - group[1], default=(None, 0))
 
 
 def _group_memory(folder: Path, limit: str, usage: str) -> tuple[int, int] | None:

@@ -56,7 +56,6 @@ def load_gpu_libraries() -> dict[str, str]:
         try:
             ctypes.CDLL((in_wheels or [soname])[0], mode=ctypes.RTLD_GLOBAL)
         except OSError:
-            missing[soname] = (
-                f"pip install {wheel}" if wheel else "install the NVIDIA driver"
-            )
+            remedy = f"pip install {wheel}" if wheel else "install the NVIDIA driver"
+            missing[soname] = remedy
     return missing

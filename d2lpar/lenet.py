@@ -14,7 +14,7 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
-from d2lpar.memory.shapes import Layers, lenet_layers
+from d2lpar.memory.shapes import lenet_layers
 from d2lpar.networks import init_lenet, lenet
 from d2lpar.parallel import get_params, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
@@ -128,9 +128,4 @@ def evaluate_accuracy(
     return sum(float(h) for h in hits) / len(y)
 
 
-def layers(settings: dict) -> Layers:
-    """What a device keeps of the network, whatever the settings."""
-    return lenet_layers()
-
-
-WORKLOAD = Workload(train, start=start, layers=layers)
+WORKLOAD = Workload(train, start=start, layers=lenet_layers)

@@ -9,13 +9,14 @@ Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
-from d2lpar.memory.shapes import Layers, lenet_layers
+from d2lpar.memory.shapes import lenet_layers
 from d2lpar.networks import LeNet, get_host_params, set_params
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
@@ -129,9 +130,4 @@ def evaluate(
     return evaluate_accuracy(X, y, no_params, devices, net=lambda X, _: net(X))
 
 
-def layers(settings: dict) -> Layers:
-    """What a device keeps of the compiled network, whatever the settings."""
-    return lenet_layers(compiled=True)
-
-
-WORKLOAD = Workload(train, start=start, layers=layers)
+WORKLOAD = Workload(train, start=start, layers=partial(lenet_layers, compiled=True))

@@ -87,7 +87,7 @@ def train_batch(
     Returns the losses, (n_k,) per busy device, without waiting for them.
     """
     batch_size = workers.divisor(X.shape[0])
-    X, y = workers.batch_part(X, y)
+    X, y = workers.part(X, y)
     X_shards, y_shards = split_batch(X, y, devices) if len(y) else ([], [])
     busy = [k for k, X_shard in enumerate(X_shards) if X_shard.shape[0] > 0]
     with autograd.record():

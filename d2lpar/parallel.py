@@ -160,14 +160,10 @@ def _as_np(array):
 
 
 def _split(array, devices: Sequence[mx.Context]) -> list[np.ndarray]:
-    shards = []
-    for part, device in zip(shares(array.shape[0], len(devices)), devices):
-        shard = array[part]
-        if isinstance(shard, np.ndarray):
-            shards.append(shard.as_in_ctx(device))
-        else:
-            shards.append(np.array(shard, dtype=shard.dtype, ctx=device))
-    return shards
+    parts = [array[part] for part in shares(array.shape[0], len(devices))]
+    if isinstance(array, np.ndarray):
+        return [part.as_in_ctx(device) for part, device in zip(parts, devices)]
+    return [np.array(p, dtype=p.dtype, ctx=device) for p, device in zip(parts, devices)]
 
 
 def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
@@ -175,23 +171,17 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
         raise ValueError(
             f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
         )
-    if X.dtype != device_params[0][0].dtype:
-        raise TypeError(
-            f"train_batch: X is {numpy.dtype(X.dtype)}, the parameters are "
-            f"{numpy.dtype(device_params[0][0].dtype)}"
-        )
+    dtype, of_params = map(numpy.dtype, (X.dtype, device_params[0][0].dtype))
+    if dtype != of_params:
+        raise TypeError(f"train_batch: X is {dtype}, the parameters are {of_params}")
 
 
 def _check_reducible(data: Sequence[np.ndarray]) -> None:
     if not data:
         raise ValueError("allreduce: the list of arrays is empty")
-    first = data[0]
-    for k, other in enumerate(data[1:], 1):
-        if other.shape != first.shape or other.dtype != first.dtype:
-            raise ValueError(
-                f"allreduce: array 0 is {numpy.dtype(first.dtype)}{first.shape}, array "
-                f"{k} is {numpy.dtype(other.dtype)}{other.shape}"
-            )
+    if len({(array.shape, array.dtype) for array in data}) > 1:
+        kinds = [f"{numpy.dtype(array.dtype)}{array.shape}" for array in data]
+        raise ValueError(f"allreduce: the arrays differ: {', '.join(kinds)}")
     # Arrays on different devices cannot share memory. On one device their addresses
     # must be compared, which waits for the arrays: do so only if it is needed.
     if len({a.ctx for a in data}) < len(data):
@@ -203,10 +193,8 @@ def _check_reducible(data: Sequence[np.ndarray]) -> None:
 
 def _memory_span(array: np.ndarray) -> tuple[str, int, int]:
     """Device, address of the first byte, and address after the last byte."""
-    address = ctypes.c_void_p()
-    mx.base.check_call(
-        mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address))
-    )
+    address, get_data = ctypes.c_void_p(), mx.base._LIB.MXNDArrayGetData
+    mx.base.check_call(get_data(array.handle, ctypes.byref(address)))
     start = address.value or 0
     size = array.size * numpy.dtype(array.dtype).itemsize
     return str(array.ctx), start, start + size

@@ -21,7 +21,7 @@ log = logging.getLogger("d2lpar")
 def run_launch(chapters: dict[str, Path], **flags) -> None:
     """Start and supervise the roles that the flags name, or print them (--print)."""
     arguments = checked(flags["arguments"], chapters)
-    python = flags["python"] or plan.PYTHON
+    python = flags["python"] or sys.executable
     directory = flags["directory"] or os.getcwd()
     address = plan.address_of(flags["interface"])
     roles_at = _planner(flags, arguments, address)

@@ -14,11 +14,8 @@ class DistributedKVStore(mx.kvstore.KVStore):
     """
 
     def __init__(self, name: str) -> None:
-        handle = mx.base.KVStoreHandle()
-        created = mx.base._LIB.MXKVStoreCreate(
-            mx.base.c_str(name), ctypes.byref(handle)
-        )
-        mx.base.check_call(created)
+        handle, create = mx.base.KVStoreHandle(), mx.base._LIB.MXKVStoreCreate
+        mx.base.check_call(create(mx.base.c_str(name), ctypes.byref(handle)))
         super().__init__(handle)
         self.compresses = False
 

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,6 @@ from d2lpar.errors import SettingError
 from d2lpar.machine import cores
 
 LOOPBACK = "lo"
-PYTHON = sys.executable
 # Handed on to the roles on other hosts, if they are set here.
 PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 
@@ -99,24 +97,38 @@ def plan(
     out the cores, as threads of their CPU contexts. `network` is described at
     :func:`common_environment`. Raises :class:`SettingError` for impossible counts.
     """
-    _check_counts(workers, servers, devices)
+    for flag, count in (("workers", workers), ("servers", servers)):
+        if count < 1:
+            raise SettingError(f"--{flag} {count}: write a whole number, 1 or more")
+    if len(devices) not in (0, 1, workers):
+        raise SettingError(
+            f"--devices is given {len(devices)} times for {workers} workers: once for "
+            "all, or once for each"
+        )
     common = common_environment(workers, servers, **network)
     here = Host("", interface)
     places = list(hosts) or [here]
-    roles = [Role("scheduler", here, _environment("scheduler", here, common))]
+    roles = [_role("scheduler", "scheduler", here, common)]
     for k in range(servers):
-        host = places[k % len(places)]
-        roles.append(Role(f"server {k}", host, _environment("server", host, common)))
+        roles.append(_role(f"server {k}", "server", places[k % len(places)], common))
     for k in range(workers):
-        chosen = devices[k if len(devices) == workers else 0] if devices else None
-        own = {"D2LPAR_WORKER": str(k)}
+        chosen = devices[k % len(devices)] if devices else ""
+        own = {**common, "D2LPAR_WORKER": str(k)}
         if not hosts:
-            own["OMP_NUM_THREADS"] = _threads(chosen or "", workers)
-        host = places[k % len(places)]
-        environment = _environment("worker", host, {**common, **own})
-        words = [*arguments, *([f"--devices={chosen}"] if chosen else [])]
-        roles.append(Role(f"worker {k}", host, environment, words))
+            cpus = re.fullmatch(r"cpu:([1-9]\d*)", chosen)
+            contexts = workers * (int(cpus[1]) if cpus else 1)
+            own["OMP_NUM_THREADS"] = str(cores.threads_per_context(contexts))
+        worker = _role(f"worker {k}", "worker", places[k % len(places)], own)
+        worker.arguments.extend(arguments)
+        worker.arguments.extend([f"--devices={chosen}"] if chosen else [])
+        roles.append(worker)
     return roles
+
+
+def _role(name: str, kind: str, host: Host, environment: dict[str, str]) -> Role:
+    own = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface}
+    passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ and host.name}
+    return Role(name, host, {**own, **environment, **passed})
 
 
 def common_environment(
@@ -148,30 +160,6 @@ def common_environment(
         environment["PS_HEARTBEAT_INTERVAL"] = "1"
         environment["D2LPAR_HEARTBEAT"] = str(heartbeat)
     return environment
-
-
-def _check_counts(workers: int, servers: int, devices: Sequence[str]) -> None:
-    for name, count in (("workers", workers), ("servers", servers)):
-        if count < 1:
-            raise SettingError(f"--{name} {count}: write a whole number, 1 or more")
-    if len(devices) not in (0, 1, workers):
-        raise SettingError(
-            f"--devices is given {len(devices)} times for {workers} workers: once for "
-            "all, or once for each"
-        )
-
-
-def _environment(kind: str, host: Host, common: dict[str, str]) -> dict[str, str]:
-    own = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface}
-    passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ and host.name}
-    return {**own, **common, **passed}
-
-
-def _threads(devices: str, workers: int) -> str:
-    """OMP_NUM_THREADS of each of several workers on this machine."""
-    contexts = int(devices[4:]) if re.fullmatch(r"cpu:[1-9]\d*", devices) else 1
-    share = max(1, cores.usable_cores() // (workers * contexts))
-    return str(cores.USER_THREADS or share)
 
 
 def as_text(roles: Sequence[Role], python: str, directory: str) -> str:

@@ -27,12 +27,7 @@ from pathlib import Path
 import psutil
 
 from d2lpar.errors import D2lparError, SettingError
-from d2lpar.workers.place import (
-    SIGN_OF_LIFE,
-    announced_node,
-    package_digest,
-    silent_node,
-)
+from d2lpar.workers.place import NODE, SIGN_OF_LIFE, node_number, package_digest
 from d2lpar.workers.plan import Role, free_port
 
 log = logging.getLogger("d2lpar")
@@ -70,16 +65,12 @@ class Launch:
     timeout: float = 120
     logs: Path = Path("launch-logs")
 
-    def over_ssh(self, host: str, line: str) -> list[str]:
-        """The words that run a shell's line on a host."""
-        return [*shlex.split(self.ssh), host, line]
-
     def command(self, role: Role) -> list[str]:
         """The words that start a role, here or on its host."""
         if not role.host.name:
             return role.command(self.python, attached=True)
         line = role.as_shell(self.python, self.directory, attached=True)
-        return self.over_ssh(role.host.name, line)
+        return [*shlex.split(self.ssh), role.host.name, line]
 
 
 def launch(
@@ -107,19 +98,13 @@ def launch(
                 raise LaunchError(
                     f"not complete after {max_restarts} restarts: {death}"
                 ) from None
-            _pause(death, restart, max_restarts)
+            seconds = min(10.0, 0.25 * 2**restart)
+            message = "%s\nrestart %d of %d in %g s, from the last checkpoint"
+            log.warning(message, death, restart, max_restarts, seconds)
+            time.sleep(seconds)
         roles = plan(free_port(address, port))
         for role in roles:
             role.environment["D2LPAR_RESUME_SINCE"] = repr(begun)
-
-
-def _pause(death: _DiedError, restart: int, max_restarts: int) -> None:
-    seconds = min(10.0, 0.25 * 2**restart)
-    log.warning(
-        "%s\nrestart %d of %d in %g s, from the last checkpoint",
-        death, restart, max_restarts, seconds,
-    )  # fmt: skip
-    time.sleep(seconds)
 
 
 # Hosts
@@ -130,11 +115,13 @@ def check_hosts(roles: Sequence[Role], how: Launch) -> float:
 
     Returns the time by the clock of worker 0's host.
     """
-    first_roles = {role.host.name: role for role in reversed(roles) if role.host.name}
-    asked = {name: _ask(role, how) for name, role in first_roles.items()}
     ours = {"package": package_digest(), "time": time.time()}
-    answers = {"": ours, **{name: _answer(name, asked[name]) for name in asked}}
-    for name, theirs in answers.items():
+    answers = {"": ours}
+    for role in roles:
+        name = role.host.name
+        if name in answers:
+            continue
+        answers[name] = theirs = _about(role, how)
         if theirs["package"] != ours["package"]:
             raise SettingError(
                 f"host {name} has another package ({theirs['package'][:12]}) than this "
@@ -145,31 +132,25 @@ def check_hosts(roles: Sequence[Role], how: Launch) -> float:
     return answers[first_worker.host.name]["time"]
 
 
-def _ask(role: Role, how: Launch) -> subprocess.Popen:
-    """Ask the host of a role about its package, with the role's PYTHONPATH."""
-    paths = [f"{n}={v}" for n, v in role.environment.items() if n == "PYTHONPATH"]
-    words = ["env", *paths, how.python, "-m", "d2lpar.workers.node", "--about"]
+def _about(role: Role, how: Launch) -> dict:
+    """What the host of a role says of its package, with the role's PYTHONPATH."""
+    name, path = role.host.name, role.environment.get("PYTHONPATH")
+    words = ["env", *([f"PYTHONPATH={path}"] if path is not None else [])]
+    words += [how.python, "-m", "d2lpar.workers.node", "--about"]
     line = f"cd {shlex.quote(how.directory)} && exec {shlex.join(words)}"
-    return subprocess.Popen(
-        how.over_ssh(role.host.name, line),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _answer(name: str, process: subprocess.Popen) -> dict:
+    command = [*shlex.split(how.ssh), name, line]
     try:
-        out, err = process.communicate(timeout=30)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=30,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         raise SettingError(f"host {name}: no answer within 30 s through ssh") from None
-    if process.returncode != 0:
-        last = (err.strip().splitlines() or [f"status {process.returncode}"])[-1]
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        last = lines[-1] if lines else f"status {done.returncode}"
         raise SettingError(f"host {name}: cannot be used through ssh: {last}")
-    return json.loads(out.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 # Roles that run
@@ -211,8 +192,9 @@ class Process:
 
     def _take(self, line: bytes) -> None:
         text, bar = line.decode(errors="replace").rstrip(), line.endswith(b"\r")
-        if (node := announced_node(text)) is not None:
-            self.node = node
+        _, announced, node = text.rpartition(NODE)
+        if announced:
+            self.node = int(node)
         elif text:
             if not bar:
                 self.last.append(text)
@@ -268,22 +250,15 @@ def _check_alive(process: Process, running: Sequence[Process]) -> None:
     if process.role.kind == "worker" and code == FATAL:
         reason = last.removeprefix("d2lpar: ") or "no message"
         raise SettingError(f"{process.role.name}: {reason}")
-    if process.role.kind == "scheduler" and (node := silent_node(last)) is not None:
-        for silent in _processes_of(node, running):
+    if process.role.kind == "scheduler" and code >= node_number("server", 0):
+        # Its status is the number of the node that sends no heartbeat: odd ones are
+        # workers, which have announced theirs; even ones are servers.
+        servers = [p for p in running if p.role.kind == "server"]
+        only = servers if code % 2 == 0 and len(servers) == 1 else []
+        for silent in only or [p for p in running if p.node == code]:
             raise silent.death(f"is silent: {last}")
     how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
     raise process.death(how)
-
-
-def _processes_of(node: int, running: Sequence[Process]) -> list[Process]:
-    """The process of a node of ps-lite, if it can be told.
-
-    Workers announce their numbers, which are odd; those of servers are even.
-    """
-    servers = [p for p in running if p.role.kind == "server"]
-    if node % 2 == 0 and len(servers) == 1:
-        return servers
-    return [p for p in running if p.node == node]
 
 
 @contextlib.contextmanager

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
-from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards
+from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards, nvml_session
 from d2lpar.machine.host_card import CpuCard, cpu_card
-from d2lpar.machine.nvml import nvml_session
 from d2lpar.records.wording import aligned, byte_size, plural
 
 

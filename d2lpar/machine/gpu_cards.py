@@ -8,10 +8,12 @@ table's cores of one: the table is here too, so that the two can be compared.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from d2lpar.errors import DeviceError
 from d2lpar.machine.cuda import cuda_devices, plain_pci_address
-from d2lpar.machine.nvml import ask, gpu_handles
 
 # CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
 # samples, Common/helper_cuda.h, _ConvertSMVer2Cores; the same as the results per clock
@@ -80,6 +82,47 @@ class GpuCard:
         if self.number is None:
             return f"GPU {self.index} {name}, hidden from CUDA"
         return f"gpu({self.number}) {name}"
+
+
+@contextlib.contextmanager
+def nvml_session() -> Iterator:
+    """The module pynvml, initialised. Raises :class:`DeviceError` without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        names = ", ".join(device.name for device in cuda_devices())
+        but = f", though CUDA sees {names}" if names else ""
+        raise DeviceError(
+            f"no GPU can be read ({error}){but}: where there is an NVIDIA GPU, install "
+            "its driver, or pass it into the container"
+        ) from None
+    try:
+        yield pynvml
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def ask(query: Callable, *args):
+    """The answer to a query of NVML, or None where it fails for whatever reason.
+
+    A GPU or a driver need not support every query. Text is str, also where NVML has
+    bytes.
+    """
+    try:
+        answer = query(*args)
+        return answer.decode() if isinstance(answer, bytes) else answer
+    except Exception:
+        return None
+
+
+def gpu_handles(nvml) -> dict[int, object]:
+    """NVML's handles of the GPUs that answer, by NVML's index."""
+    count = ask(nvml.nvmlDeviceGetCount) or 0
+    handles = {i: ask(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(count)}
+    return {i: handle for i, handle in handles.items() if handle is not None}
 
 
 def gpu_cards(nvml) -> tuple[GpuCard, ...]:

@@ -19,8 +19,7 @@ from pathlib import Path
 import psutil
 
 from d2lpar.errors import DeviceError, SettingError
-from d2lpar.machine.gpu_cards import gpu_cards
-from d2lpar.machine.nvml import ask, gpu_handles, nvml_session
+from d2lpar.machine.gpu_cards import ask, gpu_cards, gpu_handles, nvml_session
 from d2lpar.records.kinds import Sample
 
 log = logging.getLogger("d2lpar")

@@ -95,12 +95,11 @@ def launch(
             return _run_once(roles, how)
         except _DiedError as death:
             if restart > max_restarts:
-                raise LaunchError(
-                    f"not complete after {max_restarts} restarts: {death}"
-                ) from None
+                message = f"not complete after {max_restarts} restarts: {death}"
+                raise LaunchError(message) from None
             seconds = min(10.0, 0.25 * 2**restart)
-            message = "%s\nrestart %d of %d in %g s, from the last checkpoint"
-            log.warning(message, death, restart, max_restarts, seconds)
+            again = f"restart {restart} of {max_restarts} in {seconds:g} s"
+            log.warning("%s\n%s, from the last checkpoint", death, again)
             time.sleep(seconds)
         roles = plan(free_port(address, port))
         for role in roles:
@@ -141,14 +140,16 @@ def _about(role: Role, how: Launch) -> dict:
     command = [*shlex.split(how.ssh), name, line]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=30,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         raise SettingError(f"host {name}: no answer within 30 s through ssh") from None
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        last = lines[-1] if lines else f"status {done.returncode}"
+        *_, last = [f"status {done.returncode}", *done.stderr.strip().splitlines()]
         raise SettingError(f"host {name}: cannot be used through ssh: {last}")
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -174,7 +175,7 @@ class Process:
             start_new_session=True,  # Ctrl-C is for this process to handle
         )
         name = role.name.replace(" ", "-")
-        self.log = open(how.logs / f"{name}.log", "ab")  # until close()
+        self.log = open(how.logs / f"{name}.log", "ab")  # closed by _ending
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -199,19 +200,6 @@ class Process:
             if not bar:
                 self.last.append(text)
             self.show(self.role, text, bar)
-
-    def tree(self) -> list[psutil.Process]:
-        """The process and all that it has started."""
-        with contextlib.suppress(psutil.Error):
-            return [self.process, *self.process.children(recursive=True)]
-        return [self.process]
-
-    def close(self) -> None:
-        """Wait for the end of the process, and release what is left of it here."""
-        self.process.wait()
-        self.reader.join(timeout=2)
-        self.process.stdin.close()
-        self.log.close()
 
     def death(self, how: str) -> _DiedError:
         """The error of a role that ended as `how` says."""
@@ -272,12 +260,18 @@ def _ending(running: list[Process]) -> Iterator[None]:
     try:
         yield
     finally:
-        every = [one for process in running for one in process.tree()]
+        every = [process.process for process in running]
+        for process in running:
+            with contextlib.suppress(psutil.Error):
+                every += process.process.children(recursive=True)
         for one in every:  # first all of them: each waits for others
             with contextlib.suppress(psutil.Error):
                 one.kill()
         psutil.wait_procs(every, timeout=5)
         for process in running:
-            process.close()
+            process.process.wait()
+            process.reader.join(timeout=2)
+            process.process.stdin.close()
+            process.log.close()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -20,13 +20,7 @@ from d2lpar.lenet_concise import build, clear_gradients, evaluate
 from d2lpar.networks import LeNet, get_host_params
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import (
-    Epoch,
-    check_settings,
-    choose,
-    on_device,
-    shuffled_batches,
-)
+from d2lpar.training import Epoch, check_settings, choose, on_device, shuffled_batches
 from d2lpar.workers.group import Workers
 
 

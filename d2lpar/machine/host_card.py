@@ -74,10 +74,9 @@ class HostMemory(NamedTuple):
 
 def cpu_card() -> CpuCard:
     """The card of the host, from /proc, /sys and, for what they lack, psutil."""
-    usable, frequency = usable_cores(), None
+    usable, cores, frequency = usable_cores(), core_of_cpu(), None
     with contextlib.suppress(NotImplementedError, OSError):
         frequency = psutil.cpu_freq()
-    cores = core_of_cpu()
     allowed = {cores[cpu] for cpu in os.sched_getaffinity(0) if cpu in cores}
     extensions, bits = vector_extensions(cpu_flags())
     memory = host_memory()
@@ -101,7 +100,6 @@ def cpu_card() -> CpuCard:
 
 
 def _text(path: str | Path) -> str | None:
-    """The text of a file, or None where it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy
 
@@ -28,11 +28,9 @@ FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
 
 
 class Workers:
-    """This worker, connected to the others.
+    """This worker, connected to the others; creating it waits until all are there.
 
-    Waits, when created, until the scheduler, the servers and all workers are there.
-    `on_step` is called at every step, to tell the launcher that the worker makes
-    progress.
+    `on_step` is called at every step: the launcher is told that the worker progresses.
     """
 
     def __init__(
@@ -156,8 +154,7 @@ class Workers:
         """
         if not self.synchronous:
             return
-        contents = self.gather(json.dumps(facts).encode())
-        first, *others = map(json.loads, contents)
+        first, *others = map(json.loads, self.gather(json.dumps(facts).encode()))
         for name, value in first.items():
             for number, other in enumerate(others, 1):
                 if other[name] != value:
@@ -175,7 +172,7 @@ class Workers:
 
         if not self.synchronous:
             return state
-        contents: Sequence[bytes] = (b"", b"")
+        contents = (b"", b"")
         if self.number == 0:
             arrays = {n: numpy.ascontiguousarray(a) for n, a in state.tensors().items()}
             contents = (json.dumps(state.facts()).encode(), save(arrays))

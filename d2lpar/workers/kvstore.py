@@ -8,10 +8,7 @@ from d2lpar._mxnet import mx
 
 
 class DistributedKVStore(mx.kvstore.KVStore):
-    """The kvstore "dist_sync" or "dist_async" of a worker.
-
-    Waits, when created, until the scheduler, the servers and all workers are there.
-    """
+    """The kvstore "dist_sync" or "dist_async" of a worker; made once all are there."""
 
     def __init__(self, name: str) -> None:
         handle, create = mx.base.KVStoreHandle(), mx.base._LIB.MXKVStoreCreate

@@ -47,6 +47,11 @@ class Role:
         """ "scheduler", "server" or "worker"."""
         return self.environment["DMLC_ROLE"]
 
+    @property
+    def full_name(self) -> str:
+        """Such as "worker 1 on ana"; without a host for this machine."""
+        return f"{self.name} on {self.host.name}" if self.host.name else self.name
+
     def command(self, python: str, attached: bool = False) -> list[str]:
         """The words to run on the role's host, in its environment."""
         flags = ["--attached"] if attached else []
@@ -164,11 +169,9 @@ def common_environment(
 
 def as_text(roles: Sequence[Role], python: str, directory: str) -> str:
     """The environment and command of each role, to be started by hand."""
-    blocks = []
-    for role in roles:
-        where = f" on {role.host.name}" if role.host.name else ""
-        blocks.append(f"# {role.name}{where}\n{role.as_shell(python, directory)}\n")
-    return "\n".join(blocks)
+    return "\n".join(
+        f"# {role.full_name}\n{role.as_shell(python, directory)}\n" for role in roles
+    )
 
 
 def address_of(interface: str) -> str:
@@ -184,10 +187,7 @@ def address_of(interface: str) -> str:
 
 
 def free_port(address: str, port: int | None = None) -> int:
-    """A free TCP port on an address: `port` itself, if it is given.
-
-    Raises :class:`SettingError` if that port is taken.
-    """
+    """A free TCP port, or `port`, or :class:`SettingError` if that is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -205,8 +205,7 @@ class Process:
         """The error of a role that ended as `how` says."""
         self.reader.join(timeout=1)
         wrote = "".join(f"\n    {line}" for line in self.last) or " nothing"
-        where = f" on {self.role.host.name}" if self.role.host.name else ""
-        return _DiedError(f"{self.role.name}{where} {how}; it wrote last:{wrote}")
+        return _DiedError(f"{self.role.full_name} {how}; it wrote last:{wrote}")
 
 
 def _run_once(roles: Sequence[Role], how: Launch) -> None:

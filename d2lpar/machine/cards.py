@@ -41,7 +41,7 @@ def as_text(here: Machine) -> str:
     """The cards for a person to read: a title and a line per fact."""
     labels = {gpu.index: gpu.label for gpu in here.gpus}
     cards = [(gpu.label, _gpu_facts(gpu, labels)) for gpu in here.gpus]
-    last = here.cpu.contexts - 1
+    last = here.cpu.usable_cores - 1
     contexts = f"cpu(0) to cpu({last})" if last else "cpu(0)"
     cards.append((f"{contexts}, contexts on {here.cpu.model}", _cpu_facts(here.cpu)))
     lines = []

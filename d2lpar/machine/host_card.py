@@ -44,7 +44,7 @@ class CpuCard:
     `usable_cores` are those within affinity and container limits; `usable_physical`
     counts the hyper-threads of a core once. `memory_free` is what a program can still
     take, `memory_limit` a container's limit. `vector_bits` is the width of a register.
-    ``--devices auto`` makes `contexts` CPU contexts of `threads_per_context` threads.
+    ``--devices auto`` makes a context of `threads_per_context` threads per usable core.
     """
 
     model: str
@@ -53,7 +53,6 @@ class CpuCard:
     logical_cores: int
     usable_physical: int | None
     usable_cores: int
-    contexts: int
     threads_per_context: int
     clock: int | None
     caches: tuple[Cache, ...]
@@ -87,7 +86,6 @@ def cpu_card() -> CpuCard:
         logical_cores=os.cpu_count() or usable,
         usable_physical=min(usable, len(allowed)) if allowed else None,
         usable_cores=usable,
-        contexts=usable,
         threads_per_context=omp_threads() or 1,  # d2lpar._mxnet sets 1
         clock=round(frequency.max or frequency.current) if frequency else None,
         caches=caches(),

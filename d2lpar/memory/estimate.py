@@ -31,8 +31,8 @@ from d2lpar.records.wording import aligned, byte_size, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used once
-# The share of the free memory that the largest batch leaves as a margin; and the share
-# where a limit counts addresses, of which a process reserves more than it touches.
+# The margin that the largest batch leaves of the free memory; and where a limit counts
+# addresses, of which a process reserves more than it touches.
 SPARE, SPARE_OF_ADDRESSES = 0.2, 0.5
 
 

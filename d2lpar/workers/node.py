@@ -55,10 +55,7 @@ def _serve(role: str) -> None:
 
 
 def _watch_heartbeats(mx, handle, timeout: int) -> None:
-    """End the scheduler if a node is silent for `timeout` seconds.
-
-    The status is the node's number, for the launcher.
-    """
+    """End the scheduler, with its number as status, if a node is silent too long."""
     nodes = [
         node_number(role, rank)
         for role in ("worker", "server")

@@ -106,11 +106,7 @@ def nvml_session() -> Iterator:
 
 
 def ask(query: Callable, *args):
-    """The answer to a query of NVML, or None where it fails for whatever reason.
-
-    A GPU or a driver need not support every query. Text is str, also where NVML has
-    bytes.
-    """
+    """The answer to a query of NVML, text as str; None where it is not supported."""
     try:
         answer = query(*args)
         return answer.decode() if isinstance(answer, bytes) else answer

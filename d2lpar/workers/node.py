@@ -55,7 +55,7 @@ def _serve(role: str) -> None:
 
 
 def _watch_heartbeats(mx, handle, timeout: int) -> None:
-    """End the scheduler, with its number as status, if a node is silent too long."""
+    """End the scheduler if a node is silent too long: the status is its number."""
     nodes = [
         node_number(role, rank)
         for role in ("worker", "server")

@@ -107,9 +107,8 @@ def at_most_every(seconds: float, call: Callable[[], object]) -> Callable[[], No
 
     def limited() -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last >= seconds:
-            last = now
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
             call()
 
     return limited

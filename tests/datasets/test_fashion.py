@@ -43,7 +43,7 @@ def publish(monkeypatch, **changes):
 
 @pytest.fixture(autouse=True)
 def tiny(tmp_path, monkeypatch):
-    """The stand-in's arrays in their order; nothing of this machine's is in reach."""
+    """The stand-in's arrays in their order; no files of this machine are found."""
     rng = np.random.default_rng(0)
     shapes = ((12, 28, 28), (12,), (5, 28, 28), (5,))
     arrays = [rng.integers(0, 256, s, np.uint8) for s in shapes]
@@ -215,7 +215,7 @@ def test_an_empty_variable_is_as_good_as_none(tiny, put, monkeypatch):
 
 def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, put, monkeypatch):
     folder = put(tmp_path / "locked")
-    if os.geteuid() == 0:  # whom no permission stops
+    if os.geteuid() == 0:  # permissions do not stop root
         monkeypatch.setattr(download.os, "access", lambda path, mode: path != folder)
     else:
         folder.chmod(0)

@@ -79,7 +79,7 @@ def publish(monkeypatch, **changes):
 
 @pytest.fixture
 def tiny(picture, content, tmp_path, monkeypatch):
-    """The stand-in's faces in their order; nothing of this machine's is in reach."""
+    """The stand-in's faces in their order; no files of this machine are found."""
     monkeypatch.setattr(punks, "TILES", 4)
     monkeypatch.setattr(punks, "PUNKS_SHA256", hashlib.sha256(content).hexdigest())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -218,7 +218,7 @@ def test_the_variable_pointing_nowhere_is_an_error_that_names_it(
 def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, put, monkeypatch, locked):
     put(tmp_path / "data" / "cryptopunks")
     locked = tmp_path / locked
-    if os.geteuid() == 0:  # whom no permission stops
+    if os.geteuid() == 0:  # permissions do not stop root
         monkeypatch.setattr(download.os, "access", lambda path, mode: path != locked)
     else:
         locked.chmod(0)

@@ -276,7 +276,7 @@ def _check_alive(process: Process, running: Sequence[Process]) -> None:
 
 
 def _processes_of(node: int, running: Sequence[Process]) -> list[Process]:
-    """The process of a node of ps-lite, if it can be told.
+    """The process of a node of ps-lite, if it can be identified.
 
     Workers announce their numbers, which are odd; those of servers are even.
     """

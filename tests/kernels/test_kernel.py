@@ -434,7 +434,8 @@ def test_on_a_gpu_the_same_source_goes_to_rtc(monkeypatch):
     kernel = CudaModule(ADD_TWO_ARRAY_2D).get_kernel(
         "add_two_array_2d", "int nx, long long ny, const float *res"
     )
-    assert kernel._for_gpu() is kernel._for_gpu()
+    gpu = mx.gpu(0)
+    assert kernel.compiled(gpu) is kernel.compiled(gpu)
     exports = ("add_two_array_2d",)
     assert made == [
         (ADD_TWO_ARRAY_2D, ("--fmad=false",), exports),

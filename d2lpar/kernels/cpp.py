@@ -26,21 +26,14 @@ _COMMENT_OR_STRING = re.compile(
 )
 
 
-def _without_comments(source: str) -> str:
-    """The same lines without comments, but with strings."""
-    return _COMMENT_OR_STRING.sub(
-        lambda m: m[1] or re.sub(r"[^\n]+", " ", m[0]), source
-    )
-
-
-def check_runs_on_a_cpu(source: str, name: str) -> None:
-    """Raise :class:`KernelError` that names what `source` uses and a CPU lacks.
+def check_runs_on_a_cpu(code: str, name: str) -> None:
+    """Raise :class:`KernelError` that names what `code` uses and a CPU lacks.
 
     The threads of a block run one after the other here. So they have no shared memory,
     no synchronisation and no warps; nor are there atomics, textures, intrinsics that
     begin with __, device variables or inline PTX.
     """
-    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', _without_comments(source))
+    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', code)
     used = sorted(set(re.findall(_NOT_ON_A_CPU, code)) - _HARMLESS)
     if re.search(r"__device__[^(){};]*[;=\[]", code):
         used.append("a __device__ variable")
@@ -166,13 +159,16 @@ def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
     """
     if not re.fullmatch(r"[A-Za-z_]\w*(<[\w\s,*]+>)?", name):
         raise KernelError(f"kernel {name!r}: not a name that a kernel can have")
-    check_runs_on_a_cpu(source, name)
+    # Comments become spaces, so that every line keeps its number.
+    code = _COMMENT_OR_STRING.sub(
+        lambda m: m[1] or re.sub(r"[^\n]+", " ", m[0]), source
+    )
+    check_runs_on_a_cpu(code, name)
     halves = [str(p) for p in parameters if p.ctype == "__half"]
     if halves:
         raise KernelError(
             f"kernel {name}: only a GPU has the type of {halves[0]!r} (float16)"
         )
-    code = _without_comments(source)
     names = _KERNEL_NAMES.findall(code)
     if name.partition("<")[0] not in names and "#define" not in code:
         raise KernelError(

@@ -125,12 +125,10 @@ class CudaKernel:
                 f"kernel {self.name}: the installed MXNet has no CUDA; d2lpar doctor "
                 "names the remedy"
             )
-        signature = ", ".join(map(str, self.parameters))
+        signature = ", ".join(map(str, self.parameters)).replace("long long", "int64_t")
         try:
             module = mx.rtc.CudaModule(self.source, GPU_OPTIONS, (self.name,))
-            return module.get_kernel(
-                self.name, signature.replace("long long", "int64_t")
-            )
+            return module.get_kernel(self.name, signature)
         except mx.base.MXNetError as error:
             lines = str(error).strip().splitlines()
             shown = next((line for line in lines if "error" in line), lines[0])
@@ -189,13 +187,12 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     :class:`KernelError` for any other dtype.
     """
     for p in params:
-        kernel = _SGD.get(numpy.dtype(p.dtype))
-        if kernel is None:
+        dtype = numpy.dtype(p.dtype)
+        if dtype not in _SGD:
             raise KernelError(
-                f"fused_sgd: a parameter is {numpy.dtype(p.dtype)}; use float32 or "
-                "float64"
+                f"fused_sgd: a parameter is {dtype}; use float32 or float64"
             )
-        kernel(p, p.grad, lr / batch_size)
+        _SGD[dtype](p, p.grad, lr / batch_size)
 
 
 def storage(array: mx.nd.NDArray) -> int:

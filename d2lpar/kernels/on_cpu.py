@@ -115,7 +115,7 @@ def _load(text: str, name: str, command: tuple[str, ...]):
 
 
 def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
-    """Compile C++ into the shared library `to`, or raise :class:`KernelError`."""
+    """Compile C++ into the shared library `to`; :class:`KernelError` if it fails."""
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         cpp = Path(folder, "kernel.cpp")
         cpp.write_text(text, encoding="utf-8")
@@ -138,7 +138,6 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
             env={**os.environ, "LC_ALL": "C"},  # the user sees the first error
             stdin=subprocess.DEVNULL,
             timeout=COMPILE_SECONDS,
-            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or f"no answer in {COMPILE_SECONDS} s"
@@ -189,13 +188,10 @@ class CpuKernel(NamedTuple):
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 self.cuda_launch,
-                ctypes.c_void_p(copy),
-                _libc.free,
+                *(ctypes.c_void_p(copy), _libc.free),
                 ctypes.byref(_Context(ctx.device_typeid, ctx.device_id)),
-                mx.base.c_array(ctypes.c_void_p, read),
-                len(read),
-                mx.base.c_array(ctypes.c_void_p, written),
-                len(written),
+                *(mx.base.c_array(ctypes.c_void_p, read), len(read)),
+                *(mx.base.c_array(ctypes.c_void_p, written), len(written)),
                 *(None, 0, None),  # property, priority, name
             )
         )

@@ -107,7 +107,7 @@ class Sizes:
 
     @property
     def sha256(self) -> str:
-        """Of the sizes and the seed, which determine the numbers."""
+        """Of the sizes and `seed`, which determine the numbers."""
         text = json.dumps([self._counts, self.copies, self.seed])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -177,9 +177,7 @@ def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wo
     x = _shards(host, devices)
     ones = _ones(x)
 
-    def forms(library, x) -> dict:
-        return {AS_WRITTEN: lambda: x.sum()}
-
+    forms = lambda library, x: {AS_WRITTEN: lambda: x.sum()}  # noqa: E731
     product = {"product with ones": lambda d: _sum(x[d], ones[d])}
     # Positive and negative numbers cancel: the error is relative to the sum of sizes.
     right, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
@@ -239,14 +237,9 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
     x = _shards(host, devices)
     w = {d: np.array(weight, ctx=d) for d in devices}
 
-    def forms(library, x, w) -> dict:
-        return {AS_WRITTEN: lambda: x @ w.T}
-
-    on_devices = {
-        "dense layer": lambda d: npx.fully_connected(
-            x[d], w[d], num_hidden=n, no_bias=True
-        )
-    }
+    forms = lambda library, x, w: {AS_WRITTEN: lambda: x @ w.T}  # noqa: E731
+    layer = {"num_hidden": n, "no_bias": True}
+    on_devices = {"dense layer": lambda d: npx.fully_connected(x[d], w[d], **layer)}
     on_cpu = devices[0].device_type == "cpu"
     if len(devices) == 1 or not on_cpu or omp_threads() == 1:
         # Elsewhere OpenBLAS deadlocks, see d2lpar._mxnet.
@@ -312,14 +305,12 @@ def _on_devices(forms: Callable[..., dict], *arrays: dict) -> dict[str, Callable
 
 def _on_host(forms: Callable[..., dict], torch, *arrays: numpy.ndarray) -> dict:
     """The forms in NumPy and, if it is installed, in PyTorch, on the same memory."""
-    by_library = {"NumPy": forms(numpy, *arrays)}
+    calls = {("NumPy", name): call for name, call in forms(numpy, *arrays).items()}
     if torch:
-        by_library["PyTorch"] = forms(torch, *map(torch.from_numpy, arrays))
-    return {
-        (library, name): call
-        for library, calls in by_library.items()
-        for name, call in calls.items()
-    }
+        tensors = map(torch.from_numpy, arrays)
+        for name, call in forms(torch, *tensors).items():
+            calls["PyTorch", name] = call
+    return calls
 
 
 def _shards(host: numpy.ndarray, devices: list) -> dict:
@@ -359,7 +350,5 @@ def _sum(x: np.ndarray, ones: np.ndarray) -> np.ndarray:
 
 def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
     """matrix @ v in float64, 1,024 rows at a time to save memory."""
-    starts = range(0, len(matrix), 1024)
-    return numpy.concatenate(
-        [matrix[i : i + 1024].astype("float64") @ v for i in starts]
-    )
+    parts = (matrix[i : i + 1024] for i in range(0, len(matrix), 1024))
+    return numpy.concatenate([part.astype("float64") @ v for part in parts])

@@ -183,15 +183,14 @@ def without_python(step: Step, batches: Iterator, steps: int) -> float:
     """
     issue = sample(step, batches, steps).issue * steps
     n = 1000  # a product takes about 20 ms on one core
+    layer = {"num_hidden": n, "no_bias": True}
     matrices = [np.ones((n, n), ctx=device) for device in step.devices]
 
     def delay(products: int) -> None:
         for matrix, params in zip(matrices, step.replicas):
             product = matrix
             for _ in range(products):
-                product = npx.fully_connected(
-                    product, matrix, num_hidden=n, no_bias=True
-                )
+                product = npx.fully_connected(product, matrix, **layer)
             zero = product[0, 0] * 0
             for p in params:
                 p += zero

@@ -513,3 +513,10 @@ def test_a_kernel_ends_with_a_process_that_does_not_wait_for_it():
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_sources_load_no_mxnet():
+    """test_kernels_on_gpu.py reads them on machines without it."""
+    code = "import sys, d2lpar.kernels.cpp; print('mxnet' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

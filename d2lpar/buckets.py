@@ -1,10 +1,10 @@
 """One all-reduce for all gradients: a replica in two flat arrays.
 
-The book sums the gradients array by array, which is easy to read. Every all-reduce has a
-fixed cost, though: eight of them for LeNet take 0.6 ms on two H200s, one of as many
-bytes takes 0.08 ms. Here the parameters of a replica are views of one flat array and
-their gradients views of another, so that one all-reduce and one update do the work of
-eight. The numbers stay the same to the bit.
+The book sums the gradients array by array, which is easy to read. But every all-reduce
+has a fixed cost: eight of them for LeNet take 0.6 ms on two H200s, and one of as many
+bytes 0.08 ms. Here the parameters of a replica are views of one flat array and their
+gradients views of another, so that one all-reduce and one update do the work of eight.
+The numbers stay the same to the bit.
 
 Source: gradient buckets, as in Li et al., "PyTorch Distributed: Experiences on
 Accelerating Data Parallel Training" (2020).
@@ -32,15 +32,15 @@ class Bucket(list):
         self.values = np.array(flat, dtype=flat.dtype, ctx=device)
         self.grads = np.zeros_like(self.values)
         stops = numpy.cumsum([p.size for p in params]).tolist()
-        views = [
+        variables, gradients = (
             [
                 array[stop - p.size : stop].reshape_view(p.shape)
                 for p, stop in zip(params, stops)
             ]
             for array in (self.values, self.grads)
-        ]
-        autograd.mark_variables(*views)
-        super().__init__(views[0])
+        )
+        autograd.mark_variables(variables, gradients)
+        super().__init__(variables)
 
 
 def allreduce_buckets(device_params: Sequence[Bucket]) -> None:

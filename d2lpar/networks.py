@@ -41,7 +41,7 @@ def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
     ]
 
 
-# From so many images per GPU on, a bias costs less as a weight (:func:`bias_as_weight`).
+# With this many images per GPU or more, :func:`bias_as_weight` is the faster form.
 MANY_IMAGES = 1024
 
 

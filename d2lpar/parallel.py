@@ -133,9 +133,10 @@ def train_batch(
     `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
     ``device_params[k]`` is the replica on ``devices[k]``; ``reduce(device_params)``
-    sums their gradients and ``update(params, lr, n)`` takes the step on each. A device without a sample contributes zero. Returns the
-    losses, (n_k,) per busy device, without waiting for them. Raises ValueError for
-    replicas and devices, or X and y, that differ in number, TypeError for dtypes.
+    sums their gradients and ``update(params, lr, n)`` takes the step on each. A device
+    without a sample contributes zero. Returns the losses, (n_k,) per busy device,
+    without waiting for them. Raises ValueError for replicas and devices, or X and y,
+    that differ in number, TypeError for dtypes.
     """
     X, y = _as_np(X), _as_np(y)
     _check_replicas(X, device_params, devices)

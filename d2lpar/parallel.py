@@ -104,6 +104,12 @@ def split_batch(
     return _split(X, devices), _split(y, devices)
 
 
+def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Sum each parameter's gradient over the replicas, in place, one by one."""
+    for i in range(len(device_params[0])):
+        allreduce([params[i].grad for params in device_params])
+
+
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Minibatch stochastic gradient descent in place: p -= lr * p.grad / batch_size."""
     for p in params:
@@ -119,16 +125,18 @@ def train_batch(
     *,
     net: Callable = lenet,
     loss: Callable = _softmax_cross_entropy,
+    reduce: Callable = allreduce_gradients,
     update: Callable = sgd,
 ) -> list[np.ndarray]:
     """One step of synchronous data-parallel SGD on the global batch (X, y).
 
     `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
-    ``device_params[k]`` is the replica on ``devices[k]``; ``update(params, lr, n)``
-    takes the step on each. A device without a sample contributes zero. Returns the
-    losses, (n_k,) per busy device, without waiting for them. Raises ValueError for
-    replicas and devices, or X and y, that differ in number, TypeError for dtypes.
+    ``device_params[k]`` is the replica on ``devices[k]``; ``reduce(device_params)``
+    sums their gradients and ``update(params, lr, n)`` takes the step on each. A device
+    without a sample contributes zero. Returns the losses, (n_k,) per busy device,
+    without waiting for them. Raises ValueError for replicas and devices, or X and y,
+    that differ in number, TypeError for dtypes.
     """
     X, y = _as_np(X), _as_np(y)
     _check_replicas(X, device_params, devices)
@@ -144,8 +152,7 @@ def train_batch(
         for p in params:
             p.grad[:] = 0  # an idle device still holds the gradient of the last step
     # Sum the gradients over the devices
-    for i in range(len(device_params[0])):
-        allreduce([params[i].grad for params in device_params])
+    reduce(device_params)
     # Every replica takes the same step, divided by the size of the global batch
     for params in device_params:
         update(params, lr, X.shape[0])

@@ -26,11 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from d2lpar.errors import D2lparError, DataError, RunError, first_line
-from d2lpar.machine.mxnet_builds import (
-    installed_build,
-    installed_builds,
-    load_gpu_libraries,
-)
+from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
 
 if TYPE_CHECKING:
     from d2lpar.machine.cards import Machine
@@ -211,7 +207,7 @@ def train_a_little() -> dict:
     Returns either "missing" libraries with remedies, or "features" and "trained"
     devices. Raises :class:`RunError` where a gradient is wrong.
     """
-    missing = load_gpu_libraries() if installed_build() != "mxnet" else {}
+    missing = {} if "mxnet" in installed_builds() else load_gpu_libraries()
     if missing:
         return {"missing": missing}
     from d2lpar import devices

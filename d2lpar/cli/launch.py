@@ -21,10 +21,8 @@ log = logging.getLogger("d2lpar")
 def run_launch(chapters: dict[str, Path], **flags) -> None:
     """Start and supervise the roles that the flags name, or print them (--print)."""
     arguments = checked(flags["arguments"], chapters)
-    python, directory = (
-        flags["python"] or plan.PYTHON,
-        flags["directory"] or os.getcwd(),
-    )
+    python = flags["python"] or sys.executable
+    directory = flags["directory"] or os.getcwd()
     interface, port = flags["interface"], flags["port"]
     address = plan.address_of(interface)
     roles_at = _planner(flags, arguments, address)

@@ -16,7 +16,7 @@ from d2lpar.errors import DivergedError
 from d2lpar.gan.networks import Z_SHAPE, Generator, build, faces_of
 from d2lpar.gan.state import Nets, TrainingState, start
 from d2lpar.gan.updates import StepSums, step
-from d2lpar.memory.shapes import Layers, gan_layers
+from d2lpar.memory.shapes import gan_layers
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 from d2lpar.training import Workload, check_settings, check_whole, choose
@@ -187,11 +187,6 @@ def sample(
     return faces_of(build(Generator(), state.params_G, [device]), z, device)
 
 
-def layers(settings: dict) -> Layers:
-    """What a device keeps of both networks."""
-    return gan_layers(bool(settings.get("sync_batch_norm")))
-
-
 WORKLOAD = Workload(
-    train, load=punks.load, locate=punks.locate, start=start, layers=layers
+    train, load=punks.load, locate=punks.locate, start=start, layers=gan_layers
 )

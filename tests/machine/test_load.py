@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from d2lpar.errors import SettingError
-from d2lpar.machine import load, nvml
+from d2lpar.machine import gpu_cards, load
 from d2lpar.machine.gpu_cards import GpuCard
 from d2lpar.machine.load import Sample
 
@@ -252,6 +252,6 @@ def test_without_a_driver_there_are_no_gpus(two_gpus, monkeypatch):
         raise NVMLError("Driver Not Loaded")
 
     monkeypatch.setattr(sys.modules["pynvml"], "nvmlInit", refuse)
-    monkeypatch.setattr(nvml, "cuda_devices", lambda: [])
+    monkeypatch.setattr(gpu_cards, "cuda_devices", lambda: [])
     (sample,) = take(1, lambda: [], interval=0.1)
     assert sample.gpus == sample.gpu_percent == sample.gpu_memory == []

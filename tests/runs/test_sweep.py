@@ -166,13 +166,13 @@ def test_every_count_has_a_fresh_process_with_its_threads(tmp_path, monkeypatch)
     monkeypatch.setattr(machine_cores, "USER_THREADS", None)
     jobs = [job("tells", n) for n in (1, 2)] + [job("tells", 1, threads=4)]
     items = list(swept(jobs, 1, tmp_path / "out"))
-    told = [item.extra for item in items if isinstance(item, EpochRecord)]
-    assert [t["OMP_NUM_THREADS"] for t in told] == ["6", "3", "4"]
-    assert len({t["pid"] for t in told} | {os.getpid()}) == 4
-    assert {t["MXNET_CPU_TEMP_COPY"] for t in told} == {"256"}
-    assert {t["MALLOC_TRIM_THRESHOLD_"] for t in told} == {str(2**32)}
-    assert told[1]["devices"] == "[cpu(0), cpu(1)]"
-    assert {(t["seed"], t["data"]) for t in told} == {(7, "synthetic-fashion")}
+    seen = [item.extra for item in items if isinstance(item, EpochRecord)]
+    assert [t["OMP_NUM_THREADS"] for t in seen] == ["6", "3", "4"]
+    assert len({t["pid"] for t in seen} | {os.getpid()}) == 4
+    assert {t["MXNET_CPU_TEMP_COPY"] for t in seen} == {"256"}
+    assert {t["MALLOC_TRIM_THRESHOLD_"] for t in seen} == {str(2**32)}
+    assert seen[1]["devices"] == "[cpu(0), cpu(1)]"
+    assert {(t["seed"], t["data"]) for t in seen} == {(7, "synthetic-fashion")}
 
 
 def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatch):
@@ -180,16 +180,16 @@ def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatc
     monkeypatch.setattr(machine_cores, "USER_THREADS", None)
     jobs = [job("tells", n, one_thread_each=True) for n in (1, 2)]
     items = list(swept(jobs, 1, tmp_path / "out"))
-    told = [item.extra for item in items if isinstance(item, EpochRecord)]
-    assert [t["OMP_NUM_THREADS"] for t in told] == ["6", "1"]
+    seen = [item.extra for item in items if isinstance(item, EpochRecord)]
+    assert [t["OMP_NUM_THREADS"] for t in seen] == ["6", "1"]
 
 
 def test_what_the_user_set_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "64")
     monkeypatch.setattr(machine_cores, "USER_THREADS", 2)
-    _, told = swept([job("tells", 2)], 1, tmp_path / "out")
-    assert told.extra["MXNET_CPU_TEMP_COPY"] == "64"
-    assert told.extra["OMP_NUM_THREADS"] == "2"
+    _, seen = swept([job("tells", 2)], 1, tmp_path / "out")
+    assert seen.extra["MXNET_CPU_TEMP_COPY"] == "64"
+    assert seen.extra["OMP_NUM_THREADS"] == "2"
 
 
 def test_repeats_take_turns_and_share_a_record(tmp_path):

@@ -187,7 +187,7 @@ def test_after_launch_comes_a_run():
     assert checked(tuple(asked), chapters) == asked
 
 
-def test_workers_with_other_data_are_told(launch_toy, tmp_path):
+def test_workers_with_other_data_are_refused(launch_toy, tmp_path):
     """Worker 1's seed is another: so is its generated data."""
     script = (tmp_path / "python").read_text()
     other = '[ $D2LPAR_WORKER = 1 ] && set -- "$@" --seed=1; exec'

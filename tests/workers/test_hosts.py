@@ -30,6 +30,14 @@ def root(*words):
         raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """With more threads, numbers are added in another order, and rounded otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
 @pytest.fixture
 def hosts(tmp_path):
     """The bridge's name; hosts <NET>a and <NET>b behind it, and their file and ssh."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from d2lpar.records.benchmark_kinds import ArmAbsent, ArmSample
-from d2lpar.records.headers import BenchmarkHeader, Header
+from d2lpar.records.benchmark_kinds import ArmAbsent, ArmSample, BenchmarkHeader
 from d2lpar.records.line import Line
 from d2lpar.records.run_kinds import (
     EpochRecord,
     FrameRecord,
     GanEpochRecord,
+    Header,
     PointRecord,
     Sample,
     timed,
@@ -78,7 +78,7 @@ class Run:
 
     def summary(self) -> str:
         """The result in one clause; empty where there is none."""
-        return self.main_kind.summary(self.lines) if self.main_kind else ""
+        return self.main_kind.summary(group(self.lines, type)) if self.main_kind else ""
 
 
 def timed_epochs(run: Run) -> list[EpochRecord | GanEpochRecord]:

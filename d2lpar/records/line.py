@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -17,14 +17,20 @@ class Line:
     """
 
     kind: ClassVar[str]
-    drawn_by: ClassVar[str] = ""
-    counts_as_progress: ClassVar[bool] = False
+    drawn_by: ClassVar[str]
+    counts_as_progress: ClassVar[bool]
+
+    def __init_subclass__(
+        cls, *, kind: str, drawn_by: str = "", counts_as_progress: bool = False
+    ) -> None:
+        cls.kind, cls.drawn_by = kind, drawn_by
+        cls.counts_as_progress = counts_as_progress
 
     def progress(self) -> dict[str, str]:
         """What the progress bar shows of this line, by label."""
         return {}
 
     @classmethod
-    def summary(cls, lines: Sequence[Line]) -> str:
-        """The result of a record with these lines, in one clause."""
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        """The result of a record with these lines, by their kind, in one clause."""
         return ""

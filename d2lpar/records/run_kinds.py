@@ -1,17 +1,45 @@
-"""What a training or a solver records: epochs, pictures, iterations, machine load."""
+"""What a run records: its header, epochs, pictures, iterations, machine load."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from d2lpar.records.line import Line
 from d2lpar.records.summary import summarize
 
 
 @dataclass(frozen=True)
-class EpochRecord(Line):
+class Header(Line, kind="header"):
+    """The provenance of a run: enough to repeat it and to know what it measured."""
+
+    chapter: str
+    preset: str
+    num_devices: int
+    device_kind: str  # "cpu" or "gpu"
+    devices: list[str]  # one label per device
+    threads_per_device: int | None  # None on GPUs
+    cores: int
+    cpu_model: str
+    dataset: str
+    dataset_sha256: str
+    synthetic: bool
+    seed: int
+    settings: dict  # global_batch_size, lr, num_epochs, n_train, ...
+    command: str
+    versions: dict  # d2lpar, mxnet, numpy, python
+    git_commit: str | None
+    git_dirty: bool | None
+    date: str  # ISO 8601, UTC
+    variant: str = ""  # which of a chapter's methods, where it has several
+    workers: int = 1  # processes that trained together, num_devices in all
+    servers: int = 0  # parameter servers between the workers
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=True):
     """What one epoch of training measured.
 
     `epoch` counts from 1. `seconds` is the time of training alone, from clocks read
@@ -20,10 +48,6 @@ class EpochRecord(Line):
     epoch's samples, each taken before the step it led to; `test_acc` is in [0, 1].
     `resumed` is as in :class:`GanEpochRecord`.
     """
-
-    kind: ClassVar[str] = "epoch"
-    drawn_by: ClassVar[str] = "training"
-    counts_as_progress: ClassVar[bool] = True
 
     epoch: int
     seconds: float
@@ -43,14 +67,13 @@ class EpochRecord(Line):
         }
 
     @classmethod
-    def summary(cls, lines: Sequence[Line]) -> str:
-        epochs = [line for line in lines if isinstance(line, cls)]
-        seconds = summarize([epoch.seconds for epoch in timed(epochs)])
-        return f"test acc: {epochs[-1].test_acc:.2f}, {seconds} sec/epoch"
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        seconds = summarize([epoch.seconds for epoch in timed(lines[cls])])
+        return f"test acc: {lines[cls][-1].test_acc:.2f}, {seconds} sec/epoch"
 
 
 @dataclass(frozen=True)
-class GanEpochRecord(Line):
+class GanEpochRecord(Line, kind="gan-epoch", drawn_by="gan", counts_as_progress=True):
     """What one epoch of a GAN's training measured.
 
     `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
@@ -60,10 +83,6 @@ class GanEpochRecord(Line):
     "elsewhere" are epochs before it, measured on other devices; "here" is the first
     epoch after it, a warm-up.
     """
-
-    kind: ClassVar[str] = "gan-epoch"
-    drawn_by: ClassVar[str] = "gan"
-    counts_as_progress: ClassVar[bool] = True
 
     epoch: int
     seconds: float
@@ -85,17 +104,16 @@ class GanEpochRecord(Line):
         }
 
     @classmethod
-    def summary(cls, lines: Sequence[Line]) -> str:
-        epochs = [line for line in lines if isinstance(line, cls)]
-        seconds = f"{summarize([epoch.seconds for epoch in timed(epochs)])} sec/epoch"
-        frames = [line for line in lines if isinstance(line, FrameRecord)]
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        times = summarize([epoch.seconds for epoch in timed(lines[cls])])
+        seconds, frames = f"{times} sec/epoch", lines.get(FrameRecord)
         if not frames:
             return seconds
         return f"quality {frames[0].quality:.3f} to {frames[-1].quality:.3f}, {seconds}"
 
 
 @dataclass(frozen=True)
-class FrameRecord(Line):
+class FrameRecord(Line, kind="frame"):
     """What the generator draws after an epoch; epoch 0 is before training.
 
     `fixed` is the face drawn from one noise that stays the same. `quality` is the
@@ -104,8 +122,6 @@ class FrameRecord(Line):
     of 25 `samples` and, for each of them, the number of the `nearest` real face and the
     root mean square `distances` to it. Pictures are PNG files in base64.
     """
-
-    kind: ClassVar[str] = "frame"
 
     epoch: int
     fixed: str
@@ -118,7 +134,7 @@ class FrameRecord(Line):
 
 
 @dataclass(frozen=True)
-class PointRecord(Line):
+class PointRecord(Line, kind="point", drawn_by="solvers", counts_as_progress=True):
     """Where a solver stands after an iteration or an epoch.
 
     `seconds` count its work from the start, without the time to measure the residual.
@@ -126,10 +142,6 @@ class PointRecord(Line):
     own rows, or of each device's own x where these differ. `distance` is
     ||x - x*|| / ||x*||, x* being LAPACK's solution.
     """
-
-    kind: ClassVar[str] = "point"
-    drawn_by: ClassVar[str] = "solvers"
-    counts_as_progress: ClassVar[bool] = True
 
     iteration: int
     seconds: float
@@ -143,13 +155,13 @@ class PointRecord(Line):
         return {"residual": f"{self.residual_norm:.4g}"}
 
     @classmethod
-    def summary(cls, lines: Sequence[Line]) -> str:
-        last = [line for line in lines if isinstance(line, cls)][-1]
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        last = lines[cls][-1]
         return f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
 
 
 @dataclass(frozen=True)
-class Sample(Line):
+class Sample(Line, kind="sample"):
     """What the devices did in the `interval` seconds up to `seconds` from the start.
 
     Of the watched processes and their children: `core_percent` is their time on each
@@ -168,8 +180,6 @@ class Sample(Line):
 
     In a run's record `epoch` is the one under way, counted from 1.
     """
-
-    kind: ClassVar[str] = "sample"
 
     seconds: float
     interval: float

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import ClassVar
 
 from d2lpar.records.line import Line
 
@@ -15,12 +14,14 @@ PARTS = ("split and copy", "forward", "backward", "all-reduce", "update")
 # "int8-<calibration>" has one scale per tensor, "int8-channels-<calibration>" one scale
 # per output channel of the weights.
 INT8 = ("int8-none", "int8-naive", "int8-entropy")
-INT8_CHANNELS = ("int8-channels-none", "int8-channels-naive", "int8-channels-entropy")
-PRECISIONS = ("float32", "bfloat16", "float16", *INT8, *INT8_CHANNELS)
+PRECISIONS = (
+    *("float32", "bfloat16", "float16", *INT8),
+    *("int8-channels-none", "int8-channels-naive", "int8-channels-entropy"),
+)
 
 
 @dataclass(frozen=True)
-class StepRecord(Line):
+class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True):
     """How long one step takes on a run's devices.
 
     Each of `seconds` is the mean of `steps` steps in a row, timed as training runs
@@ -31,10 +32,6 @@ class StepRecord(Line):
     the seconds of a step that waits for the backward pass before the all-reduce. Both
     are empty where they were not measured.
     """
-
-    kind: ClassVar[str] = "step"
-    drawn_by: ClassVar[str] = "scaling"
-    counts_as_progress: ClassVar[bool] = True
 
     global_batch_size: int
     steps: int
@@ -55,9 +52,8 @@ class StepRecord(Line):
         return {"batch": str(self.global_batch_size), "step": f"{ms:.3g} ms"}
 
     @classmethod
-    def summary(cls, lines: Sequence[Line]) -> str:
-        steps = [line for line in lines if isinstance(line, cls)]
-        fastest = max(steps, key=lambda step: step.samples_per_sec)
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        fastest = max(lines[cls], key=lambda step: step.samples_per_sec)
         return (
             f"up to {fastest.samples_per_sec:,.0f} samples/s, "
             f"at a batch of {fastest.global_batch_size:,}"
@@ -65,15 +61,12 @@ class StepRecord(Line):
 
 
 @dataclass(frozen=True)
-class AllReduceRecord(Line):
+class AllReduceRecord(Line, kind="all-reduce", counts_as_progress=True):
     """How long an all-reduce of `num_arrays` arrays takes.
 
     `num_bytes` counts one device's arrays together, float32. `why_not` is empty, or
     says why this build has no such all-reduce; then nothing was measured.
     """
-
-    kind: ClassVar[str] = "all-reduce"
-    counts_as_progress: ClassVar[bool] = True
 
     variant: str
     num_arrays: int
@@ -88,15 +81,12 @@ class AllReduceRecord(Line):
 
 
 @dataclass(frozen=True)
-class ScaledEpoch(Line):
+class ScaledEpoch(Line, kind="scaled-epoch", counts_as_progress=True):
     """An epoch of training under weak scaling.
 
     `lr` is the epoch's own, scaled with the global batch and warmed up. `why_not` is
     empty, or says that the training diverged in this epoch; then nothing else counts.
     """
-
-    kind: ClassVar[str] = "scaled-epoch"
-    counts_as_progress: ClassVar[bool] = True
 
     global_batch_size: int
     epoch: int
@@ -113,7 +103,7 @@ class ScaledEpoch(Line):
 
 
 @dataclass(frozen=True)
-class PrecisionRecord(Line):
+class PrecisionRecord(Line, kind="precision", drawn_by="precision"):
     """What inference in one precision measured, or why it could not.
 
     `precision` is one of :data:`PRECISIONS`. `weights` is "trained", or how they were
@@ -127,9 +117,6 @@ class PrecisionRecord(Line):
     `weight_bytes` counts the parameters as one device stores them. `operator_ms` are
     the milliseconds of each operator for one batch, run one by one.
     """
-
-    kind: ClassVar[str] = "precision"
-    drawn_by: ClassVar[str] = "precision"
 
     precision: str
     weights: str
@@ -151,10 +138,10 @@ class PrecisionRecord(Line):
         return not self.why_not
 
     @classmethod
-    def summary(cls, lines: Sequence[Line]) -> str:
+    def summary(cls, lines: Mapping[type, list]) -> str:
         repeats: dict[str, list[PrecisionRecord]] = {}
-        for line in lines:
-            if isinstance(line, cls) and line.weights == "trained":
+        for line in lines[cls]:
+            if line.weights == "trained":
                 repeats.setdefault(line.precision, []).append(line)
         return "; ".join(
             f"{precision} {same[0].test_acc:.3f}, "
@@ -165,7 +152,7 @@ class PrecisionRecord(Line):
 
 
 @dataclass(frozen=True)
-class TimingRecord(Line):
+class TimingRecord(Line, kind="timing", drawn_by="timings", counts_as_progress=True):
     """How long an operation took in one library, every sample.
 
     Seconds are those of a :class:`d2lpar.timing.Timing`. `num_bytes` are those that the
@@ -174,10 +161,6 @@ class TimingRecord(Line):
     operations on all devices, sin and cos as one each. `devices` are labels; `threads`
     is the number per CPU context, or of the library on the host.
     """
-
-    kind: ClassVar[str] = "timing"
-    drawn_by: ClassVar[str] = "timings"
-    counts_as_progress: ClassVar[bool] = True
 
     operation: str
     library: str
@@ -200,5 +183,5 @@ class TimingRecord(Line):
         return {self.operation: f"{self.library}, {self.form}: {ms:.3g} ms"}
 
     @classmethod
-    def summary(cls, lines: Sequence[Line]) -> str:
-        return f"{sum(isinstance(line, cls) for line in lines)} timings"
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        return f"{len(lines[cls])} timings"

@@ -10,7 +10,8 @@ from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
 from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards
 from d2lpar.machine.host_card import Cache, CpuCard, cpu_card
 from d2lpar.machine.nvml import nvml_session
-from d2lpar.records.wording import aligned, byte_size, plural
+from d2lpar.records.tables import plain_table
+from d2lpar.records.wording import byte_size, plural
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def as_text(here: Machine) -> str:
     blocks = []
     for title, facts in cards:
         rows = [("", name, fact) for name, fact in facts if fact]
-        blocks += [title, aligned(rows)]
+        blocks += [title, plain_table([], rows, names=3)]
     return "\n".join([*blocks, *([here.no_gpu] if here.no_gpu else [])])
 
 

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 
 from d2lpar.memory.free import address_limits, free_memory
 from d2lpar.memory.shapes import Layers, LayersOf
-from d2lpar.records.wording import aligned, byte_size, plural
+from d2lpar.records.tables import plain_table
+from d2lpar.records.wording import byte_size, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used once
@@ -96,7 +97,7 @@ class Need:
         return [*items, ("all together", byte_size(self.total), "")]
 
     def __str__(self) -> str:
-        return f"{self.title}\n{aligned(self.rows(), right=[1])}"
+        return f"{self.title}\n{plain_table([], self.rows())}"
 
 
 def temp_copies() -> int:
@@ -234,4 +235,4 @@ def report(
         rows = [("free", byte_size(free[0]), "")]
     largest = largest_batch(layers, settings, devices, free, data)
     rows.append(("largest batch that fits", f"{largest:,}", ""))
-    return f"{need.title}\n{aligned([*need.rows(), *rows], right=[1])}"
+    return f"{need.title}\n{plain_table([], [*need.rows(), *rows])}"

@@ -211,8 +211,8 @@ def provenance(runs: Sequence[Run]) -> str:
         f"Hardware: {cpus}; {where}",
         f"NumPy and PyTorch: up to {each(threads)} threads" if threads else "",
         ", ".join(f"{name} {version}" for name, version in libraries.items()),
-        f"Seed {wording.each(runs, lambda run: run.header.seed)}",
+        f"Seed {wording.each(header.seed for header in headers)}",
         f"{max(header.date for header in headers)[:10]}, "
-        f"{wording.each(runs, lambda run: wording.commit(run.header))}",
+        f"{wording.each(map(wording.commit, headers))}",
     ]
     return " ".join(f"{sentence}." for sentence in sentences if sentence)

@@ -1,8 +1,4 @@
-"""Timing records as rows and as text: times, rates, and what the sources published.
-
-Reads records of :mod:`d2lpar.studies.array_timings`; computes nothing but medians and
-rates.
-"""
+"""Timing records as rows and as text: times, rates, and what the sources published."""
 
 from __future__ import annotations
 
@@ -96,25 +92,39 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
+def of(operation: str, table: Sequence[Row]) -> list[Row]:
+    """The rows of one operation."""
+    return [row for row in table if row.operation == operation]
+
+
+def fastest(table: Iterable[Row]) -> Row | None:
+    """The row with the least median; None where there is none."""
+    return min(table, key=lambda row: row.seconds.median, default=None)
+
+
 def bandwidth(table: Sequence[Row]) -> Row | None:
     """The fastest copy of an array as large as x2's: the limit of memory."""
-    return min(of("copy", table), key=lambda row: row.seconds.median, default=None)
+    return fastest(of("copy", table))
 
 
 def product_rate(table: Sequence[Row]) -> Row | None:
     """The fastest large product: the limit of arithmetic."""
-    return min(of("product", table), key=lambda row: row.seconds.median, default=None)
+    return fastest(of("product", table))
 
 
 def results(runs: Sequence[Run]) -> str:
     """Everything as text: times, rates, MXNet against the rest, published numbers."""
-    table = rows(runs)
+    table, published = rows(runs), []
+    for operation, source, printed, ours in PUBLISHED:
+        here = [r for r in of(operation, table) if (r.library, r.form) == ours]
+        repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
+        published.append([operation, source, printed, repeated])
     sections = [
         wording.title("Timings", runs),
         plain_table(COLUMNS, map(_cells, table)),
         "\n".join(_ratios(table)),
         "What the sources printed, and what the same line takes here:\n"
-        + _published(table),
+        + plain_table(["operation", "source", "printed", "here"], published),
         textwrap.fill(provenance(runs), 88),
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
@@ -130,52 +140,27 @@ def _cells(row: Row) -> list[str]:
         str(row.num_devices or "host"),
         ms(row),
         f"({1e3 * row.seconds.q1:.3g}-{1e3 * row.seconds.q3:.3g}, n={row.seconds.n})",
-        wording.number(1e3 * row.naive.median),
-        wording.number(1e3 * row.first),
-        wording.number(moved / seconds / 1e9),
-        wording.number(row.flops / seconds / 1e9),
+        *map(wording.number, (1e3 * row.naive.median, 1e3 * row.first)),
+        *map(wording.number, (moved / seconds / 1e9, row.flops / seconds / 1e9)),
     ]
 
 
 def _ratios(table: Sequence[Row]) -> list[str]:
-    """A line per operation: MXNet's fastest form against the host's fastest."""
+    """A line per operation: MXNet's fastest, on most devices, against the host's."""
     lines = []
     for operation in TITLES:
-        mxnet, host = fastest(table, operation)
+        forms = of(operation, table)
+        most = max((row.num_devices for row in forms), default=0)
+        mxnet, host = (
+            fastest(row for row in forms if row.num_devices == count)
+            for count in (most, 0)
+        )
         if mxnet and host:
             ratio = wording.number(mxnet.seconds.median / host.seconds.median)
             lines.append(
                 f"{operation}: {mxnet.name}, takes {ratio} times as long as {host.name}"
             )
     return lines
-
-
-def _published(table: Sequence[Row]) -> str:
-    lines = []
-    for operation, source, printed, ours in PUBLISHED:
-        here = [r for r in of(operation, table) if (r.library, r.form) == ours]
-        repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
-        lines.append([operation, source, printed, repeated])
-    return plain_table(["operation", "source", "printed", "here"], lines)
-
-
-def fastest(table: Sequence[Row], operation: str) -> tuple[Row | None, Row | None]:
-    """MXNet's fastest form on the most devices, and the host's fastest form."""
-    forms = of(operation, table)
-    most = max((row.num_devices for row in forms), default=0)
-    return tuple(
-        min(
-            (row for row in forms if row.num_devices == count),
-            key=lambda row: row.seconds.median,
-            default=None,
-        )
-        for count in (most, 0)
-    )
-
-
-def of(operation: str, table: Sequence[Row]) -> list[Row]:
-    """The rows of one operation."""
-    return [row for row in table if row.operation == operation]
 
 
 def shape(row: Row) -> str:
@@ -207,12 +192,11 @@ def provenance(runs: Sequence[Run]) -> str:
     where = "; ".join(dict.fromkeys(wording.devices(header) for header in headers))
     cpus = " and ".join(dict.fromkeys(header.cpu_model for header in headers))
     threads = {line.threads for line in lines if line.library != "MXNet"}
-    sentences = [
+    return wording.sentences(
         f"Hardware: {cpus}; {where}",
         f"NumPy and PyTorch: up to {each(threads)} threads" if threads else "",
         ", ".join(f"{name} {version}" for name, version in libraries.items()),
         f"Seed {wording.each(header.seed for header in headers)}",
         f"{max(header.date for header in headers)[:10]}, "
         f"{wording.each(map(wording.commit, headers))}",
-    ]
-    return " ".join(f"{sentence}." for sentence in sentences if sentence)
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from d2lpar.records.benchmark_kinds import ArmAbsent, ArmSample, BenchmarkHeader
 from d2lpar.records.line import Line
@@ -86,12 +86,9 @@ def timed_epochs(run: Run) -> list[EpochRecord | GanEpochRecord]:
     return timed(run.epochs)
 
 
-Item = TypeVar("Item")
-
-
-def group(items: Iterable[Item], key: Callable[[Item], object]) -> dict:
+def group(items: Iterable, key: Callable) -> dict[Any, list]:
     """Lists of items by `key`, in the order in which the keys first appear."""
-    grouped: dict[object, list[Item]] = {}
+    grouped: dict[Any, list] = {}
     for item in items:
         grouped.setdefault(key(item), []).append(item)
     return grouped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from d2lpar.records.line import Line
 from d2lpar.records.summary import summarize
@@ -46,7 +45,8 @@ class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=Tr
     after all devices have finished; `eval_seconds` is the time of the evaluation.
     `samples_per_sec` is training samples / seconds. `train_loss` is the mean over the
     epoch's samples, each taken before the step it led to; `test_acc` is in [0, 1].
-    `resumed` is as in :class:`GanEpochRecord`.
+    `resumed` marks where a run continued from a checkpoint: "elsewhere" are epochs
+    before it, measured on other devices; "here" is the first epoch after it, a warm-up.
     """
 
     epoch: int
@@ -60,11 +60,9 @@ class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=Tr
     extra: dict = field(default_factory=dict)
 
     def progress(self) -> dict[str, str]:
-        return {
-            "loss": f"{self.train_loss:.3f}",
-            "acc": f"{self.test_acc:.3f}",
-            "samples_per_sec": f"{self.samples_per_sec:,.0f}",
-        }
+        speed = f"{self.samples_per_sec:,.0f}"
+        learnt = {"loss": f"{self.train_loss:.3f}", "acc": f"{self.test_acc:.3f}"}
+        return {**learnt, "samples_per_sec": speed}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
@@ -79,9 +77,7 @@ class GanEpochRecord(Line, kind="gan-epoch", drawn_by="gan", counts_as_progress=
     `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
     `d_fake` are the discriminator's mean opinions D(x) and D(G(z)), in [0, 1]. All are
     of the state before the step they led to. `eval_seconds` is the time of the frames
-    and their quality. `resumed` marks where a run continued from a checkpoint:
-    "elsewhere" are epochs before it, measured on other devices; "here" is the first
-    epoch after it, a warm-up.
+    and their quality. All else is as in :class:`EpochRecord`.
     """
 
     epoch: int
@@ -97,11 +93,9 @@ class GanEpochRecord(Line, kind="gan-epoch", drawn_by="gan", counts_as_progress=
     extra: dict = field(default_factory=dict)
 
     def progress(self) -> dict[str, str]:
-        return {
-            "D": f"{self.d_loss:.3f}",
-            "G": f"{self.g_loss:.3f}",
-            "samples_per_sec": f"{self.samples_per_sec:,.0f}",
-        }
+        speed = f"{self.samples_per_sec:,.0f}"
+        losses = {"D": f"{self.d_loss:.3f}", "G": f"{self.g_loss:.3f}"}
+        return {**losses, "samples_per_sec": speed}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
@@ -207,10 +201,7 @@ class Sample(Line, kind="sample"):
         return sum(self.core_percent)
 
 
-Epoch = TypeVar("Epoch", EpochRecord, GanEpochRecord)
-
-
-def timed(epochs: Sequence[Epoch]) -> list[Epoch]:
+def timed(epochs: Sequence[EpochRecord | GanEpochRecord]) -> list:
     """The epochs whose time counts: all but the first of each repeat, which warms up.
 
     Epochs that a resumed run took over from other devices do not count, nor does the

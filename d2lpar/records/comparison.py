@@ -1,8 +1,7 @@
 """Two runs side by side: how much faster, how accurate, and in what else they differ.
 
-Plain arithmetic on records, no drawing. A ratio of two timings means something only if
-nothing but the thing compared has changed, so every :class:`Comparison` lists what else
-differs.
+A ratio of two timings means something only if nothing else has changed, so every
+:class:`Comparison` lists what else differs.
 """
 
 from __future__ import annotations
@@ -68,9 +67,8 @@ class Comparison:
     """Run `b` against run `a`.
 
     `speedup` is how many times faster b is than a; `spread` is its range when both
-    times vary between their quartiles. `efficiency` is the parallel efficiency of the
-    run with more devices relative to the other one, or None where it has no meaning:
-    for equal numbers of devices, or CPUs against GPUs. `differences` are sentences.
+    times vary between their quartiles. `efficiency` is that of the run with more
+    devices, or None for equal numbers of devices and for CPUs against GPUs.
     """
 
     a: Side
@@ -83,11 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Scaling:
-    """One device count of a sweep against the smallest one.
-
-    `ideal` is the speedup under perfect scaling, num_devices / smallest count;
-    `speedup` and `spread` are as in :class:`Comparison`.
-    """
+    """A device count of a sweep against the smallest one; `ideal` is their ratio."""
 
     num_devices: int
     ideal: float
@@ -96,7 +90,6 @@ class Scaling:
 
     @property
     def efficiency(self) -> float:
-        """Parallel efficiency, 1 for perfect scaling."""
         return self.speedup / self.ideal
 
     @property
@@ -138,12 +131,16 @@ def compare(a: Run, b: Run) -> Comparison:
         sizes = [s.seconds.median * s.samples_per_sec for s in (side_a, side_b)]
         work = sizes[1] / sizes[0]
     speedup, (low, high) = _speedup(side_a.seconds, side_b.seconds)
+    devices = b.header.num_devices / a.header.num_devices
+    efficiency = None
+    if devices != 1 and a.header.device_kind == b.header.device_kind:
+        efficiency = (work * speedup / devices) ** (1 if devices > 1 else -1)
     return Comparison(
         a=side_a,
         b=side_b,
         speedup=work * speedup,
         spread=(work * low, work * high),
-        efficiency=_efficiency(a.header, b.header, work * speedup),
+        efficiency=efficiency,
         differences=[f"{name}: {va} and {vb}" for name, va, vb in differences],
     )
 
@@ -157,15 +154,14 @@ def seconds_per_epoch(run: Run) -> Summary:
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
-    by_epoch = group(sorted(run.epochs, key=lambda e: e.epoch), lambda e: e.epoch)
-    return {epoch: [e.test_acc for e in same] for epoch, same in by_epoch.items()}
+    epochs = sorted(run.epochs, key=lambda e: e.epoch)
+    return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 
 def quality_by_epoch(run: Run) -> dict[int, list[float]]:
     """A GAN's distances to real faces by the epoch of the frame, one per repeat."""
     frames = sorted(run.of(FrameRecord), key=lambda f: f.epoch)
-    by_epoch = group(frames, lambda f: f.epoch)
-    return {epoch: [f.quality for f in same] for epoch, same in by_epoch.items()}
+    return group(frames, lambda f: f.epoch, lambda f: f.quality)
 
 
 def is_gan(run: Run) -> bool:
@@ -179,10 +175,7 @@ def final_accuracy(run: Run) -> float:
 
 
 def final_quality(run: Run) -> float:
-    """A GAN's last distance to real faces, the median of the repeats.
-
-    NaN for a run without frames.
-    """
+    """A GAN's last distance to real faces, median of the repeats; NaN for no frames."""
     by_epoch = list(quality_by_epoch(run).values())
     return median(by_epoch[-1]) if by_epoch else math.nan
 
@@ -215,13 +208,6 @@ def _side(run: Run, label: str) -> Side:
         test_acc=None if is_gan(run) else final_accuracy(run),
         quality=final_quality(run) if is_gan(run) else None,
     )
-
-
-def _efficiency(a: Header, b: Header, speedup: float) -> float | None:
-    if a.num_devices == b.num_devices or a.device_kind != b.device_kind:
-        return None
-    of_b = speedup * a.num_devices / b.num_devices
-    return of_b if b.num_devices > a.num_devices else 1 / of_b
 
 
 def _differences(a: Header, b: Header) -> list[tuple[str, str, str]]:
@@ -310,31 +296,19 @@ def comparison_rows(c: Comparison) -> list[dict]:
     of_a = replace(c, speedup=1.0, spread=(1.0, 1.0), efficiency=None, differences=[])
     rows = []
     for letter, side, c in (("a", c.a, of_a), ("b", c.b, c)):
-        values = asdict(side)
-        seconds = values.pop("seconds")
-        rows.append(
-            {
-                "run": letter,
-                **values,
-                "sec_per_epoch": seconds["median"],
-                "sec_per_epoch_q1": seconds["q1"],
-                "sec_per_epoch_q3": seconds["q3"],
-                "n": seconds["n"],
-                "speedup": c.speedup,
-                "speedup_low": c.spread[0],
-                "speedup_high": c.spread[1],
-                "parallel_efficiency": c.efficiency,
-                "differences": "; ".join(c.differences),
-            }
-        )
+        row = {"run": letter, **asdict(side)}
+        seconds = row.pop("seconds")
+        row["sec_per_epoch"] = seconds["median"]
+        row["sec_per_epoch_q1"], row["sec_per_epoch_q3"] = seconds["q1"], seconds["q3"]
+        row["n"] = seconds["n"]
+        row["speedup"], (row["speedup_low"], row["speedup_high"]) = c.speedup, c.spread
+        row["parallel_efficiency"] = c.efficiency
+        rows.append({**row, "differences": "; ".join(c.differences)})
     return rows
 
 
 def busy_percent(sample: Sample, run: Run) -> float | None:
-    """How busy the run's devices were, 0 to 100: all usable cores, or its GPUs.
-
-    None where no GPU reports it.
-    """
+    """How busy the run's cores or GPUs were, 0 to 100; None where no GPU reports it."""
     if run.header.device_kind == "cpu":
         return sample.cpu_percent / run.header.cores
     by_gpu = dict(zip(sample.gpus, sample.gpu_percent))

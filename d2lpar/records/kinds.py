@@ -86,9 +86,11 @@ def timed_epochs(run: Run) -> list[EpochRecord | GanEpochRecord]:
     return timed(run.epochs)
 
 
-def group(items: Iterable, key: Callable) -> dict[Any, list]:
-    """Lists of items by `key`, in the order in which the keys first appear."""
+def group(
+    items: Iterable, key: Callable, value: Callable = lambda item: item
+) -> dict[Any, list]:
+    """Lists of the items' values by `key`, in the order in which keys first appear."""
     grouped: dict[Any, list] = {}
     for item in items:
-        grouped.setdefault(key(item), []).append(item)
+        grouped.setdefault(key(item), []).append(value(item))
     return grouped

@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
-from d2lpar.records import wording
+from d2lpar.records import step_model, wording
 from d2lpar.records.kinds import (
     PARTS,
     AllReduceRecord,
@@ -17,17 +17,7 @@ from d2lpar.records.kinds import (
     StepRecord,
     group,
 )
-from d2lpar.records.step_model import (
-    AllReduceModel,
-    StepModel,
-    break_even,
-    fit_all_reduce,
-    fit_step,
-    relative_errors,
-    speedups,
-    time_to_accuracy,
-    weak_efficiencies,
-)
+from d2lpar.records.step_model import AllReduceModel, StepModel
 from d2lpar.records.summary import Summary, summarize
 from d2lpar.records.tables import plain_table
 from d2lpar.records.wording import number
@@ -53,8 +43,7 @@ class Study:
         steps = [
             (run.header.num_devices, r) for run in self.runs for r in run.of(StepRecord)
         ]
-        by_key = group(steps, lambda step: (step[0], step[1].global_batch_size))
-        return {key: [record for _, record in same] for key, same in by_key.items()}
+        return group(steps, lambda s: (s[0], s[1].global_batch_size), lambda s: s[1])
 
     @cached_property
     def steps(self) -> dict[tuple[int, int], float]:
@@ -86,7 +75,7 @@ class Study:
         if self.name in NO_MODEL or len({batch / n for n, batch in steps}) < 2:
             return None
         one_python = self.name not in ONE_PROCESS_PER_DEVICE
-        return fit_step(steps, *_all_reduce(self), one_python=one_python)
+        return step_model.fit_step(steps, *_all_reduce(self), one_python=one_python)
 
     @property
     def predicted(self) -> list[int]:
@@ -97,7 +86,7 @@ class Study:
 
     def speedups_of(self, num_devices: int) -> dict[int, float]:
         """Measured speedup over one device by global batch."""
-        by_key = speedups(self.steps)
+        by_key = step_model.speedups(self.steps)
         return {batch: s for (n, batch), s in by_key.items() if n == num_devices}
 
     def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
@@ -128,7 +117,7 @@ def _all_reduce(study: Study) -> tuple[AllReduceModel | None, int, int]:
         if row.get(variant)
     ]
     # Only the gradients are several arrays, so theirs is the largest point.
-    return fit_all_reduce(run.header.num_devices, points), *max(points)[:2]
+    return step_model.fit_all_reduce(run.header.num_devices, points), *max(points)[:2]
 
 
 class StepParts(NamedTuple):
@@ -155,13 +144,11 @@ def parts(study: Study) -> dict[tuple[int, int], StepParts]:
 
 def trainings(study: Study) -> dict[tuple[int, int], list[ScaledEpoch]]:
     """Epochs of the first repeat by (devices, global batch), in order."""
-    by_key: dict[tuple[int, int], list[ScaledEpoch]] = {}
-    for run in study.runs:
-        for epoch in run.of(ScaledEpoch):
-            if epoch.repeat == 0:
-                key = (run.header.num_devices, epoch.global_batch_size)
-                by_key.setdefault(key, []).append(epoch)
-    return by_key
+    all_epochs = [
+        (r.header.num_devices, e) for r in study.runs for e in r.of(ScaledEpoch)
+    ]
+    first = [(n, e) for n, e in all_epochs if e.repeat == 0]
+    return group(first, lambda e: (e[0], e[1].global_batch_size), lambda e: e[1])
 
 
 def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
@@ -190,7 +177,8 @@ def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _steps_table(study: Study) -> str:
-    strong, weak = speedups(study.steps), weak_efficiencies(study.steps)
+    strong = step_model.speedups(study.steps)
+    weak = step_model.weak_efficiencies(study.steps)
     columns = ["batch", "devices", "ms", "quartiles, n", "samples/s", "speedup"]
     columns += ["strong", "weak", "Python ms"]
     rows = []
@@ -239,7 +227,7 @@ def _model_text(study: Study) -> str:
     ]
     if study.held_out is not None:
         n = study.counts[-1]
-        by_batch = relative_errors(study.held_out, study.steps, n)
+        by_batch = step_model.relative_errors(study.held_out, study.steps, n)
         worst = max(by_batch, key=lambda batch: abs(by_batch[batch]))
         lines.append(
             f"held out: fitted without the steps of {n} devices, it predicts them to "
@@ -251,7 +239,7 @@ def _model_text(study: Study) -> str:
 
 def _break_even(study: Study, n: int) -> str:
     measured = study.speedups_of(n)
-    batch = break_even(measured) if measured else None
+    batch = step_model.break_even(measured) if measured else None
     text = f"{n} devices pay at none of these batches"
     if batch is not None:
         less = " or less" if batch == study.batches[0] else ""
@@ -281,7 +269,7 @@ def _epochs_table(study: Study) -> str:
     rows = []
     for (n, batch), epochs in trainings(study).items():
         last = epochs[-1]
-        seconds = time_to_accuracy(epochs, TARGET_ACC)
+        seconds = step_model.time_to_accuracy(epochs, TARGET_ACC)
         rows.append([
             str(n), f"{batch:,}", f"{batch // n:,}", f"{last.lr:.3g}", str(last.epoch),
             "diverged" if last.why_not else f"{last.test_acc:.4f}",

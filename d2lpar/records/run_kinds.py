@@ -160,19 +160,15 @@ class Sample(Line, kind="sample"):
 
     Of the watched processes and their children: `core_percent` is their time on each
     logical core (100 is all of it; a thread's time counts for the core it was last seen
-    on), `memory` their resident bytes, `threads` the number of their threads,
-    `busy_threads` those that worked for a tenth of the interval or more,
-    `threads_per_context` the OMP_NUM_THREADS they were started with. Of the host:
-    `machine_percent` is how busy each core was with anything at all, which shows
-    whether something else was in the way; `machine_memory` the bytes in use,
-    `temperature` the CPU's in degrees Celsius.
+    on), `memory` their resident bytes, `busy_threads` the threads that worked for a
+    tenth of the interval or more, `threads_per_context` their OMP_NUM_THREADS. Of the
+    host: `machine_percent` is how busy each core was with anything at all,
+    `machine_memory` the bytes in use, `temperature` the CPU's in degrees Celsius.
 
     Of each GPU in `gpus`, or None where it reports nothing: `gpu_percent`, the share of
-    the time in which any kernel ran, however small; `gpu_memory`, bytes in use by all
-    processes and the driver; `gpu_temperature` in degrees Celsius; `gpu_power` in
-    watts.
-
-    In a run's record `epoch` is the one under way, counted from 1.
+    the time in which any kernel ran; `gpu_memory`, bytes in use by all processes and
+    the driver; `gpu_temperature` in degrees Celsius; `gpu_power` in watts. In a run's
+    record `epoch` is the one under way, counted from 1.
     """
 
     seconds: float

@@ -239,10 +239,9 @@ def _model_text(study: Study) -> str:
 
 def _break_even(study: Study, n: int) -> str:
     measured = study.speedups_of(n)
-    batch = step_model.break_even(measured) if measured else None
     text = f"{n} devices pay at none of these batches"
-    if batch is not None:
-        less = " or less" if batch == study.batches[0] else ""
+    if measured and (batch := step_model.break_even(measured)) is not None:
+        less = " or less" * (batch == study.batches[0])
         text = f"{n} devices pay from a batch of {number(batch)}{less}"
     if study.model.all_reduce is not None:
         text += f"; by the model from {number(study.model.break_even(n))}"

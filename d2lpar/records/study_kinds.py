@@ -24,10 +24,9 @@ PRECISIONS = (
 class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True):
     """How long one step takes on a run's devices.
 
-    Each of `seconds` is the mean of `steps` steps in a row, timed as training runs
-    them: Python runs ahead, and the devices are waited for at the end. `issue_seconds`
-    is the time that Python took to issue each of those steps. `parts` are the seconds
-    per step of each of :data:`PARTS`, found by omission
+    Each of `seconds` is the mean of `steps` steps in a row: Python runs ahead, and the
+    devices are waited for at the end. `issue_seconds` is Python's time to issue a step.
+    `parts` are the seconds per step of each of :data:`PARTS`, found by omission
     (:mod:`d2lpar.studies.step_parts`); they add up to the step. `without_overlap` are
     the seconds of a step that waits for the backward pass before the all-reduce. Both
     are empty where they were not measured.
@@ -43,21 +42,15 @@ class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True)
     repeat: int = 0
     extra: dict = field(default_factory=dict)
 
-    @property
-    def samples_per_sec(self) -> float:
-        return self.global_batch_size / median(self.seconds)
-
     def progress(self) -> dict[str, str]:
         ms = 1e3 * median(self.seconds)
         return {"batch": str(self.global_batch_size), "step": f"{ms:.3g} ms"}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
-        fastest = max(lines[cls], key=lambda step: step.samples_per_sec)
-        return (
-            f"up to {fastest.samples_per_sec:,.0f} samples/s, "
-            f"at a batch of {fastest.global_batch_size:,}"
-        )
+        steps = ((s.global_batch_size, median(s.seconds)) for s in lines[cls])
+        speed, batch = max((batch / seconds, batch) for batch, seconds in steps)
+        return f"up to {speed:,.0f} samples/s, at a batch of {batch:,}"
 
 
 @dataclass(frozen=True)
@@ -139,16 +132,15 @@ class PrecisionRecord(Line, kind="precision", drawn_by="precision"):
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
-        repeats: dict[str, list[PrecisionRecord]] = {}
-        for line in lines[cls]:
-            if line.weights == "trained":
-                repeats.setdefault(line.precision, []).append(line)
-        return "; ".join(
-            f"{precision} {same[0].test_acc:.3f}, "
-            f"{median(line.images_per_sec for line in same):,.0f} images/s"
-            for precision, same in repeats.items()
-            if all(line.supported for line in same)
-        )
+        words = []
+        trained = [line for line in lines[cls] if line.weights == "trained"]
+        for precision in dict.fromkeys(line.precision for line in trained):
+            same = [line for line in trained if line.precision == precision]
+            if all(line.supported for line in same):
+                speed = median(line.images_per_sec for line in same)
+                accuracy = f"{precision} {same[0].test_acc:.3f}"
+                words.append(f"{accuracy}, {speed:,.0f} images/s")
+        return "; ".join(words)
 
 
 @dataclass(frozen=True)

@@ -56,13 +56,11 @@ class Row:
     first: float  # the slowest warm-up, in seconds
 
     @property
-    def where(self) -> str:
-        """What it ran on: "2 devices", or "" for the host."""
+    def where(self) -> str:  # "2 devices", or "" for the host
         return wording.plural(self.num_devices, "device") if self.num_devices else ""
 
     @property
     def name(self) -> str:
-        """Library, form and devices."""
         return ", ".join(filter(None, (self.library, self.form, self.where)))
 
 

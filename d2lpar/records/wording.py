@@ -1,8 +1,4 @@
-"""Records to words: what runs are called in labels, captions, tables and messages.
-
-Every picture's caption ends with :func:`provenance`, which says what was measured and
-on what. Pure text: no drawing, no MXNet.
-"""
+"""Records to words: what runs are called in labels, captions, tables and messages."""
 
 from __future__ import annotations
 
@@ -38,11 +34,9 @@ def byte_size(size: float) -> str:
     >>> byte_size(0), byte_size(512 * 2**10), byte_size(1_610_612_736)
     ('0 B', '512 KiB', '1.5 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:,.1f}".removesuffix(".0") + f" {unit}"
+    power = next((k for k in range(3) if size < 1024 ** (k + 1)), 3)
+    number = f"{size / 1024**power:,.1f}".removesuffix(".0")
+    return f"{number} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def where(run: Run) -> str:
@@ -90,9 +84,7 @@ def commit(header: Header) -> str:
     """The code that was run: "commit 1a2b3c4 with local changes"."""
     if not header.git_commit:
         return "commit not recorded"
-    return f"commit {header.git_commit[:7]}" + (
-        " with local changes" if header.git_dirty else ""
-    )
+    return f"commit {header.git_commit[:7]}{' with local changes' * bool(header.git_dirty)}"
 
 
 def title(what: str, runs: Sequence[Run]) -> str:
@@ -123,17 +115,16 @@ def reading_seams(runs: Sequence[Run]) -> str:
 
 def reading_bars(runs: Sequence[Run]) -> str:
     """The caption's words on bars of seconds per epoch."""
-    timed = epochs_timed(runs)
-    return f"Bars: median; whiskers: quartiles; dots: single epochs. {timed}"
+    bars = "Bars: median; whiskers: quartiles; dots: single epochs."
+    return f"{bars} {epochs_timed(runs)}"
 
 
 def epochs_timed(runs: Sequence[Run]) -> str:
     """How many epochs were timed, and whether warm-ups are among them."""
     timed = [timed_epochs(run) for run in runs]
+    warm_up = "the first of every training, a warm-up, is left out"
     if any(e.epoch == 1 for epochs in timed for e in epochs):
         warm_up = "a warm-up counts where there is no other epoch"
-    else:
-        warm_up = "the first of every training, a warm-up, is left out"
     return f"Epochs timed: {each(map(len, timed))}; {warm_up}."
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from d2lpar.records.benchmark_kinds import ArmAbsent, ArmSample
-from d2lpar.records.kinds import Run, group
+from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
 from d2lpar.records.summary import summarize
 from d2lpar.records.tables import plain_table
 

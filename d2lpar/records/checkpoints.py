@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,9 @@ ENDING = ".safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state after a finished epoch, and the lines of the run's record so far.
+    """A state after a finished epoch (see :class:`d2lpar.lenet.TrainingState`).
 
-    `workload`, `tensors` and `facts` are those of the state (see
-    :class:`d2lpar.lenet.TrainingState`); `lines` begins with the run's header.
+    `lines` are those of the run's record so far, from its header.
     """
 
     workload: str
@@ -84,9 +82,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def of_run(folder: Path, run: str) -> list[Path]:
     """The checkpoints of a run in a folder, by ascending epoch."""
-    name = re.compile(rf"{re.escape(run)}\.epoch(\d+){re.escape(ENDING)}")
-    matches = [(name.fullmatch(path.name), path) for path in folder.glob(f"*{ENDING}")]
-    return [path for _, path in sorted((int(m[1]), path) for m, path in matches if m)]
+    return sorted(folder.glob(f"{run}.epoch*{ENDING}"))
 
 
 def load(path: str | Path, like: Any = None) -> Checkpoint:
@@ -160,11 +156,7 @@ def newest(folder: Path, run: str, like: Any) -> Checkpoint:
     :class:`CheckpointError` when there is none at all.
     """
     own = of_run(folder, run)[::-1]
-    others = sorted(
-        set(folder.glob(f"[!.]*{ENDING}")) - set(own),
-        key=lambda path: path.stat().st_mtime,
-        reverse=True,
-    )
+    others = sorted(folder.glob(f"[!.]*{ENDING}"), key=lambda p: -p.stat().st_mtime)
     for path in own or others:
         try:
             checkpoint = load(path, like)

@@ -295,15 +295,18 @@ def comparison_rows(c: Comparison) -> list[dict]:
     """
     of_a = replace(c, speedup=1.0, spread=(1.0, 1.0), efficiency=None, differences=[])
     rows = []
-    for letter, side, c in (("a", c.a, of_a), ("b", c.b, c)):
+    for letter, side, of in (("a", c.a, of_a), ("b", c.b, c)):
         row = {"run": letter, **asdict(side)}
         seconds = row.pop("seconds")
         row["sec_per_epoch"] = seconds["median"]
         row["sec_per_epoch_q1"], row["sec_per_epoch_q3"] = seconds["q1"], seconds["q3"]
         row["n"] = seconds["n"]
-        row["speedup"], (row["speedup_low"], row["speedup_high"]) = c.speedup, c.spread
-        row["parallel_efficiency"] = c.efficiency
-        rows.append({**row, "differences": "; ".join(c.differences)})
+        row["speedup"], (row["speedup_low"], row["speedup_high"]) = (
+            of.speedup,
+            of.spread,
+        )
+        row["parallel_efficiency"] = of.efficiency
+        rows.append({**row, "differences": "; ".join(of.differences)})
     return rows
 
 

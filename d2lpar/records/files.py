@@ -49,11 +49,10 @@ def from_line(text: str) -> Line:
 
 
 def read(path: str | Path) -> Run:
-    """Read a record file.
+    """Read a record file, but for an incomplete last line, left by a killed run.
 
-    An incomplete last line, left by a killed run, is skipped with a warning. Raises
-    :class:`RecordError` when the file cannot be read, does not begin with a header, or
-    holds any other line that is not a record's.
+    Raises :class:`RecordError` when the file cannot be read, does not begin with a
+    header, or holds any other line that is not a record's.
     """
     path = Path(path)
     try:

@@ -73,15 +73,13 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     for run in sorted(runs, key=lambda run: run.header.num_devices):
         if not run.of(TimingRecord):
             raise RecordError(f"{wording.where(run)}: holds no timings")
-        for line in run.of(TimingRecord):
-            count = run.header.num_devices if line.library == "MXNet" else 0
-            key = (line.operation, line.library, line.form, tuple(line.shape), count)
-            lines.setdefault(key, []).append(line)
+        for x in run.of(TimingRecord):
+            count = run.header.num_devices if x.library == "MXNet" else 0
+            key = (x.operation, x.library, x.form, tuple(x.shape), count)
+            lines.setdefault((*key, x.num_bytes, x.flops), []).append(x)
     return [
         Row(
             *key,
-            same[0].num_bytes,
-            same[0].flops,
             summarize([s for line in same for s in line.seconds]),
             summarize([s for line in same for s in line.naive_seconds]),
             max((s for line in same for s in line.warmup_seconds), default=0.0),
@@ -112,7 +110,16 @@ def product_rate(table: Sequence[Row]) -> Row | None:
 
 def results(runs: Sequence[Run]) -> str:
     """Everything as text: times, rates, MXNet against the rest, published numbers."""
-    table, published = rows(runs), []
+    table, ratios, published = rows(runs), [], []
+    for operation in TITLES:
+        forms = of(operation, table)
+        most = max((row.num_devices for row in forms), default=0)
+        mxnet = fastest(row for row in forms if row.num_devices == most)
+        host = fastest(row for row in forms if row.num_devices == 0)
+        if mxnet and host:
+            ratio = wording.number(mxnet.seconds.median / host.seconds.median)
+            takes = f"takes {ratio} times as long as {host.name}"
+            ratios.append(f"{operation}: {mxnet.name}, {takes}")
     for operation, source, printed, ours in PUBLISHED:
         here = [r for r in of(operation, table) if (r.library, r.form) == ours]
         repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
@@ -120,7 +127,7 @@ def results(runs: Sequence[Run]) -> str:
     sections = [
         wording.title("Timings", runs),
         plain_table(COLUMNS, map(_cells, table)),
-        "\n".join(_ratios(table)),
+        "\n".join(ratios),  # MXNet on the most devices against the host
         "What the sources printed, and what the same line takes here:\n"
         + plain_table(["operation", "source", "printed", "here"], published),
         textwrap.fill(provenance(runs), 88),
@@ -141,24 +148,6 @@ def _cells(row: Row) -> list[str]:
         *map(wording.number, (1e3 * row.naive.median, 1e3 * row.first)),
         *map(wording.number, (moved / seconds / 1e9, row.flops / seconds / 1e9)),
     ]
-
-
-def _ratios(table: Sequence[Row]) -> list[str]:
-    """A line per operation: MXNet's fastest, on most devices, against the host's."""
-    lines = []
-    for operation in TITLES:
-        forms = of(operation, table)
-        most = max((row.num_devices for row in forms), default=0)
-        mxnet, host = (
-            fastest(row for row in forms if row.num_devices == count)
-            for count in (most, 0)
-        )
-        if mxnet and host:
-            ratio = wording.number(mxnet.seconds.median / host.seconds.median)
-            lines.append(
-                f"{operation}: {mxnet.name}, takes {ratio} times as long as {host.name}"
-            )
-    return lines
 
 
 def shape(row: Row) -> str:

@@ -84,7 +84,8 @@ def commit(header: Header) -> str:
     """The code that was run: "commit 1a2b3c4 with local changes"."""
     if not header.git_commit:
         return "commit not recorded"
-    return f"commit {header.git_commit[:7]}{' with local changes' * bool(header.git_dirty)}"
+    changes = " with local changes" if header.git_dirty else ""
+    return f"commit {header.git_commit[:7]}{changes}"
 
 
 def title(what: str, runs: Sequence[Run]) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import BenchmarkHeader, Run, group
 from d2lpar.records.summary import summarize
-from d2lpar.records.wording import commit, plural
+from d2lpar.records.wording import commit, plural, where
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +24,17 @@ WIDTHS = {1: 7.2, 2: 8.8}  # inches, by columns of panels
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
-    """Draw one benchmark as <stem>.png and <stem>.svg in the folder."""
-    (run,) = runs
+    """Draw one benchmark as <stem>.png and <stem>.svg in the folder.
+
+    Raises :class:`RecordError` for several records of one benchmark.
+    """
+    if len(runs) > 1:
+        raise RecordError(
+            f"{' and '.join(map(where, runs))}: records of one benchmark, {stem}; "
+            "name one of them"
+        )
     with page.plain_style():
-        return page.save({stem: _picture(run)}, folder)
+        return page.save({stem: _picture(runs[0])}, folder)
 
 
 def _picture(run: Run) -> Figure:

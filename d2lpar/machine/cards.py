@@ -9,7 +9,8 @@ from d2lpar.errors import DeviceError
 from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
 from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards, nvml_session
 from d2lpar.machine.host_card import CpuCard, cpu_card
-from d2lpar.records.wording import aligned, byte_size, plural
+from d2lpar.records.tables import plain_table
+from d2lpar.records.wording import byte_size, plural
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def as_text(here: Machine) -> str:
     cards.append((f"{contexts}, contexts on {here.cpu.model}", _cpu_facts(here.cpu)))
     lines = []
     for title, facts in cards:
-        lines += [title, aligned(("", name, fact) for name, fact in facts if fact)]
+        rows = [("", name, fact) for name, fact in facts if fact]
+        lines += [title, plain_table([], rows, names=3)]
     return "\n".join(filter(None, [*lines, here.no_gpu]))
 
 

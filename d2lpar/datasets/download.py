@@ -142,16 +142,15 @@ class PublishedFiles:
         Raises :class:`NotInFolderError` if it holds none of the files, and
         :class:`DataError` if it holds some of them only, or one is damaged.
         """
-        paths = {file: _find(folder, file) for file in self.files}
-        missing = [file for file, path in paths.items() if path is None]
-        if len(missing) == len(paths):
+        paths = [_find(folder, file) for file in self.files]
+        if not any(paths):
             raise NotInFolderError(f"no {self.title} in {folder}")
-        if missing:
+        if None in paths:
             raise DataError(
-                f"{folder}: {missing[0]} is missing; put all {len(paths)} files there, "
-                "or none"
+                f"{folder}: {self.files[paths.index(None)]} is missing; put all "
+                f"{len(paths)} files there, or none"
             )
-        return [self.read_file(path) for path in paths.values()]
+        return [self.read_file(path) for path in paths]
 
     def _download(self) -> None:
         """Bring the files into the cache: all verified, then renamed into place."""
@@ -192,6 +191,14 @@ class PublishedFiles:
             f"{self.title} is not on disk and could not be downloaded ({problem}); "
             "name a folder that holds it with --data-dir or D2LPAR_DATA"
         )
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, or :class:`DataError`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _check_readable(source: str, folder: Path) -> None:

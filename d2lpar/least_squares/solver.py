@@ -36,7 +36,6 @@ from d2lpar.records.kinds import PointRecord
 from d2lpar.training import Workload, choose
 from d2lpar.workers.group import Workers
 
-DIRECT = ("normal", "tsqr")
 OF_WORKERS = ("normal", "cgls", "gradient")  # those that need nothing but sums
 METHODS = {
     "normal": normal,
@@ -113,16 +112,12 @@ def solve(
     progress = Progress(shards, reference)
     answer = METHODS[method](shards, progress, **options)
     x, norms = answer.x.astype(shards.dtype, copy=False), progress.column_norms
+    if shards.flat:
+        x, norms = x[:, 0], float(norms[0])
     return Solution(
-        x=x[:, 0] if shards.flat else x,
-        residual_norm=float(norms[0]) if shards.flat else norms,
-        history=tuple(progress.history),
-        method=method,
-        devices=tuple(map(label, devices)),
-        seconds=progress.seconds,
-        condition=answer.condition,
-        rank=answer.rank,
-    )
+        x, norms, tuple(progress.history), method, tuple(map(label, devices)),
+        progress.seconds, answer.condition, answer.rank,
+    )  # fmt: skip
 
 
 def _check_blas_threads(devices: Sequence[mx.Context]) -> None:
@@ -157,7 +152,8 @@ def train(
 
     The arguments are those of :func:`d2lpar.lenet.train`; `data` defaults to the
     least-squares notes' problem, 10,000 x 1,000. `num_epochs` are those of "averaging".
-    The last record also holds the first five numbers of x.
+    Records hold the most memory the process has had resident, in MB; the last one also
+    holds the first five numbers of x.
     """
     data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
     devices = choose(devices, num_devices)
@@ -172,7 +168,8 @@ def train(
         workers=workers, **options,
     )  # fmt: skip
     for point in solution.history:
-        extra = {"peak_resident_mb": _peak_resident_mb()}
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        extra = {"peak_resident_mb": round(kilobytes / 1000)}
         if point is solution.history[-1]:
             extra["x_begins"] = solution.x[:5].tolist()
         yield replace(point, extra=extra)
@@ -181,7 +178,7 @@ def train(
 def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) -> None:
     """Solve a hundredth of the rows, briefly: the first call of an operator is slow."""
     rows = len(data.b) // 100 + 1
-    if method in DIRECT:
+    if method in ("normal", "tsqr"):
         rows = max(rows, data.A.shape[1])
     brief = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}.get(method, {})
     solve(
@@ -190,17 +187,8 @@ def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) 
     )  # fmt: skip
 
 
-def _peak_resident_mb() -> int:
-    """The most memory that this process has had resident, in MB."""
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(kilobytes / 1000)
-
-
 WORKLOAD = Workload(
-    train,
-    load=datasets.uniform_problem,
-    locate=None,
-    train_with_workers=train,
+    train, load=datasets.uniform_problem, locate=None, train_with_workers=train,
     unit="point",
-)
+)  # fmt: skip
 WORKLOAD_ON_DISK = replace(WORKLOAD, load=datasets.uniform_file)

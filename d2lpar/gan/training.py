@@ -44,43 +44,38 @@ def train(
     data: punks.FaceData | None = None,
     state: TrainingState | None = None,
 ) -> Iterator[GanEpochRecord | FrameRecord]:
-    """Train both networks, yielding a record per epoch, and frames; nothing is printed.
+    """Train both networks, yielding a record per epoch, and frames.
 
-    `devices`, `num_devices`, `num_epochs` and `state` are as in
-    :func:`d2lpar.lenet.train`, `micro_batch_size` and `sync_batch_norm` as in
-    :func:`step`; the defaults are the CryptoPunks notebook's. A frame is drawn before
-    the first epoch, after every `frames_every`, and after the last.
-
-    Raises :class:`SettingError` or :class:`DeviceError` for impossible settings, and
-    :class:`DivergedError` after an epoch whose loss is not finite.
+    The arguments are those of :func:`d2lpar.lenet.train` and :func:`step`; the defaults
+    are the CryptoPunks notebook's. A frame is drawn before the first epoch, after every
+    `frames_every`, and after the last. Raises :class:`SettingError` or
+    :class:`DeviceError` for impossible settings, and :class:`DivergedError` after an
+    epoch whose loss is not finite.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("frames-every", frames_every)
-    if micro_batch_size is not None:
-        check_whole("micro-batch-size", micro_batch_size)
+    check_whole("micro-batch-size", 1 if micro_batch_size is None else micro_batch_size)
     options = {"micro_batch_size": micro_batch_size, "synchronised": sync_batch_norm}
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
     state = start(seed) if state is None else state
-    nets = Nets(state, devices, lr)
+    nets, last = Nets(state, devices, lr), state.epoch + num_epochs
     faces = np.array(data.X, dtype="uint8", ctx=devices[0])
-    last = state.epoch + num_epochs
     if state.epoch == 0:
         yield frame(nets.G, devices[0], state, data)
     while state.epoch < last:
         shuffled = batches(faces, global_batch_size, state.rng)
-        epoch = _train_epoch(nets, shuffled, devices, options)
+        done = _train_epoch(nets, shuffled, devices, options)
         begin = time.perf_counter()
         state.epoch += 1
         nets.update(state)
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
-        eval_seconds = time.perf_counter() - begin
+        spent = time.perf_counter() - begin
         yield from frames
         # Last: a checkpoint that is written after it has all that this epoch gave.
-        n = len(faces)
-        yield _epoch_record(state.epoch, *epoch, n=n, lr=lr, eval_seconds=eval_seconds)
+        yield _epoch_record(state.epoch, *done, n=len(faces), lr=lr, eval_seconds=spent)
 
 
 def batches(

@@ -28,14 +28,11 @@ def averaging(
 ) -> Answer:
     """Local gradient descent, with the devices' x averaged after each epoch.
 
-    Every epoch each device that has rows samples `num_samples` of them, with
-    replacement, and takes `steps_per_epoch` steps of x -= lr * 2 A^T (A x - b) on them.
-    `lr` is 1e-3 / n by default, which suits the notes' A alone; `x0` is drawn from
-    [0, 1) by default. With `independent` all devices start from the average and work at
-    the same time; without, one after the other, as in the notes.
-
-    Raises ValueError for a problem that is not in memory, for several right-hand sides,
-    for counts below 1, and if the steps diverge.
+    A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
+    steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A
+    alone; the default `x0` is drawn from [0, 1). Unless `independent`, devices work one
+    after the other, as in the notes. Raises ValueError for a problem that is not in
+    memory, for several right-hand sides, for counts below 1, and if the steps diverge.
     """
     _check(shards, num_epochs, num_samples, steps_per_epoch)
     # Not the stream that a generated A of the same seed comes from.

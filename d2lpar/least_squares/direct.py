@@ -94,11 +94,10 @@ def _sums(shards: RowShards, terms) -> list[mx.nd.NDArray]:
     parts: dict[int, list] = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
-            new = terms(k, A, b)
             if k not in parts:
-                parts[k] = new
+                parts[k] = terms(k, A, b)
                 continue
-            for so_far, term in zip(parts[k], new):
+            for so_far, term in zip(parts[k], terms(k, A, b)):
                 so_far += term
     totals = parts.pop(min(parts))
     while parts:

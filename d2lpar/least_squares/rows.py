@@ -101,14 +101,15 @@ class RowShards:
             yield from self._rounds_read_ahead()
 
     def _rounds_read_ahead(self) -> Iterator[Iterable[Block]]:
-        longest = max(stop - start for start, stop in self.bounds)
+        step, longest = (
+            self.block_rows,
+            max(stop - start for start, stop in self.bounds),
+        )
         with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(self._read, 0, self.block_rows)
-            for row in range(
-                self.block_rows, longest + self.block_rows, self.block_rows
-            ):
+            ahead = reader.submit(self._read, 0, step)
+            for row in range(0, longest, step):
                 host = ahead.result()
-                ahead = reader.submit(self._read, row, self.block_rows)
+                ahead = reader.submit(self._read, row + step, step)
                 yield self._on_devices(host)
                 mx.nd.waitall()
                 if self.workers is not None:  # a pass may take longer than --timeout

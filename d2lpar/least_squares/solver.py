@@ -86,25 +86,18 @@ def solve(
 
     A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
     array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
-    computation and of x, float64 or float32. A may exceed the memory for all methods
-    but "averaging": beyond `resident_bytes`, rows are read in blocks of `block_bytes`
-    per device, the next while the devices work. With a `reference` solution, shaped as
-    x, the history holds the distance to it. Each of several `workers` reads only its
-    part of the rows; all get the same x (methods "normal", "cgls", "gradient").
-    `options` are those of the method's function, such as `tol` of "cgls".
+    computation and of x, float64 or float32. For all methods but "averaging" A may
+    exceed the memory: beyond `resident_bytes` it is read in blocks of `block_bytes` per
+    device. The history holds the distance to a `reference`, shaped as x. Each of
+    several `workers` reads only its part of the rows; all get the same x. `options` are
+    those of the method's function, such as `tol` of "cgls".
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
     and for "normal" on an A that is rank-deficient or too ill-conditioned for it:
     "tsqr" solves those. Raises :class:`DeviceError` if the devices would deadlock.
     """
-    if method not in METHODS:
-        raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
-    if workers is not None and method not in OF_WORKERS:
-        raise ValueError(
-            f"method {method} is not shared among workers: {', '.join(OF_WORKERS)} are"
-        )
     devices = choose(devices, None)
-    _check_blas_threads(devices)
+    _check(method, devices, workers)
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
         resident_bytes=resident_bytes, workers=workers,
@@ -120,12 +113,15 @@ def solve(
     )  # fmt: skip
 
 
-def _check_blas_threads(devices: Sequence[mx.Context]) -> None:
-    """Raise :class:`DeviceError` if the OpenBLAS in MXNet's wheel would deadlock.
-
-    It spins on a flag that it reads only once when two threads call it at the same time
-    and each call would use several threads of its own.
-    """
+def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
+    if workers is not None and method not in OF_WORKERS:
+        raise ValueError(
+            f"method {method} is not shared among workers: {', '.join(OF_WORKERS)} are"
+        )
+    # The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
+    # threads call it at the same time and each call would use several threads.
     on_cpu = [device for device in devices if device.device_type == "cpu"]
     # Without OMP_NUM_THREADS, MXNet takes half the cores.
     threads = cores.omp_threads() or max(1, cores.usable_cores() // 2)

@@ -48,14 +48,12 @@ def train(
 
     The arguments are those of :func:`d2lpar.lenet.train` and :func:`step`; the defaults
     are the CryptoPunks notebook's. A frame is drawn before the first epoch, after every
-    `frames_every`, and after the last. Raises :class:`SettingError` or
-    :class:`DeviceError` for impossible settings, and :class:`DivergedError` after an
-    epoch whose loss is not finite.
+    `frames_every`, and after the last. Raises :class:`SettingError` or ``DeviceError``
+    for impossible settings, :class:`DivergedError` if an epoch's loss is not finite.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("frames-every", frames_every)
     check_whole("micro-batch-size", 1 if micro_batch_size is None else micro_batch_size)
-    options = {"micro_batch_size": micro_batch_size, "synchronised": sync_batch_norm}
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
     state = start(seed) if state is None else state
@@ -65,7 +63,7 @@ def train(
         yield frame(nets.G, devices[0], state, data)
     while state.epoch < last:
         shuffled = batches(faces, global_batch_size, state.rng)
-        done = _train_epoch(nets, shuffled, devices, options)
+        done = _train_epoch(nets, shuffled, devices, micro_batch_size, sync_batch_norm)
         begin = time.perf_counter()
         state.epoch += 1
         nets.update(state)
@@ -98,9 +96,14 @@ def batches(
 
 
 def _train_epoch(
-    nets: Nets, batches: Iterable[tuple], devices: Sequence[mx.Context], options: dict
+    nets: Nets,
+    batches: Iterable[tuple],
+    devices: Sequence[mx.Context],
+    micro_batch_size: int | None,
+    synchronised: bool,
 ) -> tuple[float, StepSums]:
     """Take a step on each batch; returns the seconds, and the sums of all steps."""
+    options = {"micro_batch_size": micro_batch_size, "synchronised": synchronised}
     npx.waitall()
     begin = time.perf_counter()
     epoch, in_flight = StepSums([], [], []), deque()

@@ -42,7 +42,7 @@ def d2lpar_command(tmp_path):
     """Run ``d2lpar ARGS`` in an empty folder; the finished process."""
     (tmp_path / "work").mkdir()
 
-    def run(*args, code=None, mxnet=True, **options):
+    def run(*args, code=None, mxnet=True, timeout=120, **options):
         folder = tmp_path / "no-mxnet"
         if not mxnet:
             folder.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ def d2lpar_command(tmp_path):
             [sys.executable, *command],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=timeout,
             cwd=tmp_path / "work",
             env=environ,
             **options,
@@ -190,6 +190,21 @@ main.main()
     made = {path.parent.name for path in (tmp_path / "work/here").rglob("*.jsonl")}
     assert made == {"first", "third"}
     assert "[cpu(0), cpu(1)]" in done.stdout  # of the one that only prints
+
+
+@pytest.mark.slow
+def test_all_runs_the_real_chapters(d2lpar_command, tmp_path):
+    run = ["run", "all", *TINY, "--num-devices=2", "--out=here"]
+    done = d2lpar_command(*run, timeout=400)
+    assert done.returncode == 0, done.stderr
+    made = {path.parent.name for path in (tmp_path / "work/here").rglob("*.jsonl")}
+    measured = {
+        name
+        for name, file in main.chapter_files().items()
+        if "chapter.measure(" in file.read_text()
+    }
+    assert made == measured and len(measured) >= 5
+    assert "40 x 64 = 2,560" in done.stdout  # of one that only prints
 
 
 def test_every_script_is_a_chapter():

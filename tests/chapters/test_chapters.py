@@ -71,7 +71,18 @@ def test_a_chapter_names_its_source_and_its_commands(path):
     assert f"d2lpar run {path.stem} --preset book" in text
 
 
-@EVERY
+# `make test` has one that measures and one that prints.
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=name,
+            marks=[] if name in ("multiple_gpus", "devices") else pytest.mark.slow,
+        )
+        for name, path in main.chapter_files().items()
+    ],
+)
 def test_a_chapter_runs_alone(path, tmp_path):
     flags = ["--data=synthetic", "--devices=cpu:2", "--num-devices=1,2", "--dry-run"]
     done = run(path, *flags, cwd=tmp_path)

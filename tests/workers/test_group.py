@@ -24,6 +24,9 @@ from d2lpar.records import checkpoints, files
 from d2lpar.shards import shares
 from d2lpar.workers import place, plan, supervise
 
+# Launches of several processes each, one at a time.
+pytestmark = pytest.mark.xdist_group("launches")
+
 ROOT = Path(main.__file__).parents[2]
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
@@ -104,7 +107,12 @@ def one_device():
     return state, epochs
 
 
-@pytest.mark.parametrize(("count", "devices"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)])
+SLOW = [
+    pytest.param(*sizes, marks=pytest.mark.slow) for sizes in [(1, 1), (1, 2), (3, 1)]
+]
+
+
+@pytest.mark.parametrize(("count", "devices"), [(2, 1), (2, 2), *SLOW])
 def test_workers_times_devices_equal_one_device(
     launch_toy, tmp_path, one_device, count, devices
 ):
@@ -132,6 +140,7 @@ def test_workers_times_devices_equal_one_device(
     assert len(run.epochs) == len(epochs)
 
 
+@pytest.mark.slow
 def test_workers_go_on_from_where_a_device_stopped(launch_toy, tmp_path, one_device):
     state, _ = one_device
     alone = [sys.executable, "toy.py", "--data=synthetic", "--devices=cpu:1"]

@@ -168,8 +168,11 @@ def test_workers_go_on_from_where_a_device_stopped(launch_toy, tmp_path, one_dev
         (["--compress=-1"], [], "--compress -1: write a number greater than 0"),
         (["--interface=nope0"], [], "--interface nope0: no such interface"),
         (["--workers=2"], ["--repeats=2"], "workers measure one thing at a time"),
-        (["--workers=3"], ["--global-batch-size=2"],
-         "global-batch-size 2: fewer samples than the 3 workers"),
+        pytest.param(
+            ["--workers=3"], ["--global-batch-size=2"],
+            "global-batch-size 2: fewer samples than the 3 workers",
+            marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(launch_toy, tmp_path, flags, run, words):
@@ -196,6 +199,7 @@ def test_after_launch_comes_a_run():
     assert checked(tuple(asked), chapters) == asked
 
 
+@pytest.mark.slow
 def test_workers_with_other_data_are_refused(launch_toy, tmp_path):
     """Worker 1's seed is another: so is its generated data."""
     script = (tmp_path / "python").read_text()

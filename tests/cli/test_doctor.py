@@ -17,7 +17,7 @@ from rich.console import Console
 from d2lpar import datasets
 from d2lpar.cli import doctor
 from d2lpar.datasets import fashion
-from d2lpar.errors import DataError
+from d2lpar.errors import DataError, first_line
 from d2lpar.machine import cards, mxnet_builds
 from d2lpar.machine.cards import Machine
 from d2lpar.machine.gpu_cards import GpuCard
@@ -228,10 +228,19 @@ def test_mxnet_that_fails_on_import_is_one_line(monkeypatch, tmp_path):
     assert "trace" not in answer["error"]
 
 
-def test_the_cause_of_an_error_names_its_kind():
+def test_the_cause_of_an_error_names_its_kind_and_leaves_out_the_trace():
+    class MXNetError(RuntimeError):
+        """Like MXNet's, its words begin with its name."""
+
     trace = 'Traceback (most recent call last):\n  File "../src/a.cc", line 81\n'
-    error = RuntimeError(f"{trace}no kernel image is available\n[bt] (1) libmxnet.so")
-    assert doctor._cause(error) == "RuntimeError: no kernel image is available"
+    said, frames = "no kernel image is available", "[bt] (1) libmxnet.so"
+    line = f"MXNetError: {said}"
+    assert doctor._cause(MXNetError(f"{trace}{line}")) == line
+    assert doctor._cause(MXNetError(f"\n{trace}{line}\n{frames}\n")) == line
+    assert doctor._cause(RuntimeError(f"{trace}{said}\n{frames}")) == (
+        f"RuntimeError: {said}"
+    )
+    assert first_line(f"\n{trace}{line}\n{frames}\n") == said
     assert doctor._cause(RuntimeError("")) == "RuntimeError"
     assert doctor._cause(DataError("a.gz is corrupt")) == "a.gz is corrupt"
 

@@ -15,7 +15,7 @@ from d2lpar import chapter, datasets, lenet, lenet_concise, mx
 from d2lpar.records.precision_table import table
 from d2lpar.studies import low_precision
 from d2lpar.studies.equalize_channels import equalize, stretch
-from d2lpar.studies.gluon_to_symbol import legacy_semantics, to_symbol_block
+from d2lpar.studies.lowering import legacy_semantics, to_symbol_block
 
 data = datasets.load("synthetic", n_train=4_000, n_test=1_000)  # for the cells below
 state = lenet.start(seed=0, scale=0.1)  # larger weights, off the plateau at once

@@ -45,8 +45,12 @@ def restore_numpy_aliases() -> None:
             setattr(numpy, name, getattr(builtins, name))
 
 
-def _the_installed_build() -> str:
-    """Name of the one MXNet distribution; :class:`MXNetMissingError` for 0 or 2."""
+def _prepare() -> None:
+    """Everything that must happen before MXNet's first import.
+
+    Raises :class:`MXNetMissingError` unless one build is installed, with the libraries
+    that it links.
+    """
     builds = list(installed_builds())
     if len(builds) > 1:
         raise MXNetMissingError(
@@ -58,43 +62,27 @@ def _the_installed_build() -> str:
             "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
             "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9)"
         )
-    return builds[0]
-
-
-def _load_libraries_of(build: str) -> None:
-    """Load what a GPU build links, or raise :class:`MXNetMissingError`."""
-    missing = load_gpu_libraries() if build != "mxnet" else {}
+    for name, value in ENGINE_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    missing = load_gpu_libraries() if builds != ["mxnet"] else {}
     if missing:
         remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
         raise MXNetMissingError(
-            f"{build} cannot be loaded without {remedies}; or use the CPU build: "
-            f"pip uninstall {build} && pip install 'd2lpar[cpu]'"
-        )
-
-
-def _prepare() -> None:
-    """Everything that must happen before MXNet's first import."""
-    build = _the_installed_build()
-    for name, value in ENGINE_DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    _load_libraries_of(build)
-
-
-def _warn_if_too_late() -> None:
-    if "MXNET_CPU_TEMP_COPY" not in os.environ:
-        warnings.warn(
-            "mxnet was imported before d2lpar, so MXNET_CPU_TEMP_COPY=256 and "
-            "OMP_NUM_THREADS come too late: CPU contexts will wait for each other. "
-            "Import d2lpar first, or set both before Python starts.",
-            stacklevel=3,
+            f"{builds[0]} cannot be loaded without {remedies}; or use the CPU build: "
+            f"pip uninstall {builds[0]} && pip install 'd2lpar[cpu]'"
         )
 
 
 def _import():
-    if "mxnet" in sys.modules:
-        _warn_if_too_late()
-    else:
+    if "mxnet" not in sys.modules:
         _prepare()
+    elif "MXNET_CPU_TEMP_COPY" not in os.environ:
+        warnings.warn(
+            "mxnet was imported before d2lpar, so MXNET_CPU_TEMP_COPY=256 and "
+            "OMP_NUM_THREADS come too late: CPU contexts will wait for each other. "
+            "Import d2lpar first, or set both before Python starts.",
+            stacklevel=2,
+        )
     restore_numpy_aliases()
     try:
         import mxnet

@@ -14,7 +14,7 @@ import click
 
 from d2lpar.cli import run
 from d2lpar.cli.error_lines import guard
-from d2lpar.cli.options import SETTINGS, as_arguments, run_options
+from d2lpar.cli.options import CONTEXT, SETTINGS, as_arguments, run_options
 
 if TYPE_CHECKING:
     from d2lpar.training import Workload
@@ -78,6 +78,5 @@ def _run_as_command(name: str, function: Callable) -> None:
     """Call a function with the flags of the command line, or with defaults."""
     in_notebook = "ipykernel" in sys.modules
     arguments = [] if in_notebook else sys.argv[1:]
-    settings = {"help_option_names": ["-h", "--help"]}
-    command = click.command(name, context_settings=settings)(run_options(function))
+    command = click.command(name, context_settings=CONTEXT)(run_options(function))
     guard(lambda: command.main(arguments, name, standalone_mode=False), in_notebook)

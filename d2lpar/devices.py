@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine.cores import omp_threads, usable_cores
-from d2lpar.machine.cuda import (
-    BUILD_RANGE,
-    CudaDevice,
-    build_has_code_for,
-    cuda_devices,
-)
+from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for, cuda_devices
 from d2lpar.records.wording import plural
 
 if TYPE_CHECKING:
@@ -79,18 +74,14 @@ def parse(text: str = "auto") -> list[mx.Context]:
     if not gpus or max(ids) >= len(gpus):
         raise DeviceError(f"devices {text!r}: {_what_exists(num_gpus)}")
     for i in ids:
-        _check_capability(i, gpus[i])
+        if not build_has_code_for(gpus[i].capability):
+            capability = ".".join(map(str, gpus[i].capability))
+            raise DeviceError(
+                f"gpu({i}) {gpus[i].name} has compute capability {capability}; the "
+                f"MXNet GPU wheels have code for {BUILD_RANGE} only. Use --devices "
+                "cpu:N, a GPU in that range, or PyTorch on this one"
+            )
     return [mx.gpu(i) for i in ids]
-
-
-def _check_capability(number: int, gpu: CudaDevice) -> None:
-    if not build_has_code_for(gpu.capability):
-        capability = ".".join(map(str, gpu.capability))
-        raise DeviceError(
-            f"gpu({number}) {gpu.name} has compute capability {capability}; the MXNet "
-            f"GPU wheels have code for {BUILD_RANGE} only. Use --devices cpu:N, a GPU "
-            "in that range, or PyTorch on this one"
-        )
 
 
 def _what_exists(num_gpus: int) -> str:
@@ -98,13 +89,11 @@ def _what_exists(num_gpus: int) -> str:
     cpus = f"any number of CPU contexts (cpu:N) on {usable_cores()} cores"
     if num_gpus:
         return f"here are gpu(0) to gpu({num_gpus - 1}), and {cpus}"
-    names = ", ".join(device.name for device in cuda_devices())
-    if names:
-        return (
-            f"the installed MXNet cannot use the GPUs here ({names}): d2lpar doctor "
-            f"says why; here are {cpus}"
-        )
-    return f"there is no GPU here; here are {cpus}"
+    here = "there is no GPU here"
+    if names := ", ".join(device.name for device in cuda_devices()):
+        here = f"the installed MXNet cannot use the GPUs here ({names}): d2lpar doctor "
+        here += "says why"
+    return f"{here}; here are {cpus}"
 
 
 def parse_counts(text: str, available: int) -> list[int]:
@@ -116,9 +105,8 @@ def parse_counts(text: str, available: int) -> list[int]:
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
-        raise DeviceError(
-            f"num-devices {text!r}: write whole numbers, as in 1,2,4"
-        ) from None
+        message = f"num-devices {text!r}: write whole numbers, as in 1,2,4"
+        raise DeviceError(message) from None
     for count in counts:
         if not 1 <= count <= available:
             raise DeviceError(

@@ -14,9 +14,10 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
-from d2lpar.memory.shapes import Layers, lenet_layers
+from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.memory.shapes import lenet_layers
 from d2lpar.networks import init_lenet, lenet
-from d2lpar.parallel import get_params, split_batch, train_batch
+from d2lpar.parallel import split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import (
     Epoch,
@@ -91,11 +92,13 @@ def train(
     state = start(seed) if state is None else state
     n = len(data.y_train)
     X, y, X_test, y_test = on_device(data, devices[0])
-    device_params = [get_params(state.params, device) for device in devices]
+    device_params = [Bucket(state.params, device) for device in devices]
     for _ in range(num_epochs):
         epoch = Epoch()
         for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, state.rng):
-            epoch.add(train_batch(X_batch, y_batch, device_params, devices, lr))
+            epoch.add(
+                train_batch(X_batch, y_batch, device_params, devices, lr, **BUCKETS)
+            )
         loss = epoch.end_training(n)
         acc = evaluate_accuracy(X_test, y_test, device_params, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
@@ -128,9 +131,4 @@ def evaluate_accuracy(
     return sum(float(h) for h in hits) / len(y)
 
 
-def layers(settings: dict) -> Layers:
-    """What a device keeps of the network, whatever the settings."""
-    return lenet_layers()
-
-
-WORKLOAD = Workload(train, start=start, layers=layers)
+WORKLOAD = Workload(train, start=start, layers=lenet_layers)

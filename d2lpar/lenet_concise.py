@@ -9,14 +9,15 @@ Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
-from d2lpar.memory.shapes import Layers, lenet_layers
-from d2lpar.networks import LeNet, get_host_params, set_params
+from d2lpar.memory.shapes import lenet_layers
+from d2lpar.networks import MANY_IMAGES, LeNet, get_host_params, set_params
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import (
@@ -30,10 +31,15 @@ from d2lpar.training import (
 
 
 def build(
-    params: Sequence[numpy.ndarray], devices: Sequence[mx.Context], lr: float
+    params: Sequence[numpy.ndarray],
+    devices: Sequence[mx.Context],
+    lr: float,
+    per_device_batch_size: int = 1,
 ) -> tuple[LeNet, gluon.Trainer, gluon.loss.Loss]:
     """The network with `params` on every device, its trainer and its loss, compiled."""
-    net, loss = LeNet(), gluon.loss.SoftmaxCrossEntropyLoss()
+    on_gpus = devices[0].device_type == "gpu"
+    net = LeNet(many_images=on_gpus and per_device_batch_size >= MANY_IMAGES)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(ctx=devices)
     for block in (net, loss):
         block.hybridize(static_alloc=True, static_shape=True)
@@ -44,7 +50,7 @@ def build(
         net.collect_params(),
         "sgd",
         {"learning_rate": lr},
-        kvstore="local",
+        kvstore="device" if on_gpus else "local",  # not through the host
         update_on_kvstore=False,  # as fast, and keeps all-reduce and update apart
     )
     return net, trainer, loss
@@ -72,7 +78,9 @@ def train(
     state = start(seed) if state is None else state
     n = len(data.y_train)
     X, y, X_test, y_test = on_device(data, devices[0])
-    net, trainer, loss = build(state.params, devices, lr)
+    net, trainer, loss = build(
+        state.params, devices, lr, global_batch_size // len(devices)
+    )
     for _ in range(num_epochs):
         epoch = Epoch()
         for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, state.rng):
@@ -129,9 +137,4 @@ def evaluate(
     return evaluate_accuracy(X, y, no_params, devices, net=lambda X, _: net(X))
 
 
-def layers(settings: dict) -> Layers:
-    """What a device keeps of the compiled network, whatever the settings."""
-    return lenet_layers(compiled=True)
-
-
-WORKLOAD = Workload(train, start=start, layers=layers)
+WORKLOAD = Workload(train, start=start, layers=partial(lenet_layers, compiled=True))

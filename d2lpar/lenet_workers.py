@@ -20,13 +20,7 @@ from d2lpar.lenet_concise import build, clear_gradients, evaluate
 from d2lpar.networks import LeNet, get_host_params
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import (
-    Epoch,
-    check_settings,
-    choose,
-    on_device,
-    shuffled_batches,
-)
+from d2lpar.training import Epoch, check_settings, choose, on_device, shuffled_batches
 from d2lpar.workers.group import Workers
 
 
@@ -87,7 +81,7 @@ def train_batch(
     Returns the losses, (n_k,) per busy device, without waiting for them.
     """
     batch_size = workers.divisor(X.shape[0])
-    X, y = workers.batch_part(X, y)
+    X, y = workers.part(X, y)
     X_shards, y_shards = split_batch(X, y, devices) if len(y) else ([], [])
     busy = [k for k, X_shard in enumerate(X_shards) if X_shard.shape[0] > 0]
     with autograd.record():

@@ -41,21 +41,43 @@ def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
     ]
 
 
+# With this many images per GPU or more, :func:`bias_as_weight` is the faster form.
+MANY_IMAGES = 1024
+
+
 def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
     """Scores (n, 10) of images X (n, 1, 28, 28), computed on the device of both."""
-    h1 = npx.convolution(
-        data=X, weight=params[0], bias=params[1], kernel=(3, 3), num_filter=20
-    )
+    h1 = convolve(X, params[0], params[1])
     h1 = npx.activation(h1, act_type="relu")  # 3 times as fast on a CPU as npx.relu
     h1 = npx.pooling(data=h1, pool_type="avg", kernel=(2, 2), stride=(2, 2))
-    h2 = npx.convolution(
-        data=h1, weight=params[2], bias=params[3], kernel=(5, 5), num_filter=50
-    )
+    h2 = convolve(h1, params[2], params[3])
     h2 = npx.activation(h2, act_type="relu")
     h2 = npx.pooling(data=h2, pool_type="avg", kernel=(2, 2), stride=(2, 2))
     h2 = h2.reshape((h2.shape[0], -1))
     h3 = npx.activation(dense(h2, params[4], params[5]), act_type="relu")
     return dense(h3, params[6], params[7])
+
+
+def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """X (n, i, h, w) convolved with W (o, i, k, k), plus b (o,); without padding."""
+    shape = {"kernel": W.shape[2:], "num_filter": W.shape[0]}
+    if X.ctx.device_type == "gpu" and X.shape[0] >= MANY_IMAGES:
+        X, W = bias_as_weight(np, X, W, b, kernel=W.shape[2])
+        return npx.convolution(data=X, weight=W, no_bias=True, **shape)
+    return npx.convolution(data=X, weight=W, bias=b, **shape)
+
+
+def bias_as_weight(F, X, W, b, *, kernel: int):
+    """Images with one more channel, of ones, and weights whose part for it is `b`.
+
+    The convolution of both is that of X and W plus b. Its gradient is far cheaper on a
+    GPU: cuDNN takes 7 ms for the gradient of the first convolution's bias with 8,192
+    images on an H200, and 1 ms for that of its weights. X, W and b are arrays or, in a
+    hybridized block, symbols; `F` is the module ``np`` of either.
+    """
+    ones, rest = F.ones_like(X[:, :1]), (0, kernel - 1)
+    taps = F.pad(b.reshape((-1, 1, 1, 1)), ((0, 0), (0, 0), rest, rest))
+    return F.concatenate([X, ones], axis=1), F.concatenate([W, taps], axis=1)
 
 
 def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -68,15 +90,29 @@ def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1])
 
 
-class LeNet(gluon.nn.HybridSequential):
-    """The network of :func:`lenet`: images (n, 1, 28, 28) to scores (n, 10)."""
+class _BiasAsWeight(gluon.nn.Conv2D):
+    """Gluon's convolution, computed by :func:`bias_as_weight`."""
 
-    def __init__(self) -> None:
+    def hybrid_forward(self, F, x, weight, bias):
+        (kernel, _), num_filter = self._kwargs["kernel"], self._kwargs["num_filter"]
+        x, weight = bias_as_weight(F.np, x, weight, bias, kernel=kernel)
+        shape = {"kernel": (kernel, kernel), "num_filter": num_filter}
+        return self.act(F.npx.convolution(x, weight, no_bias=True, **shape))
+
+
+class LeNet(gluon.nn.HybridSequential):
+    """The network of :func:`lenet`: images (n, 1, 28, 28) to scores (n, 10).
+
+    With `many_images` its convolutions are those of :func:`bias_as_weight`.
+    """
+
+    def __init__(self, many_images: bool = False) -> None:
         super().__init__()
+        Conv2D = _BiasAsWeight if many_images else gluon.nn.Conv2D
         self.add(
-            gluon.nn.Conv2D(20, kernel_size=3, activation="relu"),
+            Conv2D(20, kernel_size=3, activation="relu", in_channels=1),
             gluon.nn.AvgPool2D(pool_size=2, strides=2),
-            gluon.nn.Conv2D(50, kernel_size=5, activation="relu"),
+            Conv2D(50, kernel_size=5, activation="relu", in_channels=20),
             gluon.nn.AvgPool2D(pool_size=2, strides=2),
             gluon.nn.Dense(128, activation="relu"),
             gluon.nn.Dense(10),

@@ -104,6 +104,12 @@ def split_batch(
     return _split(X, devices), _split(y, devices)
 
 
+def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Sum each parameter's gradient over the replicas, in place, one by one."""
+    for i in range(len(device_params[0])):
+        allreduce([params[i].grad for params in device_params])
+
+
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Minibatch stochastic gradient descent in place: p -= lr * p.grad / batch_size."""
     for p in params:
@@ -119,16 +125,18 @@ def train_batch(
     *,
     net: Callable = lenet,
     loss: Callable = _softmax_cross_entropy,
+    reduce: Callable = allreduce_gradients,
     update: Callable = sgd,
 ) -> list[np.ndarray]:
     """One step of synchronous data-parallel SGD on the global batch (X, y).
 
     `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
-    ``device_params[k]`` is the replica on ``devices[k]``; ``update(params, lr, n)``
-    takes the step on each. A device without a sample contributes zero. Returns the
-    losses, (n_k,) per busy device, without waiting for them. Raises ValueError for
-    replicas and devices, or X and y, that differ in number, TypeError for dtypes.
+    ``device_params[k]`` is the replica on ``devices[k]``; ``reduce(device_params)``
+    sums their gradients and ``update(params, lr, n)`` takes the step on each. A device
+    without a sample contributes zero. Returns the losses, (n_k,) per busy device,
+    without waiting for them. Raises ValueError for replicas and devices, or X and y,
+    that differ in number, TypeError for dtypes.
     """
     X, y = _as_np(X), _as_np(y)
     _check_replicas(X, device_params, devices)
@@ -144,8 +152,7 @@ def train_batch(
         for p in params:
             p.grad[:] = 0  # an idle device still holds the gradient of the last step
     # Sum the gradients over the devices
-    for i in range(len(device_params[0])):
-        allreduce([params[i].grad for params in device_params])
+    reduce(device_params)
     # Every replica takes the same step, divided by the size of the global batch
     for params in device_params:
         update(params, lr, X.shape[0])
@@ -160,14 +167,10 @@ def _as_np(array):
 
 
 def _split(array, devices: Sequence[mx.Context]) -> list[np.ndarray]:
-    shards = []
-    for part, device in zip(shares(array.shape[0], len(devices)), devices):
-        shard = array[part]
-        if isinstance(shard, np.ndarray):
-            shards.append(shard.as_in_ctx(device))
-        else:
-            shards.append(np.array(shard, dtype=shard.dtype, ctx=device))
-    return shards
+    parts = [array[part] for part in shares(array.shape[0], len(devices))]
+    if isinstance(array, np.ndarray):
+        return [part.as_in_ctx(device) for part, device in zip(parts, devices)]
+    return [np.array(p, dtype=p.dtype, ctx=device) for p, device in zip(parts, devices)]
 
 
 def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
@@ -175,23 +178,17 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
         raise ValueError(
             f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
         )
-    if X.dtype != device_params[0][0].dtype:
-        raise TypeError(
-            f"train_batch: X is {numpy.dtype(X.dtype)}, the parameters are "
-            f"{numpy.dtype(device_params[0][0].dtype)}"
-        )
+    dtype, of_params = map(numpy.dtype, (X.dtype, device_params[0][0].dtype))
+    if dtype != of_params:
+        raise TypeError(f"train_batch: X is {dtype}, the parameters are {of_params}")
 
 
 def _check_reducible(data: Sequence[np.ndarray]) -> None:
     if not data:
         raise ValueError("allreduce: the list of arrays is empty")
-    first = data[0]
-    for k, other in enumerate(data[1:], 1):
-        if other.shape != first.shape or other.dtype != first.dtype:
-            raise ValueError(
-                f"allreduce: array 0 is {numpy.dtype(first.dtype)}{first.shape}, array "
-                f"{k} is {numpy.dtype(other.dtype)}{other.shape}"
-            )
+    if len({(array.shape, array.dtype) for array in data}) > 1:
+        kinds = [f"{numpy.dtype(array.dtype)}{array.shape}" for array in data]
+        raise ValueError(f"allreduce: the arrays differ: {', '.join(kinds)}")
     # Arrays on different devices cannot share memory. On one device their addresses
     # must be compared, which waits for the arrays: do so only if it is needed.
     if len({a.ctx for a in data}) < len(data):
@@ -203,10 +200,8 @@ def _check_reducible(data: Sequence[np.ndarray]) -> None:
 
 def _memory_span(array: np.ndarray) -> tuple[str, int, int]:
     """Device, address of the first byte, and address after the last byte."""
-    address = ctypes.c_void_p()
-    mx.base.check_call(
-        mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address))
-    )
+    address, get_data = ctypes.c_void_p(), mx.base._LIB.MXNDArrayGetData
+    mx.base.check_call(get_data(array.handle, ctypes.byref(address)))
     start = address.value or 0
     size = array.size * numpy.dtype(array.dtype).itemsize
     return str(array.ctx), start, start + size

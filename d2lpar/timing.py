@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,13 +59,10 @@ class Timing:
         return summarize(self.seconds).median
 
     def __str__(self) -> str:
-        ms, naive = (
-            summarize([1e3 * seconds for seconds in samples])
-            for samples in (self.seconds, self.naive_seconds)
-        )
-        return (
-            f"{self.name} on {', '.join(self.devices)}: {ms} ms, naive clock {naive} ms"
-        )
+        both = (self.seconds, self.naive_seconds)
+        ms, naive = (summarize([1e3 * x for x in seconds]) for seconds in both)
+        where = ", ".join(self.devices)
+        return f"{self.name} on {where}: {ms} ms, naive clock {naive} ms"
 
 
 @dataclass(frozen=True)
@@ -108,13 +104,13 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     """
     from d2lpar._mxnet import npx
 
-    options = Options(**options)
+    how = Options(**options)
     if not devices:
-        raise SettingError(f"timing of {options.name}: the list of devices is empty")
+        raise SettingError(f"timing of {how.name}: the list of devices is empty")
     threads = omp_threads() if devices[0].device_type == "cpu" else None
     labels = tuple(map(label, devices))
-    once = partial(_time_once, lambda: [fn(device) for device in devices], npx.waitall)
-    return _repeat(once, options, labels, threads)
+    call = lambda: [fn(device) for device in devices]  # noqa: E731
+    return _repeat(call, npx.waitall, labels, threads, how)
 
 
 def measure_host(fn: Callable, threads: int, **options) -> Timing:
@@ -123,9 +119,8 @@ def measure_host(fn: Callable, threads: int, **options) -> Timing:
     Otherwise as :func:`measure`; with nothing to wait for, both clocks agree. `threads`
     is recorded, not set: how many the library uses.
     """
-    once = partial(_time_once, lambda: [fn()], lambda: None)
     labels = (f"host ({plural(threads, 'thread')})",)
-    return _repeat(once, Options(**options), labels, threads)
+    return _repeat(lambda: [fn()], lambda: None, labels, threads, Options(**options))
 
 
 def ratio(a: Timing, b: Timing) -> float:
@@ -144,63 +139,42 @@ def ratio(a: Timing, b: Timing) -> float:
     return a.median / b.median
 
 
-def _time_once(call: Callable, wait: Callable) -> tuple[float, float, list]:
-    """Naive seconds, seconds, and the results of one repetition."""
-    wait()
-    start = time.perf_counter()
-    results = call()
-    returned = time.perf_counter()
-    wait()
-    finished = time.perf_counter()
-    return returned - start, finished - start, results
-
-
 def _repeat(
-    once: Callable[[], tuple[float, float, list]],
-    options: Options,
+    call: Callable[[], list],
+    wait: Callable[[], object],
     devices: tuple[str, ...],
     threads: int | None,
+    how: Options,
 ) -> Timing:
-    warmup, repeats = options.warmup, options.repeats
-    if repeats < 1 or warmup < 0:
+    if how.repeats < 1 or how.warmup < 0:
         raise SettingError(
-            f"timing of {options.name}: repeats {repeats}, warmup {warmup}: write 1 or "
-            "more repeats and 0 or more for the warm-up"
+            f"timing of {how.name}: repeats {how.repeats}, warmup {how.warmup}: write "
+            "1 or more repeats and 0 or more for the warm-up"
         )
-    right = None if options.expected is None else np.asarray(options.expected)
-    samples = []
-    for repetition in range(1, warmup + repeats + 1):
-        if options.before is not None:
-            options.before()
-        *clocks, results = once()
-        value = np.asarray(options.join([_as_numpy(result) for result in results]))
+    right = None if how.expected is None else np.asarray(how.expected)
+    naive, seconds = [], []
+    for repetition in range(1, how.warmup + how.repeats + 1):
+        if how.before is not None:
+            how.before()
+        wait()
+        start = time.perf_counter()
+        results = call()
+        naive.append(time.perf_counter() - start)
+        wait()
+        seconds.append(time.perf_counter() - start)
+        value = np.asarray(how.join([_as_numpy(result) for result in results]))
         del results  # its memory can serve the next repetition
         right = value if right is None else right
-        _check(value, right, options, repetition)
-        samples.append(clocks)
-    naive, seconds = zip(*samples)
-    return Timing(
-        name=options.name,
-        seconds=seconds[warmup:],
-        naive_seconds=naive[warmup:],
-        warmup_seconds=seconds[:warmup],
-        devices=devices,
-        threads=threads,
-        rtol=options.rtol,
-        value=value,
-    )
-
-
-def _check(
-    value: np.ndarray, right: np.ndarray, options: Options, repetition: int
-) -> None:
-    difference = _difference(value, right)
-    if not difference <= options.rtol:  # NaN is wrong too
-        raise TimingError(
-            f"timing of {options.name}: repetition {repetition} gives a wrong result: "
-            f"shape {value.shape}, off by {difference:.2g}, relative; right are shape "
-            f"{right.shape} and at most {options.rtol:g}"
-        )
+        difference = _difference(value, right)
+        if not difference <= how.rtol:  # NaN is wrong too
+            raise TimingError(
+                f"timing of {how.name}: repetition {repetition} gives a wrong result: "
+                f"shape {value.shape}, off by {difference:.2g}, relative; right are "
+                f"shape {right.shape} and at most {how.rtol:g}"
+            )
+    warm = how.warmup
+    times = map(tuple, (seconds[warm:], naive[warm:], seconds[:warm]))
+    return Timing(how.name, *times, devices, threads, how.rtol, value)
 
 
 def _as_numpy(array) -> np.ndarray:

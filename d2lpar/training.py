@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy
 
 from d2lpar import datasets
-from d2lpar import devices as _devices
 from d2lpar._mxnet import mx, np, npx
+from d2lpar.devices import parse, parse_counts
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 
@@ -131,7 +131,7 @@ def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
 
 def check_whole(name: str, value: int, most: int | None = None) -> None:
     """Raise :class:`SettingError` unless `value` is a whole number from 1 to `most`."""
-    if value != int(value) or value < 1 or (most is not None and value > most):
+    if value != int(value) or not 1 <= value <= (most or math.inf):
         limit = "1 or more" if most is None else f"1 to {most:,}"
         raise SettingError(f"{name} {value}: write a whole number, {limit}")
 
@@ -140,7 +140,7 @@ def choose(
     devices: str | Sequence[mx.Context], num_devices: int | None
 ) -> list[mx.Context]:
     """The first `num_devices` contexts of a device string or list (None: all)."""
-    contexts = _devices.parse(devices) if isinstance(devices, str) else list(devices)
-    if num_devices is None:
-        return contexts
-    return contexts[: _devices.parse_counts(str(num_devices), len(contexts))[0]]
+    contexts = parse(devices) if isinstance(devices, str) else list(devices)
+    if num_devices is not None:
+        parse_counts(str(num_devices), len(contexts))  # raises unless there are so many
+    return contexts[:num_devices]

@@ -28,6 +28,7 @@ ROOMS = [
     ["memory", "workers"],
     ["kernels"],
     ["training"],
+    ["buckets"],
     ["parallel"],
     ["networks"],
     ["datasets", "timing"],
@@ -35,7 +36,7 @@ ROOMS = [
     ["_mxnet"],
     ["machine"],
     ["records"],
-    ["errors"],
+    ["errors", "shards"],
     ["_version"],
 ]
 LEVEL = {room: number for number, line in enumerate(ROOMS) for room in line}

@@ -5,8 +5,15 @@ import math
 import numpy
 import pytest
 
-from d2lpar import datasets, evaluate_accuracy, init_lenet, lenet, lenet_concise
-from d2lpar._mxnet import mx
+from d2lpar import (
+    datasets,
+    evaluate_accuracy,
+    init_lenet,
+    lenet,
+    lenet_concise,
+    networks,
+)
+from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.errors import DeviceError, DivergedError, SettingError
 from d2lpar.parallel import get_params
 
@@ -208,3 +215,23 @@ for module in (lenet, lenet_concise):
         timeout=120,
     )
     assert done.stdout == "1\n1\n", done.stderr
+
+
+def test_a_bias_as_a_weight_is_the_same_convolution():
+    """Scores and gradients of GPUs' form with many images, against Gluon's own."""
+    host, loss = networks.init_lenet(0.1, seed=0), gluon.loss.SoftmaxCrossEntropyLoss()
+    X = np.array(numpy.random.default_rng(0).random((8, 1, 28, 28), numpy.float32))
+    results = []
+    for many_images in (False, True):
+        net = networks.LeNet(many_images)
+        net.initialize()
+        net.hybridize(static_alloc=True, static_shape=True)
+        net(X)
+        networks.set_params(net, host)
+        with autograd.record():
+            losses = loss(net(X), np.arange(8))
+        losses.backward()
+        gradients = [p.grad().asnumpy() for p in net.collect_params().values()]
+        results.append([losses.asnumpy(), *gradients])
+    for expected, found in zip(*results):
+        numpy.testing.assert_allclose(found, expected, rtol=1e-4, atol=5e-5)

@@ -28,7 +28,7 @@ def test_get_params_keeps_dtype_and_takes_numpy():
     numpy.testing.assert_array_equal(replica.asnumpy(), host)
 
 
-def test_allreduce_of_the_seed():
+def test_allreduce_of_the_book():
     data = [np.ones((1, 2), ctx=mx.cpu(k)) * (k + 1) for k in range(2)]
     allreduce(data)
     for k, array in enumerate(data):

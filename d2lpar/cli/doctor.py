@@ -7,7 +7,6 @@ missing is imported by the check that needs it.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -22,15 +21,15 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from d2lpar.errors import D2lparError, DataError, RunError, first_line
-from d2lpar.machine.mxnet_builds import (
-    installed_build,
-    installed_builds,
-    load_gpu_libraries,
-)
+from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from d2lpar.machine.cards import Machine
 
 MXNET_VERSION = "1.9.1"
 CPU = "pip install 'd2lpar[cpu]'"
@@ -70,9 +69,9 @@ def examine(
         return check_cores(usable_cores(), os.environ)
 
     def gpus() -> list[Check]:
-        import pynvml
+        from d2lpar.machine.cards import machine
 
-        return check_gpus(pynvml, list(installed_builds()))
+        return check_gpus(machine(), list(installed_builds()))
 
     checks = {
         "Python": lambda: check_python(sys.version_info[:3]),
@@ -84,7 +83,18 @@ def examine(
         "data": lambda: check_data(data_dir),
         "figures": lambda: check_figures(out),
     }
-    return [line for name, check in checks.items() for line in _guarded(name, check)]
+    findings: list[Check] = []
+    for name, check in checks.items():
+        try:
+            lines = check()
+        except Exception as error:
+            # Other failed checks than these leave it open whether training can run.
+            stops = name == "MXNet" or isinstance(error, ImportError) and name != "GPU"
+            message = f"cannot be examined: {_cause(error)}"
+            remedy = "pip install --force-reinstall d2lpar"
+            lines = Check(name, "fail" if stops else "warn", message, remedy)
+        findings += [lines] if isinstance(lines, Check) else lines
+    return findings
 
 
 def can_train(checks: Iterable[Check]) -> bool:
@@ -98,10 +108,6 @@ def print_report(checks: Sequence[Check], console: Console | None = None) -> Non
     On a terminal long findings wrap within their column; elsewhere each check is one
     line, for grep.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = console or Console(width=None if sys.stdout.isatty() else ONE_LINE)
     table = Table.grid("status", "name", "finding", padding=(0, 2))
     for check in checks:
@@ -111,21 +117,8 @@ def print_report(checks: Sequence[Check], console: Console | None = None) -> Non
     console.print(table)
     warn, fail = (sum(c.status == s for c in checks) for s in ("warn", "fail"))
     can = "can" if can_train(checks) else "cannot"
-    console.print(
-        f"training {can} run here ({warn} warn, {fail} fail)", highlight=False
-    )
-
-
-def _guarded(name: str, check: Callable[[], Check | list[Check]]) -> list[Check]:
-    try:
-        lines = check()
-    except Exception as error:
-        # Other failed checks than these leave it open whether training can run.
-        stops = name == "MXNet" or isinstance(error, ImportError) and name != "GPU"
-        message = f"cannot be examined: {_cause(error)}"
-        remedy = "pip install --force-reinstall d2lpar"
-        lines = Check(name, "fail" if stops else "warn", message, remedy)
-    return [lines] if isinstance(lines, Check) else lines
+    summary = f"training {can} run here ({warn} warn, {fail} fail)"
+    console.print(summary, highlight=False)
 
 
 def _cause(error: Exception) -> str:
@@ -214,7 +207,7 @@ def train_a_little() -> dict:
     Returns either "missing" libraries with remedies, or "features" and "trained"
     devices. Raises :class:`RunError` where a gradient is wrong.
     """
-    missing = load_gpu_libraries() if installed_build() != "mxnet" else {}
+    missing = {} if "mxnet" in installed_builds() else load_gpu_libraries()
     if missing:
         return {"missing": missing}
     from d2lpar import devices
@@ -247,10 +240,15 @@ def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
     # The child gets this process's import path, wherever it was started from.
     path = [*sys.path, str(Path(__file__).resolve().parents[2])]
     code = f"import sys; sys.path[:] = sys.argv[1:]; {code}"
-    command = [sys.executable, "-c", code, *path]
-    options = {"stdin": subprocess.DEVNULL, "text": True, "errors": "replace"}
     try:
-        child = subprocess.run(command, capture_output=True, timeout=seconds, **options)
+        child = subprocess.run(
+            [sys.executable, "-c", code, *path],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"MXNet did not answer within {seconds:g} seconds"}
     answers = [line for line in child.stdout.splitlines() if line.startswith("{")]
@@ -258,69 +256,47 @@ def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
         return json.loads(answers[-1])
     # A negative status is the signal that ended it: -6 is SIGABRT, -11 SIGSEGV.
     reason = shorten(first_line(child.stderr), 240) or "no message"
-    message = f"MXNet ended the process with status {child.returncode}: {reason}"
-    return {"error": message}
+    return {"error": f"MXNet ended with status {child.returncode}: {reason}"}
 
 
 def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
     """Check the number of usable cores and the two variables that can waste them."""
     threads = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     copies = environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
-    if threads:
-        message = f"{cores} usable, OMP_NUM_THREADS={threads}"
-    else:
+    message = f"{cores} usable, OMP_NUM_THREADS={threads}"
+    if not threads:
         message = f"{cores} usable, shared out among the CPU contexts of a run"
-    if threads and not (threads.isdigit() and 1 <= int(threads) <= cores):
+    elif not (threads.isdigit() and 1 <= int(threads) <= cores):
         message += f" is not from 1 to {cores}"
         return Check("cores", "warn", message, "unset OMP_NUM_THREADS")
     if not (copies.isdigit() and int(copies) >= 64):
-        message += (
-            f", MXNET_CPU_TEMP_COPY={copies} makes CPU contexts wait for each other"
-        )
+        message += f", MXNET_CPU_TEMP_COPY={copies} makes contexts wait for each other"
         return Check("cores", "warn", message, "unset MXNET_CPU_TEMP_COPY")
     return Check("cores", "ok", message)
 
 
-def check_gpus(nvml, builds: Sequence[str]) -> list[Check]:
-    """One check per GPU. `nvml` is the module pynvml, `builds` the installed MXNets."""
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        message = f"no NVIDIA driver: training uses CPU contexts ({error})"
-        return [Check("GPU", "ok", message)]
-
-    def ask(query, *args):  # not every driver and GPU supports every query
-        with contextlib.suppress(nvml.NVMLError):
-            answer = query(*args)
-            return answer.decode() if isinstance(answer, bytes) else answer
-        return None
-
-    driver, checks = ask(nvml.nvmlSystemGetDriverVersion) or "?", []
-    for i in range(ask(nvml.nvmlDeviceGetCount) or 0):
-        gpu = ask(nvml.nvmlDeviceGetHandleByIndex, i)
-        name = gpu and ask(nvml.nvmlDeviceGetName, gpu)
-        memory = gpu and ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
-        capability = gpu and ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
-        gib = f"{memory.total / 2**30:.1f}" if memory else "?"
-        shown = ".".join(map(str, capability)) if capability else "?"
-        what = f"{name or '?'}, {gib} GiB, capability {shown}, driver {driver}"
-        checks.append(_judge_gpu(f"GPU {i}", what, capability, builds))
-    with contextlib.suppress(nvml.NVMLError):
-        nvml.nvmlShutdown()
-    return checks or [Check("GPU", "ok", f"no GPU, driver {driver}")]
-
-
-def _judge_gpu(name: str, what: str, capability, builds: Sequence[str]) -> Check:
+def check_gpus(here: Machine, builds: Sequence[str]) -> list[Check]:
+    """One check per GPU of a machine on which these builds of MXNet are installed."""
     from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
 
-    if capability is None or not build_has_code_for(tuple(capability)):
-        message = f"{what}: MXNet's GPU builds have code for {BUILD_RANGE} only"
-        remedy = "use CPU contexts (--devices cpu), or PyTorch on this GPU"
-        return Check(name, "warn", message, remedy)
-    if all(build == "mxnet" for build in builds):
-        remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
-        return Check(name, "warn", f"{what}: not usable without a GPU build", remedy)
-    return Check(name, "ok", what)
+    if not here.gpus:
+        return [Check("GPU", "ok", f"training uses CPU contexts: {here.no_gpu}")]
+    checks = []
+    for gpu in here.gpus:
+        gib = f"{gpu.memory_total / 2**30:.1f}" if gpu.memory_total else "?"
+        capability = ".".join(map(str, gpu.capability or "?"))
+        what = f"{gpu.name or '?'}, {gib} GiB, capability {capability}, "
+        what += f"driver {gpu.driver or '?'}"
+        remedy = None
+        if gpu.capability is None or not build_has_code_for(gpu.capability):
+            what += f": MXNet's GPU builds have code for {BUILD_RANGE} only"
+            remedy = "use CPU contexts (--devices cpu), or PyTorch on this GPU"
+        elif all(build == "mxnet" for build in builds):
+            what += ": not usable without a GPU build"
+            remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
+        status = "warn" if remedy else "ok"
+        checks.append(Check(f"GPU {gpu.index}", status, what, remedy))
+    return checks
 
 
 def check_data(data_dir: str | Path | None = None) -> Check:

@@ -9,21 +9,27 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import BenchmarkHeader, Run, group
 from d2lpar.records.summary import summarize
-from d2lpar.records.wording import commit, plural
+from d2lpar.records.wording import commit, plural, where
 
 
 @page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
-    """One benchmark as ``<stem>.png`` and ``.svg``.
+    """One benchmark as ``<stem>.png`` and ``.svg``, one panel per work.
 
-    One panel per work, each with its own scale: only its arms are compared.
+    Raises :class:`RecordError` for several records of one benchmark.
     """
+    if len(runs) > 1:
+        raise RecordError(
+            f"{' and '.join(map(where, runs))}: records of one benchmark, {stem}; "
+            "name one of them"
+        )
     (run,) = runs
     arms = arm_times(run)
     works = group(arms, lambda arm: arm.work)

@@ -48,10 +48,10 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
     the samples, and ``nearest`` with the nearest one of each of five.
     """
     drawn = {"losses": _losses(runs), "quality": _quality(runs)}
-    last = runs[-1]
-    if not last.of(FrameRecord) or not last.of(FrameRecord)[-1].samples:
+    last, frames = runs[-1], runs[-1].of(FrameRecord)
+    if not frames or not frames[-1].samples:
         return drawn
-    frame = last.of(FrameRecord)[-1]
+    frame = frames[-1]
     sheet = face_images.from_png(frame.samples)
     generated = (
         f"{wording.plural(len(frame.nearest), 'generated face')} after "
@@ -101,10 +101,8 @@ def _losses(runs: Sequence[Run]) -> Figure:
             for axes, name in zip(picture.axes, names):
                 curve = axes.plot(*_thinned(_curve(run.epochs, name), step), **style)
             lines += curve
-    left.set_ylabel("mean loss (nats)")
-    left.set_ylim(0, 1.05 * left.get_ylim()[1])
-    right.set_ylabel("mean opinion (0 generated, 1 of the data)")
-    right.set_ylim(0, 1)
+    left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))
+    right.set(ylabel="mean opinion (0 generated, 1 of the data)", ylim=(0, 1))
     for axes in picture.axes:
         page.epochs_along(axes, wording.seams(runs))
     return picture.legend(lines)
@@ -131,8 +129,7 @@ def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
         distances = _curve(run.of(FrameRecord), "quality")
         style = page.look(k, markevery=max(1, len(distances) // 20))
         lines += axes.plot(list(distances), list(distances.values()), **style)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("sliced Wasserstein distance")
+    axes.set(ylim=(0, None), ylabel="sliced Wasserstein distance")
     page.epochs_along(axes, wording.seams(runs))
     return lines
 
@@ -140,10 +137,8 @@ def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
 def _curve(lines: Sequence, name: str) -> dict[int, float]:
     """By epoch, the median over the repeats of the lines' value of that name."""
     in_order = sorted(lines, key=lambda line: line.epoch)
-    return {
-        epoch: median(getattr(line, name) for line in same)
-        for epoch, same in group(in_order, lambda line: line.epoch).items()
-    }
+    values = group(in_order, lambda line: line.epoch, lambda line: getattr(line, name))
+    return {epoch: median(repeats) for epoch, repeats in values.items()}
 
 
 def _thinned(curve: dict[int, float], step: int) -> tuple[list, list]:
@@ -234,9 +229,6 @@ def _real_faces(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
             why = "those found are others"
     except (DataError, SettingError) as error:
         why = str(error)
-    log.warning(
-        "the faces of %s are not at hand (%s): only generated ones are drawn",
-        wording.where(run),
-        why,
-    )
+    text = "the faces of %s are not at hand (%s): only generated ones are drawn"
+    log.warning(text, wording.where(run), why)
     return None

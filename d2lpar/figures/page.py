@@ -72,13 +72,12 @@ def new(
     keys = [wrap(key, width - 0.9, NORMAL) for key in keys]
     column = (width / panels - 0.9) / max(len(ticks), 1)
     ticks = [wrap(tick, column, SMALL) for tick in ticks]
-    caption = f"{caption.strip()} {provenance or wording.provenance(runs)}"
-    lines = sum(key.count("\n") + 1 for key in keys)
-    lines += wrap(caption, width, SMALL).count("\n")
-    tick_lines = max((tick.count("\n") for tick in ticks), default=0)
-    height = 4.3 + 1.2 * strip + 0.15 * (lines + tick_lines)
+    caption = f"{caption} {provenance or wording.provenance(runs)}".strip()
+    lines = len(keys) + "".join([*keys, wrap(caption, width, SMALL)]).count("\n")
+    lines += max((tick.count("\n") for tick in ticks), default=0)
+    height = 4.3 + 1.2 * strip + 0.15 * lines
     figure = Figure(figsize=(width, height), layout="constrained")
-    label(figure, wording.title(what, runs), caption.strip(), in_legend=bool(keys))
+    label(figure, wording.title(what, runs), caption, in_legend=bool(keys))
     if strip:
         axes = figure.subplots(2, height_ratios=[3.4, 1], sharex=True)
     else:

@@ -108,10 +108,9 @@ def _mended(
 
 
 def _name_axes(axes: Axes, what: str, rows: Sequence[PrecisionRecord]) -> None:
-    axes.set_xlim(0, 1.1 * max(row.images_per_sec for row in rows))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}")
-    axes.set_xlabel(f"thousand images/s, {what}")
-    axes.set_ylabel("test accuracy")
+    axes.set_xlim(0, 1.1 * max(row.images_per_sec for row in rows))
+    axes.set(xlabel=f"thousand images/s, {what}", ylabel="test accuracy")
 
 
 def _style(precision: str) -> dict:

@@ -29,7 +29,6 @@ from d2lpar.records.scaling_table import (
     trainings,
 )
 from d2lpar.records.step_model import break_even
-from d2lpar.records.summary import summarize
 from d2lpar.records.timing_table import each
 from d2lpar.records.wording import number, plural
 
@@ -93,13 +92,12 @@ def _map(study: Study) -> Figure:
             x = np.interp(math.log(max(at, 1e-9)), logs, range(len(batches)), **beside)
             points += [(x, row - 0.5), (x, row + 0.5)]
     line = axes.plot(*zip(*points), color="black", lw=2.2) if points else []
-    axes.set_xlim(-0.55, len(batches) - 0.45)
-    axes.set_ylim(-0.5, len(counts) - 0.5)
+    axes.set(xlim=(-0.55, len(batches) - 0.45), ylim=(-0.5, len(counts) - 0.5))
     names = [f"{n}*" if n in study.predicted else str(n) for n in counts]
     axes.set_yticks(range(len(counts)), names)
     axes.grid(False)
-    axes.set_xlabel(BATCH)
-    axes.set_ylabel("devices" + " (*: predicted)" * bool(study.predicted))
+    known = "devices (*: predicted)" if study.predicted else "devices"
+    axes.set(xlabel=BATCH, ylabel=known)
     return picture.legend(line)
 
 
@@ -138,13 +136,8 @@ def _steps(study: Study) -> Figure:
         style = page.look(k, lw=1.3)
         batches = [b for b in study.batches if (n, b) in study.records]
         if batches:
-            records = [study.records[n, batch] for batch in batches]
-            seconds = [
-                [s for record in same for s in record.seconds] for same in records
-            ]
-            summaries = [summarize(samples) for samples in seconds]
-            medians = [1e3 * s.median for s in summaries]
-            spread = page.quartiles(summaries, 1e3)
+            summaries = [study.milliseconds(n, batch) for batch in batches]
+            medians, spread = [s.median for s in summaries], page.quartiles(summaries)
             axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
         else:
             style["marker"], batches = "", [b for b in study.batches if b >= n]
@@ -267,8 +260,7 @@ def _accuracy(study: Study) -> Figure:
         lines += left.plot([epoch.epoch for epoch in done], accuracies, **page.look(k))
         right.plot(seconds, accuracies, **page.look(k))
     for axes, name in zip(picture.axes, ("epoch", "seconds of training")):
-        axes.set(ylim=(0, 1), xlabel=name, ylabel="test accuracy")
-        axes.set_xlim(left=0)
+        axes.set(xlim=(0, None), ylim=(0, 1), xlabel=name, ylabel="test accuracy")
     return picture.legend(lines)
 
 

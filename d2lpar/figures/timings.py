@@ -17,6 +17,7 @@ from d2lpar.records.timing_table import (
     bandwidth,
     copy_rate,
     each,
+    fastest,
     ms,
     of,
     product_rate,
@@ -140,8 +141,7 @@ def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:
             which = "as written" if written else "fastest other form"
             key = ", ".join(filter(None, (row.library, which, row.where)))
             points = series.setdefault(key, {})
-            fastest = points.setdefault(row.operation, row)
-            points[row.operation] = min(fastest, row, key=lambda r: r.seconds.median)
+            points[row.operation] = fastest([points.get(row.operation, row), row])
     return series
 
 

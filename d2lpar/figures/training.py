@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -72,8 +73,8 @@ def second_bars(axes: Axes, runs: Sequence[Run]) -> None:
     """A bar per run: the median of its seconds per epoch."""
     for k, run in enumerate(runs):
         page.median_bar(axes, k, [epoch.seconds for epoch in timed_epochs(run)], "s")
-    axes.set_xlim(-0.6, len(runs) - 0.4)
-    axes.set_ylabel("training time (seconds per epoch)")
+    places = (-0.6, len(runs) - 0.4)
+    axes.set(xlim=places, ylabel="training time (seconds per epoch)")
 
 
 def final(run: Run) -> str:
@@ -99,8 +100,8 @@ def _accuracy(runs: Sequence[Run]) -> Figure:
     picture.legend(accuracy_curves(picture.axes[0], runs))
     if watched:
         _busy(picture.axes[1], runs)
-        picture.axes[0].set_xlabel("")
-        picture.axes[0].set_xlim(left=0)  # an epoch's samples lie before its end
+        # An epoch's samples lie before its end.
+        picture.axes[0].set(xlabel="", xlim=(0, None))
     return picture.figure
 
 
@@ -124,8 +125,7 @@ def accuracy_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
     pad = max(0.3, 0.03 * last)
     axes.set_xlim(1 - min(pad, 0.9), last + pad)  # there is no epoch 0
     page.epochs_along(axes, wording.seams(runs))
-    axes.set_ylim(0, 1)
-    axes.set_ylabel("test accuracy (share of test images)")
+    axes.set(ylim=(0, 1), ylabel="test accuracy (share of test images)")
     return lines
 
 
@@ -140,10 +140,7 @@ def _busy(axes: Axes, runs: Sequence[Run]) -> None:
             if (percent := comparison.busy_percent(sample, run)) is not None
         ]
         axes.plot(*zip(*points), **page.look(k, ls="", ms=2.5, alpha=0.6))
-    axes.set_ylim(0, 105)
-    axes.set_yticks((0, 50, 100))
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("busy (%)")
+    axes.set(ylim=(0, 105), yticks=(0, 50, 100), xlabel="epoch", ylabel="busy (%)")
 
 
 def _speedup(runs: Sequence[Run]) -> Figure:
@@ -182,10 +179,7 @@ def _ratios(
     """Ratios as (value, low, high), with whiskers and, where there is room, values."""
     values, lows, highs = zip(*ratios)
     line = axes.plot(counts, values, "-o", color=page.COLORS[0], lw=1.8, ms=6, zorder=3)
-    errors = [
-        [value - low for value, low in zip(values, lows)],
-        [high - value for value, high in zip(values, highs)],
-    ]
+    errors = np.abs(np.subtract([lows, highs], values))
     axes.errorbar(counts, values, errors, color=page.COLORS[0], fmt="none", capsize=4)
     span, labelled = counts[-1] - counts[0], float("inf")
     for k in range(len(counts) - 1, 0, -1):  # the first is the base
@@ -194,8 +188,6 @@ def _ratios(
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
             at = (labelled, highs[k])
             axes.annotate(text.format(values[k]), at, (0, 5), bbox=box, **place)
-    axes.set_xticks(counts)
-    axes.set_xlabel("number of devices N")
     axes.margins(x=0.12, y=0.12)
-    axes.set_ylim(bottom=0)
+    axes.set(xticks=counts, xlabel="number of devices N", ylim=(0, None))
     return line

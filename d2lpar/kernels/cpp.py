@@ -26,21 +26,14 @@ _COMMENT_OR_STRING = re.compile(
 )
 
 
-def _without_comments(source: str) -> str:
-    """The same lines without comments, but with strings."""
-    return _COMMENT_OR_STRING.sub(
-        lambda m: m[1] or re.sub(r"[^\n]+", " ", m[0]), source
-    )
-
-
-def check_runs_on_a_cpu(source: str, name: str) -> None:
-    """Raise :class:`KernelError` that names what `source` uses and a CPU lacks.
+def check_runs_on_a_cpu(code: str, name: str) -> None:
+    """Raise :class:`KernelError` that names what `code` uses and a CPU lacks.
 
     The threads of a block run one after the other here. So they have no shared memory,
     no synchronisation and no warps; nor are there atomics, textures, intrinsics that
     begin with __, device variables or inline PTX.
     """
-    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', _without_comments(source))
+    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', code)
     used = sorted(set(re.findall(_NOT_ON_A_CPU, code)) - _HARMLESS)
     if re.search(r"__device__[^(){};]*[;=\[]", code):
         used.append("a __device__ variable")
@@ -99,11 +92,11 @@ template <class Given, class Declared> constexpr bool agree() {{
 struct launch_record {{
   uint32_t grid[3], block[3];
   uint64_t num_threads;
-  uint64_t slots[{slots}];
+  uint64_t slots[{count}];
 }};
-template <class A> static A slot(const uint64_t *slots, int k) {{
+template <class A> static A slot(const launch_record &r, size_t k) {{
   A value;
-  __builtin_memcpy(&value, slots + k, sizeof(A));
+  __builtin_memcpy(&value, r.slots + k, sizeof(A));
   return value;
 }}
 template <auto kernel, class... A> static void run_blocks(
@@ -119,25 +112,16 @@ template <auto kernel, class... A> static void run_blocks(
         }}
   }}
 }}
-template <class Kernel> struct takes;
-template <class... A> struct takes<void (cuda_thread::*)(A...)> {{
-  template <size_t N> static constexpr bool count() {{ return sizeof...(A) == N; }}
-  template <size_t K, class Declared> static constexpr bool argument() {{
-    return agree<std::tuple_element_t<K, std::tuple<A...>>, Declared>();
-  }}
-  template <auto kernel, size_t... K> static void run(
-      const launch_record &r, uint64_t first, uint64_t last,
-      std::index_sequence<K...>) {{
-    run_blocks<kernel, A...>({{r.grid[0], r.grid[1], r.grid[2]}},
-                             {{r.block[0], r.block[1], r.block[2]}}, first, last,
-                             slot<A>(r.slots, K)...);
-  }}
-}};
-constexpr auto kernel = &cuda_thread::{name};
-using signature = takes<std::remove_const_t<decltype(kernel)>>;
-static_assert(signature::count<{count}>(), "its arguments are not the {count} of its "
-              "signature");
+template <auto kernel, class... A, size_t... K> static void run(
+    void (cuda_thread::*)(A...), std::index_sequence<K...>,
+    const launch_record &r, uint64_t first, uint64_t last) {{
+  static_assert(sizeof...(A) == {count}, "its arguments are not the {count} of its "
+                "signature");
 {asserts}
+  run_blocks<kernel, A...>({{r.grid[0], r.grid[1], r.grid[2]}},
+                           {{r.block[0], r.block[1], r.block[2]}}, first, last,
+                           slot<A>(r, K)...);
+}}
 extern "C" void cuda_launch(void *, void *record) {{
   const launch_record &r = *static_cast<const launch_record *>(record);
   const uint64_t blocks = uint64_t(r.grid[0]) * r.grid[1] * r.grid[2];
@@ -147,8 +131,8 @@ extern "C" void cuda_launch(void *, void *record) {{
     auto start = [&](uint64_t q) {{
       return blocks / parts * q + blocks % parts * q / parts;
     }};
-    signature::run<kernel>(r, start(p), start(p + 1),
-                           std::make_index_sequence<{count}>());
+    constexpr auto kernel = &cuda_thread::{name};
+    run<kernel>(kernel, std::make_index_sequence<{count}>(), r, start(p), start(p + 1));
   }};
   std::vector<std::thread> threads;
   uint64_t p = 1;
@@ -167,21 +151,24 @@ extern "C" void cuda_launch(void *, void *record) {{
 def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
     """C++17 that runs kernel `name` of the CUDA C `source` for every thread of a grid.
 
-    It defines ``cuda_launch(void *, launch_record *)``, whose record is that of
-    :func:`d2lpar.kernels.on_cpu.launch_record`. Compile errors name lines of `source`;
-    parameters that differ from the signature are compile errors. Raises
+    It defines ``cuda_launch(void *, launch_record *)``, which
+    :meth:`d2lpar.kernels.on_cpu.CpuKernel.launch` calls. Compile errors name lines of
+    `source`; parameters that differ from the signature are compile errors. Raises
     :class:`KernelError` for what :func:`check_runs_on_a_cpu` refuses, and for a name
     that no kernel in the source has.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*(<[\w\s,*]+>)?", name):
         raise KernelError(f"kernel {name!r}: not a name that a kernel can have")
-    check_runs_on_a_cpu(source, name)
+    # Comments become spaces, so that every line keeps its number.
+    code = _COMMENT_OR_STRING.sub(
+        lambda m: m[1] or re.sub(r"[^\n]+", " ", m[0]), source
+    )
+    check_runs_on_a_cpu(code, name)
     halves = [str(p) for p in parameters if p.ctype == "__half"]
     if halves:
         raise KernelError(
             f"kernel {name}: only a GPU has the type of {halves[0]!r} (float16)"
         )
-    code = _without_comments(source)
     names = _KERNEL_NAMES.findall(code)
     if name.partition("<")[0] not in names and "#define" not in code:
         raise KernelError(
@@ -195,20 +182,14 @@ def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
         file=re.sub(r"\W", "_", name) + ".cu",
         body=_without_extern_c(include.sub("", code)),
         name=name,
-        slots=max(1, len(parameters)),
         count=len(parameters),
-        asserts="\n".join(_asserts(parameters)),
+        asserts="\n".join(
+            f"static_assert(agree<std::tuple_element_t<{k}, std::tuple<A...>>, "
+            f"{p.ctype}{' const' * p.const}{' *' * p.pointer}>(), "
+            f'"its argument {k + 1} is not {str(p)!r}, as the signature says");'
+            for k, p in enumerate(parameters)
+        ),
     )
-
-
-def _asserts(parameters: Sequence[Parameter]) -> list[str]:
-    """C++ that does not compile unless the kernel's parameters are these."""
-    return [
-        f"static_assert(signature::argument<{k}, {p.ctype}{' const' * p.const}"
-        f'{" *" * p.pointer}>(), "its argument {k + 1} is not {str(p)!r}, as the '
-        'signature says");'
-        for k, p in enumerate(parameters)
-    ]
 
 
 def _without_extern_c(code: str) -> str:

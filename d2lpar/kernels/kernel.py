@@ -20,6 +20,8 @@ follow; the kernels of the GPUSOROBAN posts are in ``chapters/kernels.py``.
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import numbers
 from collections.abc import Sequence
 
@@ -32,6 +34,7 @@ from d2lpar.kernels.source import (
     SGD_ARGUMENTS,
     SGD_OPERATION,
     KernelError,
+    Parameter,
     elementwise_source,
     parse_signature,
 )
@@ -70,7 +73,6 @@ class CudaKernel:
     def __init__(self, source: str, name: str, signature: str) -> None:
         self.source, self.name = source, name
         self.parameters = parse_signature(signature)
-        self._on_cpu = self._on_gpu = None
 
     def launch(
         self,
@@ -93,81 +95,44 @@ class CudaKernel:
         dims that CUDA does not allow, or a kernel that does not compile.
         """
         args = _checked(args, self.parameters, ctx, self.name)
-        self._check_dims(grid_dims, block_dims)
-        self.launch_checked(args, ctx, grid_dims, block_dims, shared_mem)
-
-    def launch_checked(
-        self, args: list, ctx: mx.Context, grid_dims, block_dims, shared_mem: int = 0
-    ) -> None:
-        """:meth:`launch` with arguments and dims that fit."""
-        self._check_sharing(args)
-        if ctx.device_type == "gpu":
-            self._for_gpu().launch(args, ctx, grid_dims, block_dims, shared_mem)
-            return
-        if shared_mem:
-            raise KernelError(
-                f"kernel {self.name}: {shared_mem} bytes of shared memory, which only "
-                "a GPU has"
-            )
-        if self._on_cpu is None:
-            self._on_cpu = on_cpu.load(self.source, self.name, self.parameters)
-        self._on_cpu.launch(args, ctx, grid_dims, block_dims)
-
-    def _for_gpu(self):
-        if not mx.runtime.Features().is_enabled("CUDA"):
-            raise KernelError(
-                f"kernel {self.name}: the installed MXNet has no CUDA; d2lpar doctor "
-                "names the remedy"
-            )
-        if self._on_gpu is None:
-            signature = ", ".join(map(str, self.parameters))
-            signature = signature.replace("long long", "int64_t")
-            try:
-                module = mx.rtc.CudaModule(self.source, GPU_OPTIONS, (self.name,))
-                self._on_gpu = module.get_kernel(self.name, signature)
-            except mx.base.MXNetError as error:
-                lines = str(error).strip().splitlines()
-                shown = next((line for line in lines if "error" in line), lines[0])
-                raise KernelError(
-                    f"kernel {self.name} does not compile: {shown}"
-                ) from None
-        return self._on_gpu
-
-    def _check_dims(self, grid_dims: Sequence[int], block_dims: Sequence[int]) -> None:
-        for what, dims, most in (
-            ("grid_dims", grid_dims, MAX_GRID_DIMS),
-            ("block_dims", block_dims, MAX_BLOCK_DIMS),
-        ):
-            if len(dims) != 3 or not all(
-                isinstance(d, numbers.Integral) and 1 <= d <= m
-                for d, m in zip(dims, most)
-            ):
-                raise KernelError(
-                    f"kernel {self.name}: {what} {tuple(dims)}: write three whole "
-                    f"numbers from 1 to {most}"
-                )
+        _check_dims(self.name, "grid_dims", grid_dims, MAX_GRID_DIMS)
+        _check_dims(self.name, "block_dims", block_dims, MAX_BLOCK_DIMS)
         threads = block_dims[0] * block_dims[1] * block_dims[2]
         if threads > MAX_BLOCK_THREADS:
             raise KernelError(
                 f"kernel {self.name}: block_dims {tuple(block_dims)} are {threads} "
                 f"threads; a block has {MAX_BLOCK_THREADS} at most"
             )
+        if shared_mem and ctx.device_type == "cpu":
+            raise KernelError(
+                f"kernel {self.name}: {shared_mem} bytes of shared memory, which only "
+                "a GPU has"
+            )
+        self.compiled(ctx).launch(args, ctx, grid_dims, block_dims, shared_mem)
 
-    def _check_sharing(self, args: list) -> None:
-        """An operation that has an array twice and writes it deadlocks the engine."""
-        arrays = [
-            (storage(arg), parameter)
-            for arg, parameter in zip(args, self.parameters)
-            if parameter.pointer
-        ]
-        for k, (one, p) in enumerate(arrays):
-            for other, q in arrays[:k]:
-                if one == other and not (p.const and q.const):
-                    raise KernelError(
-                        f"kernel {self.name}: {str(q)!r} and {str(p)!r} are one array, "
-                        "or two parts of one, and not both const: copy one of them, or "
-                        "write the kernel with one argument"
-                    )
+    def compiled(self, ctx: mx.Context) -> mx.rtc.CudaKernel | on_cpu.CpuKernel:
+        """The kernel for a kind of device, whose ``launch`` checks nothing."""
+        return self._on_gpu if ctx.device_type == "gpu" else self._on_cpu
+
+    @functools.cached_property
+    def _on_cpu(self) -> on_cpu.CpuKernel:
+        return on_cpu.load(self.source, self.name, self.parameters)
+
+    @functools.cached_property
+    def _on_gpu(self) -> mx.rtc.CudaKernel:
+        if not mx.runtime.Features().is_enabled("CUDA"):
+            raise KernelError(
+                f"kernel {self.name}: the installed MXNet has no CUDA; d2lpar doctor "
+                "names the remedy"
+            )
+        signature = ", ".join(map(str, self.parameters)).replace("long long", "int64_t")
+        try:
+            module = mx.rtc.CudaModule(self.source, GPU_OPTIONS, (self.name,))
+            return module.get_kernel(self.name, signature)
+        except mx.base.MXNetError as error:
+            lines = str(error).strip().splitlines()
+            shown = next((line for line in lines if "error" in line), lines[0])
+            raise KernelError(f"kernel {self.name} does not compile: {shown}") from None
 
 
 class ElementwiseKernel:
@@ -200,16 +165,14 @@ class ElementwiseKernel:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise KernelError(f"kernel {name}: arrays of different sizes: {shapes}")
         if n > 0:
-            grid_dims = (-(-n // BLOCK_SIZE), 1, 1)
+            grid_dims, block_dims = (-(-n // BLOCK_SIZE), 1, 1), (BLOCK_SIZE, 1, 1)
             args.append(numpy.int64(n))
-            self._kernel.launch_checked(args, ctx, grid_dims, (BLOCK_SIZE, 1, 1))
+            self._kernel.compiled(ctx).launch(args, ctx, grid_dims, block_dims, 0)
 
 
 _SGD = {
-    numpy.dtype(DTYPES[ctype]): ElementwiseKernel(
-        SGD_ARGUMENTS.format(ctype), SGD_OPERATION, "sgd"
-    )
-    for ctype in ("float", "double")
+    DTYPES[t]: ElementwiseKernel(SGD_ARGUMENTS.format(t), SGD_OPERATION, "sgd")
+    for t in ("float", "double")
 }
 
 
@@ -224,13 +187,12 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     :class:`KernelError` for any other dtype.
     """
     for p in params:
-        kernel = _SGD.get(numpy.dtype(p.dtype))
-        if kernel is None:
+        dtype = numpy.dtype(p.dtype)
+        if dtype not in _SGD:
             raise KernelError(
-                f"fused_sgd: a parameter is {numpy.dtype(p.dtype)}; use float32 or "
-                "float64"
+                f"fused_sgd: a parameter is {dtype}; use float32 or float64"
             )
-        kernel(p, p.grad, lr / batch_size)
+        _SGD[dtype](p, p.grad, lr / batch_size)
 
 
 def storage(array: mx.nd.NDArray) -> int:
@@ -242,6 +204,16 @@ def storage(array: mx.nd.NDArray) -> int:
     return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
 
 
+def _check_dims(name: str, what: str, dims: Sequence[int], most: tuple) -> None:
+    if len(dims) != 3 or not all(
+        isinstance(d, numbers.Integral) and 1 <= d <= m for d, m in zip(dims, most)
+    ):
+        raise KernelError(
+            f"kernel {name}: {what} {tuple(dims)}: write three whole numbers from 1 to "
+            f"{most}"
+        )
+
+
 def _checked(args: Sequence, parameters, ctx: mx.Context, name: str) -> list:
     """The arguments, numbers converted; :class:`KernelError` if one does not fit."""
     if len(args) != len(parameters):
@@ -249,39 +221,45 @@ def _checked(args: Sequence, parameters, ctx: mx.Context, name: str) -> list:
             f"kernel {name} takes {len(parameters)} arguments "
             f"({', '.join(map(str, parameters))}), not {len(args)}"
         )
-    checked = []
-    for k, (parameter, arg) in enumerate(zip(parameters, args), 1):
-        if parameter.pointer:
-            problem = _problem_of_array(arg, parameter.dtype, ctx)
-        else:
-            problem = _problem_of_number(arg, parameter.dtype)
+    checked, arrays = [], []
+    for k, (p, arg) in enumerate(zip(parameters, args), 1):
+        problem = (_problem_of_array if p.pointer else _problem_of_number)(arg, p, ctx)
         if problem:
-            raise KernelError(f"kernel {name}, argument {k} ({parameter}): {problem}")
-        checked.append(arg if parameter.pointer else parameter.dtype.type(arg))
+            raise KernelError(f"kernel {name}, argument {k} ({p}): {problem}")
+        checked.append(arg if p.pointer else p.dtype.type(arg))
+        if p.pointer:
+            arrays.append((storage(arg), p))
+    # An operation that has an array twice and writes it deadlocks the engine.
+    for (one, p), (other, q) in itertools.combinations(arrays, 2):
+        if one == other and not (p.const and q.const):
+            raise KernelError(
+                f"kernel {name}: {str(p)!r} and {str(q)!r} are one array, or two parts "
+                "of one, and not both const: copy one of them, or write the kernel "
+                "with one argument"
+            )
     return checked
 
 
-def _problem_of_array(arg, dtype: numpy.dtype, ctx: mx.Context) -> str | None:
+def _problem_of_array(arg, parameter: Parameter, ctx: mx.Context) -> str:
     if not isinstance(arg, mx.nd.NDArray):
         return f"an MXNet array on {ctx} is needed, not {type(arg).__name__}"
     if arg.stype != "default":
         return f"the array is sparse ({arg.stype}), not contiguous"
-    if arg.dtype != dtype:
-        return f"the array is {numpy.dtype(arg.dtype)}, not {dtype}"
+    if arg.dtype != parameter.dtype:
+        return f"the array is {numpy.dtype(arg.dtype)}, not {parameter.dtype}"
     if arg.ctx != ctx:
         return f"the array is on {arg.ctx}, the launch on {ctx}"
-    return None
+    return ""
 
 
-def _problem_of_number(arg, dtype: numpy.dtype) -> str | None:
+def _problem_of_number(arg, parameter: Parameter, ctx: mx.Context) -> str:
     """Integers must be whole and in range, floats in range, infinite or NaN."""
+    dtype = parameter.dtype
     if dtype.kind == "f":
         fits = isinstance(arg, numbers.Real)
         fits = fits and not float(numpy.finfo(dtype).max) < abs(arg) < numpy.inf
     else:
         limits = numpy.iinfo(dtype)
         fits = isinstance(arg, numbers.Integral) and limits.min <= arg <= limits.max
-    if fits:
-        return None
     what = arg if isinstance(arg, numbers.Number) else type(arg).__name__
-    return f"{what} is not a number that {dtype} holds"
+    return "" if fits else f"{what} is not a number that {dtype} holds"

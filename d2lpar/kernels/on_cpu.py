@@ -19,11 +19,13 @@ import platform
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 
@@ -54,14 +56,13 @@ def compiler() -> list[str]:
 
     Raises :class:`KernelError` when $CXX does not exist, or no compiler at all.
     """
-    command = shlex.split(os.environ.get("CXX", ""))
-    if command:
-        if shutil.which(command[0]) is None:
-            raise KernelError(
-                f"CXX={os.environ['CXX']}: there is no such compiler; unset CXX, or "
-                "name one that exists"
-            )
-        return command
+    if command := shlex.split(os.environ.get("CXX", "")):
+        if shutil.which(command[0]):
+            return command
+        raise KernelError(
+            f"CXX={os.environ['CXX']}: there is no such compiler; unset CXX, or name "
+            "one that exists"
+        )
     for name in COMPILERS:
         if shutil.which(name):
             return [name]
@@ -72,14 +73,6 @@ def compiler() -> list[str]:
         "apt-get install g++, dnf install gcc-c++, pip install 'd2lpar[kernels]', or "
         "name one in CXX"
     )
-
-
-@functools.cache
-def _version(command: tuple[str, ...]) -> str:
-    """What distinguishes a compiler from others: its place and its version."""
-    where = os.path.realpath(shutil.which(command[0]) or command[0])
-    done = _run([*command, "--version"])
-    return f"{where} {' '.join(command[1:])} {done.stdout.splitlines()[:1]}"
 
 
 def cache_folder() -> Path:
@@ -100,9 +93,11 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
 
 @functools.cache
 def _load(text: str, name: str, command: tuple[str, ...]):
-    # What -march=native means here is part of it: several machines may share a cache.
+    # Machines with other compilers or processors (-march=native) may share a cache.
+    compiler = os.path.realpath(shutil.which(command[0]) or command[0])
+    version = _run([*command, "--version"]).stdout.splitlines()[:1]
     here = (platform.machine(), cpu_model(), cpu_flags())
-    parts = "\0".join([text, *FLAGS, _version(command), *here])
+    parts = "\0".join([text, *FLAGS, compiler, *command[1:], *version, *here])
     digest = hashlib.sha256(parts.encode()).hexdigest()[:32]
     path = cache_folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', name)}-{digest}.so"
     try:
@@ -120,7 +115,7 @@ def _load(text: str, name: str, command: tuple[str, ...]):
 
 
 def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
-    """Compile C++ into the shared library `to`, or raise :class:`KernelError`."""
+    """Compile C++ into the shared library `to`; :class:`KernelError` if it fails."""
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         cpp = Path(folder, "kernel.cpp")
         cpp.write_text(text, encoding="utf-8")
@@ -134,37 +129,19 @@ def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
-    # Messages in English, with plain quotes: the user sees the first error.
-    environment = {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(
             command,
             capture_output=True,
             text=True,
             errors="replace",
-            env=environment,
+            env={**os.environ, "LC_ALL": "C"},  # the user sees the first error
             stdin=subprocess.DEVNULL,
             timeout=COMPILE_SECONDS,
-            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or f"no answer in {COMPILE_SECONDS} s"
         raise KernelError(f"{shlex.join(command[:3])}: {reason}") from None
-
-
-@functools.cache
-def launch_record(num_slots: int) -> type[ctypes.Structure]:
-    """The structure that ``cuda_launch`` takes: the grid, 8 bytes per argument."""
-
-    class LaunchRecord(ctypes.Structure):
-        _fields_ = [
-            ("grid", ctypes.c_uint32 * 3),
-            ("block", ctypes.c_uint32 * 3),
-            ("num_threads", ctypes.c_uint64),
-            ("slots", ctypes.c_uint64 * max(1, num_slots)),
-        ]
-
-    return LaunchRecord
 
 
 class _Context(ctypes.Structure):
@@ -173,11 +150,11 @@ class _Context(ctypes.Structure):
     _fields_ = [("device_type", ctypes.c_int), ("device_id", ctypes.c_int32)]
 
 
-class CpuKernel:
-    """A compiled kernel; launched as a kernel of ``mx.rtc`` is."""
+class CpuKernel(NamedTuple):
+    """A compiled kernel, launched as a kernel of ``mx.rtc`` is."""
 
-    def __init__(self, cuda_launch, parameters: Sequence[Parameter]) -> None:
-        self.cuda_launch, self.parameters = cuda_launch, parameters
+    cuda_launch: Callable
+    parameters: Sequence[Parameter]
 
     def launch(
         self,
@@ -185,52 +162,39 @@ class CpuKernel:
         ctx: mx.Context,
         grid_dims: Sequence[int],
         block_dims: Sequence[int],
+        shared_mem: int,
     ) -> None:
         """Hand a launch to MXNet's engine. `args` are checked arrays, NumPy scalars.
 
-        Waits until the arrays are computed, because only then is their address known.
-        The kernel itself runs asynchronously, on as many threads as an operator of
-        MXNet has there (OMP_NUM_THREADS).
+        `shared_mem` is 0: a CPU has none. Waits until the arrays are computed, because
+        only then is their address known. The kernel itself runs asynchronously, on as
+        many threads as an operator of MXNet has there (OMP_NUM_THREADS).
         """
-        record = self._record(args, grid_dims, block_dims)
-        arrays = [(a, p.const) for a, p in zip(args, self.parameters) if p.pointer]
-        read = [array.handle for array, const in arrays if const]
-        written = [array.handle for array, const in arrays if not const]
+        worth = math.prod(map(int, (*grid_dims, *block_dims))) // WORTH_A_THREAD + 1
+        threads = min(omp_threads() or 1, worth)
+        # The launch_record of the C++: the grid, and 8 bytes for each argument.
+        record = struct.pack("6IQ", *grid_dims, *block_dims, threads)
+        read, written = [], []
+        for parameter, arg in zip(self.parameters, args):
+            if parameter.pointer:
+                record += struct.pack("Q", address(arg))
+                (read if parameter.const else written).append(arg.handle)
+            else:
+                record += arg.tobytes().ljust(8, b"\0")
         # The engine frees the record when the kernel has run. It keeps the arrays
         # itself: their memory goes back only after the operations on it.
-        size = ctypes.sizeof(record)
-        copy = _libc.malloc(size)
-        ctypes.memmove(copy, ctypes.addressof(record), size)
+        copy = _libc.malloc(len(record))
+        ctypes.memmove(copy, record, len(record))
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 self.cuda_launch,
-                ctypes.c_void_p(copy),
-                _libc.free,
+                *(ctypes.c_void_p(copy), _libc.free),
                 ctypes.byref(_Context(ctx.device_typeid, ctx.device_id)),
-                mx.base.c_array(ctypes.c_void_p, read),
-                len(read),
-                mx.base.c_array(ctypes.c_void_p, written),
-                len(written),
+                *(mx.base.c_array(ctypes.c_void_p, read), len(read)),
+                *(mx.base.c_array(ctypes.c_void_p, written), len(written)),
                 *(None, 0, None),  # property, priority, name
             )
         )
-
-    def _record(
-        self, args: Sequence, grid_dims: Sequence[int], block_dims: Sequence[int]
-    ) -> ctypes.Structure:
-        """The grid and the arguments: addresses of arrays, bytes of numbers."""
-        record = launch_record(len(args))()
-        record.grid[:], record.block[:] = grid_dims, block_dims
-        worth = math.prod(map(int, (*grid_dims, *block_dims))) // WORTH_A_THREAD + 1
-        record.num_threads = min(omp_threads() or 1, worth)
-        for k, (parameter, arg) in enumerate(zip(self.parameters, args)):
-            if parameter.pointer:
-                record.slots[k] = address(arg)
-            else:
-                # C reads the number from the start of its slot.
-                number = arg.tobytes().ljust(8, b"\0")
-                record.slots[k] = int.from_bytes(number, sys.byteorder)
-        return record
 
 
 def address(array: mx.nd.NDArray) -> int:

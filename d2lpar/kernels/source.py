@@ -20,19 +20,17 @@ class KernelError(D2lparError, ValueError):
 
 # The names of types in mx.rtc, and CUDA's own of 64 bits.
 DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "__half": "float16",
-    "uint8_t": "uint8",
-    "int": "int32",
-    "int32_t": "int32",
-    "int8_t": "int8",
-    "char": "int8",
-    "int64_t": "int64",
-    "long long": "int64",
+    "float": numpy.dtype("float32"),
+    "double": numpy.dtype("float64"),
+    "__half": numpy.dtype("float16"),
+    "uint8_t": numpy.dtype("uint8"),
+    "int": numpy.dtype("int32"),
+    "int32_t": numpy.dtype("int32"),
+    "int8_t": numpy.dtype("int8"),
+    "char": numpy.dtype("int8"),
+    "int64_t": numpy.dtype("int64"),
+    "long long": numpy.dtype("int64"),
 }
-
-_DTYPES = {ctype: numpy.dtype(name) for ctype, name in DTYPES.items()}
 # NVRTC knows these from headers only.
 _CUDA_NAMES = {
     "uint8_t": "unsigned char",
@@ -61,7 +59,7 @@ class Parameter(NamedTuple):
     @property
     def dtype(self) -> numpy.dtype:
         """The type of the number, or of the elements of the array."""
-        return _DTYPES[self.ctype]
+        return DTYPES[self.ctype]
 
     def __str__(self) -> str:
         words = ("const " * self.const, self.ctype, " *" if self.pointer else " ")
@@ -91,14 +89,8 @@ def parse_signature(signature: str) -> list[Parameter]:
                 f"signature {signature!r}: the type {match['type']} is none of "
                 f"{', '.join(DTYPES)}"
             )
-        parameters.append(
-            Parameter(
-                match["type"],
-                bool(match["pointer"]),
-                bool(match["const"]),
-                match["name"] or "",
-            )
-        )
+        ctype, pointer, const, name = match.group("type", "pointer", "const", "name")
+        parameters.append(Parameter(ctype, bool(pointer), bool(const), name or ""))
     return parameters
 
 
@@ -134,13 +126,11 @@ def elementwise_source(
             )
     if not any(p.pointer for p in parameters):
         raise KernelError(f"kernel {name}: none of its arguments is an array (type *)")
-    arguments = [
+    arguments = ", ".join(
         str(p._replace(ctype=_CUDA_NAMES.get(p.ctype, p.ctype))) for p in parameters
-    ]
-    operation = operation.strip().rstrip(";")
-    return _ELEMENTWISE.format(
-        name=name, arguments=", ".join(arguments), operation=operation
     )
+    operation = operation.strip().rstrip(";")
+    return _ELEMENTWISE.format(name=name, arguments=arguments, operation=operation)
 
 
 # The kernel of d2lpar.kernels.kernel.fused_sgd, for {0} in float and double.

@@ -58,19 +58,18 @@ class RowShards:
             raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.devices, self.workers = list(devices), workers
         self.dtype = numpy.dtype(dtype)
-        first, last = 0, self.m
+        mine = slice(0, self.m)
         if workers is not None:
             if self.m < workers.count:
                 raise ValueError(f"A has {self.m} rows for {workers.count} workers")
             mine = shares(self.m, workers.count)[workers.number]
-            first, last = mine.start, mine.stop
+        num_rows, row_bytes = mine.stop - mine.start, self.dtype.itemsize * self.n
         self.bounds = [
-            (first + part.start, first + part.stop)
-            for part in shares(last - first, len(self.devices))
+            (mine.start + part.start, mine.start + part.stop)
+            for part in shares(num_rows, len(self.devices))
         ]
-        row_bytes = self.dtype.itemsize * self.n
         self.block_rows = max(block_bytes // row_bytes, 1)
-        self.resident = (last - first) * row_bytes <= resident_bytes
+        self.resident = num_rows * row_bytes <= resident_bytes
         self._resident_blocks: list[Block] | None = None
 
     def starting_point(self, x0: numpy.ndarray | None) -> numpy.ndarray:
@@ -97,54 +96,47 @@ class RowShards:
             yield self._resident_blocks
         elif self.resident:
             self._resident_blocks = []
-            yield self._keep(self._on_devices(self._read(self.bounds)))
+            yield self._on_devices(self._read(0, self.m), keep=self._resident_blocks)
         else:
             yield from self._rounds_read_ahead()
 
-    def _keep(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        for block in blocks:
-            self._resident_blocks.append(block)
-            yield block
-
     def _rounds_read_ahead(self) -> Iterator[Iterable[Block]]:
-        longest = max(stop - start for start, stop in self.bounds)
-        rounds = [
-            [
-                (min(start + r, stop), min(start + r + self.block_rows, stop))
-                for start, stop in self.bounds
-            ]
-            for r in range(0, longest, self.block_rows)
-        ]
+        step, longest = (
+            self.block_rows,
+            max(stop - start for start, stop in self.bounds),
+        )
         with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(self._read, rounds[0])
-            for following in [*rounds[1:], None]:
+            ahead = reader.submit(self._read, 0, step)
+            for row in range(0, longest, step):
                 host = ahead.result()
-                if following is not None:
-                    ahead = reader.submit(self._read, following)
+                ahead = reader.submit(self._read, row + step, step)
                 yield self._on_devices(host)
                 mx.nd.waitall()
-                if self.workers is not None:
-                    self.workers.report_progress()  # a pass may take longer than --timeout
+                if self.workers is not None:  # a pass may take longer than --timeout
+                    self.workers.report_progress()
 
-    def _read(self, bounds: list[tuple[int, int]]) -> list[tuple]:
-        """Host blocks of the devices that have rows in this round."""
-        return [
-            (k, rows_of(self.A, start, stop, self.dtype),
-             self.b[start:stop].astype(self.dtype))
-            for k, (start, stop) in enumerate(bounds)
-            if stop > start
-        ]  # fmt: skip
+    def _read(self, row: int, count: int) -> list[tuple]:
+        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
+        blocks = []
+        for k, (first, end) in enumerate(self.bounds):
+            start, stop = first + row, min(first + row + count, end)
+            if stop > start:
+                A = rows_of(self.A, start, stop, self.dtype)
+                blocks.append((k, A, self.b[start:stop].astype(self.dtype)))
+        return blocks
 
-    def _on_devices(self, host: list[tuple]) -> Iterator[Block]:
+    def _on_devices(self, host: list[tuple], keep=None) -> Iterator[Block]:
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
-        for k, A, b in reversed(host):
+        for k, *arrays in reversed(host):
             on_device = []
-            for array in (A, b):
+            for array in arrays:
                 # mx.nd.array would make another copy on the host.
                 target = mx.nd.empty(array.shape, self.devices[k], self.dtype)
                 target[:] = array
                 on_device.append(target)
+            if keep is not None:
+                keep.append(Block(k, *on_device))
             yield Block(k, *on_device)
 
     def to_devices(self, x: numpy.ndarray) -> list[mx.nd.NDArray]:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
-from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards
-from d2lpar.machine.host_card import Cache, CpuCard, cpu_card
-from d2lpar.machine.nvml import nvml_session
-from d2lpar.records.wording import aligned, byte_size, plural
+from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards, nvml_session
+from d2lpar.machine.host_card import CpuCard, cpu_card
+from d2lpar.records.tables import plain_table
+from d2lpar.records.wording import byte_size, plural
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ def as_text(here: Machine) -> str:
     """The cards for a person to read: a title and a line per fact."""
     labels = {gpu.index: gpu.label for gpu in here.gpus}
     cards = [(gpu.label, _gpu_facts(gpu, labels)) for gpu in here.gpus]
-    last = here.cpu.contexts - 1
+    last = here.cpu.usable_cores - 1
     contexts = f"cpu(0) to cpu({last})" if last else "cpu(0)"
     cards.append((f"{contexts}, contexts on {here.cpu.model}", _cpu_facts(here.cpu)))
-    blocks = []
+    lines = []
     for title, facts in cards:
         rows = [("", name, fact) for name, fact in facts if fact]
-        blocks += [title, aligned(rows)]
-    return "\n".join([*blocks, *([here.no_gpu] if here.no_gpu else [])])
+        lines += [title, plain_table([], rows, names=3)]
+    return "\n".join(filter(None, [*lines, here.no_gpu]))
 
 
 def cores_text(gpu: GpuCard) -> str:
@@ -79,14 +79,14 @@ def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | No
     capability = gpu.capability and ".".join(map(str, gpu.capability))
     if gpu.capability and not build_has_code_for(gpu.capability):
         capability += f", MXNet's GPU builds have code for {BUILD_RANGE} only"
-    clocks = [f"{gpu.clock} MHz"] if gpu.clock else []
-    clocks += [f"memory {gpu.memory_clock} MHz"] if gpu.memory_clock else []
-    driver = [gpu.driver or "", gpu.cuda and f"CUDA {gpu.cuda}"]
+    memory_clock = gpu.memory_clock and f"memory {gpu.memory_clock} MHz"
+    clocks = [gpu.clock and f"{gpu.clock} MHz", memory_clock]
+    driver = [gpu.driver, gpu.cuda and f"CUDA {gpu.cuda}"]
     return [
         ("capability", capability),
         ("memory", _memory(gpu)),
         ("multiprocessors", cores_text(gpu)),
-        ("highest clock", ", ".join(clocks)),
+        ("highest clock", ", ".join(filter(None, clocks))),
         ("power limit", gpu.power_limit and f"{gpu.power_limit:.0f} W"),
         ("link to host", gpu.host_link),
         ("driver", ", ".join(filter(None, driver))),
@@ -95,9 +95,9 @@ def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | No
 
 
 def _link_text(link: Link) -> str:
-    nvlinks = [plural(link.nvlinks, "link")] if link.nvlinks else []
-    peer = {True: ["direct access"], False: ["copies through the host"], None: []}
-    return ", ".join([link.path, *nvlinks, *peer[link.peer]])
+    nvlinks = plural(link.nvlinks, "link") if link.nvlinks else None
+    peer = {True: "direct access", False: "copies through the host", None: None}
+    return ", ".join(filter(None, [link.path, nvlinks, peer[link.peer]]))
 
 
 def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
@@ -109,22 +109,16 @@ def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
     if cpu.vector_bits:
         vectors += f": {cpu.vector_bits // 32} floats in one instruction"
     limit = cpu.memory_limit and f", limit {byte_size(cpu.memory_limit)}"
+    cores = f"{physical} physical, {cpu.logical_cores} logical; {usable}"
+    caches = [f"{c.name} {c.count} x {byte_size(c.size)}" for c in cpu.caches]
     return [
-        (
-            "cores",
-            f"{physical} physical, {cpu.logical_cores} logical; {usable}; "
-            f"sockets {cpu.sockets or 'unknown'}",
-        ),
+        ("cores", f"{cores}; sockets {cpu.sockets or 'unknown'}"),
         ("threads", f"{cpu.threads_per_context} per context"),
-        ("caches", ", ".join(map(_cache_text, cpu.caches))),
+        ("caches", ", ".join(caches)),
         ("vectors", vectors),
         ("clock", cpu.clock and f"{cpu.clock} MHz"),
         ("memory", f"{_memory(cpu)}{limit or ''}"),
     ]
-
-
-def _cache_text(cache: Cache) -> str:
-    return f"{cache.name} {cache.count} x {byte_size(cache.size)}"
 
 
 def _memory(card: GpuCard | CpuCard) -> str | None:

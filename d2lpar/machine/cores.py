@@ -17,25 +17,23 @@ def usable_cores() -> int:
 
 
 @functools.cache
-def cpu_facts() -> dict[str, str]:
+def _cpu_facts() -> dict[str, str]:
     """What /proc/cpuinfo says of the first processor; {} where there is none."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
         return {}
-    return dict(
-        re.findall(r"^(.*?)\s*: (.*)$", text.partition("\n\n")[0], re.MULTILINE)
-    )
+    return dict(re.findall(r"^(.*?)\s*: (.*)$", first, re.MULTILINE))
 
 
 def cpu_model() -> str:
     """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
-    return cpu_facts().get("model name") or platform.processor() or platform.machine()
+    return _cpu_facts().get("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> str:
     """The instruction sets of the processor, as /proc/cpuinfo names them."""
-    return cpu_facts().get("flags") or cpu_facts().get("Features", "")
+    return _cpu_facts().get("flags") or _cpu_facts().get("Features", "")
 
 
 def omp_threads() -> int | None:

@@ -8,33 +8,24 @@ table's cores of one: the table is here too, so that the two can be compared.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from d2lpar.machine.cuda import CudaDevice, cuda_devices, plain_pci_address
-from d2lpar.machine.nvml import as_number, ask, gpu_handles, pci_address
+from d2lpar.errors import DeviceError
+from d2lpar.machine.cuda import cuda_devices, plain_pci_address
 
 # CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
 # samples, Common/helper_cuda.h, _ConvertSMVer2Cores; the same as the results per clock
 # of 32-bit additions in "Throughput of Native Arithmetic Instructions", CUDA C++
 # Programming Guide. The notes have 128 for 7.5 (and a 5.1 that no GPU has).
 CORES_PER_MULTIPROCESSOR = {
-    (5, 0): 128,  # Maxwell
-    (5, 2): 128,
-    (5, 3): 128,
-    (6, 0): 64,  # Pascal: P100
-    (6, 1): 128,
-    (6, 2): 128,
-    (7, 0): 64,  # Volta: V100
-    (7, 2): 64,
-    (7, 5): 64,  # Turing: T4
-    (8, 0): 64,  # Ampere: A100
-    (8, 6): 128,
-    (8, 7): 128,
-    (8, 9): 128,  # Ada
-    (9, 0): 128,  # Hopper: H100
-    (10, 0): 128,  # Blackwell: B200
-    (12, 0): 128,  # Blackwell: RTX 50
-}
+    (5, 0): 128, (5, 2): 128, (5, 3): 128,  # Maxwell
+    (6, 0): 64, (6, 1): 128, (6, 2): 128,  # Pascal: P100, others
+    (7, 0): 64, (7, 2): 64, (7, 5): 64,  # Volta: V100; Turing: T4
+    (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128,  # Ampere: A100, others; Ada
+    (9, 0): 128, (10, 0): 128, (12, 0): 128,  # Hopper: H100; Blackwell: B200, RTX 50
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,20 +84,55 @@ class GpuCard:
         return f"gpu({self.number}) {name}"
 
 
+@contextlib.contextmanager
+def nvml_session() -> Iterator:
+    """The module pynvml, initialised. Raises :class:`DeviceError` without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        names = ", ".join(device.name for device in cuda_devices())
+        but = f", though CUDA sees {names}" if names else ""
+        raise DeviceError(
+            f"no GPU can be read ({error}){but}: where there is an NVIDIA GPU, install "
+            "its driver, or pass it into the container"
+        ) from None
+    try:
+        yield pynvml
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def ask(query: Callable, *args):
+    """The answer to a query of NVML, text as str; None where it is not supported."""
+    try:
+        answer = query(*args)
+        return answer.decode() if isinstance(answer, bytes) else answer
+    except Exception:
+        return None
+
+
+def gpu_handles(nvml) -> dict[int, object]:
+    """NVML's handles of the GPUs that answer, by NVML's index."""
+    count = ask(nvml.nvmlDeviceGetCount) or 0
+    handles = {i: ask(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(count)}
+    return {i: handle for i, handle in handles.items() if handle is not None}
+
+
 def gpu_cards(nvml) -> tuple[GpuCard, ...]:
     """A card per GPU, in NVML's order; `nvml` is an initialised module like pynvml."""
-    handles = gpu_handles(nvml)
-    visible: dict[str, tuple[int, CudaDevice]] = {}
-    for i, device in enumerate(cuda_devices()):
-        if device.pci_address is not None:
-            # Slices of one GPU (MIG) share its address: MXNet uses the first.
-            visible.setdefault(device.pci_address, (i, device))
+    handles, visible = gpu_handles(nvml), {}
+    for i, device in reversed(list(enumerate(cuda_devices()))):
+        # Slices of one GPU (MIG) share its address: MXNet uses the first.
+        visible[device.pci_address or i] = i, device
     return tuple(_gpu_card(nvml, i, handles, visible) for i in handles)
 
 
 def _gpu_card(nvml, index: int, handles: dict, visible: dict) -> GpuCard:
     gpu = handles[index]
-    number, device = visible.get(pci_address(nvml, gpu), (None, None))
+    number, device = visible.get(_pci_address(nvml, gpu), (None, None))
     capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
     capability = capability and tuple(capability)
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
@@ -138,18 +164,33 @@ def _link(nvml, a: int, b: int, handles: dict) -> Link:
     pair = handles[a], handles[b]
 
     def can(what: int | tuple[int]) -> bool | None:
-        status = ask(nvml.nvmlDeviceGetP2PStatus, *pair, as_number(what))
+        # nvidia-ml-py 13 has tuples among its constants, by a stray comma.
+        number = what[0] if isinstance(what, tuple) else what
+        status = ask(nvml.nvmlDeviceGetP2PStatus, *pair, number)
         return None if status is None else status == nvml.NVML_P2P_STATUS_OK
 
     peer = can(nvml.NVML_P2P_CAPS_INDEX_READ)
-    direct, switched = _nvlinks(nvml, handles[a], pci_address(nvml, handles[b]))
+    direct, switched = _nvlinks(nvml, handles[a], _pci_address(nvml, handles[b]))
     if direct:
         return Link(b, "NVLink", direct, peer)
     # Through switches every GPU reaches every other: this one, if NVLink carries it.
     if switched and can(nvml.NVML_P2P_CAPS_INDEX_NVLINK):
         return Link(b, "NVLink, through switches", switched, peer)
     ancestor = ask(nvml.nvmlDeviceGetTopologyCommonAncestor, *pair)
-    return Link(b, _paths(nvml).get(ancestor, "unknown"), 0, peer)
+    paths = {
+        nvml.NVML_TOPOLOGY_INTERNAL: "on one board",
+        nvml.NVML_TOPOLOGY_SINGLE: "PCIe, one switch",
+        nvml.NVML_TOPOLOGY_MULTIPLE: "PCIe, several switches",
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PCIe, through the host bridge",
+        nvml.NVML_TOPOLOGY_NODE: "PCIe, through the CPU",
+        nvml.NVML_TOPOLOGY_SYSTEM: "PCIe, through the link between CPUs",
+    }
+    return Link(b, paths.get(ancestor, "unknown"), 0, peer)
+
+
+def _pci_address(nvml, gpu) -> str | None:
+    pci = ask(nvml.nvmlDeviceGetPciInfo, gpu)
+    return pci and plain_pci_address(pci.busId)
 
 
 def _nvlinks(nvml, gpu, other: str | None) -> tuple[int, int]:
@@ -163,15 +204,3 @@ def _nvlinks(nvml, gpu, other: str | None) -> tuple[int, int]:
         direct += bool(end and other and plain_pci_address(end.busId) == other)
         switched += kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
     return direct, switched
-
-
-def _paths(nvml) -> dict[int, str]:
-    """The path between two GPUs without NVLink, by what NVML has them in common."""
-    return {
-        nvml.NVML_TOPOLOGY_INTERNAL: "on one board",
-        nvml.NVML_TOPOLOGY_SINGLE: "PCIe, one switch",
-        nvml.NVML_TOPOLOGY_MULTIPLE: "PCIe, several switches",
-        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PCIe, through the host bridge",
-        nvml.NVML_TOPOLOGY_NODE: "PCIe, through the CPU",
-        nvml.NVML_TOPOLOGY_SYSTEM: "PCIe, through the link between CPUs",
-    }

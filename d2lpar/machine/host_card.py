@@ -17,22 +17,12 @@ import psutil
 from d2lpar.machine.cores import cpu_flags, cpu_model, omp_threads, usable_cores
 
 # The vector instructions by their names in /proc/cpuinfo, narrow to wide, with the bits
-# of a register (0: they use the registers of the others).
+# of a register (0: they use the registers of the others); "asimd" is Arm's.
 VECTOR_EXTENSIONS = {
-    "asimd": 128,  # Arm
-    "sse2": 128,
-    "avx": 256,
-    "avx2": 256,
-    "fma": 0,
-    "f16c": 0,
-    "avx_vnni": 0,
-    "avx512f": 512,
-    "avx512_vnni": 0,
-    "avx512_bf16": 0,
-    "avx512_fp16": 0,
-    "amx_bf16": 0,
-    "amx_int8": 0,
-}
+    "asimd": 128, "sse2": 128, "avx": 256, "avx2": 256, "fma": 0, "f16c": 0,
+    "avx_vnni": 0, "avx512f": 512, "avx512_vnni": 0, "avx512_bf16": 0,
+    "avx512_fp16": 0, "amx_bf16": 0, "amx_int8": 0,
+}  # fmt: skip
 
 CPUS = Path("/sys/devices/system/cpu")
 
@@ -54,7 +44,7 @@ class CpuCard:
     `usable_cores` are those within affinity and container limits; `usable_physical`
     counts the hyper-threads of a core once. `memory_free` is what a program can still
     take, `memory_limit` a container's limit. `vector_bits` is the width of a register.
-    ``--devices auto`` makes `contexts` CPU contexts of `threads_per_context` threads.
+    ``--devices auto`` makes a context of `threads_per_context` threads per usable core.
     """
 
     model: str
@@ -63,7 +53,6 @@ class CpuCard:
     logical_cores: int
     usable_physical: int | None
     usable_cores: int
-    contexts: int
     threads_per_context: int
     clock: int | None
     caches: tuple[Cache, ...]
@@ -84,10 +73,9 @@ class HostMemory(NamedTuple):
 
 def cpu_card() -> CpuCard:
     """The card of the host, from /proc, /sys and, for what they lack, psutil."""
-    usable, frequency = usable_cores(), None
+    usable, cores, frequency = usable_cores(), core_of_cpu(), None
     with contextlib.suppress(NotImplementedError, OSError):
         frequency = psutil.cpu_freq()
-    cores = core_of_cpu()
     allowed = {cores[cpu] for cpu in os.sched_getaffinity(0) if cpu in cores}
     extensions, bits = vector_extensions(cpu_flags())
     memory = host_memory()
@@ -98,7 +86,6 @@ def cpu_card() -> CpuCard:
         logical_cores=os.cpu_count() or usable,
         usable_physical=min(usable, len(allowed)) if allowed else None,
         usable_cores=usable,
-        contexts=usable,
         threads_per_context=omp_threads() or 1,  # d2lpar._mxnet sets 1
         clock=round(frequency.max or frequency.current) if frequency else None,
         caches=caches(),
@@ -111,7 +98,6 @@ def cpu_card() -> CpuCard:
 
 
 def _text(path: str | Path) -> str | None:
-    """The text of a file, or None where it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     return None
@@ -177,18 +163,17 @@ def container_memory(
     limits = []
     for line in (_text(groups) or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers == "":  # version 2 of control groups
+            base, names = Path(root), ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base = Path(root, "memory")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
             continue
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")  # version 1
-        if not controllers:
-            names = ("memory.max", "memory.current")
-        base = Path(root, "memory" if controllers else "")
         inside = base / path.strip("/")
         folders = [f for f in (inside, *inside.parents) if f.is_relative_to(base)]
-        limits += [_group_memory(folder, *names) for folder in folders]
-    return min(
-        filter(None, limits), key=lambda group: group[0] - group[1], default=(None, 0)
-    )
+        limits += filter(None, (_group_memory(folder, *names) for folder in folders))
+    return min(limits, key=lambda group: group[0] - group[1], default=(None, 0))
 
 
 def _group_memory(folder: Path, limit: str, usage: str) -> tuple[int, int] | None:

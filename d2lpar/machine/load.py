@@ -8,6 +8,7 @@ psutil read the processes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -18,8 +19,7 @@ from pathlib import Path
 import psutil
 
 from d2lpar.errors import DeviceError, SettingError
-from d2lpar.machine.gpu_cards import gpu_cards
-from d2lpar.machine.nvml import ask, gpu_handles, nvml_session
+from d2lpar.machine.gpu_cards import ask, gpu_cards, gpu_handles, nvml_session
 from d2lpar.records.kinds import Sample
 
 log = logging.getLogger("d2lpar")
@@ -27,6 +27,8 @@ log = logging.getLogger("d2lpar")
 INTERVAL = 1.0  # seconds; NVML's own average is over about that long
 SHORTEST = 0.1  # the kernel counts a thread's time in steps of 10 ms
 BUSY = 0.1  # the part of an interval that a thread works to be called busy
+# How d2lpar.runs.sweep starts the processes that measure.
+MEASURING = (["-m", "d2lpar.runs.child"], ["-m", "d2lpar.runs.worker_child"])
 
 
 def samples(
@@ -53,12 +55,12 @@ def _samples(pids: Callable, interval: float, stop: threading.Event) -> Iterator
             handles = gpu_handles(nvml)
             gpus = {card.label: handles[card.index] for card in gpu_cards(nvml)}
         start = before = time.perf_counter()
-        threads = thread_seconds(process_tree(pids()))
+        threads = _thread_seconds(_process_tree(pids()))
         psutil.cpu_percent(percpu=True)  # its next answer is of the time since now
         while not stop.wait(max(0.0, before + interval - time.perf_counter())):
-            tree = process_tree(pids())
+            tree = _process_tree(pids())
             now, percent = time.perf_counter(), psutil.cpu_percent(percpu=True)
-            threads_now = thread_seconds(tree)
+            threads_now = _thread_seconds(tree)
             yield Sample(
                 seconds=round(now - start, 3),
                 interval=round(now - before, 3),
@@ -100,27 +102,18 @@ def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
     Raises :class:`SettingError` when there is no process `pid`.
     """
     if pid is None:
-        return measuring_processes
+        return lambda: [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if (process.info["cmdline"] or [])[1:3] in MEASURING
+        ]
     if not Path(f"/proc/{pid}").is_dir():
         raise SettingError(f"pid {pid}: there is no such process; ps lists them")
     return lambda: [pid]
 
 
-# How the measuring processes of d2lpar.runs.sweep are started.
-MEASURING = (["-m", "d2lpar.runs.child"], ["-m", "d2lpar.runs.worker_child"])
-
-
-def measuring_processes() -> list[int]:
-    """The ids of the processes that measure for a run of d2lpar now."""
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if (process.info["cmdline"] or [])[1:3] in MEASURING
-    ]
-
-
-def process_tree(pids: Iterable[int]) -> list:
-    """The processes and all their descendants, each once, as ``psutil.Process``."""
+def _process_tree(pids: Iterable[int]) -> list[psutil.Process]:
+    """The processes and all their descendants, each once."""
     tree = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -130,7 +123,7 @@ def process_tree(pids: Iterable[int]) -> list:
     return list(tree.values())
 
 
-def thread_seconds(tree: Iterable) -> dict[int, dict[int, tuple[float, int]]]:
+def _thread_seconds(tree: Iterable) -> dict[int, dict[int, tuple[float, int]]]:
     """By process and thread: seconds of work so far, and the core it was last on.
 
     Columns 14, 15 and 39 of /proc/PID/task/TID/stat; see proc(5).
@@ -170,21 +163,16 @@ def _host(tree: list) -> dict:
             memory += process.memory_info().rss
             value = process.environ().get("OMP_NUM_THREADS", "")
             threads = int(value) if threads is None and value.isdigit() else threads
-    host = psutil.virtual_memory()
+    host, sensors = psutil.virtual_memory(), psutil.sensors_temperatures()
+    chips = [sensors.get(name, []) for name in ("coretemp", "k10temp", "zenpower")]
+    own = itertools.chain.from_iterable(chips)  # the CPU's, without the disks'
     return {
         "processes": len(tree),
         "memory": memory,
         "machine_memory": host.total - host.available,
         "threads_per_context": threads,
-        "temperature": _cpu_temperature(),
+        "temperature": max((sensor.current for sensor in own), default=None),
     }
-
-
-def _cpu_temperature() -> float | None:
-    """The hottest of the CPU's own sensors; None without any."""
-    sensors = psutil.sensors_temperatures()
-    own = [sensors.get(name, []) for name in ("coretemp", "k10temp", "zenpower")]
-    return max((sensor.current for chip in own for sensor in chip), default=None)
 
 
 def _gpu_readings(nvml, gpus: dict[str, object]) -> dict[str, list]:

@@ -28,18 +28,13 @@ GPU_LIBRARIES = {
 
 
 def installed_builds() -> dict[str, str]:
-    """Names and versions of the installed MXNet distributions; one is right."""
+    """Versions of the installed MXNets, as {"mxnet": "1.9.1"}; one is right."""
     builds = {}
     for dist in importlib.metadata.distributions():
         name = (dist.metadata["Name"] or "").lower().replace("_", "-")
         if name == "mxnet" or name.startswith("mxnet-cu"):
             builds.setdefault(name, dist.version)
     return builds
-
-
-def installed_build() -> str | None:
-    """Name of the installed MXNet distribution: "mxnet", "mxnet-cu112", ... or None."""
-    return next(iter(installed_builds()), None)
 
 
 def load_gpu_libraries() -> dict[str, str]:
@@ -56,7 +51,6 @@ def load_gpu_libraries() -> dict[str, str]:
         try:
             ctypes.CDLL((in_wheels or [soname])[0], mode=ctypes.RTLD_GLOBAL)
         except OSError:
-            missing[soname] = (
-                f"pip install {wheel}" if wheel else "install the NVIDIA driver"
-            )
+            remedy = f"pip install {wheel}" if wheel else "install the NVIDIA driver"
+            missing[soname] = remedy
     return missing

@@ -2,7 +2,7 @@
 
 >>> from d2lpar.memory.estimate import estimate
 >>> from d2lpar.memory.shapes import lenet_layers
->>> need = estimate(lambda settings: lenet_layers(), {"global_batch_size": 256}, 2)
+>>> need = estimate(lenet_layers, {"global_batch_size": 256}, 2)
 >>> need.batch, need.largest
 (256, 'convolution 1, float32 (128, 20, 26, 26)')
 """

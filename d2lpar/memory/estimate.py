@@ -2,19 +2,16 @@
 
 :mod:`d2lpar.memory.shapes` says what is counted. The peak resident memory of a process
 that trains and evaluates, divided by the estimate, measured 0.96 to 1.13 for LeNet from
-scratch and 0.86 to 0.99 in Gluon (batches of 256, 1,024 and 4,096, 1 and 2 contexts),
-and 0.82 to 1.12 for the GAN (64 to 2,048 faces, 1 and 2 contexts, with micro-batches,
-with synchronised BatchNorm). Without the 220 MiB of Python and MXNet on either side it
-is 0.76 to 1.39, worst for small batches. (Linux, 2 cores, MXNet 1.9.1 for CPUs.) The
-estimate leaves out what a GPU adds, CUDA's own context and cuDNN's workspaces, and has
-not been measured on one.
+scratch, 0.86 to 0.99 in Gluon (batches of 256 to 4,096) and 0.82 to 1.12 for the GAN
+(64 to 2,048 faces), on 1 and 2 CPU contexts; 0.76 to 1.39 without the 220 MiB of Python
+and MXNet on either side, worst for small batches. What a GPU adds, CUDA's own context
+and cuDNN's workspaces, is neither counted nor measured.
 
 **Temporary buffers.** On a CPU an operator that needs scratch space takes the next of
 ``MXNET_CPU_TEMP_COPY`` buffers (256 in d2lpar, see :mod:`d2lpar._mxnet`). Each keeps
-the size of its largest request until the process ends, so a process grows until every
-buffer has had its largest request. The GAN's average 5,760 numbers per face within 100
-steps: for a batch of 64, 406 MiB with 256 buffers and 56 MiB with 4. LeNet's stay small
-in memory, but in Gluon they reserve addresses (12 GiB for a batch of 1,024, never
+the size of its largest request until the process ends. The GAN's average 5,760 numbers
+per face within 100 steps: for a batch of 64, 406 MiB with 256 buffers, 56 MiB with 4.
+LeNet's in Gluon stay small but reserve addresses (12 GiB for a batch of 1,024, never
 touched), which ``ulimit -v`` and ``-d`` count: under such a limit, set
 ``MXNET_CPU_TEMP_COPY`` to 1 or so.
 
@@ -30,12 +27,13 @@ from dataclasses import dataclass
 
 from d2lpar.memory.free import address_limits, free_memory
 from d2lpar.memory.shapes import Layers, LayersOf
-from d2lpar.records.wording import aligned, byte_size, plural
+from d2lpar.records.tables import plain_table
+from d2lpar.records.wording import byte_size, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used once
-# The share of the free memory that the largest batch leaves as a margin; and the share
-# where a limit counts addresses, of which a process reserves more than it touches.
+# The margin that the largest batch leaves of the free memory; and where a limit counts
+# addresses, of which a process reserves more than it touches.
 SPARE, SPARE_OF_ADDRESSES = 0.2, 0.5
 
 
@@ -82,21 +80,26 @@ class Need:
         each = sum(self.on(k) for k in range(self.num_devices))
         return each + self.of("process", "host")
 
-    @property
-    def title(self) -> str:
-        """The batch and the devices of this need."""
+    def by_memory(self, running: bool = False) -> list[int]:
+        """Bytes in each separate memory: the host's alone, or that of each GPU.
+
+        With `running` the process exists and has loaded its data set.
+        """
+        if self.kind == "cpu":
+            return [self.total - (self.of("process") if running else 0)]
+        return [self.on(k) for k in range(self.num_devices)]
+
+    def text(self, *more: tuple[str, str]) -> str:
+        """A title, a line per item with its size and place, and `more` lines."""
         n, samples = self.num_devices, -(-self.batch // self.num_devices)
         each = f", {samples:,} each" if n > 1 else ""
-        noun = {"cpu": "CPU context", "gpu": "GPU"}[self.kind]
-        return f"memory for a batch of {self.batch:,} on {plural(n, noun)}{each}:"
+        devices = plural(n, {"cpu": "CPU context", "gpu": "GPU"}[self.kind])
+        rows = [(item.name, byte_size(item.size), item.where) for item in self.items]
+        rows += [(*row, "") for row in (("all together", byte_size(self.total)), *more)]
+        title = f"memory for a batch of {self.batch:,} on {devices}{each}:"
+        return f"{title}\n{plain_table([], rows)}"
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Name, size and place of each item, and the total, as text."""
-        items = [(item.name, byte_size(item.size), item.where) for item in self.items]
-        return [*items, ("all together", byte_size(self.total), "")]
-
-    def __str__(self) -> str:
-        return f"{self.title}\n{aligned(self.rows(), right=[1])}"
+    __str__ = text
 
 
 def temp_copies() -> int:
@@ -118,20 +121,18 @@ def estimate(
     are those of a :class:`d2lpar.runs.job.Job`. A batch is never larger than the data.
     """
     net = layers(settings)
-    whole_train, whole_test = net.samples
-    n_train = (data or {}).get("n_train") or whole_train
-    n_test = (data or {}).get("n_test") or whole_test
+    n_train = (data or {}).get("n_train") or net.samples[0]
+    n_test = (data or {}).get("n_test") or net.samples[1]
     batch = min(settings["global_batch_size"], n_train)
     samples = -(-batch // num_devices)  # of the device that has most
     samples = min(samples, settings.get("micro_batch_size") or samples)
-    evaluated = -(-min(net.evaluated, n_test) // num_devices)
     items = [
         *_of_the_data(net, n_train, n_test, batch),
-        *_of_the_network(net, samples, evaluated if net.share else net.evaluated),
+        *_of_the_network(net, samples, n_test, num_devices),
     ]
     if kind == "cpu":
-        name, size = f"{temp_copies()} temporary buffers", samples * net.temporary
-        items.append(Item(name, FLOAT * size * temp_copies(), "host"))
+        buffers, size = temp_copies(), FLOAT * samples * net.temporary
+        items.append(Item(f"{buffers} temporary buffers", buffers * size, "host"))
     name, shape, times = max(net.kept, key=lambda kept: kept[2] * math.prod(kept[1]))
     shape = (samples * times, *shape)
     return Need(
@@ -156,34 +157,28 @@ def _of_the_data(net: Layers, n_train: int, n_test: int, batch: int) -> list[Ite
     ]
 
 
-def _of_the_network(net: Layers, samples: int, evaluated: int) -> list[Item]:
-    """What a device keeps to train on `samples` and to evaluate `evaluated` at once."""
+def _of_the_network(
+    net: Layers, samples: int, n_test: int, num_devices: int
+) -> list[Item]:
+    """What a device keeps to train on `samples` at once, and to evaluate `n_test`."""
+    where = "each device"
     parameters = FLOAT * sum(map(math.prod, net.parameters))
     kept = sum(times * math.prod(shape) for _, shape, times in net.kept)
     kept, backward = FLOAT * samples * kept, FLOAT * samples * net.backward
+    evaluators, evaluated = "first device", net.evaluated
+    if net.share:
+        evaluators, evaluated = where, -(-min(evaluated, n_test) // num_devices)
     evaluation = FLOAT * evaluated * net.evaluation
     if not net.compiled:  # the memory that training gives back serves the evaluation
         evaluation = max(0, evaluation - kept - backward)
-    evaluators = "each device" if net.share else "first device"
     return [
-        Item("parameters", parameters, "each device"),
-        Item("gradients", parameters, "each device"),
-        Item("optimiser state", net.moments * parameters, "each device"),
-        Item("activations kept for backward", kept, "each device"),
-        Item("gradients of activations", backward, "each device"),
+        Item("parameters", parameters, where),
+        Item("gradients", parameters, where),
+        Item("optimiser state", net.moments * parameters, where),
+        Item("activations kept for backward", kept, where),
+        Item("gradients of activations", backward, where),
         Item("evaluation, beside the above", evaluation, evaluators),
     ]
-
-
-def fits(need: Need, free: Sequence[int], running: bool = False) -> bool:
-    """Whether `need` fits into what each device has `free`.
-
-    With `running` the process exists and has loaded its data set.
-    """
-    if need.kind == "cpu":
-        present = need.of("process") if running else 0
-        return need.total - present <= free[0]
-    return all(need.on(k) <= free[k] for k in range(need.num_devices))
 
 
 def largest_batch(
@@ -199,11 +194,11 @@ def largest_batch(
     """The largest value of `setting` that fits, at most the data; 0: not even 1.
 
     `setting` may also be "micro_batch_size". Of the `free` bytes of each device a fifth
-    is left as a margin (half where a limit counts addresses).
+    is left as a margin (half where a limit counts addresses). With `running` the
+    process exists and has loaded its data set.
     """
     kind = devices[0].device_type
     spare = SPARE_OF_ADDRESSES if kind == "cpu" and address_limits() else SPARE
-    usable = [int(f * (1 - spare)) for f in free]
 
     def need(**changed: int) -> Need:
         return estimate(layers, {**settings, **changed}, len(devices), data, kind)
@@ -211,7 +206,8 @@ def largest_batch(
     low, high = 0, need(global_batch_size=2**62).batch + 1  # one fits, the other not
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(need(**{setting: middle}), usable, running):
+        needed = need(**{setting: middle}).by_memory(running)
+        if all(n <= f * (1 - spare) for n, f in zip(needed, free)):
             low = middle
         else:
             high = middle
@@ -229,9 +225,8 @@ def report(
         return None
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
     free = free_memory(devices)
-    rows = [(f"free on {device}", byte_size(f), "") for device, f in zip(devices, free)]
+    rows = [(f"free on {device}", byte_size(f)) for device, f in zip(devices, free)]
     if need.kind == "cpu":
-        rows = [("free", byte_size(free[0]), "")]
+        rows = [("free", byte_size(free[0]))]
     largest = largest_batch(layers, settings, devices, free, data)
-    rows.append(("largest batch that fits", f"{largest:,}", ""))
-    return f"{need.title}\n{aligned([*need.rows(), *rows], right=[1])}"
+    return need.text(*rows, ("largest batch that fits", f"{largest:,}"))

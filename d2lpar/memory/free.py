@@ -6,9 +6,8 @@ import resource
 from collections.abc import Sequence
 
 from d2lpar.errors import DeviceError
-from d2lpar.machine.gpu_cards import gpu_cards
+from d2lpar.machine.gpu_cards import gpu_cards, nvml_session
 from d2lpar.machine.host_card import host_memory
-from d2lpar.machine.nvml import nvml_session
 
 
 def free_memory(devices: Sequence, running: bool = False) -> list[int]:

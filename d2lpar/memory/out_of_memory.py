@@ -1,29 +1,24 @@
 """When memory runs out: one line that helps, and the memory back for the next run.
 
-**When memory returns.** On a CPU, MXNet 1.9.1 has no pool. An array's memory goes to
-the C library once its last reference has gone and the work on it is done, and from
-there to the system: at once if the array is large, otherwise with ``malloc_trim``. On a
-GPU it goes to a pool (``MXNET_GPU_MEM_POOL_TYPE``: Naive keeps pieces by their size,
-Round by powers of 2, Unpooled none). MXNet empties the pool when an allocation fails,
-which it then tries again; when less than ``MXNET_GPU_MEM_POOL_RESERVE`` = 5 % is free;
-and by ``ctx.empty_cache()`` (which a CPU context refuses).
+**When memory returns.** On a CPU, MXNet 1.9.1 has no pool: an array's memory goes to
+the C library once its last reference is gone and the work on it is done, and from there
+to the system, at once if the array is large, otherwise with ``malloc_trim``. On a GPU
+it goes to a pool (``MXNET_GPU_MEM_POOL_TYPE``). MXNet empties the pool when an
+allocation fails, which it then tries again; when less than 5 % is free
+(``MXNET_GPU_MEM_POOL_RESERVE``); and by ``ctx.empty_cache()``.
 
 After a failure three things hold memory, and :func:`release` ends each: the error,
 whose traceback has the frames that failed, with their arrays; pending work, which fails
 in turn; and pools. The temporary buffers of CPU contexts (see
 :mod:`d2lpar.memory.estimate`) and CUDA's context stay until the process ends.
 
-**What the errors say.** MXNet on a CPU: MXNetError "Failed to allocate CPU Memory", at
-the next wait, without a size; on a GPU "cudaMalloc retry failed: out of memory"; NumPy:
-MemoryError, with the shape. At a container's limit, or when the system's memory ends,
-Linux kills the process (signal 9), and only its parent can say so.
-
 **Better a new process.** To enlarge a temporary buffer, MXNet frees the old one and
 asks for a new one; if that fails it continues with the old address, so that later work
 may write where it must not. Under a limit, the next training in Gluon on two contexts
-ended in a segmentation fault three times out of three. Where the buffers had their size
-already, 50 runs of which every other failed left nothing behind and did no harm. So
-`d2lpar run` measures in a fresh process each time: a failure cannot reach the next.
+ended in a segmentation fault three times out of three; where the buffers had their size
+already, 50 runs of which every other failed did no harm. So `d2lpar run` measures in a
+fresh process each time. At a container's limit, or when the system's memory ends, Linux
+kills the process (signal 9), and only its parent can say so.
 
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
 """
@@ -32,15 +27,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from d2lpar.errors import DeviceError, first_line, is_from_mxnet
-from d2lpar.memory.estimate import Need, estimate, largest_batch
+from d2lpar.memory.estimate import estimate, largest_batch
 from d2lpar.memory.free import free_memory, process_status
 from d2lpar.memory.shapes import LayersOf
 from d2lpar.records.wording import byte_size
@@ -99,50 +94,34 @@ def advice(
     which NumPy names the array; MXNet does not, so the batch's largest stands for it.
     With `running` the next run is in this process, too, not in a new one.
     """
-    where = f"out of memory on {_names(devices)}"
+    device = str(devices[0]) + (f" to {devices[-1]}" if len(devices) > 1 else "")
     try:
         free = free_memory(devices, running)
     except DeviceError as problem:
-        return f"{where} ({said or problem}): use a smaller batch"
+        return f"out of memory on {device} ({said or problem}): use a smaller batch"
     if layers is None:
-        where += f" ({said})" if said else ""
-        left = byte_size(min(free))
-        return f"{where}, where {left} are free: use less data or a smaller batch"
+        return (
+            f"out of memory on {device}{f' ({said})' if said else ''}, where "
+            f"{byte_size(min(free))} are free: use less data or a smaller batch"
+        )
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
-    device, left, needed = _tightest(need, devices, free, running)
+    needed = need.by_memory(running)
+    k = min(range(len(needed)), key=lambda k: free[k] - needed[k])  # the tightest
+    if need.kind == "gpu":
+        device = str(devices[k])
+    array = f"{need.largest}, takes {byte_size(need.largest_size)}"
+    if said.startswith("Unable to allocate"):  # NumPy's own words
+        array = said[0].lower() + said[1:]
     parts = settings.get("micro_batch_size")
-    largest = functools.partial(
+    by = f" by {parts}" if parts else ""
+    largest = partial(
         largest_batch, layers, settings, devices, free, data, running=running
     )
     return (
-        f"out of memory on {device}: {_array(need, said)}, and the batch of "
-        f"{need.batch}{f' by {parts}' if parts else ''} needs {byte_size(needed)}, "
-        f"where {byte_size(left)} are free: {_remedy(largest, settings, need.batch)}"
+        f"out of memory on {device}: {array}, and the batch of {need.batch}{by} "
+        f"needs {byte_size(needed[k])}, where {byte_size(free[k])} are free: "
+        f"{_remedy(largest, settings, need.batch)}"
     )
-
-
-def _names(devices: Sequence) -> str:
-    """ "cpu(0)", or "cpu(0) to cpu(3)": contexts that share one memory."""
-    first, last = devices[0], devices[-1]
-    return str(first) if len(devices) == 1 else f"{first} to {last}"
-
-
-def _tightest(
-    need: Need, devices: Sequence, free: Sequence[int], running: bool
-) -> tuple[str, int, int]:
-    """Name, free and needed bytes of the host, or of the GPU with least to spare."""
-    if need.kind == "cpu":
-        present = need.of("process") if running else 0
-        return _names(devices), free[0], need.total - present
-    k = min(range(len(devices)), key=lambda k: free[k] - need.on(k))
-    return str(devices[k]), free[k], need.on(k)
-
-
-def _array(need: Need, said: str) -> str:
-    """The array that found no room: NumPy's own words, or else the largest one."""
-    if said.startswith("Unable to allocate"):
-        return said[0].lower() + said[1:]
-    return f"{need.largest}, takes {byte_size(need.largest_size)}"
 
 
 def _remedy(largest: Callable[..., int], settings: dict, batch: int) -> str:
@@ -154,9 +133,10 @@ def _remedy(largest: Callable[..., int], settings: dict, batch: int) -> str:
             f"--global-batch-size well below {batch}"
         )
     flags = [f"--global-batch-size {fitting}"] if fitting else []
-    if "micro_batch_size" in settings:
-        micro = largest(setting="micro_batch_size")
-        flags += [f"--micro-batch-size {micro}"] if micro else []
+    if "micro_batch_size" in settings and (
+        micro := largest(setting="micro_batch_size")
+    ):
+        flags.append(f"--micro-batch-size {micro}")
     if not flags:
         return "not even a batch of 1 fits: free some of it"
     return f"use at most {' or '.join(flags)}"

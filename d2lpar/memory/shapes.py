@@ -56,34 +56,18 @@ class Layers:
 LayersOf = Callable[[dict], Layers]
 
 
-def convolved(shape: Shape, channels: int, kernel: int) -> Shape:
-    """The shape (c, h, w) after a convolution without padding.
-
-    >>> convolved((1, 28, 28), 20, 3)
-    (20, 26, 26)
-    """
-    return channels, shape[1] - kernel + 1, shape[2] - kernel + 1
-
-
-def pooled(shape: Shape) -> Shape:
-    """The shape (c, h, w) after pooling by 2."""
-    return shape[0], shape[1] // 2, shape[2] // 2
-
-
-def lenet_layers(compiled: bool = False) -> Layers:
+def lenet_layers(settings: dict, compiled: bool = False) -> Layers:
     """LeNet of :mod:`d2lpar.lenet`; `compiled` as in :mod:`d2lpar.lenet_concise`."""
     from d2lpar.networks import SHAPES  # loads MXNet, which nothing else here does
 
-    image = (1, 28, 28)
-    first = convolved(image, 20, 3)
-    second = convolved(pooled(first), 50, 5)
-    outputs = {"images": image, **_twice_convolved(first, second)}
+    image, first, second = (1, 28, 28), (20, 26, 26), (50, 9, 9)
+    outputs = {"images": image, **_convolutions(first, second)}
     outputs |= {"dense 1": (128,), "relu 3": (128,), "dense 2": (10,)}
     backward = math.prod(first) * (1 if compiled else 2)
     return Layers(
         parameters=SHAPES,
         samples=(60_000, 10_000),
-        kept=_kept(outputs, times=1),
+        kept=tuple((*output, 1) for output in outputs.items()),
         backward=backward,
         batch=2 * math.prod(image),  # as float32, before and after dividing by 255
         sample_bytes=math.prod(image) + 1,
@@ -93,20 +77,13 @@ def lenet_layers(compiled: bool = False) -> Layers:
     )
 
 
-def _twice_convolved(first: Shape, second: Shape) -> dict[str, Shape]:
-    """The outputs of two convolutions, each with relu and pooling."""
-    return {
-        "convolution 1": first,
-        "relu 1": first,
-        "pooling 1": pooled(first),
-        "convolution 2": second,
-        "relu 2": second,
-        "pooling 2": pooled(second),
-    }
-
-
-def _kept(outputs: dict[str, Shape], times: int) -> tuple[tuple[str, Shape, int], ...]:
-    return tuple((name, shape, times) for name, shape in outputs.items())
+def _convolutions(first: Shape, second: Shape) -> dict[str, Shape]:
+    """The outputs of two convolutions, each with relu and pooling by 2."""
+    outputs = {}
+    for k, (c, h, w) in enumerate((first, second), 1):
+        outputs |= {f"convolution {k}": (c, h, w), f"relu {k}": (c, h, w)}
+        outputs[f"pooling {k}"] = (c, h // 2, w // 2)
+    return outputs
 
 
 NOISE, FACE, HIDDEN = (16, 3, 3), (3, 24, 24), (128, 12, 12)
@@ -116,16 +93,16 @@ DISCRIMINATOR = (
 )  # fmt: skip
 
 
-def gan_layers(synchronised: bool = False) -> Layers:
+def gan_layers(settings: dict) -> Layers:
     """Both networks of :mod:`d2lpar.gan.networks`, at the peak: the generator's update.
 
     By then the outputs of the generator are kept, and those of the discriminator for as
-    many real as generated faces, which its compiled graph holds on to. `synchronised`
-    BatchNorm keeps the centred input and its square too, and calls the generator's
-    blocks one by one: for the evaluation they hold 11 hidden arrays, as measured.
+    many real as generated faces, which its compiled graph holds on to. With
+    "sync_batch_norm", BatchNorm keeps the centred input and its square too, and the
+    generator's blocks are called one by one: for the evaluation they hold 11 hidden
+    arrays, as measured.
     """
-    first = convolved(FACE, 8, 5)
-    second = convolved(pooled(first), 16, 5)
+    synchronised, first = settings.get("sync_batch_norm"), (8, 20, 20)
     generating = {
         "noise": NOISE,
         "transposed convolution 1": HIDDEN,
@@ -136,13 +113,16 @@ def gan_layers(synchronised: bool = False) -> Layers:
     }
     if synchronised:
         generating |= {"centred": HIDDEN, "square": HIDDEN}
-    judging = {"faces": FACE, **_twice_convolved(first, second)}
+    judging = {"faces": FACE, **_convolutions(first, (16, 6, 6))}
     judging |= {"dense 1": (32,), "relu 3": (32,), "dense 2": (1,)}
     hidden, face = math.prod(HIDDEN), math.prod(FACE)
     return Layers(
         parameters=(*DISCRIMINATOR, *GENERATOR),
         samples=(10_000, 0),
-        kept=(*_kept(generating, times=1), *_kept(judging, times=2)),
+        kept=(
+            *((*output, 1) for output in generating.items()),
+            *((*output, 2) for output in judging.items()),
+        ),
         backward=2 * hidden + 2 * math.prod(first),
         batch=2 * face,
         sample_bytes=face,

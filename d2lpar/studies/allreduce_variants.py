@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy
 
@@ -21,6 +20,7 @@ from d2lpar.errors import first_line
 from d2lpar.networks import SHAPES
 from d2lpar.parallel import allreduce
 from d2lpar.records.kinds import AllReduceRecord
+from d2lpar.shards import shares
 
 DeviceArrays = Sequence[Sequence[np.ndarray]]
 AllReduce = Callable[[DeviceArrays], None]
@@ -60,12 +60,9 @@ def ring(data: DeviceArrays) -> None:
     """
     n = len(data)
     for arrays in zip(*data):
-        edges = [arrays[0].shape[0] * k // n for k in range(n + 1)]
-        parts = [
-            [array[a:b] for array in arrays]  # views of the arrays' own memory
-            for a, b in zip(edges, edges[1:])
-            if a < b
-        ]
+        rows = arrays[0].shape[0]
+        # Views of the arrays' own memory; with fewer rows than devices, fewer parts.
+        parts = [[a[share] for a in arrays] for share in shares(rows, min(n, rows))]
         for hop in range(n - 1):  # part k is summed from device k + 1 on, up to k
             for k, part in enumerate(parts):
                 sender, receiver = (k + 1 + hop) % n, (k + 2 + hop) % n
@@ -114,75 +111,56 @@ def measure(
     The gradients are taken as one flat array and as the 8 arrays that they are. Every
     result is compared with NumPy's sum, in every repetition.
     """
-    gradients = [tuple(shape) for shape in SHAPES]
-    flat = [(sum(int(numpy.prod(shape)) for shape in gradients),)]
-    for shapes in (*([(size // 4,)] for size in sizes), flat, gradients):
-        data = _Data.random(devices, shapes)
-        for name, make in VARIANTS.items():
-            yield _measure_variant(name, make, devices, data, repeats)
-
-
-class _Data(NamedTuple):
-    """Every device's arrays, their values before an all-reduce, and the right sums."""
-
-    arrays: DeviceArrays
-    originals: DeviceArrays
-    sums: numpy.ndarray  # of one device, all arrays flat
-
-    @classmethod
-    def random(cls, devices: Sequence[mx.Context], shapes: Sequence[tuple]) -> _Data:
+    flat = [(sum(int(numpy.prod(shape)) for shape in SHAPES),)]
+    for shapes in (*([(size // 4,)] for size in sizes), flat, SHAPES):
         rng = numpy.random.default_rng(0)
         host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
-        totals = [sum(arrays[1:], start=arrays[0]) for arrays in zip(*host)]
-        originals = [
-            [np.array(array, ctx=device) for array in arrays]
-            for arrays, device in zip(host, devices)
-        ]
-        copies = [[array.copy() for array in arrays] for arrays in originals]
-        return cls(copies, originals, numpy.concatenate([t.ravel() for t in totals]))
-
-    def restore(self) -> None:
-        """Undo an all-reduce."""
-        for arrays, originals in zip(self.arrays, self.originals):
-            for array, original in zip(arrays, originals):
-                original.copyto(array)
+        num_bytes = sum(array.nbytes for array in host[0])
+        for name, make in VARIANTS.items():
+            record = AllReduceRecord(name, len(shapes), num_bytes)
+            try:
+                all_reduce = make()
+            except mx.base.MXNetError as error:
+                yield replace(record, why_not=f"MXNet: {first_line(error)}")
+                continue
+            title = f"all-reduce ({name}) of {num_bytes:,} bytes"
+            measured = _time(all_reduce, devices, host, name=title, repeats=repeats)
+            yield replace(record, seconds=list(measured.seconds))
 
 
-def _measure_variant(
-    name: str,
-    make: Callable[[], AllReduce],
+def _time(
+    all_reduce: AllReduce,
     devices: Sequence[mx.Context],
-    data: _Data,
-    repeats: int,
-) -> AllReduceRecord:
-    num_bytes = data.sums.nbytes
-    record = AllReduceRecord(name, len(data.arrays[0]), num_bytes)
-    try:
-        all_reduce = make()
-    except mx.base.MXNetError as error:
-        return replace(record, why_not=f"MXNet: {first_line(error)}")
+    host: Sequence[Sequence[numpy.ndarray]],
+    **options,
+) -> timing.Timing:
+    originals = [
+        [np.array(array, ctx=device) for array in arrays]
+        for arrays, device in zip(host, devices)
+    ]
+    data = [[array.copy() for array in arrays] for arrays in originals]
 
-    def call(device: mx.Context) -> _Flat:
+    def call(device: mx.Context) -> np.ndarray:
         if device == devices[0]:  # once for all devices
-            all_reduce(data.arrays)
-        return _Flat(data.arrays[devices.index(device)])
+            all_reduce(data)
+        return data[devices.index(device)][0]
 
-    measured = timing.measure(
+    def restore() -> None:
+        for arrays, values in zip(data, originals):
+            for array, value in zip(arrays, values):
+                value.copyto(array)
+
+    def flat(rows: Sequence[Sequence]) -> numpy.ndarray:
+        """(devices, numbers) of all arrays."""
+        return numpy.stack(
+            [numpy.concatenate([a.ravel() for a in arrays]) for arrays in rows]
+        )
+
+    return timing.measure(
         call,
         devices,
-        repeats=repeats,
-        expected=numpy.stack([data.sums] * len(devices)),
-        join=numpy.stack,
-        before=data.restore,
-        name=f"all-reduce ({name}) of {num_bytes:,} bytes",
+        expected=flat([[sum(arrays) for arrays in zip(*host)]] * len(devices)),
+        join=lambda _: flat([[a.asnumpy() for a in arrays] for arrays in data]),
+        before=restore,
+        **options,
     )
-    return replace(record, seconds=list(measured.seconds))
-
-
-class _Flat(NamedTuple):
-    """A device's arrays; they become one NumPy array after the clock was read."""
-
-    arrays: Sequence[np.ndarray]
-
-    def asnumpy(self) -> numpy.ndarray:
-        return numpy.concatenate([array.asnumpy().ravel() for array in self.arrays])

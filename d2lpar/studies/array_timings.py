@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy
 
@@ -61,28 +61,19 @@ def train(
     on_cpu = chosen[0].device_type == "cpu"
     threads = (omp_threads() or 1) if on_cpu else usable_cores()
     torch = _torch(threads) if len(chosen) == 1 else None
-    setup = _Setup(chosen, threads, not on_cpu or _has_compiler(), warmup, repeats)
-    of_product = setup._replace(
-        warmup=min(warmup, 1), repeats=product_repeats or repeats
-    )
+    has_kernels = not on_cpu or _has_compiler()
+    often = {"warmup": warmup, "repeats": repeats}
+    rarely = {"warmup": min(warmup, 1), "repeats": product_repeats or repeats}
     for make in array_work.OPERATIONS:
-        rng = numpy.random.default_rng(seed)
-        how = of_product if make is array_work.product else setup
-        yield from _time(make(data, chosen, rng, torch), how)
+        work = make(data, chosen, numpy.random.default_rng(seed), torch)
+        if not has_kernels:
+            work.on_devices.pop(ONE_KERNEL, None)
+        how_often = rarely if make is array_work.product else often
+        yield from _time(work, chosen, threads, **how_often)
     for num_bytes in data.copies:
         rng = numpy.random.default_rng(seed)
         for work in array_work.copies(num_bytes, chosen, rng):
-            yield from _time(work, setup)
-
-
-class _Setup(NamedTuple):
-    """Where an operation is timed, and how often."""
-
-    devices: list[mx.Context]
-    host_threads: int
-    has_kernels: bool
-    warmup: int
-    repeats: int
+            yield from _time(work, chosen, threads, **often)
 
 
 def _torch(threads: int) -> ModuleType | None:
@@ -104,41 +95,37 @@ def _has_compiler() -> bool:
         return False
 
 
-def _time(work: Work, setup: _Setup) -> Iterator[TimingRecord]:
-    common = {**work.checks, "warmup": setup.warmup, "repeats": setup.repeats}
-    for form, call in work.on_devices.items():
-        if form != ONE_KERNEL or setup.has_kernels:
-            name = f"{work.operation} in MXNet, {form}"
-            measured = timing.measure(call, setup.devices, name=name, **common)
-            yield _record(work, "MXNet", form, measured)
-    if len(setup.devices) == 1:
-        for (library, form), call in work.on_host.items():
-            name = f"{work.operation} in {library}, {form}"
-            measured = timing.measure_host(
-                call, setup.host_threads, name=name, **common
-            )
-            yield _record(work, library, form, measured)
-
-
-def _record(
-    work: Work, library: str, form: str, measured: timing.Timing
-) -> TimingRecord:
-    is_float64 = form == AS_WRITTEN_64
-    return TimingRecord(
-        operation=work.operation,
-        library=library,
-        version=importlib.import_module(MODULES[library]).__version__,
-        form=form,
-        dtype="float64" if is_float64 else "float32",
-        shape=list(work.shape),
-        num_bytes=work.num_bytes * (2 if is_float64 else 1),
-        flops=work.flops,
-        seconds=list(measured.seconds),
-        naive_seconds=list(measured.naive_seconds),
-        warmup_seconds=list(measured.warmup_seconds),
-        devices=list(measured.devices),
-        threads=measured.threads,
-    )
+def _time(
+    work: Work, devices: list[mx.Context], host_threads: int, **how_often: int
+) -> Iterator[TimingRecord]:
+    measures = {
+        ("MXNet", form): partial(timing.measure, call, devices)
+        for form, call in work.on_devices.items()
+    }
+    if len(devices) == 1:
+        measures |= {
+            key: partial(timing.measure_host, call, host_threads)
+            for key, call in work.on_host.items()
+        }
+    for (library, form), measure in measures.items():
+        name = f"{work.operation} in {library}, {form}"
+        measured = measure(name=name, **work.checks, **how_often)
+        is_float64 = form == AS_WRITTEN_64
+        yield TimingRecord(
+            operation=work.operation,
+            library=library,
+            version=importlib.import_module(MODULES[library]).__version__,
+            form=form,
+            dtype="float64" if is_float64 else "float32",
+            shape=list(work.shape),
+            num_bytes=work.num_bytes * (2 if is_float64 else 1),
+            flops=work.flops,
+            seconds=list(measured.seconds),
+            naive_seconds=list(measured.naive_seconds),
+            warmup_seconds=list(measured.warmup_seconds),
+            devices=list(measured.devices),
+            threads=measured.threads,
+        )
 
 
 WORKLOAD = Workload(train, load=Sizes, locate=None, unit="timing")

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy
@@ -24,6 +24,7 @@ from d2lpar.errors import SettingError
 from d2lpar.kernels import CudaModule, ElementwiseKernel
 from d2lpar.machine.cores import omp_threads
 from d2lpar.parallel import allreduce
+from d2lpar.training import check_whole
 
 AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
 AS_WRITTEN_64 = "as written, float64"
@@ -87,9 +88,8 @@ class Sizes:
     synthetic: ClassVar[bool] = False  # they stand in for nothing
 
     def __post_init__(self) -> None:
-        for name, value in self._counts.items():
-            if value < 1:
-                raise SettingError(f"size of {name} {value}: write 1 or more")
+        for name, size in self._counts.items():
+            check_whole(f"size of {name}", size)
         if self.largest_copy < 4**6:
             raise SettingError(
                 f"largest copy {self.largest_copy}: write 4096 bytes or more"
@@ -107,50 +107,38 @@ class Sizes:
 
     @property
     def sha256(self) -> str:
-        """Of the sizes and the seed, which determine the numbers."""
+        """Of the sizes and `seed`, which determine the numbers."""
         text = json.dumps([self._counts, self.copies, self.seed])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def _counts(self) -> dict[str, int]:
         names = ("x2", "sum_rows", "trig", "product")
-        return {name: value for name, value in asdict(self).items() if name in names}
+        return {name: vars(self)[name] for name in names}
 
 
 class Work(NamedTuple):
     """An operation on arrays in memory, and the forms in which it is measured.
 
     `on_devices` are functions of a device, by form; `on_host` functions without
-    arguments, by library and form. `num_bytes` and `flops` are a record's, the fields
-    of `checks` those of :func:`d2lpar.timing.measure`.
+    arguments, by library and form. `num_bytes` and `flops` are a record's; `checks` are
+    the options of :func:`d2lpar.timing.measure` that check a result.
     """
 
     operation: str
     shape: tuple[int, ...]
     num_bytes: int
     flops: int
-    expected: object
+    checks: dict
     on_devices: dict[str, Callable]
     on_host: dict[tuple[str, str], Callable] = {}
-    join: Callable = numpy.concatenate
-    rtol: float = 0.0
-    before: Callable | None = None
-
-    @property
-    def checks(self) -> dict:
-        """How a result is checked while it is timed."""
-        return {
-            "expected": self.expected,
-            "join": self.join,
-            "rtol": self.rtol,
-            "before": self.before,
-        }
 
 
 def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
     """The least-squares notes: every number twice."""
     host = rng.random(sizes.x2, dtype="float32")
-    x, y, out = _shards(host, devices), _room(host, devices), numpy.zeros_like(host)
+    x, out = _shards(host, devices), numpy.zeros_like(host)
+    y = _room(x)
 
     def forms(library, x, y) -> dict:
         return {
@@ -158,27 +146,26 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
             IN_PLACE: lambda: library.multiply(x, 2, out=y),
         }
 
+    checks = {"expected": 2 * host, "rtol": 0, "before": _clearing(out, *y.values())}
     kernel = {ONE_KERNEL: lambda d: (X2(x[d], y[d]), y[d])[1]}
-    return Work(
-        "x2", host.shape, 2 * host.nbytes, host.size, 2 * host,
-        {**_on_devices(forms, x, y), **kernel}, _on_host(forms, torch, host, out),
-        before=lambda: _clear([out, *y.values()]),
-    )  # fmt: skip
+    on_devices = {**_on_devices(forms, x, y), **kernel}
+    on_host = _on_host(forms, torch, host, out)
+    num_bytes = 2 * host.nbytes
+    return Work("x2", host.shape, num_bytes, host.size, checks, on_devices, on_host)
 
 
 def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
     """A copy of the arrays of x2: the limit that memory sets."""
     host = rng.random(sizes.x2, dtype="float32")
-    x, y, out = _shards(host, devices), _room(host, devices), numpy.zeros_like(host)
+    x, out = _shards(host, devices), numpy.zeros_like(host)
+    y = _room(x)
+    checks = {"expected": host, "rtol": 0, "before": _clearing(out, *y.values())}
+    on_devices = {"copyto": lambda d: x[d].copyto(y[d])}
     on_host = {("NumPy", "copyto"): lambda: (numpy.copyto(out, host), out)[1]}
     if torch:
         t, t_out = torch.from_numpy(host), torch.from_numpy(out)
         on_host["PyTorch", "copy_"] = lambda: t_out.copy_(t)
-    return Work(
-        "copy", host.shape, 2 * host.nbytes, 0, host,
-        {"copyto": lambda d: x[d].copyto(y[d])}, on_host,
-        before=lambda: _clear([out, *y.values()]),
-    )  # fmt: skip
+    return Work("copy", host.shape, 2 * host.nbytes, 0, checks, on_devices, on_host)
 
 
 def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
@@ -190,24 +177,36 @@ def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wo
     x = _shards(host, devices)
     ones = _ones(x)
 
-    def forms(library, x) -> dict:
-        return {AS_WRITTEN: lambda: x.sum()}
-
+    forms = lambda library, x: {AS_WRITTEN: lambda: x.sum()}  # noqa: E731
     product = {"product with ones": lambda d: _sum(x[d], ones[d])}
     # Positive and negative numbers cancel: the error is relative to the sum of sizes.
-    expected, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
+    right, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
+    checks = {"expected": right, "join": sum, "rtol": 1e-6 * size / abs(right)}
     return Work(
-        "sum", host.shape, host.nbytes, host.size, expected,
-        {**_on_devices(forms, x), **product}, _on_host(forms, torch, host), sum,
-        rtol=1e-6 * size / abs(expected),
+        "sum", host.shape, host.nbytes, host.size, checks,
+        {**_on_devices(forms, x), **product}, _on_host(forms, torch, host),
     )  # fmt: skip
 
 
 def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
     """The GPU wiki: the sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
     host = rng.random((sizes.trig, sizes.trig), dtype="float32")
-    x, s, c = _shards(host, devices), _room(host, devices), _room(host, devices)
+    x = _shards(host, devices)
     sums = {d: np.zeros((-(-x[d].size // EACH),), ctx=d) for d in devices}
+
+    def forms(library, x, s, c, ones=None) -> dict:
+        """`s` and `c` are room for sines and cosines."""
+
+        def in_place():
+            library.square(library.sin(x, out=s), out=s)
+            library.square(library.cos(x, out=c), out=c)
+            ratio = library.divide(s, c, out=s)
+            return ratio.sum() if ones is None else _sum(ratio, ones)
+
+        return {
+            AS_WRITTEN: lambda: (library.sin(x) ** 2 / library.cos(x) ** 2).sum(),
+            IN_PLACE: in_place,
+        }
 
     def one_kernel(d) -> np.ndarray:
         blocks = -(-sums[d].size // 256)
@@ -215,31 +214,16 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
         SUM_TAN_SQUARED.launch(arguments, d, (blocks, 1, 1), (256, 1, 1))
         return sums[d].sum()
 
-    on_host = _on_host(
-        _trig_forms, torch, host, numpy.zeros_like(host), numpy.zeros_like(host)
-    )
-    in_float64 = _trig_forms(numpy, host.astype("float64"), None, None)[AS_WRITTEN]
+    in_float64 = forms(numpy, host.astype("float64"), None, None)[AS_WRITTEN]
+    before = _clearing(*sums.values())
+    checks = {"expected": in_float64(), "join": sum, "rtol": 1e-5, "before": before}
+    room = (numpy.zeros_like(host), numpy.zeros_like(host))
+    on_devices = _on_devices(forms, x, _room(x), _room(x), _ones(x))
     return Work(
-        "trig", host.shape, host.nbytes, 6 * host.size, in_float64(),
-        {**_on_devices(_trig_forms, x, s, c, _ones(x)), ONE_KERNEL: one_kernel},
-        {**on_host, ("NumPy", AS_WRITTEN_64): in_float64}, sum,
-        rtol=1e-5, before=lambda: _clear(sums.values()),
+        "trig", host.shape, host.nbytes, 6 * host.size, checks,
+        {**on_devices, ONE_KERNEL: one_kernel},
+        {**_on_host(forms, torch, host, *room), ("NumPy", AS_WRITTEN_64): in_float64},
     )  # fmt: skip
-
-
-def _trig_forms(library, x, s, c, ones=None) -> dict:
-    """Sum of sin^2/cos^2; `s` and `c` are room for sines and cosines."""
-
-    def in_place():
-        library.square(library.sin(x, out=s), out=s)
-        library.square(library.cos(x, out=c), out=c)
-        ratio = library.divide(s, c, out=s)
-        return ratio.sum() if ones is None else _sum(ratio, ones)
-
-    return {
-        AS_WRITTEN: lambda: (library.sin(x) ** 2 / library.cos(x) ** 2).sum(),
-        IN_PLACE: in_place,
-    }
 
 
 def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
@@ -253,14 +237,9 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
     x = _shards(host, devices)
     w = {d: np.array(weight, ctx=d) for d in devices}
 
-    def forms(library, x, w) -> dict:
-        return {AS_WRITTEN: lambda: x @ w.T}
-
-    on_devices = {
-        "dense layer": lambda d: npx.fully_connected(
-            x[d], w[d], num_hidden=n, no_bias=True
-        )
-    }
+    forms = lambda library, x, w: {AS_WRITTEN: lambda: x @ w.T}  # noqa: E731
+    layer = {"num_hidden": n, "no_bias": True}
+    on_devices = {"dense layer": lambda d: npx.fully_connected(x[d], w[d], **layer)}
     on_cpu = devices[0].device_type == "cpu"
     if len(devices) == 1 or not on_cpu or omp_threads() == 1:
         # Elsewhere OpenBLAS deadlocks, see d2lpar._mxnet.
@@ -268,11 +247,13 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
             x[d].as_nd_ndarray(), w[d].as_nd_ndarray(), transpose_b=True
         )
     v = rng.choice([-1.0, 1.0], n)
-    return Work(
-        "product", (n, n), 3 * host.nbytes, 2 * n**3, _times(host, _times(weight.T, v)),
-        on_devices, _on_host(forms, torch, host, weight), rtol=1e-4,
-        join=lambda parts: numpy.concatenate([_times(part, v) for part in parts]),
-    )  # fmt: skip
+    checks = {"expected": _times(host, _times(weight.T, v)), "rtol": 1e-4}
+    checks["join"] = lambda parts: numpy.concatenate(
+        [_times(part, v) for part in parts]
+    )
+    on_host = _on_host(forms, torch, host, weight)
+    num_bytes = 3 * host.nbytes
+    return Work("product", (n, n), num_bytes, 2 * n**3, checks, on_devices, on_host)
 
 
 OPERATIONS = (x2, copy, total, trig, product)
@@ -288,16 +269,15 @@ def copies(
     y = {d: np.zeros(shape, ctx=d) for d in devices}
     following = dict(zip(devices, [*devices[1:], devices[0]]))
     everywhere = numpy.concatenate(list(hosts.values()))
+    copied = {"expected": everywhere, "rtol": 0}
     # Python itself is the host's side of these two: they return when they are done.
     to = {"np.array": lambda d: np.array(hosts[d], ctx=d)}
-    yield Work("host to device", shape, num_bytes, 0, everywhere, to)
+    yield Work("host to device", shape, num_bytes, 0, copied, to)
     back = {"asnumpy": lambda d: x[d].asnumpy()}
-    yield Work("device to host", shape, num_bytes, 0, everywhere, back)
+    yield Work("device to host", shape, num_bytes, 0, copied, back)
     across = {"copyto": lambda d: x[d].copyto(y[following[d]])}
-    yield Work(
-        "device to device", shape, num_bytes, 0, everywhere, across,
-        before=lambda: _clear(y.values()),
-    )  # fmt: skip
+    cleared = {**copied, "before": _clearing(*y.values())}
+    yield Work("device to device", shape, num_bytes, 0, cleared, across)
     if len(devices) == 1:
         return  # nothing to sum
 
@@ -306,12 +286,14 @@ def copies(
             allreduce(list(y.values()))
         return y[d]
 
-    summed = numpy.tile(sum(hosts.values()), len(devices))
-    yield Work(
-        "all-reduce", shape, num_bytes, (len(devices) - 1) * shape[0], summed,
-        {"allreduce": all_reduce}, rtol=1e-6,
-        before=lambda: [x[d].copyto(y[d]) for d in devices],
-    )  # fmt: skip
+    summed = {
+        "expected": numpy.tile(sum(hosts.values()), len(devices)),
+        "rtol": 1e-6,
+        "before": lambda: [x[d].copyto(y[d]) for d in devices],
+    }
+    flops = (len(devices) - 1) * shape[0]
+    forms = {"allreduce": all_reduce}
+    yield Work("all-reduce", shape, num_bytes, flops, summed, forms)
 
 
 def _on_devices(forms: Callable[..., dict], *arrays: dict) -> dict[str, Callable]:
@@ -323,14 +305,12 @@ def _on_devices(forms: Callable[..., dict], *arrays: dict) -> dict[str, Callable
 
 def _on_host(forms: Callable[..., dict], torch, *arrays: numpy.ndarray) -> dict:
     """The forms in NumPy and, if it is installed, in PyTorch, on the same memory."""
-    by_library = {"NumPy": forms(numpy, *arrays)}
+    calls = {("NumPy", name): call for name, call in forms(numpy, *arrays).items()}
     if torch:
-        by_library["PyTorch"] = forms(torch, *map(torch.from_numpy, arrays))
-    return {
-        (library, name): call
-        for library, calls in by_library.items()
-        for name, call in calls.items()
-    }
+        tensors = map(torch.from_numpy, arrays)
+        for name, call in forms(torch, *tensors).items():
+            calls["PyTorch", name] = call
+    return calls
 
 
 def _shards(host: numpy.ndarray, devices: list) -> dict:
@@ -339,26 +319,27 @@ def _shards(host: numpy.ndarray, devices: list) -> dict:
     return {d: np.array(part, ctx=d) for d, part in zip(devices, parts)}
 
 
-def _room(host: numpy.ndarray, devices: list) -> dict:
+def _room(shards: dict) -> dict:
     """Arrays of zeros in the shapes of the shards."""
-    parts = numpy.array_split(host, len(devices))
-    return {d: np.zeros(part.shape, ctx=d) for d, part in zip(devices, parts)}
+    return {d: np.zeros(x.shape, ctx=d) for d, x in shards.items()}
 
 
-def _clear(arrays: Iterable) -> None:
-    """Forget the last result, so that an operation that does nothing is an error."""
-    for array in arrays:
-        array[:] = 0
+def _clearing(*arrays) -> Callable[[], None]:
+    """Forgets the last result, so that an operation that does nothing is an error."""
+
+    def clear() -> None:
+        for array in arrays:
+            array[:] = 0
+
+    return clear
 
 
 def _ones(shards: dict) -> dict:
     """For :func:`_sum`: a row of ones, as long as the largest divisor up to 4,096."""
-    sizes = {d: x.size for d, x in shards.items()}
-    lengths = {
-        d: max(c for c in range(1, min(size, 4096) + 1) if size % c == 0)
-        for d, size in sizes.items()
+    return {
+        d: np.ones((1, max(c for c in range(1, 4097) if x.size % c == 0)), ctx=d)
+        for d, x in shards.items()
     }
-    return {d: np.ones((1, length), ctx=d) for d, length in lengths.items()}
 
 
 def _sum(x: np.ndarray, ones: np.ndarray) -> np.ndarray:
@@ -369,7 +350,5 @@ def _sum(x: np.ndarray, ones: np.ndarray) -> np.ndarray:
 
 def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
     """matrix @ v in float64, 1,024 rows at a time to save memory."""
-    starts = range(0, len(matrix), 1024)
-    return numpy.concatenate(
-        [matrix[i : i + 1024].astype("float64") @ v for i in starts]
-    )
+    parts = (matrix[i : i + 1024] for i in range(0, len(matrix), 1024))
+    return numpy.concatenate([part.astype("float64") @ v for part in parts])

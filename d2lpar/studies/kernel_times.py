@@ -24,6 +24,7 @@ from d2lpar.errors import RunError
 from d2lpar.kernels import ElementwiseKernel, fused_sgd, on_cpu
 from d2lpar.machine.cores import omp_threads
 from d2lpar.parallel import get_params, sgd
+from d2lpar.shards import shares
 
 STEP, BATCH_SIZE = 0.2, 256
 
@@ -49,9 +50,9 @@ def times(
     :class:`RunError` when an answer is not NumPy's.
     """
     arrays = _Arrays(devices, n)
-    calls = _calls(arrays)
+    calls = arrays.calls()
     if devices[0].device_type == "cpu":
-        calls |= _loop_calls(arrays)
+        calls |= arrays.loops_in_c()
     samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for key, call in calls.items():
         arrays.check(*key, call)
@@ -80,6 +81,47 @@ class _Arrays:
         for (p,), x in zip(self.params, self.xs):
             p.grad[:] = x
 
+    def calls(self) -> dict[tuple[str, str], Callable[[], object]]:
+        """The ways to compute on every device, by operation and library."""
+        x2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
+        pairs, two = list(zip(self.xs, self.ys)), numpy.float32(2)
+
+        def update(sgd_of: Callable) -> None:
+            for params in self.params:
+                sgd_of(params, STEP, BATCH_SIZE)
+
+        return {
+            ("x2", "kernel"): lambda: [x2(x, y) for x, y in pairs],
+            ("x2", "MXNet"): lambda: [np.multiply(x, 2, out=y) for x, y in pairs],
+            ("x2", "NumPy"): lambda: numpy.multiply(self.host, two, out=self.host_y),
+            ("update", "kernel"): lambda: update(fused_sgd),
+            ("update", "MXNet"): lambda: update(sgd),
+        }
+
+    def loops_in_c(self) -> dict[tuple[str, str], Callable[[], object]]:
+        """The loops in C, on as many threads as all contexts have together."""
+        loops, threads = _loops(), omp_threads() or 1
+        pool = ThreadPoolExecutor(threads * len(self.xs))
+
+        def call(loop: Callable, pairs: Iterable[tuple]) -> Callable[[], object]:
+            """Each thread gets the addresses and the length of an even share."""
+            parts = [
+                (
+                    ctypes.c_void_p(on_cpu.address(source) + 4 * share.start),
+                    ctypes.c_void_p(on_cpu.address(target) + 4 * share.start),
+                    ctypes.c_long(share.stop - share.start),
+                )
+                for source, target in pairs
+                for share in shares(source.size, threads)
+            ]
+            return lambda: list(pool.map(lambda part: loop(*part), parts))
+
+        gradients = [(p.grad, p) for (p,) in self.params]
+        return {
+            ("x2", "loop in C"): call(loops.x2, zip(self.xs, self.ys)),
+            ("update", "loop in C"): call(loops.update, gradients),
+        }
+
     def check(self, operation: str, library: str, call: Callable[[], object]) -> None:
         """Call once, from the start; :class:`RunError` if NumPy's answer differs."""
         for y, (p,) in zip(self.ys, self.params):
@@ -96,56 +138,8 @@ class _Arrays:
             right = self.host - numpy.float32(STEP / BATCH_SIZE) * self.host
         for array in outputs:
             if not (array.asnumpy() == right).all():
-                raise RunError(
-                    f"{operation} by {library} on {array.ctx} is not NumPy's"
-                )
-
-
-def _calls(arrays: _Arrays) -> dict[tuple[str, str], Callable[[], object]]:
-    x2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
-    pairs, two = list(zip(arrays.xs, arrays.ys)), numpy.float32(2)
-
-    def update(sgd_of: Callable) -> None:
-        for params in arrays.params:
-            sgd_of(params, STEP, BATCH_SIZE)
-
-    return {
-        ("x2", "kernel"): lambda: [x2(x, y) for x, y in pairs],
-        ("x2", "MXNet"): lambda: [np.multiply(x, 2, out=y) for x, y in pairs],
-        ("x2", "NumPy"): lambda: numpy.multiply(arrays.host, two, out=arrays.host_y),
-        ("update", "kernel"): lambda: update(fused_sgd),
-        ("update", "MXNet"): lambda: update(sgd),
-    }
-
-
-def _loop_calls(arrays: _Arrays) -> dict[tuple[str, str], Callable[[], object]]:
-    """The loops in C, on as many threads as all contexts have together."""
-    loops, threads = _loops(), omp_threads() or 1
-    pool = ThreadPoolExecutor(threads * len(arrays.xs))
-
-    def call(loop: Callable, pairs: Iterable[tuple]) -> Callable[[], object]:
-        parts = [part for pair in pairs for part in _parts(*pair, threads)]
-        return lambda: list(pool.map(lambda part: loop(*part), parts))
-
-    gradients = [(p.grad, p) for (p,) in arrays.params]
-    return {
-        ("x2", "loop in C"): call(loops.x2, zip(arrays.xs, arrays.ys)),
-        ("update", "loop in C"): call(loops.update, gradients),
-    }
-
-
-def _parts(source, target, count: int) -> list[tuple]:
-    """For each thread, the addresses of an even share of two arrays, and its length."""
-    starts = [source.size * k // count for k in range(count + 1)]
-    first, second = (on_cpu.address(array) for array in (source, target))
-    return [
-        (
-            ctypes.c_void_p(first + 4 * start),
-            ctypes.c_void_p(second + 4 * start),
-            ctypes.c_long(stop - start),
-        )
-        for start, stop in zip(starts, starts[1:])
-    ]
+                what = f"{operation} by {library} on {array.ctx}"
+                raise RunError(f"{what} is not NumPy's")
 
 
 @functools.cache

@@ -15,6 +15,7 @@ TOPS in INT8).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -35,8 +36,12 @@ from d2lpar.errors import SettingError, first_line
 from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
 from d2lpar.records.summary import summarize
 from d2lpar.studies.equalize_channels import equalize, stretch
-from d2lpar.studies.gluon_to_symbol import legacy_semantics
-from d2lpar.studies.lowering import check_precision, lower, weight_bytes
+from d2lpar.studies.lowering import (
+    check_precision,
+    legacy_semantics,
+    lower,
+    weight_bytes,
+)
 
 WARMUP_PASSES = 2  # the first gives the predictions, too; INT8 packs its weights in it
 PROFILED_BATCHES = 5
@@ -93,11 +98,11 @@ def train(
     )  # fmt: skip
     for precision in precisions:
         yield measure_apart(precision, state.params, task, "trained")
-    stretched = stretch(state.params, stretch_factor)
-    outlier = {"stretched": stretched, "equalised": equalize(stretched)}
-    for weights, params in outlier.items() if stretch_factor > 1 else ():
-        for precision in INT8:
-            if precision in precisions:
+    if stretch_factor > 1:
+        stretched = stretch(state.params, stretch_factor)
+        outlier = {"stretched": stretched, "equalised": equalize(stretched)}
+        for weights, params in outlier.items():
+            for precision in [name for name in INT8 if name in precisions]:
                 yield measure_apart(precision, params, task, weights)
 
 
@@ -132,8 +137,8 @@ def measure_apart(
     try:
         return worker.submit(measure, precision, params, task, weights).result()
     except TerminatedWorkerError as error:
-        codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
-        how = codes[1] if codes else "no exit code"
+        codes = re.findall(r"exit codes of the workers are \{(.*)\}", str(error))
+        how = "".join(codes) or "no exit code"
         why = f"MXNet: crashes, and its process with it ({how})"
         return PrecisionRecord(precision, weights, task.batch_size, why)
 
@@ -161,7 +166,12 @@ def measure(
         with legacy_semantics():
             return _infer(nets, task, record)
     except mx.base.MXNetError as error:
-        _drain_errors()
+        # Every pending batch fails now: MXNet would raise its error at whoever waits
+        # next, which is another precision.
+        for _ in range(1000):
+            with contextlib.suppress(mx.base.MXNetError):
+                mx.nd.waitall()
+                break
         return replace(record, why_not=f"MXNet: {first_line(error)}")
 
 
@@ -172,16 +182,22 @@ def _infer(
 
     The images are on the devices before the clock starts; only full batches are timed.
     """
-    X = datasets.to_float(task.X)
-    starts = range(0, len(X), task.batch_size)
+    X, size = datasets.to_float(task.X), task.batch_size
     batches = [
-        mx.nd.array(X[start : start + task.batch_size], ctx=device)
-        for start, device in zip(starts, itertools.cycle(task.devices))
+        mx.nd.array(X[start : start + size], ctx=device)
+        for start, device in zip(range(0, len(X), size), itertools.cycle(task.devices))
     ]
     scores = [scores.asnumpy() for scores in _forward(nets, batches)]
     predicted = numpy.concatenate(scores).argmax(axis=1)
-    full = batches[: len(X) // task.batch_size]
-    speed = summarize(_images_per_sec(nets, full, task.repeats))
+    full, images_per_sec = batches[: len(X) // size], []
+    for _ in range(WARMUP_PASSES + task.repeats):
+        mx.nd.waitall()
+        begin = time.perf_counter()
+        outputs = _forward(nets, full)
+        mx.nd.waitall()
+        images_per_sec.append(size * len(full) / (time.perf_counter() - begin))
+        del outputs  # kept until the clock was read
+    speed = summarize(images_per_sec[WARMUP_PASSES:])
     of_first_device = full[:: len(task.devices)][:PROFILED_BATCHES]
     return replace(
         record,
@@ -201,23 +217,11 @@ def _forward(nets: Sequence, batches: Sequence) -> list:
     return [nets[k % len(nets)](X) for k, X in enumerate(batches)]
 
 
-def _images_per_sec(nets: Sequence, batches: Sequence, repeats: int) -> list[float]:
-    images, samples = sum(X.shape[0] for X in batches), []
-    for _ in range(WARMUP_PASSES + repeats):
-        mx.nd.waitall()
-        begin = time.perf_counter()
-        outputs = _forward(nets, batches)
-        mx.nd.waitall()
-        samples.append(images / (time.perf_counter() - begin))
-        del outputs  # kept until the clock was read
-    return samples[WARMUP_PASSES:]
-
-
 def operator_ms(net: gluon.SymbolBlock, batches: Sequence[mx.nd.NDArray]) -> dict:
     """Milliseconds of each operator for one batch, the mean over `batches`.
 
     The slowest comes first. MXNet's profiler runs operators one by one; together they
-    may be faster. Call within :func:`~d2lpar.studies.gluon_to_symbol.legacy_semantics`;
+    may be faster. Call within :func:`~d2lpar.studies.lowering.legacy_semantics`;
     afterwards the network is no longer compiled.
     """
     # Compiled, MXNet fuses many operators into one for the profiler.
@@ -245,27 +249,11 @@ def operator_ms(net: gluon.SymbolBlock, batches: Sequence[mx.nd.NDArray]) -> dic
     return dict(sorted(ms.items(), key=lambda item: -item[1]))
 
 
-def _drain_errors() -> None:
-    """Let every pending batch fail now.
-
-    MXNet raises its error at whoever waits next, which would be another precision.
-    """
-    for _ in range(1000):
-        try:
-            mx.nd.waitall()
-        except mx.base.MXNetError:
-            continue
-        return
-
-
 def gluon_lenet(
     params: Sequence[numpy.ndarray], device: mx.Context
 ) -> gluon.HybridBlock:
     """LeNet in Gluon on a device, with parameters from scratch."""
-    net = networks.LeNet()
-    net.initialize(ctx=device)
-    net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
-    networks.set_params(net, params)
+    net, _, _ = lenet_concise.build(params, [device], lr=1)  # which is not trained
     return net
 
 

@@ -6,22 +6,77 @@ cover. Calibration learns the ranges from some training images beforehand: "naiv
 the smallest and the largest value, "entropy" cuts off outliers where that changes the
 distribution least. Without calibration ("none") every batch measures its own ranges,
 which takes most of the time that INT8 saves.
+
+Both are older than ``npx.set_np()``, under which d2lpar works: they call the network
+with ``mx.nd`` arrays, which a block of NumPy arrays refuses with a TypeError, and fail
+with ``'NoneType' object has no attribute 'provide_data'``. The graph is the way out
+(:func:`to_symbol_block`): convolution, pooling, activation and dense layers are the
+same operators under both semantics (``npx.convolution`` *is* ``Convolution``).
 """
 
 from __future__ import annotations
 
 import importlib
+import json
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy
 
-from d2lpar._mxnet import gluon, mx
-from d2lpar.errors import SettingError
+from d2lpar._mxnet import gluon, mx, np
+from d2lpar.errors import D2lparError, SettingError
 from d2lpar.records.kinds import PRECISIONS
-from d2lpar.studies.gluon_to_symbol import (
-    ignore_dtype_warning,
-    legacy_semantics,
-    to_symbol_block,
-)
+
+
+class ConversionError(D2lparError, ValueError):
+    """A network has an operator that exists under NumPy semantics only."""
+
+
+@contextmanager
+def legacy_semantics() -> Iterator[None]:
+    """Work on ``mx.nd`` arrays within; restore the semantics afterwards.
+
+    Semantics belong to a thread: others are not affected. The warning of every new
+    SymbolBlock, that its input has no type yet, is silenced.
+    """
+    # Arrays first: MXNet allows NumPy arrays with NumPy shapes only.
+    with mx.util.np_array(False), mx.util.np_shape(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Cannot decide type")
+        yield
+
+
+def to_symbol_block(
+    net: gluon.HybridBlock, example: numpy.ndarray, device: mx.Context
+) -> gluon.SymbolBlock:
+    """The same network on ``mx.nd`` arrays, with a copy of its parameters on `device`.
+
+    `net` has one input and one output and is initialised; it is hybridized, but
+    otherwise left as it is. `example` is one input, float32 (1, ...). Call the result
+    within :func:`legacy_semantics`; it computes the same bits. Raises
+    :class:`ConversionError` for an operator that exists under NumPy semantics only.
+    """
+    net.hybridize()
+    params = net.collect_params()
+    net(np.array(example, ctx=params.list_ctx()[0]))  # traces the graph
+    # MXNet refuses to load a parameter file that was exported under other semantics.
+    values = {name: p.list_data()[0].asnumpy() for name, p in params.items()}
+    with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
+        net.export(str(Path(folder) / "net"))
+        graph = Path(folder, "net-symbol.json").read_text(encoding="utf-8")
+    for node in json.loads(graph)["nodes"]:
+        if node["op"].startswith(("_np_", "_npi_", "_npx_")):
+            raise ConversionError(
+                f"{node['name']}: the operator {node['op']} exists under NumPy "
+                "semantics only; build the network from layers of gluon.nn"
+            )
+    with legacy_semantics():
+        block = gluon.SymbolBlock(mx.sym.load_json(graph), mx.sym.var("data"))
+        arrays = {name: mx.nd.array(value) for name, value in values.items()}
+        block.collect_params().load_dict(arrays, ctx=device)
+    return block
 
 
 def check_precision(precision: str) -> None:
@@ -43,13 +98,13 @@ def lower(
 
     `X_calibration` are inputs float32 (n, ...), n >= `batch_size`; only "naive" and
     "entropy" look at more than one of them. The result takes and returns float32
-    ``mx.nd`` arrays, within :func:`~d2lpar.studies.gluon_to_symbol.legacy_semantics`.
+    ``mx.nd`` arrays, within :func:`legacy_semantics`.
     Raises :class:`SettingError` for another precision, and MXNetError, sometimes only
     with the first batch, for what the device or the build does not support.
     """
     check_precision(precision)
     block = to_symbol_block(net, X_calibration[:1], device)
-    with legacy_semantics(), ignore_dtype_warning():
+    with legacy_semantics():
         if precision.startswith("int8"):
             block = _quantized(block, precision, X_calibration, device, batch_size)
         elif precision != "float32":
@@ -84,9 +139,8 @@ def _quantized(
         for start in range(0, full, batch_size)
     ]
     shape = mx.io.DataDesc("data", (batch_size, *X_calibration.shape[1:]))
-    data = {"calib_data": batches}
-    if calibration == "none":
-        data = {"data_shapes": [shape]}
+    none = calibration == "none"
+    data = {"data_shapes": [shape]} if none else {"calib_data": batches}
     quantized = mx.contrib.quantization.quantize_net_v2(
         block,
         quantized_dtype="auto",

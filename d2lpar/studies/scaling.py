@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from d2lpar import datasets, lenet, lenet_concise, networks, training
 from d2lpar._mxnet import mx
@@ -47,17 +46,6 @@ class Settings:
     base_lr: float = 0.2
     base_batch: int = 256
 
-    def check(self, num_devices: int, num_samples: int) -> None:
-        """Raise :class:`SettingError` for the first setting that is out of range."""
-        if self.implementation not in TRAIN:
-            raise SettingError(
-                f"implementation {self.implementation!r}: write one of "
-                f"{', '.join(TRAIN)}"
-            )
-        weak = [size * num_devices for size in self.per_device_batch_sizes]
-        for size in (*self.batch_sizes, *self.parts_at, *weak):
-            training.check_whole("global-batch-size", size, most=num_samples)
-
 
 def train(
     num_devices: int | None = None,
@@ -76,7 +64,13 @@ def train(
     chosen = training.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
     study = Settings(**settings)
-    study.check(len(chosen), len(data.y_train))
+    if study.implementation not in TRAIN:
+        raise SettingError(
+            f"implementation {study.implementation!r}: write one of {', '.join(TRAIN)}"
+        )
+    weak = [size * len(chosen) for size in study.per_device_batch_sizes]
+    for size in (*study.batch_sizes, *study.parts_at, *weak):
+        training.check_whole("global-batch-size", size, most=len(data.y_train))
     yield from _strong_scaling(study, chosen, seed, data)
     if study.all_reduce_sizes and len(chosen) > 1:
         yield from allreduce_variants.measure(chosen, study.all_reduce_sizes)
@@ -91,12 +85,10 @@ def _strong_scaling(
     for size in study.batch_sizes:
         if size < len(devices):  # a device would have no sample
             continue
-        params = networks.init_lenet(seed=seed)
-        lr = 1e-3  # small, so that the parameters stay finite
-        step = STEP[study.implementation](devices, params, lr)
-        yield _time_step(
-            study, step, step_parts.endless_batches(X, y, size, order), size
-        )
+        # A small learning rate, so that the parameters stay finite.
+        step = STEP[study.implementation](devices, networks.init_lenet(seed=seed), 1e-3)
+        batches = step_parts.endless_batches(X, y, size, order)
+        yield _time_step(study, step, batches, size)
 
 
 def _time_step(
@@ -105,60 +97,46 @@ def _time_step(
     steps = step_parts.steps_per_sample(step, batches, study.seconds)
     times = range(study.samples)
     samples = [step_parts.sample(step, batches, steps) for _ in times]
-    more = {}
-    if global_batch_size in study.parts_at:
-        more["parts"] = step_parts.parts(step, batches, steps, study.samples)
-        more["without_overlap"] = [
-            step_parts.sample(step, batches, steps, finish_backward=True).step
-            for _ in times
-        ]
-        more["without_python"] = [
-            step_parts.without_python(step, batches, steps) for _ in times
-        ]
-    return StepRecord(
+    record = StepRecord(
         global_batch_size=global_batch_size,
         steps=steps,
         seconds=[s.step for s in samples],
         issue_seconds=[s.issue for s in samples],
-        **more,
+    )
+    if global_batch_size not in study.parts_at:
+        return record
+    return replace(
+        record,
+        parts=step_parts.parts(step, batches, steps, study.samples),
+        without_overlap=[
+            step_parts.sample(step, batches, steps, finish_backward=True).step
+            for _ in times
+        ],
+        without_python=[step_parts.without_python(step, batches, steps) for _ in times],
     )
 
 
 def _weak_scaling(
     study: Settings, devices: list[mx.Context], seed: int, data: datasets.ImageData
 ) -> Iterator[ScaledEpoch]:
+    """Trains an epoch at a time, because each has its own learning rate."""
     for per_device in study.per_device_batch_sizes:
-        size = per_device * len(devices)
-        lrs = [
-            scaled_lr(size, epoch, study.base_lr, study.base_batch, study.warmup)
-            for epoch in range(1, study.num_epochs + 1)
-        ]
-        train_one = partial(
-            TRAIN[study.implementation],
-            devices=devices,
-            global_batch_size=size,
-            num_epochs=1,
-            data=data,
-            state=lenet.start(seed),
-        )
-        yield from _epochs(train_one, size, lrs)
-
-
-def _epochs(
-    train_one: Callable, global_batch_size: int, lrs: Sequence[float]
-) -> Iterator[ScaledEpoch]:
-    """Train an epoch at a time, because each has its own learning rate."""
-    for epoch, lr in enumerate(lrs, 1):
-        begin = time.perf_counter()
-        try:
-            (record,) = train_one(lr=lr)
-        except DivergedError as error:
-            seconds = time.perf_counter() - begin
-            log.warning("global batch %d: %s", global_batch_size, error)
-            yield ScaledEpoch(global_batch_size, epoch, lr, seconds, why_not=str(error))
-            return
-        measured = (record.seconds, record.train_loss, record.test_acc)
-        yield ScaledEpoch(global_batch_size, epoch, lr, *measured)
+        size, state = per_device * len(devices), lenet.start(seed)
+        for epoch in range(1, study.num_epochs + 1):
+            lr = scaled_lr(size, epoch, study.base_lr, study.base_batch, study.warmup)
+            begin = time.perf_counter()
+            try:
+                (record,) = TRAIN[study.implementation](
+                    devices=devices, global_batch_size=size, lr=lr, num_epochs=1,
+                    data=data, state=state,
+                )  # fmt: skip
+            except DivergedError as error:
+                seconds = time.perf_counter() - begin
+                log.warning("global batch %d: %s", size, error)
+                yield ScaledEpoch(size, epoch, lr, seconds, why_not=str(error))
+                break
+            measured = (record.seconds, record.train_loss, record.test_acc)
+            yield ScaledEpoch(size, epoch, lr, *measured)
 
 
 def scaled_lr(

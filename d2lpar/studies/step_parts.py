@@ -114,6 +114,18 @@ class Seconds(NamedTuple):
     step: float
     issue: float
 
+    @classmethod
+    def of(cls, work: Callable[[], object], steps: int) -> Seconds:
+        """The mean of the `steps` that `work` takes, synchronised before and after."""
+        npx.waitall()
+        begin = time.perf_counter()
+        results = work()
+        issued = time.perf_counter()
+        npx.waitall()
+        end = time.perf_counter()
+        del results  # alive until the clock is read, so that freeing them is not timed
+        return cls((end - begin) / steps, (issued - begin) / steps)
+
 
 def endless_batches(
     X: np.ndarray, y: np.ndarray, batch_size: int, order: np.ndarray
@@ -132,17 +144,11 @@ def sample(
     upto: str = PARTS[-1],
     finish_backward: bool = False,
 ) -> Seconds:
-    """The mean of `steps` steps in a row, synchronised before and after."""
-    npx.waitall()
-    begin = time.perf_counter()
-    results = [
-        step(X, y, upto, finish_backward) for X, y in itertools.islice(batches, steps)
-    ]
-    issued = time.perf_counter()
-    npx.waitall()
-    end = time.perf_counter()
-    del results  # alive until the clock is read, so that freeing them is not timed
-    return Seconds((end - begin) / steps, (issued - begin) / steps)
+    """The mean of `steps` steps in a row; see :meth:`Step.__call__`."""
+    some = itertools.islice(batches, steps)
+    return Seconds.of(
+        lambda: [step(X, y, upto, finish_backward) for X, y in some], steps
+    )
 
 
 def steps_per_sample(step: Step, batches: Iterator, seconds: float) -> int:
@@ -177,15 +183,14 @@ def without_python(step: Step, batches: Iterator, steps: int) -> float:
     """
     issue = sample(step, batches, steps).issue * steps
     n = 1000  # a product takes about 20 ms on one core
+    layer = {"num_hidden": n, "no_bias": True}
     matrices = [np.ones((n, n), ctx=device) for device in step.devices]
 
     def delay(products: int) -> None:
         for matrix, params in zip(matrices, step.replicas):
             product = matrix
             for _ in range(products):
-                product = npx.fully_connected(
-                    product, matrix, num_hidden=n, no_bias=True
-                )
+                product = npx.fully_connected(product, matrix, **layer)
             zero = product[0, 0] * 0
             for p in params:
                 p += zero
@@ -195,16 +200,7 @@ def without_python(step: Step, batches: Iterator, steps: int) -> float:
         return [step(X, y) for X, y in itertools.islice(batches, steps)]
 
     delay(1)
-    products = max(1, round(2 * issue / _seconds(delay, 1)))
-    delay_alone = min(_seconds(delay, products) for _ in range(3))
-    return max(0.0, _seconds(delayed_steps, products) - delay_alone) / steps
-
-
-def _seconds(work: Callable[[int], object], products: int) -> float:
-    npx.waitall()
-    begin = time.perf_counter()
-    results = work(products)
-    npx.waitall()
-    seconds = time.perf_counter() - begin
-    del results
-    return seconds
+    products = max(1, round(2 * issue / Seconds.of(lambda: delay(1), 1).step))
+    alone = min(Seconds.of(lambda: delay(products), 1).step for _ in range(3))
+    both = Seconds.of(lambda: delayed_steps(products), 1).step
+    return max(0.0, both - alone) / steps

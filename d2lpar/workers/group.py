@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy
 
@@ -20,7 +20,7 @@ from d2lpar._mxnet import gluon, np
 from d2lpar.errors import SettingError
 from d2lpar.shards import shares
 from d2lpar.workers.kvstore import DistributedKVStore
-from d2lpar.workers.place import Place, announcement, node_number
+from d2lpar.workers.place import NODE, Place, node_number
 
 log = logging.getLogger("d2lpar")
 
@@ -28,32 +28,21 @@ FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
 
 
 class Workers:
-    """This worker, connected to the others.
+    """This worker, connected to the others; creating it waits until all are there.
 
-    Waits, when created, until the scheduler, the servers and all workers are there.
-    `on_step` is called at every step, to tell the launcher that the worker makes
-    progress.
+    `on_step` is called at every step: the launcher is told that the worker progresses.
     """
 
     def __init__(
         self, place: Place, on_step: Callable[[], object] = lambda: None
     ) -> None:
         self.place, self.number, self.count = place, place.number, place.count
+        self.synchronous = place.kvstore == "dist_sync"  # or servers apply each push
         self.report_progress = on_step
         self.kvstore = DistributedKVStore(place.kvstore)
-        log.warning("%s", announcement(node_number("worker", self.kvstore.rank)))
+        log.warning("%s%d", NODE, node_number("worker", self.kvstore.rank))
         self._keys: dict[tuple, int] = {}  # of the shapes that `_rows_of_all` sums
         self._divisor: int | None = None
-
-    @property
-    def synchronous(self) -> bool:
-        """Whether the servers sum the pushes of all, rather than apply each of them."""
-        return self.place.kvstore == "dist_sync"
-
-    @property
-    def sums_exactly(self) -> bool:
-        """Whether the servers sum what is pushed, uncompressed."""
-        return self.place.variant == ""
 
     # A data-parallel training
 
@@ -81,15 +70,11 @@ class Workers:
             compression_params=threshold and {"type": "2bit", "threshold": threshold},
         )
 
-    def part(self, *arrays) -> tuple:
-        """This worker's rows of arrays of equal length; there may be none."""
-        mine = shares(len(arrays[0]), self.count)[self.number]
-        return tuple(array[mine] for array in arrays)
-
-    def batch_part(self, X, y) -> tuple:
-        """This worker's part of a global batch; reports progress to the launcher."""
+    def part(self, X, y) -> tuple:
+        """This worker's rows of a batch; there may be none. Reports progress."""
         self.report_progress()
-        return self.part(X, y)
+        mine = shares(len(y), self.count)[self.number]
+        return X[mine], y[mine]
 
     def test_part(self, X, y) -> tuple:
         """This worker's part of the test set; all of it where nothing can be summed."""
@@ -97,7 +82,7 @@ class Workers:
             raise SettingError(
                 f"{len(y)} test images: fewer than the {self.count} workers"
             )
-        return self.part(X, y) if self.sums_exactly else (X, y)
+        return self.part(X, y) if self.place.variant == "" else (X, y)
 
     def divisor(self, batch_size: int) -> int:
         """The number by which a step divides the sum of gradients: the global batch's.
@@ -115,7 +100,7 @@ class Workers:
         samples; `test_acc` is that of its part of the test set, `share` of the whole.
         Where nothing can be summed, this worker's samples stand for all.
         """
-        if not self.sums_exactly:
+        if self.place.variant:
             return train_loss * self.count, test_acc
         return tuple(self.total(numpy.array([train_loss, test_acc * share])).tolist())
 
@@ -169,8 +154,7 @@ class Workers:
         """
         if not self.synchronous:
             return
-        contents = self.gather(json.dumps(facts).encode())
-        first, *others = map(json.loads, contents)
+        first, *others = map(json.loads, self.gather(json.dumps(facts).encode()))
         for name, value in first.items():
             for number, other in enumerate(others, 1):
                 if other[name] != value:
@@ -188,7 +172,7 @@ class Workers:
 
         if not self.synchronous:
             return state
-        contents: Sequence[bytes] = (b"", b"")
+        contents = (b"", b"")
         if self.number == 0:
             arrays = {n: numpy.ascontiguousarray(a) for n, a in state.tensors().items()}
             contents = (json.dumps(state.facts()).encode(), save(arrays))

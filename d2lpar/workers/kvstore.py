@@ -8,17 +8,11 @@ from d2lpar._mxnet import mx
 
 
 class DistributedKVStore(mx.kvstore.KVStore):
-    """The kvstore "dist_sync" or "dist_async" of a worker.
-
-    Waits, when created, until the scheduler, the servers and all workers are there.
-    """
+    """The kvstore "dist_sync" or "dist_async" of a worker; made once all are there."""
 
     def __init__(self, name: str) -> None:
-        handle = mx.base.KVStoreHandle()
-        created = mx.base._LIB.MXKVStoreCreate(
-            mx.base.c_str(name), ctypes.byref(handle)
-        )
-        mx.base.check_call(created)
+        handle, create = mx.base.KVStoreHandle(), mx.base._LIB.MXKVStoreCreate
+        mx.base.check_call(create(mx.base.c_str(name), ctypes.byref(handle)))
         super().__init__(handle)
         self.compresses = False
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 
 KVSTORES = ("dist_sync", "dist_async")
 SIGN_OF_LIFE = "\0"  # written at every step: no text, so that no log shows it
+NODE = "ps-lite's node "  # a worker's line ends with this and its number in ps-lite
 
 
 @dataclass(frozen=True)
@@ -88,33 +88,11 @@ def package_digest() -> str:
 
 
 def node_number(role: str, rank: int) -> int:
-    """ps-lite's number of the "server" or "worker" of a rank.
+    """ps-lite's number, 8 or more, of the "server" or "worker" of a rank.
 
     The rank is ps-lite's own, by address and port; it is not the launcher's number.
     """
     return {"server": 8, "worker": 9}[role] + 2 * rank
-
-
-def announcement(node: int) -> str:
-    """The line by which a worker tells the launcher its number in ps-lite."""
-    return f"ps-lite's node {node}"
-
-
-def announced_node(line: str) -> int | None:
-    """The number in a line that ends with an :func:`announcement`, else None."""
-    match = re.search(announcement(r"(\d+)$"), line)
-    return match and int(match[1])
-
-
-def silence(node: int, seconds: int) -> str:
-    """The last line of a scheduler that misses the heartbeat of a node."""
-    return f"no heartbeat of node {node} for {seconds} s"
-
-
-def silent_node(line: str) -> int | None:
-    """The number in a line of :func:`silence`, else None."""
-    match = re.fullmatch(silence(r"(\d+)", r"\d+"), line)
-    return match and int(match[1])
 
 
 def show_life() -> None:
@@ -129,9 +107,8 @@ def at_most_every(seconds: float, call: Callable[[], object]) -> Callable[[], No
 
     def limited() -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last >= seconds:
-            last = now
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
             call()
 
     return limited

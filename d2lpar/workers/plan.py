@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,6 @@ from d2lpar.errors import SettingError
 from d2lpar.machine import cores
 
 LOOPBACK = "lo"
-PYTHON = sys.executable
 # Handed on to the roles on other hosts, if they are set here.
 PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 
@@ -48,6 +46,11 @@ class Role:
     def kind(self) -> str:
         """ "scheduler", "server" or "worker"."""
         return self.environment["DMLC_ROLE"]
+
+    @property
+    def full_name(self) -> str:
+        """Such as "worker 1 on ana"; without a host for this machine."""
+        return f"{self.name} on {self.host.name}" if self.host.name else self.name
 
     def command(self, python: str, attached: bool = False) -> list[str]:
         """The words to run on the role's host, in its environment."""
@@ -99,24 +102,38 @@ def plan(
     out the cores, as threads of their CPU contexts. `network` is described at
     :func:`common_environment`. Raises :class:`SettingError` for impossible counts.
     """
-    _check_counts(workers, servers, devices)
+    for flag, count in (("workers", workers), ("servers", servers)):
+        if count < 1:
+            raise SettingError(f"--{flag} {count}: write a whole number, 1 or more")
+    if len(devices) not in (0, 1, workers):
+        raise SettingError(
+            f"--devices is given {len(devices)} times for {workers} workers: once for "
+            "all, or once for each"
+        )
     common = common_environment(workers, servers, **network)
     here = Host("", interface)
     places = list(hosts) or [here]
-    roles = [Role("scheduler", here, _environment("scheduler", here, common))]
+    roles = [_role("scheduler", "scheduler", here, common)]
     for k in range(servers):
-        host = places[k % len(places)]
-        roles.append(Role(f"server {k}", host, _environment("server", host, common)))
+        roles.append(_role(f"server {k}", "server", places[k % len(places)], common))
     for k in range(workers):
-        chosen = devices[k if len(devices) == workers else 0] if devices else None
-        own = {"D2LPAR_WORKER": str(k)}
+        chosen = devices[k % len(devices)] if devices else ""
+        own = {**common, "D2LPAR_WORKER": str(k)}
         if not hosts:
-            own["OMP_NUM_THREADS"] = _threads(chosen or "", workers)
-        host = places[k % len(places)]
-        environment = _environment("worker", host, {**common, **own})
-        words = [*arguments, *([f"--devices={chosen}"] if chosen else [])]
-        roles.append(Role(f"worker {k}", host, environment, words))
+            cpus = re.fullmatch(r"cpu:([1-9]\d*)", chosen)
+            contexts = workers * (int(cpus[1]) if cpus else 1)
+            own["OMP_NUM_THREADS"] = str(cores.threads_per_context(contexts))
+        worker = _role(f"worker {k}", "worker", places[k % len(places)], own)
+        worker.arguments.extend(arguments)
+        worker.arguments.extend([f"--devices={chosen}"] if chosen else [])
+        roles.append(worker)
     return roles
+
+
+def _role(name: str, kind: str, host: Host, environment: dict[str, str]) -> Role:
+    own = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface}
+    passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ and host.name}
+    return Role(name, host, {**own, **environment, **passed})
 
 
 def common_environment(
@@ -150,37 +167,11 @@ def common_environment(
     return environment
 
 
-def _check_counts(workers: int, servers: int, devices: Sequence[str]) -> None:
-    for name, count in (("workers", workers), ("servers", servers)):
-        if count < 1:
-            raise SettingError(f"--{name} {count}: write a whole number, 1 or more")
-    if len(devices) not in (0, 1, workers):
-        raise SettingError(
-            f"--devices is given {len(devices)} times for {workers} workers: once for "
-            "all, or once for each"
-        )
-
-
-def _environment(kind: str, host: Host, common: dict[str, str]) -> dict[str, str]:
-    own = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface}
-    passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ and host.name}
-    return {**own, **common, **passed}
-
-
-def _threads(devices: str, workers: int) -> str:
-    """OMP_NUM_THREADS of each of several workers on this machine."""
-    contexts = int(devices[4:]) if re.fullmatch(r"cpu:[1-9]\d*", devices) else 1
-    share = max(1, cores.usable_cores() // (workers * contexts))
-    return str(cores.USER_THREADS or share)
-
-
 def as_text(roles: Sequence[Role], python: str, directory: str) -> str:
     """The environment and command of each role, to be started by hand."""
-    blocks = []
-    for role in roles:
-        where = f" on {role.host.name}" if role.host.name else ""
-        blocks.append(f"# {role.name}{where}\n{role.as_shell(python, directory)}\n")
-    return "\n".join(blocks)
+    return "\n".join(
+        f"# {role.full_name}\n{role.as_shell(python, directory)}\n" for role in roles
+    )
 
 
 def address_of(interface: str) -> str:
@@ -196,10 +187,7 @@ def address_of(interface: str) -> str:
 
 
 def free_port(address: str, port: int | None = None) -> int:
-    """A free TCP port on an address: `port` itself, if it is given.
-
-    Raises :class:`SettingError` if that port is taken.
-    """
+    """A free TCP port, or `port`, or :class:`SettingError` if that is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -27,12 +27,7 @@ from pathlib import Path
 import psutil
 
 from d2lpar.errors import D2lparError, SettingError
-from d2lpar.workers.place import (
-    SIGN_OF_LIFE,
-    announced_node,
-    package_digest,
-    silent_node,
-)
+from d2lpar.workers.place import NODE, SIGN_OF_LIFE, node_number, package_digest
 from d2lpar.workers.plan import Role, free_port
 
 log = logging.getLogger("d2lpar")
@@ -70,16 +65,12 @@ class Launch:
     timeout: float = 120
     logs: Path = Path("launch-logs")
 
-    def over_ssh(self, host: str, line: str) -> list[str]:
-        """The words that run a shell's line on a host."""
-        return [*shlex.split(self.ssh), host, line]
-
     def command(self, role: Role) -> list[str]:
         """The words that start a role, here or on its host."""
         if not role.host.name:
             return role.command(self.python, attached=True)
         line = role.as_shell(self.python, self.directory, attached=True)
-        return self.over_ssh(role.host.name, line)
+        return [*shlex.split(self.ssh), role.host.name, line]
 
 
 def launch(
@@ -104,22 +95,15 @@ def launch(
             return _run_once(roles, how)
         except _DiedError as death:
             if restart > max_restarts:
-                raise LaunchError(
-                    f"not complete after {max_restarts} restarts: {death}"
-                ) from None
-            _pause(death, restart, max_restarts)
+                message = f"not complete after {max_restarts} restarts: {death}"
+                raise LaunchError(message) from None
+            seconds = min(10.0, 0.25 * 2**restart)
+            again = f"restart {restart} of {max_restarts} in {seconds:g} s"
+            log.warning("%s\n%s, from the last checkpoint", death, again)
+            time.sleep(seconds)
         roles = plan(free_port(address, port))
         for role in roles:
             role.environment["D2LPAR_RESUME_SINCE"] = repr(begun)
-
-
-def _pause(death: _DiedError, restart: int, max_restarts: int) -> None:
-    seconds = min(10.0, 0.25 * 2**restart)
-    log.warning(
-        "%s\nrestart %d of %d in %g s, from the last checkpoint",
-        death, restart, max_restarts, seconds,
-    )  # fmt: skip
-    time.sleep(seconds)
 
 
 # Hosts
@@ -130,11 +114,13 @@ def check_hosts(roles: Sequence[Role], how: Launch) -> float:
 
     Returns the time by the clock of worker 0's host.
     """
-    first_roles = {role.host.name: role for role in reversed(roles) if role.host.name}
-    asked = {name: _ask(role, how) for name, role in first_roles.items()}
     ours = {"package": package_digest(), "time": time.time()}
-    answers = {"": ours, **{name: _answer(name, asked[name]) for name in asked}}
-    for name, theirs in answers.items():
+    answers = {"": ours}
+    for role in roles:
+        name = role.host.name
+        if name in answers:
+            continue
+        answers[name] = theirs = _about(role, how)
         if theirs["package"] != ours["package"]:
             raise SettingError(
                 f"host {name} has another package ({theirs['package'][:12]}) than this "
@@ -145,31 +131,27 @@ def check_hosts(roles: Sequence[Role], how: Launch) -> float:
     return answers[first_worker.host.name]["time"]
 
 
-def _ask(role: Role, how: Launch) -> subprocess.Popen:
-    """Ask the host of a role about its package, with the role's PYTHONPATH."""
-    paths = [f"{n}={v}" for n, v in role.environment.items() if n == "PYTHONPATH"]
-    words = ["env", *paths, how.python, "-m", "d2lpar.workers.node", "--about"]
+def _about(role: Role, how: Launch) -> dict:
+    """What the host of a role says of its package, with the role's PYTHONPATH."""
+    name, path = role.host.name, role.environment.get("PYTHONPATH")
+    words = ["env", *([f"PYTHONPATH={path}"] if path is not None else [])]
+    words += [how.python, "-m", "d2lpar.workers.node", "--about"]
     line = f"cd {shlex.quote(how.directory)} && exec {shlex.join(words)}"
-    return subprocess.Popen(
-        how.over_ssh(role.host.name, line),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _answer(name: str, process: subprocess.Popen) -> dict:
+    command = [*shlex.split(how.ssh), name, line]
     try:
-        out, err = process.communicate(timeout=30)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         raise SettingError(f"host {name}: no answer within 30 s through ssh") from None
-    if process.returncode != 0:
-        last = (err.strip().splitlines() or [f"status {process.returncode}"])[-1]
+    if done.returncode != 0:
+        *_, last = [f"status {done.returncode}", *done.stderr.strip().splitlines()]
         raise SettingError(f"host {name}: cannot be used through ssh: {last}")
-    return json.loads(out.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 # Roles that run
@@ -193,7 +175,7 @@ class Process:
             start_new_session=True,  # Ctrl-C is for this process to handle
         )
         name = role.name.replace(" ", "-")
-        self.log = open(how.logs / f"{name}.log", "ab")  # until close()
+        self.log = open(how.logs / f"{name}.log", "ab")  # closed by _ending
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -211,32 +193,19 @@ class Process:
 
     def _take(self, line: bytes) -> None:
         text, bar = line.decode(errors="replace").rstrip(), line.endswith(b"\r")
-        if (node := announced_node(text)) is not None:
-            self.node = node
+        _, announced, node = text.rpartition(NODE)
+        if announced:
+            self.node = int(node)
         elif text:
             if not bar:
                 self.last.append(text)
             self.show(self.role, text, bar)
 
-    def tree(self) -> list[psutil.Process]:
-        """The process and all that it has started."""
-        with contextlib.suppress(psutil.Error):
-            return [self.process, *self.process.children(recursive=True)]
-        return [self.process]
-
-    def close(self) -> None:
-        """Wait for the end of the process, and release what is left of it here."""
-        self.process.wait()
-        self.reader.join(timeout=2)
-        self.process.stdin.close()
-        self.log.close()
-
     def death(self, how: str) -> _DiedError:
         """The error of a role that ended as `how` says."""
         self.reader.join(timeout=1)
         wrote = "".join(f"\n    {line}" for line in self.last) or " nothing"
-        where = f" on {self.role.host.name}" if self.role.host.name else ""
-        return _DiedError(f"{self.role.name}{where} {how}; it wrote last:{wrote}")
+        return _DiedError(f"{self.role.full_name} {how}; it wrote last:{wrote}")
 
 
 def _run_once(roles: Sequence[Role], how: Launch) -> None:
@@ -268,22 +237,15 @@ def _check_alive(process: Process, running: Sequence[Process]) -> None:
     if process.role.kind == "worker" and code == FATAL:
         reason = last.removeprefix("d2lpar: ") or "no message"
         raise SettingError(f"{process.role.name}: {reason}")
-    if process.role.kind == "scheduler" and (node := silent_node(last)) is not None:
-        for silent in _processes_of(node, running):
+    if process.role.kind == "scheduler" and code >= node_number("server", 0):
+        # Its status is the number of the node that sends no heartbeat: odd ones are
+        # workers, which have announced theirs; even ones are servers.
+        servers = [p for p in running if p.role.kind == "server"]
+        only = servers if code % 2 == 0 and len(servers) == 1 else []
+        for silent in only or [p for p in running if p.node == code]:
             raise silent.death(f"is silent: {last}")
     how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
     raise process.death(how)
-
-
-def _processes_of(node: int, running: Sequence[Process]) -> list[Process]:
-    """The process of a node of ps-lite, if it can be told.
-
-    Workers announce their numbers, which are odd; those of servers are even.
-    """
-    servers = [p for p in running if p.role.kind == "server"]
-    if node % 2 == 0 and len(servers) == 1:
-        return servers
-    return [p for p in running if p.node == node]
 
 
 @contextlib.contextmanager
@@ -297,12 +259,18 @@ def _ending(running: list[Process]) -> Iterator[None]:
     try:
         yield
     finally:
-        every = [one for process in running for one in process.tree()]
+        every = [process.process for process in running]
+        for process in running:
+            with contextlib.suppress(psutil.Error):
+                every += process.process.children(recursive=True)
         for one in every:  # first all of them: each waits for others
             with contextlib.suppress(psutil.Error):
                 one.kill()
         psutil.wait_procs(every, timeout=5)
         for process in running:
-            process.close()
+            process.process.wait()
+            process.reader.join(timeout=2)
+            process.process.stdin.close()
+            process.log.close()
         for number, handler in before.items():
             signal.signal(number, handler)

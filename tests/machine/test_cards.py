@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 from fake_gpus import H100, T4, fake_nvml
 
-from d2lpar.machine import cards, gpu_cards, nvml
+from d2lpar.machine import cards, gpu_cards
 from d2lpar.machine.cuda import CudaDevice
 from d2lpar.machine.gpu_cards import GpuCard
 from d2lpar.machine.host_card import cpu_card
@@ -24,7 +24,7 @@ def cuda(monkeypatch):
 
 def test_no_driver_is_said_and_is_no_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(T4, refused=["nvmlInit"]))
-    monkeypatch.setattr(nvml, "cuda_devices", lambda: [])
+    monkeypatch.setattr(gpu_cards, "cuda_devices", lambda: [])
     here = cards.machine()
     assert here.gpus == () and "Not Supported" in here.no_gpu
     assert here.no_gpu in cards.as_text(here)

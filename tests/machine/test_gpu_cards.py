@@ -1,10 +1,12 @@
 """Cards of faked GPUs, with every query refused in turn."""
 
+import sys
 from ctypes import ArgumentError
 
 import pytest
 from fake_gpus import H100, T4, fake_nvml
 
+from d2lpar.errors import DeviceError
 from d2lpar.machine import gpu_cards
 from d2lpar.machine.cards import Machine, as_text, cores_text
 from d2lpar.machine.cuda import CudaDevice
@@ -150,3 +152,24 @@ def test_the_table_covers_every_gpu_that_mxnet_has_code_for():
         (5, 0), (5, 2), (5, 3), (6, 0), (6, 1), (6, 2), (7, 0), (7, 2), (7, 5), (8, 0),
         (8, 6), (8, 7), (8, 9),
     }  # fmt: skip
+
+
+# Sessions
+
+
+def test_no_driver_is_said_with_what_cuda_sees(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(T4, refused=["nvmlInit"]))
+    monkeypatch.setattr(gpu_cards, "cuda_devices", lambda: [CudaDevice("T4", (7, 5))])
+    with pytest.raises(DeviceError, match="Supported.*CUDA sees T4.*install its driv"):
+        with gpu_cards.nvml_session():
+            pass
+
+
+def test_nvml_is_closed_again_whatever_happens(monkeypatch):
+    closed = []
+    module = fake_nvml(T4)
+    module.nvmlShutdown = lambda: closed.append(True)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    with pytest.raises(KeyError), gpu_cards.nvml_session():
+        raise KeyError
+    assert closed == [True]

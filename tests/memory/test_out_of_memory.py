@@ -10,12 +10,7 @@ from d2lpar.memory.shapes import gan_layers, lenet_layers
 MIB = 2**20
 
 
-def lenet(settings):
-    return lenet_layers()
-
-
-def gan(settings):
-    return gan_layers(bool(settings.get("sync_batch_norm")))
+lenet, gan = lenet_layers, gan_layers
 
 
 def cpus(n):
@@ -125,7 +120,7 @@ with out_of_memory.limited(150 * 2**20):
             run(32, few) if k % 2 else run(2000, many)
         except Exception as error:
             settings = {{"global_batch_size": 2000}}
-            layers = lambda settings: lenet_layers({compiled})
+            layers = lambda settings: lenet_layers(settings, {compiled})
             line = out_of_memory.explain(error, layers, settings, one)
             assert line.startswith("out of memory on cpu(0)"), line
             failed += k % 2 == 0

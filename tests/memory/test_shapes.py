@@ -18,7 +18,7 @@ def outputs(blocks, x):
 def test_lenets_shapes_are_those_that_mxnet_puts_out():
     net = networks.LeNet()
     net.initialize()
-    layers = lenet_layers()
+    layers = lenet_layers({})
     assert layers.parameters == networks.SHAPES
     assert [s for _, s, _ in layers.kept] == outputs(net, np.zeros((2, 1, 28, 28)))
 
@@ -28,7 +28,7 @@ def test_the_gans_shapes_are_those_that_mxnet_puts_out():
     G = gan.Generator()
     for net in (D, G):
         net.initialize()
-    layers = gan_layers()
+    layers = gan_layers({})
     drawn = outputs(G, np.zeros((2, *gan.networks.Z_SHAPE)))
     judged = outputs(D, np.zeros((2, 3, 24, 24)))
     assert [s for _, s, times in layers.kept if times == 1] == drawn

@@ -24,8 +24,7 @@ def work_of(make, n, data=DATA):
 
 
 def results(work, n, fn):
-    if work.before:
-        work.before()
+    work.checks.get("before", lambda: None)()
     parts = [fn(device) for device in contexts(n)]
     return [p if isinstance(p, np.ndarray) else p.asnumpy() for p in parts]
 
@@ -85,7 +84,7 @@ def test_copies_reach_the_next_device():
     """A copy returns the array on the next device of the ring: with what was here."""
     devices = contexts(3)
     across = list(array_work.copies(4096, devices, np.random.default_rng(0)))[2]
-    across.before()
+    across.checks["before"]()
     (fn,) = across.on_devices.values()
     assert [fn(device).ctx for device in devices] == [mx.cpu(1), mx.cpu(2), mx.cpu(0)]
 
@@ -123,7 +122,7 @@ def test_an_operation_that_does_nothing_is_an_error(make, form):
     work = work_of(make, 1)
     (device,) = contexts(1)
     there = work.on_devices[form](device)
-    np.testing.assert_array_equal(there.asnumpy(), work.expected)
+    np.testing.assert_array_equal(there.asnumpy(), work.checks["expected"])
     with pytest.raises(timing.TimingError, match="repetition 1 gives a wrong result"):
         timing.measure(lambda device: there, [device], **work.checks)
 

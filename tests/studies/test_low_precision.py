@@ -8,11 +8,6 @@ from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
 from d2lpar.studies.equalize_channels import equalize, stretch
-from d2lpar.studies.gluon_to_symbol import (
-    ConversionError,
-    legacy_semantics,
-    to_symbol_block,
-)
 from d2lpar.studies.low_precision import (
     Task,
     gluon_lenet,
@@ -22,7 +17,14 @@ from d2lpar.studies.low_precision import (
     predictions,
     train,
 )
-from d2lpar.studies.lowering import check_precision, lower, weight_bytes
+from d2lpar.studies.lowering import (
+    ConversionError,
+    check_precision,
+    legacy_semantics,
+    lower,
+    to_symbol_block,
+    weight_bytes,
+)
 
 CPU = mx.cpu()
 PARAMETERS = 180 + 20 + 25_000 + 50 + 102_400 + 128 + 1_280 + 10

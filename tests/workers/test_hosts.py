@@ -20,6 +20,8 @@ import pytest
 from test_faults import MANY, assert_same, finish, has_begun, last_state, start
 from test_faults import launch_command as on_one_machine
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launches")]
+
 RUN = on_one_machine()[on_one_machine().index("--") :]
 NET = f"d2l{os.getpid() % 10_000}"
 
@@ -28,6 +30,14 @@ def root(*words):
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """With more threads, numbers are added in another order, and rounded otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_who_sends_no_heartbeat_is_named(fake, tmp_path, node, who):
         f"worker{k}": f'echo "ps-lite\'s node {11 - 2 * k}"; echo hi {k}; {WAIT}'
         for k in range(2)
     }
-    silent = f"sleep 0.5; echo no heartbeat of node {node} for 8 s; exit 1"
+    silent = f"sleep 0.5; echo no heartbeat of node {node} for 8 s; exit {node}"
     with pytest.raises(LaunchError) as error:
         fake(**does, scheduler=silent, max_restarts=0)
     wrote = f"\n    hi {who[-1]}" if who.startswith("worker") else " nothing"

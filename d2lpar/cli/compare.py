@@ -17,7 +17,9 @@ import click
 from d2lpar import datasets, devices
 from d2lpar.figures import bars, compare
 from d2lpar.machine import cuda
+from d2lpar.machine.gpu_build import tf32
 from d2lpar.records import atomic, comparison, files
+from d2lpar.records.kinds import ArmAbsent, ArmSample
 from d2lpar.records.tables import plain_table
 from d2lpar.runs import in_turn, peers
 from d2lpar.runs.peers import Place, Recipe, Row
@@ -76,6 +78,7 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
         work=work,
         command=command,
         on_gpus=[gpus[i].name for i in place.ids] if place.kind == "gpu" else [],
+        gpu_build=_gpu_build(lines) if place.kind == "gpu" else {},
         extra={
             "dataset": data.name,
             "dataset_sha256": data.sha256,
@@ -91,6 +94,15 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
         log.warning("the peers' losses were not compared with ours: %s", unchecked)
     if printed == "table":
         click.echo(f"record: {run.path}\nfigure: {drawn[0]}")
+
+
+def _gpu_build(lines: list[ArmSample | ArmAbsent]) -> dict:
+    """What ours say of MXNet on their GPUs, taken out of the lines.
+
+    Of our arms, the last one has the most GPUs. Where none ran, how the peers compute.
+    """
+    said = [x.extra.pop("gpu_build") for x in lines if "gpu_build" in x.extra]
+    return said[-1] if said else {"tf32": tf32(in_turn.exact_float32())}
 
 
 def _place(flags: dict) -> Place:

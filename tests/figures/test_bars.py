@@ -86,6 +86,8 @@ def test_a_record_in_which_nothing_ran_is_drawn(picture):
 
 def test_two_records_of_one_benchmark_are_named(tmp_path):
     runs = [Run(HEADER, (), tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
-    with pytest.raises(RecordError, match=r"a\.jsonl and .*b\.jsonl: .* test; name one"):
+    with pytest.raises(
+        RecordError, match=r"a\.jsonl and .*b\.jsonl: .* test; name one"
+    ):
         bars.draw(runs, tmp_path / "out", "test")
     assert not (tmp_path / "out").exists()

@@ -40,7 +40,7 @@ def run(path, *flags, cwd):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
 
 

@@ -284,7 +284,9 @@ def test_peer_access_is_for_several_gpus(monkeypatch):
 def test_a_device_kvstore_reduces_once_for_the_same_devices(monkeypatch):
     devices._reduce_once.cache_clear()
     names, create = [], mx.kv.create
-    monkeypatch.setattr(mx.kv, "create", lambda name: names.append(name) or create(name))
+    monkeypatch.setattr(
+        mx.kv, "create", lambda name: names.append(name) or create(name)
+    )
     two = (mx.cpu(0), mx.cpu(1))
     assert devices._reduce_once(two) == devices._reduce_once(two) == [2.0, 2.0]
     assert names == ["device"]

@@ -192,9 +192,10 @@ def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatc
 def test_tf32_and_determinism_reach_the_measuring_process(tmp_path, monkeypatch):
     for name in ("NVIDIA_TF32_OVERRIDE", *runs_job.DETERMINISTIC):
         monkeypatch.delenv(name, raising=False)
-    jobs = [job("tells", tf32=on, deterministic=on) for on in (False, True)]
-    items = list(swept(jobs, 1, tmp_path / "out"))
-    exact, changed = (item.extra for item in items if isinstance(item, EpochRecord))
+    exact, changed = (
+        list(swept([job("tells", tf32=on, deterministic=on)], 1, tmp_path))[-1].extra
+        for on in (False, True)
+    )
     assert exact["NVIDIA_TF32_OVERRIDE"] == "0"
     assert exact["MXNET_ENFORCE_DETERMINISM"] is None
     assert exact["MXNET_CUDNN_AUTOTUNE_DEFAULT"] is None

@@ -129,6 +129,13 @@ def test_a_record_of_before_the_gpu_build_reads(path):
     assert files.read(path).header == HEADER
 
 
+def test_a_record_in_tf32_does_not_replace_the_exact_one():
+    exact = {"tf32": False, "deterministic": False}
+    assert files.run_stem(replaced(gpu_build=exact)) == "book"
+    both = {"tf32": True, "deterministic": True}
+    assert files.run_stem(replaced(gpu_build=both)) == "book-tf32-deterministic"
+
+
 def test_fields_with_a_default_may_be_absent():
     line = (
         '{"kind": "epoch", "epoch": 1, "seconds": 2, "samples_per_sec": 3, '

@@ -72,7 +72,7 @@ def new(
     keys = [wrap(key, width - 0.9, NORMAL) for key in keys]
     column = (width / panels - 0.9) / max(len(ticks), 1)
     ticks = [wrap(tick, column, SMALL) for tick in ticks]
-    caption = f"{caption} {provenance or wording.provenance(runs)}".strip()
+    caption = f"{caption.strip()} {provenance or wording.provenance(runs)}"
     lines = len(keys) + "".join([*keys, wrap(caption, width, SMALL)]).count("\n")
     lines += max((tick.count("\n") for tick in ticks), default=0)
     height = 4.3 + 1.2 * strip + 0.15 * lines

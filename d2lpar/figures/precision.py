@@ -54,7 +54,7 @@ def _picture(run: Run) -> Figure:
     picture = page.new(
         [run],
         "Accuracy against speed",
-        _caption(run, rows, bool(shown)),
+        _caption(rows, bool(shown)),
         panels=2 if shown else 1,
         keys=keys,
     )
@@ -118,7 +118,7 @@ def _style(precision: str) -> dict:
     return page.look(k, marker=(*page.MARKERS, "<")[k], ls="", ms=7)
 
 
-def _caption(run: Run, rows: Sequence[PrecisionRecord], mended: bool) -> str:
+def _caption(rows: Sequence[PrecisionRecord], mended: bool) -> str:
     refused = [row for row in rows if not row.supported]
     measured = next(row for row in rows if row.supported)
     sentences = [

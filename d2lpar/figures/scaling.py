@@ -96,8 +96,8 @@ def _map(study: Study) -> Figure:
     names = [f"{n}*" if n in study.predicted else str(n) for n in counts]
     axes.set_yticks(range(len(counts)), names)
     axes.grid(False)
-    known = "devices (*: predicted)" if study.predicted else "devices"
-    axes.set(xlabel=BATCH, ylabel=known)
+    devices = "devices (*: predicted)" if study.predicted else "devices"
+    axes.set(xlabel=BATCH, ylabel=devices)
     return picture.legend(line)
 
 
@@ -164,7 +164,7 @@ def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
         runs,
         "Where a step's time goes",
         "By leaving out: a step that ends after a part, less one that ends before it; "
-        "medians, microseconds divided by the global batch. ",
+        "medians, microseconds divided by the global batch.",
         keys=[
             *PARTS,
             "the whole step, had the devices never to wait for Python",
@@ -243,7 +243,7 @@ def _accuracy(study: Study) -> Figure:
         study.runs,
         f"Weak scaling: accuracy, {_name(study)}",
         "The same batch on every device; the learning rate grows with the global "
-        "batch, and is warmed up (Goyal et al. 2017). ",
+        "batch, and is warmed up (Goyal et al. 2017).",
         panels=2,
         keys=[
             f"{plural(n, 'device')} x {batch // n:,} = global batch {batch:,}, lr "

@@ -31,7 +31,7 @@ def draw(
         runs,
         "Ways to share",
         f"{wording.reading_curves(runs)} {wording.reading_bars(runs)} On the wire: "
-        "all that the workers' network interface sent in an epoch. ",
+        "all that the workers' network interface sent in an epoch.",
         panels=3,
         keys=[_key(run, megabytes) for run, megabytes in zip(runs, sent)],
     )

@@ -69,15 +69,13 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     stem += f"-{place.kind}{max(place.counts)}"
     work = f"an epoch of LeNet, {len(data.y_train):,} images, "
     work += f"batch {recipe.global_batch_size}" + " [synthetic data]" * synthetic
-    gpus = cuda.cuda_devices()
     run = in_turn.record(
         folder / f"{stem}.jsonl",
         arms,
         lines,
         work=work,
         command=command,
-        on_gpus=[gpus[i].name for i in place.ids] if place.kind == "gpu" else [],
-        gpu_build=_gpu_build(lines) if place.kind == "gpu" else {},
+        **(_gpu_fields(place, lines) if place.kind == "gpu" else {}),
         extra={
             "dataset": data.name,
             "dataset_sha256": data.sha256,
@@ -95,13 +93,18 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
         click.echo(f"record: {run.path}\nfigure: {drawn[0]}")
 
 
-def _gpu_build(lines: list[ArmSample | ArmAbsent]) -> dict:
-    """What ours say of MXNet on their GPUs, taken out of the lines.
+def _gpu_fields(place: Place, lines: list[ArmSample | ArmAbsent]) -> dict:
+    """The header's fields on GPUs: which they are, and what ours say of MXNet on them.
 
-    Of our arms, the last one has the most GPUs. Where none ran, how the peers compute.
+    Each of our arms says it in a line, where it is taken out; the last one has the most
+    GPUs. Where none ran, the field is only about the peers.
     """
+    gpus = cuda.cuda_devices()
     said = [x.extra.pop("gpu_build") for x in lines if "gpu_build" in x.extra]
-    return said[-1] if said else {"tf32": tf32(in_turn.exact_float32())}
+    return {
+        "on_gpus": [gpus[i].name for i in place.ids],
+        "gpu_build": said[-1] if said else {"tf32": tf32(in_turn.exact_float32())},
+    }
 
 
 def _place(flags: dict) -> Place:

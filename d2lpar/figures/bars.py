@@ -14,7 +14,7 @@ from d2lpar.figures import page
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import BenchmarkHeader, Run, group
 from d2lpar.records.summary import summarize
-from d2lpar.records.wording import commit, gpu_settings, plural, where
+from d2lpar.records.wording import commit, gpu_words, plural, where
 
 
 @page.plain_style()
@@ -82,8 +82,7 @@ def _caption(header: BenchmarkHeader, beside_peers: bool) -> str:
         for name, version in header.versions.items()
         if name not in ("python", "d2lpar")
     )
-    if on_gpus := gpu_settings(header):
-        libraries += f"; {on_gpus}"
+    libraries += "".join(f"; {word}" for word in gpu_words(header))
     sentences = [
         f"Bars: medians{' (blue: ours, grey: peers)' * beside_peers}; whiskers: "
         "quartiles; dots: every sample that counts.",

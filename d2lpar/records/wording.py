@@ -87,18 +87,18 @@ def gpu_models(header: Header) -> list[str]:
     return [model for model in dict.fromkeys(models) if model]
 
 
-def gpu_settings(header: Header | BenchmarkHeader) -> str:
-    """What changes results and times on GPUs: "TF32 off, peer access on".
+def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
+    """What changes results and times on GPUs: ["TF32 off", "peer access on"].
 
-    "" on CPUs and for records that do not say.
+    [] on CPUs and for records that do not say.
     """
     facts = header.gpu_build
     if not facts:
-        return ""
+        return []
     words = [f"TF32 {'on' if facts.get('tf32') else 'off'}"]
     if facts.get("peer_access") is not None:
         words.append(f"peer access {'on' if facts['peer_access'] else 'off'}")
-    return ", ".join(words + ["deterministic"] * bool(facts.get("deterministic")))
+    return words + ["deterministic"] * bool(facts.get("deterministic"))
 
 
 def commit(header: Header) -> str:
@@ -166,7 +166,7 @@ def provenance(runs: Sequence[Run]) -> str:
         f"Data: {each(map(_data, headers))}",
         f"Seed {each(h.seed for h in headers)}",
         f"{name} {each(h.versions.get(library, 'not recorded') for h in headers)}",
-        " and ".join(filter(None, dict.fromkeys(map(gpu_settings, headers)))),
+        ", ".join(dict.fromkeys(w for h in headers for w in gpu_words(h))),
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, "
         f"{each(map(commit, headers))}",
     )

@@ -322,6 +322,8 @@ BAD_INPUT = [
     (["--data=mnist"], ["--data", "'mnist'"]),
     (["--data=auto", "--data-dir=absent"], ["--data-dir", "absent"]),
     (["--out=a-file"], ["a-file", "Not a directory"]),
+    (["--tf32"], ["--tf32 with --devices cpu:2", "for GPUs"]),
+    (["--deterministic"], ["--deterministic with --devices cpu:2", "for GPUs"]),
     (["--depth=3"], ["--depth"]),
 ]
 NOT_RESUMED = [

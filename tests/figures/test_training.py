@@ -244,6 +244,25 @@ def test_long_names_are_wrapped_and_dollars_are_no_formulas(tmp_path):
         assert "A $CPU$ of $ long words" in words(svg)
 
 
+def test_a_caption_on_gpus_says_what_computed_there():
+    gpus = {"device_kind": "gpu", "threads_per_device": None}
+    one = {"build": "built from source", "tf32": False, "peer_access": None}
+    two = {**one, "peer_access": True, "deterministic": True}
+    version = {"versions": {"mxnet": "1.9.1, built from source"}}
+    runs = [
+        make_run(n, devices=[f"gpu({i}) H200" for i in range(n)], gpu_build=facts)
+        for n, facts in ((1, one), (2, two))
+    ]
+    runs = [replace(run, header=replace(run.header, **gpus, **version)) for run in runs]
+    text = wording.provenance(runs)
+    assert "MXNet 1.9.1, built from source. TF32 off, peer access on, determ" in text
+    assert wording.gpu_words(runs[0].header) == ["TF32 off"]
+    assert wording.gpu_words(runs[1].header)[-1] == "deterministic"
+    fast = replace(runs[0].header, gpu_build={**one, "tf32": True})
+    assert wording.gpu_words(fast) == ["TF32 on"]
+    assert "TF32" not in wording.provenance([ONE, TWO])
+
+
 def test_pictures_do_not_depend_on_the_users_style(tmp_path):
     import matplotlib
 

@@ -30,7 +30,7 @@ from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
 from d2lpar.least_squares.progress import Progress
-from d2lpar.least_squares.rows import BLOCK_BYTES, RESIDENT_BYTES, RowShards
+from d2lpar.least_squares.rows import BLOCK_BYTES, RowShards
 from d2lpar.machine import cores
 from d2lpar.records.kinds import PointRecord
 from d2lpar.training import Workload, choose
@@ -78,7 +78,7 @@ def solve(
     method: str = "normal",
     dtype: str = "float64",
     block_bytes: int = BLOCK_BYTES,
-    resident_bytes: int = RESIDENT_BYTES,
+    resident_bytes: int | None = None,
     reference: numpy.ndarray | None = None,
     workers: Workers | None = None,
     **options,
@@ -89,7 +89,8 @@ def solve(
     array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
     computation and of x, float64 or float32. A may exceed the memory for all methods
     but "averaging": beyond `resident_bytes`, rows are read in blocks of `block_bytes`
-    per device, the next while the devices work. With a `reference` solution, shaped as
+    per device, the next while the devices work. None stands for 1 GiB in all on CPU
+    contexts; GPUs then keep as many rows as their free memory holds. With a `reference` solution, shaped as
     x, the history holds the distance to it. Each of several `workers` reads only its
     part of the rows; all get the same x (methods "normal", "cgls", "gradient").
     `options` are those of the method's function, such as `tol` of "cgls".

@@ -75,9 +75,9 @@ def _planner(
         raise SettingError(
             "--hosts needs --interface: the one on which they reach this machine"
         )
-    devices = flags["devices"]
-    if not devices and not any(word.startswith("--devices") for word in arguments):
-        devices = (plan.default_devices(max(1, flags["workers"]), hosts),)
+    arguments, devices = without_devices(arguments)
+    default = plan.default_devices(max(1, flags["workers"]), hosts)
+    devices = flags["devices"] or devices or (default,)
 
     def roles_at(port: int) -> list[plan.Role]:
         return plan.plan(
@@ -95,6 +95,23 @@ def _planner(
         )
 
     return roles_at
+
+
+def without_devices(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The words without --devices, and what it is given, which every worker is given.
+
+    >>> without_devices(["run", "gan", "--devices", "gpu:1", "--seed=2"])
+    (['run', 'gan', '--seed=2'], ('gpu:1',))
+    """
+    rest, devices, words = [], (), iter(arguments)
+    for word in words:
+        if word == "--devices":
+            devices = (next(words, ""),)
+        elif word.startswith("--devices="):
+            devices = (word.partition("=")[2],)
+        else:
+            rest.append(word)
+    return rest, devices
 
 
 def _warn_of_network(interface: str, address: str, kvstore: str) -> None:

@@ -690,7 +690,7 @@ def test_a_problem_in_a_file_is_the_one_in_memory():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_a_cholesky_factor_that_is_none_is_refused(monkeypatch, dtype, num_devices):
-    """MXNet on a GPU ignores that a factorisation fails, and goes on with what is left."""
+    """MXNet on a GPU does not see that a factorisation fails, and goes on."""
     A, b = problem(300, 8)
     potrf = mx.nd.linalg.potrf
     halved = np.r_[np.ones(4), np.full(4, 0.5)]

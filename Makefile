@@ -1,6 +1,6 @@
 # Two commands do everything, from a fresh clone on a fresh machine:
 #   make run    sets up .venv, runs the main job, and prints where the figures are
-#   make test   the same set-up, then the tests
+#   make test   the same set-up, then the tests but the slow ones, which `make slow` runs
 # With an NVIDIA GPU of compute capability 5.0-8.9: make run EXTRA=cu112
 # Another interpreter: make run PYTHON=/path/to/python3.11
 
@@ -9,7 +9,10 @@ VENV ?= .venv
 PYTHON ?=
 MAIN_JOB = multiple_gpus least_squares
 
-.PHONY: run test faults lint clean main-job
+# Tests run side by side, those of one xdist_group in one process.
+PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
+
+.PHONY: run test slow faults lint clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
@@ -17,7 +20,10 @@ run: $(VENV)/.run-$(EXTRA)
 	done
 
 test: $(VENV)/.test-$(EXTRA)
-	$(VENV)/bin/python -m pytest
+	$(PYTEST) -m "not slow"
+
+slow: $(VENV)/.test-$(EXTRA)
+	$(PYTEST) -m slow
 
 # Kills trainings at 20 random moments each, kills every role of several workers, and
 # cuts links between them.

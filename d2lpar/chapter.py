@@ -14,7 +14,7 @@ import click
 
 from d2lpar.cli import run
 from d2lpar.cli.error_lines import guard
-from d2lpar.cli.options import SETTINGS, as_arguments, run_options
+from d2lpar.cli.options import CONTEXT, SETTINGS, as_arguments, run_options
 
 if TYPE_CHECKING:
     from d2lpar.training import Workload
@@ -66,6 +66,8 @@ def show(name: str, call: Callable) -> None:
 
         for setting in (*SETTINGS, "checkpoint_every", "resume"):
             run.refuse_setting(setting, flags[setting])
+        for flag in ("tf32", "deterministic"):  # this process has MXNet loaded already
+            run.refuse_setting(flag, flags.pop(flag) or None)
         chosen = devices.parse(flags.pop("devices"))
         counts = flags.pop("num_devices") or str(len(chosen))
         for count in devices.parse_counts(counts, len(chosen)):
@@ -78,6 +80,5 @@ def _run_as_command(name: str, function: Callable) -> None:
     """Call a function with the flags of the command line, or with defaults."""
     in_notebook = "ipykernel" in sys.modules
     arguments = [] if in_notebook else sys.argv[1:]
-    settings = {"help_option_names": ["-h", "--help"]}
-    command = click.command(name, context_settings=settings)(run_options(function))
+    command = click.command(name, context_settings=CONTEXT)(run_options(function))
     guard(lambda: command.main(arguments, name, standalone_mode=False), in_notebook)

@@ -7,13 +7,11 @@ missing is imported by the check that needs it.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,11 +20,21 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from d2lpar.errors import D2lparError, DataError, RunError, first_line
-from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
+from d2lpar.machine.fresh_process import answer_of
+from d2lpar.machine.mxnet_builds import (
+    FROM_SOURCE,
+    installed_builds,
+    missing_libraries,
+    own_library,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from d2lpar.machine.cards import Machine
 
 MXNET_VERSION = "1.9.1"
 CPU = "pip install 'd2lpar[cpu]'"
@@ -66,9 +74,9 @@ def examine(
         return check_cores(usable_cores(), os.environ)
 
     def gpus() -> list[Check]:
-        import pynvml
+        from d2lpar.machine.cards import machine
 
-        return check_gpus(pynvml, list(installed_builds()))
+        return check_gpus(machine(), list(installed_builds()))
 
     checks = {
         "Python": lambda: check_python(sys.version_info[:3]),
@@ -80,7 +88,18 @@ def examine(
         "data": lambda: check_data(data_dir),
         "figures": lambda: check_figures(out),
     }
-    return [line for name, check in checks.items() for line in _guarded(name, check)]
+    findings: list[Check] = []
+    for name, check in checks.items():
+        try:
+            lines = check()
+        except Exception as error:
+            # Other failed checks than these leave it open whether training can run.
+            stops = name == "MXNet" or isinstance(error, ImportError) and name != "GPU"
+            message = f"cannot be examined: {_cause(error)}"
+            remedy = "pip install --force-reinstall d2lpar"
+            lines = Check(name, "fail" if stops else "warn", message, remedy)
+        findings += [lines] if isinstance(lines, Check) else lines
+    return findings
 
 
 def can_train(checks: Iterable[Check]) -> bool:
@@ -94,10 +113,6 @@ def print_report(checks: Sequence[Check], console: Console | None = None) -> Non
     On a terminal long findings wrap within their column; elsewhere each check is one
     line, for grep.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = console or Console(width=None if sys.stdout.isatty() else ONE_LINE)
     table = Table.grid("status", "name", "finding", padding=(0, 2))
     for check in checks:
@@ -107,21 +122,8 @@ def print_report(checks: Sequence[Check], console: Console | None = None) -> Non
     console.print(table)
     warn, fail = (sum(c.status == s for c in checks) for s in ("warn", "fail"))
     can = "can" if can_train(checks) else "cannot"
-    console.print(
-        f"training {can} run here ({warn} warn, {fail} fail)", highlight=False
-    )
-
-
-def _guarded(name: str, check: Callable[[], Check | list[Check]]) -> list[Check]:
-    try:
-        lines = check()
-    except Exception as error:
-        # Other failed checks than these leave it open whether training can run.
-        stops = name == "MXNet" or isinstance(error, ImportError) and name != "GPU"
-        message = f"cannot be examined: {_cause(error)}"
-        remedy = "pip install --force-reinstall d2lpar"
-        lines = Check(name, "fail" if stops else "warn", message, remedy)
-    return [lines] if isinstance(lines, Check) else lines
+    summary = f"training {can} run here ({warn} warn, {fail} fail)"
+    console.print(summary, highlight=False)
 
 
 def _cause(error: Exception) -> str:
@@ -178,10 +180,14 @@ def check_mxnet(builds: Mapping[str, str], ask: Callable[[], dict]) -> list[Chec
     answer = ask()
     features = [f for f in answer.get("features", ()) if not f.startswith("CPU_")]
     message = f"{version}, {' '.join([build, *features])}"
+    if build == FROM_SOURCE:
+        message += f" ({own_library()})"
     installed = Check("MXNet", "ok", message)
     if version != MXNET_VERSION:
         message += f": d2lpar is tested with {MXNET_VERSION} only"
         remedy = f"pip install {build}=={MXNET_VERSION}"
+        if build == FROM_SOURCE:
+            remedy = f"build {MXNET_VERSION}: docs/newer-gpus.md"
         installed = Check("MXNet", "warn", message, remedy)
     return [installed, *_training(build, answer)]
 
@@ -194,6 +200,8 @@ def _training(build: str, answer: Mapping) -> list[Check]:
     if "libcuda.so.1" in missing:
         missing["libcuda.so.1"] += f"; without a GPU: pip uninstall {build} && {CPU}"
     again = f"pip install --force-reinstall --no-deps {build}=={MXNET_VERSION}"
+    if build == FROM_SOURCE:
+        again = "see docs/newer-gpus.md; libraries are found through LD_LIBRARY_PATH"
     lacking = re.search(r"(lib\S+\.so[.\d]*): cannot open shared object", error)
     if lacking:
         missing[lacking[1]] = SYSTEM_LIBRARIES.get(lacking[1], again)
@@ -210,7 +218,7 @@ def train_a_little() -> dict:
     Returns either "missing" libraries with remedies, or "features" and "trained"
     devices. Raises :class:`RunError` where a gradient is wrong.
     """
-    missing = {} if "mxnet" in installed_builds() else load_gpu_libraries()
+    missing = missing_libraries(installed_builds())
     if missing:
         return {"missing": missing}
     from d2lpar import devices
@@ -239,84 +247,65 @@ def answer_parent() -> None:
 
 
 def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
-    """What `code` prints as JSON in a process of its own, or how that one ended."""
-    # The child gets this process's import path, wherever it was started from.
-    path = [*sys.path, str(Path(__file__).resolve().parents[2])]
-    code = f"import sys; sys.path[:] = sys.argv[1:]; {code}"
-    command = [sys.executable, "-c", code, *path]
-    options = {"stdin": subprocess.DEVNULL, "text": True, "errors": "replace"}
-    try:
-        child = subprocess.run(command, capture_output=True, timeout=seconds, **options)
-    except subprocess.TimeoutExpired:
-        return {"error": f"MXNet did not answer within {seconds:g} seconds"}
-    answers = [line for line in child.stdout.splitlines() if line.startswith("{")]
-    if answers and child.returncode == 0:
-        return json.loads(answers[-1])
-    # A negative status is the signal that ended it: -6 is SIGABRT, -11 SIGSEGV.
-    reason = shorten(first_line(child.stderr), 240) or "no message"
-    message = f"MXNet ended the process with status {child.returncode}: {reason}"
-    return {"error": message}
+    """The answer of a process of its own, by default of :func:`answer_parent`."""
+    return answer_of(code, seconds)
 
 
 def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
     """Check the number of usable cores and the two variables that can waste them."""
     threads = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     copies = environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
-    if threads:
-        message = f"{cores} usable, OMP_NUM_THREADS={threads}"
-    else:
+    message = f"{cores} usable, OMP_NUM_THREADS={threads}"
+    if not threads:
         message = f"{cores} usable, shared out among the CPU contexts of a run"
-    if threads and not (threads.isdigit() and 1 <= int(threads) <= cores):
+    elif not (threads.isdigit() and 1 <= int(threads) <= cores):
         message += f" is not from 1 to {cores}"
         return Check("cores", "warn", message, "unset OMP_NUM_THREADS")
     if not (copies.isdigit() and int(copies) >= 64):
-        message += (
-            f", MXNET_CPU_TEMP_COPY={copies} makes CPU contexts wait for each other"
-        )
+        message += f", MXNET_CPU_TEMP_COPY={copies} makes contexts wait for each other"
         return Check("cores", "warn", message, "unset MXNET_CPU_TEMP_COPY")
     return Check("cores", "ok", message)
 
 
-def check_gpus(nvml, builds: Sequence[str]) -> list[Check]:
-    """One check per GPU. `nvml` is the module pynvml, `builds` the installed MXNets."""
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        message = f"no NVIDIA driver: training uses CPU contexts ({error})"
-        return [Check("GPU", "ok", message)]
-
-    def ask(query, *args):  # not every driver and GPU supports every query
-        with contextlib.suppress(nvml.NVMLError):
-            answer = query(*args)
-            return answer.decode() if isinstance(answer, bytes) else answer
-        return None
-
-    driver, checks = ask(nvml.nvmlSystemGetDriverVersion) or "?", []
-    for i in range(ask(nvml.nvmlDeviceGetCount) or 0):
-        gpu = ask(nvml.nvmlDeviceGetHandleByIndex, i)
-        name = gpu and ask(nvml.nvmlDeviceGetName, gpu)
-        memory = gpu and ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
-        capability = gpu and ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
-        gib = f"{memory.total / 2**30:.1f}" if memory else "?"
-        shown = ".".join(map(str, capability)) if capability else "?"
-        what = f"{name or '?'}, {gib} GiB, capability {shown}, driver {driver}"
-        checks.append(_judge_gpu(f"GPU {i}", what, capability, builds))
-    with contextlib.suppress(nvml.NVMLError):
-        nvml.nvmlShutdown()
-    return checks or [Check("GPU", "ok", f"no GPU, driver {driver}")]
-
-
-def _judge_gpu(name: str, what: str, capability, builds: Sequence[str]) -> Check:
+def check_gpus(here: Machine, builds: Sequence[str]) -> list[Check]:
+    """One check per GPU of a machine on which these builds of MXNet are installed."""
     from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
 
-    if capability is None or not build_has_code_for(tuple(capability)):
-        message = f"{what}: MXNet's GPU builds have code for {BUILD_RANGE} only"
-        remedy = "use CPU contexts (--devices cpu), or PyTorch on this GPU"
-        return Check(name, "warn", message, remedy)
-    if all(build == "mxnet" for build in builds):
-        remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
-        return Check(name, "warn", f"{what}: not usable without a GPU build", remedy)
-    return Check(name, "ok", what)
+    if not here.gpus:
+        return [Check("GPU", "ok", f"training uses CPU contexts: {here.no_gpu}")]
+    checks = []
+    for gpu in here.gpus:
+        gib = f"{gpu.memory_total / 2**30:.1f}" if gpu.memory_total else "?"
+        capability = ".".join(map(str, gpu.capability or "?"))
+        what = f"{gpu.name or '?'}, {gib} GiB, capability {capability}, "
+        what += f"driver {gpu.driver or '?'}"
+        remedy = None
+        if FROM_SOURCE in builds:
+            found, remedy = _try_gpu(gpu.number)
+            what += found
+        elif gpu.capability is None or not build_has_code_for(gpu.capability):
+            what += f": MXNet's GPU wheels have code for {BUILD_RANGE} only"
+            remedy = "use CPU contexts (--devices cpu), PyTorch on this GPU, or an "
+            remedy += "MXNet of your own build (docs/newer-gpus.md)"
+        elif all(build == "mxnet" for build in builds):
+            what += ": not usable without a GPU build"
+            remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
+        status = "warn" if remedy else "ok"
+        checks.append(Check(f"GPU {gpu.index}", status, what, remedy))
+    return checks
+
+
+def _try_gpu(number: int | None) -> tuple[str, str | None]:
+    """What a library built from source does on a GPU, and a remedy where it fails."""
+    from d2lpar import devices
+    from d2lpar.machine.cuda import cuda_devices
+
+    if number is None:
+        return ": hidden from CUDA", "unset CUDA_VISIBLE_DEVICES"
+    for why in devices.why_not_usable([number], cuda_devices()).values():
+        error, _, remedy = why.partition("; ")
+        return f": {error}", remedy
+    return f", MXNet {FROM_SOURCE} computes on it", None
 
 
 def check_data(data_dir: str | Path | None = None) -> Check:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -25,11 +25,32 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
     With `raising`, as in a notebook, errors are raised.
     """
     with _logging_as_lines():
-        _call_and_exit(call, raising)
+        try:
+            code = call()
+        except (Exception, KeyboardInterrupt) as error:
+            message, code = _message_and_code(error)
+            if raising or message is None:
+                raise
+            click.echo(f"d2lpar: {message}", err=True)
+        if isinstance(code, int) and code != 0 and not raising:
+            sys.exit(code)
+
+
+def _message_and_code(error: BaseException) -> tuple[str | None, int]:
+    """None for an error that only its traceback explains."""
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "interrupted", 130
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2
+    if isinstance(error, D2lparError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError) and error.strerror is not None:
+        return f"{error.filename or 'writing a file'}: {error.strerror}", 2
+    return None, 1
 
 
 @contextmanager
-def _logging_as_lines():
+def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     if log.handlers:  # set by `d2lpar run`, for the chapter that it runs
         yield
@@ -43,30 +64,3 @@ def _logging_as_lines():
     finally:
         log.removeHandler(handler)
         log.propagate = propagate
-
-
-def _call_and_exit(call: Callable[[], object], raising: bool) -> None:
-    try:
-        code = call()
-    except (KeyboardInterrupt, click.Abort):
-        _leave("interrupted", 130)
-    except click.ClickException as error:
-        if raising:
-            raise
-        _leave(error.format_message(), 2)
-    except D2lparError as error:
-        if raising:
-            raise
-        _leave(str(error), error.exit_code)
-    except OSError as error:
-        if raising or error.strerror is None:
-            raise
-        _leave(f"{error.filename or 'writing a file'}: {error.strerror}", 2)
-    else:
-        if isinstance(code, int) and code != 0 and not raising:
-            sys.exit(code)
-
-
-def _leave(message: str, code: int) -> None:
-    click.echo(f"d2lpar: {message}", err=True)
-    sys.exit(code)

@@ -23,14 +23,21 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
     arguments = checked(flags["arguments"], chapters)
     python = flags["python"] or sys.executable
     directory = flags["directory"] or os.getcwd()
-    address = plan.address_of(flags["interface"])
+    interface, port = flags["interface"], flags["port"]
+    address = plan.address_of(interface)
     roles_at = _planner(flags, arguments, address)
-    if flags["print_only"]:
-        roles = roles_at(flags["port"] or 9091)
+    if flags["print"]:
+        roles = roles_at(port or 9091)
         click.echo(plan.as_text(roles, python, directory), nl=False)
         return
-    if flags["interface"] != plan.LOOPBACK:
-        _warn_of_network(flags["interface"], address, flags["kvstore"])
+    if interface != plan.LOOPBACK:
+        # In dist_async the servers unpickle the optimizer, which may be any program.
+        also = ", or run programs as you" * (flags["kvstore"] == "dist_async")
+        log.warning(
+            "ps-lite on %s (%s) neither authenticates nor encrypts: whoever reaches it "
+            "can read, alter or stop the training%s; use a private network or a tunnel",
+            *(interface, address, also),
+        )
     roles_at(1)  # raises for impossible settings, before anything is started
     how = supervise.Launch(
         directory,
@@ -40,10 +47,8 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
         timeout=flags["timeout"],
         logs=Path(flags["logs"]),
     )
-    port, max_restarts = flags["port"], flags["max_restarts"]
-    supervise.launch(
-        roles_at, how, address=address, port=port, max_restarts=max_restarts
-    )
+    limits = {"port": port, "max_restarts": flags["max_restarts"]}
+    supervise.launch(roles_at, how, address=address, **limits)
 
 
 def checked(arguments: tuple[str, ...], chapters: dict) -> list[str]:
@@ -78,23 +83,13 @@ def _planner(
     arguments, devices = without_devices(arguments)
     default = plan.default_devices(max(1, flags["workers"]), hosts)
     devices = flags["devices"] or devices or (default,)
-
-    def roles_at(port: int) -> list[plan.Role]:
-        return plan.plan(
-            flags["workers"],
-            flags["servers"],
-            arguments,
-            address=address,
-            port=port,
-            interface=interface,
-            hosts=hosts,
-            devices=devices,
-            kvstore=flags["kvstore"],
-            threshold=threshold,
-            heartbeat=flags["heartbeat"],
-        )
-
-    return roles_at
+    common = {
+        **{name: flags[name] for name in ("interface", "kvstore", "heartbeat")},
+        **{"threshold": threshold, "hosts": hosts, "devices": devices},
+        "address": address,
+    }
+    counts = flags["workers"], flags["servers"]
+    return lambda port: plan.plan(*counts, arguments, port=port, **common)
 
 
 def without_devices(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -114,18 +109,6 @@ def without_devices(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return rest, devices
 
 
-def _warn_of_network(interface: str, address: str, kvstore: str) -> None:
-    # In dist_async the servers unpickle the optimizer, which may be any program.
-    also = ", or run programs as you" if kvstore == "dist_async" else ""
-    log.warning(
-        "ps-lite on %s (%s) neither authenticates nor encrypts: whoever reaches it can "
-        "read, alter or stop the training%s; use a private network or a tunnel",
-        interface,
-        address,
-        also,
-    )
-
-
 class Screen:
     """The lines of all roles, each after its role's name, over worker 0's progress."""
 
@@ -136,13 +119,11 @@ class Screen:
     def show(self, role: plan.Role, line: str, bar: bool) -> None:
         """Print a line of `role`, or keep it below the others as the progress bar."""
         with self.lock:
-            if bar and self.terminal and role.name == "worker 0":
+            if bar and role.name == "worker 0":
                 self.bar = line
             if self.terminal:
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
+                click.echo("\r\x1b[K", nl=False, err=True)
             if not bar:
                 click.echo(f"[{role.name}] {line}")
             if self.terminal:
-                sys.stderr.write(self.bar)
-                sys.stderr.flush()
+                click.echo(self.bar, nl=False, err=True)

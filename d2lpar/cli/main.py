@@ -8,9 +8,7 @@ d2lpar sample --checkpoint FILE --n 25 --seed 7
 
 from __future__ import annotations
 
-import csv
 import json
-import logging
 import re
 import runpy
 import shlex
@@ -22,11 +20,16 @@ import click
 
 from d2lpar._version import __version__
 from d2lpar.cli.error_lines import guard
-from d2lpar.cli.options import as_arguments, launch_options, peers_options, run_options
+from d2lpar.cli.options import (
+    CONTEXT,
+    COUNT,
+    POSITIVE,
+    as_arguments,
+    launch_options,
+    peers_options,
+    run_options,
+)
 from d2lpar.errors import SettingError
-
-log = logging.getLogger("d2lpar")
-POSITIVE = click.IntRange(min=1)
 
 
 def chapters_folder() -> Path:
@@ -54,7 +57,7 @@ def about(file: Path) -> tuple[str, str]:
     return title[1] if title else file.stem, words
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=CONTEXT)
 @click.version_option(__version__, "-V", "--version", prog_name="d2lpar")
 def d2lpar() -> None:
     """Data-parallel chapters of Dive into Deep Learning, on MXNet."""
@@ -128,44 +131,38 @@ def plot(
 
 @d2lpar.command()
 @click.option("--checkpoint", required=True, help="A file that `run gan` has written.")
-@click.option("--n", type=POSITIVE, default=25, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", default="faces.png", show_default=True, help="The picture.")
-@click.option("--columns", type=POSITIVE, default=5, show_default=True)
+@click.option("--n", type=POSITIVE, default=25)
+@click.option("--seed", type=COUNT, default=0)
+@click.option("--out", default="faces.png", help="The picture.")
+@click.option("--columns", type=POSITIVE, default=5)
 @click.option(
     "--scale",
     type=POSITIVE,
     default=8,
-    show_default=True,
     help="Screen pixels along each side of a face's pixel.",
 )
 def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     """Draw N new faces from a GAN's checkpoint, as a PNG."""
+    from d2lpar import devices, gan
     from d2lpar.datasets import face_images
+    from d2lpar.records import checkpoints
     from d2lpar.records.atomic import replacing
 
-    sheet = face_images.sheet(_faces(checkpoint, n, seed), layout["columns"])
+    state = gan.start()
+    loaded = checkpoints.load(checkpoint, like=state)
+    state = state.restore(loaded.tensors, loaded.facts)
+    faces = gan.sample(state, n, seed, devices.parse("auto")[0])
+    sheet = face_images.sheet(faces, layout["columns"])
     with replacing(out) as tmp:
         tmp.write_bytes(face_images.png(face_images.enlarged(sheet, layout["scale"])))
     click.echo(f"figure: {out}")
 
 
-def _faces(checkpoint: str, n: int, seed: int):
-    """`n` faces uint8 (n, 3, 24, 24), drawn by the generator of a checkpoint."""
-    from d2lpar import devices, gan
-    from d2lpar.records import checkpoints
-
-    state = gan.start()
-    loaded = checkpoints.load(checkpoint, like=state)
-    state = state.restore(loaded.tensors, loaded.facts)
-    return gan.sample(state, n, seed, devices.parse("auto")[0])
-
-
 @d2lpar.command()
 @click.argument("a", required=False)
 @click.argument("b", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--json", "printed", flag_value="json", help="Print JSON.")
+@click.option("--csv", "printed", flag_value="csv", help="Print CSV.")
 @click.option(
     "--out",
     help="Folder for the figure. [default: none is drawn with --json, --csv; "
@@ -174,58 +171,33 @@ def _faces(checkpoint: str, n: int, seed: int):
 @peers_options
 @click.pass_context
 def compare(
-    ctx: click.Context, a: str | None, b: str | None, out: str | None, **flags
+    ctx: click.Context,
+    a: str | None,
+    b: str | None,
+    printed: str | None,
+    out: str | None,
+    **flags,
 ) -> None:
     """Compare record A with B: 1 against 2 devices, or before against after.
 
     With --peers compare ours with d2l's and PyTorch's training, timed now, in turn.
     """
-    as_json, as_csv = flags.pop("as_json"), flags.pop("as_csv")
-    printed = "json" if as_json else "csv" if as_csv else "table"
     given = as_arguments(ctx, flags)
     if flags["peers"] is not None:
         if a is not None:
             raise SettingError(f"--peers and the record {a}: compare one or the other")
-        from d2lpar.cli import compare_peers
+        from d2lpar.cli.compare import ours_and_peers
 
         command = shlex.join(["d2lpar", "compare", *given])
-        compare_peers.compare(flags, out, printed, command)
+        ours_and_peers(flags, out, printed or "table", command)
     elif given:
         raise SettingError(f"{given[0]}: goes with --peers only")
     elif b is None:
         raise SettingError("compare: name two records, or give --peers")
     else:
-        _compare_records(Path(a), Path(b), printed, out)
+        from d2lpar.cli.compare import records
 
-
-def _compare_records(a: Path, b: Path, printed: str, out: str | None) -> None:
-    """Print the comparison of two records as "table", "json" or "csv", and draw it."""
-    from d2lpar.figures import drawing
-    from d2lpar.records import comparison, files
-
-    runs = files.read(a), files.read(b)
-    compared = comparison.compare(*runs)
-    if printed == "json":
-        click.echo(json.dumps(asdict(compared), indent=1, default=str))
-    elif printed == "csv":
-        _print_csv(comparison.comparison_rows(compared))
-    else:
-        click.echo(comparison.comparison_table(compared))  # names the differences, too
-    if printed != "table":
-        for difference in compared.differences:
-            log.warning("the runs differ also in %s", difference)
-    if out or printed == "table":
-        folder = Path(out) if out else b.parent
-        stem = f"compare-{a.stem}-{b.stem}"
-        for path in drawing.draw_compare(*runs, folder, stem):
-            if path.suffix == ".png":
-                click.echo(f"figure: {path}")
-
-
-def _print_csv(rows: list[dict]) -> None:
-    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+        records(Path(a), Path(b), printed or "table", out)
 
 
 @d2lpar.command()
@@ -252,29 +224,20 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
     is_flag=True,
     help="Show how busy they are, until Ctrl-C. With --json, as lines.",
 )
-@click.option(
-    "--interval", type=float, default=1.0, show_default=True, help="Seconds. [--watch]"
-)
+@click.option("--interval", default=1.0, help="Seconds. [--watch]")
 @click.option(
     "--pid", type=int, help="Watch this process. [default: all runs of d2lpar]"
 )
 def devices(as_json: bool, watch: bool, interval: float, pid: int | None) -> None:
     """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
-    from d2lpar.machine import cards
-
-    if watch:
-        _watch(as_json, interval, pid)
-    elif as_json:
-        click.echo(cards.as_json(cards.machine()))
-    else:
-        click.echo(cards.as_text(cards.machine()))
-
-
-def _watch(as_json: bool, interval: float, pid: int | None) -> None:
     from d2lpar.cli.watch_screen import show_live
     from d2lpar.machine import cards, load
     from d2lpar.records.files import to_line
 
+    if not watch:
+        here = cards.machine()
+        click.echo(cards.as_json(here) if as_json else cards.as_text(here))
+        return
     samples = load.samples(load.watched(pid), interval)
     if as_json:
         for sample in samples:

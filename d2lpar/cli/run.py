@@ -1,25 +1,34 @@
-"""`d2lpar run`: from the flags and a chapter to jobs, records and figures."""
+"""`d2lpar run`: from the flags and a chapter to jobs, a progress bar, and figures."""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
+from d2lpar import devices
 from d2lpar.cli.options import SETTINGS
-from d2lpar.cli.progress import measured_runs, result_line
 from d2lpar.errors import SettingError
-from d2lpar.workers.place import Place, place, resume_after_restart, show_life
+from d2lpar.memory import estimate
+from d2lpar.records import atomic, files
+from d2lpar.records.kinds import Header, Run
+from d2lpar.runs import sweep
+from d2lpar.runs.job import Job
+from d2lpar.workers.place import Place, place, resume_after_restart
 
 if TYPE_CHECKING:
-    from d2lpar.records.kinds import Run
-    from d2lpar.runs.job import Job
     from d2lpar.training import Workload
+
+log = logging.getLogger("d2lpar")
 
 
 @dataclass(frozen=True)
@@ -57,22 +66,56 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
     `command` is the command line, for the records. In a process that `d2lpar launch`
     has started this is one of several workers, of which worker 0 keeps the record.
     """
-    from d2lpar.runs import sweep
-
     here = place()
     jobs = jobs_of(chapter, command, flags, here)
     if here is None:
         if flags["dry_run"]:
             _print_memory(chapter, jobs, flags)
-        _report(measured_runs(jobs, flags["repeats"]), flags)
+        _report(_measured_runs(jobs, flags["repeats"]), flags)
         return
-    _check_shared(chapter, jobs, flags["repeats"])
-    child = sweep.Child("d2lpar.runs.worker_child", on_progress=show_life)
+    if chapter.workload.train_with_workers is None:
+        raise SettingError(
+            f"launch: {chapter.name} is not shared among workers; "
+            "multiple_machines, multiple_gpus_concise and least_squares_large are"
+        )
+    if len(jobs) * flags["repeats"] > 1:
+        raise SettingError(
+            "launch: workers measure one thing at a time: one --num-devices, no "
+            "--repeats, a chapter without several methods"
+        )
     if here.number == 0:
-        _report(measured_runs(jobs, 1, child), flags, here.variant)
+        _report(_measured_runs(jobs, 1), flags, here.variant)
     else:
-        for _ in sweep.measure(jobs[0], child):
+        for _ in sweep.measure(jobs[0]):
             pass
+
+
+def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
+    """Measure the jobs under a progress bar; the records in the jobs' order."""
+    unit, total, names = jobs[0].workload.unit, None, {}
+    if unit == "epoch":
+        total = repeats * sum(job.settings["num_epochs"] for job in jobs)
+    # SIGTERM ends a sweep as Ctrl-C does: the measuring process with it.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with (
+            tqdm(total=total, unit=unit, dynamic_ncols=True, leave=False) as bar,
+            logging_redirect_tqdm([log]),
+            closing(sweep.sweep(jobs, repeats)) as lines,
+        ):
+            for line in lines:
+                if isinstance(line, Header):
+                    names[files.run_name(line)] = None
+                    where = f"{line.num_devices} device(s)"
+                    words = filter(None, (line.chapter, line.variant, where))
+                    bar.set_description(", ".join(words))
+                elif line.counts_as_progress:
+                    bar.set_postfix(line.progress())
+                    bar.leave = True  # an error before any result leaves one line only
+                    bar.update()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return [files.read(jobs[0].folder / f"{name}.jsonl") for name in names]
 
 
 def jobs_of(
@@ -83,12 +126,12 @@ def jobs_of(
     Raises :class:`SettingError` for flags that contradict each other or the chapter,
     and OSError unless the folder for the record can be written.
     """
-    from d2lpar.records import atomic
-    from d2lpar.runs.job import Job
-
     if flags["resume"] and flags["repeats"] > 1:
         raise SettingError("--resume with --repeats: a training is resumed only once")
-    counts = _device_counts(flags, all_at_once=here is not None)
+    available = len(devices.parse(flags["devices"]))
+    _check_gpu_flags(flags)
+    default = devices.default_counts(available) if here is None else str(available)
+    counts = devices.parse_counts(flags["num_devices"] or default, available)
     preset, settings, data = settings_of(chapter.presets, flags)
     data["seed"] = flags["seed"]
     if chapter.workload.locate is not None:
@@ -96,35 +139,40 @@ def jobs_of(
         data["name"] = chapter.workload.locate(flags["data"], flags["data_dir"])
     folder = Path(flags["out"]) / chapter.name
     atomic.check_writable(folder)
+    common = {
+        "chapter": chapter.name,
+        "preset": preset,
+        "workload": chapter.workload,
+        "data": data,
+        "command": command,
+        "folder": folder,
+        "one_thread_each": chapter.one_thread_each,
+        "resume": resume_after_restart(flags["resume"], folder),
+        "is_worker": here is not None,
+        **{name: flags[name] for name in _OF_JOB},
+    }
     return [
-        Job(
-            chapter=chapter.name,
-            preset=preset,
-            workload=chapter.workload,
-            num_devices=count,
-            settings={**settings, **variant_settings},
-            data=data,
-            command=command,
-            folder=folder,
-            variant=variant,
-            one_thread_each=chapter.one_thread_each,
-            resume=resume_after_restart(flags["resume"], folder),
-            **{name: flags[name] for name in _OF_JOB},
-        )
-        for variant, variant_settings in chapter.variants.items()
+        Job(num_devices=count, settings={**settings, **more}, variant=variant, **common)
+        for variant, more in chapter.variants.items()
         for count in counts
     ]
 
 
-_OF_JOB = ("devices", "seed", "threads", "profile", "watch", "checkpoint_every")
+_GPU_FLAGS = ("tf32", "deterministic")
+_OF_JOB = (
+    *("devices", "seed", "threads", "profile", "watch", "checkpoint_every"),
+    *_GPU_FLAGS,
+)
 
 
-def _device_counts(flags: dict, all_at_once: bool) -> list[int]:
-    from d2lpar import devices
-
-    available = len(devices.parse(flags["devices"]))
-    default = str(available) if all_at_once else devices.default_counts(available)
-    return devices.parse_counts(flags["num_devices"] or default, available)
+def _check_gpu_flags(flags: dict) -> None:
+    """Raise :class:`SettingError` for a flag that means nothing to CPU contexts."""
+    for name in _GPU_FLAGS:
+        if flags[name] and devices.parse(flags["devices"])[0].device_type == "cpu":
+            raise SettingError(
+                f"--{name} with --devices {flags['devices']}: it is for GPUs; CPU "
+                "contexts compute exactly float32, and the same bits in every repeat"
+            )
 
 
 def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:
@@ -157,25 +205,8 @@ def refuse_setting(name: str, value: object) -> None:
         raise SettingError(f"--{flag} {value}: this chapter has no such setting")
 
 
-def _check_shared(chapter: Chapter, jobs: list[Job], repeats: int) -> None:
-    """Raise :class:`SettingError` unless several workers can share the measurement."""
-    if chapter.workload.train_with_workers is None:
-        raise SettingError(
-            f"launch: {chapter.name} is not shared among workers; "
-            "multiple_machines, multiple_gpus_concise and least_squares_large are"
-        )
-    if len(jobs) * repeats > 1:
-        raise SettingError(
-            "launch: workers measure one thing at a time: one --num-devices, no "
-            "--repeats, a chapter without several methods"
-        )
-
-
 def _print_memory(chapter: Chapter, jobs: list[Job], flags: dict) -> None:
     """Print how much memory the real run would need, on each number of devices."""
-    from d2lpar import devices
-    from d2lpar.memory import estimate
-
     _, settings, data = settings_of(chapter.presets, {**flags, "dry_run": False})
     chosen, layers = devices.parse(flags["devices"]), chapter.workload.layers
     for count in dict.fromkeys(job.num_devices for job in jobs):
@@ -186,11 +217,13 @@ def _print_memory(chapter: Chapter, jobs: list[Job], flags: dict) -> None:
 
 def _report(runs: list[Run], flags: dict, shared_by: str = "") -> None:
     """Print a line for each run, and draw the figures of all."""
-    from d2lpar.figures import drawing
-    from d2lpar.records import files
+    from d2lpar.figures import drawing  # matplotlib takes its time
 
     for run in runs:
-        click.echo(result_line(run))
+        header = run.header
+        method = f"{header.variant}: " if header.variant else ""
+        synthetic = " [synthetic data]" * header.synthetic
+        click.echo(f"{method}{run.summary()} on {', '.join(header.devices)}{synthetic}")
     folder, stem = runs[0].path.parent, files.run_stem(runs[0].header)
     if shared_by:  # the figures of one launch must not replace those of another
         stem += f"-{shared_by}"

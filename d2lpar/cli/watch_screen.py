@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine.cards import Machine
 from d2lpar.machine.load import Sample
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
 
 HISTORY = 16  # samples in a curve
 BARS = " ▁▂▃▄▅▆▇█"
@@ -32,9 +33,6 @@ def show_live(
     `machine` describes what is sampled. Raises :class:`DeviceError` if the output is
     not a terminal.
     """
-    from rich.console import Console
-    from rich.live import Live
-
     console = console or Console()
     if not console.is_terminal:
         raise DeviceError("--watch draws on a terminal; --watch --json prints lines")
@@ -51,22 +49,23 @@ def show_live(
 
 def screen(past: Sequence[Sample], machine: Machine) -> RenderableType:
     """The newest sample as tables, with curves of the samples before it."""
-    from rich.console import Group
-    from rich.text import Text
-
     now = past[-1]
     gpus = _gpu_table(past, machine) if now.gpus else Text(machine.no_gpu or "no GPU")
     used, total = _gib(now.machine_memory), _gib(machine.cpu.memory_total)
     warm = "" if now.temperature is None else f", {now.temperature:.0f} °C"
     host = f"{machine.cpu.model}: memory {used} of {total}{warm}"
-    few_cores = len(now.machine_percent) <= ROWS_OF_CORES
-    cores = _core_table(past) if few_cores else _many_cores_table(now)
-    return Group(gpus, Text(f"\n{host}"), cores, Text(f"\n{_watched_text(now)}"))
+    threads = now.threads_per_context
+    watched = (
+        f"watched: {now.cpu_percent:.0f} % of a core, {_gib(now.memory)}; "
+        f"{now.processes} processes, {now.threads} threads, {now.busy_threads} busy; "
+        f"threads per context: {'unset' if threads is None else threads}"
+    )
+    if not now.processes:
+        watched = "No run of d2lpar measures here now: start one in another terminal."
+    return Group(gpus, Text(f"\n{host}"), _core_table(past), Text(f"\n{watched}"))
 
 
 def _gpu_table(past: Sequence[Sample], machine: Machine) -> Table:
-    from rich.text import Text
-
     now, cards = past[-1], {card.label: card for card in machine.gpus}
     table = _table("GPU", "busy:", ":", "", "memory", "temperature", "power")
     for k, label in enumerate(now.gpus):
@@ -84,37 +83,24 @@ def _gpu_table(past: Sequence[Sample], machine: Machine) -> Table:
 
 
 def _core_table(past: Sequence[Sample]) -> Table:
-    """A row per core: all its work, and that of the watched processes."""
-    table = _table("core", "busy:", ":", "", "watched:", ":", "")
-    for k in range(len(past[-1].machine_percent)):
-        table.add_row(
-            str(k),
-            *_busy([sample.machine_percent[k] for sample in past]),
-            *_busy([sample.core_percent[k] for sample in past]),
-        )
-    return table
+    """A row per core: all its work, and that of the watched processes.
 
-
-def _many_cores_table(now: Sample) -> Table:
-    """A character per core, CORES_PER_ROW cores in a row."""
+    With more than ROWS_OF_CORES, a character per core, CORES_PER_ROW cores in a row.
+    """
+    busy, watched = past[-1].machine_percent, past[-1].core_percent
+    if len(busy) <= ROWS_OF_CORES:
+        table = _table("core", "busy:", ":", "", "watched:", ":", "")
+        for k in range(len(busy)):
+            all_work = _busy([sample.machine_percent[k] for sample in past])
+            ours = _busy([sample.core_percent[k] for sample in past])
+            table.add_row(str(k), *all_work, *ours)
+        return table
     table = _table("cores", "busy", "watched")
-    for first in range(0, len(now.machine_percent), CORES_PER_ROW):
+    for first in range(0, len(busy), CORES_PER_ROW):
         part = slice(first, first + CORES_PER_ROW)
-        busy, watched = now.machine_percent[part], now.core_percent[part]
-        last = first + len(busy) - 1
-        table.add_row(f"{first}-{last}", curve(busy), curve(watched))
+        last = first + len(busy[part]) - 1
+        table.add_row(f"{first}-{last}", curve(busy[part]), curve(watched[part]))
     return table
-
-
-def _watched_text(now: Sample) -> str:
-    if not now.processes:
-        return "No run of d2lpar measures here now: start one in another terminal."
-    threads = now.threads_per_context
-    return (
-        f"watched: {now.cpu_percent:.0f} % of a core, {_gib(now.memory)}; "
-        f"{now.processes} processes, {now.threads} threads, {now.busy_threads} busy; "
-        f"threads per context: {'unset' if threads is None else threads}"
-    )
 
 
 def curve(percents: Iterable[float | None]) -> str:
@@ -132,8 +118,6 @@ def curve(percents: Iterable[float | None]) -> str:
 
 def _table(*columns: str) -> Table:
     """A table without lines; a column whose name ends in ":" is aligned right."""
-    from rich.table import Table
-
     table = Table(box=None)
     for name in columns:
         justify = "right" if name.endswith(":") else "left"
@@ -144,8 +128,6 @@ def _table(*columns: str) -> Table:
 
 def _busy(percents: Sequence[float | None]) -> tuple[str, str, RenderableType]:
     """Three cells: the curve, the newest value, and a bar of it."""
-    from rich.bar import Bar
-
     now = percents[-1]
     bar = "" if now is None else Bar(100, 0, min(now, 100), width=10)
     return curve(percents), _or_dash(now, "%"), bar

@@ -102,7 +102,7 @@ class PublishedFiles:
             try:
                 return self.read(folder)
             except NotInFolderError:
-                continue
+                pass
             except DataError as error:
                 if asked_for:
                     raise
@@ -117,17 +117,16 @@ class PublishedFiles:
         Raises :class:`DataError` for a folder asked for that cannot be read; logs it
         when it holds no file of the data set.
         """
-        for source, folder in (
-            ("--data-dir", data_dir),
-            ("D2LPAR_DATA", os.environ.get("D2LPAR_DATA")),
-        ):
-            if folder is None or str(folder) == "":
+        variable = os.environ.get("D2LPAR_DATA")
+        for source, folder in ("--data-dir", data_dir), ("D2LPAR_DATA", variable):
+            if not folder:
                 continue
             folder = Path(os.path.expanduser(folder))  # Path's own raises at ~nobody
-            _check_readable(source, folder)
             candidates = (folder / self.name, folder)
-            if candidates[0].exists():
-                _check_readable(source, candidates[0])
+            for path in folder, candidates[0]:
+                readable = path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+                if not readable and (path is folder or path.exists()):
+                    raise DataError(f"{source} {path}: not a folder that can be read")
             if not any(_find(c, file) for c in candidates for file in self.files):
                 line = "no %s in %s %s; looking elsewhere"
                 log.warning(line, self.title, source, folder)
@@ -142,16 +141,15 @@ class PublishedFiles:
         Raises :class:`NotInFolderError` if it holds none of the files, and
         :class:`DataError` if it holds some of them only, or one is damaged.
         """
-        paths = {file: _find(folder, file) for file in self.files}
-        missing = [file for file, path in paths.items() if path is None]
-        if len(missing) == len(paths):
+        paths = [_find(folder, file) for file in self.files]
+        if not any(paths):
             raise NotInFolderError(f"no {self.title} in {folder}")
-        if missing:
+        if None in paths:
             raise DataError(
-                f"{folder}: {missing[0]} is missing; put all {len(paths)} files there, "
-                "or none"
+                f"{folder}: {self.files[paths.index(None)]} is missing; put all "
+                f"{len(paths)} files there, or none"
             )
-        return [self.read_file(path) for path in paths.values()]
+        return [self.read_file(path) for path in paths]
 
     def _download(self) -> None:
         """Bring the files into the cache: all verified, then renamed into place."""
@@ -194,9 +192,12 @@ class PublishedFiles:
         )
 
 
-def _check_readable(source: str, folder: Path) -> None:
-    if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
-        raise DataError(f"{source} {folder}: not a folder that can be read")
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, or :class:`DataError`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _find(folder: Path, file: str) -> Path | None:

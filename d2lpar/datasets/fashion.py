@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lpar.datasets.digest import sha256_of
-from d2lpar.datasets.download import PublishedFiles
-from d2lpar.datasets.generated.fashion import FASHION_CLASSES, synthetic_fashion
+from d2lpar.datasets.download import PublishedFiles, read_bytes
+from d2lpar.datasets.generated.fashion import synthetic_fashion
 from d2lpar.datasets.images import ImageData
 from d2lpar.errors import DataError
 
@@ -61,10 +60,11 @@ def load(
     """
     arrays = FASHION_MNIST.load_unless_synthetic(name, data_dir)
     if arrays is not None:
-        return _image_data("fashion-mnist", arrays).head(n_train, n_test)
+        return ImageData(*arrays, "fashion-mnist").head(n_train, n_test)
     n_train = 60_000 if n_train is None else n_train
     n_test = 10_000 if n_test is None else n_test
-    return _image_data("synthetic-fashion", synthetic_fashion(n_train, n_test, seed))
+    arrays = synthetic_fashion(n_train, n_test, seed)
+    return ImageData(*arrays, "synthetic-fashion")
 
 
 def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
@@ -79,16 +79,9 @@ def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
 def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
     """The real Fashion-MNIST: 60,000 training and 10,000 test images.
 
-    Found or downloaded as :mod:`d2lpar.datasets.download` describes, in `data_dir`
-    first. Files may be gzipped or not. Raises :class:`DataError` for a folder that
-    cannot be read, for a truncated, corrupt or foreign file in `data_dir` or
-    ``$D2LPAR_DATA``, and when there is neither a copy nor a network.
+    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.load` raises.
     """
-    return _image_data("fashion-mnist", FASHION_MNIST.load(data_dir))
-
-
-def _image_data(name: str, arrays) -> ImageData:
-    return ImageData(*arrays, name, sha256_of(arrays), FASHION_CLASSES)
+    return load("fashion-mnist", data_dir=data_dir)
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -96,13 +89,11 @@ def read_idx(path: Path) -> np.ndarray:
 
     Raises :class:`DataError` naming the file and what is wrong with it.
     """
+    content = read_bytes(path)
     try:
-        raw = path.read_bytes()
-        content = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: truncated or corrupt ({error}); delete it") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     sha256, shape = FASHION_MNIST_FILES[path.name.removesuffix(".gz")]
     # The header first: "wrong shape" tells more than "wrong hash". It is two zero
     # bytes, the type (8 is uint8), the number of dimensions, and each of them as

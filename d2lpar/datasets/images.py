@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from d2lpar.datasets.digest import sha256_of
+from d2lpar.datasets.generated.fashion import FASHION_CLASSES
 from d2lpar.errors import SettingError
 
 
@@ -16,8 +18,7 @@ class ImageData:
     """Images and labels in host memory; unpacks into its four arrays.
 
     `X_train`, `X_test`: uint8 (n, 28, 28); `y_train`, `y_test`: uint8 (n,), the number
-    of the class in `classes`. `sha256` is of the four arrays' bytes, one after the
-    other.
+    of the class in `classes`.
     """
 
     X_train: np.ndarray
@@ -25,11 +26,14 @@ class ImageData:
     X_test: np.ndarray
     y_test: np.ndarray
     name: str
-    sha256: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = FASHION_CLASSES
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return iter((self.X_train, self.y_train, self.X_test, self.y_test))
+
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_of(self)
 
     @property
     def synthetic(self) -> bool:
@@ -41,7 +45,7 @@ class ImageData:
         return {"n_train": len(self.y_train), "n_test": len(self.y_test)}
 
     def head(self, n_train: int | None = None, n_test: int | None = None) -> ImageData:
-        """The first `n_train` and `n_test` samples (None: all), with their hash.
+        """The first `n_train` and `n_test` samples (None: all).
 
         Raises :class:`SettingError` unless there are as many.
         """
@@ -49,13 +53,21 @@ class ImageData:
             return self
         check_head(self.name, "n_train", n_train, len(self.y_train))
         check_head(self.name, "n_test", n_test, len(self.y_test))
-        X_train, y_train = self.X_train[:n_train], self.y_train[:n_train]
-        X_test, y_test = self.X_test[:n_test], self.y_test[:n_test]
-        sha256 = sha256_of((X_train, y_train, X_test, y_test))
         return replace(
-            self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test,
-            sha256=sha256,
-        )  # fmt: skip
+            self,
+            X_train=self.X_train[:n_train],
+            y_train=self.y_train[:n_train],
+            X_test=self.X_test[:n_test],
+            y_test=self.y_test[:n_test],
+        )
+
+
+def sha256_of(arrays: Iterable[np.ndarray]) -> str:
+    """SHA-256 of the arrays' bytes, one array after the other."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
 
 
 def check_head(data: str, name: str, n: int | None, available: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lpar.datasets.digest import sha256_of
+from d2lpar.datasets.images import sha256_of
 from d2lpar.errors import DataError
 
 BLOCK_NUMBERS = 2**23  # of A, drawn and written at a time
@@ -66,6 +66,5 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
             block.tofile(f)
     b = rng.random(rows)
     digest.update(b)
-    A = np.load(path, mmap_mode="r")
-    name = f"uniform-{rows}x{columns}"
+    A, name = np.load(path, mmap_mode="r"), f"uniform-{rows}x{columns}"
     return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)

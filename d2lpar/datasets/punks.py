@@ -12,14 +12,14 @@ from __future__ import annotations
 import hashlib
 import io
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from d2lpar.datasets.digest import sha256_of
-from d2lpar.datasets.download import PublishedFiles
+from d2lpar.datasets.download import PublishedFiles, read_bytes
 from d2lpar.datasets.generated.faces import synthetic_punks
-from d2lpar.datasets.images import check_head
+from d2lpar.datasets.images import check_head, sha256_of
 from d2lpar.errors import DataError
 
 PUNKS_SHA256 = "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"
@@ -28,11 +28,14 @@ TILES, TILE = 100, 24  # along each side of the image; pixels along each side of
 
 @dataclass(frozen=True)
 class FaceData:
-    """Faces in host memory: `X` uint8 (n, 3, 24, 24); `sha256` is of its bytes."""
+    """Faces in host memory: `X` uint8 (n, 3, 24, 24)."""
 
     X: np.ndarray
     name: str
-    sha256: str
+
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_of([self.X])
 
     @property
     def synthetic(self) -> bool:
@@ -44,15 +47,14 @@ class FaceData:
         return {"n_train": len(self.X)}
 
     def head(self, n_train: int | None = None) -> FaceData:
-        """The first `n_train` faces (None: all), with their hash.
+        """The first `n_train` faces (None: all).
 
         Raises :class:`SettingError` unless there are as many.
         """
         if n_train is None or n_train == len(self.X):
             return self
         check_head(self.name, "n_train", n_train, len(self.X))
-        X = self.X[:n_train]
-        return replace(self, X=X, sha256=sha256_of([X]))
+        return replace(self, X=self.X[:n_train])
 
 
 def load(
@@ -70,9 +72,9 @@ def load(
     """
     arrays = CRYPTOPUNKS.load_unless_synthetic(name, data_dir)
     if arrays is not None:
-        return _face_data("cryptopunks", *arrays).head(n_train)
+        return FaceData(*arrays, "cryptopunks").head(n_train)
     X = synthetic_punks(TILES**2 if n_train is None else n_train, seed)
-    return _face_data("synthetic-punks", X)
+    return FaceData(X, "synthetic-punks")
 
 
 def on_disk(
@@ -85,9 +87,7 @@ def on_disk(
     if name.startswith("synthetic"):
         return load("synthetic", n_train=n_train, seed=seed)
     arrays = CRYPTOPUNKS.load_from_disk(data_dir)
-    if arrays is None:
-        return None
-    return _face_data("cryptopunks", *arrays).head(n_train)
+    return arrays and FaceData(*arrays, "cryptopunks").head(n_train)
 
 
 def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
@@ -102,16 +102,9 @@ def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
 def cryptopunks(data_dir: str | Path | None = None) -> FaceData:
     """The real 10,000 CryptoPunks.
 
-    Found or downloaded as :mod:`d2lpar.datasets.download` describes, in `data_dir`
-    first. Raises :class:`DataError` for a folder that cannot be read, for a truncated
-    or foreign file in `data_dir` or ``$D2LPAR_DATA``, and when there is neither a copy
-    nor a network.
+    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.load` raises.
     """
-    return _face_data("cryptopunks", *CRYPTOPUNKS.load(data_dir))
-
-
-def _face_data(name: str, X: np.ndarray) -> FaceData:
-    return FaceData(X, name, sha256_of([X]))
+    return load("cryptopunks", data_dir=data_dir)
 
 
 def read_tiles(path: Path) -> np.ndarray:
@@ -123,11 +116,7 @@ def read_tiles(path: Path) -> np.ndarray:
     """
     from PIL import Image, UnidentifiedImageError
 
-    side = TILES * TILE
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    side, content = TILES * TILE, read_bytes(path)
     try:
         image = Image.open(io.BytesIO(content))
         fits = image.size == (side, side)

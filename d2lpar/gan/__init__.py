@@ -10,8 +10,6 @@ from d2lpar.gan.networks import (
     Generator,
     build,
     generate,
-    host_params,
-    init_params,
 )
 from d2lpar.gan.state import Nets, TrainingState, start
 from d2lpar.gan.training import WORKLOAD, frame, sample, train
@@ -27,8 +25,6 @@ __all__ = [
     "build",
     "frame",
     "generate",
-    "host_params",
-    "init_params",
     "sample",
     "start",
     "step",

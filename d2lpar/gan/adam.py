@@ -50,15 +50,10 @@ class Adam:
             for arrays in zip(p.list_data(), gradients, means, variances):
                 weight, *others = (a.as_nd_ndarray() for a in arrays)
                 mx.nd.adam_update(
-                    weight,
-                    *others,
-                    out=weight,
-                    lr=self.lr * math.sqrt(c2) / c1,
-                    beta1=BETA1,
-                    beta2=BETA2,
-                    epsilon=EPSILON * math.sqrt(c2),
+                    weight, *others, out=weight, beta1=BETA1, beta2=BETA2,
+                    lr=self.lr * math.sqrt(c2) / c1, epsilon=EPSILON * math.sqrt(c2),
                     rescale_grad=1 / batch_size,
-                )
+                )  # fmt: skip
 
     def host_moments(self, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
         """The first replica's running means, then variances, shaped as `like`."""

@@ -82,14 +82,6 @@ def init_params(
     return values
 
 
-def trained(
-    net: gluon.nn.HybridSequential, params: Sequence[numpy.ndarray]
-) -> list[numpy.ndarray]:
-    """The parameters that have a gradient: all but running averages."""
-    kinds = (p.grad_req for p in net.collect_params().values())
-    return [value for value, kind in zip(params, kinds) if kind != "null"]
-
-
 def build(
     net: gluon.nn.HybridSequential,
     params: Sequence[numpy.ndarray],

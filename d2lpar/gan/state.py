@@ -19,8 +19,9 @@ from d2lpar.gan.networks import (
     build,
     host_params,
     init_params,
-    trained,
 )
+
+LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in order
 
 
 @dataclass
@@ -45,15 +46,10 @@ class TrainingState:
 
     def tensors(self) -> dict[str, numpy.ndarray]:
         """The state's arrays by name, for a checkpoint."""
-        lists = {
-            "params_D": self.params_D,
-            "params_G": self.params_G,
-            "moments_D": self.moments_D,
-            "moments_G": self.moments_G,
-        }
+        lists = (self.params_D, self.params_G, self.moments_D, self.moments_G)
         named = {
             f"{name}.{i}": array
-            for name, arrays in lists.items()
+            for name, arrays in zip(LISTS, lists)
             for i, array in enumerate(arrays)
         }
         return {**named, "fixed_z": self.fixed_z}
@@ -76,27 +72,17 @@ class TrainingState:
 
         rng = numpy.random.default_rng()
         rng.bit_generator.state = facts["rng"]
-        return cls(
-            params_D=numbered("params_D"),
-            params_G=numbered("params_G"),
-            moments_D=numbered("moments_D"),
-            moments_G=numbered("moments_G"),
-            fixed_z=tensors["fixed_z"],
-            rng=rng,
-            num_steps=facts["num_steps"],
-            epoch=facts["epoch"],
-        )
+        lists = map(numbered, LISTS)
+        return cls(*lists, tensors["fixed_z"], rng, facts["num_steps"], facts["epoch"])
 
 
 def start(seed: int = 0) -> TrainingState:
     """The state before the first epoch, drawn from `seed` on the host."""
     params, moments = [], []
     for k, net in enumerate((Discriminator(), Generator())):
-        values = init_params(net, numpy.random.default_rng([seed, k]))
-        params.append(values)
-        moments.append(
-            [numpy.zeros_like(p) for _ in range(2) for p in trained(net, values)]
-        )
+        params.append(init_params(net, numpy.random.default_rng([seed, k])))
+        trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
+        moments.append([numpy.zeros(p.shape, numpy.float32) for p in trained * 2])
     rng, rng_z = (numpy.random.default_rng([seed, k]) for k in (2, 3))
     z = rng_z.standard_normal((1, *Z_SHAPE), dtype=numpy.float32)
     return TrainingState(*params, *moments, fixed_z=z, rng=rng)

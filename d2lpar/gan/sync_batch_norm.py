@@ -33,7 +33,12 @@ def sync_batch_norm(
     for c, variance in zip(centred, variances):
         gamma, beta = (p.data(c.ctx) for p in (norm.gamma, norm.beta))
         ys.append(_scale(c, gamma / np.sqrt(variance + norm._kwargs["eps"]), beta))
-    _update_averages(norm, means, variances)
+    momentum = norm._kwargs["momentum"]
+    with autograd.pause():
+        for moments in zip(means, variances):
+            for parameter, value in zip((norm.running_mean, norm.running_var), moments):
+                average = parameter.data(value.ctx)
+                average[:] = momentum * average + (1 - momentum) * value
     return ys
 
 
@@ -70,17 +75,3 @@ def _over_devices(parts: list[np.ndarray], n: int) -> list[np.ndarray]:
         total = total + part.as_in_ctx(total.ctx)
     mean = total / n
     return [mean.as_in_ctx(part.ctx) for part in parts]
-
-
-def _update_averages(
-    norm: gluon.nn.BatchNorm, means: list[np.ndarray], variances: list[np.ndarray]
-) -> None:
-    momentum = norm._kwargs["momentum"]
-    with autograd.pause():
-        for parameter, values in (
-            (norm.running_mean, means),
-            (norm.running_var, variances),
-        ):
-            for value in values:
-                average = parameter.data(value.ctx)
-                average[:] = momentum * average + (1 - momentum) * value

@@ -11,7 +11,8 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
-from d2lpar.datasets import face_images, face_quality, punks
+from d2lpar.datasets import face_quality, punks
+from d2lpar.datasets.face_images import sheet, to_png
 from d2lpar.errors import DivergedError
 from d2lpar.gan.networks import Z_SHAPE, Generator, build, faces_of
 from d2lpar.gan.state import Nets, TrainingState, start
@@ -43,46 +44,36 @@ def train(
     data: punks.FaceData | None = None,
     state: TrainingState | None = None,
 ) -> Iterator[GanEpochRecord | FrameRecord]:
-    """Train both networks, yielding a record per epoch, and frames; nothing is printed.
+    """Train both networks, yielding a record per epoch, and frames.
 
-    `devices`, `num_devices`, `num_epochs` and `state` are as in
-    :func:`d2lpar.lenet.train`, `micro_batch_size` and `sync_batch_norm` as in
-    :func:`step`; the defaults are the CryptoPunks notebook's. A frame is drawn before
-    the first epoch, after every `frames_every`, and after the last.
-
-    Raises :class:`SettingError` or :class:`DeviceError` for impossible settings, and
-    :class:`DivergedError` after an epoch whose loss is not finite.
+    The arguments are those of :func:`d2lpar.lenet.train` and :func:`step`; the defaults
+    are the CryptoPunks notebook's. A frame is drawn before the first epoch, after every
+    `frames_every`, and after the last. Raises :class:`SettingError` or ``DeviceError``
+    for impossible settings, :class:`DivergedError` if an epoch's loss is not finite.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("frames-every", frames_every)
-    if micro_batch_size is not None:
-        check_whole("micro-batch-size", micro_batch_size)
+    check_whole("micro-batch-size", 1 if micro_batch_size is None else micro_batch_size)
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
     state = start(seed) if state is None else state
-    nets = Nets(state, devices, lr)
+    nets, last = Nets(state, devices, lr), state.epoch + num_epochs
     faces = np.array(data.X, dtype="uint8", ctx=devices[0])
-    last = state.epoch + num_epochs
     if state.epoch == 0:
         yield frame(nets.G, devices[0], state, data)
     while state.epoch < last:
-        seconds, sums = _train_epoch(
-            nets, batches(faces, global_batch_size, state.rng), devices,
-            micro_batch_size=micro_batch_size, synchronised=sync_batch_norm,
-        )  # fmt: skip
+        shuffled = batches(faces, global_batch_size, state.rng)
+        done = _train_epoch(nets, shuffled, devices, micro_batch_size, sync_batch_norm)
         begin = time.perf_counter()
         state.epoch += 1
         nets.update(state)
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
-        eval_seconds = time.perf_counter() - begin
+        spent = time.perf_counter() - begin
         yield from frames
         # Last: a checkpoint that is written after it has all that this epoch gave.
-        yield _epoch_record(
-            state.epoch, sums, n=len(faces), lr=lr, seconds=seconds,
-            eval_seconds=eval_seconds,
-        )  # fmt: skip
+        yield _epoch_record(state.epoch, *done, n=len(faces), lr=lr, eval_seconds=spent)
 
 
 def batches(
@@ -105,9 +96,14 @@ def batches(
 
 
 def _train_epoch(
-    nets: Nets, batches: Iterable[tuple], devices: Sequence[mx.Context], **options
+    nets: Nets,
+    batches: Iterable[tuple],
+    devices: Sequence[mx.Context],
+    micro_batch_size: int | None,
+    synchronised: bool,
 ) -> tuple[float, StepSums]:
     """Take a step on each batch; returns the seconds, and the sums of all steps."""
+    options = {"micro_batch_size": micro_batch_size, "synchronised": synchronised}
     npx.waitall()
     begin = time.perf_counter()
     epoch, in_flight = StepSums([], [], []), deque()
@@ -123,7 +119,7 @@ def _train_epoch(
 
 
 def _epoch_record(
-    epoch: int, sums: StepSums, *, n: int, lr: float, seconds: float, **fields
+    epoch: int, seconds: float, sums: StepSums, *, n: int, lr: float, **fields
 ) -> GanEpochRecord:
     """The means over the epoch's `n` faces, or :class:`DivergedError`."""
     d_loss, g_loss, opinions = (sum(a.asnumpy() for a in arrays) for arrays in sums)
@@ -162,20 +158,16 @@ def frame(
     if with_samples:
         numbers, distances = face_quality.nearest(drawn[:NUM_SAMPLES], data.X)
         samples = {
-            "samples": _png_sheet(drawn[:NUM_SAMPLES], columns=5),
+            "samples": to_png(sheet(drawn[:NUM_SAMPLES], columns=5)),
             "nearest": numbers.tolist(),
             "distances": [round(d, 4) for d in distances],
         }
     return FrameRecord(
         epoch=state.epoch,
-        fixed=_png_sheet(faces_of(net_G, state.fixed_z, device), columns=1),
+        fixed=to_png(sheet(faces_of(net_G, state.fixed_z, device), columns=1)),
         quality=face_quality.sliced_wasserstein(drawn, real),
         **samples,
     )
-
-
-def _png_sheet(faces: numpy.ndarray, columns: int) -> str:
-    return face_images.to_png(face_images.sheet(faces, columns))
 
 
 def sample(

@@ -42,7 +42,10 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
             f"A is {shards.m} x {shards.n}, rank-deficient: method tsqr gives the "
             "minimum-norm solution"
         )
-    G, c = _gram(shards)
+    syrk = mx.nd.linalg.syrk
+    G, c = _sums(
+        shards, lambda k, A, b: [syrk(A, transpose=True), times(A, b, transpose=True)]
+    )
     scale, how_met = _scale_columns(G, c, shards)
     L, condition = _cholesky(G, shards, how_met)
     x = _cholesky_solve(L, c * scale) * scale
@@ -53,7 +56,11 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
             condition, how_met,
         )  # fmt: skip
     if condition > WORTH_A_REFINEMENT:
-        x = x + _cholesky_solve(L, _gradient(shards, x) * scale) * scale
+        xs = [x.as_in_context(device) for device in shards.devices]
+        (descent,) = _sums(
+            shards, lambda k, A, b: [times(A, b - times(A, xs[k]), transpose=True)]
+        )
+        x = x + _cholesky_solve(L, descent * scale) * scale
     x = x.asnumpy()
     progress.record(1, x)
     return Answer(x, condition, shards.n)
@@ -83,52 +90,31 @@ def _scale_columns(
     return scale, " after scaling its columns"
 
 
-def _gram(shards: RowShards) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
-    """A^T A (n, n) and A^T b (n, k), summed on the first device."""
-    grams, products = {}, {}
-    for blocks in shards.rounds():
-        for k, A, b in blocks:
-            _add(grams, k, mx.nd.linalg.syrk(A, transpose=True))
-            _add(products, k, times(A, b, transpose=True))
-    return _of_all(shards, _sum(grams)), _of_all(shards, _sum(products))
+def _sums(shards: RowShards, terms) -> list[mx.nd.NDArray]:
+    """The sum over all rows of each of ``terms(k, A, b)``, on the first device.
 
-
-def _add(parts: dict[int, mx.nd.NDArray], k: int, part: mx.nd.NDArray) -> None:
-    """Add `part` to the sum of device `k`."""
-    if k in parts:
-        parts[k] += part
-    else:
-        parts[k] = part
-
-
-def _sum(parts: dict[int, mx.nd.NDArray]) -> mx.nd.NDArray:
-    """The sum of the devices' arrays, on the first device.
-
-    `parts` is emptied, so that each array is freed once it is added.
+    They are the arrays that a block of device `k` contributes. The devices' sums are
+    freed as soon as they have been added: they may take gigabytes.
     """
-    total = parts.pop(min(parts))
-    while parts:
-        _, other = parts.popitem()
-        total += other.as_in_context(total.context)
-    return total
-
-
-def _of_all(shards: RowShards, array: mx.nd.NDArray) -> mx.nd.NDArray:
-    """The sum over the workers, if there are several, on the same device."""
-    if shards.workers is None:
-        return array
-    total = shards.total(array.asnumpy())
-    return mx.nd.array(total, ctx=array.context, dtype=shards.dtype)
-
-
-def _gradient(shards: RowShards, x: mx.nd.NDArray) -> mx.nd.NDArray:
-    """A^T (b - A x), summed on the first device."""
-    xs = [x.as_in_context(device) for device in shards.devices]
-    parts = {}
+    parts: dict[int, list] = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
-            _add(parts, k, times(A, b - times(A, xs[k]), transpose=True))
-    return _of_all(shards, _sum(parts))
+            if k not in parts:
+                parts[k] = terms(k, A, b)
+                continue
+            for so_far, term in zip(parts[k], terms(k, A, b)):
+                so_far += term
+    totals = parts.pop(min(parts))
+    while parts:
+        _, others = parts.popitem()
+        for total, other in zip(totals, others):
+            total += other.as_in_context(total.context)
+    if shards.workers is None:
+        return totals
+    return [
+        mx.nd.array(shards.total(t.asnumpy()), ctx=t.context, dtype=shards.dtype)
+        for t in totals
+    ]
 
 
 def _cholesky(

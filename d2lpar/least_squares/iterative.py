@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
 
 import numpy
 
@@ -32,14 +33,7 @@ def gradient(
     starts at `x0` (None is 0), and stops when the norm of the gradient is `tol` times
     that at x = 0, or with a warning after `max_iterations`.
     """
-    return _iterate(
-        _GradientDescent,
-        shards,
-        progress,
-        tol=tol,
-        max_iterations=max_iterations,
-        x0=x0,
-    )
+    return _iterate(_gradient_descent, shards, progress, x0, (tol, max_iterations))
 
 
 def cgls(
@@ -53,46 +47,78 @@ def cgls(
     """Conjugate gradients on the least-squares problem: one all-reduce per iteration.
 
     Every device sends n + 1 numbers per right-hand side, A_k^T A_k p and ||A_k p||^2,
-    and no transpose is ever formed. It starts at `x0` (None is 0), and stops when the
-    norm of the gradient is `tol` times that at x = 0, or with a warning after
-    `max_iterations` (None: 20 n).
+    and no transpose is ever formed. Each right-hand side has its own step lengths. It
+    starts and stops as :func:`gradient` does; `max_iterations` is 20 n by default.
     """
-    limit = 20 * shards.n if max_iterations is None else max_iterations
-    return _iterate(
-        _ConjugateGradients, shards, progress, tol=tol, max_iterations=limit, x0=x0
-    )
+    most = 20 * shards.n if max_iterations is None else max_iterations
+    return _iterate(_conjugate_gradients, shards, progress, x0, (tol, most))
 
 
-def _iterate(
-    method, shards: RowShards, progress: Progress, *, tol, max_iterations, x0
-) -> Answer:
+def _iterate(method, shards: RowShards, progress: Progress, x0, limits) -> Answer:
     """Iterate until the gradient is small, recording about 20 points of history."""
+    tol, max_iterations = limits
     if not (math.isfinite(tol) and tol > 0) or max_iterations < 1:
         raise ValueError(
             f"tol {tol}, max_iterations {max_iterations}: write numbers above 0"
         )
-    start = shards.starting_point(x0)
-    at_zero, _ = _products(shards, numpy.zeros_like(start), residual=True)
+    x = shards.starting_point(x0)
+    at_zero, _ = _products(shards, numpy.zeros_like(x), residual=True)
     shards.check_finite(at_zero)
-    steps, iteration, next_point = method(shards, start), 0, 1
+    descent, _ = _products(shards, x, residual=True)
     norms = numpy.linalg.norm(at_zero, axis=0)
     # Where 0 is the solution (b is 0), reduce the gradient at x0 instead.
-    norms = numpy.where(norms > 0, norms, steps.gradient_norms())
-    while not steps.has_reached(tol * norms):
-        if iteration == max_iterations:
-            worst = _ratio(steps.gradient_norms(), norms).max()
-            log.warning(
-                "%d iterations brought the gradient to %.1e of its start, not to %g",
-                max_iterations, worst, tol,
-            )  # fmt: skip
-            break
-        steps.advance()
-        iteration += 1
+    norms = numpy.where(norms > 0, norms, numpy.linalg.norm(descent, axis=0))
+    next_point = 1
+    points = method(shards, x, descent, tol * norms)
+    for iteration, (x, now) in enumerate(points):
         if iteration == next_point:
             next_point = math.ceil(1.5 * iteration)
-            progress.record(iteration, steps.x)
-    progress.record(iteration, steps.x)
-    return Answer(steps.x)
+            progress.record(iteration, x)
+        if (now <= tol * norms).all():
+            break
+        if iteration == max_iterations:
+            log.warning(
+                "%d iterations brought the gradient to %.1e of its start, not to %g",
+                max_iterations, _ratio(now, norms).max(), tol,
+            )  # fmt: skip
+            break
+    progress.record(iteration, x)
+    return Answer(x)
+
+
+def _gradient_descent(
+    shards: RowShards, x: numpy.ndarray, descent: numpy.ndarray, goal: numpy.ndarray
+) -> Iterator[tuple[numpy.ndarray, numpy.ndarray]]:
+    """x and the norms (k,) of its gradients, before the first step and after each."""
+    v = numpy.random.default_rng(0).normal(size=x.shape)
+    for _ in range(20):
+        v, squares = _products(shards, _ratio(v, numpy.linalg.norm(v, axis=0)))
+    # The estimate is a lower bound: keep some distance.
+    step = 0.95 / max(squares.max(), numpy.finfo(float).tiny)
+    while True:
+        yield x, numpy.linalg.norm(descent, axis=0)
+        x = x + step * descent
+        descent, _ = _products(shards, x, residual=True)
+
+
+def _conjugate_gradients(
+    shards: RowShards, x: numpy.ndarray, descent: numpy.ndarray, goal: numpy.ndarray
+) -> Iterator[tuple[numpy.ndarray, numpy.ndarray]]:
+    """As :func:`_gradient_descent`; a gradient below `goal` is a true one."""
+    direction, gamma, exact = descent, (descent**2).sum(axis=0), True
+    while True:
+        if not exact and (numpy.sqrt(gamma) <= goal).all():
+            # The recurrence drifts away from the true gradient: begin again with that.
+            descent, _ = _products(shards, x, residual=True)
+            direction, gamma, exact = descent, (descent**2).sum(axis=0), True
+        yield x, numpy.sqrt(gamma)
+        products, squares = _products(shards, direction)
+        alpha = _ratio(gamma, squares)
+        x = x + alpha * direction
+        descent = descent - alpha * products
+        previous, gamma = gamma, (descent**2).sum(axis=0)
+        direction = descent + _ratio(gamma, previous) * direction
+        exact = False
 
 
 def _products(shards: RowShards, p: numpy.ndarray, residual: bool = False):
@@ -110,65 +136,8 @@ def _products(shards: RowShards, p: numpy.ndarray, residual: bool = False):
                 q = b - q
             product, square = times(A, q, transpose=True), (q * q).sum(axis=0)
             parts.append(mx.nd.concat(product, square.reshape((1, -1)), dim=0))
-    total = sum(part.asnumpy().astype("float64") for part in parts)
-    total = shards.total(total)
+    total = shards.total(sum(part.asnumpy().astype("float64") for part in parts))
     return total[:-1], total[-1]
-
-
-class _GradientDescent:
-    """x -= gradient / largest eigenvalue, for each right-hand side."""
-
-    def __init__(self, shards: RowShards, x: numpy.ndarray) -> None:
-        self.shards, self.x = shards, x
-        v = numpy.random.default_rng(0).normal(size=x.shape)
-        for _ in range(20):
-            v, squares = _products(shards, _ratio(v, numpy.linalg.norm(v, axis=0)))
-        # The estimate is a lower bound: keep some distance.
-        self.step = 0.95 / max(squares.max(), numpy.finfo(float).tiny)
-        self.descent, _ = _products(shards, x, residual=True)
-
-    def gradient_norms(self) -> numpy.ndarray:
-        return numpy.linalg.norm(self.descent, axis=0)
-
-    def has_reached(self, goal: numpy.ndarray) -> bool:
-        return bool((self.gradient_norms() <= goal).all())
-
-    def advance(self) -> None:
-        self.x = self.x + self.step * self.descent
-        self.descent, _ = _products(self.shards, self.x, residual=True)
-
-
-class _ConjugateGradients:
-    """CGLS for all right-hand sides at once, each with its own step lengths."""
-
-    def __init__(self, shards: RowShards, x: numpy.ndarray) -> None:
-        self.shards, self.x = shards, x
-        self._restart()
-
-    def _restart(self) -> None:
-        self.descent, _ = _products(self.shards, self.x, residual=True)
-        self.direction = self.descent.copy()
-        self.gamma = (self.descent**2).sum(axis=0)
-        self.exact = True
-
-    def gradient_norms(self) -> numpy.ndarray:
-        return numpy.sqrt(self.gamma)
-
-    def has_reached(self, goal: numpy.ndarray) -> bool:
-        if not (self.gradient_norms() <= goal).all():
-            return False
-        if not self.exact:  # the recurrence drifts away from the true gradient
-            self._restart()
-        return bool((self.gradient_norms() <= goal).all())
-
-    def advance(self) -> None:
-        products, squares = _products(self.shards, self.direction)
-        alpha = _ratio(self.gamma, squares)
-        self.x = self.x + alpha * self.direction
-        self.descent = self.descent - alpha * products
-        gamma = (self.descent**2).sum(axis=0)
-        self.direction = self.descent + _ratio(gamma, self.gamma) * self.direction
-        self.gamma, self.exact = gamma, False
 
 
 def _ratio(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:

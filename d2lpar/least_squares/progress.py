@@ -51,21 +51,18 @@ class Progress:
         per_device = squares.sum(axis=1)
         if device_xs is not None:
             per_device = [self.shards.residual_squares(x_k).sum() for x_k in device_xs]
-        self.history.append(
-            PointRecord(
-                iteration=iteration,
-                seconds=self.seconds,
-                residual_norm=float(numpy.sqrt(squares.sum())),
-                device_residual_norms=[float(numpy.sqrt(s)) for s in per_device],
-                distance=self._distance(x),
-            )
+        distance = None
+        if self.reference is not None:
+            best = numpy.reshape(self.reference, x.shape)
+            size = numpy.linalg.norm(best)
+            distance = float(numpy.linalg.norm(x - best) / (size if size > 0 else 1))
+        point = PointRecord(
+            iteration=iteration,
+            seconds=self.seconds,
+            residual_norm=float(numpy.sqrt(squares.sum())),
+            device_residual_norms=[float(numpy.sqrt(s)) for s in per_device],
+            distance=distance,
         )
+        self.history.append(point)
         npx.waitall()
         self._begin = time.perf_counter()
-
-    def _distance(self, x: numpy.ndarray) -> float | None:
-        if self.reference is None:
-            return None
-        best = numpy.reshape(self.reference, x.shape)
-        size = numpy.linalg.norm(best)
-        return float(numpy.linalg.norm(x - best) / (size if size > 0 else 1))

@@ -62,21 +62,20 @@ class RowShards:
             raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.devices, self.workers = list(devices), workers
         self.dtype = numpy.dtype(dtype)
-        first, last = 0, self.m
+        mine = slice(0, self.m)
         if workers is not None:
             if self.m < workers.count:
                 raise ValueError(f"A has {self.m} rows for {workers.count} workers")
             mine = shares(self.m, workers.count)[workers.number]
-            first, last = mine.start, mine.stop
+        num_rows, row_bytes = mine.stop - mine.start, self.dtype.itemsize * self.n
         self.bounds = [
-            (first + part.start, first + part.stop)
-            for part in shares(last - first, len(self.devices))
+            (mine.start + part.start, mine.start + part.stop)
+            for part in shares(num_rows, len(self.devices))
         ]
-        row_bytes = self.dtype.itemsize * self.n
         self.block_rows = max(block_bytes // row_bytes, 1)
         self._kept: list[list[Block]] = []  # the first rounds, if they stay
         self._room = 0
-        size = (last - first) * row_bytes
+        size = num_rows * row_bytes
         if resident_bytes is None and size > RESIDENT_BYTES:
             self._room = self._room_on_gpus()
             longest = max(stop - start for start, stop in self.bounds)
@@ -120,43 +119,30 @@ class RowShards:
         Blocks come in the order in which the devices can start soonest; use each at
         once.
         """
+        step = self.m if self.resident else self.block_rows
         kept = len(self._kept)
         yield from self._kept
-        if not self.resident:
-            yield from self._rounds_read_ahead(self._bounds_of_rounds()[kept:])
-        elif not kept:
-            self._kept.append([])
-            yield self._on_devices(self._read(self.bounds), self._kept[0])
+        starts = range(0, max(stop - start for start, stop in self.bounds), step)[kept:]
+        if starts:
+            yield from self._rounds_read_ahead(starts)
 
-    def _bounds_of_rounds(self) -> list[list[tuple[int, int]]]:
-        """For each round, where the block of each device begins and ends."""
-        longest = max(stop - start for start, stop in self.bounds)
-        return [
-            [
-                (min(start + r, stop), min(start + r + self.block_rows, stop))
-                for start, stop in self.bounds
-            ]
-            for r in range(0, longest, self.block_rows)
-        ]
-
-    def _rounds_read_ahead(self, rounds: list) -> Iterator[Iterable[Block]]:
-        earlier: list[Block] = []
+    def _rounds_read_ahead(self, starts: range) -> Iterator[Iterable[Block]]:
+        step, earlier = starts.step, []
         with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(self._read, rounds[0]) if rounds else None
-            for following in [*rounds[1:], None] if rounds else []:
+            ahead = reader.submit(self._read, starts[0], step)
+            for row in starts:
                 host, blocks = ahead.result(), []
-                if following is not None:
-                    ahead = reader.submit(self._read, following)
+                ahead = reader.submit(self._read, row + step, step)
                 yield self._on_devices(host, blocks)
-                if (len(self._kept) + 1) * self.block_rows <= self._room:
+                if self.resident or row + step <= self._room:
                     self._kept.append(blocks)
                 if self._overlaps:
                     _wait_until_used(earlier)
                     earlier = blocks
                 else:
                     mx.nd.waitall()
-                if self.workers is not None:
-                    # A pass may take longer than --timeout.
+                host = blocks = None  # free before the next ones are waited for
+                if self.workers is not None:  # a pass may take longer than --timeout
                     self.workers.report_progress()
 
     @property
@@ -164,22 +150,23 @@ class RowShards:
         """Whether devices work on a round while the next one is copied to them."""
         return self.devices[0].device_type == "gpu"
 
-    def _read(self, bounds: list[tuple[int, int]]) -> list[tuple]:
-        """Host blocks of the devices that have rows in this round."""
-        return [
-            (k, rows_of(self.A, start, stop, self.dtype),
-             self.b[start:stop].astype(self.dtype))
-            for k, (start, stop) in enumerate(bounds)
-            if stop > start
-        ]  # fmt: skip
+    def _read(self, row: int, count: int) -> list[tuple]:
+        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
+        blocks = []
+        for k, (first, end) in enumerate(self.bounds):
+            start, stop = first + row, min(first + row + count, end)
+            if stop > start:
+                A = rows_of(self.A, start, stop, self.dtype)
+                blocks.append((k, A, self.b[start:stop].astype(self.dtype)))
+        return blocks
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
         """The blocks on their devices, one by one; each is also added to `made`."""
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
-        for k, A, b in reversed(host):
+        for k, *arrays in reversed(host):
             on_device = []
-            for array in (A, b):
+            for array in arrays:
                 # mx.nd.array would make another copy on the host.
                 target = mx.nd.empty(array.shape, self.devices[k], self.dtype)
                 target[:] = array

@@ -36,7 +36,6 @@ from d2lpar.records.kinds import PointRecord
 from d2lpar.training import Workload, choose
 from d2lpar.workers.group import Workers
 
-DIRECT = ("normal", "tsqr")
 OF_WORKERS = ("normal", "cgls", "gradient")  # those that need nothing but sums
 METHODS = {
     "normal": normal,
@@ -87,26 +86,19 @@ def solve(
 
     A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
     array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
-    computation and of x, float64 or float32. A may exceed the memory for all methods
-    but "averaging": beyond `resident_bytes`, rows are read in blocks of `block_bytes`
-    per device, the next while the devices work. None stands for 1 GiB in all on CPU
-    contexts; GPUs then keep as many rows as their free memory holds. With a `reference` solution, shaped as
-    x, the history holds the distance to it. Each of several `workers` reads only its
-    part of the rows; all get the same x (methods "normal", "cgls", "gradient").
+    computation and of x, float64 or float32. For all methods but "averaging" A may
+    exceed the memory: beyond `resident_bytes` it is read in blocks of `block_bytes` per
+    device. None stands for 1 GiB in all on CPU contexts, and on GPUs for what their
+    free memory holds. The history holds the distance to a `reference`, shaped as x.
+    Each of several `workers` reads only its part of the rows; all get the same x.
     `options` are those of the method's function, such as `tol` of "cgls".
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
     and for "normal" on an A that is rank-deficient or too ill-conditioned for it:
     "tsqr" solves those. Raises :class:`DeviceError` if the devices would deadlock.
     """
-    if method not in METHODS:
-        raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
-    if workers is not None and method not in OF_WORKERS:
-        raise ValueError(
-            f"method {method} is not shared among workers: {', '.join(OF_WORKERS)} are"
-        )
     devices = choose(devices, None)
-    _check_blas_threads(devices)
+    _check(method, devices, workers)
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
         resident_bytes=resident_bytes, workers=workers,
@@ -114,24 +106,23 @@ def solve(
     progress = Progress(shards, reference)
     answer = METHODS[method](shards, progress, **options)
     x, norms = answer.x.astype(shards.dtype, copy=False), progress.column_norms
+    if shards.flat:
+        x, norms = x[:, 0], float(norms[0])
     return Solution(
-        x=x[:, 0] if shards.flat else x,
-        residual_norm=float(norms[0]) if shards.flat else norms,
-        history=tuple(progress.history),
-        method=method,
-        devices=tuple(map(label, devices)),
-        seconds=progress.seconds,
-        condition=answer.condition,
-        rank=answer.rank,
-    )
+        x, norms, tuple(progress.history), method, tuple(map(label, devices)),
+        progress.seconds, answer.condition, answer.rank,
+    )  # fmt: skip
 
 
-def _check_blas_threads(devices: Sequence[mx.Context]) -> None:
-    """Raise :class:`DeviceError` if the OpenBLAS in MXNet's wheel would deadlock.
-
-    It spins on a flag that it reads only once when two threads call it at the same time
-    and each call would use several threads of its own.
-    """
+def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
+    if workers is not None and method not in OF_WORKERS:
+        raise ValueError(
+            f"method {method} is not shared among workers: {', '.join(OF_WORKERS)} are"
+        )
+    # The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
+    # threads call it at the same time and each call would use several threads.
     on_cpu = [device for device in devices if device.device_type == "cpu"]
     # Without OMP_NUM_THREADS, MXNet takes half the cores.
     threads = cores.omp_threads() or max(1, cores.usable_cores() // 2)
@@ -158,7 +149,8 @@ def train(
 
     The arguments are those of :func:`d2lpar.lenet.train`; `data` defaults to the
     least-squares notes' problem, 10,000 x 1,000. `num_epochs` are those of "averaging".
-    The last record also holds the first five numbers of x.
+    Records hold the most memory the process has had resident, in MB; the last one also
+    holds the first five numbers of x.
     """
     data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
     devices = choose(devices, num_devices)
@@ -173,7 +165,8 @@ def train(
         workers=workers, **options,
     )  # fmt: skip
     for point in solution.history:
-        extra = {"peak_resident_mb": _peak_resident_mb()}
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        extra = {"peak_resident_mb": round(kilobytes / 1000)}
         if point is solution.history[-1]:
             extra["x_begins"] = solution.x[:5].tolist()
         yield replace(point, extra=extra)
@@ -182,7 +175,7 @@ def train(
 def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) -> None:
     """Solve a hundredth of the rows, briefly: the first call of an operator is slow."""
     rows = len(data.b) // 100 + 1
-    if method in DIRECT:
+    if method in ("normal", "tsqr"):
         rows = max(rows, data.A.shape[1])
     brief = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}.get(method, {})
     solve(
@@ -191,17 +184,8 @@ def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) 
     )  # fmt: skip
 
 
-def _peak_resident_mb() -> int:
-    """The most memory that this process has had resident, in MB."""
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(kilobytes / 1000)
-
-
 WORKLOAD = Workload(
-    train,
-    load=datasets.uniform_problem,
-    locate=None,
-    train_with_workers=train,
+    train, load=datasets.uniform_problem, locate=None, train_with_workers=train,
     unit="point",
-)
+)  # fmt: skip
 WORKLOAD_ON_DISK = replace(WORKLOAD, load=datasets.uniform_file)

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 from d2lpar.memory.free import address_limits, free_memory
 from d2lpar.memory.shapes import Layers, LayersOf
-from d2lpar.records.wording import aligned, byte_size, plural
+from d2lpar.records.tables import plain_table
+from d2lpar.records.wording import byte_size, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used once
@@ -94,9 +95,9 @@ class Need:
         each = f", {samples:,} each" if n > 1 else ""
         devices = plural(n, {"cpu": "CPU context", "gpu": "GPU"}[self.kind])
         rows = [(item.name, byte_size(item.size), item.where) for item in self.items]
-        rows += [("all together", byte_size(self.total)), *more]
+        rows += [(*row, "") for row in (("all together", byte_size(self.total)), *more)]
         title = f"memory for a batch of {self.batch:,} on {devices}{each}:"
-        return f"{title}\n{aligned(rows, right=[1])}"
+        return f"{title}\n{plain_table([], rows)}"
 
     __str__ = text
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from d2lpar.records.benchmark_kinds import ArmAbsent, ArmSample
-from d2lpar.records.kinds import Run, group
+from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
 from d2lpar.records.summary import summarize
 from d2lpar.records.tables import plain_table
 
@@ -26,22 +25,16 @@ class ArmTimes(NamedTuple):
 
 def arm_times(run: Run) -> list[ArmTimes]:
     """The arms of a benchmark's record, work by work, in the order they ran."""
-    return [
-        _times(name, work, lines, name in run.header.peers)
-        for work, same in group(run.lines, lambda line: line.work).items()
-        for name, lines in group(same, lambda line: line.arm).items()
-    ]
-
-
-def _times(
-    name: str, work: str, lines: list[ArmSample | ArmAbsent], is_peer: bool
-) -> ArmTimes:
-    absent = [line.why_not for line in lines if isinstance(line, ArmAbsent)]
-    samples = [
-        line for line in lines if isinstance(line, ArmSample) and not line.warm_up
-    ]
-    why_not = "" if samples else [*absent, "only warmed up"][0]
-    return ArmTimes(name, work, is_peer, samples, why_not)
+    arms = []
+    for work, same in group(run.lines, lambda line: line.work).items():
+        for name, lines in group(same, lambda line: line.arm).items():
+            of = group(lines, type)
+            samples = [line for line in of.get(ArmSample, ()) if not line.warm_up]
+            absent = [line.why_not for line in of.get(ArmAbsent, ())]
+            why_not = "" if samples else [*absent, "only warmed up"][0]
+            is_peer = name in run.header.peers
+            arms.append(ArmTimes(name, work, is_peer, samples, why_not))
+    return arms
 
 
 def table(run: Run) -> str:

@@ -12,10 +12,9 @@ import hashlib
 import json
 import logging
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy
 
@@ -31,20 +30,11 @@ KEEP = 2  # checkpoints per run
 ENDING = ".safetensors"
 
 
-class State(Protocol):
-    """What a checkpoint must know of a training's state to tell whether it fits."""
-
-    workload: str
-
-    def tensors(self) -> dict[str, numpy.ndarray]: ...
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state after a finished epoch, and the lines of the run's record so far.
+    """A state after a finished epoch (see :class:`d2lpar.lenet.TrainingState`).
 
-    `workload`, `tensors` and `facts` are those of the state (see
-    :class:`d2lpar.lenet.TrainingState`); `lines` begins with the run's header.
+    `lines` are those of the run's record so far, from its header.
     """
 
     workload: str
@@ -72,22 +62,15 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """
     from safetensors.numpy import save as to_bytes
 
-    tensors = {
-        name: numpy.ascontiguousarray(a) for name, a in checkpoint.tensors.items()
-    }
-    text = json.dumps(
-        {
-            "format": FORMAT,
-            "workload": checkpoint.workload,
-            "facts": checkpoint.facts,
-            "lines": [files.to_line(line) for line in checkpoint.lines],
-        }
-    )
-    content = to_bytes(tensors, {"d2lpar": text, "sha256": _digest(text, tensors)})
+    tensors = {k: numpy.ascontiguousarray(a) for k, a in checkpoint.tensors.items()}
+    lines = [files.to_line(line) for line in checkpoint.lines]
+    content = {"workload": checkpoint.workload, "facts": checkpoint.facts}
+    text = json.dumps({"format": FORMAT, **content, "lines": lines})
+    file = to_bytes(tensors, {"d2lpar": text, "sha256": _digest(text, tensors)})
     run = files.run_name(checkpoint.header)
     path = folder / f"{run}.epoch{checkpoint.epoch:06d}{ENDING}"
     with replacing(path) as tmp, open(tmp, "wb") as f:
-        f.write(content)
+        f.write(file)
         f.flush()
         os.fsync(f.fileno())
     existing = of_run(folder, run)
@@ -99,13 +82,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def of_run(folder: Path, run: str) -> list[Path]:
     """The checkpoints of a run in a folder, by ascending epoch."""
-    name = re.compile(rf"{re.escape(run)}\.epoch(\d+){re.escape(ENDING)}")
-    matches = [(name.fullmatch(path.name), path) for path in folder.glob(f"*{ENDING}")]
-    return [path for _, path in sorted((int(m[1]), path) for m, path in matches if m)]
+    return sorted(folder.glob(f"{run}.epoch*{ENDING}"))
 
 
-def load(path: str | Path, like: State | None = None) -> Checkpoint:
-    """Read a checkpoint; given a state `like`, it must be of that workload and network.
+def load(path: str | Path, like: Any = None) -> Checkpoint:
+    """Read a checkpoint; it must be of the workload and network of a state `like`.
 
     Raises :class:`CheckpointError` for a file that cannot be read, is truncated or
     altered, is not a checkpoint of ours, is of a later format, or holds another
@@ -126,32 +107,34 @@ def load(path: str | Path, like: State | None = None) -> Checkpoint:
     except OSError as error:
         reason = error.strerror or "empty?"
         raise CheckpointError(f"{path}: cannot be read ({reason})") from None
-    if "d2lpar" not in metadata:
-        raise CheckpointError(f"{path}: not a checkpoint of d2lpar; use another file")
-    return _checked(path, metadata, tensors, like)
-
-
-def _checked(
-    path: Path, metadata: dict, tensors: dict, like: State | None
-) -> Checkpoint:
-    if metadata.get("sha256") != _digest(metadata["d2lpar"], tensors):
-        raise CheckpointError(f"{path}: altered since it was written; use another one")
-    content = json.loads(metadata["d2lpar"])
-    if content["format"] > FORMAT:
-        raise CheckpointError(
-            f"{path}: of format {content['format']}, this d2lpar reads {FORMAT}; "
-            "update d2lpar"
-        )
-    if like is not None:
-        _check_network(path, content["workload"], tensors, like)
+    try:
+        content = _content(metadata, tensors)
+        if like is not None:
+            _check_fits(content["workload"], tensors, like)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     lines = tuple(map(files.from_line, content["lines"]))
     return Checkpoint(content["workload"], tensors, content["facts"], lines, path)
 
 
-def _check_network(path: Path, workload: str, tensors: dict, like: State) -> None:
+def _content(metadata: dict, tensors: dict) -> dict:
+    """What the header says besides the arrays, after all checks of the file itself."""
+    if "d2lpar" not in metadata:
+        raise CheckpointError("not a checkpoint of d2lpar; use another file")
+    if metadata.get("sha256") != _digest(metadata["d2lpar"], tensors):
+        raise CheckpointError("altered since it was written; use another one")
+    content = json.loads(metadata["d2lpar"])
+    if content["format"] > FORMAT:
+        raise CheckpointError(
+            f"of format {content['format']}, this d2lpar reads {FORMAT}; update d2lpar"
+        )
+    return content
+
+
+def _check_fits(workload: str, tensors: dict, like: Any) -> None:
     if workload != like.workload:
         raise CheckpointError(
-            f"{path}: a checkpoint of workload {workload}, not of {like.workload}"
+            f"a checkpoint of workload {workload}, not of {like.workload}"
         )
     expected, stored = (
         {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
@@ -160,12 +143,12 @@ def _check_network(path: Path, workload: str, tensors: dict, like: State) -> Non
     for name in {**expected, **stored}:
         if expected.get(name) != stored.get(name):
             raise CheckpointError(
-                f"{path}: of another network ({name} is {stored.get(name, 'absent')}, "
+                f"of another network ({name} is {stored.get(name, 'absent')}, "
                 f"here {expected.get(name, 'absent')})"
             )
 
 
-def newest(folder: Path, run: str, like: State) -> Checkpoint:
+def newest(folder: Path, run: str, like: Any) -> Checkpoint:
     """The newest good checkpoint of a run; damaged ones are skipped with a warning.
 
     A run without checkpoints takes the newest of the other runs in the chapter's
@@ -173,11 +156,7 @@ def newest(folder: Path, run: str, like: State) -> Checkpoint:
     :class:`CheckpointError` when there is none at all.
     """
     own = of_run(folder, run)[::-1]
-    others = sorted(
-        set(folder.glob(f"[!.]*{ENDING}")) - set(own),
-        key=lambda path: path.stat().st_mtime,
-        reverse=True,
-    )
+    others = sorted(folder.glob(f"[!.]*{ENDING}"), key=lambda p: -p.stat().st_mtime)
     for path in own or others:
         try:
             checkpoint = load(path, like)

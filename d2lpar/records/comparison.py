@@ -1,28 +1,30 @@
 """Two runs side by side: how much faster, how accurate, and in what else they differ.
 
-Plain arithmetic on records, no drawing. A ratio of two timings means something only if
-nothing but the thing compared has changed, so every :class:`Comparison` lists what else
-differs.
+A ratio of two timings means something only if nothing else has changed, so every
+:class:`Comparison` lists what else differs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from d2lpar.errors import RecordError
-from d2lpar.records import summary, wording
+from d2lpar.records import wording
 from d2lpar.records.kinds import (
     FrameRecord,
     GanEpochRecord,
     Header,
     Run,
     Sample,
+    group,
     timed_epochs,
 )
-from d2lpar.records.wording import aligned, number
+from d2lpar.records.summary import Summary, summarize
+from d2lpar.records.tables import plain_table
+from d2lpar.records.wording import number
 
 # Header fields whose difference is reported, in this order. The devices (which are what
 # is compared), the date and the command are not among them.
@@ -54,7 +56,7 @@ class Side:
     label: str
     path: str | None
     num_devices: int
-    seconds: summary.Summary
+    seconds: Summary
     samples_per_sec: float
     test_acc: float | None
     quality: float | None = None
@@ -65,9 +67,8 @@ class Comparison:
     """Run `b` against run `a`.
 
     `speedup` is how many times faster b is than a; `spread` is its range when both
-    times vary between their quartiles. `efficiency` is the parallel efficiency of the
-    run with more devices relative to the other one, or None where it has no meaning:
-    for equal numbers of devices, or CPUs against GPUs. `differences` are sentences.
+    times vary between their quartiles. `efficiency` is that of the run with more
+    devices, or None for equal numbers of devices and for CPUs against GPUs.
     """
 
     a: Side
@@ -80,11 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Scaling:
-    """One device count of a sweep against the smallest one.
-
-    `ideal` is the speedup under perfect scaling, num_devices / smallest count;
-    `speedup` and `spread` are as in :class:`Comparison`.
-    """
+    """A device count of a sweep against the smallest one; `ideal` is their ratio."""
 
     num_devices: int
     ideal: float
@@ -93,7 +90,6 @@ class Scaling:
 
     @property
     def efficiency(self) -> float:
-        """Parallel efficiency, 1 for perfect scaling."""
         return self.speedup / self.ideal
 
     @property
@@ -104,14 +100,12 @@ class Scaling:
 
 def scaling(runs: Sequence[Run]) -> list[Scaling]:
     """Speedups over the smallest device count, by ascending count, on the same data."""
-    runs = sorted(runs, key=lambda run: run.header.num_devices)
-    smallest, base = runs[0].header.num_devices, seconds_per_epoch(runs[0])
+    first, *others = sorted(runs, key=lambda run: run.header.num_devices)
+    smallest, base = first.header.num_devices, seconds_per_epoch(first)
     points = [Scaling(smallest, 1.0, 1.0, (1.0, 1.0))]
-    for run in runs[1:]:
-        n, seconds = run.header.num_devices, seconds_per_epoch(run)
-        speedup = summary.speedup(base.median, seconds.median)
-        spread = speedup_spread(base, seconds)
-        points.append(Scaling(n, n / smallest, speedup, spread))
+    for run in others:
+        n = run.header.num_devices
+        points.append(Scaling(n, n / smallest, *_speedup(base, seconds_per_epoch(run))))
     return points
 
 
@@ -130,62 +124,49 @@ def compare(a: Run, b: Run) -> Comparison:
             "compare runs of the same kind"
         )
     differences = _differences(a.header, b.header)
-    labels = _labels(a, b, differences)
-    side_a, side_b = _side(a, labels[0]), _side(b, labels[1])
+    label_a, label_b = _labels(a, b, differences)
+    side_a, side_b = _side(a, label_a), _side(b, label_b)
     work = 1.0  # samples in an epoch of b / samples in an epoch of a
     if a.header.dataset_sha256 != b.header.dataset_sha256:
         sizes = [s.seconds.median * s.samples_per_sec for s in (side_a, side_b)]
         work = sizes[1] / sizes[0]
-    speedup = work * summary.speedup(side_a.seconds.median, side_b.seconds.median)
-    low, high = speedup_spread(side_a.seconds, side_b.seconds)
+    speedup, (low, high) = _speedup(side_a.seconds, side_b.seconds)
+    devices = b.header.num_devices / a.header.num_devices
+    efficiency = None
+    if devices != 1 and a.header.device_kind == b.header.device_kind:
+        efficiency = (work * speedup / devices) ** (1 if devices > 1 else -1)
     return Comparison(
         a=side_a,
         b=side_b,
-        speedup=speedup,
+        speedup=work * speedup,
         spread=(work * low, work * high),
-        efficiency=_efficiency(a.header, b.header, speedup),
+        efficiency=efficiency,
         differences=[f"{name}: {va} and {vb}" for name, va, vb in differences],
     )
 
 
-def speedup_spread(
-    base: summary.Summary, other: summary.Summary
-) -> tuple[float, float]:
-    """The lowest and highest speedup while both times stay within their quartiles.
-
-    >>> from d2lpar.records.summary import Summary
-    >>> speedup_spread(Summary(4.0, 3.0, 4.5, 9), Summary(1.8, 1.5, 2.0, 9))
-    (1.5, 3.0)
-    """
-    return summary.speedup(base.q1, other.q3), summary.speedup(base.q3, other.q1)
-
-
-def seconds_per_epoch(run: Run) -> summary.Summary:
+def seconds_per_epoch(run: Run) -> Summary:
     """Training seconds per epoch of all repeats, without each one's warm-up epoch."""
     check(run)
-    return summary.summarize([e.seconds for e in timed_epochs(run)])
+    return summarize([e.seconds for e in timed_epochs(run)])
 
 
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
-    grouped: dict[int, list[float]] = {}
-    for e in sorted(run.epochs, key=lambda e: e.epoch):
-        grouped.setdefault(e.epoch, []).append(e.test_acc)
-    return grouped
+    epochs = sorted(run.epochs, key=lambda e: e.epoch)
+    return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 
 def quality_by_epoch(run: Run) -> dict[int, list[float]]:
     """A GAN's distances to real faces by the epoch of the frame, one per repeat."""
-    grouped: dict[int, list[float]] = {}
-    for f in sorted(run.of(FrameRecord), key=lambda f: f.epoch):
-        grouped.setdefault(f.epoch, []).append(f.quality)
-    return grouped
+    frames = sorted(run.of(FrameRecord), key=lambda f: f.epoch)
+    return group(frames, lambda f: f.epoch, lambda f: f.quality)
 
 
 def is_gan(run: Run) -> bool:
     """Whether the run trained a GAN, which has no test accuracy."""
-    return bool(run.epochs) and isinstance(run.epochs[0], GanEpochRecord)
+    return bool(run.of(GanEpochRecord))
 
 
 def final_accuracy(run: Run) -> float:
@@ -194,10 +175,7 @@ def final_accuracy(run: Run) -> float:
 
 
 def final_quality(run: Run) -> float:
-    """A GAN's last distance to real faces, the median of the repeats.
-
-    NaN for a run without frames.
-    """
+    """A GAN's last distance to real faces, median of the repeats; NaN for no frames."""
     by_epoch = list(quality_by_epoch(run).values())
     return median(by_epoch[-1]) if by_epoch else math.nan
 
@@ -214,6 +192,12 @@ def check(run: Run) -> None:
             )
 
 
+def _speedup(base: Summary, other: Summary) -> tuple[float, tuple[float, float]]:
+    """Of the medians; lowest and highest while both times stay within quartiles."""
+    spread = base.q1 / other.q3, base.q3 / other.q1
+    return base.median / other.median, spread
+
+
 def _side(run: Run, label: str) -> Side:
     return Side(
         label=label,
@@ -226,31 +210,27 @@ def _side(run: Run, label: str) -> Side:
     )
 
 
-def _efficiency(a: Header, b: Header, speedup: float) -> float | None:
-    if a.num_devices == b.num_devices or a.device_kind != b.device_kind:
-        return None
-    of_b = speedup * a.num_devices / b.num_devices
-    return of_b if b.num_devices > a.num_devices else 1 / of_b
-
-
 def _differences(a: Header, b: Header) -> list[tuple[str, str, str]]:
     """(name, value of a, value of b) of what differs apart from what is compared."""
     fields_a, fields_b = vars(a), vars(b)
-    pairs = [(text, fields_a[key], fields_b[key]) for key, text in _NAMES.items()]
+    names = dict(_NAMES)
     if a.device_kind != b.device_kind:
-        pairs = [pair for pair in pairs if pair[0] != "threads per device"]
-    elif a.device_kind == "gpu":
+        del names["threads_per_device"]
+    pairs = [(text, fields_a[key], fields_b[key]) for key, text in names.items()]
+    if a.device_kind == b.device_kind == "gpu":
         models = (" + ".join(wording.gpu_models(header)) or None for header in (a, b))
         pairs.append(("GPUs", *models))
     for ending, of_a, of_b in (
         ("", a.settings, b.settings),
         (" version", a.versions, b.versions),
+        *([("", a.gpu_build, b.gpu_build)] if a.gpu_build and b.gpu_build else []),
         ("", a.extra, b.extra),
     ):
-        for key in dict.fromkeys([*of_a, *of_b]):
-            if key not in _COMPARED:
-                values = (of.get(key, "not recorded") for of in (of_a, of_b))
-                pairs.append((f"{key}{ending}", *values))
+        pairs += [
+            (f"{key}{ending}", *(of.get(key, "not recorded") for of in (of_a, of_b)))
+            for key in {**of_a, **of_b}
+            if key not in _COMPARED
+        ]
     if a.num_devices != b.num_devices:  # else a change of the code is compared
         pairs.append(("code", wording.commit(a), wording.commit(b)))
     return [(name, _show(va), _show(vb)) for name, va, vb in pairs if va != vb]
@@ -265,25 +245,21 @@ def _show(value: object) -> str:
     return text[:12] if len(text) == 64 and text.isalnum() else text  # a SHA-256
 
 
-def _labels(a: Run, b: Run, differences: list[tuple[str, str, str]]) -> tuple[str, str]:
+def _labels(a: Run, b: Run, differences: list[tuple[str, str, str]]) -> Sequence[str]:
     """What tells the two runs apart, most telling first, in a few words each."""
+    runs = (a, b)
     if a.header.num_devices != b.header.num_devices:
-        return wording.devices(a.header), wording.devices(b.header)
+        return [wording.devices(run.header) for run in runs]
     # A hash means nothing to a reader, and a label holds no more than three things.
     shown = [item for item in differences if item[0] != "data set hash"][:3]
-    if shown:
-        return (
-            ", ".join(f"{name} {of_a}" for name, of_a, _ in shown),
-            ", ".join(f"{name} {of_b}" for name, _, of_b in shown),
-        )
-    for names in (
-        (wording.commit(a.header), wording.commit(b.header)),
-        (a.path.name if a.path else "", b.path.name if b.path else ""),
-        (wording.where(a), wording.where(b)),
-    ):
-        if names[0] != names[1] and all(names):
-            return names
-    return "first", "second"
+    candidates = (
+        [", ".join(f"{item[0]} {item[k]}" for item in shown) for k in (1, 2)],
+        [wording.commit(run.header) for run in runs],
+        [run.path.name if run.path else "" for run in runs],
+        [wording.where(run) for run in runs],
+        ["first", "second"],
+    )
+    return next(names for names in candidates if names[0] != names[1] and all(names))
 
 
 def comparison_table(c: Comparison) -> str:
@@ -294,28 +270,23 @@ def comparison_table(c: Comparison) -> str:
         path = f"  [{side.path}]" if side.path and side.path != side.label else ""
         lines.append(f"{letter}  {side.label}{path}")
     quartiles = (f"{number(s.seconds.q1)}-{number(s.seconds.q3)}" for s in sides)
-    learnt = (
-        ("final distance", *(f"{s.quality:.4f}" for s in sides))
-        if c.a.test_acc is None
-        else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in sides))
-    )
     rows = [
-        ("", "a", "b"),
         ("devices", *(str(s.num_devices) for s in sides)),
         ("sec/epoch, median", *(number(s.seconds.median) for s in sides)),
         ("sec/epoch, quartiles", *quartiles),
         ("epochs timed", *(str(s.seconds.n) for s in sides)),
         ("samples/s, median", *(number(s.samples_per_sec) for s in sides)),
-        learnt,
+        ("final distance", *(f"{s.quality:.4f}" for s in sides))
+        if c.a.test_acc is None
+        else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in sides)),
     ]
     low, high = c.spread
-    lines += ["", aligned(rows, right=(1, 2)), ""]
+    lines += ["", plain_table(["", "a", "b"], rows, names=1), ""]
     lines.append(f"speedup of b over a  {c.speedup:.2f} ({low:.2f}-{high:.2f})")
     if c.efficiency is not None:
         lines.append(f"parallel efficiency  {c.efficiency:.0%}")
     lines.append("differences:" if c.differences else "no other differences")
-    lines += [f"  {difference}" for difference in c.differences]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  {difference}" for difference in c.differences)])
 
 
 def comparison_rows(c: Comparison) -> list[dict]:
@@ -323,36 +294,25 @@ def comparison_rows(c: Comparison) -> list[dict]:
 
     What concerns both runs (speedup, efficiency, differences) is in b's row.
     """
+    of_a = replace(c, speedup=1.0, spread=(1.0, 1.0), efficiency=None, differences=[])
     rows = []
-    for letter, side, speedup, bounds, efficiency, differences in (
-        ("a", c.a, 1.0, (1.0, 1.0), None, []),
-        ("b", c.b, c.speedup, c.spread, c.efficiency, c.differences),
-    ):
-        values = asdict(side)
-        seconds = values.pop("seconds")
-        rows.append(
-            {
-                "run": letter,
-                **values,
-                "sec_per_epoch": seconds["median"],
-                "sec_per_epoch_q1": seconds["q1"],
-                "sec_per_epoch_q3": seconds["q3"],
-                "n": seconds["n"],
-                "speedup": speedup,
-                "speedup_low": bounds[0],
-                "speedup_high": bounds[1],
-                "parallel_efficiency": efficiency,
-                "differences": "; ".join(differences),
-            }
+    for letter, side, of in (("a", c.a, of_a), ("b", c.b, c)):
+        row = {"run": letter, **asdict(side)}
+        seconds = row.pop("seconds")
+        row["sec_per_epoch"] = seconds["median"]
+        row["sec_per_epoch_q1"], row["sec_per_epoch_q3"] = seconds["q1"], seconds["q3"]
+        row["n"] = seconds["n"]
+        row["speedup"], (row["speedup_low"], row["speedup_high"]) = (
+            of.speedup,
+            of.spread,
         )
+        row["parallel_efficiency"] = of.efficiency
+        rows.append({**row, "differences": "; ".join(of.differences)})
     return rows
 
 
 def busy_percent(sample: Sample, run: Run) -> float | None:
-    """How busy the run's devices were, 0 to 100: all usable cores, or its GPUs.
-
-    None where no GPU reports it.
-    """
+    """How busy the run's cores or GPUs were, 0 to 100; None where no GPU reports it."""
     if run.header.device_kind == "cpu":
         return sample.cpu_percent / run.header.cores
     by_gpu = dict(zip(sample.gpus, sample.gpu_percent))

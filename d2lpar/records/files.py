@@ -6,9 +6,8 @@
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
     ...
 
-Which kinds of lines there are is listed in :data:`d2lpar.records.kinds.KINDS`. Reading
-keeps unknown fields in `extra`, so that an earlier version can plot the records of a
-later one. Never imports MXNet.
+:data:`d2lpar.records.kinds.KINDS` lists the kinds. Reading keeps unknown fields in
+`extra`, so that an earlier version can plot the records of a later one.
 """
 
 from __future__ import annotations
@@ -38,27 +37,22 @@ def to_line(item: Line) -> str:
 
 
 def from_line(text: str) -> Line:
-    """The inverse of :func:`to_line`; unknown fields go to `extra`.
-
-    Raises :class:`RecordError` for a text that is not a JSON object of a known kind or
-    lacks a field.
-    """
+    """The inverse of :func:`to_line`; raises :class:`RecordError` for other texts."""
     try:
         values = json.loads(text)
         cls = _BY_NAME[values.pop("kind")]
         known = {f.name for f in fields(cls)} - {"extra"}
-        extra = {k: v for k, v in values.items() if k not in known}
-        return cls(**{k: v for k, v in values.items() if k in known}, extra=extra)
+        extra = {k: values.pop(k) for k in [*values] if k not in known}
+        return cls(**values, extra=extra)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"not a record line ({error}): {text[:60]!r}") from None
 
 
 def read(path: str | Path) -> Run:
-    """Read a record file.
+    """Read a record file, but for an incomplete last line, left by a killed run.
 
-    An incomplete last line, left by a killed run, is skipped with a warning. Raises
-    :class:`RecordError` when the file cannot be read, does not begin with a header, or
-    holds any other line that is not a record's.
+    Raises :class:`RecordError` when the file cannot be read, does not begin with a
+    header, or holds any other line that is not a record's.
     """
     path = Path(path)
     try:
@@ -87,11 +81,7 @@ def write(path: str | Path, header: Line, lines: Iterable[Line]) -> None:
 
 
 def run_stem(header: Header) -> str:
-    """What the pictures of one sweep are called: "book", "quick-synthetic".
-
-    Only what differs from the usual is named: a generated data set, a seed other than
-    0, several workers, a fixed number of threads.
-    """
+    """What the pictures of one sweep are called: "book", "quick-synthetic-seed1"."""
     threads = header.settings.get("threads")
     return "-".join(
         [header.preset]

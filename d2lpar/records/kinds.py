@@ -1,36 +1,477 @@
-"""The list of all kinds of lines in record files, and a record as it is read.
+"""All kinds of lines in record files, and a record as it is read.
 
-A new kind is a dataclass in a module of this room, and its name in :data:`KINDS`.
+A new kind is a dataclass here, and its name in :data:`KINDS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from statistics import median
+from typing import Any, ClassVar
 
-from d2lpar.records.benchmark_kinds import ArmAbsent, ArmSample
-from d2lpar.records.headers import BenchmarkHeader, Header
-from d2lpar.records.line import Line
-from d2lpar.records.run_kinds import (
-    EpochRecord,
-    FrameRecord,
-    GanEpochRecord,
-    PointRecord,
-    Sample,
-    timed,
+from d2lpar.records.summary import summarize
+
+# Where a step's time goes, in the order in which it does.
+PARTS = ("split and copy", "forward", "backward", "all-reduce", "update")
+
+# "int8-<calibration>" has one scale per tensor, "int8-channels-<calibration>" one scale
+# per output channel of the weights.
+INT8 = ("int8-none", "int8-naive", "int8-entropy")
+PRECISIONS = (
+    *("float32", "bfloat16", "float16", *INT8),
+    *("int8-channels-none", "int8-channels-naive", "int8-channels-entropy"),
 )
-from d2lpar.records.study_kinds import INT8 as INT8
-from d2lpar.records.study_kinds import PARTS as PARTS
-from d2lpar.records.study_kinds import PRECISIONS as PRECISIONS
-from d2lpar.records.study_kinds import (
-    AllReduceRecord,
-    PrecisionRecord,
-    ScaledEpoch,
-    StepRecord,
-    TimingRecord,
-)
+
+
+class Line:
+    """One line of a record file. Every kind is a frozen dataclass that derives from it.
+
+    `kind` is its name in the file. `drawn_by` is the module of :mod:`d2lpar.figures`
+    whose ``draw(runs, folder, stem, *, data_dir=None, mp4=False)`` draws a record that
+    holds such lines; it is empty for lines that only accompany others.
+    `counts_as_progress` says whether the progress bar advances by one for each line.
+    Every kind has a field `extra`, a dict, for the values that it does not know.
+    """
+
+    kind: ClassVar[str]
+    drawn_by: ClassVar[str]
+    counts_as_progress: ClassVar[bool]
+
+    def __init_subclass__(
+        cls, *, kind: str, drawn_by: str = "", counts_as_progress: bool = False
+    ) -> None:
+        cls.kind, cls.drawn_by = kind, drawn_by
+        cls.counts_as_progress = counts_as_progress
+
+    def progress(self) -> dict[str, str]:
+        """What the progress bar shows of this line, by label."""
+        return {}
+
+    @classmethod
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        """The result of a record with these lines, by their kind, in one clause."""
+        return ""
+
+
+# Headers
+
+
+@dataclass(frozen=True)
+class Header(Line, kind="header"):
+    """The provenance of a run: enough to repeat it and to know what it measured."""
+
+    chapter: str
+    preset: str
+    num_devices: int
+    device_kind: str  # "cpu" or "gpu"
+    devices: list[str]  # one label per device
+    threads_per_device: int | None  # None on GPUs
+    cores: int
+    cpu_model: str
+    dataset: str
+    dataset_sha256: str
+    synthetic: bool
+    seed: int
+    settings: dict  # global_batch_size, lr, num_epochs, n_train, ...
+    command: str
+    versions: dict  # d2lpar, mxnet, numpy, python
+    git_commit: str | None
+    git_dirty: bool | None
+    date: str  # ISO 8601, UTC
+    variant: str = ""  # which of a chapter's methods, where it has several
+    workers: int = 1  # processes that trained together, num_devices in all
+    servers: int = 0  # parameter servers between the workers
+    gpu_build: dict = field(default_factory=dict)  # of d2lpar.machine; {} on CPUs
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BenchmarkHeader(Line, kind="benchmark"):
+    """The provenance of a benchmark, whose arms ran in fresh processes in turn.
+
+    `benchmark` names the record and its pictures; `work` completes "seconds for ...".
+    `peers` are the arms that are not ours. `gpus` are the models in the machine,
+    `on_gpus` those that were used, `gpu_build` how (:mod:`d2lpar.machine.gpu_build`).
+    `note` is what the caption says of the arms.
+    """
+
+    benchmark: str
+    work: str
+    command: str
+    cpu_model: str
+    cores: int
+    versions: dict  # by library; "not installed" where it is not
+    git_commit: str | None
+    git_dirty: bool | None
+    date: str  # ISO 8601, UTC
+    peers: list[str] = field(default_factory=list)
+    gpus: list[str] = field(default_factory=list)
+    on_gpus: list[str] = field(default_factory=list)
+    note: str = ""
+    gpu_build: dict = field(default_factory=dict)
+    extra: dict = field(default_factory=dict)
+
+
+# Trainings and solvers
+
+
+@dataclass(frozen=True)
+class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=True):
+    """What one epoch of training measured.
+
+    `epoch` counts from 1. `seconds` is the time of training alone, from clocks read
+    after all devices have finished; `eval_seconds` is the time of the evaluation.
+    `samples_per_sec` is training samples / seconds. `train_loss` is the mean over the
+    epoch's samples, each taken before the step it led to; `test_acc` is in [0, 1].
+    `resumed` marks where a run continued from a checkpoint: "elsewhere" are epochs
+    before it, measured on other devices; "here" is the first epoch after it, a warm-up.
+    """
+
+    epoch: int
+    seconds: float
+    samples_per_sec: float
+    train_loss: float
+    test_acc: float
+    eval_seconds: float = 0.0
+    repeat: int = 0
+    resumed: str | None = None
+    extra: dict = field(default_factory=dict)
+
+    def progress(self) -> dict[str, str]:
+        speed = f"{self.samples_per_sec:,.0f}"
+        learnt = {"loss": f"{self.train_loss:.3f}", "acc": f"{self.test_acc:.3f}"}
+        return {**learnt, "samples_per_sec": speed}
+
+    @classmethod
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        seconds = summarize([epoch.seconds for epoch in timed(lines[cls])])
+        return f"test acc: {lines[cls][-1].test_acc:.2f}, {seconds} sec/epoch"
+
+
+@dataclass(frozen=True)
+class GanEpochRecord(Line, kind="gan-epoch", drawn_by="gan", counts_as_progress=True):
+    """What one epoch of a GAN's training measured.
+
+    `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
+    `d_fake` are the discriminator's mean opinions D(x) and D(G(z)), in [0, 1]. All are
+    of the state before the step they led to. `eval_seconds` is the time of the frames
+    and their quality. All else is as in :class:`EpochRecord`.
+    """
+
+    epoch: int
+    seconds: float
+    samples_per_sec: float
+    d_loss: float
+    g_loss: float
+    d_real: float
+    d_fake: float
+    eval_seconds: float = 0.0
+    repeat: int = 0
+    resumed: str | None = None
+    extra: dict = field(default_factory=dict)
+
+    def progress(self) -> dict[str, str]:
+        speed = f"{self.samples_per_sec:,.0f}"
+        losses = {"D": f"{self.d_loss:.3f}", "G": f"{self.g_loss:.3f}"}
+        return {**losses, "samples_per_sec": speed}
+
+    @classmethod
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        times = summarize([epoch.seconds for epoch in timed(lines[cls])])
+        seconds, frames = f"{times} sec/epoch", lines.get(FrameRecord)
+        if not frames:
+            return seconds
+        return f"quality {frames[0].quality:.3f} to {frames[-1].quality:.3f}, {seconds}"
+
+
+@dataclass(frozen=True)
+class FrameRecord(Line, kind="frame"):
+    """What the generator draws after an epoch; epoch 0 is before training.
+
+    `fixed` is the face drawn from one noise that stays the same. `quality` is the
+    sliced Wasserstein distance of generated to real faces (see
+    :mod:`d2lpar.datasets.face_images`): less is better. The last frame also has a sheet
+    of 25 `samples` and, for each of them, the number of the `nearest` real face and the
+    root mean square `distances` to it. Pictures are PNG files in base64.
+    """
+
+    epoch: int
+    fixed: str
+    quality: float
+    samples: str | None = None
+    nearest: list[int] | None = None
+    distances: list[float] | None = None
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PointRecord(Line, kind="point", drawn_by="solvers", counts_as_progress=True):
+    """Where a solver stands after an iteration or an epoch.
+
+    `seconds` count its work from the start, without the time to measure the residual.
+    `residual_norm` is ||A x - b||; `device_residual_norms` are those of each device's
+    own rows, or of each device's own x where these differ. `distance` is
+    ||x - x*|| / ||x*||, x* being LAPACK's solution.
+    """
+
+    iteration: int
+    seconds: float
+    residual_norm: float
+    device_residual_norms: list[float]
+    distance: float | None = None
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    def progress(self) -> dict[str, str]:
+        return {"residual": f"{self.residual_norm:.4g}"}
+
+    @classmethod
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        last = lines[cls][-1]
+        return f"residual: {last.residual_norm:.6g}, {last.seconds:.3g} sec"
+
+
+@dataclass(frozen=True)
+class Sample(Line, kind="sample"):
+    """What the devices did in the `interval` seconds up to `seconds` from the start.
+
+    Of the watched processes and their children: `core_percent` is their time on each
+    logical core (100 is all of it; a thread's time counts for the core it was last seen
+    on), `memory` their resident bytes, `busy_threads` the threads that worked for a
+    tenth of the interval or more, `threads_per_context` their OMP_NUM_THREADS. Of the
+    host: `machine_percent` is how busy each core was with anything at all,
+    `machine_memory` the bytes in use, `temperature` the CPU's in degrees Celsius.
+
+    Of each GPU in `gpus`, or None where it reports nothing: `gpu_percent`, the share of
+    the time in which any kernel ran; `gpu_memory`, bytes in use by all processes and
+    the driver; `gpu_temperature` in degrees Celsius; `gpu_power` in watts. In a run's
+    record `epoch` is the one under way, counted from 1.
+    """
+
+    seconds: float
+    interval: float
+    core_percent: list[float]
+    machine_percent: list[float]
+    memory: int
+    machine_memory: int
+    processes: int
+    threads: int
+    busy_threads: int
+    threads_per_context: int | None = None
+    temperature: float | None = None
+    gpus: list[str] = field(default_factory=list)
+    gpu_percent: list[float | None] = field(default_factory=list)
+    gpu_memory: list[int | None] = field(default_factory=list)
+    gpu_temperature: list[float | None] = field(default_factory=list)
+    gpu_power: list[float | None] = field(default_factory=list)
+    epoch: int = 0
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    @property
+    def cpu_percent(self) -> float:
+        """Time of the watched processes on all cores; 100 is one core's."""
+        return sum(self.core_percent)
+
+
+# Studies
+
+
+@dataclass(frozen=True)
+class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True):
+    """How long one step takes on a run's devices.
+
+    Each of `seconds` is the mean of `steps` steps in a row: Python runs ahead, and the
+    devices are waited for at the end. `issue_seconds` is Python's time to issue a step.
+    `parts` are the seconds per step of each of :data:`PARTS`, found by omission
+    (:mod:`d2lpar.studies.step_parts`); they add up to the step. `without_overlap` are
+    the seconds of a step that waits for the backward pass before the all-reduce. Both
+    are empty where they were not measured.
+    """
+
+    global_batch_size: int
+    steps: int
+    seconds: list[float]
+    issue_seconds: list[float]
+    parts: dict[str, float] = field(default_factory=dict)
+    without_overlap: list[float] = field(default_factory=list)
+    without_python: list[float] = field(default_factory=list)
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    def progress(self) -> dict[str, str]:
+        ms = 1e3 * median(self.seconds)
+        return {"batch": str(self.global_batch_size), "step": f"{ms:.3g} ms"}
+
+    @classmethod
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        steps = ((s.global_batch_size, median(s.seconds)) for s in lines[cls])
+        speed, batch = max((batch / seconds, batch) for batch, seconds in steps)
+        return f"up to {speed:,.0f} samples/s, at a batch of {batch:,}"
+
+
+@dataclass(frozen=True)
+class AllReduceRecord(Line, kind="all-reduce", counts_as_progress=True):
+    """How long an all-reduce of `num_arrays` arrays takes.
+
+    `num_bytes` counts one device's arrays together, float32. `why_not` is empty, or
+    says why this build has no such all-reduce; then nothing was measured.
+    """
+
+    variant: str
+    num_arrays: int
+    num_bytes: int
+    seconds: list[float] = field(default_factory=list)
+    why_not: str = ""
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    def progress(self) -> dict[str, str]:
+        return {"all-reduce": f"{self.variant}, {self.num_bytes:,} bytes"}
+
+
+@dataclass(frozen=True)
+class ScaledEpoch(Line, kind="scaled-epoch", counts_as_progress=True):
+    """An epoch of training under weak scaling.
+
+    `lr` is the epoch's own, scaled with the global batch and warmed up. `why_not` is
+    empty, or says that the training diverged in this epoch; then nothing else counts.
+    """
+
+    global_batch_size: int
+    epoch: int
+    lr: float
+    seconds: float = 0.0
+    train_loss: float | None = None
+    test_acc: float | None = None
+    why_not: str = ""
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    def progress(self) -> dict[str, str]:
+        return {"batch": str(self.global_batch_size), "acc": str(self.test_acc)}
+
+
+@dataclass(frozen=True)
+class PrecisionRecord(Line, kind="precision", drawn_by="precision"):
+    """What inference in one precision measured, or why it could not.
+
+    `precision` is one of :data:`PRECISIONS`. `weights` is "trained", or how they were
+    changed first: "stretched" or "equalised"
+    (:mod:`d2lpar.studies.equalize_channels`). `why_not` is empty, or says in a line
+    what the hardware or the build refused; then nothing below is measured. `test_acc`
+    is in [0, 1]; `agreement` is the share of the test images that get the class that
+    the trained network in float32 gives them. `images_per_sec` is the median of `n`
+    passes over the test images on all devices, `images_per_sec_q1` and `_q3` its
+    quartiles; each device takes `per_device_batch_size` images at a time.
+    `weight_bytes` counts the parameters as one device stores them. `operator_ms` are
+    the milliseconds of each operator for one batch, run one by one.
+    """
+
+    precision: str
+    weights: str
+    per_device_batch_size: int
+    why_not: str = ""
+    test_acc: float | None = None
+    agreement: float | None = None
+    images_per_sec: float | None = None
+    images_per_sec_q1: float | None = None
+    images_per_sec_q3: float | None = None
+    n: int = 0
+    weight_bytes: int | None = None
+    operator_ms: dict[str, float] = field(default_factory=dict)
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    @property
+    def supported(self) -> bool:
+        return not self.why_not
+
+    @classmethod
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        words = []
+        trained = [line for line in lines[cls] if line.weights == "trained"]
+        for precision in dict.fromkeys(line.precision for line in trained):
+            same = [line for line in trained if line.precision == precision]
+            if all(line.supported for line in same):
+                speed = median(line.images_per_sec for line in same)
+                accuracy = f"{precision} {same[0].test_acc:.3f}"
+                words.append(f"{accuracy}, {speed:,.0f} images/s")
+        return "; ".join(words)
+
+
+@dataclass(frozen=True)
+class TimingRecord(Line, kind="timing", drawn_by="timings", counts_as_progress=True):
+    """How long an operation took in one library, every sample.
+
+    Seconds are those of a :class:`d2lpar.timing.Timing`. `num_bytes` are those that the
+    algorithm must at least read and write on all devices together; for copies and
+    all-reduces they are those of one device's array. `flops` counts the floating-point
+    operations on all devices, sin and cos as one each. `devices` are labels; `threads`
+    is the number per CPU context, or of the library on the host.
+    """
+
+    operation: str
+    library: str
+    version: str
+    form: str
+    dtype: str
+    shape: list[int]
+    num_bytes: int
+    flops: int
+    seconds: list[float]
+    naive_seconds: list[float]
+    warmup_seconds: list[float]
+    devices: list[str]
+    threads: int | None
+    repeat: int = 0
+    extra: dict = field(default_factory=dict)
+
+    def progress(self) -> dict[str, str]:
+        ms = 1e3 * median(self.seconds)
+        return {self.operation: f"{self.library}, {self.form}: {ms:.3g} ms"}
+
+    @classmethod
+    def summary(cls, lines: Mapping[type, list]) -> str:
+        return f"{len(lines[cls])} timings"
+
+
+# Benchmarks
+
+
+@dataclass(frozen=True)
+class ArmSample(Line, kind="arm-sample", drawn_by="bars"):
+    """One timed unit of an arm's work, in the order in which its process printed them.
+
+    `work` is what the arm did, where a benchmark's arms do several things: only arms
+    with the same work are compared. A `warm_up` does not count. What else the arm
+    reports (`epoch`, `test_acc`, `samples_per_sec`) is in `extra`.
+    """
+
+    arm: str
+    round: int
+    seconds: float
+    work: str = ""
+    warm_up: bool = False
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ArmAbsent(Line, kind="arm-absent", drawn_by="bars"):
+    """An arm that could not run in a round, and why, in one clause."""
+
+    arm: str
+    round: int
+    why_not: str
+    work: str = ""
+    extra: dict = field(default_factory=dict)
+
+
+# Records
+
 
 # Where a record holds several kinds, the first of them here draws and sums it up.
 KINDS: tuple[type[Line], ...] = (
@@ -78,20 +519,28 @@ class Run:
 
     def summary(self) -> str:
         """The result in one clause; empty where there is none."""
-        return self.main_kind.summary(self.lines) if self.main_kind else ""
+        return self.main_kind.summary(group(self.lines, type)) if self.main_kind else ""
+
+
+def timed(epochs: Sequence[EpochRecord | GanEpochRecord]) -> list:
+    """The epochs whose time counts: all but the first of each repeat, which warms up.
+
+    Epochs that a resumed run took over from other devices do not count, nor does the
+    first one after resuming. Where nothing else is left, all epochs count.
+    """
+    return [e for e in epochs if e.epoch > 1 and not e.resumed] or list(epochs)
 
 
 def timed_epochs(run: Run) -> list[EpochRecord | GanEpochRecord]:
-    """The epochs whose time counts (:func:`~d2lpar.records.run_kinds.timed`)."""
+    """The epochs whose time counts, without warm-ups."""
     return timed(run.epochs)
 
 
-Item = TypeVar("Item")
-
-
-def group(items: Iterable[Item], key: Callable[[Item], object]) -> dict:
-    """Lists of items by `key`, in the order in which the keys first appear."""
-    grouped: dict[object, list[Item]] = {}
+def group(
+    items: Iterable, key: Callable, value: Callable = lambda item: item
+) -> dict[Any, list]:
+    """Lists of the items' values by `key`, in the order in which keys first appear."""
+    grouped: dict[Any, list] = {}
     for item in items:
-        grouped.setdefault(key(item), []).append(item)
+        grouped.setdefault(key(item), []).append(value(item))
     return grouped

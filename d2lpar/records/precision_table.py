@@ -1,8 +1,4 @@
-"""Precision records as a table: accuracy, agreement, speed and bytes.
-
-The measuring is in :mod:`d2lpar.studies.low_precision`, the picture in
-:mod:`d2lpar.figures.precision`.
-"""
+"""Precision records as a table: accuracy, agreement, speed and bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from d2lpar.records.kinds import PrecisionRecord
+from d2lpar.records.kinds import PrecisionRecord, group
 from d2lpar.records.tables import plain_table
 
 COLUMNS = ["weights", "precision", "test acc", "agreement", "images/s", "quartiles"]
@@ -25,16 +21,14 @@ def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:
     Accuracy, bytes and operators are the first repeat's. If a repeat was refused, the
     row is that repeat's.
     """
-    repeats: dict = {}
-    for row in rows:
-        repeats.setdefault((row.weights, row.precision), []).append(row)
-    return [_merged(same) for same in repeats.values()]
+    repeats = group(rows, lambda row: (row.weights, row.precision)).values()
+    return [_merged(same) for same in repeats]
 
 
 def _merged(same: Sequence[PrecisionRecord]) -> PrecisionRecord:
     refused = [row for row in same if not row.supported]
-    if refused or len(same) == 1:
-        return (refused or same)[0]
+    if refused:
+        return refused[0]
     return replace(
         same[0],
         images_per_sec=median(row.images_per_sec for row in same),
@@ -44,12 +38,11 @@ def _merged(same: Sequence[PrecisionRecord]) -> PrecisionRecord:
     )
 
 
-def baseline(rows: Sequence[PrecisionRecord]) -> PrecisionRecord | None:
+def baseline(rows: Iterable[PrecisionRecord]) -> PrecisionRecord | None:
     """The measured row of the trained weights in float32, or None."""
-    for row in rows:
-        if (row.precision, row.weights) == ("float32", "trained") and row.supported:
-            return row
-    return None
+    key = ("float32", "trained", True)
+    rows = (row for row in rows if (row.precision, row.weights, row.supported) == key)
+    return next(rows, None)
 
 
 def table(rows: Iterable[PrecisionRecord]) -> str:
@@ -63,7 +56,7 @@ def table(rows: Iterable[PrecisionRecord]) -> str:
     ]
     lines += ["", "Milliseconds of each operator for one batch, run one by one:"]
     lines += [
-        f"{row.precision}: {operators(row)}"
+        f"{row.precision}: {_operators(row.operator_ms)}"
         for row in rows
         if row.operator_ms and row.weights == "trained"
     ]
@@ -72,19 +65,16 @@ def table(rows: Iterable[PrecisionRecord]) -> str:
     return "\n".join([cells, *wrapped]) + "\n"
 
 
-def operators(row: PrecisionRecord) -> str:
-    """The operators that took longest: "Convolution 19.7, Pooling 3.3"."""
-    total = sum(row.operator_ms.values())
-    slowest = sorted(row.operator_ms.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {ms:.2f}" for name, ms in slowest if ms >= 0.01 * total)
+def _operators(ms: dict[str, float]) -> str:
+    """The operators that took longest: "Convolution 19.70, Pooling 3.30"."""
+    shown = [name for name in ms if ms[name] >= 0.01 * sum(ms.values())]
+    shown.sort(key=ms.get, reverse=True)
+    return ", ".join(f"{name} {ms[name]:.2f}" for name in shown)
 
 
 def _cells(row: PrecisionRecord, float32: PrecisionRecord | None) -> list[str]:
     if not row.supported:
         return [row.weights, row.precision, *["-"] * (len(COLUMNS) - 2)]
-    speedup = "-"
-    if float32 is not None:
-        speedup = f"{row.images_per_sec / float32.images_per_sec:.2f}x"
     return [
         row.weights,
         row.precision,
@@ -92,6 +82,6 @@ def _cells(row: PrecisionRecord, float32: PrecisionRecord | None) -> list[str]:
         f"{row.agreement:.4f}",
         f"{row.images_per_sec:,.0f}",
         f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
-        speedup,
+        f"{row.images_per_sec / float32.images_per_sec:.2f}x" if float32 else "-",
         f"{row.weight_bytes:,}",
     ]

@@ -1,17 +1,14 @@
-"""Scaling records as numbers and as text: speedups, models, predictions.
-
-:mod:`d2lpar.figures.scaling` draws the numbers that are computed here with the
-arithmetic of :mod:`d2lpar.records.step_model`.
-"""
+"""Scaling records as numbers and as text: speedups, models, predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
-from d2lpar.records import wording
+from d2lpar.records import step_model, wording
 from d2lpar.records.kinds import (
     PARTS,
     AllReduceRecord,
@@ -20,17 +17,7 @@ from d2lpar.records.kinds import (
     StepRecord,
     group,
 )
-from d2lpar.records.step_model import (
-    AllReduceModel,
-    StepModel,
-    break_even,
-    fit_all_reduce,
-    fit_step,
-    relative_errors,
-    speedups,
-    time_to_accuracy,
-    weak_efficiencies,
-)
+from d2lpar.records.step_model import AllReduceModel, StepModel
 from d2lpar.records.summary import Summary, summarize
 from d2lpar.records.tables import plain_table
 from d2lpar.records.wording import number
@@ -48,11 +35,20 @@ class Study:
     """One implementation: its runs, its steps by (devices, batch), and its model."""
 
     name: str
-    runs: tuple[Run, ...]
-    records: dict[tuple[int, int], list[StepRecord]]
-    steps: dict[tuple[int, int], float]  # median seconds
-    model: StepModel | None
-    held_out: StepModel | None  # fitted without the largest device count
+    runs: Sequence[Run]
+
+    @cached_property
+    def records(self) -> dict[tuple[int, int], list[StepRecord]]:
+        """All records of a step, in the order of the runs."""
+        steps = [
+            (run.header.num_devices, r) for run in self.runs for r in run.of(StepRecord)
+        ]
+        return group(steps, lambda s: (s[0], s[1].global_batch_size), lambda s: s[1])
+
+    @cached_property
+    def steps(self) -> dict[tuple[int, int], float]:
+        """Median seconds of a step."""
+        return {key: self.milliseconds(*key).median / 1e3 for key in self.records}
 
     @property
     def counts(self) -> list[int]:
@@ -64,6 +60,23 @@ class Study:
         """Measured global batches, ascending."""
         return sorted({batch for _, batch in self.records})
 
+    @cached_property
+    def model(self) -> StepModel | None:
+        """The model of all steps; None for too few, or where it does not apply."""
+        return self._fit(self.steps)
+
+    @cached_property
+    def held_out(self) -> StepModel | None:
+        """The model of the steps without those of the largest device count."""
+        most = self.counts[-1]
+        return self._fit({key: s for key, s in self.steps.items() if key[0] != most})
+
+    def _fit(self, steps: dict[tuple[int, int], float]) -> StepModel | None:
+        if self.name in NO_MODEL or len({batch / n for n, batch in steps}) < 2:
+            return None
+        one_python = self.name not in ONE_PROCESS_PER_DEVICE
+        return step_model.fit_step(steps, *_all_reduce(self), one_python=one_python)
+
     @property
     def predicted(self) -> list[int]:
         """Device counts that were not measured and that the model can predict."""
@@ -73,7 +86,7 @@ class Study:
 
     def speedups_of(self, num_devices: int) -> dict[int, float]:
         """Measured speedup over one device by global batch."""
-        by_key = speedups(self.steps)
+        by_key = step_model.speedups(self.steps)
         return {batch: s for (n, batch), s in by_key.items() if n == num_devices}
 
     def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
@@ -84,58 +97,27 @@ class Study:
 
 def studies(runs: Sequence[Run]) -> list[Study]:
     """One study per variant, in the order of the runs."""
-    return [_study(*item) for item in group(runs, lambda r: r.header.variant).items()]
+    by_variant = group(runs, lambda run: run.header.variant)
+    return [Study(name, same) for name, same in by_variant.items()]
 
 
-def _study(name: str, runs: Sequence[Run]) -> Study:
-    records: dict[tuple[int, int], list[StepRecord]] = {}
-    for run in runs:
-        for record in run.of(StepRecord):
-            key = (run.header.num_devices, record.global_batch_size)
-            records.setdefault(key, []).append(record)
-    steps = {
-        key: median(s for record in same for s in record.seconds)
-        for key, same in records.items()
-    }
-    return Study(name, tuple(runs), records, steps, *_models(name, runs, steps))
-
-
-def _models(
-    name: str, runs: Sequence[Run], steps: dict
-) -> tuple[StepModel | None, StepModel | None]:
-    """The model of all steps, and the one without the largest device count."""
-    if name in NO_MODEL or len({batch / n for n, batch in steps}) < 2:
-        return None, None
-    all_reduce = _all_reduce(name, runs)
-    one_python = name not in ONE_PROCESS_PER_DEVICE
-    model = fit_step(steps, *all_reduce, one_python=one_python)
-    counts = {n for n, _ in steps}
-    rest = {batch for n, batch in steps if n != max(counts)}
-    if len(counts) < 2 or len(rest) < 2:
-        return model, None
-    largest = {max(counts)}
-    return model, fit_step(steps, *all_reduce, without=largest, one_python=one_python)
-
-
-def _all_reduce(
-    name: str, runs: Sequence[Run]
-) -> tuple[AllReduceModel | None, int, int]:
+def _all_reduce(study: Study) -> tuple[AllReduceModel | None, int, int]:
     """The all-reduce's model, and the arrays and bytes of one replica's gradients.
 
     Fitted to the smallest device count that was measured; larger ones are predicted.
     """
-    reducing = [run for run in runs if run.of(AllReduceRecord)]
+    reducing = [run for run in study.runs if run.of(AllReduceRecord)]
     if not reducing:
         return None, 0, 0
     run = min(reducing, key=lambda run: run.header.num_devices)
-    variant = ALL_REDUCE.get(name)
+    variant = ALL_REDUCE.get(study.name)
     points = [
         (arrays, num_bytes, median(row[variant]))
         for (_, arrays, num_bytes), row in all_reduces([run]).items()
         if row.get(variant)
     ]
     # Only the gradients are several arrays, so theirs is the largest point.
-    return fit_all_reduce(run.header.num_devices, points), *max(points)[:2]
+    return step_model.fit_all_reduce(run.header.num_devices, points), *max(points)[:2]
 
 
 class StepParts(NamedTuple):
@@ -148,31 +130,25 @@ class StepParts(NamedTuple):
 
 def parts(study: Study) -> dict[tuple[int, int], StepParts]:
     """The parts of a step by (devices, batch), where they were measured."""
-    measured = {
-        key: [record for record in records if record.parts]
-        for key, records in study.records.items()
-    }
-    return {
-        key: StepParts(
-            {name: median(r.parts[name] for r in records) for name in PARTS},
-            median(s for r in records for s in r.without_python),
-            median(s for r in records for s in r.without_overlap),
-        )
-        for key, records in sorted(measured.items(), key=lambda item: item[0][::-1])
-        if records
-    }
+    found = {}
+    for key in sorted(study.records, key=lambda key: key[::-1]):
+        records = [record for record in study.records[key] if record.parts]
+        if records:
+            found[key] = StepParts(
+                {name: median(r.parts[name] for r in records) for name in PARTS},
+                median(s for r in records for s in r.without_python),
+                median(s for r in records for s in r.without_overlap),
+            )
+    return found
 
 
 def trainings(study: Study) -> dict[tuple[int, int], list[ScaledEpoch]]:
     """Epochs of the first repeat by (devices, global batch), in order."""
-    return {
-        (run.header.num_devices, batch): epochs
-        for run in study.runs
-        for batch, epochs in group(
-            [e for e in run.of(ScaledEpoch) if e.repeat == 0],
-            lambda e: e.global_batch_size,
-        ).items()
-    }
+    all_epochs = [
+        (r.header.num_devices, e) for r in study.runs for e in r.of(ScaledEpoch)
+    ]
+    first = [(n, e) for n, e in all_epochs if e.repeat == 0]
+    return group(first, lambda e: (e[0], e[1].global_batch_size), lambda e: e[1])
 
 
 def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
@@ -196,16 +172,21 @@ def results(runs: Sequence[Run]) -> str:
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
+def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f"{title}\n{plain_table(columns, rows)}" if rows else ""
+
+
 def _steps_table(study: Study) -> str:
-    strong, weak = speedups(study.steps), weak_efficiencies(study.steps)
+    strong = step_model.speedups(study.steps)
+    weak = step_model.weak_efficiencies(study.steps)
     columns = ["batch", "devices", "ms", "quartiles, n", "samples/s", "speedup"]
     columns += ["strong", "weak", "Python ms"]
     rows = []
-    for batch, n in sorted((batch, n) for n, batch in study.records):
+    for n, batch in sorted(study.records, key=lambda key: key[::-1]):
         ms = study.milliseconds(n, batch)
         issues = [s for record in study.records[n, batch] for s in record.issue_seconds]
         speedup = strong.get((n, batch))
-        efficiency = weak.get((n, batch // n)) if batch % n == 0 else None
+        efficiency = weak.get((n, batch / n))
         rows.append([
             f"{batch:,}", str(n),
             number(ms.median), f"{number(ms.q1)}-{number(ms.q3)}, {ms.n}",
@@ -215,67 +196,56 @@ def _steps_table(study: Study) -> str:
             f"{efficiency:.0%}" if efficiency else "-",
             number(1e3 * median(issues)) if issues else "-",
         ])  # fmt: skip
-    return (
+    return _section(
         f"{study.name}: milliseconds per step (quartiles, n), samples/s; strong "
         "scaling: speedup over 1 device at the same global batch, efficiency; weak "
-        "scaling: efficiency over 1 device with the same batch per device\n"
-        + plain_table(columns, rows)
+        "scaling: efficiency over 1 device with the same batch per device",
+        columns,
+        rows,
     )
 
 
 def _model_text(study: Study) -> str:
-    if study.model is None:
+    model, largest = study.model, study.batches[-1]
+    if model is None:
         return ""
-    lines = [_formula(study)]
-    lines += [_break_even(study, n) for n in study.counts[1:]]
-    for n in study.predicted:
-        best = study.model.speedup(n, study.batches[-1])
-        lines.append(
-            f"{n} devices, PREDICTED: pay from a batch of "
-            f"{number(study.model.break_even(n))}; {best:.2f} times as fast as 1 at "
-            f"{study.batches[-1]:,}"
-        )
-    if study.held_out is not None:
-        lines.append(_held_out_errors(study))
-    return "\n  ".join(lines)
-
-
-def _formula(study: Study) -> str:
-    model = study.model
-    text = (
+    formula = (
         f"{study.name}, model of a step: {'N x ' if model.one_python else ''}"
         f"{1e3 * model.fixed:.3g} ms + "
         f"{1e6 * model.per_sample:.4g} us per sample of a device's shard"
     )
     if model.all_reduce is not None:
-        text += (
+        formula += (
             f" + (N - 1) x {1e3 * model.all_reduce_seconds(2):.3g} ms of all-reduce "
             f"({model.num_arrays} arrays, {model.num_bytes:,} bytes)"
         )
-    return text
+    lines = [formula, *(_break_even(study, n) for n in study.counts[1:])]
+    lines += [
+        f"{n} devices, PREDICTED: pay from a batch of {number(model.break_even(n))}; "
+        f"{model.speedup(n, largest):.2f} times as fast as 1 at {largest:,}"
+        for n in study.predicted
+    ]
+    if study.held_out is not None:
+        n = study.counts[-1]
+        by_batch = step_model.relative_errors(study.held_out, study.steps, n)
+        worst = max(by_batch, key=lambda batch: abs(by_batch[batch]))
+        lines.append(
+            f"held out: fitted without the steps of {n} devices, it predicts them to "
+            f"{median(map(abs, by_batch.values())):.1%} (median over the batches), "
+            f"{abs(by_batch[worst]):.1%} at worst (at {worst:,})"
+        )
+    return "\n  ".join(lines)
 
 
 def _break_even(study: Study, n: int) -> str:
     measured = study.speedups_of(n)
-    batch = break_even(measured) if measured else None
     text = f"{n} devices pay at none of these batches"
-    if batch is not None:
-        less = " or less" if batch == study.batches[0] else ""
+    if measured and (batch := step_model.break_even(measured)) is not None:
+        less = " or less" * (batch == study.batches[0])
         text = f"{n} devices pay from a batch of {number(batch)}{less}"
     if study.model.all_reduce is not None:
         text += f"; by the model from {number(study.model.break_even(n))}"
     return text
-
-
-def _held_out_errors(study: Study) -> str:
-    n = study.counts[-1]
-    by_batch = relative_errors(study.held_out, study.steps, n)
-    worst = max(by_batch, key=lambda batch: abs(by_batch[batch]))
-    return (
-        f"held out: fitted without the steps of {n} devices, it predicts them to "
-        f"{median(map(abs, by_batch.values())):.1%} (median over the batches), "
-        f"{abs(by_batch[worst]):.1%} at worst (at {worst:,})"
-    )
 
 
 def _parts_table(study: Study) -> str:
@@ -284,12 +254,11 @@ def _parts_table(study: Study) -> str:
          f"{1e3 * p.without_python:.3g}", f"{1e3 * p.without_overlap:.3g}"]
         for (n, batch), p in parts(study).items()
     ]  # fmt: skip
-    if not rows:
-        return ""
-    return (
+    return _section(
         f"{study.name}: milliseconds of each part of a step, by omission; the step "
-        "without waiting for Python; the step with a wait before the all-reduce\n"
-        + plain_table(["batch", "devices", *PARTS, "no Python", "no overlap"], rows)
+        "without waiting for Python; the step with a wait before the all-reduce",
+        ["batch", "devices", *PARTS, "no Python", "no overlap"],
+        rows,
     )
 
 
@@ -299,39 +268,31 @@ def _epochs_table(study: Study) -> str:
     rows = []
     for (n, batch), epochs in trainings(study).items():
         last = epochs[-1]
-        seconds = time_to_accuracy(epochs, TARGET_ACC)
+        seconds = step_model.time_to_accuracy(epochs, TARGET_ACC)
         rows.append([
             str(n), f"{batch:,}", f"{batch // n:,}", f"{last.lr:.3g}", str(last.epoch),
             "diverged" if last.why_not else f"{last.test_acc:.4f}",
             "never" if seconds is None else number(seconds),
             number(sum(e.seconds for e in epochs)),
         ])  # fmt: skip
-    if not rows:
-        return ""
-    return (
+    return _section(
         f"{study.name}: weak scaling, learning rate scaled with the global batch and "
-        "warmed up\n" + plain_table(columns, rows)
+        "warmed up",
+        columns,
+        rows,
     )
 
 
 def _all_reduce_table(runs: Sequence[Run]) -> str:
     seconds = all_reduces(runs)
-    if not seconds:
-        return ""
     names = list(dict.fromkeys(name for row in seconds.values() for name in row))
     rows = [
         [str(n), str(arrays), f"{num_bytes:,}"]
         + [number(1e3 * median(row[k])) if row.get(k) else "-" for k in names]
         for (n, arrays, num_bytes), row in seconds.items()
     ]
-    refused = {
-        record.variant: record.why_not
-        for run in runs
-        for record in run.of(AllReduceRecord)
-        if record.why_not
-    }
-    return "\n".join([
-        "All-reduce: median milliseconds, results checked",
-        plain_table(["devices", "arrays", "bytes", *names], rows),
-        *(f"{name}: {why}" for name, why in refused.items()),
-    ])  # fmt: skip
+    title = "All-reduce: median milliseconds, results checked"
+    table = _section(title, ["devices", "arrays", "bytes", *names], rows)
+    records = [record for run in runs for record in run.of(AllReduceRecord)]
+    refused = {record.variant: record.why_not for record in records if record.why_not}
+    return "\n".join([table, *(f"{name}: {why}" for name, why in refused.items())])

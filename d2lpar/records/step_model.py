@@ -1,8 +1,7 @@
 """When does a second device pay: speedup, efficiency, break-even, and a step's model.
 
-Arithmetic on the records of :mod:`d2lpar.studies.scaling`, which measures. The model of
-a step of N devices on a global batch of B samples has two fitted parameters, `fixed`
-and `per_sample`, and the all-reduce, which is measured separately::
+The model of a step of N devices on a global batch of B samples has two fitted
+parameters, `fixed` and `per_sample`, and the all-reduce, which is measured separately::
 
     seconds(N, B) = N * fixed + per_sample * B / N + all_reduce(N)
     all_reduce(N) = (N - 1) * (latency * arrays + bytes / bandwidth)
@@ -15,7 +14,7 @@ all-reduce counts N - 1 times because the book's sums and copies device by devic
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,11 +27,7 @@ Steps = Mapping[tuple, float]
 
 
 def speedups(steps: Steps) -> dict[tuple, float]:
-    """Strong scaling: step(1, B) / step(N, B), where both were measured.
-
-    >>> speedups({(1, 64): 3.0, (2, 64): 2.0, (2, 8): 1.0})
-    {(1, 64): 1.0, (2, 64): 1.5}
-    """
+    """Strong scaling: step(1, B) / step(N, B), where both were measured."""
     return {
         (n, batch): steps[1, batch] / seconds
         for (n, batch), seconds in steps.items()
@@ -41,13 +36,7 @@ def speedups(steps: Steps) -> dict[tuple, float]:
 
 
 def weak_efficiencies(steps: Steps) -> dict[tuple, float]:
-    """Weak scaling: step(1, b) / step(N, N b) by (N, b), b samples on each device.
-
-    The efficiency is 1 if N devices do N times the work in the time of one device.
-
-    >>> weak_efficiencies({(1, 8): 3.0, (2, 16): 4.0})
-    {(1, 8): 1.0, (2, 8): 0.75}
-    """
+    """Weak scaling: step(1, b) / step(N, N b) by (N, b), b samples on each device."""
     return {
         (n, batch // n): steps[1, batch // n] / seconds
         for (n, batch), seconds in steps.items()
@@ -64,19 +53,14 @@ def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
 
     >>> break_even({1: 0.5, 4: 1.5, 16: 1.9})
     2.0
-    >>> break_even({1: 0.5, 4: 0.8}) is None
-    True
     """
-    batches = sorted(speedup_by_batch)
-    slower = [batch for batch in batches if speedup_by_batch[batch] < 1]
-    if not slower:
-        return float(batches[0])
-    low = slower[-1]
-    if low == batches[-1]:
+    points = sorted(speedup_by_batch.items(), reverse=True)
+    if points[0][1] < 1:
         return None
-    high = batches[batches.index(low) + 1]
-    rise = speedup_by_batch[high] - speedup_by_batch[low]
-    return float(low * (high / low) ** ((1 - speedup_by_batch[low]) / rise))
+    for (high, above), (low, below) in zip(points, points[1:]):
+        if below < 1:
+            return float(low * (high / low) ** ((1 - below) / (above - below)))
+    return float(points[-1][0])
 
 
 @dataclass(frozen=True)
@@ -97,8 +81,7 @@ def fit_all_reduce(
 ) -> AllReduceModel:
     """Fit latency and bandwidth to (arrays, bytes, seconds) measured on `num_devices`.
 
-    Least squares of the relative error with non-negative coefficients. Raises
-    :class:`~d2lpar.errors.RecordError` for fewer than two sizes or for one device.
+    Raises :class:`~d2lpar.errors.RecordError` for fewer than two sizes or one device.
     """
     if len(sizes) < 2 or num_devices < 2:
         raise RecordError(
@@ -107,7 +90,7 @@ def fit_all_reduce(
         )
     arrays, num_bytes, seconds = (np.array(c, float) for c in zip(*sizes))
     between_two = seconds / (num_devices - 1)
-    latency, per_byte = _relative_fit([arrays, num_bytes], between_two, between_two)
+    latency, per_byte = _fit([arrays, num_bytes], between_two, between_two)
     return AllReduceModel(latency, 1 / per_byte if per_byte > 0 else math.inf)
 
 
@@ -134,18 +117,14 @@ class StepModel:
 
     def seconds(self, num_devices: int, global_batch_size: int) -> float:
         """Seconds of a step."""
-        work = self.per_sample * global_batch_size / num_devices
-        return self._overhead(num_devices) + work
-
-    def _overhead(self, num_devices: int) -> float:
-        """Seconds of a step that do not depend on the batch."""
         fixed = self.fixed * (num_devices if self.one_python else 1)
-        return fixed + self.all_reduce_seconds(num_devices)
+        work = self.per_sample * global_batch_size / num_devices
+        return fixed + work + self.all_reduce_seconds(num_devices)
 
     def speedup(self, num_devices: int, global_batch_size: int) -> float:
         """Seconds of a step on one device / seconds on `num_devices`."""
-        one_device = self.seconds(1, global_batch_size)
-        return one_device / self.seconds(num_devices, global_batch_size)
+        seconds = [self.seconds(n, global_batch_size) for n in (1, num_devices)]
+        return seconds[0] / seconds[1]
 
     def break_even(self, num_devices: int) -> float:
         """The batch at which `num_devices` are as fast as one; infinite if never.
@@ -154,7 +133,7 @@ class StepModel:
         60.0
         """
         saved = self.per_sample * (1 - 1 / num_devices)
-        added = self._overhead(num_devices) - self._overhead(1)
+        added = self.seconds(num_devices, 0) - self.seconds(1, 0)
         return added / saved if saved else math.inf
 
 
@@ -164,36 +143,29 @@ def fit_step(
     num_arrays: int = 0,
     num_bytes: int = 0,
     *,
-    without: Iterable[int] = (),
+    without: Container[int] = (),
     one_python: bool = True,
 ) -> StepModel:
     """Fit `fixed` and `per_sample` to measured steps, device counts `without` left out.
 
-    Least squares of the relative error with non-negative coefficients, so that small
-    batches count as much as large ones. Raises :class:`~d2lpar.errors.RecordError` for
-    fewer than two different shard sizes B / N.
+    Raises :class:`~d2lpar.errors.RecordError` for fewer than two shard sizes B / N.
     """
     unfitted = StepModel(0, 0, all_reduce, num_arrays, num_bytes, one_python)
-    left_out = set(without)
-    used = {key: seconds for key, seconds in steps.items() if key[0] not in left_out}
-    shards = np.array([batch / n for n, batch in used])
-    if len(set(shards)) < 2:
-        raise RecordError(
-            f"steps of {len(set(shards))} shard size(s): the model needs at least two"
-        )
-    seconds = np.array(list(used.values()))
-    communication = [unfitted.all_reduce_seconds(n) for n, _ in used]
-    fixed_times = np.array([n if one_python else 1 for n, _ in used], float)
-    fixed, per_sample = _relative_fit(
-        [fixed_times, shards], seconds - communication, seconds
-    )
+    used = [(n, batch / n, s) for (n, batch), s in steps.items() if n not in without]
+    if len({shard for _, shard, _ in used}) < 2:
+        raise RecordError("steps of one shard size: the model needs at least two")
+    counts, shards, seconds = (np.array(column, float) for column in zip(*used))
+    communication = [unfitted.all_reduce_seconds(n) for n in counts]
+    python = counts if one_python else np.ones_like(counts)
+    fixed, per_sample = _fit([python, shards], seconds - communication, seconds)
     return replace(unfitted, fixed=fixed, per_sample=per_sample)
 
 
-def _relative_fit(
-    columns: Sequence[np.ndarray], target: np.ndarray, seconds: np.ndarray
-) -> list[float]:
-    """Coefficients >= 0 with sum(c * column) near `target`; errors count / seconds."""
+def _fit(columns: list, target: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """Coefficients >= 0 with sum(c * column) near `target`, by least squares.
+
+    The error relative to `seconds` counts: small batches as much as large ones.
+    """
     from scipy.optimize import nnls  # slow to import, and only a fit needs it
 
     matrix = np.stack(columns, axis=1) / seconds[:, None]
@@ -205,11 +177,7 @@ def _relative_fit(
 def relative_errors(
     model: StepModel, steps: Steps, num_devices: int
 ) -> dict[int, float]:
-    """The model's relative error by batch: predicted / measured - 1.
-
-    >>> relative_errors(StepModel(1.0, 1.0), {(1, 1): 4.0, (2, 4): 3.0}, num_devices=1)
-    {1: -0.5}
-    """
+    """The model's relative error by batch: predicted / measured - 1."""
     return {
         batch: model.seconds(n, batch) / seconds - 1
         for (n, batch), seconds in steps.items()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
-
-from d2lpar.records.wording import aligned
 
 
 def plain_table(
@@ -21,15 +20,22 @@ def plain_table(
     LeNet     9.12
     MLP          -
     """
-    rows = [list(row) for row in rows]
-    lines = [list(columns), *rows] if columns else rows
-    columns_of_cells = zip(*(rows or lines))
-    right = [
-        k
-        for k, cells in enumerate(columns_of_cells)
-        if k >= names and _holds_numbers(cells)
-    ]
-    return aligned(lines, right)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(rows)
+    lines = [columns, *rows] if columns else rows
+    table = Table.grid(padding=(0, 2))
+    for k, cells in enumerate(zip(*(rows or lines))):
+        right = k >= names and _holds_numbers(cells)
+        table.add_column(justify="right" if right else "left", no_wrap=True)
+    for line in lines:
+        table.add_row(*map(Text, line))
+    console = Console(file=io.StringIO(), width=10_000, color_system=None)
+    console.print(table)
+    printed = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in printed)
 
 
 def _holds_numbers(cells: Sequence[str]) -> bool:

@@ -1,8 +1,4 @@
-"""Timing records as rows and as text: times, rates, and what the sources published.
-
-Reads records of :mod:`d2lpar.studies.array_timings`; computes nothing but medians and
-rates.
-"""
+"""Timing records as rows and as text: times, rates, and what the sources published."""
 
 from __future__ import annotations
 
@@ -60,13 +56,11 @@ class Row:
     first: float  # the slowest warm-up, in seconds
 
     @property
-    def where(self) -> str:
-        """What it ran on: "2 devices", or "" for the host."""
+    def where(self) -> str:  # "2 devices", or "" for the host
         return wording.plural(self.num_devices, "device") if self.num_devices else ""
 
     @property
     def name(self) -> str:
-        """Library, form and devices."""
         return ", ".join(filter(None, (self.library, self.form, self.where)))
 
 
@@ -79,15 +73,13 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     for run in sorted(runs, key=lambda run: run.header.num_devices):
         if not run.of(TimingRecord):
             raise RecordError(f"{wording.where(run)}: holds no timings")
-        for line in run.of(TimingRecord):
-            count = run.header.num_devices if line.library == "MXNet" else 0
-            key = (line.operation, line.library, line.form, tuple(line.shape), count)
-            lines.setdefault(key, []).append(line)
+        for x in run.of(TimingRecord):
+            count = run.header.num_devices if x.library == "MXNet" else 0
+            key = (x.operation, x.library, x.form, tuple(x.shape), count)
+            lines.setdefault((*key, x.num_bytes, x.flops), []).append(x)
     return [
         Row(
             *key,
-            same[0].num_bytes,
-            same[0].flops,
             summarize([s for line in same for s in line.seconds]),
             summarize([s for line in same for s in line.naive_seconds]),
             max((s for line in same for s in line.warmup_seconds), default=0.0),
@@ -96,25 +88,48 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
+def of(operation: str, table: Sequence[Row]) -> list[Row]:
+    """The rows of one operation."""
+    return [row for row in table if row.operation == operation]
+
+
+def fastest(table: Iterable[Row]) -> Row | None:
+    """The row with the least median; None where there is none."""
+    return min(table, key=lambda row: row.seconds.median, default=None)
+
+
 def bandwidth(table: Sequence[Row]) -> Row | None:
     """The fastest copy of an array as large as x2's: the limit of memory."""
-    return min(of("copy", table), key=lambda row: row.seconds.median, default=None)
+    return fastest(of("copy", table))
 
 
 def product_rate(table: Sequence[Row]) -> Row | None:
     """The fastest large product: the limit of arithmetic."""
-    return min(of("product", table), key=lambda row: row.seconds.median, default=None)
+    return fastest(of("product", table))
 
 
 def results(runs: Sequence[Run]) -> str:
     """Everything as text: times, rates, MXNet against the rest, published numbers."""
-    table = rows(runs)
+    table, ratios, published = rows(runs), [], []
+    for operation in TITLES:
+        forms = of(operation, table)
+        most = max((row.num_devices for row in forms), default=0)
+        mxnet = fastest(row for row in forms if row.num_devices == most)
+        host = fastest(row for row in forms if row.num_devices == 0)
+        if mxnet and host:
+            ratio = wording.number(mxnet.seconds.median / host.seconds.median)
+            takes = f"takes {ratio} times as long as {host.name}"
+            ratios.append(f"{operation}: {mxnet.name}, {takes}")
+    for operation, source, printed, ours in PUBLISHED:
+        here = [r for r in of(operation, table) if (r.library, r.form) == ours]
+        repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
+        published.append([operation, source, printed, repeated])
     sections = [
         wording.title("Timings", runs),
         plain_table(COLUMNS, map(_cells, table)),
-        "\n".join(_ratios(table)),
+        "\n".join(ratios),  # MXNet on the most devices against the host
         "What the sources printed, and what the same line takes here:\n"
-        + _published(table),
+        + plain_table(["operation", "source", "printed", "here"], published),
         textwrap.fill(provenance(runs), 88),
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
@@ -130,52 +145,9 @@ def _cells(row: Row) -> list[str]:
         str(row.num_devices or "host"),
         ms(row),
         f"({1e3 * row.seconds.q1:.3g}-{1e3 * row.seconds.q3:.3g}, n={row.seconds.n})",
-        wording.number(1e3 * row.naive.median),
-        wording.number(1e3 * row.first),
-        wording.number(moved / seconds / 1e9),
-        wording.number(row.flops / seconds / 1e9),
+        *map(wording.number, (1e3 * row.naive.median, 1e3 * row.first)),
+        *map(wording.number, (moved / seconds / 1e9, row.flops / seconds / 1e9)),
     ]
-
-
-def _ratios(table: Sequence[Row]) -> list[str]:
-    """A line per operation: MXNet's fastest form against the host's fastest."""
-    lines = []
-    for operation in TITLES:
-        mxnet, host = fastest(table, operation)
-        if mxnet and host:
-            ratio = wording.number(mxnet.seconds.median / host.seconds.median)
-            lines.append(
-                f"{operation}: {mxnet.name}, takes {ratio} times as long as {host.name}"
-            )
-    return lines
-
-
-def _published(table: Sequence[Row]) -> str:
-    lines = []
-    for operation, source, printed, ours in PUBLISHED:
-        here = [r for r in of(operation, table) if (r.library, r.form) == ours]
-        repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
-        lines.append([operation, source, printed, repeated])
-    return plain_table(["operation", "source", "printed", "here"], lines)
-
-
-def fastest(table: Sequence[Row], operation: str) -> tuple[Row | None, Row | None]:
-    """MXNet's fastest form on the most devices, and the host's fastest form."""
-    forms = of(operation, table)
-    most = max((row.num_devices for row in forms), default=0)
-    return tuple(
-        min(
-            (row for row in forms if row.num_devices == count),
-            key=lambda row: row.seconds.median,
-            default=None,
-        )
-        for count in (most, 0)
-    )
-
-
-def of(operation: str, table: Sequence[Row]) -> list[Row]:
-    """The rows of one operation."""
-    return [row for row in table if row.operation == operation]
 
 
 def shape(row: Row) -> str:
@@ -207,12 +179,11 @@ def provenance(runs: Sequence[Run]) -> str:
     where = "; ".join(dict.fromkeys(wording.devices(header) for header in headers))
     cpus = " and ".join(dict.fromkeys(header.cpu_model for header in headers))
     threads = {line.threads for line in lines if line.library != "MXNet"}
-    sentences = [
+    return wording.sentences(
         f"Hardware: {cpus}; {where}",
         f"NumPy and PyTorch: up to {each(threads)} threads" if threads else "",
         ", ".join(f"{name} {version}" for name, version in libraries.items()),
-        f"Seed {wording.each(runs, lambda run: run.header.seed)}",
+        f"Seed {wording.each(header.seed for header in headers)}",
         f"{max(header.date for header in headers)[:10]}, "
-        f"{wording.each(runs, lambda run: wording.commit(run.header))}",
-    ]
-    return " ".join(f"{sentence}." for sentence in sentences if sentence)
+        f"{wording.each(map(wording.commit, headers))}",
+    )

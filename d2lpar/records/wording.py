@@ -1,16 +1,18 @@
-"""Records to words: what runs are called in labels, captions, tables and messages.
-
-Every picture's caption ends with :func:`provenance`, which says what was measured and
-on what. Pure text: no drawing, no MXNet.
-"""
+"""Records to words: what runs are called in labels, captions, tables and messages."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from d2lpar.records.kinds import Header, PointRecord, Run, StepRecord, timed_epochs
+from d2lpar.records.kinds import (
+    BenchmarkHeader,
+    Header,
+    PointRecord,
+    Run,
+    StepRecord,
+    timed_epochs,
+)
 
 
 def number(value: float) -> str:
@@ -39,34 +41,9 @@ def byte_size(size: float) -> str:
     >>> byte_size(0), byte_size(512 * 2**10), byte_size(1_610_612_736)
     ('0 B', '512 KiB', '1.5 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:,.1f}".removesuffix(".0") + f" {unit}"
-
-
-def aligned(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Rows of cells as text, a line per row; the columns in `right` align there.
-
-    >>> print(aligned([("batch", "3.1 MiB"), ("parameters", "0.8 MiB")], right=[1]))
-    batch       3.1 MiB
-    parameters  0.8 MiB
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = [[Text(cell) for cell in row] for row in rows]
-    table = Table.grid(padding=(0, 2))
-    for column in range(max(map(len, rows), default=0)):
-        table.add_column(justify="right" if column in right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console = Console(file=io.StringIO(), width=10_000, color_system=None)
-    console.print(table)
-    lines = console.file.getvalue().splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    power = next((k for k in range(3) if size < 1024 ** (k + 1)), 3)
+    number = f"{size / 1024**power:,.1f}".removesuffix(".0")
+    return f"{number} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def where(run: Run) -> str:
@@ -110,13 +87,26 @@ def gpu_models(header: Header) -> list[str]:
     return [model for model in dict.fromkeys(models) if model]
 
 
+def gpu_settings(header: Header | BenchmarkHeader) -> str:
+    """What changes results and times on GPUs: "TF32 off, peer access on".
+
+    "" on CPUs and for records that do not say.
+    """
+    facts = header.gpu_build
+    if not facts:
+        return ""
+    words = [f"TF32 {'on' if facts.get('tf32') else 'off'}"]
+    if facts.get("peer_access") is not None:
+        words.append(f"peer access {'on' if facts['peer_access'] else 'off'}")
+    return ", ".join(words + ["deterministic"] * bool(facts.get("deterministic")))
+
+
 def commit(header: Header) -> str:
     """The code that was run: "commit 1a2b3c4 with local changes"."""
     if not header.git_commit:
         return "commit not recorded"
-    return f"commit {header.git_commit[:7]}" + (
-        " with local changes" if header.git_dirty else ""
-    )
+    changes = " with local changes" if header.git_dirty else ""
+    return f"commit {header.git_commit[:7]}{changes}"
 
 
 def title(what: str, runs: Sequence[Run]) -> str:
@@ -131,8 +121,7 @@ def reading_curves(runs: Sequence[Run]) -> str:
     repeats = [len({e.repeat for e in run.epochs}) for run in runs]
     if max(repeats) == 1:
         return "Curves: one training each."
-    n = each(runs, lambda run: len({e.repeat for e in run.epochs}))
-    return f"Curves: median of {n} repeats; bands: lowest to highest."
+    return f"Curves: median of {each(repeats)} repeats; bands: lowest to highest."
 
 
 def seams(runs: Sequence[Run]) -> list[int]:
@@ -148,93 +137,92 @@ def reading_seams(runs: Sequence[Run]) -> str:
 
 def reading_bars(runs: Sequence[Run]) -> str:
     """The caption's words on bars of seconds per epoch."""
-    timed = epochs_timed(runs)
-    return f"Bars: median; whiskers: quartiles; dots: single epochs. {timed}"
+    bars = "Bars: median; whiskers: quartiles; dots: single epochs."
+    return f"{bars} {epochs_timed(runs)}"
 
 
 def epochs_timed(runs: Sequence[Run]) -> str:
     """How many epochs were timed, and whether warm-ups are among them."""
-    n = each(runs, lambda run: len(timed_epochs(run)))
-    if any(e.epoch == 1 for run in runs for e in timed_epochs(run)):
-        return f"Epochs timed: {n}; a warm-up counts where there is no other epoch."
-    return f"Epochs timed: {n}; the first of every training, a warm-up, is left out."
+    timed = [timed_epochs(run) for run in runs]
+    warm_up = "the first of every training, a warm-up, is left out"
+    if any(e.epoch == 1 for epochs in timed for e in epochs):
+        warm_up = "a warm-up counts where there is no other epoch"
+    return f"Epochs timed: {each(map(len, timed))}; {warm_up}."
 
 
 def provenance(runs: Sequence[Run]) -> str:
     """Hardware, batch policy, data, seed, versions, date and commit of the runs."""
     headers = [run.header for run in runs]
     cpus = " and ".join(dict.fromkeys(h.cpu_model for h in headers))
-    cores = each(runs, lambda run: plural(run.header.cores, "core"))
+    host = f"{cpus}, {each(plural(h.cores, 'core') for h in headers)}"
     gpus = ", ".join(dict.fromkeys(m for h in headers for m in gpu_models(h)))
-    hardware = f"{gpus}; host {cpus}, {cores}" if gpus else f"{cpus}, {cores}"
-    days = sorted({h.date[:10] for h in headers})
+    days = sorted(h.date[:10] for h in headers)
     peers = all("mxnet" not in h.versions and "torch" in h.versions for h in headers)
-    library = "torch" if peers else "mxnet"
-    version = each(runs, lambda run: run.header.versions.get(library, "not recorded"))
-    sentences = [
-        f"Hardware: {hardware}",
-        _thread_policy(runs),
+    name, library = ("PyTorch", "torch") if peers else ("MXNet", "mxnet")
+    return sentences(
+        f"Hardware: {f'{gpus}; host {host}' if gpus else host}",
+        _thread_policy(headers),
         _batch_policy(runs),
-        f"Data: {each(runs, _data)}",
-        f"Seed {each(runs, lambda run: run.header.seed)}",
-        f"{'PyTorch' if peers else 'MXNet'} {version}",
+        f"Data: {each(map(_data, headers))}",
+        f"Seed {each(h.seed for h in headers)}",
+        f"{name} {each(h.versions.get(library, 'not recorded') for h in headers)}",
+        " and ".join(filter(None, dict.fromkeys(map(gpu_settings, headers)))),
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, "
-        f"{each(runs, lambda run: commit(run.header))}",
-    ]
-    return " ".join(f"{sentence}." for sentence in sentences if sentence)
+        f"{each(map(commit, headers))}",
+    )
 
 
-def each(runs: Sequence[Run], value: Callable[[Run], object]) -> str:
-    """The value that all runs share, or that of each in order: "9, 9 and 6"."""
-    values = [str(value(run)) for run in runs]
-    if len(set(values)) == 1:
-        return values[0]
-    return f"{', '.join(values[:-1])} and {values[-1]}"
+def sentences(*parts: str) -> str:
+    """The parts that are not empty, each with a full stop."""
+    return " ".join(f"{part}." for part in parts if part)
 
 
-def _thread_policy(runs: Sequence[Run]) -> str:
-    headers = [run.header for run in runs]
+def each(values: Iterable[object]) -> str:
+    """The value if all are equal, or else each in order: "9, 9 and 6"."""
+    texts = [str(value) for value in values]
+    if len(set(texts)) == 1:
+        return texts[0]
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _thread_policy(headers: Sequence[Header]) -> str:
     if any(h.device_kind != "cpu" or not h.threads_per_device for h in headers):
         return ""
-    distinct = {
-        (h.num_devices, h.threads_per_device): run for h, run in zip(headers, runs)
-    }
-    runs = list(distinct.values())  # several methods with the same devices say it once
-    n = each(runs, lambda run: run.header.threads_per_device)
-    if len({h.threads_per_device for h in headers}) == 1:
-        return f"Threads per device: {n}"
-    total = each(
-        runs, lambda run: run.header.num_devices * run.header.threads_per_device
+    # Several methods on the same devices say it once.
+    pairs = dict.fromkeys((h.num_devices, h.threads_per_device) for h in headers)
+    threads = [per_device for _, per_device in pairs]
+    if len(set(threads)) == 1:
+        return f"Threads per device: {threads[0]}"
+    total = each(map(math.prod, pairs))
+    return (
+        f"Threads per device differ: {each(threads)}; on all devices together {total}"
     )
-    return f"Threads per device differ: {n}; on all devices together {total}"
 
 
 def _batch_policy(runs: Sequence[Run]) -> str:
     """For example "Global batch 256 fixed (strong scaling), lr 0.2"."""
-    if any(run.of(PointRecord) or run.of(StepRecord) for run in runs):
+    if any(run.of(PointRecord, StepRecord) for run in runs):
         return ""  # a solver has no batch, a scaling study many
-    sizes = [run.header.settings.get("global_batch_size") for run in runs]
-    counts = [run.header.num_devices for run in runs]
-    batch = f"Global batch {each(runs, lambda run: _setting(run, 'global_batch_size'))}"
-    if len(set(counts)) > 1 and None not in sizes:
+    sizes, rates = (
+        [run.header.settings.get(name, "not recorded") for run in runs]
+        for name in ("global_batch_size", "lr")
+    )
+    counts, scaling = [run.header.num_devices for run in runs], ""
+    if len(set(counts)) > 1 and "not recorded" not in sizes:
         shares = {size / n for size, n in zip(sizes, counts)}
         if len(set(sizes)) == 1:
-            batch += " fixed (strong scaling)"
+            scaling = " fixed (strong scaling)"
         elif len(shares) == 1:
-            batch += f", {shares.pop():g} per device fixed (weak scaling)"
-    return f"{batch}, lr {each(runs, lambda run: _setting(run, 'lr'))}"
+            scaling = f", {shares.pop():g} per device fixed (weak scaling)"
+    return f"Global batch {each(sizes)}{scaling}, lr {each(rates)}"
 
 
-def _data(run: Run) -> str:
-    settings = run.header.settings
+def _data(header: Header) -> str:
+    settings = header.settings
     if "rows" in settings:
         size = f"{settings['rows']:,} rows, {settings['columns']:,} columns"
-        return f"{run.header.dataset}, {size}"
+        return f"{header.dataset}, {size}"
     n = settings.get("n_train")
     samples = f"{n:,}" if isinstance(n, int) else "all"
-    mark = "SYNTHETIC " if run.header.synthetic else ""
-    return f"{mark}{run.header.dataset}, {samples} training samples"
-
-
-def _setting(run: Run, name: str) -> object:
-    return run.header.settings.get(name, "not recorded")
+    mark = "SYNTHETIC " * header.synthetic
+    return f"{mark}{header.dataset}, {samples} training samples"

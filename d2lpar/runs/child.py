@@ -9,10 +9,8 @@ never outlives the process that started it.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import logging
-import math
 import os
 import pickle
 import platform
@@ -23,14 +21,18 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy
+
 from d2lpar import devices
 from d2lpar._version import __version__
 from d2lpar.errors import D2lparError, first_line, is_from_mxnet
 from d2lpar.machine import cores
+from d2lpar.machine.gpu_build import gpu_build
+from d2lpar.machine.mxnet_builds import mxnet_version
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import Header, Line
-from d2lpar.runs.job import Failed, Job, RanOutOfMemory, Warned
+from d2lpar.runs.job import Failed, Job, Warned
 from d2lpar.runs.resume import Resumable
 
 log = logging.getLogger("d2lpar")
@@ -48,12 +50,20 @@ def main(measure: Callable[[Job, Tell], Iterator[Line]]) -> None:
     try:
         job = pickle.load(sys.stdin.buffer)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        _send(measure(job, tell), tell)
+        lines = measure(job, tell)
+        try:
+            for line in lines:
+                tell(line)
+        except KeyboardInterrupt:
+            # Between two lines, the work has not seen the signal yet.
+            with contextlib.suppress(KeyboardInterrupt):
+                lines.throw(KeyboardInterrupt())
+            os._exit(130)  # at once: MXNet would finish its queue of work first
     except D2lparError as error:
         tell(Failed(str(error)))
     except Exception as error:
         if out_of_memory.is_out_of_memory(error):
-            tell(RanOutOfMemory(first_line(error)))
+            tell(Failed(first_line(error), out_of_memory=True))
             os._exit(0)  # at once: a failed allocation may have damaged MXNet
         if not is_from_mxnet(error):
             raise
@@ -78,69 +88,50 @@ def _answer_channel() -> Tell:
     return tell
 
 
-def _send(lines: Iterator[Line], tell: Tell) -> None:
-    try:
-        for line in lines:
-            tell(line)
-    except KeyboardInterrupt:
-        # Between two lines, the work has not seen the signal yet.
-        with contextlib.suppress(KeyboardInterrupt):
-            lines.throw(KeyboardInterrupt())
-        os._exit(130)  # at once: MXNet would finish its queue of work first
-
-
 def measured(job: Job, tell: Tell) -> Iterator[Line]:
     """The record of a job: its header, then what the training yields."""
     workload, chosen = job.workload, devices.parse(job.devices)[: job.num_devices]
-    data = workload.load(**job.data)
+    devices.enable_peer_access(chosen)
+    data, run = workload.load(**job.data), None
     header = header_of(job, chosen, data)
-    train = partial(
-        workload.train, job.num_devices, devices=chosen, seed=job.seed, data=data
-    )
-    if workload.start is None:
-        lines = itertools.chain([header], train(**job.settings))
-    else:
-        state = workload.start(job.seed)
-        every, resume = job.checkpoint_every, job.resume
-        run = Resumable(header, state, job.folder, every=every, resume=resume)
-        lines = interruptible(run, partial(train, **job.settings))
-    yield from with_profile(job, header, lines)
+    how = {"devices": chosen, "seed": job.seed, "data": data, **job.settings}
+    if workload.start is not None:
+        begin = header, workload.start(job.seed), job.folder
+        run = Resumable(*begin, every=job.checkpoint_every, resume=job.resume)
+    yield from record(job, header, partial(workload.train, job.num_devices, **how), run)
 
 
-def interruptible(run: Resumable, train: Train, saves: bool = True) -> Iterator[Line]:
-    """The record of ``train(num_epochs=, state=)``.
+def record(
+    job: Job, header: Header, train: Train, run: Resumable | None, saves: bool = True
+) -> Iterator[Line]:
+    """The record of a training; with --profile, profiles are written beside it.
 
-    On SIGTERM or Ctrl-C the last finished epoch is saved, unless `saves` is false.
+    ``train(num_epochs=, state=)`` continues `run`; where that is None, ``train()``
+    cannot be resumed. On SIGTERM or Ctrl-C the last finished epoch of `run` is saved,
+    unless `saves` is false.
     """
-
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield from run.record(
+    if run is None:
+        lines = itertools.chain([header], train())
+    else:
+        lines = run.record(
             lambda state: train(num_epochs=run.epochs_to_go, state=state)
         )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if job.profile:
+        from d2lpar.runs.profile import profiled
+
+        lines = profiled(lines, job.folder / files.run_name(header))
+    try:
+        yield from lines
     except KeyboardInterrupt:
-        path = run.save() if saves else None
+        path = run.save() if run is not None and saves else None
         if path is not None:
             log.warning("%s keeps epoch %d: --resume last", path, run.snapshot.epoch)
         raise
 
 
-def with_profile(job: Job, header: Header, lines: Iterator[Line]) -> Iterator[Line]:
-    """`lines`, and with --profile the profiles of the work that makes them."""
-    if not job.profile:
-        return lines
-    from d2lpar.runs.profile import profiled
-
-    return profiled(lines, job.folder / files.run_name(header))
-
-
 def header_of(job: Job, chosen: list, data) -> Header:
     """Where the record of a job comes from: this machine, this package, this data."""
-    from d2lpar._mxnet import mx
-
     commit, dirty = provenance.git_state()
     on_cpu = chosen[0].device_type == "cpu"
     return Header(
@@ -156,29 +147,27 @@ def header_of(job: Job, chosen: list, data) -> Header:
         dataset_sha256=data.sha256,
         synthetic=data.synthetic,
         seed=job.seed,
-        settings={
-            **{name: _as_json(value) for name, value in job.settings.items()},
-            **data.sizes,
-            "threads": job.threads,
-        },
+        settings={**job.settings, **data.sizes, "threads": job.threads},
         variant=job.variant,
         command=job.command,
         versions={
             "d2lpar": __version__,
-            "mxnet": mx.__version__,
-            "numpy": importlib.import_module("numpy").__version__,
+            "mxnet": mxnet_version(),
+            "numpy": numpy.__version__,
             "python": platform.python_version(),
         },
         git_commit=commit,
         git_dirty=dirty,
         date=provenance.now(),
+        gpu_build={} if on_cpu else gpu_build_of(chosen),
     )
 
 
-def _as_json(value: object) -> object:
-    """NaN and infinities as text, which JSON lacks; `train` will refuse them."""
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return value if finite else str(value)
+def gpu_build_of(gpus: list) -> dict:
+    """MXNet's build and settings on these contexts of GPUs."""
+    from d2lpar._mxnet import mx
+
+    return gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
 
 
 def _end_with_parent() -> None:

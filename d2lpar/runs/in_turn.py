@@ -15,7 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -24,9 +24,10 @@ from tqdm import tqdm
 
 from d2lpar.errors import D2lparError, RunError
 from d2lpar.machine import cores, cuda
+from d2lpar.machine.mxnet_builds import mxnet_version
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
-from d2lpar.runs.job import KEEP_FREED_MEMORY
+from d2lpar.runs.job import KEEP_FREED_MEMORY, environment
 
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
@@ -54,8 +55,8 @@ def peers_folder() -> Path:
 
 def ours(name: str, threads: int, *words: object, work: str = "") -> Arm:
     """Python on `words`, in the environment that the runner gives a context."""
-    environment = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
-    return Arm(name, [sys.executable, *map(str, words)], environment, work=work)
+    changes = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
+    return Arm(name, [sys.executable, *map(str, words)], changes, work=work)
 
 
 def peer(name: str, script: str, *words: object, **environment: str | None) -> Arm:
@@ -73,28 +74,22 @@ def measure(
     several arms or works names them in its lines, and warms up unrecorded.
     """
     lines: list[ArmSample | ArmAbsent] = []
-    style = {"unit": "process", "dynamic_ncols": True, "leave": False}
-    with tqdm(total=rounds * len(arms), **style) as bar:
-        for round_ in range(rounds):
-            for arm in arms:
-                bar.set_description(arm.name)
-                lines += _lines_of(arm, round_, warm_up)
-                bar.update()
+    turns = [(round_, arm) for round_ in range(rounds) for arm in arms]
+    bar = tqdm(turns, unit="process", dynamic_ncols=True, leave=False)
+    for round_, arm in bar:
+        bar.set_description(arm.name)
+        try:
+            printed = run(arm)
+            if not printed:
+                raise RunError("printed no times")
+        except RunError as error:
+            lines.append(ArmAbsent(arm.name, round_, str(error), arm.work))
+            continue
+        for number, values in enumerate(printed):
+            name, work = values.pop("arm", arm.name), values.pop("work", arm.work)
+            how = (values.pop("seconds"), work, number < warm_up, values)
+            lines.append(ArmSample(name, round_, *how))
     return lines
-
-
-def _lines_of(arm: Arm, round_: int, warm_up: int) -> Iterator[ArmSample | ArmAbsent]:
-    try:
-        printed = run(arm)
-        if not printed:
-            raise RunError("printed no times")
-    except RunError as error:
-        yield ArmAbsent(arm.name, round_, str(error), arm.work)
-        return
-    for number, values in enumerate(printed):
-        name, work = values.pop("arm", arm.name), values.pop("work", arm.work)
-        seconds = values.pop("seconds")
-        yield ArmSample(name, round_, seconds, work, number < warm_up, values)
 
 
 def run(arm: Arm) -> list[dict]:
@@ -102,20 +97,23 @@ def run(arm: Arm) -> list[dict]:
 
     Raises :class:`RunError` with why it did not end with status 0, in one clause.
     """
-    environment = {**os.environ, **arm.environment}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(__file__).parents[2]), environment.get("PYTHONPATH") or ""]
-    ).rstrip(os.pathsep)
-    environment = {k: v for k, v in environment.items() if v is not None}
-    done = subprocess.run(
-        arm.command, env=environment, capture_output=True, text=True, errors="replace"
-    )
+    text = {"capture_output": True, "text": True, "errors": "replace"}
+    changes = {**exact_float32(), **arm.environment}
+    done = subprocess.run(arm.command, env=environment(changes), **text)
     # MXNet's C++ side may print, too.
     lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
     errors = [line["error"] for line in lines if set(line) == {"error"}]
     if done.returncode != 0:
         raise RunError(errors[0] if errors else crash(done.returncode, done.stderr))
     return lines
+
+
+def exact_float32() -> dict[str, str]:
+    """The variable that keeps GPUs from TF32 in all arms, unless the user has set it.
+
+    Ours compute exactly float32, so the peers must: PyTorch's convolutions would not.
+    """
+    return {"NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", "0")}
 
 
 def crash(status: int, stderr: str) -> str:
@@ -180,7 +178,8 @@ def record(
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            versions[name] = metadata.version(name)
+            is_mxnet = name == "mxnet"
+            versions[name] = mxnet_version() if is_mxnet else metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = provenance.git_state()

@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from d2lpar import datasets, devices
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.machine import cores, cuda, mxnet_builds
-from d2lpar.records.arms import ArmTimes, arm_times
-from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
+from d2lpar.records.arms import arm_times
+from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
 from d2lpar.records.summary import Summary, summarize
 from d2lpar.records.wording import plural
 from d2lpar.runs import in_turn
@@ -30,6 +31,9 @@ PRESETS = {
     "quick": {"rounds": 1, "num_epochs": 2, "n_train": 12_000, "n_test": 2_000},
     "book": {"rounds": 3, "num_epochs": 3, "n_train": None, "n_test": None},
 }
+
+
+PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp")  # peers/*.py
 
 
 @dataclass(frozen=True)
@@ -61,20 +65,6 @@ class Recipe:
             "seed": self.seed,
         }
 
-    def flags(self, check: str | None) -> list[str]:
-        """The same for a peer's script; `check` is the file of our first steps."""
-        flags = {
-            "num-epochs": self.num_epochs + 1,
-            "data": self.data["name"],
-            "global-batch-size": self.global_batch_size,
-            "lr": self.lr,
-            "n-train": self.data["n_train"],
-            "n-test": self.data["n_test"],
-            "check": check,
-        }
-        given = {flag: value for flag, value in flags.items() if value is not None}
-        return [f"--{flag}={value}" for flag, value in given.items()]
-
 
 @dataclass(frozen=True)
 class Place:
@@ -97,10 +87,6 @@ class Place:
         """Threads of a peer that has one process for all devices."""
         return max(n * self.threads_each(n) for n in self.counts)
 
-    @property
-    def torch_device(self) -> str:
-        return "cuda" if self.kind == "gpu" else "cpu"
-
     def words(self, n: int, one: str, many: str) -> str:
         """`n` devices in words: "2 GPUs", "2 contexts, 1 thread each"."""
         if self.kind == "gpu":
@@ -113,14 +99,10 @@ class Place:
         on_gpu = self.kind == "gpu"
         return plural(n, "GPU") if on_gpu else plural(self.all_threads, "thread")
 
-    def visible(self, n: int) -> str:
-        """CUDA_VISIBLE_DEVICES for the first `n` devices, of those visible now."""
-        if self.kind == "cpu":
-            return ""
-        now = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return ",".join(
-            now.split(",")[i].strip() if now else str(i) for i in self.ids[:n]
-        )
+    @property
+    def base_name(self) -> str:
+        """The arm that the others are compared with, where it ran."""
+        return f"PyTorch, plain loop, {self.words_together(1)}"
 
 
 @dataclass(frozen=True)
@@ -154,10 +136,9 @@ def kind_and_ids(text: str) -> tuple[str, list[int]]:
     """
     gpus = cuda.cuda_devices()
     if text.strip().lower() == "auto":
-        usable = [
-            i for i, g in enumerate(gpus) if cuda.build_has_code_for(g.capability)
-        ]
-        if usable and set(mxnet_builds.installed_builds()) - {"mxnet"}:
+        on_gpus = set(mxnet_builds.installed_builds()) - {"mxnet"}
+        usable = devices.usable_gpus(gpus) if on_gpus else []
+        if usable:
             return "gpu", usable
         text = "cpu"
     kind, ids = devices.kind_and_numbers(text)
@@ -177,10 +158,28 @@ def arms(
     peers: Sequence[str], recipe: Recipe, place: Place, check: str | None = None
 ) -> list[Arm]:
     """Ours on every count of devices, and the peers; `check` are our first steps."""
-    found = [*_ours(recipe, place)]
-    for name in peers:
-        found += PEERS[name](_Scripts(name, recipe, place, check))
-    return found
+    every, data = [*_ours(recipe, place)], recipe.data
+    common = {
+        "num-epochs": recipe.num_epochs + 1,
+        "data": data["name"],
+        "global-batch-size": recipe.global_batch_size,
+        "lr": recipe.lr,
+        "n-train": data["n_train"],
+        "n-test": data["n_test"],
+        "check": check,
+    }
+    folder = {"D2LPAR_DATA": str(data["data_dir"])} if data.get("data_dir") else {}
+    theirs = group(_theirs(place, recipe.seed), lambda row: row[0])
+    for peer, name, n, omp, flags in chain.from_iterable(map(theirs.get, peers)):
+        flags = {**common, **flags}.items()
+        words = [f"--{flag}={value}" for flag, value in flags if value is not None]
+        environment = {
+            "OMP_NUM_THREADS": None if omp is None else str(omp),
+            "CUDA_VISIBLE_DEVICES": _visible(place, n),
+            **folder,
+        }
+        every.append(in_turn.peer(name, f"{peer}.py", *words, **environment))
+    return every
 
 
 def _ours(recipe: Recipe, place: Place) -> Iterator[Arm]:
@@ -194,74 +193,43 @@ def _ours(recipe: Recipe, place: Place) -> Iterator[Arm]:
             yield in_turn.ours(name, place.threads_each(n), *words)
 
 
-@dataclass(frozen=True)
-class _Scripts:
-    """One peer's script with the flags that all peers have."""
+def _theirs(
+    place: Place, seed: int
+) -> Iterator[tuple[str, str, int, int | None, dict]]:
+    """Each peer on the devices that its script can use.
 
-    peer: str
-    recipe: Recipe
-    place: Place
-    check: str | None
-
-    def arm(self, name: str, n: int, omp: int | None, **flags: object) -> Arm:
-        """The script on the first `n` devices with `omp` threads, or its default."""
-        environment = {
-            "OMP_NUM_THREADS": None if omp is None else str(omp),
-            "CUDA_VISIBLE_DEVICES": self.place.visible(n),
-        }
-        if self.recipe.data.get("data_dir"):
-            environment["D2LPAR_DATA"] = str(self.recipe.data["data_dir"])
-        more = [f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()]
-        words = [*self.recipe.flags(self.check), *more]
-        return in_turn.peer(name, f"{self.peer}.py", *words, **environment)
-
-
-def _d2l_notebook(script: _Scripts) -> Iterator[Arm]:
-    place, name = script.place, "d2l's notebook loop"
-    if place.kind == "cpu":
-        yield script.arm(f"{name}, {place.words_together(1)}", 1, place.all_threads)
-        yield script.arm(f"{name}, as the book has it", 1, None)
-        return
-    for n in place.counts:
-        words = f"{name}, {place.words_together(n)}"
-        yield script.arm(words, n, None, num_devices=n)
-
-
-def _d2l_pytorch(script: _Scripts) -> Iterator[Arm]:
-    place = script.place
-    threads = place.all_threads
-    for n in place.counts if place.kind == "gpu" else [1]:
+    The peer, the arm's name, how many devices, OMP_NUM_THREADS (None: the script's
+    default) and the flags of that script alone.
+    """
+    on_gpu, together = place.kind == "gpu", place.all_threads
+    torch = {"device": "cuda" if on_gpu else "cpu", "seed": seed}
+    notebook = "d2l's notebook loop"
+    if on_gpu:
+        for n in place.counts:
+            name = f"{notebook}, {place.words_together(n)}"
+            yield "d2l_notebook", name, n, None, {"num-devices": n}
+    else:
+        name = f"{notebook}, {place.words_together(1)}"
+        yield "d2l_notebook", name, 1, together, {}
+        yield "d2l_notebook", f"{notebook}, as the book has it", 1, None, {}
+    for n in place.counts if on_gpu else [1]:
         name = f"d2l's PyTorch tab, {place.words_together(n)}"
-        yield script.arm(name, n, threads, threads=threads, num_devices=n)
-
-
-def base_name(place: Place) -> str:
-    """The arm that the others are compared with, where it ran."""
-    return f"PyTorch, plain loop, {place.words_together(1)}"
-
-
-def _pytorch_loop(script: _Scripts) -> Iterator[Arm]:
-    place = script.place
-    flags = {"device": place.torch_device, "seed": script.recipe.seed}
-    threads = place.all_threads
-    yield script.arm(base_name(place), 1, threads, threads=threads, **flags)
-
-
-def _ddp(script: _Scripts) -> Iterator[Arm]:
-    place = script.place
-    flags = {"device": place.torch_device, "seed": script.recipe.seed}
+        flags = {"threads": together, "num-devices": n}
+        yield "d2l_pytorch", name, n, together, flags
+    flags = {"threads": together, **torch}
+    yield "pytorch_loop", place.base_name, 1, together, flags
     for n in place.counts:
-        threads = place.threads_each(n)
         name = f"PyTorch DDP, {place.words(n, 'process', 'processes')}"
-        yield script.arm(name, n, threads, threads=threads, num_devices=n, **flags)
+        threads = place.threads_each(n)
+        flags = {"threads": threads, "num-devices": n, **torch}
+        yield "ddp", name, n, threads, flags
 
 
-PEERS: dict[str, Callable[[_Scripts], Iterator[Arm]]] = {
-    "d2l_notebook": _d2l_notebook,
-    "d2l_pytorch": _d2l_pytorch,
-    "pytorch_loop": _pytorch_loop,
-    "ddp": _ddp,
-}
+def _visible(place: Place, n: int) -> str:
+    """CUDA_VISIBLE_DEVICES for the first `n` devices, of those visible now."""
+    now = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = place.ids[:n] if place.kind == "gpu" else []
+    return ",".join(now.split(",")[i].strip() if now else str(i) for i in gpus)
 
 
 def write_first_steps(recipe: Recipe, path: Path) -> str | None:
@@ -271,11 +239,8 @@ def write_first_steps(recipe: Recipe, path: Path) -> str | None:
     """
     if not mxnet_builds.installed_builds():
         return "MXNet is not installed"
-    settings = {
-        "data": recipe.data,
-        "seed": recipe.seed,
-        "global_batch_size": recipe.global_batch_size,
-    }
+    settings = {"data": recipe.data, "seed": recipe.seed}
+    settings["global_batch_size"] = recipe.global_batch_size
     words = ["-m", "d2lpar.runs.reference_steps", path, json.dumps(settings)]
     try:
         in_turn.run(in_turn.ours("our first steps", 1, *words))
@@ -309,21 +274,16 @@ def rows(run: Run, base: str) -> list[Row]:
     Where that one was not measured, they are relative to the first one that was.
     """
     times = arm_times(run)
-    medians = {x.name: summarize(x.seconds).median for x in times if x.seconds}
-    one = medians.get(base, next(iter(medians.values())))
-    return [_row(arm, one) for arm in times]
-
-
-def _row(arm: ArmTimes, base: float) -> Row:
-    if not arm.seconds:
-        return Row(arm.name, arm.is_peer, why=arm.why_not)
-    seconds, last = summarize(arm.seconds), arm.samples[-1]
-    samples = last.extra["samples_per_sec"] * last.seconds  # of any epoch
-    return Row(
-        arm.name,
-        arm.is_peer,
-        seconds,
-        samples_per_sec=samples / seconds.median,
-        test_acc=last.extra["test_acc"],
-        of_base=seconds.median / base,
-    )
+    summaries = {x.name: summarize(x.seconds) for x in times if x.seconds}
+    one = summaries.get(base, next(iter(summaries.values()))).median
+    rows = []
+    for arm in times:
+        if not arm.seconds:
+            rows.append(Row(arm.name, arm.is_peer, why=arm.why_not))
+            continue
+        seconds, last = summaries[arm.name], arm.samples[-1]
+        samples = last.extra["samples_per_sec"] * last.seconds  # of any epoch
+        speed = {"samples_per_sec": samples / seconds.median}
+        speed |= {"test_acc": last.extra["test_acc"], "of_base": seconds.median / one}
+        rows.append(Row(arm.name, arm.is_peer, seconds, **speed))
+    return rows

@@ -44,40 +44,37 @@ class Resumable:
         self.snapshot: Checkpoint | None = None
         self.resumed_from: Path | None = None
         if resume is not None:
-            self._resume(self._checkpoint(resume))
+            self._resume(resume, header)
 
-    def _checkpoint(self, resume: str) -> Checkpoint:
-        """The checkpoint to continue from; it must be of the same data."""
-        (header,) = self.lines
+    def _resume(self, resume: str, header: Header) -> None:
+        """Take over the state and the lines of a checkpoint, of the same data."""
         if resume == "last":
             run = files.run_name(header)
             checkpoint = checkpoints.newest(self.folder, run, self.state)
         else:
             checkpoint = checkpoints.load(resume, self.state)
-        before = checkpoint.header
+        path, before = checkpoint.path, checkpoint.header
         if before.dataset_sha256 != header.dataset_sha256:
             raise CheckpointError(
-                f"{checkpoint.path}: trained on other data ({before.dataset}) than "
-                f"these ({header.dataset}): give --data and --seed as it had them"
+                f"{path}: trained on other data ({before.dataset}) than these "
+                f"({header.dataset}): give --data and --seed as it had them"
             )
-        return checkpoint
-
-    def _resume(self, checkpoint: Checkpoint) -> None:
-        """Take over the state and the lines of a checkpoint."""
-        (header,) = self.lines
-        before = checkpoint.header
-        _log_changed_settings(checkpoint, header)
-        self.resumed_from = checkpoint.path
+        for name, now in header.settings.items():  # those of the flags are in force
+            then = before.settings.get(name, now)
+            if name != "num_epochs" and then != now:
+                log.warning("%s: goes on with %s %s, before %s", path, name, now, then)
+        self.resumed_from = path
         self.state = type(self.state).restore(checkpoint.tensors, checkpoint.facts)
         settings = {**header.settings, "resumed_at": checkpoint.epoch}
-        same_devices = header.devices == before.devices
-        moved = not same_devices or header.cpu_model != before.cpu_model
-        earlier = [
-            replace(line, resumed="elsewhere")
-            if moved and isinstance(line, kinds.EPOCHS)
-            else line
-            for line in checkpoint.lines[1:]
-        ]
+        earlier = checkpoint.lines[1:]
+        here = header.devices, header.cpu_model
+        if (before.devices, before.cpu_model) != here:
+            earlier = [
+                replace(line, resumed="elsewhere")
+                if isinstance(line, kinds.EPOCHS)
+                else line
+                for line in earlier
+            ]
         self.lines = [replace(header, settings=settings), *earlier]
 
     @property
@@ -103,7 +100,13 @@ class Resumable:
             if is_epoch:
                 self._remember()
                 if self.every and self.state.epoch % self.every == 0:
-                    self._save_if_possible()
+                    try:
+                        self.save()
+                    except OSError as error:  # a full disk must not end the training
+                        log.warning(
+                            "no checkpoint of epoch %d in %s (%s): going on without",
+                            *(self.state.epoch, self.folder, error.strerror or error),
+                        )
 
     def _remember(self) -> None:
         self.snapshot = Checkpoint(
@@ -113,28 +116,8 @@ class Resumable:
             tuple(self.lines),
         )
 
-    def _save_if_possible(self) -> None:
-        """Save; but a full disk must not end the training."""
-        try:
-            self.save()
-        except OSError as error:
-            log.warning(
-                "no checkpoint of epoch %d in %s (%s): going on without",
-                self.state.epoch, self.folder, error.strerror or error,
-            )  # fmt: skip
-
     def save(self) -> Path | None:
         """Write a checkpoint of the last finished epoch; None if there is none yet."""
         if self.snapshot is None or self.snapshot.epoch == 0:
             return None
         return checkpoints.save(self.folder, self.snapshot)
-
-
-def _log_changed_settings(checkpoint: Checkpoint, header: Header) -> None:
-    """Log which settings differ from before: those of the flags are in force."""
-    for name, now in header.settings.items():
-        before = checkpoint.header.settings.get(name, now)
-        if name != "num_epochs" and before != now:
-            log.warning(
-                "%s: goes on with %s %s, before %s", checkpoint.path, name, now, before
-            )

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -26,15 +26,16 @@ from d2lpar.errors import D2lparError, DiedError, RunError
 from d2lpar.machine import cores, load
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files
-from d2lpar.records.kinds import EPOCHS, Header, Line, Run, Sample, group
+from d2lpar.records.kinds import EPOCHS, Header, Line, Sample, group
 from d2lpar.runs.job import (
     KEEP_FREED_MEMORY,
     Failed,
     Job,
     Progressed,
-    RanOutOfMemory,
     Warned,
+    environment,
 )
+from d2lpar.workers.place import show_life
 
 log = logging.getLogger("d2lpar")
 
@@ -42,18 +43,7 @@ log = logging.getLogger("d2lpar")
 SECONDS_TO_STOP = 20
 
 
-@dataclass(frozen=True)
-class Child:
-    """Which module the measuring process runs, and what is called as it progresses."""
-
-    module: str = "d2lpar.runs.child"
-    on_progress: Callable[[], object] = lambda: None
-
-
-ORDINARY = Child()
-
-
-def sweep(jobs: list[Job], repeats: int = 1, child: Child = ORDINARY) -> Iterator[Line]:
+def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Line]:
     """Run the jobs one after the other, `repeats` times round, and keep their records.
 
     Yields every line as it arrives, the header of each measurement first. The record of
@@ -65,7 +55,7 @@ def sweep(jobs: list[Job], repeats: int = 1, child: Child = ORDINARY) -> Iterato
     try:
         for repeat in range(repeats):
             for number, job in enumerate(jobs):
-                for item in measure(job, child):
+                for item in measure(job):
                     if not isinstance(item, Header):
                         item = replace(item, repeat=repeat)
                         _append(partial[number], item)
@@ -99,47 +89,44 @@ def _keep_or_remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def finished_runs(headers: list[Header], folder: Path) -> list[Run]:
-    """The records of a complete sweep, as read back."""
-    return [files.read(folder / f"{files.run_name(h)}.jsonl") for h in headers]
-
-
-def measure(job: Job, child: Child = ORDINARY) -> Iterator[Line]:
+def measure(job: Job) -> Iterator[Line]:
     """Run one job in a fresh process and yield the lines of its record."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
-        process = _start(job, child.module, stderr)
+        process = _start(job, stderr)
         answers = _answers(process)
         try:
-            yield from _lines(job, process, answers, child.on_progress)
+            yield from _lines(job, process, answers)
             code = process.wait()
             if code != 0:
                 stderr.seek(0)
                 raise DiedError(_cause_of_death(job, code, stderr.read()))
         except (KeyboardInterrupt, GeneratorExit):
-            _stop(process, answers)
+            # A training has time to write its checkpoint; its warnings are passed on.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SECONDS_TO_STOP)
+                for answer in iter(answers.get, None):
+                    if isinstance(answer, Warned):
+                        log.warning("%s", answer.message)
             raise
         finally:
             process.kill()
             process.wait()
 
 
-def _start(job: Job, module: str, stderr: IO[str]) -> subprocess.Popen:
+def _start(job: Job, stderr: IO[str]) -> subprocess.Popen:
     """The measuring process, in its environment, with its job."""
     threads = job.threads or cores.threads_per_context(job.num_devices)
     if job.one_thread_each and job.num_devices > 1 and not job.threads:
         threads = cores.USER_THREADS or 1
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
+    module = "d2lpar.runs.worker_child" if job.is_worker else "d2lpar.runs.child"
+    changes = {"OMP_NUM_THREADS": str(threads), **job.gpu_variables}
     process = subprocess.Popen(
         [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env={
-            **KEEP_FREED_MEMORY,
-            **os.environ,
-            "OMP_NUM_THREADS": str(threads),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        },
+        env={**KEEP_FREED_MEMORY, **environment(changes)},
         # Ctrl-C reaches this process alone, which then ends the other: MXNet would
         # finish its queue of work first.
         start_new_session=True,
@@ -167,35 +154,20 @@ def _answers(process: subprocess.Popen) -> queue.Queue:
     return answers
 
 
-def _arriving(answers: queue.Queue) -> Iterator:
-    """The answers until the end; a signal interrupts the waiting at once."""
-    while True:
-        with contextlib.suppress(queue.Empty):
-            answer = answers.get(timeout=0.5)
-            if answer is None:
-                return
-            yield answer
-
-
-def _lines(
-    job: Job,
-    process: subprocess.Popen,
-    answers: queue.Queue,
-    on_progress: Callable[[], object],
-) -> Iterator[Line]:
+def _lines(job: Job, process: subprocess.Popen, answers: queue.Queue) -> Iterator[Line]:
     """The lines of the record; raises :class:`RunError` for work that failed."""
     epoch = 0
     with contextlib.ExitStack() as watching:
-        for answer in _arriving(answers):
+        for answer in iter(answers.get, None):
             if isinstance(answer, Warned):
                 log.warning("%s", answer.message)
             elif isinstance(answer, Progressed):
-                on_progress()
+                show_life()
             elif isinstance(answer, Failed):
+                if answer.out_of_memory:
+                    process.wait()  # its memory is free again
+                    raise RunError(_memory_advice(job, answer.message))
                 raise RunError(answer.message)
-            elif isinstance(answer, RanOutOfMemory):
-                process.wait()  # its memory is free again
-                raise RunError(_memory_advice(job, answer.message))
             else:
                 if isinstance(answer, Header) and job.watch:
                     watching.enter_context(load.sampling(process.pid, answers.put))
@@ -204,16 +176,6 @@ def _lines(
                 elif isinstance(answer, EPOCHS):
                     epoch = answer.epoch
                 yield answer
-
-
-def _stop(process: subprocess.Popen, answers: queue.Queue) -> None:
-    """Give a training the time to write its checkpoint, and pass on its warnings."""
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(SECONDS_TO_STOP)
-        for answer in _arriving(answers):
-            if isinstance(answer, Warned):
-                log.warning("%s", answer.message)
 
 
 def _cause_of_death(job: Job, code: int, stderr: str) -> str:

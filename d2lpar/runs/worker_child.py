@@ -6,7 +6,6 @@ must be the same, starts from worker 0's state, reports the traffic, and leaves.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import platform
@@ -31,38 +30,25 @@ def measured(job: Job, tell: child.Tell) -> Iterator[Line]:
     from d2lpar.workers.group import Workers
 
     workload, chosen = job.workload, devices.parse(job.devices)[: job.num_devices]
-    data = workload.load(**job.data)
+    devices.enable_peer_access(chosen)
+    data, run = workload.load(**job.data), None
     header = child.header_of(job, chosen, data)
     group = Workers(place(), at_most_every(1, lambda: tell(Progressed())))
-    check_same(group, header)
-    check_own_gpus(group, chosen)
-    header = header_of_all(group, header)
-    train = partial(
-        workload.train_with_workers,
-        job.num_devices,
-        devices=chosen,
-        seed=job.seed,
-        data=data,
-        workers=group,
-        **job.settings,
-    )
-    if workload.start is None:
-        lines = itertools.chain([header], train())
-    else:
-        run = resumable(group, job, header)
-        lines = child.interruptible(run, with_traffic(train), saves=group.number == 0)
-    yield from child.with_profile(job, header, lines)
-    group.leave()
-
-
-def check_same(group, header: Header) -> None:
-    """Raise :class:`SettingError` unless all workers measure the same."""
     group.check_same(
         package=package_digest(),
         data=header.dataset_sha256,
         seed=str(header.seed),
         settings=json.dumps(header.settings, sort_keys=True),
     )
+    check_own_gpus(group, chosen)
+    header = header_of_all(group, header)
+    how = {"devices": chosen, "seed": job.seed, "data": data, "workers": group}
+    train = workload.train_with_workers
+    train = partial(train, job.num_devices, **how, **job.settings)
+    if workload.start is not None:
+        run, train = resumable(group, job, header), with_traffic(train)
+    yield from child.record(job, header, train, run, saves=group.number == 0)
+    group.leave()
 
 
 def check_own_gpus(group, chosen: list) -> None:
@@ -90,12 +76,9 @@ def header_of_all(group, header: Header) -> Header:
     """The header of a worker's record, extended to the devices of all workers."""
     labels = header.devices
     if group.count > 1:  # "cpu(0)@1 (1 thread of 2 cores)" is a device of worker 1
-        names = [label.split(" ", 1) for label in labels]
-        labels = [
-            " ".join([f"{name}@{k}", *rest])
-            for k in range(group.count)
-            for name, *rest in names
-        ]
+        names = [label.partition(" ") for label in labels]
+        workers = range(group.count)
+        labels = [f"{n}@{k}{space}{rest}" for k in workers for n, space, rest in names]
     return replace(
         header,
         num_devices=len(labels),
@@ -126,7 +109,16 @@ def resumable(group, job: Job, header: Header) -> Resumable:
 
 
 def with_traffic(train: child.Train) -> child.Train:
-    """A training whose epochs say how many bytes (`wire_bytes`) were sent for each."""
+    """A training whose epochs say how many bytes (`wire_bytes`) were sent for each.
+
+    Those of all processes over the interface between the roles: on loopback all bytes,
+    between hosts those of this host. Nothing is said where no interface is named.
+    """
+
+    def bytes_sent() -> int | None:
+        counters = psutil.net_io_counters(pernic=True)
+        counter = counters.get(os.environ.get("DMLC_INTERFACE", ""))
+        return None if counter is None else counter.bytes_sent
 
     def lines(**arguments) -> Iterator[Line]:
         before = bytes_sent()
@@ -138,17 +130,6 @@ def with_traffic(train: child.Train) -> child.Train:
             before = bytes_sent()
 
     return lines
-
-
-def bytes_sent() -> int | None:
-    """The bytes that all processes have sent over the interface between the roles.
-
-    On loopback these are all, between hosts those of this host. None where no interface
-    is named.
-    """
-    counters = psutil.net_io_counters(pernic=True)
-    counter = counters.get(os.environ.get("DMLC_INTERFACE", ""))
-    return None if counter is None else counter.bytes_sent
 
 
 if __name__ == "__main__":

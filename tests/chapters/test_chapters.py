@@ -1,6 +1,7 @@
 """Every chapter: short, a script that runs alone, and a notebook."""
 
 import ast
+import json
 import os
 import re
 import runpy
@@ -73,7 +74,18 @@ def test_a_chapter_names_its_source_and_its_commands(path):
     assert f"d2lpar run {path.stem} --preset book" in text
 
 
-@EVERY
+# `make test` has one that measures and one that prints.
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=name,
+            marks=[] if name in ("multiple_gpus", "devices") else pytest.mark.slow,
+        )
+        for name, path in main.chapter_files().items()
+    ],
+)
 def test_a_chapter_runs_alone(path, tmp_path):
     flags = ["--data=synthetic", "--devices=cpu:2", "--num-devices=1,2", "--dry-run"]
     done = run(path, *flags, cwd=tmp_path)
@@ -125,20 +137,63 @@ def test_a_chapter_ends_in_its_measurement(path):
     assert ast.literal_eval(call.args[0]) == path.stem
 
 
-@pytest.mark.parametrize("name", ["multiple_gpus", "devices"])  # measure, show
-def test_a_chapter_says_how_to_run_it_and_what_is_wrong(name, tmp_path):
-    path = main.chapter_files()[name]
-    text = run(path, "--help", cwd=tmp_path).stdout
-    assert "--num-devices" in text and "--dry-run" in text
-    done = run(path, "--devices=cpu:0", cwd=tmp_path)
-    assert done.returncode == 2 and list(tmp_path.iterdir()) == []
-    assert done.stderr.startswith("d2lpar: ") and "Traceback" not in done.stderr
+# All chapters in one process: their cells once, then the last one with some flags.
+ANSWERS = """
+import ast, contextlib, io, json, sys
+
+def run(nodes, namespace):
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            exec(compile(ast.Module(nodes, []), "chapter", "exec"), namespace)
+        except SystemExit as ended:
+            code = ended.code
+    return [code, out.getvalue(), err.getvalue()]
+
+answers = {}
+for path in sys.argv[1:]:
+    *cells, last = ast.parse(open(path, encoding="utf-8").read()).body
+    namespace = {"__name__": "__main__", "__file__": path}
+    answers[path] = {"cells": run(cells, namespace)}
+    for flag in ("--help", "--devices=cpu:0"):
+        sys.argv = [path, flag]
+        answers[path][flag] = run([last], namespace)
+print(json.dumps(answers))
+"""
 
 
-def test_from_scratch_shows_what_the_book_shows(tmp_path):
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """By path and flag: the exit code, stdout and stderr of every chapter."""
+    folder = tmp_path_factory.mktemp("answers")
+    paths = map(str, main.chapter_files().values())
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERS, *paths],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(folder.iterdir()) == []
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.xdist_group("answers")
+@EVERY
+def test_a_chapter_says_how_to_run_it_and_what_is_wrong(path, answers):
+    code, text, _ = answers[str(path)]["--help"]
+    assert "--num-devices" in text and "--dry-run" in text and not code
+    code, _, wrong = answers[str(path)]["--devices=cpu:0"]
+    assert code == 2
+    assert wrong.startswith("d2lpar: ") and "Traceback" not in wrong
+
+
+@pytest.mark.xdist_group("answers")
+def test_from_scratch_shows_what_the_book_shows(answers):
     """b1 and its gradient, [[1 1]] + [[2 2]] -> [[3 3]], and the 4 x 6 split."""
-    chapter = main.chapter_files()["multiple_gpus"]
-    text = run(chapter, "--help", cwd=tmp_path).stdout
+    _, text, _ = answers[str(main.chapter_files()["multiple_gpus"])]["cells"]
     assert text.count("[0. 0. 0. 0. 0. 0.") >= 2
     before, after = text.split("after allreduce:")
     assert "[[1. 1.]]" in before and "[[2. 2.]]" in before

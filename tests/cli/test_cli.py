@@ -42,7 +42,7 @@ def d2lpar_command(tmp_path):
     """Run ``d2lpar ARGS`` in an empty folder; the finished process."""
     (tmp_path / "work").mkdir()
 
-    def run(*args, code=None, mxnet=True, **options):
+    def run(*args, code=None, mxnet=True, timeout=120, **options):
         folder = tmp_path / "no-mxnet"
         if not mxnet:
             folder.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ def d2lpar_command(tmp_path):
             [sys.executable, *command],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=timeout,
             cwd=tmp_path / "work",
             env=environ,
             **options,
@@ -192,6 +192,21 @@ main.main()
     assert "[cpu(0), cpu(1)]" in done.stdout  # of the one that only prints
 
 
+@pytest.mark.slow
+def test_all_runs_the_real_chapters(d2lpar_command, tmp_path):
+    run = ["run", "all", *TINY, "--num-devices=2", "--out=here"]
+    done = d2lpar_command(*run, timeout=400)
+    assert done.returncode == 0, done.stderr
+    made = {path.parent.name for path in (tmp_path / "work/here").rglob("*.jsonl")}
+    measured = {
+        name
+        for name, file in main.chapter_files().items()
+        if "chapter.measure(" in file.read_text()
+    }
+    assert made == measured and len(measured) >= 5
+    assert "40 x 64 = 2,560" in done.stdout  # of one that only prints
+
+
 def test_every_script_is_a_chapter():
     scripts = {path.stem for path in (ROOT / "chapters").glob("*.py")}
     assert set(main.chapter_files()) == scripts and len(scripts) >= 12
@@ -287,39 +302,89 @@ def test_profiles_are_written_beside_the_records(d2lpar_command, tmp_path):
 # What goes wrong: one line, exit 2, nothing written
 
 
+BAD_INPUT = [
+    (["--preset=huge"], ["--preset", "'huge'", "'quick', 'book'"]),
+    (["--devices=tpu:1"], ["'tpu:1'", "cpu:N"]),
+    (["--devices=cpu:0"], ["'cpu:0'", "0 devices"]),
+    (["--devices=gpu:2"], ["'gpu:2'", "no GPU here", "cpu:N"]),
+    (["--num-devices=0"], ["num-devices 0", "1 to 2"]),
+    (["--num-devices=-1"], ["num-devices -1"]),
+    (["--num-devices=1,4"], ["num-devices 4", "--devices cpu:4"]),
+    (["--num-devices=two"], ["'two'"]),
+    (["--num-epochs=0"], ["--num-epochs", "0 "]),
+    (["--global-batch-size=-256"], ["--global-batch-size", "-256"]),
+    (["--lr=0"], ["--lr", "0 "]),
+    (["--lr=nan"], ["--lr", "nan"]),
+    (["--lr=-0.2"], ["--lr", "-0.2"]),
+    (["--seed=-1"], ["--seed", "-1"]),
+    (["--repeats=0"], ["--repeats", "0"]),
+    (["--threads=0"], ["--threads", "0"]),
+    (["--data=mnist"], ["--data", "'mnist'"]),
+    (["--data=auto", "--data-dir=absent"], ["--data-dir", "absent"]),
+    (["--out=a-file"], ["a-file", "Not a directory"]),
+    (["--depth=3"], ["--depth"]),
+]
+NOT_RESUMED = [
+    (["--resume=absent.safetensors"], ["absent.safetensors: cannot be read"]),
+    (["--resume=last"], ["no good checkpoint in figures/multiple_gpus"]),
+    (["--resume=last", "--repeats=2"], ["--resume with --repeats"]),
+    (["--micro-batch-size=5"], ["--micro-batch-size 5: this chapter has no such"]),
+]
+# Commands one after the other in one process, each as if alone in the folder.
+IN_TURN = """
+import contextlib, io, json, pathlib, sys
+from d2lpar.cli import main
+outcomes = []
+for words in json.loads(sys.argv[1]):
+    sys.argv, code = ["d2lpar", *words], 0
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main.main()
+        except SystemExit as ended:
+            code = ended.code
+    written = list(map(str, pathlib.Path().rglob("*.*")))
+    outcomes.append([code, out.getvalue(), err.getvalue(), written])
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def bad_runs(tmp_path_factory):
+    """What comes of `d2lpar run multiple_gpus` with each of the flags above."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "a-file").write_text("not a folder")
+    every = [flags for flags, _ in (*BAD_INPUT, *NOT_RESUMED)]
+    commands = [["run", "multiple_gpus", *TINY, *flags] for flags in every]
+    environ = {k: v for k, v in os.environ.items() if k != "D2LPAR_DATA"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
+        cwd=folder,
+        env={**environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    return {
+        tuple(flags): (subprocess.CompletedProcess(flags, *outcome), written)
+        for flags, (*outcome, written) in zip(every, outcomes)
+    }
+
+
+@pytest.mark.xdist_group("bad runs")
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [
-        (["--preset=huge"], ["--preset", "'huge'", "'quick', 'book'"]),
-        (["--devices=tpu:1"], ["'tpu:1'", "cpu:N"]),
-        (["--devices=cpu:0"], ["'cpu:0'", "0 devices"]),
-        (["--devices=gpu:2"], ["'gpu:2'", "no GPU here", "cpu:N"]),
-        (["--num-devices=0"], ["num-devices 0", "1 to 2"]),
-        (["--num-devices=-1"], ["num-devices -1"]),
-        (["--num-devices=1,4"], ["num-devices 4", "--devices cpu:4"]),
-        (["--num-devices=two"], ["'two'"]),
-        (["--num-epochs=0"], ["--num-epochs", "0 "]),
-        (["--global-batch-size=-256"], ["--global-batch-size", "-256"]),
-        (["--lr=0"], ["--lr", "0 "]),
-        (["--lr=nan"], ["--lr", "nan"]),
-        (["--lr=-0.2"], ["--lr", "-0.2"]),
-        (["--seed=-1"], ["--seed", "-1"]),
-        (["--repeats=0"], ["--repeats", "0"]),
-        (["--threads=0"], ["--threads", "0"]),
-        (["--data=mnist"], ["--data", "'mnist'"]),
-        (["--data=auto", "--data-dir=absent"], ["--data-dir", "absent"]),
-        (["--out=a-file"], ["a-file", "Not a directory"]),
-        (["--depth=3"], ["--depth"]),
-    ],
+    BAD_INPUT,
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
 )
-def test_bad_input_is_one_line(d2lpar_command, tmp_path, flags, words):
+def test_bad_input_is_one_line(bad_runs, flags, words):
     if "--devices=gpu:2" in flags and _gpus():
         pytest.skip("this machine has a GPU")
-    (tmp_path / "work" / "a-file").write_text("not a folder")
-    done = d2lpar_command("run", "multiple_gpus", *TINY, *flags)
+    done, written = bad_runs[tuple(flags)]
     assert is_one_line(done, *words)
-    assert files(tmp_path / "work") == []
+    assert written == []
 
 
 def _gpus():
@@ -542,22 +607,15 @@ def _children(pid):
 # Checkpoints and what is made of them
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--resume=absent.safetensors"], ["absent.safetensors: cannot be read"]),
-        (["--resume=last"], ["no good checkpoint in figures/multiple_gpus"]),
-        (["--resume=last", "--repeats=2"], ["--resume with --repeats"]),
-        (["--micro-batch-size=5"], ["--micro-batch-size 5: this chapter has no such"]),
-    ],
-)
-def test_what_cannot_be_resumed_is_one_line(d2lpar_command, tmp_path, args, words):
-    done = d2lpar_command("run", "multiple_gpus", *TINY, *args)
+@pytest.mark.xdist_group("bad runs")
+@pytest.mark.parametrize(("flags", "words"), NOT_RESUMED)
+def test_what_cannot_be_resumed_is_one_line(bad_runs, flags, words):
+    done, written = bad_runs[tuple(flags)]
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("d2lpar: ")
     for word in words:
         assert word in done.stderr.splitlines()[-1]
-    assert files(tmp_path / "work") == []
+    assert written == []
 
 
 def test_a_solver_cannot_be_resumed(d2lpar_command):

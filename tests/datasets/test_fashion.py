@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from d2lpar import datasets
 from d2lpar.datasets import download, fashion
-from d2lpar.datasets.digest import sha256_of
+from d2lpar.datasets.images import sha256_of
 from d2lpar.errors import DataError, SettingError
 
 LABELS = "t10k-labels-idx1-ubyte"

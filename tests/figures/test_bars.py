@@ -2,6 +2,7 @@
 
 import pytest
 
+from d2lpar.errors import RecordError
 from d2lpar.figures import bars, page
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
 
@@ -81,3 +82,10 @@ def test_what_was_not_measured_stands_in_the_picture(picture):
 def test_a_record_in_which_nothing_ran_is_drawn(picture):
     (axes,) = picture(ArmAbsent("ours", 0, "no GPU")).axes
     assert texts(axes) == ["ours: no GPU"]
+
+
+def test_two_records_of_one_benchmark_are_named(tmp_path):
+    runs = [Run(HEADER, (), tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    with pytest.raises(RecordError, match=r"a\.jsonl and .*b\.jsonl: .* test; "):
+        bars.draw(runs, tmp_path / "out", "test")
+    assert not (tmp_path / "out").exists()

@@ -101,9 +101,9 @@ print(process_status("VmHWM"))
     ("workload", "num_devices", "settings"),
     [
         ("lenet", 1, {"global_batch_size": 256}),
-        ("lenet", 2, {"global_batch_size": 3000}),
+        pytest.param("lenet", 2, {"global_batch_size": 3000}, marks=pytest.mark.slow),
         ("lenet_concise", 1, {"global_batch_size": 3000}),
-        ("gan", 2, {"global_batch_size": 600}),
+        pytest.param("gan", 2, {"global_batch_size": 600}, marks=pytest.mark.slow),
         ("gan", 1, {"global_batch_size": 600, "micro_batch_size": 150}),
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from d2lpar import devices
-from d2lpar.cli import compare_peers
+from d2lpar.cli import compare
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.machine import cuda, mxnet_builds
@@ -22,7 +22,7 @@ from d2lpar.records.kinds import ArmSample
 from d2lpar.runs import in_turn
 from d2lpar.runs import peers as runs_peers
 from d2lpar.runs.in_turn import Arm
-from d2lpar.runs.peers import Place, Recipe, base_name, kind_and_ids
+from d2lpar.runs.peers import Place, Recipe, kind_and_ids
 
 H200 = cuda.CudaDevice("NVIDIA H200", (9, 0))
 T4 = cuda.CudaDevice("NVIDIA T4", (7, 5))
@@ -202,7 +202,7 @@ def test_arms_run_in_turn_and_the_first_line_of_each_process_warms_up(tmp_path, 
 
 
 def test_what_did_not_run_says_why_and_the_others_run(tmp_path, record):
-    base = base_name(Place("cpu", [0], [1], threads=2))
+    base = Place("cpu", [0], [1], threads=2).base_name
     refuses = """print('{"error": "step 1: the loss is 2.5"}'); raise SystemExit(2)"""
     arms = [
         says(tmp_path, "A")._replace(name=base),
@@ -218,7 +218,7 @@ def test_what_did_not_run_says_why_and_the_others_run(tmp_path, record):
     assert rows[0].samples_per_sec == pytest.approx(250)
     assert rows[1].why == "step 1: the loss is 2.5"
     assert [row.why for row in rows[3:]] == ["stopped", "printed no times"]
-    text = compare_peers.table(rows)
+    text = compare.table(rows)
     assert base == "PyTorch, plain loop, 2 threads"
     assert "B: not measured: step 1: the loss is 2.5" in text.splitlines()
     assert text.endswith("base: PyTorch, plain loop, 2 threads")

@@ -7,6 +7,7 @@ imports too: what is tested is what becomes of their records.
 import importlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -77,14 +78,15 @@ def tells(num_devices, *, devices, seed, data, **_):
 """
 
 
-@pytest.fixture(autouse=True)
-def workloads(tmp_path, monkeypatch):
-    folder = tmp_path / "modules"
-    folder.mkdir()
+@pytest.fixture(scope="module", autouse=True)
+def workloads(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("modules")
     (folder / "some_workloads.py").write_text(WORKLOADS)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "some_workloads", raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.syspath_prepend(folder)
+        yield
+    sys.modules.pop("some_workloads", None)
 
 
 def swept(jobs, repeats, out):
@@ -136,7 +138,7 @@ def test_a_sweep_leaves_a_record_a_count(tmp_path, capfd):
     assert [type(i) for i in items] == [Header, EpochRecord, EpochRecord] * 2
     stem = "quick-synthetic-seed7"
     assert names(out) == [f"{stem}-cpu1.jsonl", f"{stem}-cpu2.jsonl"]
-    runs = sweep.finished_runs([items[0], items[3]], out)
+    runs = [files.read(out / f"{stem}-cpu{n}.jsonl") for n in (1, 2)]
     assert [r.header.num_devices for r in runs] == [1, 2]
     assert [e.epoch for e in runs[1].epochs] == [1, 2]
     assert capfd.readouterr().out == ""  # a workload's chatter is no record's line
@@ -201,6 +203,15 @@ def test_repeats_take_turns_and_share_a_record(tmp_path):
     assert [(e.repeat, e.epoch) for e in run.epochs] == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
+@pytest.fixture(scope="module")
+def earlier_records(workloads, tmp_path_factory):
+    """The folder of a finished sweep on one device and on two."""
+    folder = tmp_path_factory.mktemp("earlier")
+    list(swept([job(), job(num_devices=2)], 1, folder))
+    return folder
+
+
+@pytest.mark.xdist_group("failures")
 @pytest.mark.parametrize(
     ("function", "says"),
     [
@@ -212,10 +223,10 @@ def test_repeats_take_turns_and_share_a_record(tmp_path):
     ],
 )
 def test_a_failure_keeps_its_epochs_and_leaves_the_earlier_record(
-    tmp_path, caplog, function, says
+    tmp_path, caplog, earlier_records, function, says
 ):
     out = tmp_path / "out"
-    list(swept([job(), job(num_devices=2)], 1, out))
+    shutil.copytree(earlier_records, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(RunError, match=says):
         list(swept([job(function), job(num_devices=2)], 1, out))

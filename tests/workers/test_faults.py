@@ -22,6 +22,8 @@ import pytest
 from d2lpar.cli import main
 from d2lpar.records import checkpoints, files
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launches")]
+
 ROOT = Path(main.__file__).parents[2]
 MANY = int(os.environ.get("D2LPAR_FAULTS", "0"))
 SEED = int(os.environ.get("D2LPAR_FAULTS_SEED", time.time_ns() % 10_000))

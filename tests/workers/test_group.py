@@ -24,6 +24,9 @@ from d2lpar.records import checkpoints, files
 from d2lpar.shards import shares
 from d2lpar.workers import place, plan, supervise
 
+# Launches of several processes each, one at a time.
+pytestmark = pytest.mark.xdist_group("launches")
+
 ROOT = Path(main.__file__).parents[2]
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
@@ -104,7 +107,12 @@ def one_device():
     return state, epochs
 
 
-@pytest.mark.parametrize(("count", "devices"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)])
+SLOW = [
+    pytest.param(*sizes, marks=pytest.mark.slow) for sizes in [(1, 1), (1, 2), (3, 1)]
+]
+
+
+@pytest.mark.parametrize(("count", "devices"), [(2, 1), (2, 2), *SLOW])
 def test_workers_times_devices_equal_one_device(
     launch_toy, tmp_path, one_device, count, devices
 ):
@@ -132,6 +140,7 @@ def test_workers_times_devices_equal_one_device(
     assert len(run.epochs) == len(epochs)
 
 
+@pytest.mark.slow
 def test_workers_go_on_from_where_a_device_stopped(launch_toy, tmp_path, one_device):
     state, _ = one_device
     alone = [sys.executable, "toy.py", "--data=synthetic", "--devices=cpu:1"]
@@ -159,8 +168,11 @@ def test_workers_go_on_from_where_a_device_stopped(launch_toy, tmp_path, one_dev
         (["--compress=-1"], [], "--compress -1: write a number greater than 0"),
         (["--interface=nope0"], [], "--interface nope0: no such interface"),
         (["--workers=2"], ["--repeats=2"], "workers measure one thing at a time"),
-        (["--workers=3"], ["--global-batch-size=2"],
-         "global-batch-size 2: fewer samples than the 3 workers"),
+        pytest.param(
+            ["--workers=3"], ["--global-batch-size=2"],
+            "global-batch-size 2: fewer samples than the 3 workers",
+            marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(launch_toy, tmp_path, flags, run, words):
@@ -187,6 +199,7 @@ def test_after_launch_comes_a_run():
     assert checked(tuple(asked), chapters) == asked
 
 
+@pytest.mark.slow
 def test_workers_with_other_data_are_refused(launch_toy, tmp_path):
     """Worker 1's seed is another: so is its generated data."""
     script = (tmp_path / "python").read_text()

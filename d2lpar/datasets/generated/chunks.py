@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 CHUNK = 500  # pictures; so few that a chunk's arrays stay in the cache
 
 
-def chunks(n: int, name: str = "n") -> Iterator[tuple[int, slice]]:
-    """Each chunk's number and its part of range(n), the last one cut short.
+def draw_first(
+    n: int, draw_chunk: Callable[[int], tuple[np.ndarray, ...]], name: str = "n"
+) -> list[np.ndarray]:
+    """The first `n` entries of the arrays that ``draw_chunk(0)``, (1), ... continue.
 
     Raises ValueError, calling it `name`, unless `n` is an integer >= 1.
-
-    >>> list(chunks(700))
-    [(0, slice(0, 500, None)), (1, slice(500, 700, None))]
     """
     # A bool is an int to Python, but never a sensible number of pictures.
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise ValueError(f"{name} must be an integer >= 1, not {n!r}")
-    return enumerate(
-        slice(start, min(start + CHUNK, int(n))) for start in range(0, n, CHUNK)
-    )
+    chunks = [draw_chunk(number) for number in range(-(-int(n) // CHUNK))]
+    return [np.concatenate(arrays)[:n] for arrays in zip(*chunks)]

@@ -8,9 +8,11 @@ face has its own palette. A sprite is text art in which a letter names a colour.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from d2lpar.datasets.generated.chunks import CHUNK, chunks
+from d2lpar.datasets.generated.chunks import CHUNK, draw_first
 
 _SIDE = 24
 _CLEAR, _BACKGROUND = ord("."), ord("_")
@@ -372,13 +374,13 @@ def _slimmed(faces):
 
 
 def _draw_chunk(seed, chunk):
-    """Faces uint8 (500, 3, 24, 24) of one chunk."""
+    """The faces uint8 (500, 3, 24, 24) of one chunk, as the only array of a tuple."""
     rng = np.random.default_rng([seed, chunk])
     letters, palettes = _draw_letters(rng), _draw_palettes(rng)
     slim = rng.random(CHUNK) < 0.5
     letters[slim] = _slimmed(letters[slim])
     pixels = palettes[np.arange(CHUNK)[:, None, None], letters]
-    return pixels.transpose(0, 3, 1, 2)
+    return (np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)),)
 
 
 def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
@@ -388,8 +390,5 @@ def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
     The same seed (an integer >= 0) draws the same faces, the first k of which are the
     same for every n >= k. Raises ValueError unless ``n`` is an integer >= 1.
     """
-    parts = chunks(n)
-    faces = np.empty((n, 3, _SIDE, _SIDE), np.uint8)
-    for chunk, part in parts:
-        faces[part] = _draw_chunk(seed, chunk)[: part.stop - part.start]
+    (faces,) = draw_first(n, partial(_draw_chunk, seed))
     return faces

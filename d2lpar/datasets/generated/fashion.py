@@ -6,10 +6,12 @@ which class each one is of, and how often a garment looks like one of another cl
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from d2lpar.datasets.generated import garments
-from d2lpar.datasets.generated.chunks import CHUNK, chunks
+from d2lpar.datasets.generated.chunks import CHUNK, draw_first
 
 # fmt: off
 FASHION_CLASSES = (
@@ -17,8 +19,6 @@ FASHION_CLASSES = (
     "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )
 # fmt: on
-
-_TRAIN, _TEST = 0, 1  # numbers of random streams
 
 # How often a garment of one class is cut like another, as on a real shop's shelf.
 # The label stays: this is what keeps a perfect score out of reach.
@@ -47,7 +47,10 @@ def _cut_chances():
 
 
 def _draw_chunk(seed, stream, chunk):
-    """Pictures (500, 28, 28) and labels (500,) of one chunk, both uint8."""
+    """Pictures (500, 28, 28) and labels (500,) of one chunk, both uint8.
+
+    The streams of random numbers are 0, for training, and 1, for testing.
+    """
     rng = np.random.default_rng([seed, stream, chunk])
     labels = rng.integers(10, size=CHUNK, dtype=np.uint8)
     cuts = (rng.random((CHUNK, 1)) > _cut_chances()[labels]).sum(axis=1)
@@ -55,16 +58,6 @@ def _draw_chunk(seed, stream, chunk):
     for index, name in enumerate(FASHION_CLASSES):
         members = np.flatnonzero(cuts == index)
         images[members] = garments.draw(name, len(members), rng)
-    return images, labels
-
-
-def _draw(parts, n, seed, stream):
-    """The first ``n`` pictures and labels of a stream."""
-    images, labels = np.empty((n, 28, 28), np.uint8), np.empty(n, np.uint8)
-    for chunk, part in parts:
-        drawn = _draw_chunk(seed, stream, chunk)
-        for whole, piece in zip((images, labels), drawn):
-            whole[part] = piece[: part.stop - part.start]
     return images, labels
 
 
@@ -80,5 +73,5 @@ def synthetic_fashion(
     the same for every n >= k; training and test pictures come from separate streams.
     Raises ValueError unless ``n_train`` and ``n_test`` are integers >= 1.
     """
-    train, test = chunks(n_train, "n_train"), chunks(n_test, "n_test")
-    return *_draw(train, n_train, seed, _TRAIN), *_draw(test, n_test, seed, _TEST)
+    test = draw_first(n_test, partial(_draw_chunk, seed, 1), "n_test")
+    return *draw_first(n_train, partial(_draw_chunk, seed, 0), "n_train"), *test

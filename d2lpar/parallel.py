@@ -178,6 +178,11 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
         raise ValueError(
             f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
         )
+    for k, (params, device) in enumerate(zip(device_params, devices)):
+        if params[0].ctx != device:  # one GPU may silently read another's memory
+            raise ValueError(
+                f"train_batch: replica {k} is on {params[0].ctx}, its device is {device}"
+            )
     dtype, of_params = map(numpy.dtype, (X.dtype, device_params[0][0].dtype))
     if dtype != of_params:
         raise TypeError(f"train_batch: X is {dtype}, the parameters are {of_params}")

@@ -63,7 +63,6 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     atomic.check_writable(folder)
     data = datasets.load(**recipe.data)
     recipe.check(data, place.counts)
-
     arms, lines, unchecked = peers.measure(names, recipe, place, preset["rounds"])
     synthetic = data.synthetic
     stem = ("custom" if custom else flags["preset"]) + "-synthetic" * synthetic

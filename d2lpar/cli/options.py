@@ -140,8 +140,8 @@ launch_options = _options(
     option(
         "--devices",
         multiple=True,
-        help="Of each worker; give it once for all, or once for each. [default: CPU "
-        "contexts that share out the cores]",
+        help="Of each worker; give it once for all, or once for each. gpu:N, once, is "
+        "N GPUs of each worker's own. [default: CPU contexts that share out the cores]",
     ),
     option(
         "--interface",

@@ -12,7 +12,10 @@ from pathlib import Path
 import jupytext
 import pytest
 
+from d2lpar import datasets
 from d2lpar.cli import main
+from d2lpar.records.kinds import PrecisionRecord
+from d2lpar.studies import low_precision
 
 ROOT = Path(main.__file__).parents[2]
 # Chapters that only print, with words of their output.
@@ -227,3 +230,19 @@ def test_a_chapter_runs_in_a_notebook_kernel(tmp_path):
         for output in cell.get("outputs", [])
     )
     assert "replicas agree: True" in printed
+
+
+def test_low_precision_says_what_is_not_supported(monkeypatch, capsys):
+    """As INT8 on a GPU: a row without numbers."""
+
+    def refused(precision, params, task, weights="trained"):
+        return PrecisionRecord(precision, weights, 200, "MXNet: no INT8 here")
+
+    load = datasets.load
+    few = {"n_train": 400, "n_test": 100}
+    monkeypatch.setattr(datasets, "load", lambda name, **sizes: load(name, **few))
+    monkeypatch.setattr(low_precision, "measure", refused)
+    runpy.run_path(str(ROOT / "chapters" / "low_precision.py"))
+    printed = capsys.readouterr().out
+    assert "trained int8-none not supported: MXNet: no INT8 here" in printed
+    assert "equalised, int8-entropy: MXNet: no INT8 here" in printed

@@ -19,7 +19,7 @@ from d2lpar.kernels.source import (
     parse_signature,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 _DEFINITION = re.compile(r"__global__\s+void\s+(\w+)\s*\(([^)]*)\)")
 
 

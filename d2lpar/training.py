@@ -139,8 +139,12 @@ def check_whole(name: str, value: int, most: int | None = None) -> None:
 def choose(
     devices: str | Sequence[mx.Context], num_devices: int | None
 ) -> list[mx.Context]:
-    """The first `num_devices` contexts of a device string or list (None: all)."""
-    contexts = parse(devices) if isinstance(devices, str) else list(devices)
+    """The first `num_devices` contexts of a device string or list (None: all).
+
+    Raises TypeError for what is neither.
+    """
+    contexts = parse(devices) if isinstance(devices, str) else devices
+    check_contexts("devices", contexts)
     if num_devices is not None:
         parse_counts(str(num_devices), len(contexts))  # raises unless there are so many
-    return contexts[:num_devices]
+    return list(contexts[:num_devices])

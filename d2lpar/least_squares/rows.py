@@ -14,6 +14,7 @@ import numpy
 
 from d2lpar._mxnet import mx
 from d2lpar.least_squares.problem import find_not_finite, open_problem, rows_of
+from d2lpar.least_squares.scaling import Scale, largest
 from d2lpar.shards import shares
 from d2lpar.workers.group import Workers
 
@@ -34,8 +35,9 @@ class RowShards:
 
     `dtype` is that of the computation, float64 or float32; `flat` tells that b was
     (m,). One of several `workers` has, and reads, its own part of the rows of A alone.
-    Raises ValueError for what :func:`~d2lpar.least_squares.problem.open_problem`
-    refuses.
+    Blocks are scaled, where A or b needs it: `scale` says how, once the first round has
+    begun. Raises ValueError for what
+    :func:`~d2lpar.least_squares.problem.open_problem` refuses.
     """
 
     def __init__(
@@ -71,9 +73,13 @@ class RowShards:
         self.block_rows = max(block_bytes // row_bytes, 1)
         self.resident = num_rows * row_bytes <= resident_bytes
         self._resident_blocks: list[Block] | None = None
+        self.scale: Scale | None = None
 
     def starting_point(self, x0: numpy.ndarray | None) -> numpy.ndarray:
-        """`x0` as (n, k) float64; None is 0. Raises ValueError for another size."""
+        """`x0` as (n, k) float64, scaled; None is 0. Call it after the first round.
+
+        Raises ValueError for another size, or for numbers that are not finite.
+        """
         size = (self.n, self.num_rhs)
         x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
         if x0.size != numpy.prod(size) or not numpy.isfinite(x0).all():
@@ -81,7 +87,7 @@ class RowShards:
                 f"x0 is of shape {x0.shape} with {numpy.isfinite(x0).sum()} finite "
                 f"numbers: write {size[0]} x {size[1]} finite numbers"
             )
-        return x0.reshape(size)
+        return self.scale.fit_x(x0.reshape(size))
 
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Blocks of all devices, one round at a time, until every row has been used.
@@ -95,8 +101,7 @@ class RowShards:
         if self._resident_blocks is not None:
             yield self._resident_blocks
         elif self.resident:
-            self._resident_blocks = []
-            yield self._on_devices(self._read(0, self.m), keep=self._resident_blocks)
+            yield self._on_devices(self._scaled(self._read(0, self.m)))
         else:
             yield from self._rounds_read_ahead()
 
@@ -108,7 +113,7 @@ class RowShards:
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(self._read, 0, step)
             for row in range(0, longest, step):
-                host = ahead.result()
+                host = self._scaled(ahead.result())
                 ahead = reader.submit(self._read, row + step, step)
                 yield self._on_devices(host)
                 mx.nd.waitall()
@@ -116,16 +121,43 @@ class RowShards:
                     self.workers.report_progress()
 
     def _read(self, row: int, count: int) -> list[tuple]:
-        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
+        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b).
+
+        A is scaled, and of the computation's dtype, once the scale is known.
+        """
+        # Until then, keep what float32 cannot hold.
+        narrow = numpy.result_type(self.A.dtype, self.dtype) == self.dtype
+        wide = self.dtype if narrow else numpy.dtype("float64")
         blocks = []
         for k, (first, end) in enumerate(self.bounds):
             start, stop = first + row, min(first + row + count, end)
             if stop > start:
-                A = rows_of(self.A, start, stop, self.dtype)
-                blocks.append((k, A, self.b[start:stop].astype(self.dtype)))
+                A = rows_of(self.A, start, stop, wide)
+                A = A if self.scale is None else self.scale.fit_A(A)
+                blocks.append((k, A, self.b[start:stop]))
         return blocks
 
-    def _on_devices(self, host: list[tuple], keep=None) -> Iterator[Block]:
+    def _scaled(self, host: list[tuple]) -> list[tuple]:
+        """What was read, scaled. The first round decides on the scale.
+
+        That is by b, and by the first rows of A that are not all zero. Where others are
+        so much larger that their products overflow, :meth:`check_finite` says so.
+        """
+        if self.scale is None:
+            size = largest(A for _, A, _ in host)
+            more, row = host, self.block_rows
+            while size == 0 and more and not self.resident:
+                more = self._read(row, self.block_rows)
+                size, row = largest(A for _, A, _ in more), row + self.block_rows
+            b = self.b[self.bounds[0][0] : self.bounds[-1][1]].astype("float64")
+            sizes = numpy.array([[size, *abs(b).max(axis=0)]])
+            size, *b_sizes = self._of_every_worker(sizes).max(axis=0)
+            self.scale = Scale.choose(size, b_sizes, self.dtype)
+            host = [(k, self.scale.fit_A(A), b) for k, A, b in host]
+        return [(k, A, self.scale.fit_b(b)) for k, A, b in host]
+
+    def _on_devices(self, host: list[tuple]) -> Iterator[Block]:
+        blocks = []
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):
@@ -135,9 +167,11 @@ class RowShards:
                 target = mx.nd.empty(array.shape, self.devices[k], self.dtype)
                 target[:] = array
                 on_device.append(target)
-            if keep is not None:
-                keep.append(Block(k, *on_device))
+            if self.resident:
+                blocks.append(Block(k, *on_device))
             yield Block(k, *on_device)
+        if self.resident:  # only now: a pass that is cut short leaves nothing behind
+            self._resident_blocks = blocks
 
     def to_devices(self, x: numpy.ndarray) -> list[mx.nd.NDArray]:
         """A copy of the host array on every device."""
@@ -148,7 +182,7 @@ class RowShards:
         return array if self.workers is None else self.workers.total(array)
 
     def residual_squares(self, x: numpy.ndarray) -> numpy.ndarray:
-        """Sums (devices, k) of squared residuals of the host array `x` (n, k).
+        """Sums (devices, k) of squared residuals of the host array `x` (n, k), scaled.
 
         The devices are those of all workers, worker 0's first.
         """
@@ -161,11 +195,15 @@ class RowShards:
                 squares.append((k, (r * r).sum(axis=0)))
             for k, square in squares:
                 sums[k] += square.asnumpy()
+        return self._of_every_worker(sums)
+
+    def _of_every_worker(self, rows: numpy.ndarray) -> numpy.ndarray:
+        """The rows of all workers' arrays (r, width) as (workers * r, width)."""
         if self.workers is None:
-            return sums
-        every = numpy.zeros((self.workers.count, *sums.shape))
-        every[self.workers.number] = sums
-        return self.total(every).reshape(-1, self.num_rhs)
+            return rows
+        every = numpy.zeros((self.workers.count, *rows.shape))
+        every[self.workers.number] = rows
+        return self.total(every).reshape(-1, rows.shape[1])
 
     def check_finite(
         self,

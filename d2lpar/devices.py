@@ -15,6 +15,7 @@ Only the functions that return contexts load MXNet.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from d2lpar.errors import DeviceError
@@ -82,6 +83,19 @@ def parse(text: str = "auto") -> list[mx.Context]:
                 "cpu:N, a GPU in that range, or PyTorch on this one"
             )
     return [mx.gpu(i) for i in ids]
+
+
+def check_contexts(devices: Sequence[mx.Context]) -> None:
+    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts."""
+    from d2lpar._mxnet import mx
+
+    if not isinstance(devices, (list, tuple)) or not all(
+        isinstance(device, mx.Context) for device in devices
+    ):
+        raise TypeError(
+            f"devices {devices!r}: write a list of contexts, such as "
+            "d2lpar.devices.parse('cpu:2')"
+        )
 
 
 def _what_exists(num_gpus: int) -> str:

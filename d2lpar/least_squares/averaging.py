@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.checks import check_above_zero, check_count
+from d2lpar.least_squares.checks import check_above_zero, check_count, check_count_or_0
 from d2lpar.least_squares.progress import Answer, Progress
 from d2lpar.least_squares.rows import Block, RowShards, times
 
@@ -32,11 +32,12 @@ def averaging(
     A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
     steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A
     alone; the default `x0` is drawn from [0, 1). Where the squares of A or b would not
-    fit, both are those of A and b brought to unit size. Unless `independent`, devices work one
-    after the other, as in the notes. Raises ValueError for a problem that is not in
-    memory, for several right-hand sides, for counts below 1, and if the steps diverge.
+    fit, both are those of A and b brought to unit size. Unless `independent`, devices
+    work one after the other, as in the notes. Raises ValueError for a problem that is
+    not in memory, for several right-hand sides, for counts below 1, and if the steps diverge.
     """
     _check(shards, num_epochs, num_samples, steps_per_epoch)
+    check_count_or_0("seed", seed)
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
     (blocks,) = shards.rounds()

@@ -170,9 +170,9 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
     independent: where an estimate of their condition is below 0.01 / (max(m, n) eps).
     Else it is ``numpy.linalg.lstsq``'s for rcond None, which does not scale: the number
     of A's singular values above max(m, n) eps times the largest. So for independent
-    columns of lengths from 1e-8 to 1e8 it is n, and less in NumPy. A block has at least n rows; with its copies it takes about
-    ten times the memory of a matrix (n, n) on the first device, and three to four times
-    on each other device.
+    columns of lengths from 1e-8 to 1e8 it is n, and less in NumPy. A block has at
+    least n rows; with its copies it takes about ten times the memory of a matrix (n, n)
+    on the first device, and three to four times on each other device.
     """
     width = shards.n + shards.num_rhs
     # A QR of fewer rows than columns gains nothing.

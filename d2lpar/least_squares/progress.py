@@ -32,7 +32,11 @@ class Progress:
                 f"reference is of shape {numpy.shape(reference)}: write one of x's, "
                 f"{shards.n} x {shards.num_rhs}"
             )
-        self.shards, self.reference = shards, reference
+        try:
+            self.reference = None if reference is None else numpy.array(reference, float)
+        except (TypeError, ValueError):
+            raise ValueError(f"reference {reference!r}: write numbers") from None
+        self.shards = shards
         self.history: list[PointRecord] = []
         self.seconds = 0.0
         self.column_norms: numpy.ndarray | None = None  # (k,), of the last residual

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.least_squares.checks import check_count, check_count_or_0
 from d2lpar.least_squares.problem import find_not_finite, open_problem, rows_of
 from d2lpar.least_squares.scaling import Scale, largest
 from d2lpar.shards import shares
@@ -56,6 +57,8 @@ class RowShards:
         (self.m, self.n), self.num_rhs = self.A.shape, self.b.shape[1]
         if not devices:
             raise ValueError("devices is empty: name one or more")
+        check_count("block_bytes", block_bytes)
+        check_count_or_0("resident_bytes", resident_bytes)
         if dtype not in ("float64", "float32", numpy.float64, numpy.float32):
             raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.devices, self.workers = list(devices), workers
@@ -81,7 +84,12 @@ class RowShards:
         Raises ValueError for another size, or for numbers that are not finite.
         """
         size = (self.n, self.num_rhs)
-        x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
+        try:
+            x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"x0 {x0!r}: write {size[0]} x {size[1]} finite numbers"
+            ) from None
         if x0.size != numpy.prod(size) or not numpy.isfinite(x0).all():
             raise ValueError(
                 f"x0 is of shape {x0.shape} with {numpy.isfinite(x0).sum()} finite "

@@ -120,7 +120,7 @@ def solve(
 
 
 def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) -> None:
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
     if workers is not None and method not in OF_WORKERS:
         raise ValueError(

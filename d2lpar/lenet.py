@@ -152,6 +152,10 @@ def _check_evaluation(X, y, device_params, devices, batch_size: int) -> None:
     check_whole("batch-size", batch_size)
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
+    for name, array in (("X", X), ("y", y)):
+        if not hasattr(array, "dtype"):
+            kind = type(array).__name__
+            raise TypeError(f"{name} is a {kind}: write an array of NumPy or MXNet")
     if X.ndim != 3 or y.ndim != 1 or len(X) != len(y) or len(y) == 0:
         raise ValueError(
             f"X of shape {X.shape} and y of shape {y.shape}: write images (n, 28, 28) "

@@ -33,7 +33,9 @@ class Progress:
                 f"{shards.n} x {shards.num_rhs}"
             )
         try:
-            self.reference = None if reference is None else numpy.array(reference, float)
+            self.reference = (
+                None if reference is None else numpy.array(reference, float)
+            )
         except (TypeError, ValueError):
             raise ValueError(f"reference {reference!r}: write numbers") from None
         self.shards = shards

@@ -9,8 +9,8 @@ VENV ?= .venv
 PYTHON ?=
 MAIN_JOB = multiple_gpus least_squares
 
-# Tests run side by side, those of one xdist_group in one process.
-PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
+# Files run side by side, the tests of one in turn: they share what its fixtures make.
+PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 .PHONY: run test slow faults lint clean main-job
 

@@ -12,7 +12,9 @@ MXNet reads these once, so they must be in place before its first import:
   OpenBLAS in MXNet's wheel deadlocks when two contexts with more threads multiply large
   matrices (``np.dot``) at the same time. Measuring processes get cores // devices.
 * the NumPy aliases (``numpy.bool``, ...) that NumPy 1.24 removed and MXNet still uses;
-* for the GPU build, the CUDA libraries it links, loaded from NVIDIA's wheels.
+* ``NVIDIA_TF32_OVERRIDE=0``: GPUs of capability 8.0 and above would multiply float32
+  in TF32, 10 bits of mantissa, and nobody would be told. ``run --tf32`` allows it.
+* for the GPU wheel, the CUDA libraries it links, loaded from NVIDIA's wheels.
 
 A variable that the user has set keeps its value.
 """
@@ -28,12 +30,17 @@ import numpy
 
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
-from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
+from d2lpar.machine.mxnet_builds import (
+    check_own_library,
+    installed_builds,
+    missing_libraries,
+)
 
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
     "MXNET_SUBGRAPH_VERBOSE": "0",
+    "NVIDIA_TF32_OVERRIDE": "0",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -49,8 +56,9 @@ def _prepare() -> None:
     """Everything that must happen before MXNet's first import.
 
     Raises :class:`MXNetMissingError` unless one build is installed, with the libraries
-    that it links.
+    that it links, or MXNET_LIBRARY_PATH names one.
     """
+    check_own_library()
     builds = list(installed_builds())
     if len(builds) > 1:
         raise MXNetMissingError(
@@ -60,11 +68,12 @@ def _prepare() -> None:
     if not builds:
         raise MXNetMissingError(
             "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
-            "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9)"
+            "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9; for "
+            "others see docs/newer-gpus.md)"
         )
     for name, value in ENGINE_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    missing = load_gpu_libraries() if builds != ["mxnet"] else {}
+    missing = missing_libraries(builds)
     if missing:
         remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
         raise MXNetMissingError(

@@ -78,6 +78,8 @@ run_options = _options(
         "Threads per CPU context. [default: cores // device count; least squares on "
         "several contexts: 1]",
     ),
+    _flag("--tf32", "float32 on GPUs in TF32: faster, 3 digits. [default: exact]"),
+    _flag("--deterministic", "The same bits in every repeat on GPUs; slower."),
     _preset("quick: about a minute. book: the published recipe, all the data."),
     _positive("--num-epochs", OVERRIDE),
     _positive("--global-batch-size", OVERRIDE),

@@ -84,7 +84,8 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     `X` is uint8 (n, 28, 28), or float in [0, 1], and `y` (n,), both NumPy's, or both
     MXNet's on one device, where the batches are then made and stay. `order` is a
     permutation of the samples, of the same kind of array; it does not depend on the
-    number of devices. None keeps the order of the data. The last batch may be smaller, as in the book.
+    number of devices. None keeps the order of the data. The last batch may be smaller,
+    as in the book.
     """
     # The data stays uint8, a quarter of the memory: converting each batch when it is
     # taken is as fast as taking it from float32.

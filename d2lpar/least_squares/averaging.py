@@ -34,7 +34,8 @@ def averaging(
     alone; the default `x0` is drawn from [0, 1). Where the squares of A or b would not
     fit, both are those of A and b brought to unit size. Unless `independent`, devices
     work one after the other, as in the notes. Raises ValueError for a problem that is
-    not in memory, for several right-hand sides, for counts below 1, and if the steps diverge.
+    not in memory, for several right-hand sides, for counts below 1, and if the steps
+    diverge.
     """
     _check(shards, num_epochs, num_samples, steps_per_epoch)
     check_count_or_0("seed", seed)

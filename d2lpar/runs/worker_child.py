@@ -27,6 +27,7 @@ def measured(job: Job, tell: child.Tell) -> Iterator[Line]:
     from d2lpar.workers.group import Workers
 
     workload, chosen = job.workload, devices.parse(job.devices)[: job.num_devices]
+    devices.enable_peer_access(chosen)
     data, run = workload.load(**job.data), None
     header = child.header_of(job, chosen, data)
     group = Workers(place(), at_most_every(1, lambda: tell(Progressed())))

@@ -177,7 +177,6 @@ def answers(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.xdist_group("answers")
 @EVERY
 def test_a_chapter_says_how_to_run_it_and_what_is_wrong(path, answers):
     code, text, _ = answers[str(path)]["--help"]
@@ -187,7 +186,6 @@ def test_a_chapter_says_how_to_run_it_and_what_is_wrong(path, answers):
     assert wrong.startswith("d2lpar: ") and "Traceback" not in wrong
 
 
-@pytest.mark.xdist_group("answers")
 def test_from_scratch_shows_what_the_book_shows(answers):
     """b1 and its gradient, [[1 1]] + [[2 2]] -> [[3 3]], and the 4 x 6 split."""
     _, text, _ = answers[str(main.chapter_files()["multiple_gpus"])]["cells"]

@@ -373,7 +373,6 @@ def bad_runs(tmp_path_factory):
     }
 
 
-@pytest.mark.xdist_group("bad runs")
 @pytest.mark.parametrize(
     ("flags", "words"),
     BAD_INPUT,
@@ -607,7 +606,6 @@ def _children(pid):
 # Checkpoints and what is made of them
 
 
-@pytest.mark.xdist_group("bad runs")
 @pytest.mark.parametrize(("flags", "words"), NOT_RESUMED)
 def test_what_cannot_be_resumed_is_one_line(bad_runs, flags, words):
     done, written = bad_runs[tuple(flags)]

@@ -88,6 +88,17 @@ def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     assert why.endswith(f"ours {losses[4]:.6f}")
 
 
+@pytest.mark.parametrize("script", NEEDS)
+def test_a_training_that_diverges_is_refused(script):
+    need(script)
+    more = ("--num-devices=2",) if script == "ddp.py" else ()
+    done = run_peer(script, *DATA, "--num-epochs=1", "--lr=1e38", *more)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stdout.splitlines()
+    why = "diverged in epoch 1: use a smaller learning rate than 1e+38"
+    assert json.loads(line) == {"error": why}
+
+
 def test_another_learning_rate_is_refused(ours, tmp_path):
     need("pytorch_loop.py")
     check = write(tmp_path, ours, lr=1.1 * ours["lr"])
@@ -116,14 +127,12 @@ def ddp(ours, tmp_path_factory):
     return {processes: run(processes) for processes in (1, 2)}
 
 
-@pytest.mark.xdist_group("ddp")
 def test_ddp_of_two_processes_is_ddp_of_one(ddp):
     (one, _), (two, _) = ddp[1], ddp[2]  # 250 = 83 + 83 + 83 + 1: an empty part, too
     for a, b in zip(one, two):
         numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.xdist_group("ddp")
 def test_ddp_goes_on_from_our_parameters_as_ours_does(ddp, data, ours):
     from d2lpar import lenet
 
@@ -147,7 +156,6 @@ def test_ddp_goes_on_from_our_parameters_as_ours_does(ddp, data, ours):
         numpy.testing.assert_allclose(theirs, mine, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.xdist_group("ddp")
 def test_ddps_lines_say_what_was_timed(ddp):
     for processes in (1, 2):
         for line in ddp[processes][1]:

@@ -356,6 +356,9 @@ def test_git_state_knows_a_checkout_from_an_installed_copy(tmp_path, monkeypatch
         return subprocess.check_output(command, text=True)
 
     assert provenance.git_state() == (None, None)  # no checkout at all
+    monkeypatch.setenv("D2LPAR_COMMIT", "1a2b3c4")
+    assert provenance.git_state() == ("1a2b3c4", False)
+    monkeypatch.delenv("D2LPAR_COMMIT")
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
     assert provenance.git_state() == (None, None)  # lies in one, but is not part of it

@@ -211,7 +211,6 @@ def earlier_records(workloads, tmp_path_factory):
     return folder
 
 
-@pytest.mark.xdist_group("failures")
 @pytest.mark.parametrize(
     ("function", "says"),
     [

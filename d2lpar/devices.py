@@ -97,6 +97,19 @@ def parse(text: str = "auto") -> list[mx.Context]:
     return [mx.gpu(i) for i in ids]
 
 
+def check_contexts(devices: Sequence[mx.Context]) -> None:
+    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts."""
+    from d2lpar._mxnet import mx
+
+    if not isinstance(devices, (list, tuple)) or not all(
+        isinstance(device, mx.Context) for device in devices
+    ):
+        raise TypeError(
+            f"devices {devices!r}: write a list of contexts, such as "
+            "d2lpar.devices.parse('cpu:2')"
+        )
+
+
 def usable_gpus(gpus: Sequence[CudaDevice]) -> list[int]:
     """The numbers of those of all `gpus` that MXNet can compute on.
 

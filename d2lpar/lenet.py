@@ -6,6 +6,7 @@ the epochs. :mod:`d2lpar.lenet_concise` trains the same network in Gluon.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,6 +16,7 @@ import numpy
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.devices import check_contexts
 from d2lpar.memory.shapes import lenet_layers
 from d2lpar.networks import init_lenet, lenet
 from d2lpar.parallel import split_batch, train_batch
@@ -22,7 +24,9 @@ from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import (
     Epoch,
     Workload,
+    check_params,
     check_settings,
+    check_whole,
     choose,
     on_device,
     shuffled_batches,
@@ -43,6 +47,13 @@ class TrainingState:
     rng: numpy.random.Generator
 
     workload: ClassVar[str] = "lenet"
+
+    def finish_epoch(
+        self, params: list[numpy.ndarray], rng: numpy.random.Generator, lr: float
+    ) -> None:
+        """Go on to what an epoch ended with, unless that raises `DivergedError`."""
+        check_params(self.epoch + 1, params, lr)
+        self.params, self.rng, self.epoch = params, rng, self.epoch + 1
 
     def tensors(self) -> dict[str, numpy.ndarray]:
         """The arrays of the state by name, for a checkpoint."""
@@ -84,7 +95,8 @@ def train(
     are used (None: all). `data` defaults to the real Fashion-MNIST. Training starts
     from `state`, which is updated after every epoch; None starts from `seed`. Raises
     :class:`SettingError` or :class:`DeviceError` for settings that are out of range,
-    and :class:`DivergedError` after an epoch whose loss is not finite.
+    and :class:`DivergedError` after an epoch whose loss or parameters are not finite,
+    with `state` as it was before that epoch.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices = choose(devices, num_devices)
@@ -94,16 +106,16 @@ def train(
     X, y, X_test, y_test = on_device(data, devices[0])
     device_params = [Bucket(state.params, device) for device in devices]
     for _ in range(num_epochs):
-        epoch = Epoch()
-        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, state.rng):
+        epoch, rng = Epoch(), copy.deepcopy(state.rng)
+        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, rng):
             epoch.add(
                 train_batch(X_batch, y_batch, device_params, devices, lr, **BUCKETS)
             )
         loss = epoch.end_training(n)
         acc = evaluate_accuracy(X_test, y_test, device_params, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
-        state.params = [p.asnumpy() for p in device_params[0]]
-        state.epoch += 1
+        params = [p.asnumpy() for p in device_params[0]]
+        state.finish_epoch(params, rng, lr)
         yield record
 
 
@@ -116,11 +128,15 @@ def evaluate_accuracy(
     net: Callable = lenet,
     batch_size: int = 1000,
 ) -> float:
-    """The share of the images X uint8 (n, 28, 28) that `net` assigns to their class y.
+    """The share of the images X (n, 28, 28) that `net` assigns to their class y (n,).
 
-    Every device evaluates its shard of each batch with its own replica. Only the counts
-    of hits return to the host, once, at the end.
+    Integers of X are images in 0..255, which are divided by 255; floats are taken as
+    they are. Every device evaluates its shard of each batch with its own replica. Only
+    the counts of hits return to the host, once, at the end. Raises ValueError for other
+    shapes, for none, and for integers above 255 or below 0; TypeError for devices that
+    are no contexts.
     """
+    _check_evaluation(X, y, device_params, devices, batch_size)
     hits = []
     for X_batch, y_batch in datasets.batches(X, y, batch_size):
         shards = zip(*split_batch(X_batch, y_batch, devices), device_params)
@@ -129,6 +145,27 @@ def evaluate_accuracy(
                 y_hat = net(X_k, params).argmax(axis=1)
                 hits.append((y_hat.astype("int32") == y_k.astype("int32")).sum())
     return sum(float(h) for h in hits) / len(y)
+
+
+def _check_evaluation(X, y, device_params, devices, batch_size: int) -> None:
+    check_contexts(devices)
+    check_whole("batch-size", batch_size)
+    if len(device_params) != len(devices):
+        raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
+    for name, array in (("X", X), ("y", y)):
+        if not hasattr(array, "dtype"):
+            kind = type(array).__name__
+            raise TypeError(f"{name} is a {kind}: write an array of NumPy or MXNet")
+    if X.ndim != 3 or y.ndim != 1 or len(X) != len(y) or len(y) == 0:
+        raise ValueError(
+            f"X of shape {X.shape} and y of shape {y.shape}: write images (n, 28, 28) "
+            "and one class for each, at least one"
+        )
+    dtype = numpy.dtype(X.dtype)
+    if dtype.kind in "iu" and dtype != numpy.uint8:
+        low, high = int(X.min()), int(X.max())
+        if low < 0 or high > 255:
+            raise ValueError(f"X from {low} to {high}: integers are images in 0..255")
 
 
 WORKLOAD = Workload(train, start=start, layers=lenet_layers)

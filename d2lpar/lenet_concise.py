@@ -8,6 +8,7 @@ Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -82,14 +83,13 @@ def train(
         state.params, devices, lr, global_batch_size // len(devices)
     )
     for _ in range(num_epochs):
-        epoch = Epoch()
-        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, state.rng):
+        epoch, rng = Epoch(), copy.deepcopy(state.rng)
+        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, rng):
             epoch.add(train_batch(X_batch, y_batch, net, devices, trainer, loss=loss))
         train_loss = epoch.end_training(n)
         acc = evaluate(net, X_test, y_test, devices)
         record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
-        state.params = get_host_params(net)
-        state.epoch += 1
+        state.finish_epoch(get_host_params(net), rng, lr)
         yield record
 
 

@@ -8,6 +8,7 @@ servers sum the gradients of all workers. Loss and accuracy are of all workers, 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -52,8 +53,8 @@ def train(
     net, _, loss = build(state.params, devices, lr)
     trainer = workers.trainer(net.collect_params(), lr)
     for _ in range(num_epochs):
-        epoch = Epoch()
-        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, state.rng):
+        epoch, rng = Epoch(), copy.deepcopy(state.rng)
+        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, rng):
             step = (X_batch, y_batch, net, devices, trainer)
             epoch.add(train_batch(*step, loss=loss, workers=workers))
         train_loss = epoch.end_training(n)
@@ -61,8 +62,7 @@ def train(
         share = len(y_test) / len(data.y_test)
         train_loss, acc = workers.epoch_means(train_loss, acc, share)
         record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
-        state.params = get_host_params(net)
-        state.epoch += 1
+        state.finish_epoch(get_host_params(net), rng, lr)
         yield record
 
 

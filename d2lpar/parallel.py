@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.devices import check_contexts
 from d2lpar.networks import lenet
 from d2lpar.shards import shares
 
@@ -49,7 +50,7 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
 
     `data` holds one array per device, all of one shape and one dtype. Raises ValueError
     for an empty list, for arrays that differ in shape or dtype, and for two arrays that
-    share memory, which would be counted twice.
+    share memory, which would be counted twice; TypeError for what is not MXNet's.
 
     >>> from d2lpar._mxnet import mx, np
     >>> data = [np.ones((1, 2), ctx=mx.cpu(i)) * (i + 1) for i in range(2)]
@@ -79,7 +80,7 @@ def split_batch(
     shard per device. The lengths of the shards differ by at most one; with
     n < len(devices) the last ones are empty. A shard of an MXNet array that stays on
     its device may share its memory. Raises ValueError if X and y differ in length or
-    are empty, or if there is no device.
+    are empty, or if there is no device; TypeError for devices that are no contexts.
 
     >>> from d2lpar._mxnet import mx, np
     >>> X, y = np.arange(24).reshape((4, 6)), np.arange(4)
@@ -91,6 +92,7 @@ def split_batch(
     cpu(1) [[12. 13. 14. 15. 16. 17.]
      [18. 19. 20. 21. 22. 23.]]
     """
+    check_contexts(devices)
     X, y = _as_np(X), _as_np(y)
     if not devices:
         raise ValueError("split_batch: the list of devices is empty")
@@ -136,8 +138,10 @@ def train_batch(
     sums their gradients and ``update(params, lr, n)`` takes the step on each. A device
     without a sample contributes zero. Returns the losses, (n_k,) per busy device,
     without waiting for them. Raises ValueError for replicas and devices, or X and y,
-    that differ in number, and for a replica on another device; TypeError for dtypes.
+    that differ in number, for a replica on another device, and for a loss that is a
+    mean; TypeError for dtypes.
     """
+    check_contexts(devices)
     X, y = _as_np(X), _as_np(y)
     _check_replicas(X, device_params, devices)
     X_shards, y_shards = split_batch(X, y, devices)
@@ -145,6 +149,7 @@ def train_batch(
     # The loss of each shard on its own device ...
     with autograd.record():
         losses = [loss(net(X_shards[k], device_params[k]), y_shards[k]) for k in busy]
+    _check_losses(losses, X_shards)
     # ... then its gradients; nothing here waits for a device
     for l in losses:
         l.backward()
@@ -178,6 +183,11 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
         raise ValueError(
             f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
         )
+    lengths = [len(params) for params in device_params]
+    if len(set(lengths)) > 1 or not lengths[0]:
+        raise ValueError(
+            f"train_batch: the replicas have {lengths} parameters: give each as many"
+        )
     for k, (params, device) in enumerate(zip(device_params, devices)):
         here = params[0].ctx
         if here != device:  # one GPU may silently read another's memory
@@ -189,9 +199,27 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
         raise TypeError(f"train_batch: X is {dtype}, the parameters are {of_params}")
 
 
+def _check_losses(losses: Sequence[np.ndarray], X_shards: Sequence) -> None:
+    """A mean would be divided by the number of samples once more, in the update."""
+    for l, X in zip(losses, X_shards):
+        if l.size != X.shape[0]:
+            raise ValueError(
+                f"train_batch: the loss of {X.shape[0]} samples is of shape {l.shape}: "
+                "return one value per sample, not their mean or sum"
+            )
+
+
 def _check_reducible(data: Sequence[np.ndarray]) -> None:
+    if isinstance(data, mx.nd.NDArray):
+        raise TypeError("allreduce: one array: write a list with one per device")
     if not data:
         raise ValueError("allreduce: the list of arrays is empty")
+    for array in data:
+        if not isinstance(array, mx.nd.NDArray):
+            raise TypeError(
+                f"allreduce: {type(array).__module__}.{type(array).__name__} lies on "
+                "no device: make it MXNet's, by np.array(a, ctx=device)"
+            )
     if len({(array.shape, array.dtype) for array in data}) > 1:
         kinds = [f"{numpy.dtype(array.dtype)}{array.shape}" for array in data]
         raise ValueError(f"allreduce: the arrays differ: {', '.join(kinds)}")

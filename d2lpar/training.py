@@ -12,7 +12,7 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
-from d2lpar.devices import parse, parse_counts
+from d2lpar.devices import check_contexts, parse, parse_counts
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 
@@ -121,6 +121,18 @@ def shuffled_batches(
     return datasets.batches(X, y, batch_size, shuffled(len(y), rng, X.ctx))
 
 
+def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None:
+    """Raise :class:`DivergedError` if the host arrays after an epoch are not finite.
+
+    The loss of an epoch may be finite, and its last step not.
+    """
+    if not all(numpy.isfinite(p).all() for p in params):
+        raise DivergedError(
+            f"training diverged: epoch {epoch} ended with parameters that are not "
+            f"finite; use a smaller learning rate than {lr:g}"
+        )
+
+
 def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     """Raise :class:`SettingError` for the first setting that is out of range."""
     check_whole("global-batch-size", global_batch_size)
@@ -139,8 +151,12 @@ def check_whole(name: str, value: int, most: int | None = None) -> None:
 def choose(
     devices: str | Sequence[mx.Context], num_devices: int | None
 ) -> list[mx.Context]:
-    """The first `num_devices` contexts of a device string or list (None: all)."""
-    contexts = parse(devices) if isinstance(devices, str) else list(devices)
+    """The first `num_devices` contexts of a device string or list (None: all).
+
+    Raises TypeError for what is neither.
+    """
+    contexts = parse(devices) if isinstance(devices, str) else devices
+    check_contexts(contexts)
     if num_devices is not None:
         parse_counts(str(num_devices), len(contexts))  # raises unless there are so many
-    return contexts[:num_devices]
+    return list(contexts[:num_devices])

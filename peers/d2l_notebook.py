@@ -110,6 +110,7 @@ def train(params, num_gpus, batch_size, lr, num_epochs):
             train_batch(X, y, device_params, devices, lr)
             npx.waitall()
         seconds = time.perf_counter() - start
+        job.check_trained(epoch + 1, (p.asnumpy() for p in device_params[0]), lr)
         acc = d2l.evaluate_accuracy_gpu(
             lambda x: lenet(x, device_params[0]), test_iter, devices[0]
         )

@@ -180,6 +180,8 @@ def train(params, num_gpus, batch_size, lr, num_epochs):
             train_batch(X, y, device_params, devices, lr)
             wait(devices)
         seconds = time.perf_counter() - start
+        trained = (p.detach().cpu().numpy() for p in device_params[0])
+        job.check_trained(epoch + 1, trained, lr)
         acc = evaluate_accuracy_gpu(
             lambda x: lenet(x, device_params[0]), test_iter, devices[0]
         )

@@ -87,6 +87,16 @@ def agrees(first, X, y, device):
     return why is None
 
 
+def diverged(epoch, net, lr, device):
+    """Whether the parameters are no longer finite; the first process reports it."""
+    params = (p.detach().cpu().numpy() for p in net.parameters())
+    why = job.divergence(epoch, params, lr)
+    if why is not None and dist.get_rank() == 0:
+        job.report(why)
+    wait(device)
+    return why is not None
+
+
 def train(args, device):
     """Train in this process; return its exit status."""
     X, y, X_test, y_test = pytorch_loop.data_on(device, args)
@@ -114,6 +124,8 @@ def train(args, device):
             train_batch(net, optimizer, X, y, index)
         wait(device)
         seconds = time.perf_counter() - start
+        if diverged(epoch + 1, net, args.lr, device):
+            return 2
         acc = evaluate_accuracy(net, X_test, y_test)
         if dist.get_rank() == 0:
             line = {

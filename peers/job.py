@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,20 @@ def disagreement(losses: list[float], first: FirstSteps) -> str | None:
 def agree(losses: list[float], first: FirstSteps) -> None:
     """Refuse, unless `losses` are ours."""
     why = disagreement(losses, first)
+    if why is not None:
+        refuse(why)
+
+
+def divergence(epoch: int, params: Iterable[np.ndarray], lr: float) -> str | None:
+    """Why the training is not timed, if its parameters after `epoch` are not finite."""
+    if all(np.isfinite(p).all() for p in params):
+        return None
+    return f"diverged in epoch {epoch}: use a smaller learning rate than {lr:g}"
+
+
+def check_trained(epoch: int, params: Iterable[np.ndarray], lr: float) -> None:
+    """Refuse, unless the parameters after `epoch` are finite."""
+    why = divergence(epoch, params, lr)
     if why is not None:
         refuse(why)
 

@@ -103,6 +103,8 @@ def main() -> None:
             train_batch(net, optimizer, X[index], y[index])
         wait(device)
         seconds = time.perf_counter() - start
+        trained = (p.detach().cpu().numpy() for p in net.parameters())
+        job.check_trained(epoch + 1, trained, args.lr)
         with torch.no_grad():
             hits = [
                 (net(a).argmax(1) == b).sum()

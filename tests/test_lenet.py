@@ -195,6 +195,83 @@ def test_divergence_is_named_with_its_epoch(implementation, data):
         list(implementation.train(devices="cpu:2", data=data, state=state, **recipe))
 
 
+class SameBatches:
+    """An order of the samples that does not change, and says how often it was asked."""
+
+    asked = 0
+
+    def permutation(self, n):
+        self.asked += 1
+        return numpy.arange(n)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("lr", "n_train", "says"),
+    [
+        (1e6, 100, "loss of epoch 1 is (nan|inf)"),
+        # One step: the loss before it is finite, the parameters after it are not.
+        (3e38, 32, "epoch 1 ended with parameters that are not finite"),
+    ],
+)
+def test_divergence_leaves_the_state_as_it_was(implementation, data, lr, n_train, says):
+    params = [p * 1e3 for p in init_lenet(scale=0.1)]
+    state = lenet.TrainingState(params, 0, SameBatches())
+    recipe = {**RECIPE, "lr": lr, "data": data.head(n_train=n_train)}
+    with pytest.raises(DivergedError, match=says):
+        list(implementation.train(devices="cpu:2", state=state, **recipe))
+    assert state.params is params and state.epoch == 0 and state.rng.asked == 0
+
+
+def brighter(X, params):
+    """Class 1 is an image brighter than 0.3."""
+    mean = X.mean(axis=(1, 2, 3)) - 0.3
+    return np.stack([-mean, mean], axis=1)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_integers_are_pixels_and_floats_are_what_they_are(dtype, on_device):
+    y = numpy.array([0, 1, 1, 0, 1])
+    X = y[:, None, None] * numpy.full((5, 28, 28), 0.5)
+    X = (X * 256).astype(dtype) if "int" in dtype else X.astype(dtype)
+    if on_device:
+        X, y = np.array(X, dtype=dtype), np.array(y, dtype="int32")
+    two = [mx.cpu(0), mx.cpu(1)]
+    assert evaluate_accuracy(X, y, [None] * 2, two, net=brighter) == 1
+
+
+IMAGES, CLASSES = numpy.zeros((4, 28, 28), "uint8"), numpy.zeros(4, "uint8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "says"),
+    [
+        ({"X": IMAGES[:0], "y": CLASSES[:0]}, ValueError, "at least one"),
+        ({"y": CLASSES[:3]}, ValueError, r"\(4, 28, 28\) and y of shape \(3,\)"),
+        ({"X": IMAGES[0]}, ValueError, r"X of shape \(28, 28\)"),
+        ({"X": IMAGES[:, None]}, ValueError, r"X of shape \(4, 1, 28, 28\)"),
+        ({"y": CLASSES[:, None]}, ValueError, r"y of shape \(4, 1\)"),
+        ({"X": IMAGES + numpy.int32(256)}, ValueError, "X from 256 to 256: integers"),
+        (
+            {"X": IMAGES.astype("int32") - 1},
+            ValueError,
+            "X from -1 to -1: integers are",
+        ),
+        ({"X": IMAGES.tolist()}, TypeError, "X is a list: write an array"),
+        ({"devices": [mx.cpu(0)] * 2}, ValueError, "1 replicas for 2 devices"),
+        ({"devices": "cpu:1"}, TypeError, "devices 'cpu:1': write a list"),
+        ({"batch_size": 0}, ValueError, "batch-size 0: write a whole number"),
+        ({"batch_size": 1.5}, ValueError, "batch-size 1.5: write a whole number"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_named(asked, error, says):
+    asked = {"X": IMAGES, "y": CLASSES, "devices": [mx.cpu(0)], **asked}
+    X, y, devices = asked.pop("X"), asked.pop("y"), asked.pop("devices")
+    with pytest.raises(error, match=says):
+        evaluate_accuracy(X, y, [None], devices, net=brighter, **asked)
+
+
 def test_several_contexts_with_several_threads_each_do_not_hang(data):
     """np.dot would: see `networks.dense`. In a process of its own, for its threads."""
     import os

@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lpar import allreduce, get_params, sgd, split_batch, train_batch
@@ -159,6 +159,104 @@ def test_train_batch_refuses():
         )
     with pytest.raises(ValueError, match="differ in length"):
         train_batch(X, y[:2], replicas, CPUS[:2], 0.1, net=linear, loss=squared)
+
+
+def replicas_of(*counts):
+    params = [numpy.zeros((4, 1)), numpy.zeros(1)]
+    return [get_params(params[:n], device) for n, device in zip(counts, CPUS)]
+
+
+ASKED = {"X": numpy.ones((4, 4)), "y": numpy.zeros(4), "loss": squared}
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "says"),
+    [
+        ({"devices": "cpu:2"}, TypeError, "devices 'cpu:2': write a list of contexts"),
+        ({"devices": None}, TypeError, "devices None: write a list of contexts"),
+        ({"devices": mx.cpu(0)}, TypeError, r"devices cpu\(0\): write a list"),
+        ({"devices": [0, 1]}, TypeError, r"devices \[0, 1\]: write a list of contexts"),
+        ({"replicas": (2, 1)}, ValueError, r"have \[2, 1\] parameters"),
+        ({"replicas": (0, 0)}, ValueError, r"have \[0, 0\] parameters"),
+        ({"replicas": (2,)}, ValueError, "1 replicas for 2 devices"),
+        ({"X": numpy.ones((0, 4))}, ValueError, r"\(0, 4\).*\(4,\) differ in length"),
+        (
+            {"loss": lambda y_hat, y: squared(y_hat, y).mean()},
+            ValueError,
+            r"loss of 2 samples is of shape \(\): return one value per sample",
+        ),
+        (
+            {"loss": lambda y_hat, y: y_hat - y.reshape((1, -1))},
+            ValueError,
+            r"of shape \(2, 2\): return one value per sample",
+        ),
+    ],
+)
+def test_train_batch_names_what_it_cannot_take(asked, error, says):
+    asked = {"devices": CPUS[:2], "replicas": (2, 2), **ASKED, **asked}
+    replicas = replicas_of(*asked.pop("replicas"))
+    X, y, devices = asked.pop("X"), asked.pop("y"), asked.pop("devices")
+    with pytest.raises(error, match=says):
+        train_batch(X, y, replicas, devices, 0.1, net=linear, **asked)
+    for params in replicas:  # and takes no step
+        assert all((p.asnumpy() == 0).all() for p in params)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([numpy.ones(2), numpy.ones(2)], "numpy.ndarray lies on no device"),
+        ([np.ones(2), numpy.ones(2)], "numpy.ndarray lies on no device"),
+        ([1.0, 2.0], "float lies on no device"),
+        (np.ones((2, 2)), "one array: write a list with one per device"),
+    ],
+)
+def test_allreduce_takes_mxnets_arrays_alone(data, says):
+    with pytest.raises(TypeError, match=says):
+        allreduce(data)
+
+
+def test_split_batch_takes_contexts_alone():
+    for devices in ("cpu:2", None, ["cpu:0"], mx.cpu(0)):
+        with pytest.raises(TypeError, match="write a list of contexts"):
+            split_batch(numpy.ones((4, 2)), numpy.ones(4), devices)
+
+
+DTYPES = st.sampled_from(["float16", "float32", "float64", "int32", "int64", "uint8"])
+
+
+@settings(deadline=None)
+@given(
+    num_devices=st.integers(1, 5),
+    shape=st.lists(st.integers(1, 3), max_size=4),
+    dtype=DTYPES,
+    seed=st.integers(0, 9),
+)
+def test_allreduce_of_any_shape_and_dtype(num_devices, shape, dtype, seed):
+    rng = numpy.random.default_rng(seed)
+    host = [rng.integers(0, 40, size=shape).astype(dtype) for _ in range(num_devices)]
+    data = [np.array(h, dtype=dtype, ctx=c) for h, c in zip(host, CPUS)]
+    allreduce(data)
+    for array, device in zip(data, CPUS):
+        assert array.dtype == dtype and array.ctx == device
+        numpy.testing.assert_array_equal(array.asnumpy(), sum(host))
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 9),
+    rest=st.lists(st.integers(1, 3), max_size=3),
+    dtype=DTYPES,
+    num_devices=st.integers(1, 5),
+    power=st.integers(-30, 30),
+)
+def test_split_batch_of_any_shape_and_dtype(n, rest, dtype, num_devices, power):
+    X = numpy.arange(n * numpy.prod(rest, dtype=int)) * 10.0**power % 200
+    X = X.reshape((n, *rest)).astype(dtype)
+    for shards in split_batch(X, X, CPUS[:num_devices]):
+        assert all(shard.dtype == dtype for shard in shards)
+        joined = numpy.concatenate([shard.asnumpy() for shard in shards])
+        numpy.testing.assert_array_equal(joined, X)
 
 
 def test_sgd_divides_by_the_batch():

@@ -81,10 +81,11 @@ def check_head(data: str, name: str, n: int | None, available: int) -> None:
 def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     """One epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and labels uint8 (n,).
 
-    `X` is uint8 (n, 28, 28) and `y` (n,), both NumPy's, or both MXNet's on one device,
-    where the batches are then made and stay. `order` is a permutation of the samples,
-    of the same kind of array; it does not depend on the number of devices. None keeps
-    the order of the data. The last batch may be smaller, as in the book.
+    `X` is uint8 (n, 28, 28), or float in [0, 1], and `y` (n,), both NumPy's, or both
+    MXNet's on one device, where the batches are then made and stay. `order` is a
+    permutation of the samples, of the same kind of array; it does not depend on the
+    number of devices. None keeps the order of the data. The last batch may be smaller,
+    as in the book.
     """
     # The data stays uint8, a quarter of the memory: converting each batch when it is
     # taken is as fast as taking it from float32.
@@ -100,5 +101,9 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
 
 
 def to_float(images):
-    """uint8 (n, h, w) to float32 (n, 1, h, w) in [0, 1], like d2l's ToTensor."""
-    return images[:, None].astype("float32") / 255
+    """Images (n, h, w) as float32 (n, 1, h, w), like d2l's ToTensor.
+
+    Integers are images in 0..255, and become [0, 1]; floats are taken as they are.
+    """
+    pixels = images[:, None].astype("float32")
+    return pixels if np.dtype(images.dtype).kind == "f" else pixels / 255

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy
 
@@ -20,7 +22,7 @@ from d2lpar.gan.updates import StepSums, step
 from d2lpar.memory.shapes import gan_layers
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
-from d2lpar.training import Workload, check_settings, check_whole, choose
+from d2lpar.training import Workload, check_params, check_settings, check_whole, choose
 
 # Python runs at most this many batches ahead of the devices: each batch that waits
 # holds its activations.
@@ -48,8 +50,7 @@ def train(
 
     The arguments are those of :func:`d2lpar.lenet.train` and :func:`step`; the defaults
     are the CryptoPunks notebook's. A frame is drawn before the first epoch, after every
-    `frames_every`, and after the last. Raises :class:`SettingError` or ``DeviceError``
-    for impossible settings, :class:`DivergedError` if an epoch's loss is not finite.
+    `frames_every`, and after the last. Raises what :func:`d2lpar.lenet.train` does.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("frames-every", frames_every)
@@ -62,18 +63,20 @@ def train(
     if state.epoch == 0:
         yield frame(nets.G, devices[0], state, data)
     while state.epoch < last:
-        shuffled = batches(faces, global_batch_size, state.rng)
+        ended = replace(state, epoch=state.epoch + 1, rng=copy.deepcopy(state.rng))
+        shuffled = batches(faces, global_batch_size, ended.rng)
         done = _train_epoch(nets, shuffled, devices, micro_batch_size, sync_batch_norm)
         begin = time.perf_counter()
-        state.epoch += 1
-        nets.update(state)
+        record = _epoch_record(ended.epoch, *done, n=len(faces), lr=lr)
+        nets.update(ended)
+        check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
+        vars(state).update(vars(ended))
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
-        spent = time.perf_counter() - begin
-        yield from frames
-        # Last: a checkpoint that is written after it has all that this epoch gave.
-        yield _epoch_record(state.epoch, *done, n=len(faces), lr=lr, eval_seconds=spent)
+        record = replace(record, eval_seconds=time.perf_counter() - begin)
+        # The record last: a checkpoint written after it has all that this epoch gave.
+        yield from [*frames, record]
 
 
 def batches(
@@ -119,7 +122,7 @@ def _train_epoch(
 
 
 def _epoch_record(
-    epoch: int, seconds: float, sums: StepSums, *, n: int, lr: float, **fields
+    epoch: int, seconds: float, sums: StepSums, *, n: int, lr: float
 ) -> GanEpochRecord:
     """The means over the epoch's `n` faces, or :class:`DivergedError`."""
     d_loss, g_loss, opinions = (sum(a.asnumpy() for a in arrays) for arrays in sums)
@@ -136,7 +139,6 @@ def _epoch_record(
         g_loss=float(g_loss) / n,
         d_real=float(opinions[0]) / n,
         d_fake=float(opinions[1]) / n,
-        **fields,
     )
 
 

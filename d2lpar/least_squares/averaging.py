@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.least_squares.checks import check_above_zero, check_count, check_count_or_0
 from d2lpar.least_squares.progress import Answer, Progress
 from d2lpar.least_squares.rows import Block, RowShards, times
 
@@ -30,17 +31,22 @@ def averaging(
 
     A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
     steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A
-    alone; the default `x0` is drawn from [0, 1). Unless `independent`, devices work one
-    after the other, as in the notes. Raises ValueError for a problem that is not in
-    memory, for several right-hand sides, for counts below 1, and if the steps diverge.
+    alone; the default `x0` is drawn from [0, 1). Where the squares of A or b would not
+    fit, both are those of A and b brought to unit size. Unless `independent`, devices
+    work one after the other, as in the notes. Raises ValueError for a problem that is
+    not in memory, for several right-hand sides, for counts below 1, and if the steps
+    diverge.
     """
     _check(shards, num_epochs, num_samples, steps_per_epoch)
+    check_count_or_0("seed", seed)
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
-    x = rng.random((shards.n, 1)) if x0 is None else shards.starting_point(x0)
-    lr = 1e-3 / shards.n if lr is None else lr
     (blocks,) = shards.rounds()
     blocks = sorted(blocks)
+    x = rng.random((shards.n, 1)) if x0 is None else shards.starting_point(x0)
+    if lr is not None:
+        check_above_zero("lr", lr)
+    lr = 1e-3 / shards.n if lr is None else shards.scale.fit_lr(lr)
     for epoch in range(1, num_epochs + 1):
         samples = [_sample(block, num_samples, rng) for block in blocks]
         if independent:
@@ -63,8 +69,7 @@ def _check(shards: RowShards, *counts: int) -> None:
             "use another method"
         )
     for name, count in zip(("num_epochs", "num_samples", "steps_per_epoch"), counts):
-        if count < 1:
-            raise ValueError(f"{name} {count}: write a number above 0")
+        check_count(name, count)
 
 
 def _sample(block: Block, num_samples: int, rng: numpy.random.Generator) -> Block:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.least_squares.checks import check_count, check_count_or_0
 from d2lpar.least_squares.problem import find_not_finite, open_problem, rows_of
+from d2lpar.least_squares.scaling import Scale, largest
 from d2lpar.memory.estimate import SPARE
 from d2lpar.memory.free import free_memory
 from d2lpar.shards import shares
@@ -38,8 +40,9 @@ class RowShards:
 
     `dtype` is that of the computation, float64 or float32; `flat` tells that b was
     (m,). One of several `workers` has, and reads, its own part of the rows of A alone.
-    Raises ValueError for what :func:`~d2lpar.least_squares.problem.open_problem`
-    refuses.
+    Blocks are scaled, where A or b needs it: `scale` says how, once the first round has
+    begun. Raises ValueError for what
+    :func:`~d2lpar.least_squares.problem.open_problem` refuses.
     """
 
     def __init__(
@@ -58,6 +61,9 @@ class RowShards:
         (self.m, self.n), self.num_rhs = self.A.shape, self.b.shape[1]
         if not devices:
             raise ValueError("devices is empty: name one or more")
+        check_count("block_bytes", block_bytes)
+        if resident_bytes is not None:
+            check_count_or_0("resident_bytes", resident_bytes)
         if dtype not in ("float64", "float32", numpy.float64, numpy.float32):
             raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.devices, self.workers = list(devices), workers
@@ -83,6 +89,7 @@ class RowShards:
         else:
             limit = RESIDENT_BYTES if resident_bytes is None else resident_bytes
             self.resident = size <= limit
+        self.scale: Scale | None = None
 
     def _room_on_gpus(self) -> int:
         """How many rows may stay on each GPU beyond RESIDENT_BYTES; 0 on CPU contexts.
@@ -98,15 +105,23 @@ class RowShards:
         return max(0, int((1 - SPARE) * free - work) // row)
 
     def starting_point(self, x0: numpy.ndarray | None) -> numpy.ndarray:
-        """`x0` as (n, k) float64; None is 0. Raises ValueError for another size."""
+        """`x0` as (n, k) float64, scaled; None is 0. Call it after the first round.
+
+        Raises ValueError for another size, or for numbers that are not finite.
+        """
         size = (self.n, self.num_rhs)
-        x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
+        try:
+            x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"x0 {x0!r}: write {size[0]} x {size[1]} finite numbers"
+            ) from None
         if x0.size != numpy.prod(size) or not numpy.isfinite(x0).all():
             raise ValueError(
                 f"x0 is of shape {x0.shape} with {numpy.isfinite(x0).sum()} finite "
                 f"numbers: write {size[0]} x {size[1]} finite numbers"
             )
-        return x0.reshape(size)
+        return self.scale.fit_x(x0.reshape(size))
 
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Blocks of all devices, one round at a time, until every row has been used.
@@ -131,7 +146,7 @@ class RowShards:
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(self._read, starts[0], step)
             for row in starts:
-                host, blocks = ahead.result(), []
+                host, blocks = self._scaled(ahead.result()), []
                 ahead = reader.submit(self._read, row + step, step)
                 yield self._on_devices(host, blocks)
                 if self.resident or row + step <= self._room:
@@ -151,14 +166,40 @@ class RowShards:
         return self.devices[0].device_type == "gpu"
 
     def _read(self, row: int, count: int) -> list[tuple]:
-        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
+        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b).
+
+        A is scaled, and of the computation's dtype, once the scale is known.
+        """
+        # Until then, keep what float32 cannot hold.
+        narrow = numpy.result_type(self.A.dtype, self.dtype) == self.dtype
+        wide = self.dtype if narrow else numpy.dtype("float64")
         blocks = []
         for k, (first, end) in enumerate(self.bounds):
             start, stop = first + row, min(first + row + count, end)
             if stop > start:
-                A = rows_of(self.A, start, stop, self.dtype)
-                blocks.append((k, A, self.b[start:stop].astype(self.dtype)))
+                A = rows_of(self.A, start, stop, wide)
+                A = A if self.scale is None else self.scale.fit_A(A)
+                blocks.append((k, A, self.b[start:stop]))
         return blocks
+
+    def _scaled(self, host: list[tuple]) -> list[tuple]:
+        """What was read, scaled. The first round decides on the scale.
+
+        That is by b, and by the first rows of A that are not all zero. Where others are
+        so much larger that their products overflow, :meth:`check_finite` says so.
+        """
+        if self.scale is None:
+            size = largest(A for _, A, _ in host)
+            more, row = host, self.block_rows
+            while size == 0 and more and not self.resident:
+                more = self._read(row, self.block_rows)
+                size, row = largest(A for _, A, _ in more), row + self.block_rows
+            b = self.b[self.bounds[0][0] : self.bounds[-1][1]].astype("float64")
+            sizes = numpy.array([[size, *abs(b).max(axis=0)]])
+            size, *b_sizes = self._of_every_worker(sizes).max(axis=0)
+            self.scale = Scale.choose(size, b_sizes, self.dtype)
+            host = [(k, self.scale.fit_A(A), b) for k, A, b in host]
+        return [(k, A, self.scale.fit_b(b)) for k, A, b in host]
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
         """The blocks on their devices, one by one; each is also added to `made`."""
@@ -183,7 +224,7 @@ class RowShards:
         return array if self.workers is None else self.workers.total(array)
 
     def residual_squares(self, x: numpy.ndarray) -> numpy.ndarray:
-        """Sums (devices, k) of squared residuals of the host array `x` (n, k).
+        """Sums (devices, k) of squared residuals of the host array `x` (n, k), scaled.
 
         The devices are those of all workers, worker 0's first.
         """
@@ -196,11 +237,15 @@ class RowShards:
                 squares.append((k, (r * r).sum(axis=0)))
             for k, square in squares:
                 sums[k] += square.asnumpy()
+        return self._of_every_worker(sums)
+
+    def _of_every_worker(self, rows: numpy.ndarray) -> numpy.ndarray:
+        """The rows of all workers' arrays (r, width) as (workers * r, width)."""
         if self.workers is None:
-            return sums
-        every = numpy.zeros((self.workers.count, *sums.shape))
-        every[self.workers.number] = sums
-        return self.total(every).reshape(-1, self.num_rhs)
+            return rows
+        every = numpy.zeros((self.workers.count, *rows.shape))
+        every[self.workers.number] = rows
+        return self.total(every).reshape(-1, rows.shape[1])
 
     def check_finite(
         self,

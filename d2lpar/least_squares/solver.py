@@ -16,6 +16,7 @@ Demmel et al., "Communication-optimal parallel and sequential QR" (2012) for TSQ
 
 from __future__ import annotations
 
+import inspect
 import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +57,8 @@ class Solution:
     and "tsqr" alone, else None: an estimate of the condition number of A with columns
     scaled to length 1 ("normal" scales only if their lengths differ tenfold), and a
     rank that is less than n if A is rank-deficient: then `x` is the minimum-norm
-    solution.
+    solution. Badly scaled columns alone do not lower the rank, unlike that of
+    ``numpy.linalg.lstsq``: :func:`~d2lpar.least_squares.direct.tsqr` has the rule.
     """
 
     x: numpy.ndarray
@@ -94,18 +96,20 @@ def solve(
     `options` are those of the method's function, such as `tol` of "cgls".
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
-    and for "normal" on an A that is rank-deficient or too ill-conditioned for it:
-    "tsqr" solves those. Raises :class:`DeviceError` if the devices would deadlock.
+    for an x that its dtype cannot hold, and for "normal" on an A that is rank-deficient
+    or too ill-conditioned for it: "tsqr" solves those. Raises TypeError for an option
+    that the method lacks, :class:`DeviceError` if the devices would deadlock.
     """
     devices = choose(devices, None)
     _check(method, devices, workers)
+    _check_options(method, options)
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
         resident_bytes=resident_bytes, workers=workers,
     )  # fmt: skip
     progress = Progress(shards, reference)
     answer = METHODS[method](shards, progress, **options)
-    x, norms = answer.x.astype(shards.dtype, copy=False), progress.column_norms
+    x, norms = shards.scale.x(answer.x), progress.column_norms
     if shards.flat:
         x, norms = x[:, 0], float(norms[0])
     return Solution(
@@ -115,7 +119,7 @@ def solve(
 
 
 def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) -> None:
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
     if workers is not None and method not in OF_WORKERS:
         raise ValueError(
@@ -132,6 +136,17 @@ def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) 
             "MXNet's OpenBLAS would deadlock; set it before Python starts, or use one "
             "context"
         )
+
+
+def _check_options(method: str, options: dict) -> None:
+    kinds = inspect.signature(METHODS[method]).parameters.values()
+    known = [kind.name for kind in kinds if kind.kind is kind.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"method {method} has no option {name!r}: it has "
+                + (", ".join(known) or "none")
+            )
 
 
 def train(

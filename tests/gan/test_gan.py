@@ -309,6 +309,9 @@ def test_what_diverges_says_so(faces):
     with pytest.raises(DivergedError, match="losses of epoch 1 are nan.*than 0.0001"):
         list(gan.train(1, devices="cpu:1", global_batch_size=300, num_epochs=3,
                        data=faces, state=state))  # fmt: skip
+    assert state.epoch == 0 and state.num_steps == 0
+    assert state.rng.random() == gan.start(0).rng.random()
+    assert all(numpy.isfinite(p).all() for p in state.params_G)
 
 
 def test_new_faces_are_those_of_their_noise():

@@ -569,7 +569,7 @@ def test_unknown_names_are_refused():
         with pytest.raises(ValueError, match="above 0"):
             solve(A, b, devices="cpu:1", method="cgls", **options)
     for option in ("num_epochs", "num_samples", "steps_per_epoch"):
-        with pytest.raises(ValueError, match=f"{option} 0: write a number above 0"):
+        with pytest.raises(ValueError, match=f"{option} 0: write a whole number above"):
             solve(A, b, devices="cpu:1", method="averaging", **{option: 0})
     for method in ("averaging", "cgls", "gradient"):
         for x0 in (np.zeros(3), [np.nan, 1]):

@@ -88,6 +88,17 @@ def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     assert why.endswith(f"ours {losses[4]:.6f}")
 
 
+@pytest.mark.parametrize("script", NEEDS)
+def test_a_training_that_diverges_is_refused(script):
+    need(script)
+    more = ("--num-devices=2",) if script == "ddp.py" else ()
+    done = run_peer(script, *DATA, "--num-epochs=1", "--lr=1e38", *more)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stdout.splitlines()
+    why = "diverged in epoch 1: use a smaller learning rate than 1e+38"
+    assert json.loads(line) == {"error": why}
+
+
 def test_another_learning_rate_is_refused(ours, tmp_path):
     need("pytorch_loop.py")
     check = write(tmp_path, ours, lr=1.1 * ours["lr"])

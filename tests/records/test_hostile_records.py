@@ -161,6 +161,18 @@ def draw_and_compare(folder, lines):
     return answers
 
 
+@pytest.fixture(autouse=True, scope="module")
+def layout_alone():
+    """Pictures are laid out, which finds what cannot be drawn, but not rendered."""
+
+    def lay_out(figure, file, **options):
+        figure.draw_without_rendering()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", lay_out)
+        yield
+
+
 FUZZ = settings(
     max_examples=int(os.environ.get("D2LPAR_EXAMPLES", 6)),
     deadline=None,

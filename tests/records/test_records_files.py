@@ -273,6 +273,68 @@ def test_replacing_tidies_up_after_any_error(tmp_path, error):
     assert os.listdir(tmp_path) == ["picture.svg"]
 
 
+def test_only_regular_and_new_files_are_replaced(tmp_path):
+    """`--out /dev/full` made a file of the device."""
+    (tmp_path / "pipe").unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "full").symlink_to("/dev/full")
+    (tmp_path / "folder").mkdir()
+    for name, reason in {
+        "pipe": "Not a regular file: kept as is",
+        "full": "Not a regular file: kept as is",
+        "folder": "Is a directory",
+    }.items():
+        path = tmp_path / name
+        with pytest.raises(OSError, match=reason) as caught:
+            with atomic.replacing(path):
+                raise AssertionError("nothing may be written")
+        assert caught.value.filename == str(path)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert stat.S_ISCHR((tmp_path / "full").stat().st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["folder", "full", "pipe"]
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    with atomic.replacing(tmp_path / "link") as tmp:
+        tmp.write_text("new")
+    assert (tmp_path / "link").read_text() == "new"
+
+
+def test_errors_name_what_the_user_gave(tmp_path):
+    """Never a temporary file, never nothing."""
+    path = tmp_path / "faces.png"
+
+    def write_too_much(tmp):
+        raise OSError(28, "No space left on device")
+
+    def refuse(tmp):
+        raise PermissionError(13, "Permission denied", str(tmp))
+
+    for fail in (write_too_much, refuse):
+        with pytest.raises(OSError) as caught:
+            with atomic.replacing(path) as tmp:
+                fail(tmp)
+        assert caught.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as caught:
+        with atomic.replacing(path):
+            open(tmp_path / "another")
+    assert str(caught.value.filename) == str(tmp_path / "another")
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_temporary_file_is_named_where_none_can_be_made(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", f"{tmp_path}/tmp1234")
+
+    monkeypatch.setattr(atomic.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(atomic.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(PermissionError) as caught:
+        atomic.check_writable(tmp_path)
+    assert caught.value.filename == str(tmp_path)
+    with pytest.raises(PermissionError) as caught:
+        with atomic.replacing(tmp_path / "record.jsonl"):
+            pass
+    assert caught.value.filename == str(tmp_path / "record.jsonl")
+
+
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
 def test_replacing_gives_the_permissions_of_a_plain_open(tmp_path, umask, mode):
     path = tmp_path / "record.jsonl"

@@ -27,6 +27,7 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
     with _logging_as_lines():
         try:
             code = call()
+            sys.stdout.flush()  # a full disk behind it is an error, too
         except (Exception, KeyboardInterrupt) as error:
             message, code = _message_and_code(error)
             if raising or message is None:
@@ -45,7 +46,8 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, D2lparError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.strerror is not None:
-        return f"{error.filename or 'writing a file'}: {error.strerror}", 2
+        # What we write to has a name: what is left are the terminal and its pipes.
+        return f"{error.filename or 'standard output'}: {error.strerror}", 2
     return None, 1
 
 

@@ -8,6 +8,10 @@ import io
 import numpy as np
 from PIL import Image
 
+from d2lpar.errors import DataError
+
+MOST_PIXELS = 2_400  # along each side of a picture from a record: 100 faces
+
 
 def sheet(faces: np.ndarray, columns: int) -> np.ndarray:
     """Faces uint8 (n, 3, h, w) as one picture (rows * h, columns * w, 3), row by row.
@@ -40,6 +44,12 @@ def to_png(picture: np.ndarray) -> str:
 
 
 def from_png(text: str) -> np.ndarray:
-    """The inverse of :func:`to_png`."""
-    file = io.BytesIO(base64.b64decode(text))
-    return np.asarray(Image.open(file).convert("RGB"))
+    """The inverse of :func:`to_png`; :class:`DataError` for another text."""
+    try:
+        file = io.BytesIO(base64.b64decode(text, validate=True))
+        picture = Image.open(file, formats=["png"])
+        if max(picture.size) <= MOST_PIXELS:  # known before a pixel is unpacked
+            return np.asarray(picture.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise DataError("no PNG file in base64") from None
+    raise DataError(f"a PNG of {picture.size[0]:,} x {picture.size[1]:,} pixels")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lpar.datasets import face_images
-from d2lpar.errors import RecordError
+from d2lpar.datasets import face_images, punks
+from d2lpar.errors import DataError, RecordError
 from d2lpar.records import wording
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import FrameRecord, Run
@@ -37,7 +37,8 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
         return []
     kept = np.unique(np.linspace(0, len(frames) - 1, MOST_FRAMES).round().astype(int))
     faces = [
-        face_images.enlarged(face_images.from_png(frames[i].fixed), SCALE) for i in kept
+        face_images.enlarged(picture_of(run, frames[i], "fixed", 1), SCALE)
+        for i in kept
     ]
     with ExitStack() as renames:
         paths = [folder / f"{stem}.gif"]
@@ -46,6 +47,25 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
             paths.append(folder / f"{stem}.mp4")
             _write_mp4(faces, renames.enter_context(replacing(paths[1])), ffmpeg)
     return paths
+
+
+def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarray:
+    """The picture in a field of a frame: its face, or its samples `across` in a row.
+
+    uint8 (h, w, 3). Raises :class:`RecordError` unless the field holds such a PNG file.
+    """
+    rows = 1 if across == 1 else -(-len(frame.nearest) // across)
+    try:
+        picture = face_images.from_png(getattr(frame, name))
+        height, width, _ = picture.shape
+        if width != across * punks.TILE or height != rows * punks.TILE:
+            raise DataError(f"a PNG of {width} x {height} pixels")
+    except DataError as error:
+        raise RecordError(
+            f"{wording.where(run)}: {name} of epoch {frame.epoch} is {error}, not a "
+            f"sheet of {across} x {rows} faces of {punks.TILE} pixels"
+        ) from None
+    return picture
 
 
 def _write_gif(faces: list[np.ndarray], path: Path) -> None:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from d2lpar.datasets import face_images, face_quality, punks
-from d2lpar.errors import DataError, SettingError
+from d2lpar.errors import DataError, RecordError, SettingError
 from d2lpar.figures import animation, page, training
 from d2lpar.records import wording
 from d2lpar.records.kinds import FrameRecord, Run, group
@@ -52,7 +52,7 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
     if not frames or not frames[-1].samples:
         return drawn
     frame = frames[-1]
-    sheet = face_images.from_png(frame.samples)
+    sheet = animation.picture_of(last, frame, "samples", 5)
     generated = (
         f"{wording.plural(len(frame.nearest), 'generated face')} after "
         f"{wording.plural(frame.epoch, 'epoch')}"
@@ -167,6 +167,11 @@ def _reading(runs: Sequence[Run]) -> str:
 def _nearest(run: Run, sheet: np.ndarray, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
     frame = run.of(FrameRecord)[-1]
+    if max(frame.nearest) >= len(faces):
+        raise RecordError(
+            f"{wording.where(run)}: nearest of epoch {frame.epoch} names face "
+            f"{max(frame.nearest)} of {len(faces):,}"
+        )
     below = face_images.sheet(faces[frame.nearest[:5]], 5)
     kind = "synthetic" if run.header.synthetic else "real"
     caption = (
@@ -222,6 +227,8 @@ def _real_faces(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
     why = "not found"
     try:
         n_train = header.settings.get("n_train")
+        if n_train and n_train > punks.TILES**2:
+            raise DataError(f"n_train {n_train:,} of {punks.TILES**2:,}")
         data = punks.on_disk(header.dataset, n_train, header.seed, data_dir)
         if data is not None:
             if data.sha256 == header.dataset_sha256:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from d2lpar.errors import RecordError
 from d2lpar.records import wording
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import Run
@@ -32,6 +33,7 @@ HATCHES = ("", "///", "xx", "---", "\\\\\\", "|||", "++", "\\\\--")
 DASHED = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
 SMALL, NORMAL, LARGE = 7.5, 9.0, 11.0  # points
+MOST_AREA = 2_500  # square inches of a picture: 170 MB of pixels
 
 
 class Picture(NamedTuple):
@@ -184,9 +186,18 @@ def plain_style():
 def save(drawn: dict[str, Figure | str], folder: Path, stem: str = "") -> list[Path]:
     """Write figures as ``<stem>-<name>`` PNG and SVG, texts as TXT; return the paths.
 
-    All are written before the first is renamed into place.
+    All are written before the first is renamed into place. Raises
+    :class:`RecordError`, and writes nothing, for words that make a picture too large.
     """
     paths = []
+    for key, figure in drawn.items():
+        width, height = (0, 0) if isinstance(figure, str) else figure.get_size_inches()
+        if width * height > MOST_AREA:
+            raise RecordError(
+                f"{folder / '-'.join(filter(None, (stem, key)))}: the words of these "
+                f"records make a picture of {width:.0f} x {height:.0f} inches; draw "
+                "fewer records, or shorten their texts"
+            )
     with ExitStack() as renames:
 
         def new(name: str) -> Path:

@@ -1,7 +1,8 @@
-"""Files that are replaced whole or not at all."""
+"""Files that are replaced whole or not at all, and errors that name them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from contextlib import contextmanager
@@ -9,24 +10,46 @@ from pathlib import Path
 
 
 @contextmanager
+def naming(path: str | Path, tmp: Path | None = None):
+    """OSErrors inside name `path`; with `tmp`, only those that name it, or nothing."""
+    try:
+        yield
+    except OSError as error:
+        is_another = tmp is not None and error.filename not in (None, tmp, str(tmp))
+        if error.strerror is None or is_another:
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
 def replacing(path: str | Path):
     """Yield a temporary path beside `path`, which is renamed to `path` on success.
 
     On an error the temporary file is removed and an earlier `path` stays as it was.
+    Raises OSError, before anything is written, for a `path` that exists and is no
+    regular file: a device such as /dev/full must not become one.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        kind = errno.EISDIR if path.is_dir() else errno.EEXIST
+        reason = "Is a directory" if path.is_dir() else "Not a regular file: kept as is"
+        raise OSError(kind, reason, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
-    )
+    with naming(path):
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
+        )
     os.close(handle)
     tmp = Path(name)
     try:
-        yield tmp
-        umask = os.umask(0)
-        os.umask(umask)
-        tmp.chmod(0o666 & ~umask)  # mkstemp's 0600 would hide figures from a web server
-        os.replace(tmp, path)
+        with naming(path, tmp):
+            yield tmp
+        with naming(path):
+            umask = os.umask(0)
+            os.umask(umask)
+            # mkstemp's 0600 would hide figures from a web server.
+            tmp.chmod(0o666 & ~umask)
+            os.replace(tmp, path)
     finally:
         tmp.unlink(missing_ok=True)
 
@@ -34,5 +57,5 @@ def replacing(path: str | Path):
 def check_writable(folder: str | Path) -> None:
     """Raise OSError now rather than after the first epoch has been measured."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
+    with naming(folder), tempfile.TemporaryFile(dir=folder):
         pass

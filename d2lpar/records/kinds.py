@@ -11,6 +11,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
+from d2lpar.records.fields import (
+    Amount,
+    Date,
+    DeviceKind,
+    Extra,
+    Name,
+    Number,
+    Picture,
+    Positive,
+    Real,
+    Resumed,
+    Settings,
+    Share,
+    Variant,
+    Weights,
+    Whole,
+)
 from d2lpar.records.summary import summarize
 
 # Where a step's time goes, in the order in which it does.
@@ -54,6 +71,10 @@ class Line:
         """The result of a record with these lines, by their kind, in one clause."""
         return ""
 
+    def contradiction(self) -> str:
+        """What in this line contradicts the rest of it, in one clause, or ""."""
+        return ""
+
 
 # Headers
 
@@ -62,29 +83,34 @@ class Line:
 class Header(Line, kind="header"):
     """The provenance of a run: enough to repeat it and to know what it measured."""
 
-    chapter: str
-    preset: str
-    num_devices: int
-    device_kind: str  # "cpu" or "gpu"
+    chapter: Name
+    preset: Name
+    num_devices: Number
+    device_kind: DeviceKind
     devices: list[str]  # one label per device
-    threads_per_device: int | None  # None on GPUs
-    cores: int
+    threads_per_device: Number | None  # None on GPUs
+    cores: Number
     cpu_model: str
     dataset: str
     dataset_sha256: str
     synthetic: bool
-    seed: int
-    settings: dict  # global_batch_size, lr, num_epochs, n_train, ...
+    seed: Whole
+    settings: Settings  # global_batch_size, lr, num_epochs, n_train, ...
     command: str
-    versions: dict  # d2lpar, mxnet, numpy, python
+    versions: dict[str, str]  # d2lpar, mxnet, numpy, python
     git_commit: str | None
     git_dirty: bool | None
-    date: str  # ISO 8601, UTC
-    variant: str = ""  # which of a chapter's methods, where it has several
-    workers: int = 1  # processes that trained together, num_devices in all
-    servers: int = 0  # parameter servers between the workers
+    date: Date  # ISO 8601, UTC
+    variant: Variant = ""  # which of a chapter's methods, where it has several
+    workers: Number = 1  # processes that trained together, num_devices in all
+    servers: Whole = 0  # parameter servers between the workers
     gpu_build: dict = field(default_factory=dict)  # of d2lpar.machine; {} on CPUs
-    extra: dict = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
+
+    def contradiction(self) -> str:
+        if len(self.devices) == self.num_devices:
+            return ""
+        return f"num_devices {self.num_devices}, but {len(self.devices)} in devices"
 
 
 @dataclass(frozen=True)
@@ -97,21 +123,21 @@ class BenchmarkHeader(Line, kind="benchmark"):
     `note` is what the caption says of the arms.
     """
 
-    benchmark: str
+    benchmark: Name
     work: str
     command: str
     cpu_model: str
-    cores: int
-    versions: dict  # by library; "not installed" where it is not
+    cores: Number
+    versions: dict[str, str]  # by library; "not installed" where it is not
     git_commit: str | None
     git_dirty: bool | None
-    date: str  # ISO 8601, UTC
+    date: Date  # ISO 8601, UTC
     peers: list[str] = field(default_factory=list)
     gpus: list[str] = field(default_factory=list)
     on_gpus: list[str] = field(default_factory=list)
     note: str = ""
     gpu_build: dict = field(default_factory=dict)
-    extra: dict = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
 
 
 # Trainings and solvers
@@ -129,15 +155,15 @@ class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=Tr
     before it, measured on other devices; "here" is the first epoch after it, a warm-up.
     """
 
-    epoch: int
-    seconds: float
-    samples_per_sec: float
-    train_loss: float
-    test_acc: float
-    eval_seconds: float = 0.0
-    repeat: int = 0
-    resumed: str | None = None
-    extra: dict = field(default_factory=dict)
+    epoch: Number
+    seconds: Positive
+    samples_per_sec: Positive
+    train_loss: Real
+    test_acc: Share
+    eval_seconds: Amount = 0.0
+    repeat: Whole = 0
+    resumed: Resumed | None = None
+    extra: Extra = field(default_factory=dict)
 
     def progress(self) -> dict[str, str]:
         speed = f"{self.samples_per_sec:,.0f}"
@@ -160,17 +186,17 @@ class GanEpochRecord(Line, kind="gan-epoch", drawn_by="gan", counts_as_progress=
     and their quality. All else is as in :class:`EpochRecord`.
     """
 
-    epoch: int
-    seconds: float
-    samples_per_sec: float
-    d_loss: float
-    g_loss: float
-    d_real: float
-    d_fake: float
-    eval_seconds: float = 0.0
-    repeat: int = 0
-    resumed: str | None = None
-    extra: dict = field(default_factory=dict)
+    epoch: Number
+    seconds: Positive
+    samples_per_sec: Positive
+    d_loss: Real
+    g_loss: Real
+    d_real: Share
+    d_fake: Share
+    eval_seconds: Amount = 0.0
+    repeat: Whole = 0
+    resumed: Resumed | None = None
+    extra: Extra = field(default_factory=dict)
 
     def progress(self) -> dict[str, str]:
         speed = f"{self.samples_per_sec:,.0f}"
@@ -197,14 +223,19 @@ class FrameRecord(Line, kind="frame"):
     root mean square `distances` to it. Pictures are PNG files in base64.
     """
 
-    epoch: int
-    fixed: str
-    quality: float
-    samples: str | None = None
-    nearest: list[int] | None = None
-    distances: list[float] | None = None
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    epoch: Whole
+    fixed: Picture
+    quality: Amount
+    samples: Picture | None = None
+    nearest: list[Whole] | None = None
+    distances: list[Amount] | None = None
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
+
+    def contradiction(self) -> str:
+        if self.samples is None or len(self.nearest or ()) == len(self.distances or ()):
+            return "" if self.samples is None or self.nearest else "samples, no nearest"
+        return "as many nearest as distances must go with samples"
 
 
 @dataclass(frozen=True)
@@ -217,13 +248,13 @@ class PointRecord(Line, kind="point", drawn_by="solvers", counts_as_progress=Tru
     ||x - x*|| / ||x*||, x* being LAPACK's solution.
     """
 
-    iteration: int
-    seconds: float
-    residual_norm: float
-    device_residual_norms: list[float]
-    distance: float | None = None
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    iteration: Whole
+    seconds: Positive
+    residual_norm: Amount
+    device_residual_norms: list[Amount]
+    distance: Amount | None = None
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
 
     def progress(self) -> dict[str, str]:
         return {"residual": f"{self.residual_norm:.4g}"}
@@ -251,25 +282,31 @@ class Sample(Line, kind="sample"):
     record `epoch` is the one under way, counted from 1.
     """
 
-    seconds: float
-    interval: float
-    core_percent: list[float]
-    machine_percent: list[float]
-    memory: int
-    machine_memory: int
-    processes: int
-    threads: int
-    busy_threads: int
-    threads_per_context: int | None = None
-    temperature: float | None = None
+    seconds: Amount
+    interval: Amount
+    core_percent: list[Amount]
+    machine_percent: list[Amount]
+    memory: Whole
+    machine_memory: Whole
+    processes: Whole
+    threads: Whole
+    busy_threads: Whole
+    threads_per_context: Whole | None = None
+    temperature: Real | None = None
     gpus: list[str] = field(default_factory=list)
-    gpu_percent: list[float | None] = field(default_factory=list)
-    gpu_memory: list[int | None] = field(default_factory=list)
-    gpu_temperature: list[float | None] = field(default_factory=list)
-    gpu_power: list[float | None] = field(default_factory=list)
-    epoch: int = 0
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    gpu_percent: list[Amount | None] = field(default_factory=list)
+    gpu_memory: list[Whole | None] = field(default_factory=list)
+    gpu_temperature: list[Real | None] = field(default_factory=list)
+    gpu_power: list[Amount | None] = field(default_factory=list)
+    epoch: Whole = 0
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
+
+    def contradiction(self) -> str:
+        for name in ("gpu_percent", "gpu_memory", "gpu_temperature", "gpu_power"):
+            if len(getattr(self, name)) != len(self.gpus):
+                return f"{len(getattr(self, name))} {name} of {len(self.gpus)} gpus"
+        return ""
 
     @property
     def cpu_percent(self) -> float:
@@ -292,15 +329,24 @@ class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True)
     are empty where they were not measured.
     """
 
-    global_batch_size: int
-    steps: int
-    seconds: list[float]
-    issue_seconds: list[float]
-    parts: dict[str, float] = field(default_factory=dict)
-    without_overlap: list[float] = field(default_factory=list)
-    without_python: list[float] = field(default_factory=list)
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    global_batch_size: Number
+    steps: Number
+    seconds: list[Positive]
+    issue_seconds: list[Amount]
+    parts: dict[str, Real] = field(default_factory=dict)
+    without_overlap: list[Positive] = field(default_factory=list)
+    without_python: list[Positive] = field(default_factory=list)
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
+
+    def contradiction(self) -> str:
+        if not self.seconds:
+            return "seconds are empty"
+        if self.parts and set(self.parts) != set(PARTS):
+            return f"parts are not those of a step: {', '.join(PARTS)}"
+        if self.parts and not (self.without_overlap and self.without_python):
+            return "parts without without_overlap and without_python"
+        return ""
 
     def progress(self) -> dict[str, str]:
         ms = 1e3 * median(self.seconds)
@@ -322,12 +368,12 @@ class AllReduceRecord(Line, kind="all-reduce", counts_as_progress=True):
     """
 
     variant: str
-    num_arrays: int
-    num_bytes: int
-    seconds: list[float] = field(default_factory=list)
+    num_arrays: Number
+    num_bytes: Number
+    seconds: list[Positive] = field(default_factory=list)
     why_not: str = ""
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
 
     def progress(self) -> dict[str, str]:
         return {"all-reduce": f"{self.variant}, {self.num_bytes:,} bytes"}
@@ -341,15 +387,20 @@ class ScaledEpoch(Line, kind="scaled-epoch", counts_as_progress=True):
     empty, or says that the training diverged in this epoch; then nothing else counts.
     """
 
-    global_batch_size: int
-    epoch: int
-    lr: float
-    seconds: float = 0.0
-    train_loss: float | None = None
-    test_acc: float | None = None
+    global_batch_size: Number
+    epoch: Number
+    lr: Positive
+    seconds: Amount = 0.0
+    train_loss: Real | None = None
+    test_acc: Share | None = None
     why_not: str = ""
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
+
+    def contradiction(self) -> str:
+        if self.why_not or None not in (self.train_loss, self.test_acc):
+            return ""
+        return "neither why_not nor train_loss and test_acc"
 
     def progress(self) -> dict[str, str]:
         return {"batch": str(self.global_batch_size), "acc": str(self.test_acc)}
@@ -372,23 +423,32 @@ class PrecisionRecord(Line, kind="precision", drawn_by="precision"):
     """
 
     precision: str
-    weights: str
-    per_device_batch_size: int
+    weights: Weights
+    per_device_batch_size: Number
     why_not: str = ""
-    test_acc: float | None = None
-    agreement: float | None = None
-    images_per_sec: float | None = None
-    images_per_sec_q1: float | None = None
-    images_per_sec_q3: float | None = None
-    n: int = 0
-    weight_bytes: int | None = None
-    operator_ms: dict[str, float] = field(default_factory=dict)
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    test_acc: Share | None = None
+    agreement: Share | None = None
+    images_per_sec: Positive | None = None
+    images_per_sec_q1: Positive | None = None
+    images_per_sec_q3: Positive | None = None
+    n: Whole = 0
+    weight_bytes: Number | None = None
+    operator_ms: dict[str, Amount] = field(default_factory=dict)
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
 
     @property
     def supported(self) -> bool:
         return not self.why_not
+
+    def contradiction(self) -> str:
+        if self.precision not in PRECISIONS:
+            return f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}"
+        measured = ("test_acc", "agreement", "weight_bytes", "images_per_sec")
+        for name in (*measured, "images_per_sec_q1", "images_per_sec_q3"):
+            if self.supported and getattr(self, name) is None:
+                return f"neither why_not nor {name}"
+        return ""
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
@@ -419,16 +479,22 @@ class TimingRecord(Line, kind="timing", drawn_by="timings", counts_as_progress=T
     version: str
     form: str
     dtype: str
-    shape: list[int]
-    num_bytes: int
-    flops: int
-    seconds: list[float]
-    naive_seconds: list[float]
-    warmup_seconds: list[float]
+    shape: list[Whole]
+    num_bytes: Number
+    flops: Whole
+    seconds: list[Positive]
+    naive_seconds: list[Amount]
+    warmup_seconds: list[Amount]
     devices: list[str]
-    threads: int | None
-    repeat: int = 0
-    extra: dict = field(default_factory=dict)
+    threads: Number | None
+    repeat: Whole = 0
+    extra: Extra = field(default_factory=dict)
+
+    def contradiction(self) -> str:
+        for name in ("seconds", "naive_seconds"):
+            if not getattr(self, name):
+                return f"{name} are empty"
+        return ""
 
     def progress(self) -> dict[str, str]:
         ms = 1e3 * median(self.seconds)
@@ -452,11 +518,11 @@ class ArmSample(Line, kind="arm-sample", drawn_by="bars"):
     """
 
     arm: str
-    round: int
-    seconds: float
+    round: Whole
+    seconds: Positive
     work: str = ""
     warm_up: bool = False
-    extra: dict = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -464,10 +530,10 @@ class ArmAbsent(Line, kind="arm-absent", drawn_by="bars"):
     """An arm that could not run in a round, and why, in one clause."""
 
     arm: str
-    round: int
+    round: Whole
     why_not: str
     work: str = ""
-    extra: dict = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
 
 
 # Records
@@ -492,6 +558,7 @@ KINDS: tuple[type[Line], ...] = (
 )
 HEADERS = (Header, BenchmarkHeader)
 EPOCHS = (EpochRecord, GanEpochRecord)
+ARMS = (ArmSample, ArmAbsent)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from d2lpar.errors import D2lparError, DiedError, RunError
 from d2lpar.machine import cores, load
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files
+from d2lpar.records.atomic import naming
 from d2lpar.records.kinds import EPOCHS, Header, Line, Sample, group
 from d2lpar.runs.job import (
     KEEP_FREED_MEMORY,
@@ -74,7 +75,7 @@ def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Line]:
 
 def _append(path: Path, item: Line, mode: str = "a") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, mode, encoding="utf-8") as f:
+    with naming(path), open(path, mode, encoding="utf-8") as f:
         f.write(files.to_line(item) + "\n")
 
 

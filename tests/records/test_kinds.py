@@ -21,7 +21,18 @@ from d2lpar.records.kinds import (
     TimingRecord,
 )
 
-VALUES = {"str": "a", "int": 1, "float": 0.5, "bool": True, "dict": {"a": 1}}
+VALUES = {
+    **{"str": "a", "bool": True, "Settings": {"a": 1}, "dict[str,": {"a": "1"}},
+    **dict.fromkeys(("Whole", "Number"), 1),
+    **dict.fromkeys(("Real", "Amount", "Positive", "Share"), 0.5),
+    **{"Name": "a", "Date": "2024-01-31", "DeviceKind": "cpu", "Weights": "trained"},
+    **{"Picture": "iVBORw0KGgo=", "list[str]": ["a"], "list[Whole]": [1]},
+}
+# What a line needs besides, to contradict nothing in itself.
+BESIDES = {
+    PrecisionRecord: {"precision": "int8-none", "why_not": "not on this CPU"},
+    ScaledEpoch: {"why_not": "diverged"},
+}
 
 
 def some(kind, **values):
@@ -40,7 +51,7 @@ def summary(*lines):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 def test_every_kind_is_read_as_it_was_written(kind):
-    line = some(kind, extra={"more": [1]})
+    line = some(kind, extra={"more": [1]}, **BESIDES.get(kind, {}))
     assert files.from_line(files.to_line(line)) == line
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lpar.errors import RecordError
-from d2lpar.records import atomic, files, kinds, provenance
+from d2lpar.records import atomic, fields, files, kinds, provenance
 from d2lpar.records.kinds import EpochRecord, Header, Run
 
 HEADER = Header(
@@ -82,9 +82,10 @@ def test_a_header_alone_is_a_run_without_epochs(path):
 
 NAMES = {f.name for f in dataclasses.fields(EpochRecord)} | {"kind"}
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+TEXT = st.text().filter(lambda text: not fields.not_text(text))
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | NUMBERS | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner),
+    st.none() | st.booleans() | st.integers() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner),
     max_leaves=5,
 )
 
@@ -94,13 +95,13 @@ JSON = st.recursive(
     st.builds(
         EpochRecord,
         epoch=st.integers(1, 10**9),
-        seconds=NUMBERS,
-        samples_per_sec=NUMBERS,
-        train_loss=NUMBERS,
+        seconds=st.floats(1e-12, 1e15),
+        samples_per_sec=st.floats(1e-12, 1e15),
+        train_loss=st.floats(-1e200, 1e200),
         test_acc=st.floats(0, 1),
-        eval_seconds=NUMBERS,
+        eval_seconds=st.floats(0, 1e200),
         repeat=st.integers(0, 99),
-        extra=st.dictionaries(st.text().filter(lambda k: k not in NAMES), JSON),
+        extra=st.dictionaries(TEXT.filter(lambda k: k not in NAMES), JSON),
     )
 )
 def test_any_epoch_survives_the_round_trip(epoch):
@@ -284,6 +285,68 @@ def test_replacing_tidies_up_after_any_error(tmp_path, error):
             raise error
     assert path.read_text() == "earlier"
     assert os.listdir(tmp_path) == ["picture.svg"]
+
+
+def test_only_regular_and_new_files_are_replaced(tmp_path):
+    """`--out /dev/full` made a file of the device."""
+    (tmp_path / "pipe").unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "full").symlink_to("/dev/full")
+    (tmp_path / "folder").mkdir()
+    for name, reason in {
+        "pipe": "Not a regular file: kept as is",
+        "full": "Not a regular file: kept as is",
+        "folder": "Is a directory",
+    }.items():
+        path = tmp_path / name
+        with pytest.raises(OSError, match=reason) as caught:
+            with atomic.replacing(path):
+                raise AssertionError("nothing may be written")
+        assert caught.value.filename == str(path)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert stat.S_ISCHR((tmp_path / "full").stat().st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["folder", "full", "pipe"]
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    with atomic.replacing(tmp_path / "link") as tmp:
+        tmp.write_text("new")
+    assert (tmp_path / "link").read_text() == "new"
+
+
+def test_errors_name_what_the_user_gave(tmp_path):
+    """Never a temporary file, never nothing."""
+    path = tmp_path / "faces.png"
+
+    def write_too_much(tmp):
+        raise OSError(28, "No space left on device")
+
+    def refuse(tmp):
+        raise PermissionError(13, "Permission denied", str(tmp))
+
+    for fail in (write_too_much, refuse):
+        with pytest.raises(OSError) as caught:
+            with atomic.replacing(path) as tmp:
+                fail(tmp)
+        assert caught.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as caught:
+        with atomic.replacing(path):
+            open(tmp_path / "another")
+    assert str(caught.value.filename) == str(tmp_path / "another")
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_temporary_file_is_named_where_none_can_be_made(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", f"{tmp_path}/tmp1234")
+
+    monkeypatch.setattr(atomic.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(atomic.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(PermissionError) as caught:
+        atomic.check_writable(tmp_path)
+    assert caught.value.filename == str(tmp_path)
+    with pytest.raises(PermissionError) as caught:
+        with atomic.replacing(tmp_path / "record.jsonl"):
+            pass
+    assert caught.value.filename == str(tmp_path / "record.jsonl")
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])

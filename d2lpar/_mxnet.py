@@ -11,7 +11,8 @@ MXNet reads these once, so they must be in place before its first import:
   cores. Here it is 1, because ``auto`` makes one context per core, and because the
   OpenBLAS in MXNet's wheel deadlocks when two contexts with more threads multiply large
   matrices (``np.dot``) at the same time. Measuring processes get cores // devices.
-* the NumPy aliases (``numpy.bool``, ...) that NumPy 1.24 removed and MXNet still uses;
+* the names that NumPy has removed and MXNet still uses (:mod:`d2lpar._numpy_names`):
+  without them it imports on NumPy 1.23 only, with them on NumPy 2, too;
 * for the GPU build, the CUDA libraries it links, loaded from NVIDIA's wheels.
 
 A variable that the user has set keeps its value.
@@ -19,13 +20,11 @@ A variable that the user has set keeps its value.
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
 import warnings
 
-import numpy
-
+from d2lpar._numpy_names import restore_numpy_names
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
 from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
@@ -36,13 +35,6 @@ ENGINE_DEFAULTS = {
     "MXNET_SUBGRAPH_VERBOSE": "0",
     "OMP_NUM_THREADS": "1",
 }
-
-
-def restore_numpy_aliases() -> None:
-    """Put back ``numpy.bool`` and its kin, which MXNet 1.9.1 looks up by name."""
-    for name in ("bool", "int", "float", "object", "str", "complex"):
-        if name not in vars(numpy):
-            setattr(numpy, name, getattr(builtins, name))
 
 
 def _prepare() -> None:
@@ -83,9 +75,12 @@ def _import():
             "Import d2lpar first, or set both before Python starts.",
             stacklevel=2,
         )
-    restore_numpy_aliases()
+    restore_numpy_names()
     try:
-        import mxnet
+        with warnings.catch_warnings():
+            # distutils' and others' about MXNet's own code, which no user can mend.
+            warnings.simplefilter("ignore")
+            import mxnet
     except OSError as error:
         raise MXNetMissingError(
             f"MXNet cannot be loaded ({first_line(error)}): d2lpar doctor names the "

@@ -16,6 +16,7 @@ same operators under both semantics (``npx.convolution`` *is* ``Convolution``).
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import tempfile
@@ -46,6 +47,28 @@ def legacy_semantics() -> Iterator[None]:
     with mx.util.np_array(False), mx.util.np_shape(False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Cannot decide type")
         yield
+
+
+@contextmanager
+def _ranges_as_numbers() -> Iterator[None]:
+    """Give MXNet's C library the calibrated ranges as numbers within.
+
+    Calibration keeps each as an array of one element; since NumPy 2.4, ctypes cannot
+    take that for a C float ("only 0-dimensional arrays can be converted").
+    """
+    quantization = mx.contrib.quantization
+    c_array = quantization.c_array
+
+    def of_numbers(ctype: type, values: list):
+        if ctype is ctypes.c_float:
+            values = [numpy.asarray(value).item() for value in values]
+        return c_array(ctype, values)
+
+    quantization.c_array = of_numbers
+    try:
+        yield
+    finally:
+        quantization.c_array = c_array
 
 
 def to_symbol_block(
@@ -141,15 +164,16 @@ def _quantized(
     shape = mx.io.DataDesc("data", (batch_size, *X_calibration.shape[1:]))
     none = calibration == "none"
     data = {"data_shapes": [shape]} if none else {"calib_data": batches}
-    quantized = mx.contrib.quantization.quantize_net_v2(
-        block,
-        quantized_dtype="auto",
-        quantize_mode="smart",
-        quantize_granularity="channel-wise" if per_channel else "tensor-wise",
-        calib_mode=calibration,
-        ctx=place,
-        **data,
-    )
+    with _ranges_as_numbers():
+        quantized = mx.contrib.quantization.quantize_net_v2(
+            block,
+            quantized_dtype="auto",
+            quantize_mode="smart",
+            quantize_granularity="channel-wise" if per_channel else "tensor-wise",
+            calib_mode=calibration,
+            ctx=place,
+            **data,
+        )
     quantized.collect_params().reset_ctx(device)
     return quantized
 

@@ -2,11 +2,13 @@
 #   make run    sets up .venv, runs the main job, and prints where the figures are
 #   make test   the same set-up, then the tests but the slow ones, which `make slow` runs
 # With an NVIDIA GPU of compute capability 5.0-8.9: make run EXTRA=cu112
-# Another interpreter: make run PYTHON=/path/to/python3.11
+# Another interpreter: make run PYTHON=/path/to/python3.13
 
 EXTRA ?= cpu
 VENV ?= .venv
 PYTHON ?=
+PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+MXNET = $(if $(findstring cu112,$(EXTRA)),mxnet-cu112,mxnet)==1.9.1
 MAIN_JOB = multiple_gpus least_squares
 
 # Tests run side by side, those of one xdist_group in one process.
@@ -37,11 +39,12 @@ $(VENV)/bin/python:
 	@sh tools/make_venv.sh "$(VENV)" "$(PYTHON)"
 
 $(VENV)/.run-$(EXTRA): $(VENV)/bin/python setup.cfg
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$(EXTRA)]"
+	$(PIP_INSTALL) -e ".[$(EXTRA)]"
+	$(PIP_INSTALL) --no-deps $(MXNET)  # from Python 3.13 the extra leaves it out
 	@touch $@
 
 $(VENV)/.test-$(EXTRA): $(VENV)/.run-$(EXTRA)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$(EXTRA),test]"
+	$(PIP_INSTALL) -e ".[$(EXTRA),test]"
 	@touch $@
 
 main-job:

@@ -27,7 +27,11 @@ import warnings
 from d2lpar._numpy_names import restore_numpy_names
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
-from d2lpar.machine.mxnet_builds import installed_builds, load_gpu_libraries
+from d2lpar.machine.mxnet_builds import (
+    install_command,
+    installed_builds,
+    load_gpu_libraries,
+)
 
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
@@ -51,8 +55,8 @@ def _prepare() -> None:
         )
     if not builds:
         raise MXNetMissingError(
-            "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
-            "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9)"
+            f"MXNet is not installed: {install_command('cpu')} (any machine) or "
+            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9)"
         )
     for name, value in ENGINE_DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -61,7 +65,7 @@ def _prepare() -> None:
         remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
         raise MXNetMissingError(
             f"{builds[0]} cannot be loaded without {remedies}; or use the CPU build: "
-            f"pip uninstall {builds[0]} && pip install 'd2lpar[cpu]'"
+            f"pip uninstall {builds[0]} && {install_command('cpu')}"
         )
 
 

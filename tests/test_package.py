@@ -18,6 +18,7 @@ import pytest
 
 import d2lpar
 from d2lpar._numpy_names import RENAMED, restore_numpy_names
+from d2lpar.machine.mxnet_builds import install_command
 
 BUILTINS = "bool int float object str complex"
 PACKAGE = Path(d2lpar.__file__).parent
@@ -186,7 +187,7 @@ from d2lpar import fashion_mnist, synthetic_fashion
 print(len(synthetic_fashion(2, 1)[0]), "mxnet" in __import__("sys").modules)
 """
     first, second, rest = python(code).stdout.splitlines()
-    assert "d2lpar[cpu]" in first and "d2lpar[cu112]" in first
+    assert install_command("cpu") in first and install_command("cu112") in first
     assert second == first
     assert rest == "2 False"
 
@@ -203,7 +204,7 @@ except MXNetMissingError as error:
     print(error)
 """
     (line,) = python(code).stdout.splitlines()
-    assert "mxnet-cu112" in line and "d2lpar[cpu]" in line
+    assert "mxnet-cu112" in line and install_command("cpu") in line
     assert "libabsent.so.9 (pip install nvidia-absent-cu11)" in line
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import sys
 from pathlib import Path
 
 # What libmxnet.so of the cu112 wheel links, each after the libraries that it needs
@@ -25,6 +26,8 @@ GPU_LIBRARIES = {
     "libnccl.so.2": "nvidia-nccl-cu11",
     "libcuda.so.1": None,
 }
+
+MXNET_OF = {"cpu": "mxnet==1.9.1", "cu112": "mxnet-cu112==1.9.1"}
 
 
 def installed_builds() -> dict[str, str]:
@@ -54,3 +57,16 @@ def load_gpu_libraries() -> dict[str, str]:
             remedy = f"pip install {wheel}" if wheel else "install the NVIDIA driver"
             missing[soname] = remedy
     return missing
+
+
+def install_command(extra: str, python: tuple[int, ...] = sys.version_info) -> str:
+    """What installs the MXNet of the extra "cpu" or "cu112" on this version of Python.
+
+    MXNet's metadata asks for NumPy < 2, which has no build for Python 3.13 and later.
+    There a resolver refuses MXNet, which works nevertheless: the extra brings the rest.
+    """
+    command = f"pip install 'd2lpar[{extra}]'"
+    if tuple(python[:2]) < (3, 13):
+        return command
+    alone = f"pip install --no-deps {MXNET_OF[extra]}"
+    return alone if extra == "cpu" else f"{command} && {alone}"

@@ -161,7 +161,9 @@ def check_numpy(version: str) -> Check:
     if int(version.split(".")[0]) < 3:
         return Check("NumPy", "ok", version)
     message = f"{version}: nobody has tried MXNet {MXNET_VERSION} with it"
-    return Check("NumPy", "warn", message, "where training fails, pip install 'numpy<3'")
+    return Check(
+        "NumPy", "warn", message, "where training fails, pip install 'numpy<3'"
+    )
 
 
 def check_mxnet(builds: Mapping[str, str], ask: Callable[[], dict]) -> list[Check]:

@@ -11,8 +11,8 @@ PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-ch
 MXNET = $(if $(findstring cu112,$(EXTRA)),mxnet-cu112,mxnet)==1.9.1
 MAIN_JOB = multiple_gpus least_squares gan
 
-# Tests run side by side, those of one xdist_group in one process.
-PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
+# Files run side by side, the tests of one in turn: they share what its fixtures make.
+PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 .PHONY: run test slow faults lint clean main-job
 

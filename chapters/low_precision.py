@@ -69,7 +69,10 @@ stretched = stretch(state.params, factor=128)
 for weights, params in (("stretched", stretched), ("equalised", equalize(stretched))):
     for precision in ("int8-none", "int8-naive", "int8-entropy"):
         row = low_precision.measure(precision, params, task)
-        print(f"{weights}, {precision}: {row.test_acc:.3f}, agrees {row.agreement:.3f}")
+        found = row.why_not
+        if row.supported:
+            found = f"{row.test_acc:.3f}, agrees {row.agreement:.3f}"
+        print(f"{weights}, {precision}: {found}")
 
 # %% [markdown]
 # **All precisions** on Fashion-MNIST, also with one scale per channel: a figure of

@@ -13,7 +13,9 @@ MXNet reads these once, so they must be in place before its first import:
   matrices (``np.dot``) at the same time. Measuring processes get cores // devices.
 * the names that NumPy has removed and MXNet still uses (:mod:`d2lpar._numpy_names`):
   without them it imports on NumPy 1.23 only, with them on NumPy 2, too;
-* for the GPU build, the CUDA libraries it links, loaded from NVIDIA's wheels.
+* ``NVIDIA_TF32_OVERRIDE=0``: GPUs of capability 8.0 and above would multiply float32
+  in TF32, 10 bits of mantissa, and nobody would be told. ``run --tf32`` allows it.
+* for the GPU wheel, the CUDA libraries it links, loaded from NVIDIA's wheels.
 
 A variable that the user has set keeps its value.
 """
@@ -28,15 +30,17 @@ from d2lpar._numpy_names import restore_numpy_names
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
 from d2lpar.machine.mxnet_builds import (
+    check_own_library,
     install_command,
     installed_builds,
-    load_gpu_libraries,
+    missing_libraries,
 )
 
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
     "MXNET_SUBGRAPH_VERBOSE": "0",
+    "NVIDIA_TF32_OVERRIDE": "0",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -45,8 +49,9 @@ def _prepare() -> None:
     """Everything that must happen before MXNet's first import.
 
     Raises :class:`MXNetMissingError` unless one build is installed, with the libraries
-    that it links.
+    that it links, or MXNET_LIBRARY_PATH names one.
     """
+    check_own_library()
     builds = list(installed_builds())
     if len(builds) > 1:
         raise MXNetMissingError(
@@ -56,11 +61,12 @@ def _prepare() -> None:
     if not builds:
         raise MXNetMissingError(
             f"MXNet is not installed: {install_command('cpu')} (any machine) or "
-            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9)"
+            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9; for "
+            "others see docs/newer-gpus.md)"
         )
     for name, value in ENGINE_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    missing = load_gpu_libraries() if builds != ["mxnet"] else {}
+    missing = missing_libraries(builds)
     if missing:
         remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
         raise MXNetMissingError(

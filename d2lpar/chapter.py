@@ -66,6 +66,8 @@ def show(name: str, call: Callable) -> None:
 
         for setting in (*SETTINGS, "checkpoint_every", "resume"):
             run.refuse_setting(setting, flags[setting])
+        for flag in ("tf32", "deterministic"):  # this process has MXNet loaded already
+            run.refuse_setting(flag, flags.pop(flag) or None)
         chosen = devices.parse(flags.pop("devices"))
         counts = flags.pop("num_devices") or str(len(chosen))
         for count in devices.parse_counts(counts, len(chosen)):

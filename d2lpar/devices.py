@@ -14,16 +14,36 @@ Only the functions that return contexts load MXNet.
 
 from __future__ import annotations
 
+import functools
+import json
+import logging
+import os
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from d2lpar.errors import DeviceError
+from d2lpar.errors import DeviceError, first_line
 from d2lpar.machine.cores import omp_threads, usable_cores
-from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for, cuda_devices
+from d2lpar.machine.cuda import (
+    BUILD_RANGE,
+    CudaDevice,
+    build_has_code_for,
+    cuda_devices,
+)
+from d2lpar.machine.fresh_process import answer_of
+from d2lpar.machine.mxnet_builds import FROM_SOURCE, own_library
 from d2lpar.records.wording import plural
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
+
+log = logging.getLogger("d2lpar")
+
+# What was found out of a library built from source, for this process and those that it
+# starts: a try takes seconds.
+TRIED = "D2LPAR_GPUS_TRIED"
+TRY_SECONDS = 60  # a first import from a cold disk takes a while
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
@@ -68,20 +88,104 @@ def parse(text: str = "auto") -> list[mx.Context]:
     num_gpus = mx.context.num_gpus() if mx.runtime.Features().is_enabled("CUDA") else 0
     gpus = cuda_devices()[:num_gpus]
     if auto:
-        usable = [i for i, gpu in enumerate(gpus) if build_has_code_for(gpu.capability)]
-        return [mx.gpu(i) for i in usable] or parse("cpu")
+        return [mx.gpu(i) for i in usable_gpus(gpus)] or parse("cpu")
     ids = list(range(len(gpus))) if ids is None else ids
     if not gpus or max(ids) >= len(gpus):
         raise DeviceError(f"devices {text!r}: {_what_exists(num_gpus)}")
-    for i in ids:
-        if not build_has_code_for(gpus[i].capability):
-            capability = ".".join(map(str, gpus[i].capability))
-            raise DeviceError(
-                f"gpu({i}) {gpus[i].name} has compute capability {capability}; the "
-                f"MXNet GPU wheels have code for {BUILD_RANGE} only. Use --devices "
-                "cpu:N, a GPU in that range, or PyTorch on this one"
-            )
+    for why in why_not_usable(ids, gpus).values():
+        raise DeviceError(why)
     return [mx.gpu(i) for i in ids]
+
+
+def usable_gpus(gpus: Sequence[CudaDevice]) -> list[int]:
+    """The numbers of those of all `gpus` that MXNet can compute on.
+
+    Where a library built from source was tried for it, a warning names each that it
+    cannot compute on.
+    """
+    before = os.environ.get(TRIED)
+    refused = why_not_usable(range(len(gpus)), gpus)
+    if os.environ.get(TRIED) != before:
+        for why in refused.values():
+            log.warning("%s", why)
+    return [i for i in range(len(gpus)) if i not in refused]
+
+
+def why_not_usable(
+    numbers: Sequence[int], gpus: Sequence[CudaDevice]
+) -> dict[int, str]:
+    """Why MXNet cannot compute on a GPU, by its number; {} where it can on all.
+
+    MXNet's wheels have code for a known range of compute capabilities. A library built
+    from source is tried on each GPU, in a process of its own.
+    """
+    names = {i: f"gpu({i}) {gpus[i].name}" for i in numbers}
+    if own_library():
+        return {
+            i: f"{names[i]}: the MXNet {FROM_SOURCE} cannot compute on it ({error}); "
+            "build it for this GPU (docs/newer-gpus.md), or use --devices cpu:N"
+            for i, error in _errors_when_tried(numbers).items()
+            if error
+        }
+    return {
+        i: f"{names[i]} has compute capability {'.'.join(map(str, gpus[i].capability))}"
+        f"; the MXNet GPU wheels have code for {BUILD_RANGE} only. Use --devices cpu:N,"
+        " a GPU in that range, PyTorch on this one, or an MXNet of your own build "
+        "(docs/newer-gpus.md)"
+        for i in numbers
+        if not build_has_code_for(gpus[i].capability)
+    }
+
+
+def _errors_when_tried(numbers: Sequence[int]) -> dict[int, str]:
+    """The error of a tiny computation on each GPU, "" where it was right."""
+    of = f"{own_library()} {os.environ.get('CUDA_VISIBLE_DEVICES')}"
+    tried = json.loads(os.environ.get(TRIED, "{}"))
+    known = tried if tried.get("of") == of else {"of": of}
+    new = [i for i in numbers if str(i) not in known]
+    if new:
+        code = "from d2lpar import devices; devices.compute_on_gpu({})"
+        with ThreadPoolExecutor(len(new)) as pool:
+            answers = pool.map(lambda i: answer_of(code.format(i), TRY_SECONDS), new)
+            known |= {str(i): answer["error"] for i, answer in zip(new, answers)}
+        os.environ[TRIED] = json.dumps(known)
+    return {i: known[str(i)] for i in numbers}
+
+
+def compute_on_gpu(number: int) -> None:
+    """In a process of its own: print {"error": ""} if gpu(number) computes, as JSON."""
+    try:
+        from d2lpar._mxnet import mx, np
+
+        x = np.ones((4, 4), ctx=mx.gpu(number))
+        total = float(np.dot(x, 2 * x).sum())
+        error = "" if total == 128 else f"a sum of 128 came out as {total}"
+    except Exception as e:
+        error = first_line(e)
+    print("\n" + json.dumps({"error": error}), flush=True)
+
+
+def enable_peer_access(devices: Sequence[mx.Context]) -> None:
+    """Let several GPUs read each other's memory from now on; nothing for CPU contexts.
+
+    MXNet does it when a "device" kvstore first reduces over them. Without this call an
+    all-reduce would be timed before that as well as after it.
+    """
+    gpus = tuple(device for device in devices if device.device_type == "gpu")
+    if len(gpus) > 1:
+        _reduce_once(gpus)
+
+
+@functools.cache
+def _reduce_once(devices: tuple[mx.Context, ...]) -> list[float]:
+    """Sum a one of each device by a "device" kvstore; the sums on the devices."""
+    from d2lpar._mxnet import mx, np
+
+    ones = [np.ones(1, ctx=device) for device in devices]
+    store = mx.kv.create("device")
+    store.init(0, ones[0])
+    store.pushpull(0, ones, out=ones)
+    return [float(one) for one in ones]
 
 
 def _what_exists(num_gpus: int) -> str:

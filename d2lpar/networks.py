@@ -83,10 +83,13 @@ def bias_as_weight(F, X, W, b, *, kernel: int):
 def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """X (n, i) times W (i, o) plus b (o,): the book's ``np.dot(X, W) + b``.
 
-    oneDNN computes it, as it does the convolutions. ``np.dot`` calls the OpenBLAS in
-    MXNet's wheel, which is slower, and which deadlocks when two CPU contexts with more
-    than one thread each call it at the same time.
+    On a CPU oneDNN computes it, as it does the convolutions, from a transpose of W.
+    ``np.dot`` there calls the OpenBLAS in MXNet's wheel, which is slower, and which
+    deadlocks when two CPU contexts with more than one thread each call it at the same
+    time.
     """
+    if X.ctx.device_type == "gpu":
+        return np.dot(X, W) + b
     return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1])
 
 

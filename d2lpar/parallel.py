@@ -136,7 +136,7 @@ def train_batch(
     sums their gradients and ``update(params, lr, n)`` takes the step on each. A device
     without a sample contributes zero. Returns the losses, (n_k,) per busy device,
     without waiting for them. Raises ValueError for replicas and devices, or X and y,
-    that differ in number, TypeError for dtypes.
+    that differ in number, and for a replica on another device; TypeError for dtypes.
     """
     X, y = _as_np(X), _as_np(y)
     _check_replicas(X, device_params, devices)
@@ -178,6 +178,12 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
         raise ValueError(
             f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
         )
+    for k, (params, device) in enumerate(zip(device_params, devices)):
+        here = params[0].ctx
+        if here != device:  # one GPU may silently read another's memory
+            raise ValueError(
+                f"train_batch: replica {k} is on {here}, its device is {device}"
+            )
     dtype, of_params = map(numpy.dtype, (X.dtype, device_params[0][0].dtype))
     if dtype != of_params:
         raise TypeError(f"train_batch: X is {dtype}, the parameters are {of_params}")

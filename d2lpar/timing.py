@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from d2lpar.devices import label
+from d2lpar.devices import enable_peer_access, label
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.machine.cores import omp_threads
 from d2lpar.records.summary import Summary, efficiency, speedup, summarize
@@ -90,6 +90,7 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
 
     A repetition calls `fn` for every device without waiting in between; its results
     live until the clocks are read, so that all work is done and no freeing is timed.
+    Several GPUs get peer access before (:func:`d2lpar.devices.enable_peer_access`).
     The devices are idle before the first and the last reading; the naive clock is read
     in between, when the calls have returned.
 
@@ -107,6 +108,7 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     how = Options(**options)
     if not devices:
         raise SettingError(f"timing of {how.name}: the list of devices is empty")
+    enable_peer_access(devices)
     threads = omp_threads() if devices[0].device_type == "cpu" else None
     labels = tuple(map(label, devices))
     call = lambda: [fn(device) for device in devices]  # noqa: E731

@@ -4,6 +4,10 @@ A faked GPU exists for MXNet's count and for the driver's answers; contexts can 
 of it, since ``mx.gpu(0)`` allocates nothing, but no array.
 """
 
+import json
+import os
+import subprocess
+import sys
 import types
 
 import pytest
@@ -22,6 +26,7 @@ H200 = CudaDevice("NVIDIA H200", (9, 0))
 @pytest.fixture
 def machine(monkeypatch):
     """Make this a machine with these GPUs and cores; returns the contexts' log."""
+    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
 
     def make(*gpus, cores=4, build="GPU"):
         cuda = build == "GPU"
@@ -174,6 +179,118 @@ def test_auto_takes_cpu_contexts_where_no_gpu_is_usable(machine):
     made = machine(H200, K80, cores=2)
     assert devices.parse("auto") == [mx.cpu(0), mx.cpu(1)]
     assert made == []
+
+
+# A library built from source is tried on each GPU
+
+
+@pytest.fixture
+def from_source(monkeypatch):
+    """An MXNet built from source that fails on these GPUs; returns the tries' log."""
+
+    def make(library="/opt/libmxnet.so", **errors):
+        monkeypatch.setenv("MXNET_LIBRARY_PATH", library)
+        monkeypatch.delenv(devices.TRIED, raising=False)
+        tries = []
+
+        def answer_of(code, seconds):
+            number = code.partition("compute_on_gpu(")[2].rstrip(")")
+            tries.append(int(number))
+            return {"error": errors.get(f"gpu{number}", "")}
+
+        monkeypatch.setattr(devices, "answer_of", answer_of)
+        return tries
+
+    yield make
+    os.environ.pop(devices.TRIED, None)
+
+
+def test_any_gpu_on_which_a_build_from_source_computes_is_taken(machine, from_source):
+    machine(H200, K80, T4)
+    tries = from_source()
+    assert devices.parse("gpu:0,1") == [mx.gpu(0), mx.gpu(1)]
+    assert sorted(tries) == [0, 1]  # only those that are asked for
+    assert devices.parse("auto") == [mx.gpu(i) for i in range(3)]
+    assert sorted(tries) == [0, 1, 2]  # each once
+
+
+def test_a_gpu_on_which_it_fails_is_refused_with_the_reason(machine, from_source):
+    made = machine(T4, H200)
+    from_source(gpu1="no kernel image is available for execution")
+    message = refusal("gpu:2")
+    assert "gpu(1) NVIDIA H200" in message and "built from source" in message
+    assert "(no kernel image is available for execution)" in message
+    assert "docs/newer-gpus.md" in message and "cpu:N" in message
+    assert "5.0-8.9" not in message and made == []
+    assert devices.parse("gpu:1") == [mx.gpu(0)]
+
+
+def test_auto_says_once_which_gpu_it_leaves_out(machine, from_source, caplog):
+    machine(H200, T4)
+    from_source(gpu0="no kernel image is available")
+    assert devices.parse("auto") == devices.parse("auto") == [mx.gpu(1)]
+    (warning,) = caplog.messages
+    assert "gpu(0) NVIDIA H200" in warning and "no kernel image" in warning
+
+
+def test_what_was_tried_is_known_to_the_processes_that_follow(
+    machine, from_source, monkeypatch
+):
+    machine(H200, H200)
+    tries = from_source(gpu1="broken")
+    refusal("gpu:1,")
+    assert tries == [1] and json.loads(os.environ[devices.TRIED])["1"] == "broken"
+    for variable, value in (
+        ("CUDA_VISIBLE_DEVICES", "1,0"),  # other GPUs have these numbers
+        ("MXNET_LIBRARY_PATH", "/opt/other.so"),
+    ):
+        monkeypatch.setenv(variable, value)
+        refusal("gpu:1,")
+        refusal("gpu:1,")
+        assert tries.count(1) == len(tries)
+    assert len(tries) == 3
+
+
+def test_the_wheels_are_not_tried(machine, monkeypatch):
+    machine(T4, H200)
+    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(devices, "answer_of", pytest.fail)
+    assert devices.parse("auto") == [mx.gpu(0)]
+
+
+def test_a_try_without_a_gpu_names_the_cause():
+    code = "from d2lpar import devices; devices.compute_on_gpu(0)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    answer = json.loads(done.stdout)
+    if mx.context.num_gpus() == 0:
+        assert answer["error"] and "\n" not in answer["error"]
+
+
+# Peer access
+
+
+def test_peer_access_is_for_several_gpus(monkeypatch):
+    reduced = []
+    monkeypatch.setattr(devices, "_reduce_once", reduced.append)
+    devices.enable_peer_access([mx.cpu(0), mx.cpu(1)])
+    devices.enable_peer_access([mx.gpu(0)])
+    assert reduced == []
+    devices.enable_peer_access([mx.gpu(1), mx.gpu(0)])
+    assert reduced == [(mx.gpu(1), mx.gpu(0))]
+
+
+def test_a_device_kvstore_reduces_once_for_the_same_devices(monkeypatch):
+    devices._reduce_once.cache_clear()
+    names, create = [], mx.kv.create
+    monkeypatch.setattr(
+        mx.kv, "create", lambda name: names.append(name) or create(name)
+    )
+    two = (mx.cpu(0), mx.cpu(1))
+    assert devices._reduce_once(two) == devices._reduce_once(two) == [2.0, 2.0]
+    assert names == ["device"]
+    devices._reduce_once.cache_clear()
 
 
 def test_parse_counts():

@@ -1,6 +1,7 @@
 """LeNet's training, from scratch and in Gluon: the two must tell the same story."""
 
 import math
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -235,3 +236,17 @@ def test_a_bias_as_a_weight_is_the_same_convolution():
         results.append([losses.asnumpy(), *gradients])
     for expected, found in zip(*results):
         numpy.testing.assert_allclose(found, expected, rtol=1e-4, atol=5e-5)
+
+
+def test_on_a_gpu_dense_is_the_books(monkeypatch):
+    """No transpose of the weight at each call, which serves a CPU's library alone."""
+    X, W = SimpleNamespace(ctx=mx.gpu(0)), SimpleNamespace()
+    monkeypatch.setattr(networks, "np", SimpleNamespace(dot=lambda *pair: pair))
+    assert networks.dense(X, W, (3,)) == (X, W, 3)
+
+
+def test_dense_is_the_same_on_a_cpu():
+    rng = numpy.random.default_rng(0)
+    X, W, b = (np.array(rng.random(s, "f4")) for s in ((5, 7), (7, 3), (3,)))
+    expected = numpy.dot(X.asnumpy(), W.asnumpy()) + b.asnumpy()
+    numpy.testing.assert_allclose(networks.dense(X, W, b).asnumpy(), expected, 1e-6)

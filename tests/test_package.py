@@ -26,6 +26,7 @@ SET_BY_D2LPAR = (
     "MXNET_CPU_TEMP_COPY",
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE",
     "OMP_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
 )
 
 STAND_IN = """
@@ -208,6 +209,36 @@ except MXNetMissingError as error:
     assert "libabsent.so.9 (pip install nvidia-absent-cu11)" in line
 
 
+def test_a_library_of_ones_own_needs_no_wheel_and_none_of_its_libraries(
+    python, tmp_path
+):
+    code = """
+from d2lpar.machine import mxnet_builds
+mxnet_builds.importlib.metadata.distributions = lambda: []
+mxnet_builds.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
+import d2lpar._mxnet
+"""
+    library = tmp_path / "libmxnet.so"
+    library.write_bytes(b"")
+    stand_in = {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)}
+    done = python(code, stand_in, MXNET_LIBRARY_PATH=str(library))
+    assert "set_np" in done.stdout.splitlines()
+
+
+def test_a_library_that_is_not_there_is_refused_before_mxnet_takes_another(python):
+    code = """
+from d2lpar.errors import MXNetMissingError
+try:
+    from d2lpar import get_params
+except MXNetMissingError as error:
+    print(error)
+"""
+    (line,) = python(
+        code, MXNET_LIBRARY_PATH="/nowhere/libmxnet.so"
+    ).stdout.splitlines()
+    assert line.startswith("MXNET_LIBRARY_PATH=/nowhere/libmxnet.so is not")
+
+
 def environment_at_import(python, before="", **env):
     """What the stand-in for MXNet printed: variables as a dictionary, and stderr."""
     code = f"""
@@ -230,6 +261,7 @@ def test_variables_are_set_before_mxnet_is_imported(python):
         "MXNET_CPU_TEMP_COPY": "256",
         "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
         "OMP_NUM_THREADS": "1",
+        "NVIDIA_TF32_OVERRIDE": "0",  # exact float32
         "USER_THREADS": "None",  # nobody has set it but d2lpar
     }
     assert stderr == ""
@@ -237,12 +269,13 @@ def test_variables_are_set_before_mxnet_is_imported(python):
 
 def test_what_the_user_has_set_is_left_alone(python):
     seen, stderr = environment_at_import(
-        python, OMP_NUM_THREADS="3", MXNET_CPU_TEMP_COPY="64"
+        python, OMP_NUM_THREADS="3", MXNET_CPU_TEMP_COPY="64", NVIDIA_TF32_OVERRIDE="1"
     )
     assert seen == {
         "MXNET_CPU_TEMP_COPY": "64",
         "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
         "OMP_NUM_THREADS": "3",
+        "NVIDIA_TF32_OVERRIDE": "1",
         "USER_THREADS": "3",
     }
     assert stderr == ""

@@ -151,6 +151,9 @@ def test_train_batch_refuses():
     X, y = numpy.zeros((3, 4)), numpy.zeros(3)
     with pytest.raises(ValueError, match="2 replicas for 3 devices"):
         train_batch(X, y, replicas, CPUS[:3], 0.1, net=linear, loss=squared)
+    swapped = r"replica 0 is on cpu\(1\), its device is cpu\(0\)"
+    with pytest.raises(ValueError, match=swapped):
+        train_batch(X, y, replicas[::-1], CPUS[:2], 0.1, net=linear, loss=squared)
     with pytest.raises(TypeError, match="float32.*float64"):
         train_batch(
             X.astype("float32"), y, replicas, CPUS[:2], 0.1, net=linear, loss=squared

@@ -98,6 +98,16 @@ def test_samples_of_a_known_clock(clock):
     assert measured.threads == 1 and measured.devices == ("host (1 thread)",)
 
 
+def test_gpus_get_peer_access_before_they_are_timed(monkeypatch):
+    from d2lpar._mxnet import mx
+
+    asked = []
+    monkeypatch.setattr(timing, "enable_peer_access", asked.append)
+    two = [mx.cpu(0), mx.cpu(1)]
+    measure(lambda device: asked.append(device) or np.ones(2), two, repeats=1)
+    assert asked[0] == two and asked[1:3] == two
+
+
 def test_waits_before_both_readings_and_keeps_results_alive(monkeypatch):
     from d2lpar._mxnet import npx
 

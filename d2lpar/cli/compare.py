@@ -15,9 +15,11 @@ from pathlib import Path
 import click
 
 from d2lpar import datasets, devices
-from d2lpar.figures import bars, drawing
+from d2lpar.figures import bars, compare
 from d2lpar.machine import cuda
+from d2lpar.machine.gpu_build import tf32
 from d2lpar.records import atomic, comparison, files
+from d2lpar.records.kinds import ArmAbsent, ArmSample
 from d2lpar.records.tables import plain_table
 from d2lpar.runs import in_turn, peers
 from d2lpar.runs.peers import Place, Recipe, Row
@@ -41,7 +43,7 @@ def records(a: Path, b: Path, printed: str, out: str | None) -> None:
     if out or printed == "table":
         folder = Path(out) if out else b.parent
         stem = f"compare-{a.stem}-{b.stem}"
-        for path in drawing.draw_compare(*runs, folder, stem):
+        for path in compare.draw(*runs, folder, stem):
             if path.suffix == ".png":
                 click.echo(f"figure: {path}")
 
@@ -61,21 +63,19 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     atomic.check_writable(folder)
     data = datasets.load(**recipe.data)
     recipe.check(data, place.counts)
-
     arms, lines, unchecked = peers.measure(names, recipe, place, preset["rounds"])
     synthetic = data.synthetic
     stem = ("custom" if custom else flags["preset"]) + "-synthetic" * synthetic
     stem += f"-{place.kind}{max(place.counts)}"
     work = f"an epoch of LeNet, {len(data.y_train):,} images, "
     work += f"batch {recipe.global_batch_size}" + " [synthetic data]" * synthetic
-    gpus = cuda.cuda_devices()
     run = in_turn.record(
         folder / f"{stem}.jsonl",
         arms,
         lines,
         work=work,
         command=command,
-        on_gpus=[gpus[i].name for i in place.ids] if place.kind == "gpu" else [],
+        **(_gpu_fields(place, lines) if place.kind == "gpu" else {}),
         extra={
             "dataset": data.name,
             "dataset_sha256": data.sha256,
@@ -91,6 +91,20 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
         log.warning("the peers' losses were not compared with ours: %s", unchecked)
     if printed == "table":
         click.echo(f"record: {run.path}\nfigure: {drawn[0]}")
+
+
+def _gpu_fields(place: Place, lines: list[ArmSample | ArmAbsent]) -> dict:
+    """The header's fields on GPUs: which they are, and what ours say of MXNet on them.
+
+    Each of our arms says it in a line, where it is taken out; the last one has the most
+    GPUs. Where none ran, the field is only about the peers.
+    """
+    gpus = cuda.cuda_devices()
+    said = [x.extra.pop("gpu_build") for x in lines if "gpu_build" in x.extra]
+    return {
+        "on_gpus": [gpus[i].name for i in place.ids],
+        "gpu_build": said[-1] if said else {"tf32": tf32(in_turn.exact_float32())},
+    }
 
 
 def _place(flags: dict) -> Place:

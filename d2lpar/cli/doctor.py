@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,10 +25,13 @@ from rich.table import Table
 from rich.text import Text
 
 from d2lpar.errors import D2lparError, DataError, RunError, first_line
+from d2lpar.machine.fresh_process import answer_of
 from d2lpar.machine.mxnet_builds import (
+    FROM_SOURCE,
     install_command,
     installed_builds,
-    load_gpu_libraries,
+    missing_libraries,
+    own_library,
 )
 
 if TYPE_CHECKING:
@@ -183,10 +185,14 @@ def check_mxnet(builds: Mapping[str, str], ask: Callable[[], dict]) -> list[Chec
     answer = ask()
     features = [f for f in answer.get("features", ()) if not f.startswith("CPU_")]
     message = f"{version}, {' '.join([build, *features])}"
+    if build == FROM_SOURCE:
+        message += f" ({own_library()})"
     installed = Check("MXNet", "ok", message)
     if version != MXNET_VERSION:
         message += f": d2lpar is tested with {MXNET_VERSION} only"
         remedy = f"pip install {build}=={MXNET_VERSION}"
+        if build == FROM_SOURCE:
+            remedy = f"build {MXNET_VERSION}: docs/newer-gpus.md"
         installed = Check("MXNet", "warn", message, remedy)
     return [installed, *_training(build, answer)]
 
@@ -199,6 +205,8 @@ def _training(build: str, answer: Mapping) -> list[Check]:
     if "libcuda.so.1" in missing:
         missing["libcuda.so.1"] += f"; without a GPU: pip uninstall {build} && {CPU}"
     again = f"pip install --force-reinstall --no-deps {build}=={MXNET_VERSION}"
+    if build == FROM_SOURCE:
+        again = "see docs/newer-gpus.md; libraries are found through LD_LIBRARY_PATH"
     lacking = re.search(r"(lib\S+\.so[.\d]*): cannot open shared object", error)
     if lacking:
         missing[lacking[1]] = SYSTEM_LIBRARIES.get(lacking[1], again)
@@ -215,7 +223,7 @@ def train_a_little() -> dict:
     Returns either "missing" libraries with remedies, or "features" and "trained"
     devices. Raises :class:`RunError` where a gradient is wrong.
     """
-    missing = {} if "mxnet" in installed_builds() else load_gpu_libraries()
+    missing = missing_libraries(installed_builds())
     if missing:
         return {"missing": missing}
     from d2lpar import devices
@@ -244,27 +252,8 @@ def answer_parent() -> None:
 
 
 def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
-    """What `code` prints as JSON in a process of its own, or how that one ended."""
-    # The child gets this process's import path, wherever it was started from.
-    path = [*sys.path, str(Path(__file__).resolve().parents[2])]
-    code = f"import sys; sys.path[:] = sys.argv[1:]; {code}"
-    try:
-        child = subprocess.run(
-            [sys.executable, "-c", code, *path],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"MXNet did not answer within {seconds:g} seconds"}
-    answers = [line for line in child.stdout.splitlines() if line.startswith("{")]
-    if answers and child.returncode == 0:
-        return json.loads(answers[-1])
-    # A negative status is the signal that ended it: -6 is SIGABRT, -11 SIGSEGV.
-    reason = shorten(first_line(child.stderr), 240) or "no message"
-    return {"error": f"MXNet ended with status {child.returncode}: {reason}"}
+    """The answer of a process of its own, by default of :func:`answer_parent`."""
+    return answer_of(code, seconds)
 
 
 def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
@@ -296,15 +285,32 @@ def check_gpus(here: Machine, builds: Sequence[str]) -> list[Check]:
         what = f"{gpu.name or '?'}, {gib} GiB, capability {capability}, "
         what += f"driver {gpu.driver or '?'}"
         remedy = None
-        if gpu.capability is None or not build_has_code_for(gpu.capability):
-            what += f": MXNet's GPU builds have code for {BUILD_RANGE} only"
-            remedy = "use CPU contexts (--devices cpu), or PyTorch on this GPU"
+        if FROM_SOURCE in builds:
+            found, remedy = _try_gpu(gpu.number)
+            what += found
+        elif gpu.capability is None or not build_has_code_for(gpu.capability):
+            what += f": MXNet's GPU wheels have code for {BUILD_RANGE} only"
+            remedy = "use CPU contexts (--devices cpu), PyTorch on this GPU, or an "
+            remedy += "MXNet of your own build (docs/newer-gpus.md)"
         elif all(build == "mxnet" for build in builds):
             what += ": not usable without a GPU build"
             remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
         status = "warn" if remedy else "ok"
         checks.append(Check(f"GPU {gpu.index}", status, what, remedy))
     return checks
+
+
+def _try_gpu(number: int | None) -> tuple[str, str | None]:
+    """What a library built from source does on a GPU, and a remedy where it fails."""
+    from d2lpar import devices
+    from d2lpar.machine.cuda import cuda_devices
+
+    if number is None:
+        return ": hidden from CUDA", "unset CUDA_VISIBLE_DEVICES"
+    for why in devices.why_not_usable([number], cuda_devices()).values():
+        error, _, remedy = why.partition("; ")
+        return f": {error}", remedy
+    return f", MXNet {FROM_SOURCE} computes on it", None
 
 
 def check_data(data_dir: str | Path | None = None) -> Check:

@@ -80,9 +80,9 @@ def _planner(
         raise SettingError(
             "--hosts needs --interface: the one on which they reach this machine"
         )
-    devices = flags["devices"]
-    if not devices and not any(word.startswith("--devices") for word in arguments):
-        devices = (plan.default_devices(max(1, flags["workers"]), hosts),)
+    arguments, devices = without_devices(arguments)
+    default = plan.default_devices(max(1, flags["workers"]), hosts)
+    devices = flags["devices"] or devices or (default,)
     common = {
         **{name: flags[name] for name in ("interface", "kvstore", "heartbeat")},
         **{"threshold": threshold, "hosts": hosts, "devices": devices},
@@ -90,6 +90,23 @@ def _planner(
     }
     counts = flags["workers"], flags["servers"]
     return lambda port: plan.plan(*counts, arguments, port=port, **common)
+
+
+def without_devices(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The words without --devices, and what it is given, which every worker is given.
+
+    >>> without_devices(["run", "gan", "--devices", "gpu:1", "--seed=2"])
+    (['run', 'gan', '--seed=2'], ('gpu:1',))
+    """
+    rest, devices, words = [], (), iter(arguments)
+    for word in words:
+        if word == "--devices":
+            devices = (next(words, ""),)
+        elif word.startswith("--devices="):
+            devices = (word.partition("=")[2],)
+        else:
+            rest.append(word)
+    return rest, devices
 
 
 class Screen:

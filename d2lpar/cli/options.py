@@ -78,6 +78,8 @@ run_options = _options(
         "Threads per CPU context. [default: cores // device count; least squares on "
         "several contexts: 1]",
     ),
+    _flag("--tf32", "float32 on GPUs in TF32: faster, 3 digits. [default: exact]"),
+    _flag("--deterministic", "The same bits in every repeat on GPUs; slower."),
     _preset("quick: about a minute. book: the published recipe, all the data."),
     _positive("--num-epochs", OVERRIDE),
     _positive("--global-batch-size", OVERRIDE),
@@ -138,8 +140,8 @@ launch_options = _options(
     option(
         "--devices",
         multiple=True,
-        help="Of each worker; give it once for all, or once for each. [default: CPU "
-        "contexts that share out the cores]",
+        help="Of each worker; give it once for all, or once for each. gpu:N, once, is "
+        "N GPUs of each worker's own. [default: CPU contexts that share out the cores]",
     ),
     option(
         "--interface",

@@ -122,6 +122,7 @@ def jobs_of(
     if flags["resume"] and flags["repeats"] > 1:
         raise SettingError("--resume with --repeats: a training is resumed only once")
     available = len(devices.parse(flags["devices"]))
+    _check_gpu_flags(flags)
     default = devices.default_counts(available) if here is None else str(available)
     counts = devices.parse_counts(flags["num_devices"] or default, available)
     preset, settings, data = settings_of(chapter.presets, flags)
@@ -131,7 +132,6 @@ def jobs_of(
         data["name"] = chapter.workload.locate(flags["data"], flags["data_dir"])
     folder = Path(flags["out"]) / chapter.name
     atomic.check_writable(folder)
-    of_job = ("devices", "seed", "threads", "profile", "watch", "checkpoint_every")
     common = {
         "chapter": chapter.name,
         "preset": preset,
@@ -142,13 +142,30 @@ def jobs_of(
         "one_thread_each": chapter.one_thread_each,
         "resume": resume_after_restart(flags["resume"], folder),
         "is_worker": here is not None,
-        **{name: flags[name] for name in of_job},
+        **{name: flags[name] for name in _OF_JOB},
     }
     return [
         Job(num_devices=count, settings={**settings, **more}, variant=variant, **common)
         for variant, more in chapter.variants.items()
         for count in counts
     ]
+
+
+_GPU_FLAGS = ("tf32", "deterministic")
+_OF_JOB = (
+    *("devices", "seed", "threads", "profile", "watch", "checkpoint_every"),
+    *_GPU_FLAGS,
+)
+
+
+def _check_gpu_flags(flags: dict) -> None:
+    """Raise :class:`SettingError` for a flag that means nothing to CPU contexts."""
+    for name in _GPU_FLAGS:
+        if flags[name] and devices.parse(flags["devices"])[0].device_type == "cpu":
+            raise SettingError(
+                f"--{name} with --devices {flags['devices']}: it is for GPUs; CPU "
+                "contexts compute exactly float32, and the same bits in every repeat"
+            )
 
 
 def settings_of(presets: dict, flags: dict) -> tuple[str, dict, dict]:

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Records to pictures: never imports MXNet, needs no display."""

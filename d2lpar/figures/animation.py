@@ -1,13 +1,11 @@
-"""TODO: one idea."""
+"""A face through a GAN's training: an animated GIF and, if asked for, an MP4."""
 
 from __future__ import annotations
 
-import base64
 import logging
 import shutil
 import subprocess
 from contextlib import ExitStack
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +20,17 @@ log = logging.getLogger("d2lpar")
 
 SCALE = 8  # screen pixels along a face's pixel
 MOST_FRAMES = 200  # of an animation: some megabytes at most
-MILLISECONDS = 50  # a frame, as in the seed
+MILLISECONDS = 50  # per frame, as in the CryptoPunks notebook
 
 
-def animate(run: Run, out: Path, stem: str, mp4: bool) -> list[Path]:
-    """The fixed noise's face through the training: ``<stem>.gif``.
+def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
+    """The fixed noise's face after each epoch: ``<stem>.gif``, with `mp4` an MP4 too.
 
-    With `mp4` also ``<stem>.mp4``, and ``<stem>.html``, a page that holds and plays it.
-    At most 200 frames, evenly spread; none of a run that has less than two. Raises
-    :class:`RecordError`, and writes nothing, where there is no ffmpeg for the MP4 or it
-    fails.
+    At most 200 frames, evenly spread; nothing for a run with fewer than two. Raises
+    :class:`RecordError`, and writes nothing, if `mp4` is asked for and ffmpeg is
+    missing or fails.
     """
-    ffmpeg = _ffmpeg() if mp4 else ""
+    ffmpeg = _ffmpeg() if mp4 else None
     frames = [f for f in run.of(FrameRecord) if f.repeat == 0]
     if len(frames) < 2:
         log.warning("%s: too few frames for an animation", wording.where(run))
@@ -42,15 +39,12 @@ def animate(run: Run, out: Path, stem: str, mp4: bool) -> list[Path]:
     faces = [
         face_images.enlarged(face_images.from_png(frames[i].fixed), SCALE) for i in kept
     ]
-    paths = [out / f"{stem}.{ending}" for ending in ("gif", "mp4", "html")]
-    if not mp4:
-        del paths[1:]
     with ExitStack() as renames:
-        gif, *film = (renames.enter_context(replacing(path)) for path in paths)
-        _write_gif(faces, gif)
-        if mp4:
-            _write_mp4(faces, film[0], ffmpeg)
-            film[1].write_text(_page(film[0], stem, run), encoding="utf-8")
+        paths = [folder / f"{stem}.gif"]
+        _write_gif(faces, renames.enter_context(replacing(paths[0])))
+        if ffmpeg:
+            paths.append(folder / f"{stem}.mp4")
+            _write_mp4(faces, renames.enter_context(replacing(paths[1])), ffmpeg)
     return paths
 
 
@@ -58,14 +52,8 @@ def _write_gif(faces: list[np.ndarray], path: Path) -> None:
     from PIL import Image
 
     first, *others = map(Image.fromarray, faces)
-    first.save(
-        path,
-        save_all=True,
-        append_images=others,
-        # The last one stays for a second, as the seed has it.
-        duration=[MILLISECONDS] * len(others) + [1000],
-        loop=0,
-    )
+    durations = [MILLISECONDS] * len(others) + [1000]  # the last face stays in sight
+    first.save(path, save_all=True, append_images=others, duration=durations, loop=0)
 
 
 def _write_mp4(faces: list[np.ndarray], path: Path, ffmpeg: str) -> None:
@@ -74,10 +62,9 @@ def _write_mp4(faces: list[np.ndarray], path: Path, ffmpeg: str) -> None:
         ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24",
         "-s", f"{width}x{height}", "-r", str(1000 // MILLISECONDS), "-i", "-",
         "-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart",
+        str(path),
     ]  # fmt: skip
-    done = subprocess.run(
-        [*command, str(path)], input=np.stack(faces).tobytes(), capture_output=True
-    )
+    done = subprocess.run(command, input=np.stack(faces).tobytes(), capture_output=True)
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise RecordError(
@@ -86,31 +73,16 @@ def _write_mp4(faces: list[np.ndarray], path: Path, ffmpeg: str) -> None:
         )
 
 
-def _page(film: Path, stem: str, run: Run) -> str:
-    """A page that plays the film, which it holds itself, and says where it is from."""
-    title = wording.title("A face through the training", [run])
-    data = base64.b64encode(film.read_bytes()).decode()
-    return (
-        "<!DOCTYPE html>\n<html lang='en'><meta charset='utf-8'>"
-        f"<title>{escape(stem)}</title>\n<h1>{escape(title)}</h1>\n"
-        "<video controls autoplay loop muted width='384' "
-        f"src='data:video/mp4;base64,{data}'></video>\n"
-        "<p>What the generator makes of one and the same noise. "
-        f"{escape(wording.provenance([run]))}</p>\n</html>\n"
-    )
-
-
 def _ffmpeg() -> str:
-    """The system's ffmpeg, or the one that the wheel imageio-ffmpeg brings."""
-    found = shutil.which("ffmpeg")
-    if found is None:
-        try:
-            import imageio_ffmpeg
+    """The system's ffmpeg, or that of the wheel imageio-ffmpeg."""
+    if path := shutil.which("ffmpeg"):
+        return path
+    try:
+        import imageio_ffmpeg
 
-            found = imageio_ffmpeg.get_ffmpeg_exe()
-        except (ImportError, RuntimeError):
-            raise RecordError(
-                "--mp4: there is no ffmpeg here: pip install imageio-ffmpeg, or leave "
-                "--mp4 out (the GIF needs none)"
-            ) from None
-    return found
+        return imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError):
+        raise RecordError(
+            "--mp4: there is no ffmpeg here: pip install imageio-ffmpeg, or leave "
+            "--mp4 out (the GIF needs none)"
+        ) from None

@@ -1,8 +1,6 @@
-"""From the kinds of lines that records hold to the module of this room that draws them.
+"""Draws the runs of a sweep with the module that draws their kind of lines.
 
-Records know the name of their module (`drawn_by`); numbers come from
-:mod:`d2lpar.records`. Never imports MXNet, needs no display, and loads Matplotlib with
-the first picture only, so that a command line that imports this module starts quickly.
+Matplotlib is loaded with the first picture only, so that importing this is quick.
 """
 
 from __future__ import annotations
@@ -51,10 +49,3 @@ def _module(runs: Sequence[Run]) -> str:
         if len(ways) > 1:
             return "workers"
     return kind.drawn_by
-
-
-def draw_compare(a: Run, b: Run, folder: str | Path, stem: str) -> list[Path]:
-    """Draw two runs side by side: see :func:`d2lpar.figures.compare.draw`."""
-    from d2lpar.figures import compare
-
-    return compare.draw(a, b, Path(folder), stem)

@@ -1,11 +1,8 @@
-"""A GAN's records to pictures: what it draws, what its networks think, an animation.
-
-Only draws, like :mod:`d2lpar.figures.drawing`, whose :func:`~d2lpar.figures.drawing.draw` calls this
-module for records of a GAN. Never imports MXNet.
+"""A GAN's training: losses, distance to the data, generated and real faces, animation.
 
 Real faces are not in the records: the CryptoPunks must not be redistributed. The
 pictures that show some (``<stem>-real``, ``<stem>-nearest``) are drawn where the faces
-can be found, which a record's hash of the data decides.
+are found, checked against the record's hash of the data.
 """
 
 from __future__ import annotations
@@ -15,54 +12,32 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import DataError, SettingError
-from d2lpar.figures import animation, training
-from d2lpar.figures.page import (
-    COLORS,
-    LARGE,
-    LINES,
-    MARGIN,
-    MARKERS,
-    SMALL,
-    mark_seams,
-    new_page,
-    plain_style,
-    save,
-    wrap,
-)
+from d2lpar.figures import animation, page, training
 from d2lpar.records import wording
-from d2lpar.records.kinds import FrameRecord, Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
+from d2lpar.records.kinds import FrameRecord, Run, group
 
 log = logging.getLogger("d2lpar")
 
-MOST_POINTS = 400  # of a curve of losses
+MOST_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
 
 
+@page.plain_style()
 def draw(
-    runs: Sequence[Run],
-    folder: Path,
-    stem: str,
-    *,
-    data_dir: str | Path | None = None,
-    mp4: bool = False,
+    runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
     """The pictures and the animation of runs that differ in their device count."""
-    runs = training._one_a_count(runs)
-    with plain_style():
-        drawn = {**pictures(runs, data_dir), **training.times(runs)}
-        animations = animation.animate(runs[-1], folder, stem, mp4)
-        named = {f"{stem}-{name}": figure for name, figure in drawn.items()}
-        return [*save(named, folder), *animations]
+    runs = training.by_device_count(runs)
+    drawn = {**pictures(runs, data_dir), **training.times(runs)}
+    animations = animation.animate(runs[-1], folder, stem, mp4=mp4)
+    return [*page.save(drawn, folder, stem), *animations]
 
 
 def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figure]:
@@ -72,23 +47,35 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
     found (``data_dir``, ``$D2LPAR_DATA``, the caches), ``real`` with 25 of them beside
     the samples, and ``nearest`` with the nearest one of each of five.
     """
-    found = {"losses": _losses(runs), "quality": _quality(runs)}
-    last = runs[-1]
-    if last.of(FrameRecord) and last.of(FrameRecord)[-1].samples:
-        found["samples"] = _samples(last)
-        faces = _real_faces(last, data_dir)
-        if faces is not None:
-            found["real"] = _beside_real(last, faces)
-            found["nearest"] = _nearest(last, faces)
-    return found
+    drawn = {"losses": _losses(runs), "quality": _quality(runs)}
+    last, frames = runs[-1], runs[-1].of(FrameRecord)
+    if not frames or not frames[-1].samples:
+        return drawn
+    frame = frames[-1]
+    sheet = face_images.from_png(frame.samples)
+    generated = (
+        f"{wording.plural(len(frame.nearest), 'generated face')} after "
+        f"{wording.plural(frame.epoch, 'epoch')}"
+    )
+    unseen = "Their noise is none that the generator was trained on. "
+    drawn["samples"] = _sheets(last, generated, unseen, {"": sheet}, 0.04)
+    faces = _real_faces(last, data_dir)
+    if faces is not None:
+        some = faces[:25]
+        kind = "synthetic ones of the data" if last.header.synthetic else "real ones"
+        title = f"{generated}, and {len(some)} {kind}"
+        sheets = {"generated ones": sheet, kind: face_images.sheet(some, 5)}
+        drawn["real"] = _sheets(last, title, "", sheets, 0.033)
+        drawn["nearest"] = _nearest(last, sheet, faces)
+    return drawn
 
 
 def _losses(runs: Sequence[Run]) -> Figure:
-    # A point an epoch would make megabytes of an SVG.
     step = -(-max(e.epoch for run in runs for e in run.epochs) // MOST_POINTS)
     points = f"Points: means of {step} epochs. " if step > 1 else ""
-    page = new_page(
-        wording.title("Losses and opinions of the two networks", runs),
+    picture = page.new(
+        runs,
+        "Losses and opinions of the two networks",
         "Left: mean losses of the discriminator D, over faces x of the data and "
         "generated ones G(z), and of the generator G. Right: D's mean opinions, "
         "like the losses before each step. Grey: D cannot tell them apart "
@@ -100,135 +87,86 @@ def _losses(runs: Sequence[Run]) -> Figure:
             for what in ("D's loss (left) and D(x)", "G's loss (left) and D(G(z))")
         ],
     )
-    left, right = page.axes
+    left, right = picture.axes
+    left.axhline(math.log(2), color="0.7", lw=2.5)
+    right.axhline(0.5, color="0.7", lw=2.5)
     lines = []
-    for axes, undecided in ((left, math.log(2)), (right, 0.5)):
-        axes.axhline(undecided, color="0.7", lw=2.5)
     for k, run in enumerate(runs):
         for j, names in enumerate((("d_loss", "d_real"), ("g_loss", "d_fake"))):
-            style = {
-                "color": COLORS[(2 * k + j) % len(COLORS)],
-                "ls": LINES[k % len(LINES)],
-                "lw": max(1.2, 2.4 - 0.5 * k),  # all are seen where they coincide
-                # G's have marks, so that grey ink is enough to tell them from D's.
-                "marker": MARKERS[k % len(MARKERS)] if j else "",
-                "ms": max(3.5, 7 - 2 * k),
-                "markevery": 0.1,
-            }
-            for axes, name in zip(page.axes, names):
-                axes.plot(*_thinned(*_curve(run.epochs, name), step), **style)
-            lines += left.get_lines()[-1:]
-    left.set_ylabel("mean loss (nats)")
-    left.set_ylim(0, 1.05 * left.get_ylim()[1])
-    right.set_ylabel("mean opinion (0 generated, 1 of the data)")
-    right.set_ylim(0, 1)
-    for axes in page.axes:
-        _epochs_along(axes, runs)
-    page.legend(lines)
-    return page.figure
+            width = max(1.2, 2.4 - 0.5 * k)  # all are seen where they coincide
+            style = page.look(k, lw=width, ms=max(3.5, 7 - 2 * k), markevery=0.1)
+            style["color"] = page.COLORS[(2 * k + j) % len(page.COLORS)]
+            if j == 0:  # only G's have marks, so that they differ without color too
+                style["marker"] = ""
+            for axes, name in zip(picture.axes, names):
+                curve = axes.plot(*_thinned(_curve(run.epochs, name), step), **style)
+            lines += curve
+    left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))
+    right.set(ylabel="mean opinion (0 generated, 1 of the data)", ylim=(0, 1))
+    for axes in picture.axes:
+        page.epochs_along(axes, wording.seams(runs))
+    return picture.legend(lines)
 
 
 def _quality(runs: Sequence[Run]) -> Figure:
     synthetic = any(run.header.synthetic for run in runs)
     faces = "synthetic faces of the data" if synthetic else "real faces"
-    page = new_page(
-        wording.title(f"Distance of generated faces to {faces}", runs),
+    picture = page.new(
+        runs,
+        f"Distance of generated faces to {faces}",
         "Sliced Wasserstein distance (Rabin et al., 2011) by their pixels, of up to "
         "1,000 generated faces to as many of the data; epoch 0 is before training. "
         f"{_reading(runs)}",
         keys=[f"{wording.devices(run.header)}, {_first_and_last(run)}" for run in runs],
     )
-    page.legend(quality_curves(page.axes[0], runs))
-    return page.figure
+    return picture.legend(quality_curves(picture.axes[0], runs))
 
 
 def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
-    """Distance to the faces of the data against epoch, a line a run."""
+    """Distance to the faces of the data against epoch, a line per run."""
     lines = []
     for k, run in enumerate(runs):
-        numbers, distances = _curve(run.of(FrameRecord), "quality")
-        lines += axes.plot(
-            numbers,
-            distances,
-            color=COLORS[k % len(COLORS)],
-            ls=LINES[k % len(LINES)],
-            marker=MARKERS[k % len(MARKERS)],
-            ms=4,
-            markevery=max(1, len(numbers) // 20),
-        )
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("sliced Wasserstein distance")
-    _epochs_along(axes, runs)
+        distances = _curve(run.of(FrameRecord), "quality")
+        style = page.look(k, markevery=max(1, len(distances) // 20))
+        lines += axes.plot(list(distances), list(distances.values()), **style)
+    axes.set(ylim=(0, None), ylabel="sliced Wasserstein distance")
+    page.epochs_along(axes, wording.seams(runs))
     return lines
 
 
-def _curve(lines: Sequence, name: str) -> tuple[list[int], list[float]]:
-    """Epochs, and the median over the repeats of the lines' value of that name."""
-    by_epoch: dict[int, list[float]] = {}
-    for line in sorted(lines, key=lambda line: line.epoch):
-        by_epoch.setdefault(line.epoch, []).append(getattr(line, name))
-    return list(by_epoch), [median(values) for values in by_epoch.values()]
+def _curve(lines: Sequence, name: str) -> dict[int, float]:
+    """By epoch, the median over the repeats of the lines' value of that name."""
+    in_order = sorted(lines, key=lambda line: line.epoch)
+    values = group(in_order, lambda line: line.epoch, lambda line: getattr(line, name))
+    return {epoch: median(repeats) for epoch, repeats in values.items()}
 
 
-def _thinned(numbers: list[int], values: list[float], step: int) -> tuple[list, list]:
-    """The mean of every `step` values, at the last of their numbers."""
-    slices = [slice(i, i + step) for i in range(0, len(numbers), step)]
-    return [numbers[s][-1] for s in slices], [fmean(values[s]) for s in slices]
+def _thinned(curve: dict[int, float], step: int) -> tuple[list, list]:
+    """The mean of every `step` values, at the last of their epochs."""
+    epochs, values = list(curve), list(curve.values())
+    slices = [slice(i, i + step) for i in range(0, len(epochs), step)]
+    return [epochs[s][-1] for s in slices], [fmean(values[s]) for s in slices]
 
 
 def _first_and_last(run: Run) -> str:
-    if not run.of(FrameRecord):
+    distances = list(_curve(run.of(FrameRecord), "quality").values())
+    if not distances:
         return "no frames"
-    _, distances = _curve(run.of(FrameRecord), "quality")
-    first, last = (wording.number(distances[i]) for i in (0, -1))
-    return f"{first} before, {last} after"
+    return (
+        f"{wording.number(distances[0])} before, {wording.number(distances[-1])} after"
+    )
 
 
 def _reading(runs: Sequence[Run]) -> str:
     """What a caption says of curves, and where they come from."""
-    repeats = [len({e.repeat for e in run.epochs}) for run in runs]
-    medians = "" if max(repeats) == 1 else "Curves: median of the repeats. "
-    return f"{medians}{wording.reading_seams(runs)}{wording.provenance(runs)}"
+    repeated = any(e.repeat for run in runs for e in run.epochs)
+    medians = "Curves: median of the repeats. " if repeated else ""
+    return f"{medians}{wording.reading_seams(runs)}"
 
 
-def _epochs_along(axes: Axes, runs: Sequence[Run]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("epoch")
-    mark_seams(axes, wording.seams(runs))
-
-
-def _samples(run: Run) -> Figure:
-    return _sheets(
-        _generated(run),
-        "Their noise is none that the generator was trained on. ",
-        run,
-        0.04,
-        [(face_images.from_png(run.of(FrameRecord)[-1].samples), [])],
-    )
-
-
-def _beside_real(run: Run, faces: np.ndarray) -> Figure:
-    frame = run.of(FrameRecord)[-1]
-    some = faces[:25]
-    kind = "synthetic ones of the data" if run.header.synthetic else "real ones"
-    return _sheets(
-        f"{_generated(run)}, and {len(some)} {kind}",
-        "",
-        run,
-        0.033,
-        [
-            (face_images.from_png(frame.samples), ["generated ones"]),
-            (face_images.sheet(some, 5), [kind]),
-        ],
-    )
-
-
-def _nearest(run: Run, faces: np.ndarray) -> Figure:
+def _nearest(run: Run, sheet: np.ndarray, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
     frame = run.of(FrameRecord)[-1]
-    above = face_images.from_png(frame.samples)[: punks.TILE]
     below = face_images.sheet(faces[frame.nearest[:5]], 5)
     kind = "synthetic" if run.header.synthetic else "real"
     caption = (
@@ -240,60 +178,34 @@ def _nearest(run: Run, faces: np.ndarray) -> Figure:
         within = median(face_quality.nearest(faces[:n], faces[n:])[1])
         caption += f"From {kind} faces to their nearest others it is {within:.2f} "
         caption += f"(median of {n}). "
-    words = [f"{d:.2f}" for d in frame.distances[:5]]
-    words += [""] * (5 - len(words))
-    return _sheets(
-        f"Generated faces, and below each the nearest {kind} one",
-        caption,
-        run,
-        0.05,
-        [(np.concatenate([above, below]), words)],
-    )
-
-
-def _generated(run: Run) -> str:
-    frame = run.of(FrameRecord)[-1]
-    after = wording.plural(frame.epoch, "epoch")
-    return f"{wording.plural(len(frame.nearest), 'generated face')} after {after}"
+    title = f"Generated faces, and below each the nearest {kind} one"
+    both = np.concatenate([sheet[: punks.TILE], below])
+    figure = _sheets(run, title, caption, {"": both}, 0.05)
+    centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frame.distances))]
+    words = [f"{distance:.2f}" for distance in frame.distances[:5]]
+    figure.axes[0].set_xticks(centres[:5], words)
+    return figure
 
 
 def _sheets(
+    run: Run,
     title: str,
     caption: str,
-    run: Run,
-    pixel: float,
-    sheets: Sequence[tuple[np.ndarray, Sequence[str]]],
+    sheets: dict[str, np.ndarray],
+    inches_per_pixel: float,
 ) -> Figure:
-    """Sheets of faces side by side, each with words below it, on a page that fits them.
-
-    A pixel of the faces is `pixel` inches wide.
-    """
-    from matplotlib.figure import Figure
-
-    pictures = [_parted(picture) for picture, _ in sheets]
-    sizes = [(pixel * p.shape[1], pixel * p.shape[0]) for p in pictures]
-    gap, words_height = 0.3, 0.25 if sheets[0][1] else 0.0
-    width = sum(w + gap for w, _ in sizes) - gap + 2 * MARGIN
-    title, title_height = wrap(wording.title(title, [run]), width - 2 * MARGIN, LARGE)
-    caption += wording.provenance([run])
-    caption, caption_height = wrap(caption, width - 2 * MARGIN, SMALL)
-    bottom = MARGIN + caption_height + 0.12 + words_height
-    height = bottom + max(h for _, h in sizes) + 0.1 + title_height + MARGIN
-
-    figure = Figure(figsize=(width, height))
-    figure.set_label(title)
-    figure.text(MARGIN / width, 1 - MARGIN / height, title, size=LARGE, va="top")
-    figure.text(MARGIN / width, MARGIN / height, caption, size=SMALL, va="bottom")
-    left = MARGIN
-    for picture, (w, h), (_, words) in zip(pictures, sizes, sheets):
-        place = (left / width, bottom / height, w / width, h / height)
-        axes = figure.add_axes(place, frameon=False, xticks=[], yticks=[])
-        # "none", not "nearest", which an SVG has at 72 pixels an inch.
-        axes.imshow(picture, interpolation="none", aspect="auto")
-        for k, word in enumerate(words):
-            at = (left + w * (k + 0.5) / len(words)) / width
-            figure.text(at, (bottom - 0.05) / height, word, ha="center", va="top")
-        left += w + gap
+    """Sheets of faces side by side, each above its name."""
+    parted = [_parted(sheet) for sheet in sheets.values()]
+    width = inches_per_pixel * sum(sheet.shape[1] for sheet in parted)
+    height = inches_per_pixel * max(sheet.shape[0] for sheet in parted)
+    figure = Figure((width + 0.4, height + 1.4), layout="constrained")
+    page.label(figure, wording.title(title, [run]), caption + wording.provenance([run]))
+    row = figure.subplots(1, len(sheets), squeeze=False)[0]
+    for axes, name, sheet in zip(row, sheets, parted):
+        # "none", not "nearest", which an SVG has at 72 pixels per inch.
+        axes.imshow(sheet, interpolation="none")
+        axes.set(xlabel=name, xticks=[], yticks=[], frame_on=False)
+        axes.tick_params(length=0)
     return figure
 
 
@@ -305,7 +217,7 @@ def _parted(sheet: np.ndarray) -> np.ndarray:
 
 
 def _real_faces(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
-    """The faces that the run was trained on, or None where they are not at hand."""
+    """The faces that the run was trained on, or None if they are not found."""
     header = run.header
     why = "not found"
     try:
@@ -317,9 +229,6 @@ def _real_faces(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
             why = "those found are others"
     except (DataError, SettingError) as error:
         why = str(error)
-    log.warning(
-        "the faces of %s are not at hand (%s): only generated ones are drawn",
-        wording.where(run),
-        why,
-    )
+    text = "the faces of %s are not at hand (%s): only generated ones are drawn"
+    log.warning(text, wording.where(run), why)
     return None

@@ -1,61 +1,40 @@
-"""Precision rows to a picture, accuracy against speed, and to a table as text.
-
-Computes nothing anew, like :mod:`d2lpar.figures.drawing`. Never imports MXNet.
-"""
+"""A network in lower precisions: accuracy against speed, and a table as text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from d2lpar.errors import RecordError
-from d2lpar.figures.page import COLORS, LINES, MARKERS, new_page, plain_style, save
+from d2lpar.figures import page
 from d2lpar.records import precision_table, wording
-from d2lpar.records.atomic import replacing
 from d2lpar.records.files import run_name
 from d2lpar.records.kinds import INT8, PRECISIONS, PrecisionRecord, Run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
-
+@page.plain_style()
 def draw(
-    runs: Sequence[Run],
-    out: Path,
-    stem: str,
-    *,
-    data_dir: str | Path | None = None,
-    mp4: bool = False,
+    runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
-    """Draw runs whose `precisions` are rows; return the files written.
+    """``<run>-precision`` of each run, and ``<stem>-results.txt`` with all tables.
 
-    ``<run>-precision`` of each run, as PNG and SVG, and ``<stem>-results.txt`` with the
-    tables of all. Raises :class:`RecordError` for a run without rows, or without one
-    that could be measured.
+    Raises :class:`RecordError` for a run in which no precision could be measured.
     """
     for run in runs:
         if not any(row.supported for row in run.of(PrecisionRecord)):
             raise RecordError(f"{wording.where(run)}: holds no measured precision")
-    with plain_style():
-        pictures = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}
-        paths = save(pictures, Path(out))
-    path = Path(out) / f"{stem}-results.txt"
-    with replacing(path) as tmp:
-        tmp.write_text(results(runs), encoding="utf-8")
-    return [*paths, path]
-
-
-def results(runs: Sequence[Run]) -> str:
-    """The table of every run, each under the line that says what it ran on."""
-    return "\n".join(
+    drawn = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}
+    drawn[f"{stem}-results"] = "\n".join(
         f"{wording.devices(run.header)}\n{wording.provenance([run])}\n\n"
         f"{precision_table.table(run.of(PrecisionRecord))}"
         for run in runs
     )
+    return page.save(drawn, folder)
 
 
 def _picture(run: Run) -> Figure:
@@ -63,54 +42,51 @@ def _picture(run: Run) -> Figure:
     trained = [row for row in rows if row.weights == "trained" and row.supported]
     mended = [row for row in rows if row.weights != "trained" and row.supported]
     shown = [p for p in INT8 if any(row.precision == p for row in mended)]
-    page = new_page(
-        wording.title("Accuracy against speed", [run]),
-        _caption(run, rows, bool(shown)),
+    keys = [
+        f"{row.precision}: accuracy {row.test_acc:.4f}, agreement {row.agreement:.4f}, "
+        f"{row.images_per_sec:,.0f} images/s, {row.weight_bytes / 1000:,.0f} kB"
+        for row in trained
+    ]
+    for p in shown:
+        own = [row for row in mended if row.precision == p]
+        accuracies = [f"{row.weights} {row.test_acc:.4f}" for row in own]
+        keys.append(f"{p}: accuracy {', '.join(accuracies)}")
+    picture = page.new(
+        [run],
+        "Accuracy against speed",
+        _caption(rows, bool(shown)),
         panels=2 if shown else 1,
-        keys=[_key(row) for row in trained] + [_mended_key(p, mended) for p in shown],
+        keys=keys,
     )
-    lines = _trained(page.axes[0], trained, precision_table.baseline(rows), run)
+    lines = _trained(picture.axes[0], trained)
     if shown:
-        lines += _mended(page.axes[1], shown, mended, precision_table.baseline(rows))
-    page.legend(lines)
-    return page.figure
-
-
-def _trained(
-    axes: Axes,
-    rows: Sequence[PrecisionRecord],
-    float32: PrecisionRecord | None,
-    run: Run,
-) -> list[Line2D]:
-    """A marker a precision; the band is float32's accuracy give or take chance."""
+        lines += _mended(picture.axes[1], shown, mended)
+    float32 = precision_table.baseline(rows)
     if float32 is not None:
-        p, error = float32.test_acc, _standard_error(float32, run)
-        axes.axhspan(p - error, p + error, color="0.9", zorder=0)
-        axes.axhline(p, color="0.35", lw=0.8, ls=LINES[1])
+        p = float32.test_acc
+        error = math.sqrt(p * (1 - p) / run.header.settings["n_test"])
+        picture.axes[0].axhspan(p - error, p + error, color="0.9", zorder=0)
+        for axes in picture.axes:
+            axes.axhline(p, **page.DASHED)
+    return picture.legend(lines)
+
+
+def _trained(axes: Axes, rows: Sequence[PrecisionRecord]) -> list[Line2D]:
+    """A marker per precision, with the quartiles of its speed."""
     lines = []
     for row in rows:
-        lines += axes.plot(
-            row.images_per_sec, row.test_acc, ls="", ms=7, **_style(row.precision)
-        )
-        axes.plot(
-            [row.images_per_sec_q1, row.images_per_sec_q3],
-            [row.test_acc] * 2,
-            color=_style(row.precision)["color"],
-            lw=1,
-        )
+        speed, style = row.images_per_sec, _style(row.precision)
+        lines += axes.plot(speed, row.test_acc, **style)
+        whiskers = [[speed - row.images_per_sec_q1], [row.images_per_sec_q3 - speed]]
+        axes.errorbar(speed, row.test_acc, xerr=whiskers, color=style["color"], lw=1)
     _name_axes(axes, "weights as trained", rows)
     return lines
 
 
 def _mended(
-    axes: Axes,
-    shown: Sequence[str],
-    rows: Sequence[PrecisionRecord],
-    float32: PrecisionRecord | None,
+    axes: Axes, shown: Sequence[str], rows: Sequence[PrecisionRecord]
 ) -> list[Line2D]:
     """An arrow from the stretched weights' accuracy to the equalised ones'."""
-    if float32 is not None:
-        axes.axhline(float32.test_acc, color="0.35", lw=0.8, ls=LINES[1])
     lines = []
     for precision in shown:
         style = _style(precision)
@@ -123,34 +99,26 @@ def _mended(
             arrow = {"arrowstyle": "->", "color": style["color"], "lw": 1.2}
             places = {"xytext": points["stretched"], "xy": points["equalised"]}
             axes.annotate("", arrowprops=arrow, **places)
-        hollow = {"equalised": {"markerfacecolor": "white"}}
-        drawn = [
-            axes.plot(*point, ls="", ms=7, **style, **hollow.get(weights, {}))[0]
-            for weights, point in points.items()
-        ]
-        lines.append(drawn[0])
+        for weights, point in points.items():
+            face = {"mfc": "white"} if weights == "equalised" else {}
+            drawn = axes.plot(*point, **style, **face)
+            lines += drawn if weights == next(iter(points)) else []
     _name_axes(axes, "stretched to equalised (hollow)", rows)
     return lines
 
 
 def _name_axes(axes: Axes, what: str, rows: Sequence[PrecisionRecord]) -> None:
-    axes.set_xlim(0, 1.1 * max(row.images_per_sec for row in rows))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}")
-    axes.set_xlabel(f"thousand images/s, {what}")
-    axes.set_ylabel("test accuracy")
+    axes.set_xlim(0, 1.1 * max(row.images_per_sec for row in rows))
+    axes.set(xlabel=f"thousand images/s, {what}", ylabel="test accuracy")
 
 
 def _style(precision: str) -> dict:
     k = PRECISIONS.index(precision)
-    return {"color": COLORS[k % len(COLORS)], "marker": (*MARKERS, "<")[k]}
+    return page.look(k, marker=(*page.MARKERS, "<")[k], ls="", ms=7)
 
 
-def _standard_error(float32: PrecisionRecord, run: Run) -> float:
-    p, n = float32.test_acc, run.header.settings["n_test"]
-    return math.sqrt(p * (1 - p) / n)
-
-
-def _caption(run: Run, rows: Sequence[PrecisionRecord], mended: bool) -> str:
+def _caption(rows: Sequence[PrecisionRecord], mended: bool) -> str:
     refused = [row for row in rows if not row.supported]
     measured = next(row for row in rows if row.supported)
     sentences = [
@@ -161,19 +129,5 @@ def _caption(run: Run, rows: Sequence[PrecisionRecord], mended: bool) -> str:
         "Stretched: one channel's outlier, the same function in float32; equalised: "
         "evened out again." * mended,
         *(f"Not supported: {row.precision} ({row.why_not})." for row in refused),
-        wording.provenance([run]),
     ]
     return " ".join(filter(None, sentences))
-
-
-def _key(row: PrecisionRecord) -> str:
-    return (
-        f"{row.precision}: accuracy {row.test_acc:.4f}, agreement {row.agreement:.4f}, "
-        f"{row.images_per_sec:,.0f} images/s, {row.weight_bytes / 1000:,.0f} kB"
-    )
-
-
-def _mended_key(precision: str, rows: Sequence[PrecisionRecord]) -> str:
-    own = [row for row in rows if row.precision == precision]
-    accuracies = [f"{row.weights} {row.test_acc:.4f}" for row in own]
-    return f"{precision}: accuracy {', '.join(accuracies)}"

@@ -1,30 +1,24 @@
-"""Scaling records to pictures: the map of the speedup, steps, parts, all-reduce.
+"""Scaling studies: where more devices pay, the step's time and parts, all-reduce.
 
-The map shows where a second device pays: speedup by global batch and device count, the
-break-even line drawn in, predicted rows hatched. Numbers come from
-:mod:`d2lpar.records.scaling_table`. Never imports MXNet.
+The map shows the speedup by global batch and device count, the break-even line drawn
+in, predicted rows hatched.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
-from d2lpar.figures.page import (
-    COLORS,
-    HATCHES,
-    LINES,
-    MARKERS,
-    new_page,
-    plain_style,
-    save,
-)
-from d2lpar.records import summary, wording
-from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, StepRecord
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from d2lpar.figures import page
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch
 from d2lpar.records.scaling_table import (
     ALL_REDUCE,
     Study,
@@ -35,185 +29,130 @@ from d2lpar.records.scaling_table import (
     trainings,
 )
 from d2lpar.records.step_model import break_even
+from d2lpar.records.timing_table import each
 from d2lpar.records.wording import number, plural
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+BATCH = "global batch size (samples per step, all devices together)"
+NAMES = {
+    "scratch": "from scratch",
+    "ddp": "PyTorch's DistributedDataParallel",
+    "d2l": "the book's loop in PyTorch",
+}  # of implementations; others are called what the record calls them
 
 
+@page.plain_style()
 def draw(
-    runs: Sequence[Run],
-    out: Path,
-    stem: str,
-    *,
-    data_dir: str | Path | None = None,
-    mp4: bool = False,
+    runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
-    """Write every picture as PNG and SVG, and ``<stem>-results.txt``; return the files.
+    """All pictures and ``<stem>-results.txt``; return the files.
 
     ``<stem>-map-<implementation>`` needs runs on one device and on more.
     """
-    with plain_style():
-        named = {f"{stem}-{name}": fig for name, fig in pictures(runs).items()}
-        table = Path(out) / f"{stem}-results.txt"
-        with replacing(table) as tmp:
-            tmp.write_text(results(runs), encoding="utf-8")
-            return [*save(named, Path(out)), table]
-
-
-def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
-    """By name: "map-", "steps-" of each implementation, "parts", "all-reduce", ..."""
-    drawn = {}
-    found = studies(runs)
+    drawn, found = {}, studies(runs)
     for study in found:
         if len(study.counts) > 1 and 1 in study.counts:
-            drawn[f"map-{study.name}"] = speedup_map(study)
+            drawn[f"map-{study.name}"] = _map(study)
         drawn[f"steps-{study.name}"] = _steps(study)
+        if trainings(study):
+            drawn[f"accuracy-{study.name}"] = _accuracy(study)
     if any(parts(study) for study in found):
         drawn["parts"] = _parts(found, runs)
     if all_reduces(runs):
         drawn["all-reduce"] = _all_reduce(runs)
-    for study in found:
-        if trainings(study):
-            drawn[f"accuracy-{study.name}"] = _accuracy(study)
-    return drawn
+    drawn["results"] = results(runs)
+    return page.save(drawn, folder, stem)
 
 
-def speedup_map(study: Study) -> Figure:
+def _map(study: Study) -> Figure:
     """Speedup over one device by global batch (across) and devices (up)."""
-    from matplotlib.colors import TwoSlopeNorm
-    from matplotlib.patches import Rectangle
-
-    counts = [*study.counts[1:], *study.predicted]
-    batches, model = study.batches, study.model
-    page = new_page(
-        wording.title(f"When does a second device pay? {_name(study)}", study.runs),
+    counts, batches = [*study.counts[1:], *study.predicted], study.batches
+    picture = page.new(
+        study.runs,
+        f"When does a second device pay? {_name(study)}",
         "Numbers: median seconds of a step on 1 device over those on N, same global "
         "batch (strong scaling); blue: faster than 1 device, orange: slower. "
-        f"{_predicted(study)}{_samples(study)} {wording.provenance(study.runs)}",
+        f"{_measured(study)}",
         keys=["break-even: as fast as 1 device; left of it more devices are slower"],
-        ticks=[""] * max(7, len(batches)),  # for its width
+        ticks=[f"{batch:,}" for batch in batches],
     )
-    (axes,) = page.axes
-    axes.set_xticks([])
-    measured = {n: study.speedups_of(n) for n in counts}
-    top = max(counts)
-    norm, colors = TwoSlopeNorm(1, 0, max(2, top)), _diverging()
+    (axes,) = picture.axes
     points = []
     for row, n in enumerate(counts):
         is_predicted = n in study.predicted
-        shown = (
-            {b: model.speedup(n, b) for b in batches if b >= n}
-            if is_predicted
-            else measured[n]
-        )
-        for batch, speedup in shown.items():
-            face = colors(norm(min(speedup, top)))
-            box = Rectangle(
-                (batches.index(batch) - 0.5, row - 0.5), 1, 1,
-                facecolor=face, edgecolor="white",
-                hatch="////" if is_predicted else None, lw=1,
-            )  # fmt: skip
-            axes.add_patch(box)
-            dark = 0.3 * face[0] + 0.59 * face[1] + 0.11 * face[2] < 0.55  # luminance
-            axes.text(
-                batches.index(batch), row, f"{speedup:.2f}",
-                ha="center", va="center", size=7.5,
-                color="white" if dark else "black",
-                style="italic" if is_predicted else "normal",
-                bbox={"facecolor": face, "edgecolor": "none", "pad": 0.6},
-            )  # fmt: skip
-        at = model.break_even(n) if is_predicted else break_even(shown)
+        if is_predicted:
+            speedups = {b: study.model.speedup(n, b) for b in batches if b >= n}
+            at = study.model.break_even(n)
+        else:
+            speedups = study.speedups_of(n)
+            at = break_even(speedups)
+        for batch, speedup in speedups.items():
+            _cell(axes, (batches.index(batch), row), speedup, max(counts), is_predicted)
         if at is not None:
-            x = _place(batches, at)
+            logs, beside = np.log(batches), {"left": -0.5, "right": len(batches) - 0.5}
+            x = np.interp(math.log(max(at, 1e-9)), logs, range(len(batches)), **beside)
             points += [(x, row - 0.5), (x, row + 0.5)]
     line = axes.plot(*zip(*points), color="black", lw=2.2) if points else []
-    axes.set_xlim(-0.55, len(batches) - 0.45)
-    axes.set_ylim(-0.5, len(counts) - 0.5)
-    axes.set_xticks(range(len(batches)))
-    axes.set_xticklabels([f"{b:,}" for b in batches], size=7.5)
-    axes.set_yticks(range(len(counts)))
-    axes.set_yticklabels([f"{n}*" if n in study.predicted else str(n) for n in counts])
+    axes.set(xlim=(-0.55, len(batches) - 0.45), ylim=(-0.5, len(counts) - 0.5))
+    names = [f"{n}*" if n in study.predicted else str(n) for n in counts]
+    axes.set_yticks(range(len(counts)), names)
     axes.grid(False)
-    axes.set_xlabel("global batch size (samples a step, all devices together)")
-    axes.set_ylabel("devices" + " (*: predicted)" * bool(study.predicted))
-    page.legend(line)
-    return page.figure
+    devices = "devices (*: predicted)" if study.predicted else "devices"
+    axes.set(xlabel=BATCH, ylabel=devices)
+    return picture.legend(line)
 
 
-def _place(batches: Sequence[int], at: float) -> float:
-    """Where a batch stands among the columns, between two of them as a rule."""
-    logs = [math.log(b) for b in batches]
-    for k, (low, high) in enumerate(zip(logs, logs[1:])):
-        if low <= math.log(max(at, 1e-9)) < high:
-            return k + (math.log(at) - low) / (high - low)
-    return -0.5 if at <= batches[0] else len(batches) - 0.5
-
-
-def _diverging():
-    """Orange below 1, white at 1, blue above: told apart by colour-blind eyes."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("pays", [COLORS[1], "#f7f7f7", COLORS[0]])
+def _cell(
+    axes: Axes, at: tuple[int, int], speedup: float, top: int, is_predicted: bool
+) -> None:
+    """A square of the map: orange below 1, white at 1, blue above."""
+    ends = [page.COLORS[1], "#f7f7f7", page.COLORS[0]]  # for colour-blind eyes
+    share = TwoSlopeNorm(1, 0, max(2, top))(min(speedup, top))
+    face = LinearSegmentedColormap.from_list("pays", ends)(share)
+    hatch = "////" if is_predicted else None
+    axes.bar(at[0], 1, 1, at[1] - 0.5, color=face, edgecolor="white", hatch=hatch, lw=1)
+    luminance = 0.3 * face[0] + 0.59 * face[1] + 0.11 * face[2]
+    axes.text(
+        *at, f"{speedup:.2f}", ha="center", va="center", size=7.5,
+        color="white" if luminance < 0.55 else "black",
+        style="italic" if is_predicted else "normal",
+        bbox={"facecolor": face, "edgecolor": "none", "pad": 0.6},
+    )  # fmt: skip
 
 
 def _steps(study: Study) -> Figure:
-    """Milliseconds a step against batch: measured points through the model's lines."""
+    """Milliseconds per step against batch: measured points and the model's lines."""
     counts, model = [*study.counts, *study.predicted], study.model
-    page = new_page(
-        wording.title(f"A step: model and measurement, {_name(study)}", study.runs),
-        f"Points: medians; whiskers: quartiles. {_formula(study)}{_predicted(study)}"
-        f"{_samples(study)} {wording.provenance(study.runs)}",
+    picture = page.new(
+        study.runs,
+        f"A step: model and measurement, {_name(study)}",
+        f"Points: medians; whiskers: quartiles. {_formula(study)}{_measured(study)}",
         keys=[
             plural(n, "device") + ", predicted" * (n in study.predicted) for n in counts
         ],
     )
-    (axes,) = page.axes
+    (axes,) = picture.axes
     lines = []
     for k, n in enumerate(counts):
-        look = {"color": COLORS[k % len(COLORS)], "lw": 1.3}
-        look["ls"] = LINES[k % len(LINES)] if model is not None else ""
-        marker = {"marker": MARKERS[k % len(MARKERS)], "ms": 4.5}
-        of_n = [b for b in study.batches if (n, b) in study.steps]
-        xs = of_n or [b for b in study.batches if b >= n]
-        if of_n:
-            summaries = [_milliseconds(study, n, b) for b in of_n]
-            axes.errorbar(
-                of_n,
-                [s.median for s in summaries],
-                [
-                    [s.median - s.q1 for s in summaries],
-                    [s.q3 - s.median for s in summaries],
-                ],
-                fmt="none", color=look["color"], capsize=2, lw=1,
-            )  # fmt: skip
-            points = [s.median for s in summaries]
-            axes.plot(of_n, points, ls="", **marker, color=look["color"])
-        if model is not None:
-            axes.plot(xs, [1e3 * model.seconds(n, b) for b in xs], **look)
-        lines += axes.plot([], [], **look, **(marker if of_n else {}))  # for the legend
+        style = page.look(k, lw=1.3)
+        batches = [b for b in study.batches if (n, b) in study.records]
+        if batches:
+            summaries = [study.milliseconds(n, batch) for batch in batches]
+            medians, spread = [s.median for s in summaries], page.quartiles(summaries)
+            axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
+        else:
+            style["marker"], batches = "", [b for b in study.batches if b >= n]
+        if model is None:
+            style["ls"] = ""
+        else:
+            times = [1e3 * model.seconds(n, batch) for batch in batches]
+            axes.plot(batches, times, **{**style, "marker": ""})
+        lines += axes.plot([], [], **style)  # for the legend: points on a line
     few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
-    axes.yaxis.set_minor_formatter(lambda y, _: f"{y:,g}" if few else "")
-    axes.set_xlabel("global batch size (samples a step, all devices together)")
-    axes.set_ylabel("milliseconds a step")
-    page.legend(lines)
-    return page.figure
-
-
-def _milliseconds(study: Study, n: int, batch: int) -> summary.Summary:
-    return summary.summarize(
-        [
-            1e3 * seconds
-            for run in study.runs
-            for record in run.of(StepRecord)
-            for seconds in record.seconds
-            if (run.header.num_devices, record.global_batch_size) == (n, batch)
-        ]
-    )
+    axes.set_xlabel(BATCH)
+    page.log_numbers_up(axes, "milliseconds per step", minor=few)
+    return picture.legend(lines)
 
 
 def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
@@ -221,11 +160,11 @@ def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
     bars = [
         (study, key, values) for study in found for key, values in parts(study).items()
     ]
-    page = new_page(
-        wording.title("Where a step's time goes", runs),
+    picture = page.new(
+        runs,
+        "Where a step's time goes",
         "By leaving out: a step that ends after a part, less one that ends before it; "
-        "medians, microseconds divided by the global batch. "
-        f"{wording.provenance(runs)}",
+        "medians, microseconds divided by the global batch.",
         keys=[
             *PARTS,
             "the whole step, had the devices never to wait for Python",
@@ -236,153 +175,103 @@ def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
             for study, (n, batch), _ in bars
         ],
     )
-    (axes,) = page.axes
-    lines = []
+    (axes,) = picture.axes
     for place, (_, (_, batch), (by_name, no_python, no_overlap)) in enumerate(bars):
-        bottom, drawn = 0.0, []
+        bottom, lines = 0.0, []
         for k, name in enumerate(PARTS):
             height = 1e6 * by_name[name] / batch
-            drawn += axes.bar(
-                place, height, bottom=bottom, width=0.6, color=COLORS[k],
-                hatch=HATCHES[k], edgecolor="white", lw=0.5,
-            )  # fmt: skip
+            ink = {"color": page.COLORS[k], "hatch": page.HATCHES[k], "lw": 0.5}
+            lines += axes.bar(place, height, 0.6, bottom, edgecolor="white", **ink)
             bottom += height
-        ends = ((no_python, "k", LINES[0]), (no_overlap, "0.4", LINES[2]))
-        for seconds, color, ls in ends:
+        ends = [place - 0.4, place + 0.4]
+        for seconds, color, ls in ((no_python, "k", "-"), (no_overlap, "0.4", ":")):
             height = [1e6 * seconds / batch] * 2
-            drawn += axes.plot(
-                [place - 0.4, place + 0.4], height, color=color, lw=2, ls=ls
-            )
-        lines = drawn
-    axes.set_xticks(range(len(bars)))
-    axes.set_xticklabels(page.ticks, size=7.5)
+            lines += axes.plot(ends, height, color=color, lw=2, ls=ls)
     axes.grid(False, axis="x")
-    axes.set_ylabel("microseconds a sample of the global batch")
-    page.legend(lines)
-    return page.figure
+    axes.set_ylabel("microseconds per sample of the global batch")
+    return picture.legend(lines)
 
 
 def _all_reduce(runs: Sequence[Run]) -> Figure:
     """Milliseconds against bytes of one array, by variant; LeNet's gradients apart."""
-    from matplotlib.ticker import LogLocator
-
     found = all_reduces(runs)
     counts = sorted({n for n, _, _ in found})
-    names = list(dict.fromkeys(name for row in found.values() for name in row))
+    names = dict.fromkeys(name for row in found.values() for name in row)
     shown = [name for name in names if any(row.get(name) for row in found.values())]
-    absent = {
-        record.variant: record.why_not
-        for run in runs
-        for record in run.of(AllReduceRecord)
-        if record.why_not
-    }
+    records = [record for run in runs for record in run.of(AllReduceRecord)]
+    absent = {record.variant: record.why_not for record in records if record.why_not}
     said = "".join(f" {name}: {why}." for name, why in absent.items())
-    page = new_page(
-        wording.title("All-reduce: the same sum in several ways", runs),
+    picture = page.new(
+        runs,
+        "All-reduce: the same sum in several ways",
         "Medians, results checked. Left: one array. Right: the gradients of LeNet, as "
         "the 8 arrays that they are and as one. Trained with: book (from scratch), "
-        f"{ALL_REDUCE['concise']} (concise).{said} {wording.provenance(runs)}",
+        f"{ALL_REDUCE['concise']} (concise).{said}",
         panels=2,
         keys=[f"{name}, {plural(n, 'device')}" for n in counts for name in shown],
+        ticks=[f"{what}\n{n} dev." for n in counts for what in ("8 arrays", "1 array")],
     )
-    left, right = page.axes
-    lines, places = [], []
+    left, right = picture.axes
+    lines = []
     for c, n in enumerate(counts):
-        sizes = sorted(b for m, arrays, b in found if (m, arrays) == (n, 1))
-        lenets = [key for key in found if key[0] == n and key[1] > 1]
-        flat = {(n, 1, key[2]) for key in lenets}
+        # LeNet's gradients: all arrays of them, and one array with as many bytes.
+        lenet = {size for m, arrays, size in found if m == n and arrays > 1}
+        keys = sorted(key for key in found if key[0] == n)
         for k, name in enumerate(shown):
-            of = [
-                b for b in sizes
-                if (n, 1, b) not in flat and found[n, 1, b].get(name)
-            ]  # fmt: skip
-            look = {
-                "color": COLORS[k % len(COLORS)],
-                "marker": MARKERS[k % len(MARKERS)],
-                "ls": LINES[c % len(LINES)],
-                "ms": 4.5,
-            }
-            ys = [1e3 * median(found[n, 1, b][name]) for b in of]
-            lines += left.plot(of, ys, **look)
-            for key in (*lenets, *flat):
-                if found.get(key, {}).get(name):
-                    y = 1e3 * median(found[key][name])
-                    x = 2 * c + (key[1] == 1)
-                    right.plot(x + 0.09 * (k - len(shown) / 2), y, **look)
-        places += [f"8 arrays\n{n} dev.", f"1 array\n{n} dev."]
-    left.set_xscale("log", base=2)
-    left.xaxis.set_major_locator(LogLocator(base=2, numticks=5))
-    left.xaxis.set_major_formatter(lambda x, _: _bytes(x))
-    for axes in page.axes:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-        axes.set_ylabel("milliseconds")
-    left.set_xlabel("size of the array on each device")
-    right.set_xlim(-0.6, len(places) - 0.4)
-    right.set_xticks(range(len(places)))
-    right.set_xticklabels(places, size=7.5)
-    page.legend(lines)
-    return page.figure
-
-
-def _bytes(x: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if x < 1024:
-            return f"{x:g} {unit}"
-        x /= 1024
-    return f"{x:g} GiB"
+            style = page.look(k, ls=page.LINES[c % len(page.LINES)])
+            points = [
+                (key[2], 1e3 * median(found[key][name]))
+                for key in keys
+                if key[2] not in lenet and found[key].get(name)
+            ]
+            lines += left.plot(*np.reshape(points, (-1, 2)).T, **style)
+            for key in keys:
+                if key[2] in lenet and found[key].get(name):
+                    x = 2 * c + (key[1] == 1) + 0.09 * (k - len(shown) / 2)
+                    right.plot(x, 1e3 * median(found[key][name]), **style)
+    page.bytes_along(left, "size of the array on each device")
+    for axes in picture.axes:
+        page.log_numbers_up(axes, "milliseconds")
+    right.set_xlim(-0.6, 2 * len(counts) - 0.4)
+    return picture.legend(lines)
 
 
 def _accuracy(study: Study) -> Figure:
     """Test accuracy against epoch and against seconds, weak scaling."""
     found = trainings(study)
-    page = new_page(
-        wording.title(f"Weak scaling: accuracy, {_name(study)}", study.runs),
+    picture = page.new(
+        study.runs,
+        f"Weak scaling: accuracy, {_name(study)}",
         "The same batch on every device; the learning rate grows with the global "
-        "batch, and is warmed up (Goyal et al. 2017). "
-        f"{wording.provenance(study.runs)}",
+        "batch, and is warmed up (Goyal et al. 2017).",
         panels=2,
         keys=[
             f"{plural(n, 'device')} x {batch // n:,} = global batch {batch:,}, lr "
-            f"{epochs[-1].lr:.3g}: {_end(epochs)}"
+            f"{epochs[-1].lr:.3g}: {_end(epochs[-1])}"
             for (n, batch), epochs in found.items()
         ],
     )
+    left, right = picture.axes
     lines = []
     for k, epochs in enumerate(found.values()):
-        done = [e for e in epochs if e.test_acc is not None]
-        seconds = [sum(e.seconds for e in done[: i + 1]) for i in range(len(done))]
-        look = {
-            "color": COLORS[k % len(COLORS)],
-            "ls": LINES[k % len(LINES)],
-            "marker": MARKERS[k % len(MARKERS)],
-            "ms": 4,
-        }
-        ys = [e.test_acc for e in done]
-        lines += page.axes[0].plot([e.epoch for e in done], ys, **look)
-        page.axes[1].plot(seconds, ys, **look)
-    for axes, name in zip(page.axes, ("epoch", "seconds of training")):
-        axes.set_ylim(0, 1)
-        axes.set_xlim(left=0)
-        axes.set_xlabel(name)
-        axes.set_ylabel("test accuracy")
-    page.legend(lines)
-    return page.figure
+        done = [epoch for epoch in epochs if epoch.test_acc is not None]
+        accuracies = [epoch.test_acc for epoch in done]
+        seconds = list(itertools.accumulate(epoch.seconds for epoch in done))
+        lines += left.plot([epoch.epoch for epoch in done], accuracies, **page.look(k))
+        right.plot(seconds, accuracies, **page.look(k))
+    for axes, name in zip(picture.axes, ("epoch", "seconds of training")):
+        axes.set(xlim=(0, None), ylim=(0, 1), xlabel=name, ylabel="test accuracy")
+    return picture.legend(lines)
 
 
-def _end(epochs: Sequence) -> str:
-    if epochs[-1].why_not:
-        return f"diverged in epoch {epochs[-1].epoch}"
-    return f"accuracy {epochs[-1].test_acc:.3f}"
+def _end(epoch: ScaledEpoch) -> str:
+    if epoch.why_not:
+        return f"diverged in epoch {epoch.epoch}"
+    return f"accuracy {epoch.test_acc:.3f}"
 
 
 def _name(study: Study) -> str:
-    names = {
-        "scratch": "from scratch",
-        "ddp": "PyTorch's DistributedDataParallel",
-        "d2l": "the book's loop in PyTorch",
-    }
-    return names.get(study.name, study.name)
+    return NAMES.get(study.name, study.name)
 
 
 def _formula(study: Study) -> str:
@@ -398,20 +287,13 @@ def _formula(study: Study) -> str:
     return f"Lines: {words}, fitted. "
 
 
-def _predicted(study: Study) -> str:
-    if not study.predicted:
-        return ""
-    return "Predicted rows and lines: by the model, N cores or GPUs not present here. "
-
-
-def _samples(study: Study) -> str:
-    records = [record for run in study.runs for record in run.of(StepRecord)]
-    samples = _range([len(record.seconds) for record in records])
-    steps = _range([record.steps for record in records])
+def _measured(study: Study) -> str:
+    """What a caption says of the samples, and of what is only predicted."""
+    records = [record for same in study.records.values() for record in same]
+    samples = each(len(record.seconds) for record in records)
+    steps = each(record.steps for record in records)
+    predicted = "Predicted rows and lines: by the model, N cores or GPUs not present. "
     return (
-        f"Each median of {samples} samples of {steps} steps in a row, after a warm-up."
+        f"{predicted * bool(study.predicted)}Each median of {samples} samples of "
+        f"{steps} steps in a row, after a warm-up."
     )
-
-
-def _range(values: Sequence[int]) -> str:
-    return " to ".join(map(str, dict.fromkeys((min(values), max(values)))))

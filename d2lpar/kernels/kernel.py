@@ -60,9 +60,11 @@ class CudaModule:
         """The kernel `name`, whose arguments are "const float *x, float *y, int n".
 
         `*` marks an array, `const` one that is only read, so that other operations can
-        read it meanwhile. Types are ``float``, ``double``, ``__half`` (GPU only),
-        ``uint8_t``, ``int8_t``, ``char``, ``int``, ``int32_t``, ``int64_t`` and ``long
-        long``. Raises :class:`KernelError` for any other signature.
+        read it meanwhile. Types are ``float``, ``double``, ``uint8_t``, ``int8_t``,
+        ``char``, ``int``, ``int32_t``, ``int64_t`` and ``long long``. The compiler for
+        GPUs does not know those that end in _t: the source writes ``unsigned char``,
+        ``signed char``, ``int`` and ``long long`` for them. Raises :class:`KernelError`
+        for any other signature.
         """
         return CudaKernel(self.source, name, signature)
 

@@ -18,11 +18,11 @@ class KernelError(D2lparError, ValueError):
     """A kernel does not compile here, or arguments do not fit it."""
 
 
-# The names of types in mx.rtc, and CUDA's own of 64 bits.
+# The names of types in mx.rtc, and CUDA's own of 64 bits. Not __half: NVRTC has it from
+# cuda_fp16.h only, and mx.rtc passes no path on which NVRTC would look for a header.
 DTYPES = {
     "float": numpy.dtype("float32"),
     "double": numpy.dtype("float64"),
-    "__half": numpy.dtype("float16"),
     "uint8_t": numpy.dtype("uint8"),
     "int": numpy.dtype("int32"),
     "int32_t": numpy.dtype("int32"),
@@ -87,7 +87,7 @@ def parse_signature(signature: str) -> list[Parameter]:
         if match["type"] not in DTYPES:
             raise KernelError(
                 f"signature {signature!r}: the type {match['type']} is none of "
-                f"{', '.join(DTYPES)}"
+                f"{', '.join(f'{name} ({dtype})' for name, dtype in DTYPES.items())}"
             )
         ctype, pointer, const, name = match.group("type", "pointer", "const", "name")
         parameters.append(Parameter(ctype, bool(pointer), bool(const), name or ""))

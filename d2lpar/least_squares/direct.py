@@ -6,13 +6,15 @@ many rows there are.
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Iterator
 
 import numpy
 
 from d2lpar._mxnet import mx
 from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import RowShards, times
+from d2lpar.least_squares.rows import RESIDENT_BYTES, Block, RowShards, times
 
 log = logging.getLogger("d2lpar")
 
@@ -20,6 +22,9 @@ log = logging.getLogger("d2lpar")
 WORTH_A_REFINEMENT = 1e2
 WORTH_A_WARNING = {"float64": 1e5, "float32": 3e1}
 TOO_ILL_CONDITIONED = {"float64": 3e7, "float32": 2e3}
+# ||L L^T - G|| / ||G|| of a factor L that is one. Rounding leaves n * eps at most, or
+# 1e-3 where products are rounded to TF32; what a failed factorisation leaves is of 1.
+SMALL_RESIDUAL = {"float64": 1e-9, "float32": 5e-3}
 
 
 def normal(shards: RowShards, progress: Progress) -> Answer:
@@ -123,8 +128,9 @@ def _cholesky(
     try:
         L = mx.nd.linalg.potrf(G)
         L.wait_to_read()
-        condition = _condition(L)
-    except mx.base.MXNetError:
+        if _is_factor(L, G):
+            condition = _condition(L)
+    except mx.base.MXNetError:  # as on a CPU
         L = None
     if not condition < TOO_ILL_CONDITIONED[shards.dtype.name]:
         raise ValueError(
@@ -134,6 +140,23 @@ def _cholesky(
             + f"{how_met}): use method tsqr"
         )
     return L, condition
+
+
+def _is_factor(L: mx.nd.NDArray, G: mx.nd.NDArray) -> bool:
+    """Whether L L^T is G: on a GPU MXNet ignores what cuSOLVER says of a failure.
+
+    The diagonal of L must be finite and positive. L L^T v must be G v, for random v
+    whose numbers have variance 1: then the norms of (L L^T - G) v and of L L^T - G are
+    the same on average. That takes n^2 operations, not n^3.
+    """
+    diagonal = mx.nd.linalg.extractdiag(L).asnumpy()
+    if not (numpy.isfinite(diagonal).all() and (diagonal > 0).all()):
+        return False
+    v = numpy.random.default_rng(0).normal(size=(L.shape[0], 4)) / 2
+    v = mx.nd.array(v, ctx=L.context, dtype=L.dtype)
+    off = times(L, times(L, v, transpose=True)) - times(G, v)
+    ratio = off.norm().asscalar() / G.norm().asscalar()
+    return bool(ratio <= SMALL_RESIDUAL[numpy.dtype(L.dtype).name])
 
 
 def _condition(L: mx.nd.NDArray, steps: int = 4) -> float:
@@ -176,7 +199,9 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
     shards.block_rows = max(shards.block_rows, width)
     triangles = {}
     for blocks in shards.rounds():
-        for k, A, b in blocks:
+        for k, A, b in itertools.chain.from_iterable(
+            _parts(block, shards.block_rows) for block in blocks
+        ):
             rows = [mx.nd.concat(A, b, dim=1)]
             if k in triangles:
                 rows.insert(0, triangles[k])
@@ -198,6 +223,15 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
         x, rank = _minimum_norm(R.asnumpy(), z.asnumpy(), shards)
     progress.record(1, x)
     return Answer(x, condition, rank)
+
+
+def _parts(block: Block, rows: int) -> Iterator[Block]:
+    """A block of a GPU's own size in parts: a QR takes several times their memory."""
+    k, A, b = block
+    size = A.size * numpy.dtype(A.dtype).itemsize
+    step = A.shape[0] if size <= RESIDENT_BYTES else rows
+    for start in range(0, A.shape[0], step):
+        yield Block(k, A[start : start + step], b[start : start + step])
 
 
 def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:

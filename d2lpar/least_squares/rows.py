@@ -14,11 +14,15 @@ import numpy
 
 from d2lpar._mxnet import mx
 from d2lpar.least_squares.problem import find_not_finite, open_problem, rows_of
+from d2lpar.memory.estimate import SPARE
+from d2lpar.memory.free import free_memory
 from d2lpar.shards import shares
 from d2lpar.workers.group import Workers
 
 BLOCK_BYTES = 2**26  # of A, per device and round
 RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds
+# The matrices (n, n + k) for which a GPU keeps room beside A: what tsqr takes.
+WORK_MATRICES = 10
 
 
 class Block(NamedTuple):
@@ -46,7 +50,7 @@ class RowShards:
         *,
         dtype: str = "float64",
         block_bytes: int = BLOCK_BYTES,
-        resident_bytes: int = RESIDENT_BYTES,
+        resident_bytes: int | None = None,
         workers: Workers | None = None,
     ) -> None:
         self.A, b = open_problem(A, b)
@@ -69,8 +73,29 @@ class RowShards:
             for part in shares(num_rows, len(self.devices))
         ]
         self.block_rows = max(block_bytes // row_bytes, 1)
-        self.resident = num_rows * row_bytes <= resident_bytes
-        self._resident_blocks: list[Block] | None = None
+        self._kept: list[list[Block]] = []  # the first rounds, if they stay
+        self._room = 0
+        size = num_rows * row_bytes
+        if resident_bytes is None and size > RESIDENT_BYTES:
+            self._room = self._room_on_gpus()
+            longest = max(stop - start for start, stop in self.bounds)
+            self.resident = longest <= self._room
+        else:
+            limit = RESIDENT_BYTES if resident_bytes is None else resident_bytes
+            self.resident = size <= limit
+
+    def _room_on_gpus(self) -> int:
+        """How many rows may stay on each GPU beyond RESIDENT_BYTES; 0 on CPU contexts.
+
+        What is free on the fullest GPU, less a fifth, less what the methods themselves
+        need there. Raises :class:`~d2lpar.errors.DeviceError` if NVML does not know.
+        """
+        if self.devices[0].device_type == "cpu":
+            return 0
+        free = min(free_memory(self.devices, running=True))
+        row = self.dtype.itemsize * (self.n + self.num_rhs)
+        work = WORK_MATRICES * self.n * row + 2 * self.block_rows * row
+        return max(0, int((1 - SPARE) * free - work) // row)
 
     def starting_point(self, x0: numpy.ndarray | None) -> numpy.ndarray:
         """`x0` as (n, k) float64; None is 0. Raises ValueError for another size."""
@@ -86,34 +111,44 @@ class RowShards:
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Blocks of all devices, one round at a time, until every row has been used.
 
-        A problem that fits stays on the devices, in one block each. Of a larger one,
-        the next round is read while the devices work on this one, which has ended when
-        the next is asked for: two blocks per device are in memory, however many rows
-        there are. Blocks come in the order in which the devices can start soonest; use
-        each at once.
+        A problem that fits stays on the devices, in one block each. Of a larger one the
+        first rounds stay on GPUs that have room; of the others the next round is read
+        while the devices work on this one. On CPU contexts that work has ended when the
+        next round is asked for; on GPUs it may go on while the next blocks are copied.
+        So two blocks per device are in memory besides, however many rows there are.
+        Blocks come in the order in which the devices can start soonest; use each at
+        once.
         """
-        if self._resident_blocks is not None:
-            yield self._resident_blocks
-        elif self.resident:
-            self._resident_blocks = []
-            yield self._on_devices(self._read(0, self.m), keep=self._resident_blocks)
-        else:
-            yield from self._rounds_read_ahead()
+        step = self.m if self.resident else self.block_rows
+        kept = len(self._kept)
+        yield from self._kept
+        starts = range(0, max(stop - start for start, stop in self.bounds), step)[kept:]
+        if starts:
+            yield from self._rounds_read_ahead(starts)
 
-    def _rounds_read_ahead(self) -> Iterator[Iterable[Block]]:
-        step, longest = (
-            self.block_rows,
-            max(stop - start for start, stop in self.bounds),
-        )
+    def _rounds_read_ahead(self, starts: range) -> Iterator[Iterable[Block]]:
+        step, earlier = starts.step, []
         with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(self._read, 0, step)
-            for row in range(0, longest, step):
-                host = ahead.result()
+            ahead = reader.submit(self._read, starts[0], step)
+            for row in starts:
+                host, blocks = ahead.result(), []
                 ahead = reader.submit(self._read, row + step, step)
-                yield self._on_devices(host)
-                mx.nd.waitall()
+                yield self._on_devices(host, blocks)
+                if self.resident or row + step <= self._room:
+                    self._kept.append(blocks)
+                if self._overlaps:
+                    _wait_until_used(earlier)
+                    earlier = blocks
+                else:
+                    mx.nd.waitall()
+                host = blocks = None  # free before the next ones are waited for
                 if self.workers is not None:  # a pass may take longer than --timeout
                     self.workers.report_progress()
+
+    @property
+    def _overlaps(self) -> bool:
+        """Whether devices work on a round while the next one is copied to them."""
+        return self.devices[0].device_type == "gpu"
 
     def _read(self, row: int, count: int) -> list[tuple]:
         """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
@@ -125,7 +160,8 @@ class RowShards:
                 blocks.append((k, A, self.b[start:stop].astype(self.dtype)))
         return blocks
 
-    def _on_devices(self, host: list[tuple], keep=None) -> Iterator[Block]:
+    def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
+        """The blocks on their devices, one by one; each is also added to `made`."""
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):
@@ -135,9 +171,8 @@ class RowShards:
                 target = mx.nd.empty(array.shape, self.devices[k], self.dtype)
                 target[:] = array
                 on_device.append(target)
-            if keep is not None:
-                keep.append(Block(k, *on_device))
-            yield Block(k, *on_device)
+            made.append(Block(k, *on_device))
+            yield made[-1]
 
     def to_devices(self, x: numpy.ndarray) -> list[mx.nd.NDArray]:
         """A copy of the host array on every device."""
@@ -178,6 +213,13 @@ class RowShards:
         """
         if not all(numpy.isfinite(result).all() for result in results):
             raise ValueError(find_not_finite(self.A, self.b) or otherwise)
+
+
+def _wait_until_used(blocks: Iterable[Block]) -> None:
+    """Wait for the work that reads these blocks, and for no other."""
+    for _, *arrays in blocks:
+        for array in arrays:
+            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
 
 
 def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):

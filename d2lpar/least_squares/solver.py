@@ -30,7 +30,7 @@ from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
 from d2lpar.least_squares.progress import Progress
-from d2lpar.least_squares.rows import BLOCK_BYTES, RESIDENT_BYTES, RowShards
+from d2lpar.least_squares.rows import BLOCK_BYTES, RowShards
 from d2lpar.machine import cores
 from d2lpar.records.kinds import PointRecord
 from d2lpar.training import Workload, choose
@@ -77,7 +77,7 @@ def solve(
     method: str = "normal",
     dtype: str = "float64",
     block_bytes: int = BLOCK_BYTES,
-    resident_bytes: int = RESIDENT_BYTES,
+    resident_bytes: int | None = None,
     reference: numpy.ndarray | None = None,
     workers: Workers | None = None,
     **options,
@@ -88,9 +88,10 @@ def solve(
     array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
     computation and of x, float64 or float32. For all methods but "averaging" A may
     exceed the memory: beyond `resident_bytes` it is read in blocks of `block_bytes` per
-    device. The history holds the distance to a `reference`, shaped as x. Each of
-    several `workers` reads only its part of the rows; all get the same x. `options` are
-    those of the method's function, such as `tol` of "cgls".
+    device. None stands for 1 GiB in all on CPU contexts, and on GPUs for what their
+    free memory holds. The history holds the distance to a `reference`, shaped as x.
+    Each of several `workers` reads only its part of the rows; all get the same x.
+    `options` are those of the method's function, such as `tol` of "cgls".
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
     and for "normal" on an A that is rank-deficient or too ill-conditioned for it:

@@ -9,6 +9,7 @@ from d2lpar.errors import DeviceError
 from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
 from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards, nvml_session
 from d2lpar.machine.host_card import CpuCard, cpu_card
+from d2lpar.machine.mxnet_builds import own_library
 from d2lpar.records.tables import plain_table
 from d2lpar.records.wording import byte_size, plural
 
@@ -77,8 +78,9 @@ def cores_text(gpu: GpuCard) -> str:
 
 def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | None]]:
     capability = gpu.capability and ".".join(map(str, gpu.capability))
-    if gpu.capability and not build_has_code_for(gpu.capability):
-        capability += f", MXNet's GPU builds have code for {BUILD_RANGE} only"
+    in_range = gpu.capability and build_has_code_for(gpu.capability)
+    if gpu.capability and not in_range and not own_library():
+        capability += f", MXNet's GPU wheels have code for {BUILD_RANGE} only"
     memory_clock = gpu.memory_clock and f"memory {gpu.memory_clock} MHz"
     clocks = [gpu.clock and f"{gpu.clock} MHz", memory_clock]
     driver = [gpu.driver, gpu.cuda and f"CUDA {gpu.cuda}"]

@@ -1,8 +1,9 @@
-"""The GPUs as the CUDA driver numbers them, and which of them MXNet has code for."""
+"""The GPUs as the CUDA driver numbers them, and which MXNet's wheels have code for."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # cuobjdump on mxnet-cu112 and mxnet-cu117 shows machine code for these, and no PTX that
@@ -68,6 +69,29 @@ def plain_pci_address(address: str | bytes) -> str | None:
     text = address.decode() if isinstance(address, bytes) else address
     parts = text.partition(".")[0].split(":")
     return ":".join(f"{int(part, 16):x}" for part in parts) if all(parts) else None
+
+
+def peer_access(numbers: Sequence[int]) -> bool | None:
+    """Whether each of these GPUs can read the memory of each other.
+
+    None for one GPU, and without a driver that answers.
+    """
+    pairs = [(a, b) for a in numbers for b in numbers if a != b]
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    if not pairs or cuda.cuInit(0) != 0:
+        return None
+    handles = {i: ctypes.c_int() for i in numbers}
+    for i, handle in handles.items():
+        cuda.cuDeviceGet(ctypes.byref(handle), i)
+    can = ctypes.c_int()
+    return all(
+        cuda.cuDeviceCanAccessPeer(ctypes.byref(can), handles[a], handles[b]) == 0
+        and can.value == 1
+        for a, b in pairs
+    )
 
 
 def build_has_code_for(capability: tuple[int, int]) -> bool:

@@ -1,6 +1,8 @@
-"""Which MXNet is installed, and the CUDA libraries that its GPU build links.
+"""Which MXNet is installed, and the CUDA libraries that its GPU wheel links.
 
-Neither question needs MXNet: ``d2lpar doctor`` asks both where ``import mxnet`` fails.
+A wheel, or a library that somebody has built: ``MXNET_LIBRARY_PATH``, MXNet's own
+variable, names it, and MXNet's Python files come from the import path. No question here
+needs MXNet: ``d2lpar doctor`` asks them where ``import mxnet`` fails.
 """
 
 from __future__ import annotations
@@ -8,8 +10,15 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import os
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+from d2lpar.errors import MXNetMissingError
+
+FROM_SOURCE = "built from source"
 
 # What libmxnet.so of the cu112 wheel links, each after the libraries that it needs
 # itself, with the wheel that brings it. The driver brings libcuda.
@@ -30,14 +39,69 @@ GPU_LIBRARIES = {
 MXNET_OF = {"cpu": "mxnet==1.9.1", "cu112": "mxnet-cu112==1.9.1"}
 
 
+def own_library() -> str | None:
+    """The library that MXNET_LIBRARY_PATH names; None for the installed wheel's."""
+    return os.environ.get("MXNET_LIBRARY_PATH") or None
+
+
+def check_own_library() -> None:
+    """Raise :class:`MXNetMissingError` unless MXNet will load :func:`own_library`.
+
+    MXNet itself takes a wheel's library instead of one that it does not find.
+    """
+    library = own_library()
+    if library is None:
+        return
+    if not (os.path.isabs(library) and os.path.isfile(library)):
+        raise MXNetMissingError(
+            f"MXNET_LIBRARY_PATH={library} is not the absolute path of a file: name "
+            "your libmxnet.so, or unset the variable to use a wheel"
+        )
+    if _python_files() is None:
+        raise MXNetMissingError(
+            f"MXNET_LIBRARY_PATH={library}: MXNet's Python files are not here; add the "
+            "folder `python` of MXNet's sources to PYTHONPATH"
+        )
+
+
+def _python_files() -> Path | None:
+    """The folder of MXNet's Python files on the import path."""
+    spec = importlib.util.find_spec("mxnet")
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
 def installed_builds() -> dict[str, str]:
-    """Versions of the installed MXNets, as {"mxnet": "1.9.1"}; one is right."""
+    """Versions of the installed MXNets, as {"mxnet": "1.9.1"}; one is right.
+
+    With a library of one's own, {"built from source": "1.9.1"}: its Python files say
+    the version, and wheels do not count.
+    """
+    if own_library():
+        libinfo = (_python_files() or Path()) / "libinfo.py"
+        text = libinfo.read_text("utf-8") if libinfo.is_file() else ""
+        version = re.search(r'^__version__ = "(.+)"', text, re.MULTILINE)
+        return {FROM_SOURCE: version[1] if version else "version unknown"}
     builds = {}
     for dist in importlib.metadata.distributions():
         name = (dist.metadata["Name"] or "").lower().replace("_", "-")
         if name == "mxnet" or name.startswith("mxnet-cu"):
             builds.setdefault(name, dist.version)
     return builds
+
+
+def mxnet_version() -> str:
+    """For records: "1.9.1", "1.9.1, built from source" or "not installed"."""
+    for name, version in installed_builds().items():
+        return f"{version}, {name}" if name == FROM_SOURCE else version
+    return "not installed"
+
+
+def missing_libraries(builds: Iterable[str]) -> dict[str, str]:
+    """What ``import mxnet`` will not find, with remedies; loads what a GPU wheel links.
+
+    A library of one's own links what it was built with, which is not known here.
+    """
+    return {} if {"mxnet", FROM_SOURCE} & set(builds) else load_gpu_libraries()
 
 
 def load_gpu_libraries() -> dict[str, str]:

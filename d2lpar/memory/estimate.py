@@ -4,8 +4,9 @@
 that trains and evaluates, divided by the estimate, measured 0.96 to 1.13 for LeNet from
 scratch, 0.86 to 0.99 in Gluon (batches of 256 to 4,096) and 0.82 to 1.12 for the GAN
 (64 to 2,048 faces), on 1 and 2 CPU contexts; 0.76 to 1.39 without the 220 MiB of Python
-and MXNet on either side, worst for small batches. What a GPU adds, CUDA's own context
-and cuDNN's workspaces, is neither counted nor measured.
+and MXNet on either side, worst for small batches. On a GPU CUDA's own context is
+counted too, and the most that a convolution of MXNet's lets cuDNN have as a workspace,
+which small batches do not fill; neither was measured against a process.
 
 **Temporary buffers.** On a CPU an operator that needs scratch space takes the next of
 ``MXNET_CPU_TEMP_COPY`` buffers (256 in d2lpar, see :mod:`d2lpar._mxnet`). Each keeps
@@ -35,14 +36,18 @@ PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used onc
 # The margin that the largest batch leaves of the free memory; and where a limit counts
 # addresses, of which a process reserves more than it touches.
 SPARE, SPARE_OF_ADDRESSES = 0.2, 0.5
+CUDA_CONTEXT = 500 * 2**20  # about, with the code of the libraries' kernels
+# The default of a convolution's `workspace`. All on a GPU take turns with one.
+CUDNN_WORKSPACE = 2**30
 
 
 @dataclass(frozen=True)
 class Item:
     """One thing that takes `size` bytes.
 
-    `where` is "each device" or "first device"; or, once for all devices, "process"
-    (from before the training) or "host" (while it runs).
+    `where` is "each device" or "first device"; or "each GPU", from before the training;
+    or, once for all devices, "process" (from before the training) or "host" (while it
+    runs).
     """
 
     name: str
@@ -72,7 +77,8 @@ class Need:
 
     def on(self, k: int) -> int:
         """Bytes on the k-th device alone."""
-        return self.of("each device", *(["first device"] if k == 0 else []))
+        also = ["first device"] if k == 0 else []
+        return self.of("each device", "each GPU", *also)
 
     @property
     def total(self) -> int:
@@ -83,11 +89,12 @@ class Need:
     def by_memory(self, running: bool = False) -> list[int]:
         """Bytes in each separate memory: the host's alone, or that of each GPU.
 
-        With `running` the process exists and has loaded its data set.
+        With `running` the process exists, has loaded its data set and uses the GPUs.
         """
         if self.kind == "cpu":
             return [self.total - (self.of("process") if running else 0)]
-        return [self.on(k) for k in range(self.num_devices)]
+        there = self.of("each GPU") if running else 0
+        return [self.on(k) - there for k in range(self.num_devices)]
 
     def text(self, *more: tuple[str, str]) -> str:
         """A title, a line per item with its size and place, and `more` lines."""
@@ -133,6 +140,9 @@ def estimate(
     if kind == "cpu":
         buffers, size = temp_copies(), FLOAT * samples * net.temporary
         items.append(Item(f"{buffers} temporary buffers", buffers * size, "host"))
+    else:
+        items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
+        items.append(Item("cuDNN's workspace, at most", CUDNN_WORKSPACE, "each device"))
     name, shape, times = max(net.kept, key=lambda kept: kept[2] * math.prod(kept[1]))
     shape = (samples * times, *shape)
     return Need(

@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import re
 import resource
 import sys
 import traceback
@@ -41,14 +42,13 @@ from d2lpar.memory.shapes import LayersOf
 from d2lpar.records.wording import byte_size
 
 # In errors of MXNet's CPU storage, of its pool on a GPU, of CUDA and its libraries
-# (CUBLAS_STATUS_ALLOC_FAILED, ...), and of C++.
-WORDS = (
-    "Failed to allocate CPU Memory",
-    "cudaMalloc failed",
-    "cudaMalloc retry failed",
-    "out of memory",
-    "ALLOC_FAILED",
-    "bad_alloc",
+# (CUBLAS_STATUS_ALLOC_FAILED, ...; one whose handle finds no memory is "not
+# initialized"), of cuDNN when no algorithm's workspace fits, and of C++.
+WORDS = re.compile(
+    "Failed to allocate CPU Memory|cudaMalloc failed|cudaMalloc retry failed"
+    "|out of memory|ALLOC_FAILED|(CUBLAS|CUDNN|CUSOLVER)_STATUS_NOT_INITIALIZED"
+    "|Create (cublas|cusolver) handle failed"
+    "|Failed to find any .*convolution algorithm|bad_alloc"
 )
 
 
@@ -56,7 +56,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out: Python's, NumPy's, or MXNet's."""
     if isinstance(error, MemoryError):
         return True
-    return is_from_mxnet(error) and any(words in str(error) for words in WORDS)
+    return is_from_mxnet(error) and WORDS.search(str(error)) is not None
 
 
 def explain(

@@ -223,6 +223,7 @@ def _differences(a: Header, b: Header) -> list[tuple[str, str, str]]:
     for ending, of_a, of_b in (
         ("", a.settings, b.settings),
         (" version", a.versions, b.versions),
+        *([("", a.gpu_build, b.gpu_build)] if a.gpu_build and b.gpu_build else []),
         ("", a.extra, b.extra),
     ):
         pairs += [

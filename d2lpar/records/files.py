@@ -89,6 +89,7 @@ def run_stem(header: Header) -> str:
         + [f"seed{header.seed}"] * (header.seed != 0)
         + [f"{header.workers}workers"] * (header.workers > 1)
         + [f"{threads}thread"] * (threads is not None)
+        + [name for name in ("tf32", "deterministic") if header.gpu_build.get(name)]
     )
 
 

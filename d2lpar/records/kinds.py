@@ -83,6 +83,7 @@ class Header(Line, kind="header"):
     variant: str = ""  # which of a chapter's methods, where it has several
     workers: int = 1  # processes that trained together, num_devices in all
     servers: int = 0  # parameter servers between the workers
+    gpu_build: dict = field(default_factory=dict)  # of d2lpar.machine; {} on CPUs
     extra: dict = field(default_factory=dict)
 
 
@@ -92,7 +93,8 @@ class BenchmarkHeader(Line, kind="benchmark"):
 
     `benchmark` names the record and its pictures; `work` completes "seconds for ...".
     `peers` are the arms that are not ours. `gpus` are the models in the machine,
-    `on_gpus` those that were used. `note` is what the caption says of the arms.
+    `on_gpus` those that were used, `gpu_build` how (:mod:`d2lpar.machine.gpu_build`).
+    `note` is what the caption says of the arms.
     """
 
     benchmark: str
@@ -108,6 +110,7 @@ class BenchmarkHeader(Line, kind="benchmark"):
     gpus: list[str] = field(default_factory=list)
     on_gpus: list[str] = field(default_factory=list)
     note: str = ""
+    gpu_build: dict = field(default_factory=dict)
     extra: dict = field(default_factory=dict)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,8 @@ def git_state() -> tuple[str | None, bool | None]:
     """Commit of the checkout that this package runs from; whether it has local changes.
 
     (None, None) for an installed package, even inside somebody's checkout (a .venv).
+    Where unchanged sources travel without their history, ``D2LPAR_COMMIT`` names the
+    commit.
     """
 
     def git(*args: str) -> str:
@@ -28,7 +31,8 @@ def git_state() -> tuple[str | None, bool | None]:
         changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)figures")
         return git("rev-parse", "HEAD"), bool(changes)
     except (OSError, subprocess.SubprocessError):
-        return None, None
+        commit = os.environ.get("D2LPAR_COMMIT") or None
+        return commit, None if commit is None else False
 
 
 def now() -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from d2lpar.records.kinds import Header, PointRecord, Run, StepRecord, timed_epochs
+from d2lpar.records.kinds import (
+    BenchmarkHeader,
+    Header,
+    PointRecord,
+    Run,
+    StepRecord,
+    timed_epochs,
+)
 
 
 def number(value: float) -> str:
@@ -80,6 +87,20 @@ def gpu_models(header: Header) -> list[str]:
     return [model for model in dict.fromkeys(models) if model]
 
 
+def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
+    """What changes results and times on GPUs: ["TF32 off", "peer access on"].
+
+    [] on CPUs and for records that do not say.
+    """
+    facts = header.gpu_build
+    if not facts:
+        return []
+    words = [f"TF32 {'on' if facts.get('tf32') else 'off'}"]
+    if facts.get("peer_access") is not None:
+        words.append(f"peer access {'on' if facts['peer_access'] else 'off'}")
+    return words + ["deterministic"] * bool(facts.get("deterministic"))
+
+
 def commit(header: Header) -> str:
     """The code that was run: "commit 1a2b3c4 with local changes"."""
     if not header.git_commit:
@@ -145,6 +166,7 @@ def provenance(runs: Sequence[Run]) -> str:
         f"Data: {each(map(_data, headers))}",
         f"Seed {each(h.seed for h in headers)}",
         f"{name} {each(h.versions.get(library, 'not recorded') for h in headers)}",
+        ", ".join(dict.fromkeys(w for h in headers for w in gpu_words(h))),
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, "
         f"{each(map(commit, headers))}",
     )

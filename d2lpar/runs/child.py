@@ -27,6 +27,8 @@ from d2lpar import devices
 from d2lpar._version import __version__
 from d2lpar.errors import D2lparError, first_line, is_from_mxnet
 from d2lpar.machine import cores
+from d2lpar.machine.gpu_build import gpu_build
+from d2lpar.machine.mxnet_builds import mxnet_version
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import Header, Line
@@ -89,6 +91,7 @@ def _answer_channel() -> Tell:
 def measured(job: Job, tell: Tell) -> Iterator[Line]:
     """The record of a job: its header, then what the training yields."""
     workload, chosen = job.workload, devices.parse(job.devices)[: job.num_devices]
+    devices.enable_peer_access(chosen)
     data, run = workload.load(**job.data), None
     header = header_of(job, chosen, data)
     how = {"devices": chosen, "seed": job.seed, "data": data, **job.settings}
@@ -129,8 +132,6 @@ def record(
 
 def header_of(job: Job, chosen: list, data) -> Header:
     """Where the record of a job comes from: this machine, this package, this data."""
-    from d2lpar._mxnet import mx
-
     commit, dirty = provenance.git_state()
     on_cpu = chosen[0].device_type == "cpu"
     return Header(
@@ -151,14 +152,22 @@ def header_of(job: Job, chosen: list, data) -> Header:
         command=job.command,
         versions={
             "d2lpar": __version__,
-            "mxnet": mx.__version__,
+            "mxnet": mxnet_version(),
             "numpy": numpy.__version__,
             "python": platform.python_version(),
         },
         git_commit=commit,
         git_dirty=dirty,
         date=provenance.now(),
+        gpu_build={} if on_cpu else gpu_build_of(chosen),
     )
+
+
+def gpu_build_of(gpus: list) -> dict:
+    """MXNet's build and settings on these contexts of GPUs."""
+    from d2lpar._mxnet import mx
+
+    return gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
 
 
 def _end_with_parent() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import shlex
@@ -23,6 +24,7 @@ from tqdm import tqdm
 
 from d2lpar.errors import D2lparError, RunError
 from d2lpar.machine import cores, cuda
+from d2lpar.machine.mxnet_builds import mxnet_version
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
 from d2lpar.runs.job import KEEP_FREED_MEMORY, environment
@@ -96,13 +98,22 @@ def run(arm: Arm) -> list[dict]:
     Raises :class:`RunError` with why it did not end with status 0, in one clause.
     """
     text = {"capture_output": True, "text": True, "errors": "replace"}
-    done = subprocess.run(arm.command, env=environment(arm.environment), **text)
+    changes = {**exact_float32(), **arm.environment}
+    done = subprocess.run(arm.command, env=environment(changes), **text)
     # MXNet's C++ side may print, too.
     lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
     errors = [line["error"] for line in lines if set(line) == {"error"}]
     if done.returncode != 0:
         raise RunError(errors[0] if errors else crash(done.returncode, done.stderr))
     return lines
+
+
+def exact_float32() -> dict[str, str]:
+    """The variable that keeps GPUs from TF32 in all arms, unless the user has set it.
+
+    Ours compute exactly float32, so the peers must: PyTorch's convolutions would not.
+    """
+    return {"NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", "0")}
 
 
 def crash(status: int, stderr: str) -> str:
@@ -167,7 +178,8 @@ def record(
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            versions[name] = metadata.version(name)
+            is_mxnet = name == "mxnet"
+            versions[name] = mxnet_version() if is_mxnet else metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = provenance.git_state()

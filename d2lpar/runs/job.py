@@ -36,6 +36,11 @@ def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in changed.items() if value is not None}
 
 
+# MXNet keeps to cuDNN's deterministic algorithms, and does not choose among them by
+# their times, which differ from run to run.
+DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
+
+
 @dataclass(frozen=True)
 class Job:
     """One measurement, for a process of its own.
@@ -51,7 +56,9 @@ class Job:
     written every `checkpoint_every` epochs (None: never), and on an interrupt. `resume`
     is the path of a checkpoint, or "last" for the newest one in `folder`; `num_epochs`
     counts from the beginning. With `is_worker` the process is one of several that share
-    the work. Raises :class:`SettingError` if the workload cannot be resumed.
+    the work. On GPUs `tf32` lets float32 be computed in TF32, and with `deterministic`
+    repeats give the same bits. Raises :class:`SettingError` if the workload cannot be
+    resumed.
     """
 
     chapter: str
@@ -72,6 +79,8 @@ class Job:
     checkpoint_every: int | None = None
     resume: str | None = None
     is_worker: bool = False
+    tf32: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         flags = {"--resume": self.resume, "--checkpoint-every": self.checkpoint_every}
@@ -81,6 +90,12 @@ class Job:
                     f"{flag} {value}: {self.chapter} cannot be resumed, only trainings "
                     "of networks; leave the flag out"
                 )
+
+    @property
+    def gpu_variables(self) -> dict[str, str]:
+        """What `tf32` and `deterministic` set in the measuring process."""
+        variables = {"NVIDIA_TF32_OVERRIDE": "1"} if self.tf32 else {}
+        return variables | (DETERMINISTIC if self.deterministic else {})
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,9 @@ def kind_and_ids(text: str) -> tuple[str, list[int]]:
     """
     gpus = cuda.cuda_devices()
     if text.strip().lower() == "auto":
-        usable = [
-            i for i, g in enumerate(gpus) if cuda.build_has_code_for(g.capability)
-        ]
-        if usable and set(mxnet_builds.installed_builds()) - {"mxnet"}:
+        on_gpus = set(mxnet_builds.installed_builds()) - {"mxnet"}
+        usable = devices.usable_gpus(gpus) if on_gpus else []
+        if usable:
             return "gpu", usable
         text = "cpu"
     kind, ids = devices.kind_and_numbers(text)

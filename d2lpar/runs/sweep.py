@@ -120,12 +120,13 @@ def _start(job: Job, stderr: IO[str]) -> subprocess.Popen:
     if job.one_thread_each and job.num_devices > 1 and not job.threads:
         threads = cores.USER_THREADS or 1
     module = "d2lpar.runs.worker_child" if job.is_worker else "d2lpar.runs.child"
+    changes = {"OMP_NUM_THREADS": str(threads), **job.gpu_variables}
     process = subprocess.Popen(
         [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env={**KEEP_FREED_MEMORY, **environment({"OMP_NUM_THREADS": str(threads)})},
+        env={**KEEP_FREED_MEMORY, **environment(changes)},
         # Ctrl-C reaches this process alone, which then ends the other: MXNet would
         # finish its queue of work first.
         start_new_session=True,

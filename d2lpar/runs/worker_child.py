@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,8 @@ from functools import partial
 import psutil
 
 from d2lpar import devices
+from d2lpar.errors import SettingError
+from d2lpar.machine.cuda import cuda_devices
 from d2lpar.records.kinds import Header, Line
 from d2lpar.runs import child
 from d2lpar.runs.job import Job, Progressed
@@ -27,6 +30,7 @@ def measured(job: Job, tell: child.Tell) -> Iterator[Line]:
     from d2lpar.workers.group import Workers
 
     workload, chosen = job.workload, devices.parse(job.devices)[: job.num_devices]
+    devices.enable_peer_access(chosen)
     data, run = workload.load(**job.data), None
     header = child.header_of(job, chosen, data)
     group = Workers(place(), at_most_every(1, lambda: tell(Progressed())))
@@ -36,6 +40,7 @@ def measured(job: Job, tell: child.Tell) -> Iterator[Line]:
         seed=str(header.seed),
         settings=json.dumps(header.settings, sort_keys=True),
     )
+    check_own_gpus(group, chosen)
     header = header_of_all(group, header)
     how = {"devices": chosen, "seed": job.seed, "data": data, "workers": group}
     train = workload.train_with_workers
@@ -44,6 +49,27 @@ def measured(job: Job, tell: child.Tell) -> Iterator[Line]:
         run, train = resumable(group, job, header), with_traffic(train)
     yield from child.record(job, header, train, run, saves=group.number == 0)
     group.leave()
+
+
+def check_own_gpus(group, chosen: list) -> None:
+    """Raise :class:`SettingError` if two workers have the same GPU among their devices.
+
+    Known by the host's name and the PCI address. In "dist_async" nothing is compared.
+    """
+    if not group.synchronous:
+        return
+    gpus = cuda_devices()
+    mine = [gpus[d.device_id].pci_address for d in chosen if d.device_type == "gpu"]
+    content = json.dumps([[platform.node(), address] for address in mine]).encode()
+    owners: dict[tuple, int] = {}
+    for number, theirs in enumerate(map(json.loads, group.gather(content))):
+        for host, address in theirs:
+            owner = owners.setdefault((host, address), number)
+            if owner != number:
+                raise SettingError(
+                    f"workers {owner} and {number} share the GPU {address} of {host}: "
+                    "launch with --devices gpu:N, for N GPUs of each worker's own"
+                )
 
 
 def header_of_all(group, header: Header) -> Header:

@@ -2,8 +2,10 @@
 
 A variant is a function of ``data`` that leaves the sum over the devices in every
 device's arrays; ``data[k]`` is the list of device k's arrays. Training from scratch
-takes the book's (:func:`d2lpar.parallel.allreduce`), Gluon's trainer "kvstore local";
-the others are here for comparison. The vocabulary is that of MPI and Horovod.
+takes the book's (:func:`d2lpar.parallel.allreduce`), of one flat array
+(:mod:`d2lpar.buckets`); Gluon's trainer takes "kvstore local" on CPUs and "kvstore
+device" on GPUs. The others are here for comparison. The vocabulary is that of MPI and
+Horovod.
 """
 
 from __future__ import annotations

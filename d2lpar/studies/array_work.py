@@ -31,10 +31,12 @@ AS_WRITTEN_64 = "as written, float64"
 FLOAT = 4  # bytes of a float32, the type of everything that says nothing else
 SUM_COLUMNS = 10  # the CryptoPunks notebook's
 
-# Each thread of the grid sums EACH elements in 32 lanes, which the compiler of a CPU
-# turns into vectors. sin and cos: x is reduced to [-pi/4, pi/4] by pi/2 in three parts,
-# then the polynomials of Cephes' sinf and cosf; error about 5e-7 for |x| < 8192.
-SUM_TAN_SQUARED = CudaModule("""
+# Each thread sums EACH elements. On a CPU they are neighbours, in 32 lanes that the
+# compiler turns into vectors. On a GPU they are as far apart as there are threads:
+# neighbouring threads read neighbouring numbers at the same time (coalesced). sin and
+# cos: x is reduced to [-pi/4, pi/4] by pi/2 in three parts, then the polynomials of
+# Cephes' sinf and cosf; error about 5e-7 for |x| < 8192.
+_TRIG = CudaModule("""
 __device__ inline float tan_squared(float x) {
   float q = rintf(x * 0.63661977f);
   float r = ((x - q * 1.5703125f) - q * 4.8375129e-4f) - q * 7.5497899e-8f;
@@ -46,9 +48,10 @@ __device__ inline float tan_squared(float x) {
   float a = odd ? c : s, b = odd ? s : c;
   return (a * a) / (b * b);
 }
-__global__ void sum_tan_squared(const float *x, float *sums, int64_t n, int64_t each) {
-  int64_t t = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-  int64_t i = t * each, end = i + each < n ? i + each : n;
+__global__ void sum_tan_squared(
+    const float *x, float *sums, long long n, long long each) {
+  long long t = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  long long i = t * each, end = i + each < n ? i + each : n;
   if (i >= n) return;
   float lane[32] = {0}, sum = 0;
   for (; i + 32 <= end; i += 32)
@@ -57,10 +60,22 @@ __global__ void sum_tan_squared(const float *x, float *sums, int64_t n, int64_t 
   for (int k = 0; k < 32; ++k) sum += lane[k];
   sums[t] = sum;
 }
-""").get_kernel(
-    "sum_tan_squared", "const float *x, float *sums, int64_t n, int64_t each"
-)
-EACH = 4096
+__global__ void sum_tan_squared_coalesced(
+    const float *x, float *sums, long long n, long long each) {
+  long long t = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  long long threads = (n + each - 1) / each;
+  if (t >= threads) return;
+  float sum = 0;
+  for (long long i = t; i < n; i += threads) sum += tan_squared(x[i]);
+  sums[t] = sum;
+}
+""")
+_TRIG_ARGUMENTS = "const float *x, float *sums, long long n, long long each"
+SUM_TAN_SQUARED = {
+    "cpu": _TRIG.get_kernel("sum_tan_squared", _TRIG_ARGUMENTS),
+    "gpu": _TRIG.get_kernel("sum_tan_squared_coalesced", _TRIG_ARGUMENTS),
+}
+EACH = {"cpu": 4096, "gpu": 256}
 X2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
 
 
@@ -192,7 +207,9 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
     """The GPU wiki: the sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
     host = rng.random((sizes.trig, sizes.trig), dtype="float32")
     x = _shards(host, devices)
-    sums = {d: np.zeros((-(-x[d].size // EACH),), ctx=d) for d in devices}
+    kind = devices[0].device_type
+    kernel, each = SUM_TAN_SQUARED[kind], EACH[kind]
+    sums = {d: np.zeros((-(-x[d].size // each),), ctx=d) for d in devices}
 
     def forms(library, x, s, c, ones=None) -> dict:
         """`s` and `c` are room for sines and cosines."""
@@ -210,8 +227,8 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
 
     def one_kernel(d) -> np.ndarray:
         blocks = -(-sums[d].size // 256)
-        arguments = [x[d], sums[d], x[d].size, EACH]
-        SUM_TAN_SQUARED.launch(arguments, d, (blocks, 1, 1), (256, 1, 1))
+        arguments = [x[d], sums[d], x[d].size, each]
+        kernel.launch(arguments, d, (blocks, 1, 1), (256, 1, 1))
         return sums[d].sum()
 
     in_float64 = forms(numpy, host.astype("float64"), None, None)[AS_WRITTEN]

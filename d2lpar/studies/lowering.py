@@ -148,26 +148,29 @@ def _quantized(
     device: mx.Context,
     batch_size: int,
 ) -> gluon.SymbolBlock:
-    """The block in INT8; each tensor's range decides whether its bytes are signed."""
+    """The block in INT8. On a CPU each tensor's range decides whether it is signed.
+
+    On a GPU all are: MXNet has no uint8 there.
+    """
     calibration = precision.rpartition("-")[2]
     per_channel = precision.startswith("int8-channels")
     # MXNet inserts oneDNN's integer operators for mx.cpu(0) only. Quantized there, the
     # network works on any context.
-    place = mx.cpu() if device.device_type == "cpu" else device
+    on_cpu = device.device_type == "cpu"
+    place = mx.cpu() if on_cpu else device
     block.collect_params().reset_ctx(place)
-    # An input without a label must still come in a list.
-    full = len(X_calibration) - len(X_calibration) % batch_size
-    batches = [
-        [mx.nd.array(X_calibration[start : start + batch_size], ctx=place)]
-        for start in range(0, full, batch_size)
-    ]
-    shape = mx.io.DataDesc("data", (batch_size, *X_calibration.shape[1:]))
-    none = calibration == "none"
-    data = {"data_shapes": [shape]} if none else {"calib_data": batches}
-    with _ranges_as_numbers():
+    if calibration == "none":
+        shape = mx.io.DataDesc("data", (batch_size, *X_calibration.shape[1:]))
+        data = {"data_shapes": [shape]}
+    else:  # an input without a label must still come in a list
+        full = len(X_calibration) - len(X_calibration) % batch_size
+        parts = (X_calibration[k : k + batch_size] for k in range(0, full, batch_size))
+        data = {"calib_data": [[mx.nd.array(part, ctx=place)] for part in parts]}
+    # `place`: where MXNet makes the arrays with which it tries the network.
+    with place, _ranges_as_numbers():
         quantized = mx.contrib.quantization.quantize_net_v2(
             block,
-            quantized_dtype="auto",
+            quantized_dtype="auto" if on_cpu else "int8",
             quantize_mode="smart",
             quantize_granularity="channel-wise" if per_channel else "tensor-wise",
             calib_mode=calibration,

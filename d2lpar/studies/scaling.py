@@ -86,7 +86,8 @@ def _strong_scaling(
         if size < len(devices):  # a device would have no sample
             continue
         # A small learning rate, so that the parameters stay finite.
-        step = STEP[study.implementation](devices, networks.init_lenet(seed=seed), 1e-3)
+        params, per_device = networks.init_lenet(seed=seed), size // len(devices)
+        step = STEP[study.implementation](devices, params, 1e-3, per_device)
         batches = step_parts.endless_batches(X, y, size, order)
         yield _time_step(study, step, batches, size)
 

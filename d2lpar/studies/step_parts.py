@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -19,8 +20,9 @@ import numpy
 
 from d2lpar import datasets, lenet_concise
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar.buckets import Bucket, allreduce_buckets, update_bucket
 from d2lpar.networks import lenet
-from d2lpar.parallel import allreduce, get_params, sgd, split_batch
+from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import PARTS
 from d2lpar.training import BATCHES_IN_FLIGHT
 
@@ -71,10 +73,13 @@ class Step(NamedTuple):
 
 
 def from_scratch(
-    devices: Sequence[mx.Context], params: Sequence[numpy.ndarray], lr: float
+    devices: Sequence[mx.Context],
+    params: Sequence[numpy.ndarray],
+    lr: float,
+    per_device_batch_size: int = 1,
 ) -> Step:
-    """The book's step, on replicas of `params`."""
-    replicas = [get_params(params, device) for device in devices]
+    """The step of :mod:`d2lpar.lenet`, on replicas of `params`, for any batch size."""
+    replicas = [Bucket(params, device) for device in devices]
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     loss.hybridize()
 
@@ -84,22 +89,22 @@ def from_scratch(
             for X_k, y_k, params in zip(X_shards, y_shards, replicas)
         ]
 
-    def all_reduce() -> None:
-        for i in range(len(replicas[0])):
-            allreduce([params[i].grad for params in replicas])
-
     def update(global_batch_size: int) -> None:
-        for params in replicas:
-            sgd(params, lr, global_batch_size)
+        for bucket in replicas:
+            update_bucket(bucket, lr, global_batch_size)
 
+    all_reduce = partial(allreduce_buckets, replicas)
     return Step(devices, replicas, losses, all_reduce, update)
 
 
 def concise(
-    devices: Sequence[mx.Context], params: Sequence[numpy.ndarray], lr: float
+    devices: Sequence[mx.Context],
+    params: Sequence[numpy.ndarray],
+    lr: float,
+    per_device_batch_size: int = 1,
 ) -> Step:
     """Gluon's step: network, trainer and loss of :mod:`d2lpar.lenet_concise`."""
-    net, trainer, loss = lenet_concise.build(params, devices, lr)
+    net, trainer, loss = lenet_concise.build(params, devices, lr, per_device_batch_size)
     replicas = list(zip(*(p.list_data() for p in net.collect_params().values())))
 
     def losses(X_shards: list, y_shards: list) -> list[np.ndarray]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from d2lpar.machine.mxnet_builds import installed_builds
+
 KVSTORES = ("dist_sync", "dist_async")
 SIGN_OF_LIFE = "\0"  # written at every step: no text, so that no log shows it
 NODE = "ps-lite's node "  # a worker's line ends with this and its number in ps-lite
@@ -73,17 +75,14 @@ def resume_after_restart(resume: str | None, folder: Path) -> str | None:
 
 
 def package_digest() -> str:
-    """SHA-256 of this package's source and of the versions of MXNet and NumPy."""
+    """SHA-256 of this package's source and of the builds of MXNet and NumPy."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
         digest.update(name.encode() + b"\0" + path.read_bytes())
-    for name in ("mxnet", "mxnet-cu112", "numpy"):
-        try:
-            digest.update(f"{name} {metadata.version(name)}".encode())
-        except metadata.PackageNotFoundError:
-            continue
+    versions = {**installed_builds(), "numpy": metadata.version("numpy")}
+    digest.update(repr(sorted(versions.items())).encode())
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from d2lpar.devices import kind_and_numbers
 from d2lpar.errors import SettingError
 from d2lpar.machine import cores
 
@@ -98,9 +99,10 @@ def plan(
     """The roles: the scheduler here, servers and workers in turn over the hosts.
 
     `arguments` are "run", a chapter and its flags; `devices` is one device string for
-    all workers, or one for each. Without `hosts` all run here, and the workers share
-    out the cores, as threads of their CPU contexts. `network` is described at
-    :func:`common_environment`. Raises :class:`SettingError` for impossible counts.
+    all workers, or one for each; see :func:`own_devices`. Without `hosts` all run here,
+    and the workers share out the cores, as threads of their CPU contexts. `network` is
+    described at :func:`common_environment`. Raises :class:`SettingError` for impossible
+    counts, and for two workers that would share a GPU.
     """
     for flag, count in (("workers", workers), ("servers", servers)):
         if count < 1:
@@ -113,11 +115,12 @@ def plan(
     common = common_environment(workers, servers, **network)
     here = Host("", interface)
     places = list(hosts) or [here]
+    chosen_by = own_devices(devices, [places[k % len(places)] for k in range(workers)])
     roles = [_role("scheduler", "scheduler", here, common)]
     for k in range(servers):
         roles.append(_role(f"server {k}", "server", places[k % len(places)], common))
     for k in range(workers):
-        chosen = devices[k % len(devices)] if devices else ""
+        chosen = chosen_by[k]
         own = {**common, "D2LPAR_WORKER": str(k)}
         if not hosts:
             cpus = re.fullmatch(r"cpu:([1-9]\d*)", chosen)
@@ -128,6 +131,46 @@ def plan(
         worker.arguments.extend([f"--devices={chosen}"] if chosen else [])
         roles.append(worker)
     return roles
+
+
+def own_devices(devices: Sequence[str], places: Sequence[Host]) -> list[str]:
+    """The device string of each worker, given where they run; "" if there is none.
+
+    "gpu:N", given once, is N GPUs for each worker: those on one host get different
+    ones. Raises :class:`SettingError` for strings by which two workers on a host would
+    share a GPU, and :class:`~d2lpar.errors.DeviceError` for what is no device string.
+    What "auto" turns out to be, only the workers know.
+
+    >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
+    ['gpu:0,1,', 'gpu:0,1,', 'gpu:2,3,']
+    """
+    chosen = [devices[k % len(devices)] if devices else "" for k in range(len(places))]
+    each = re.fullmatch(r"gpu:([1-9]\d*)", chosen[0].strip().lower())
+    if each and len(devices) == 1:
+        count = int(each[1])
+        for k, host in enumerate(places):
+            first = count * places[:k].count(host)
+            chosen[k] = f"gpu:{','.join(map(str, range(first, first + count)))},"
+    taken: dict[tuple, int] = {}
+    for k, (text, host) in enumerate(zip(chosen, places)):
+        if text.strip().lower() in ("", "auto"):
+            continue
+        kind, numbers = kind_and_numbers(text)
+        if kind == "gpu":
+            for i in [0] if numbers is None else numbers:
+                other = taken.setdefault((host, i), k)
+                if other != k:
+                    raise _shared_gpu((other, k), i, host)
+    return chosen
+
+
+def _shared_gpu(workers: tuple[int, int], i: int, host: Host) -> SettingError:
+    one, other = workers
+    return SettingError(
+        f"--devices: workers {one} and {other} on {host.name or 'this machine'} would "
+        f"share gpu({i}); write --devices gpu:N once, for N GPUs of each worker's own, "
+        "or --devices gpu:I,J once for each worker"
+    )
 
 
 def _role(name: str, kind: str, host: Host, environment: dict[str, str]) -> Role:

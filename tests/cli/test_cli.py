@@ -322,6 +322,8 @@ BAD_INPUT = [
     (["--data=mnist"], ["--data", "'mnist'"]),
     (["--data=auto", "--data-dir=absent"], ["--data-dir", "absent"]),
     (["--out=a-file"], ["a-file", "Not a directory"]),
+    (["--tf32"], ["--tf32 with --devices cpu:2", "for GPUs"]),
+    (["--deterministic"], ["--deterministic with --devices cpu:2", "for GPUs"]),
     (["--depth=3"], ["--depth"]),
 ]
 NOT_RESUMED = [
@@ -373,7 +375,6 @@ def bad_runs(tmp_path_factory):
     }
 
 
-@pytest.mark.xdist_group("bad runs")
 @pytest.mark.parametrize(
     ("flags", "words"),
     BAD_INPUT,
@@ -607,7 +608,6 @@ def _children(pid):
 # Checkpoints and what is made of them
 
 
-@pytest.mark.xdist_group("bad runs")
 @pytest.mark.parametrize(("flags", "words"), NOT_RESUMED)
 def test_what_cannot_be_resumed_is_one_line(bad_runs, flags, words):
     done, written = bad_runs[tuple(flags)]

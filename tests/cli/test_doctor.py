@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from d2lpar import datasets
+from d2lpar import datasets, devices
 from d2lpar.cli import doctor
 from d2lpar.datasets import fashion
 from d2lpar.errors import DataError, first_line
-from d2lpar.machine import cards, mxnet_builds
+from d2lpar.machine import cards, cuda, mxnet_builds
 from d2lpar.machine.cards import Machine
 from d2lpar.machine.gpu_cards import GpuCard
 from d2lpar.machine.host_card import cpu_card
@@ -291,6 +291,44 @@ def test_cores(environ, status, words):
     assert check.status == status
     assert words in check.message
     assert status == "ok" or check.remedy.startswith("unset ")
+
+
+def test_a_build_from_source_names_its_library_and_its_own_remedies(monkeypatch):
+    monkeypatch.setenv("MXNET_LIBRARY_PATH", "/opt/libmxnet.so")
+    builds = {mxnet_builds.FROM_SOURCE: "1.9.1"}
+    installed, training = doctor.check_mxnet(builds, lambda: TRAINED)
+    assert installed.message == "1.9.1, built from source OPENMP (/opt/libmxnet.so)"
+    assert (installed.status, training.status) == ("ok", "ok")
+    lacking = {"error": "OSError: libcudnn.so.9: cannot open shared object file"}
+    for answer in (lacking, {"error": "MXNetError: something else"}):
+        _, check = doctor.check_mxnet(builds, lambda a=answer: a)
+        assert check.status == "fail" and "docs/newer-gpus.md" in check.remedy
+        assert "pip install" not in check.remedy
+    installed, _ = doctor.check_mxnet({mxnet_builds.FROM_SOURCE: "2.0"}, lambda: {})
+    assert installed.status == "warn" and "pip" not in installed.remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "errors", "status", "words"),
+    [
+        (0, {}, "ok", "MXNet built from source computes on it"),
+        (0, {0: "no kernel image is available"}, "warn", "(no kernel image is avail"),
+        (None, {}, "warn", "hidden from CUDA"),
+    ],
+)
+def test_a_build_from_source_is_tried_on_the_gpu(
+    monkeypatch, number, errors, status, words
+):
+    monkeypatch.setenv("MXNET_LIBRARY_PATH", "/opt/libmxnet.so")
+    monkeypatch.setattr(devices, "_errors_when_tried", lambda numbers: errors)
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: [cuda.CudaDevice(*H200[::2])])
+    here = machine_with(H200)
+    card = dataclasses.replace(here.gpus[0], number=number)
+    here = dataclasses.replace(here, gpus=(card,))
+    (check,) = doctor.check_gpus(here, [mxnet_builds.FROM_SOURCE])
+    assert check.status == status and words in check.message
+    assert "5.0-8.9" not in check.message
+    assert (check.remedy is None) == (status == "ok")
 
 
 def test_gpu_line():

@@ -1,5 +1,7 @@
 """A benchmark's picture: a panel per work, a bar and its numbers per arm."""
 
+from dataclasses import replace
+
 import pytest
 
 from d2lpar.errors import RecordError
@@ -77,6 +79,14 @@ def test_what_was_not_measured_stands_in_the_picture(picture):
         caption
     )
     assert "2026-01-01, commit 0123456." in caption
+
+
+def test_gpus_are_said_with_their_settings(picture, monkeypatch):
+    gpus = {"on_gpus": ["NVIDIA H200"], "gpu_build": {"tf32": False}}
+    monkeypatch.setitem(globals(), "HEADER", replace(HEADER, **gpus))
+    caption = texts(picture(ArmSample("ours", 0, 1.0)))[-1].replace("\n", " ")
+    assert "Hardware: NVIDIA H200; host: AMD EPYC, 2 cores." in caption
+    assert "numpy 1.23.5; TF32 off." in caption
 
 
 def test_a_record_in_which_nothing_ran_is_drawn(picture):

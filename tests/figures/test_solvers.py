@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from matplotlib.figure import Figure
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import drawing, solvers
@@ -86,7 +87,7 @@ def test_averaging_is_left_out_of_time_only_where_there_is_more(tmp_path):
     assert "averaging: " in devices and "left out" not in devices
 
 
-def test_the_seeds_results(tmp_path):
+def test_results_of_the_least_squares_notes(tmp_path):
     """Error, optimum, each device's error and x, of every method."""
     runs = [a_run(tmp_path, "averaging"), a_run(tmp_path, "cgls", distance=False)]
     text = solvers.results(runs)
@@ -117,14 +118,14 @@ def test_results_of_old_records_have_no_x(tmp_path):
 
 
 def test_what_fails_leaves_earlier_results_as_they_were(tmp_path, monkeypatch):
-    def full(*args):
+    def full(*args, **options):
         raise OSError(28, "No space left on device")
 
     runs = [a_run(tmp_path)]
     drawing.draw(runs, tmp_path / "out", "book")
     table = tmp_path / "out" / "book-results.txt"
     table.write_text("earlier")
-    monkeypatch.setattr(solvers, "save", full)
+    monkeypatch.setattr(Figure, "savefig", full)
     with pytest.raises(OSError, match="No space left"):
         drawing.draw(runs, tmp_path / "out", "book")
     assert table.read_text() == "earlier"

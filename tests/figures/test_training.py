@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import drawing, page
+from d2lpar.figures import compare, drawing, page
 from d2lpar.records import files, wording
 from d2lpar.records.kinds import EpochRecord, Header, Run
 
@@ -188,7 +188,7 @@ def test_bars_are_medians_without_the_warm_up(drawn, tmp_path):
 def test_speedup_and_efficiency(drawn, tmp_path):
     drawing.draw([ONE, TWO], tmp_path, "s")
     left, right = drawn["Speedup over 1 device"].axes
-    ideal, measured = (line for line in left.get_lines() if len(line.get_xdata()) == 2)
+    ideal, measured = left.get_lines()[:2]
     assert list(ideal.get_ydata()) == [1, 2]
     assert list(measured.get_ydata()) == pytest.approx([1, 1.6])
     assert [text.get_text() for text in left.texts] == ["1.60\u00d7"]
@@ -230,7 +230,7 @@ def test_curves_and_bars_are_told_apart_in_grey(drawn, tmp_path):
 
 def test_long_names_are_wrapped_and_dollars_are_no_formulas(tmp_path):
     fields = {
-        "cpu_model": f"A $CPU$ of $ {'long words ' * 20} {'W' * 200}",
+        "cpu_model": f"A $CPU$ of $ {'long words ' * 20} {'endless-' * 40}",
         "device_kind": "gpu",
         "devices": [
             "gpu(0) NVIDIA with a name that goes on for longer than the legend is"
@@ -242,6 +242,25 @@ def test_long_names_are_wrapped_and_dollars_are_no_formulas(tmp_path):
         assert_is_a_picture(png)
     for svg in paths[1::2]:
         assert "A $CPU$ of $ long words" in words(svg)
+
+
+def test_a_caption_on_gpus_says_what_computed_there():
+    gpus = {"device_kind": "gpu", "threads_per_device": None}
+    one = {"build": "built from source", "tf32": False, "peer_access": None}
+    two = {**one, "peer_access": True, "deterministic": True}
+    version = {"versions": {"mxnet": "1.9.1, built from source"}}
+    runs = [
+        make_run(n, devices=[f"gpu({i}) H200" for i in range(n)], gpu_build=facts)
+        for n, facts in ((1, one), (2, two))
+    ]
+    runs = [replace(run, header=replace(run.header, **gpus, **version)) for run in runs]
+    text = wording.provenance(runs)
+    assert "MXNet 1.9.1, built from source. TF32 off, peer access on, determ" in text
+    assert wording.gpu_words(runs[0].header) == ["TF32 off"]
+    assert wording.gpu_words(runs[1].header)[-1] == "deterministic"
+    fast = replace(runs[0].header, gpu_build={**one, "tf32": True})
+    assert wording.gpu_words(fast) == ["TF32 on"]
+    assert "TF32" not in wording.provenance([ONE, TWO])
 
 
 def test_pictures_do_not_depend_on_the_users_style(tmp_path):
@@ -319,7 +338,7 @@ def test_ways_to_share_have_a_picture_of_their_own(drawn, tmp_path):
 
 def test_compare_picture(tmp_path):
     other = make_run(1, seconds=(7.0, 1.25, 1.25), seed=8, synthetic=True)
-    png, svg = drawing.draw_compare(ONE, other, tmp_path, "compare-a-b")
+    png, svg = compare.draw(ONE, other, tmp_path, "compare-a-b")
     assert (png.name, svg.name) == ("compare-a-b.png", "compare-a-b.svg")
     assert sorted(tmp_path.iterdir()) == [png, svg]
     assert_is_a_picture(png)
@@ -329,11 +348,11 @@ def test_compare_picture(tmp_path):
     assert "b: synthetic data yes, seed 8, final accuracy 0.600" in text
     assert "in a and b: synthetic data: no and yes; seed: 7 and 8." in text
     with pytest.raises(RecordError, match=r"book-cpu1\.jsonl"):
-        drawing.draw_compare(ONE, replace(ONE, lines=()), tmp_path, "c")
+        compare.draw(ONE, replace(ONE, lines=()), tmp_path, "c")
 
 
 def test_compare_draws_both_runs(drawn, tmp_path):
-    drawing.draw_compare(ONE, make_run(1, seconds=(7.0, 1.25)), tmp_path, "c")
+    compare.draw(ONE, make_run(1, seconds=(7.0, 1.25)), tmp_path, "c")
     left, right = drawn["b is 1.60 times as fast as a"].axes
     assert [len(line.get_xdata()) for line in left.get_lines()] == [4, 2]
     assert [bar.get_height() for bar in right.patches] == [2.0, 1.25]
@@ -347,12 +366,14 @@ def test_drawing_needs_neither_mxnet_nor_a_display(tmp_path):
     code = """if True:
         import sys
         from pathlib import Path
-        from d2lpar import compare, figures, records
+        from d2lpar.figures import drawing
+        from d2lpar.records import comparison, files
         assert "matplotlib" not in sys.modules
-        runs = [records.read(path) for path in sys.argv[2:]]
-        figures.draw(runs, Path(sys.argv[1]), "s")
-        figures.draw_compare(*runs, Path(sys.argv[1]), "c")
-        compare.comparison_table(compare.compare(*runs))
+        from d2lpar.figures import compare
+        runs = [files.read(path) for path in sys.argv[2:]]
+        drawing.draw(runs, Path(sys.argv[1]), "s")
+        compare.draw(*runs, Path(sys.argv[1]), "c")
+        comparison.comparison_table(comparison.compare(*runs))
         assert "mxnet" not in sys.modules
         assert "matplotlib.pyplot" not in sys.modules
     """

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from d2lpar import datasets
 from d2lpar._mxnet import mx
 from d2lpar.errors import DataError, DeviceError
-from d2lpar.least_squares import METHODS, LeastSquare, solve, train
+from d2lpar.least_squares import METHODS, LeastSquare, direct, solve, train
+from d2lpar.least_squares import rows as row_shards
 from d2lpar.least_squares.problem import rows_of
 from d2lpar.machine import cores
 
@@ -681,3 +682,124 @@ def test_a_problem_in_a_file_is_the_one_in_memory():
     assert in_file.sha256 == in_memory.sha256
     with pytest.raises(DataError, match="GiB are needed for 1000000000 x"):
         datasets.uniform_file(10**9, 10**6)
+
+
+# As on GPUs
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_a_cholesky_factor_that_is_none_is_refused(monkeypatch, dtype, num_devices):
+    """MXNet on a GPU does not see that a factorisation fails, and goes on."""
+    A, b = problem(300, 8)
+    potrf = mx.nd.linalg.potrf
+    halved = np.r_[np.ones(4), np.full(4, 0.5)]
+
+    def first_half(G):
+        L = potrf(G).asnumpy() * halved  # the last columns are not what they should be
+        return mx.nd.array(L, ctx=G.context, dtype=dtype)
+
+    garbage = {
+        "G itself": lambda G: G * 1,
+        "ones": lambda G: mx.nd.ones_like(G),
+        "NaN": lambda G: mx.nd.ones_like(G) * np.nan,
+        "negative": lambda G: -potrf(G),
+        "half a factor": first_half,
+    }
+    options = {"devices": f"cpu:{num_devices}", "method": "normal", "dtype": dtype}
+    solve(A, b, **options)
+    for make in garbage.values():
+        monkeypatch.setattr(mx.nd.linalg, "potrf", make)
+        with pytest.raises(ValueError, match="method normal in .*use method tsqr"):
+            solve(A, b, **options)
+
+
+def rows_that_stay(monkeypatch, rows, overlaps=True):
+    """CPU contexts that behave as GPUs with room for so many rows each."""
+    monkeypatch.setattr(row_shards, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(row_shards.RowShards, "_room_on_gpus", lambda self: rows)
+    monkeypatch.setattr(row_shards.RowShards, "_overlaps", overlaps)
+
+
+@pytest.mark.parametrize("method", [*DIRECT, "cgls", "gradient"])
+@pytest.mark.parametrize("num_devices", [1, 2, 3])
+@pytest.mark.parametrize("rows", [0, 49, 50, 120, 400])
+def test_as_many_rows_stay_as_there_is_room_for(method, num_devices, rows, monkeypatch):
+    A, b = problem(401, 7)
+    rows_that_stay(monkeypatch, rows)
+    watched = Counted(A)
+    options = {"devices": f"cpu:{num_devices}", "method": method, "block_bytes": 2800}
+    solution = solve(watched, b, **options)
+    check_against_lapack(A, b, solution)
+    longest = -(-401 // num_devices)
+    stay = longest if longest <= rows else rows // 50 * 50
+    read = [watched.count[k] for k in range(len(A))]
+    for k in range(num_devices):
+        begin, end = (sum(divmod(401, num_devices)[0] + (j < 401 % num_devices)
+                          for j in range(n)) for n in (k, k + 1))  # fmt: skip
+        assert read[begin : begin + stay][: end - begin] == [1] * min(stay, end - begin)
+        rest = set(read[begin + stay : end])
+        assert not rest or min(rest) > 1  # every pass, and the residual's
+
+
+def test_averaging_takes_what_stays(monkeypatch):
+    A, b = problem(400, 5)
+    options = {"devices": "cpu:2", "method": "averaging", "num_epochs": 2}
+    expected = solve(A, b, **options)
+    rows_that_stay(monkeypatch, 200)
+    np.testing.assert_array_equal(solve(A, b, **options).x, expected.x)
+    rows_that_stay(monkeypatch, 199)
+    with pytest.raises(ValueError, match="an A in memory"):
+        solve(A, b, **options)
+
+
+def test_the_room_on_gpus_leaves_a_margin(monkeypatch):
+    """80 % of the fullest GPU's free memory, less ten matrices and two blocks."""
+    A, b = problem(40, 5)
+    asked = []
+
+    def free_memory(devices, running):
+        asked.append((devices, running))
+        return [3_000_000, 1_000_000]
+
+    monkeypatch.setattr(row_shards, "free_memory", free_memory)
+    monkeypatch.setattr(row_shards, "RESIDENT_BYTES", 100)
+    gpus = [mx.gpu(0), mx.gpu(1)]
+    shards = row_shards.RowShards(A, b, gpus, block_bytes=8 * 5 * 3)
+    row = 8 * (5 + 1)
+    assert shards._room == (800_000 - 10 * 5 * row - 2 * 3 * row) // row
+    assert shards.resident and asked == [(gpus, True)]
+    small = row_shards.RowShards(A[:2], b[:2], gpus)
+    assert small.resident and len(asked) == 1  # NVML is not asked for 100 bytes
+    streamed = row_shards.RowShards(A, b, gpus, resident_bytes=0)
+    assert not streamed.resident and streamed._room == 0 and len(asked) == 1
+
+
+def test_tsqr_takes_a_large_block_in_parts(monkeypatch):
+    A, b = problem(500, 6)
+    whole = solve(A, b, devices="cpu:2", method="tsqr")
+    heights = []
+    triangle = direct._triangle
+
+    def watched(rows, width):
+        heights.append(sum(part.shape[0] for part in rows))
+        return triangle(rows, width)
+
+    monkeypatch.setattr(direct, "_triangle", watched)
+    monkeypatch.setattr(direct, "RESIDENT_BYTES", 100)
+    parts = solve(A, b, devices="cpu:2", method="tsqr", block_bytes=8 * 6 * 60)
+    np.testing.assert_allclose(parts.x, whole.x, rtol=1e-12)
+    assert max(heights) == 60 + 7 and parts.rank == 6
+
+
+class Counted:
+    """Counts how often each row is read."""
+
+    def __init__(self, array):
+        self._array, self.shape, self.dtype = array, array.shape, array.dtype
+        self.count = dict.fromkeys(range(len(array)), 0)
+
+    def __getitem__(self, rows):
+        for k in range(*rows.indices(len(self._array))):
+            self.count[k] += 1
+        return self._array[rows]

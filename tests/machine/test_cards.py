@@ -35,7 +35,7 @@ def test_a_link_is_named_in_the_text(cuda):
     here = cards.Machine(cpu_card(), gpu_cards.gpu_cards(nvml))
     text = cards.as_text(here)
     assert "gpu(0) NVIDIA H100 80GB HBM3: NVLink, 1 link, direct access" in text
-    assert "9.0, MXNet's GPU builds have code for 5.0-8.9 only" in text
+    assert "9.0, MXNet's GPU wheels have code for 5.0-8.9 only" in text
     assert "79.6 GiB, 79.2 GiB free" in text  # 81559 and 81079 MiB
 
 

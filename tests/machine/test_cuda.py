@@ -68,6 +68,35 @@ def test_cuda_devices_in_the_drivers_order(monkeypatch):
     assert cuda.cuda_devices() == [L4, T4, H200]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "reached", "expected"),
+    [
+        ([0], [], None),
+        ([0, 1], [(0, 1), (1, 0)], True),
+        ([0, 1], [(0, 1)], False),
+        ([0, 2], [(0, 1), (1, 0)], False),
+    ],
+)
+def test_peer_access_is_that_of_every_pair(monkeypatch, numbers, reached, expected):
+    driver = Driver([L4, T4, H200])
+
+    def can_access(can, a, b):
+        can._obj.value = (a.value - 100, b.value - 100) in reached
+        return 0
+
+    driver.cuDeviceCanAccessPeer = can_access
+    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: driver)
+    assert cuda.peer_access(numbers) is expected
+
+
+def test_peer_access_is_unknown_without_a_driver(monkeypatch):
+    def absent(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(cuda.ctypes, "CDLL", absent)
+    assert cuda.peer_access([0, 1]) is None
+
+
 def test_cuda_devices_without_a_driver_or_a_gpu(monkeypatch):
     def absent(name):
         raise OSError(f"{name}: cannot open shared object file")

@@ -53,10 +53,27 @@ def test_what_changes_the_need():
     assert total(micro_batch_size=5000) == total(micro_batch_size=None)
     assert total(sync_batch_norm=True) > total(sync_batch_norm=False)
     assert total(global_batch_size=10**9) == total(global_batch_size=10_000)
-    assert total(kind="gpu") < total()  # no temporary buffers on the host
+    beside = 2 * (estimate.CUDA_CONTEXT + estimate.CUDNN_WORKSPACE)
+    assert total(kind="gpu") < total() + beside  # no temporary buffers on the host
     big = {"global_batch_size": 5000}
     assert total(lenet, **big) > total(concise, **big)
     assert estimate.report(None, {}, [mx.cpu(0)]) is None
+
+
+def test_what_cuda_and_cudnn_take_on_a_gpu_is_counted():
+    plan = lenet, {"global_batch_size": 256}, 2, None
+    on_gpus = estimate.estimate(*plan, "gpu")
+    on_cpus = estimate.estimate(*plan, "cpu")
+    assert {i.name for i in on_gpus.items} - {i.name for i in on_cpus.items} == {
+        "CUDA context",
+        "cuDNN's workspace, at most",
+    }
+    for k in range(2):
+        assert on_gpus.on(k) - on_cpus.on(k) == (500 + 1024) * MIB
+        # A process that runs has the context already: it is not free.
+        context = on_gpus.by_memory()[k] - on_gpus.by_memory(running=True)[k]
+        assert context == 500 * MIB
+    assert "CUDA context                     500 MiB  each GPU" in str(on_gpus)
 
 
 def test_temporary_buffers_are_counted(monkeypatch):
@@ -131,7 +148,8 @@ def test_the_largest_batch_fits_and_the_next_does_not(setting, kind):
     settings = {"global_batch_size": 3000, "micro_batch_size": None}
     chosen, free = [kind(0), kind(1)], [1500 * MIB, 1400 * MIB]
     if kind is mx.gpu:
-        free = [400 * MIB, 300 * MIB]
+        beside = (estimate.CUDA_CONTEXT + estimate.CUDNN_WORKSPACE) / 0.8
+        free = [beside + 400 * MIB, beside + 300 * MIB]
     largest = estimate.largest_batch(gan, settings, chosen, free, setting=setting)
     assert 1 < largest < 3000
     usable = [f * (1 - estimate.SPARE) for f in free]

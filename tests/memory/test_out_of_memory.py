@@ -23,6 +23,22 @@ def cpus(n):
         (MemoryError(), True),
         (mx.MXNetError("x\nMXNetError: Failed to allocate CPU Memory"), True),
         (mx.MXNetError("cudaMalloc retry failed: out of memory"), True),
+        *(
+            (mx.MXNetError(f"Traceback\nMXNetError: Check failed: {words}"), True)
+            for words in (
+                "e == CUBLAS_STATUS_SUCCESS (1 vs. 0) : cuBLAS: "
+                "CUBLAS_STATUS_NOT_INITIALIZED",
+                "e == CUDNN_STATUS_SUCCESS (1 vs. 0) : cuDNN: "
+                "CUDNN_STATUS_NOT_INITIALIZED",
+                "e == CUDNN_STATUS_SUCCESS (2 vs. 0) : cuDNN: "
+                "CUDNN_STATUS_ALLOC_FAILED",
+                "err == CUBLAS_STATUS_SUCCESS (1 vs. 0) : Create cublas handle failed",
+                "Failed to find any forward convolution algorithm.  with workspace "
+                "size of 1073741824 bytes, please consider reducing batch/model size",
+                "Failed to find any backprop-to-filter deconvolution algorithm.",
+            )
+        ),
+        (mx.MXNetError("CUDNN_STATUS_BAD_PARAM"), False),
         (mx.MXNetError("Check failed: shapes differ"), False),
         (RuntimeError("out of memory of what to say"), False),
     ],

@@ -116,14 +116,12 @@ def ddp(ours, tmp_path_factory):
     return {processes: run(processes) for processes in (1, 2)}
 
 
-@pytest.mark.xdist_group("ddp")
 def test_ddp_of_two_processes_is_ddp_of_one(ddp):
     (one, _), (two, _) = ddp[1], ddp[2]  # 250 = 83 + 83 + 83 + 1: an empty part, too
     for a, b in zip(one, two):
         numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.xdist_group("ddp")
 def test_ddp_goes_on_from_our_parameters_as_ours_does(ddp, data, ours):
     from d2lpar import lenet
 
@@ -147,7 +145,6 @@ def test_ddp_goes_on_from_our_parameters_as_ours_does(ddp, data, ours):
         numpy.testing.assert_allclose(theirs, mine, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.xdist_group("ddp")
 def test_ddps_lines_say_what_was_timed(ddp):
     for processes in (1, 2):
         for line in ddp[processes][1]:

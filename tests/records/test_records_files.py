@@ -122,6 +122,20 @@ def test_unknown_fields_are_kept(path):
     assert files.read(path) == run
 
 
+def test_a_record_of_before_the_gpu_build_reads(path):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0].pop("gpu_build") == {}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert files.read(path).header == HEADER
+
+
+def test_a_record_in_tf32_does_not_replace_the_exact_one():
+    exact = {"tf32": False, "deterministic": False}
+    assert files.run_stem(replaced(gpu_build=exact)) == "book"
+    both = {"tf32": True, "deterministic": True}
+    assert files.run_stem(replaced(gpu_build=both)) == "book-tf32-deterministic"
+
+
 def test_fields_with_a_default_may_be_absent():
     line = (
         '{"kind": "epoch", "epoch": 1, "seconds": 2, "samples_per_sec": 3, '
@@ -356,6 +370,9 @@ def test_git_state_knows_a_checkout_from_an_installed_copy(tmp_path, monkeypatch
         return subprocess.check_output(command, text=True)
 
     assert provenance.git_state() == (None, None)  # no checkout at all
+    monkeypatch.setenv("D2LPAR_COMMIT", "1a2b3c4")
+    assert provenance.git_state() == ("1a2b3c4", False)
+    monkeypatch.delenv("D2LPAR_COMMIT")
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
     assert provenance.git_state() == (None, None)  # lies in one, but is not part of it

@@ -156,6 +156,39 @@ def test_gpus_are_counted_among_the_visible(monkeypatch, cores):
     assert found["PyTorch DDP, 2 GPUs"].environment["CUDA_VISIBLE_DEVICES"] == "4,7"
 
 
+@pytest.mark.parametrize(("users", "expected"), [(None, "0"), ("1", "1")])
+def test_all_arms_compute_float32_as_ours_do(monkeypatch, users, expected):
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    if users:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", users)
+    says = "import os; print('{\"tf32\":', os.environ['NVIDIA_TF32_OVERRIDE'], '}')"
+    arm = Arm("A", [sys.executable, "-S", "-c", says], {}, is_peer=True)
+    assert in_turn.run(arm) == [{"tf32": int(expected)}]
+
+
+def test_what_ours_say_of_the_gpus_goes_to_the_header(monkeypatch):
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: [T4, H200])
+    one, two = ({"tf32": False, "peer_access": p} for p in (None, True))
+    lines = [
+        ArmSample("d2lpar, 1 GPU", 0, 1.0, warm_up=True, extra={"gpu_build": one}),
+        ArmSample("d2lpar, 2 GPUs", 0, 1.0, warm_up=True, extra={"gpu_build": two}),
+        ArmSample("d2lpar, 2 GPUs", 0, 1.0),
+    ]
+    fields = compare._gpu_fields(Place("gpu", [1], [1]), lines)
+    assert fields == {"on_gpus": ["NVIDIA H200"], "gpu_build": two}
+    assert [line.extra for line in lines] == [{}] * 3
+    peers_only = compare._gpu_fields(Place("gpu", [1], [1]), lines)
+    assert peers_only["gpu_build"] == {"tf32": False}
+
+
+def test_auto_tries_a_build_from_source(monkeypatch, cores):
+    monkeypatch.setattr(cuda, "cuda_devices", lambda: [H200, T4])
+    monkeypatch.setenv("MXNET_LIBRARY_PATH", "/opt/libmxnet.so")
+    monkeypatch.setattr(devices, "_errors_when_tried", lambda n: {0: "", 1: "broken"})
+    assert kind_and_ids("auto") == ("gpu", [0])
+
+
 # In turn, and what is made of it
 
 

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from d2lpar import least_squares
+from d2lpar import datasets, devices, least_squares
+from d2lpar._mxnet import mx
 from d2lpar.errors import RunError, SettingError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.records import files
 from d2lpar.records.kinds import EpochRecord, Header, PointRecord
+from d2lpar.runs import child, sweep
 from d2lpar.runs import job as runs_job
-from d2lpar.runs import sweep
 from d2lpar.training import Workload
 
 WORKLOADS = """
@@ -71,7 +72,9 @@ def endless(num_devices, **_):
         time.sleep(0.05)
 
 def tells(num_devices, *, devices, seed, data, **_):
-    names = ("OMP_NUM_THREADS", "MXNET_CPU_TEMP_COPY", "MALLOC_TRIM_THRESHOLD_")
+    names = ("OMP_NUM_THREADS", "MXNET_CPU_TEMP_COPY", "MALLOC_TRIM_THRESHOLD_",
+             "NVIDIA_TF32_OVERRIDE", "MXNET_ENFORCE_DETERMINISM",
+             "MXNET_CUDNN_AUTOTUNE_DEFAULT")
     facts = {name: os.environ.get(name) for name in names}
     yield EpochRecord(1, 1.0, 1.0, 1.0, 0.5, extra=dict(
         facts, devices=str(devices), seed=seed, data=data.name, pid=os.getpid()))
@@ -186,6 +189,55 @@ def test_work_that_goes_to_openblas_gets_a_thread_a_context(tmp_path, monkeypatc
     assert [t["OMP_NUM_THREADS"] for t in seen] == ["6", "1"]
 
 
+def test_tf32_and_determinism_reach_the_measuring_process(tmp_path, monkeypatch):
+    for name in ("NVIDIA_TF32_OVERRIDE", *runs_job.DETERMINISTIC):
+        monkeypatch.delenv(name, raising=False)
+    exact, changed = (
+        list(swept([job("tells", tf32=on, deterministic=on)], 1, tmp_path))[-1].extra
+        for on in (False, True)
+    )
+    assert exact["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert exact["MXNET_ENFORCE_DETERMINISM"] is None
+    assert exact["MXNET_CUDNN_AUTOTUNE_DEFAULT"] is None
+    assert changed["NVIDIA_TF32_OVERRIDE"] == "1"
+    assert changed["MXNET_ENFORCE_DETERMINISM"] == "1"
+    assert changed["MXNET_CUDNN_AUTOTUNE_DEFAULT"] == "0"
+
+
+def test_a_header_on_gpus_says_what_computes_there(monkeypatch):
+    """As the measuring process writes it: a context of a GPU needs no GPU."""
+    for name, value in runs_job.DETERMINISTIC.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    data = datasets.load("synthetic", n_train=10, n_test=5)
+    two = [mx.gpu(0), mx.gpu(1)]
+    header = child.header_of(job(num_devices=2), two, data)
+    assert header.device_kind == "gpu" and header.threads_per_device is None
+    facts = header.gpu_build
+    assert set(facts) == {
+        *("build", "cuda", "cudnn", "driver", "autotune"),
+        *("tf32", "peer_access", "deterministic"),
+    }
+    assert (facts["tf32"], facts["deterministic"]) == (False, True)
+    assert facts["autotune"] == "0" and facts["build"]
+    assert files.from_line(files.to_line(header)) == header
+    on_cpu = child.header_of(job(), [mx.cpu(0)], data)
+    assert on_cpu.gpu_build == {}
+
+
+def test_gpus_get_peer_access_before_the_training(monkeypatch):
+    events = []
+
+    def train(num_devices, **_):
+        events.append("trains")
+        yield from ()
+
+    monkeypatch.setattr(devices, "enable_peer_access", events.append)
+    some = replace(job(num_devices=2), workload=Workload(train))
+    list(child.measured(some, print))
+    assert events == [[mx.cpu(0), mx.cpu(1)], "trains"]
+
+
 def test_what_the_user_set_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "64")
     monkeypatch.setattr(machine_cores, "USER_THREADS", 2)
@@ -211,7 +263,6 @@ def earlier_records(workloads, tmp_path_factory):
     return folder
 
 
-@pytest.mark.xdist_group("failures")
 @pytest.mark.parametrize(
     ("function", "says"),
     [

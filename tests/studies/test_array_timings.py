@@ -9,6 +9,7 @@ import pytest
 from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.errors import SettingError
+from d2lpar.kernels import CudaKernel, KernelError
 from d2lpar.studies import array_timings, array_work
 
 TINY = {"x2": 1001, "sum_rows": 103, "trig": 41, "product": 67, "largest_copy": 2**14}
@@ -89,16 +90,50 @@ def test_copies_reach_the_next_device():
     assert [fn(device).ctx for device in devices] == [mx.cpu(1), mx.cpu(2), mx.cpu(0)]
 
 
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("x", [[0.0, 1e-3, 0.5, 1.0], [1.5, 1.6, 3.1, 4.7], [-7e3, 99]])
-def test_the_kernels_tangent_in_every_quadrant(x):
+def test_the_kernels_tangent_in_every_quadrant(x, kind):
     """Beyond the source's [0, 1) too: any quadrant, near poles, negative, large."""
     (device,) = contexts(1)
     for value in np.array(x, "float32"):
         here, sums = mx.np.full((1,), value), mx.np.zeros(1)
         one = (1, 1, 1)
-        array_work.SUM_TAN_SQUARED.launch([here, sums, 1, 1], device, one, one)
+        kernel = array_work.SUM_TAN_SQUARED[kind]
+        kernel.launch([here, sums, 1, 1], device, one, one)
         right = np.tan(np.float64(value)) ** 2
         assert float(sums) == pytest.approx(right, rel=2e-6, abs=1e-30)
+
+
+@pytest.mark.parametrize("n", [1, 255, 4097, 300_000])
+def test_the_kernel_for_gpus_sums_the_same_numbers(n):
+    """It runs here too: every number once, whichever thread adds it."""
+    (device,), each = contexts(1), array_work.EACH["gpu"]
+    host = np.random.default_rng(n).random(n, dtype="float32")
+    x, sums = mx.np.array(host, ctx=device), mx.np.zeros(-(-n // each), ctx=device)
+    blocks = (-(-sums.size // 256), 1, 1)
+    array_work.SUM_TAN_SQUARED["gpu"].launch(
+        [x, sums, n, each], device, blocks, (256, 1, 1)
+    )
+    right = np.tan(host.astype("f8")) ** 2
+    np.testing.assert_allclose(float(sums.sum()), right.sum(), rtol=1e-6)
+    threads = sums.size  # neighbouring threads read neighbouring numbers
+    firsts = [right[t::threads].sum() for t in range(threads)]
+    np.testing.assert_allclose(sums.asnumpy(), firsts, rtol=1e-5)
+
+
+def test_a_kernel_that_does_not_compile_is_left_out_with_a_line(monkeypatch, caplog):
+    def launch(*arguments):
+        raise KernelError("kernel sum_tan_squared does not compile: no such type")
+
+    monkeypatch.setattr(CudaKernel, "launch", launch)
+    forms = {(line.operation, line.form) for line in lines(2)}
+    assert ("trig", "one kernel") not in forms
+    assert {("trig", "in place"), ("x2", "one kernel"), ("product", "dot")} <= forms
+    (line,) = caplog.messages
+    assert line == (
+        "trig in MXNet, one kernel, is not measured: kernel sum_tan_squared does not "
+        "compile: no such type"
+    )
 
 
 def test_a_wrong_product_is_an_error():

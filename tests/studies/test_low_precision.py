@@ -9,6 +9,7 @@ from d2lpar import datasets, lenet, lenet_concise
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
+from d2lpar.studies import lowering
 from d2lpar.studies.equalize_channels import equalize, stretch
 from d2lpar.studies.low_precision import (
     Task,
@@ -204,6 +205,30 @@ def test_weight_bytes_are_those_of_the_parameters(params):
     rounded = weight.asnumpy().astype(float)
     scale = numpy.abs(params[4]).max() / 127
     numpy.testing.assert_allclose(rounded * scale, params[4].T, atol=0.51 * scale)
+
+
+@pytest.mark.parametrize(("device", "dtype"), [(CPU, "auto"), (mx.gpu(1), "int8")])
+def test_mxnet_tries_an_int8_network_where_its_parameters_are(
+    device, dtype, monkeypatch
+):
+    """Its own trial arrays take the current context; a GPU has no uint8."""
+
+    def quantize(block, *, ctx, quantized_dtype, **others):
+        found.append((ctx, mx.context.current_context(), quantized_dtype))
+        return block
+
+    class Block:
+        def collect_params(self):
+            return self
+
+        def reset_ctx(self, ctx):
+            pass
+
+    found = []
+    monkeypatch.setattr(mx.contrib.quantization, "quantize_net_v2", quantize)
+    X = numpy.zeros((10, 1, 28, 28), "float32")
+    lowering._quantized(Block(), "int8-none", X, device, 10)
+    assert found == [(device, device, dtype)]
 
 
 def test_two_devices_infer_what_one_does(task, params):

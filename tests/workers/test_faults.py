@@ -22,7 +22,7 @@ import pytest
 from d2lpar.cli import main
 from d2lpar.records import checkpoints, files
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launches")]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(main.__file__).parents[2]
 MANY = int(os.environ.get("D2LPAR_FAULTS", "0"))

@@ -24,9 +24,6 @@ from d2lpar.records import checkpoints, files
 from d2lpar.shards import shares
 from d2lpar.workers import place, plan, supervise
 
-# Launches of several processes each, one at a time.
-pytestmark = pytest.mark.xdist_group("launches")
-
 ROOT = Path(main.__file__).parents[2]
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}

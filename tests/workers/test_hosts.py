@@ -20,7 +20,7 @@ import pytest
 from test_faults import MANY, assert_same, finish, has_begun, last_state, start
 from test_faults import launch_command as on_one_machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launches")]
+pytestmark = pytest.mark.slow
 
 RUN = on_one_machine()[on_one_machine().index("--") :]
 NET = f"d2l{os.getpid() % 10_000}"

@@ -1,10 +1,14 @@
 """The plan of a launch: environments, commands, hosts, and what is refused."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 from click.testing import CliRunner
 
 from d2lpar.cli import main
-from d2lpar.errors import SettingError
+from d2lpar.errors import DeviceError, SettingError
+from d2lpar.runs import worker_child
 from d2lpar.workers import plan
 
 RUN = ["run", "multiple_gpus_concise"]
@@ -89,3 +93,85 @@ def test_print_writes_each_roles_environment_and_command():
     assert lines[::3] == ["# scheduler", "# server 0", "# worker 0", "# worker 1"]
     assert all("exec env DMLC_ROLE=" in line for line in lines[1::3])
     assert lines[-1].count(" -m d2lpar.workers.node run multiple_machines ") == 1
+
+
+# GPUs
+
+
+def devices_of(planned):
+    flags = [role.arguments[-1] for role in planned if role.kind == "worker"]
+    return [flag.removeprefix("--devices=") for flag in flags]
+
+
+def test_workers_get_gpus_of_their_own():
+    assert devices_of(plan.plan(2, 1, RUN, devices=["gpu:1"])) == ["gpu:0,", "gpu:1,"]
+    planned = plan.plan(2, 1, RUN, devices=["gpu:2"])
+    assert devices_of(planned) == ["gpu:0,1,", "gpu:2,3,"]
+    hosts = [plan.Host("ana", "eth1"), plan.Host("bo", "eth1")]
+    planned = plan.plan(3, 1, RUN, devices=["gpu:1"], hosts=hosts)
+    assert devices_of(planned) == ["gpu:0,", "gpu:0,", "gpu:1,"]
+    named = ["gpu:1,", "gpu:0,"]
+    assert devices_of(plan.plan(2, 1, RUN, devices=named)) == named
+    assert devices_of(plan.plan(1, 1, RUN, devices=["gpu:0,1"])) == ["gpu:0,1"]
+    assert devices_of(plan.plan(2, 1, RUN, devices=["cpu:2"])) == ["cpu:2"] * 2
+
+
+@pytest.mark.parametrize(
+    ("devices", "i"),
+    [
+        (["gpu:0,1"], 0),
+        (["gpu:3,"], 3),
+        (["gpu"], 0),
+        (["gpu:1", "gpu:1"], 0),
+        (["gpu:0,2,", "gpu:2,1"], 2),
+    ],
+)
+def test_workers_that_would_share_a_gpu_are_refused(devices, i):
+    words = rf"workers 0 and 1 on this machine would share gpu\({i}\); write .*gpu:N"
+    with pytest.raises(SettingError, match=words):
+        plan.plan(2, 1, RUN, devices=devices)
+
+
+def test_what_is_no_device_is_refused_before_anything_starts():
+    with pytest.raises(DeviceError, match="devices 'gpux': write auto"):
+        plan.plan(2, 1, RUN, devices=["gpux"])
+
+
+@pytest.mark.parametrize("words", [["--devices=gpu:1"], ["--devices", "gpu:1"]])
+def test_devices_after_the_dashes_are_shared_out_too(words):
+    launch = ["launch", "--workers=2", "--print", "--", "run", "multiple_machines"]
+    done = CliRunner().invoke(main.d2lpar, [*launch, *words, "--seed=3"])
+    commands = [line for line in done.output.splitlines() if "DMLC_ROLE=worker" in line]
+    for line, gpu in zip(commands, ("gpu:0,", "gpu:1,")):
+        assert line.endswith(f" run multiple_machines --seed=3 --devices={gpu}")
+    assert len(commands) == 2
+    done = CliRunner().invoke(main.d2lpar, [*launch, "--devices=gpu:0,1"])
+    assert isinstance(done.exception, SettingError)
+
+
+class Group:
+    """Workers whose GPUs are known, in place of ps-lite."""
+
+    synchronous = True
+
+    def __init__(self, *others):
+        self.others = [json.dumps(other).encode() for other in others]
+
+    def gather(self, content):
+        return [content, *self.others]
+
+
+def test_two_workers_that_have_the_same_gpu_end_with_one_line(monkeypatch):
+    """As "auto" gives them."""
+    gpus = [SimpleNamespace(pci_address=a) for a in ("0:3b:0", "0:5e:0")]
+    monkeypatch.setattr(worker_child, "cuda_devices", lambda: gpus)
+    monkeypatch.setattr(worker_child.platform, "node", lambda: "ana")
+    both = [SimpleNamespace(device_type="gpu", device_id=i) for i in range(2)]
+    check = worker_child.check_own_gpus
+    elsewhere = [["bo", "0:3b:0"]]
+    check(Group(elsewhere), both)
+    check(Group([["ana", "0:5e:0"]]), both[:1])
+    check(Group([]), [SimpleNamespace(device_type="cpu", device_id=0)])
+    words = "workers 0 and 2 share the GPU 0:5e:0 of ana: launch with --devices gpu:N"
+    with pytest.raises(SettingError, match=words):
+        check(Group(elsewhere, [["ana", "0:5e:0"]]), both)

@@ -1,0 +1,178 @@
+"""On one and two GPUs the helpers, and steps of training, are those of a CPU."""
+
+import numpy
+import pytest
+
+from d2lpar import lenet_concise, networks
+from d2lpar._mxnet import autograd, mx, np, npx
+from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.parallel import allreduce, get_params, split_batch, train_batch
+
+pytestmark = pytest.mark.gpu
+
+LR, STEPS = 0.02, 3
+CLOSE = 1e-4  # relative, of float32 without TF32, in another order of summation
+SIZES = [16, 7, 1]  # even; uneven; a GPU without a sample
+
+
+def params():
+    return networks.init_lenet(scale=0.1, seed=3)
+
+
+def batches(n):
+    """Random images whose classes differ in brightness, so that there is a slope."""
+    rng = numpy.random.default_rng(1)
+    for _ in range(STEPS):
+        y = rng.integers(0, 10, n).astype("int32")
+        X = rng.random((n, 1, 28, 28)) * (1 + y[:, None, None, None]) / 10
+        yield X.astype("float32"), y
+
+
+def scratch(contexts, n, make=get_params, **how):
+    replicas = [make(params(), context) for context in contexts]
+    for X, y in batches(n):
+        train_batch(X, y, replicas, contexts, LR, **how)
+    return [[p.asnumpy() for p in replica] for replica in replicas]
+
+
+def buckets(contexts, n):
+    return scratch(contexts, n, Bucket, **BUCKETS)
+
+
+def concise(contexts, n):
+    net, trainer, loss = lenet_concise.build(params(), contexts, LR)
+    for X, y in batches(n):
+        lenet_concise.train_batch(X, y, net, contexts, trainer, loss=loss)
+    data = [p.list_data() for p in net.collect_params().values()]
+    hosts = [[replica.asnumpy() for replica in replicas] for replicas in data]
+    return [
+        [values[k].T if values[k].ndim == 2 else values[k] for values in hosts]
+        for k in range(len(contexts))
+    ]
+
+
+def distance(a, b):
+    """Relative distance of two lists of parameters, in the 2-norm over all of them."""
+    a, b = (numpy.concatenate([p.ravel() for p in values]) for values in (a, b))
+    return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu():
+    found = {}
+
+    def get(n):
+        if n not in found:
+            found[n] = scratch([mx.cpu(0)], n)[0]
+        return found[n]
+
+    return get
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("train", [scratch, buckets, concise])
+def test_steps_on_gpus_are_those_of_a_cpu(train, n, gpus, on_the_cpu):
+    replicas = train(gpus, n)
+    assert distance(on_the_cpu(n), params()) > 1e-3  # the steps went somewhere
+    assert distance(replicas[0], on_the_cpu(n)) < CLOSE
+    for replica in replicas[1:]:
+        for p, q in zip(replica, replicas[0]):
+            numpy.testing.assert_array_equal(p, q)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_two_gpus_equal_one_and_buckets_equal_separate_arrays(n, two_gpus):
+    (one,) = scratch(two_gpus[:1], n)
+    two, _ = scratch(two_gpus, n)
+    flat, _ = buckets(two_gpus, n)
+    assert distance(two, one) < CLOSE and distance(flat, two) < CLOSE
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_batch_is_split_in_order(n, on_host, two_gpus):
+    X = numpy.arange(n * 6, dtype="float32").reshape(n, 6)
+    y = numpy.arange(n, dtype="int32")
+    given = X, y
+    if not on_host:
+        given = [np.array(a, dtype=a.dtype, ctx=two_gpus[1]) for a in given]
+    for shards, whole in zip(split_batch(*given, two_gpus), (X, y)):
+        assert [shard.ctx for shard in shards] == two_gpus
+        parts = [shard.asnumpy() for shard in shards if shard.shape[0]]
+        numpy.testing.assert_array_equal(numpy.concatenate(parts), whole)
+        assert [s.shape[0] for s in shards] == [n - n // 2, n // 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("n", [1, 1000, 10**6 + 3])
+def test_allreduce_is_the_sum_to_the_bit(dtype, n, two_gpus):
+    rng = numpy.random.default_rng(0)
+    hosts = [(100 * rng.random(n)).astype(dtype) for _ in two_gpus]
+    data = [np.array(h, dtype=dtype, ctx=g) for h, g in zip(hosts, two_gpus)]
+    for _ in range(3):  # the sums of sums too: nothing starts before it may
+        allreduce(data)
+        hosts = [hosts[0] + hosts[1]] * 2
+    for array, host, context in zip(data, hosts, two_gpus):
+        assert array.ctx == context
+        numpy.testing.assert_array_equal(array.asnumpy(), host)
+
+
+def test_a_bias_as_a_weight_is_the_plain_convolution(gpu):
+    """With MANY_IMAGES, the form that `convolve` takes: scores and all gradients."""
+    rng = numpy.random.default_rng(0)
+    shapes = (networks.MANY_IMAGES, 1, 12, 12), (4, 1, 3, 3), (4,)
+    hosts = [rng.random(shape, dtype="float32") for shape in shapes]
+
+    def plain(X, W, b):
+        return npx.convolution(data=X, weight=W, bias=b, kernel=(3, 3), num_filter=4)
+
+    found = []
+    for convolution in (networks.convolve, plain):
+        arrays = get_params(hosts, gpu)
+        with autograd.record():
+            out = convolution(*arrays)
+            loss = (out * out).sum()
+        loss.backward()
+        found.append([out.asnumpy(), *(a.grad.asnumpy() for a in arrays)])
+    for ours, expected in zip(*found):
+        assert distance([ours], [expected]) < CLOSE
+
+
+@pytest.mark.parametrize("many_images", [True, False])
+def test_the_gluon_network_in_both_forms_is_the_function(many_images, gpu):
+    X = np.array(next(batches(16))[0], ctx=gpu)
+    net = networks.LeNet(many_images)
+    net.initialize(ctx=[gpu])
+    net.hybridize(static_alloc=True, static_shape=True)
+    net(X)
+    networks.set_params(net, params())
+    expected = networks.lenet(X, get_params(params(), gpu)).asnumpy()
+    assert distance([net(X).asnumpy()], [expected]) < CLOSE
+
+
+# Devices mixed up on purpose
+
+
+def test_replicas_in_the_wrong_order_raise(two_gpus):
+    """One GPU can read the other's memory: MXNet itself would just be slow."""
+    replicas = [get_params(params(), context) for context in two_gpus]
+    (X, y), *_ = batches(8)
+    with pytest.raises(ValueError, match=r"replica 0 is on gpu\(1\), its device is "):
+        train_batch(X, y, replicas[::-1], two_gpus, LR)
+    with pytest.raises(ValueError, match="1 replicas for 2 devices"):
+        train_batch(X, y, replicas[:1], two_gpus, LR)
+
+
+def test_arrays_of_a_gpu_and_of_the_cpu_raise(gpu):
+    with pytest.raises(mx.MXNetError, match="same context"):
+        (np.ones(3, ctx=gpu) + np.ones(3, ctx=mx.cpu())).wait_to_read()
+    with pytest.raises(ValueError, match=r"replica 0 is on cpu\(0\)"):
+        replica = get_params(params(), mx.cpu(0))
+        train_batch(*next(batches(4)), [replica], [gpu], LR)
+
+
+def test_a_network_without_a_replica_there_raises(two_gpus):
+    net, _, _ = lenet_concise.build(params(), two_gpus[:1], LR)
+    (X, _), *_ = batches(4)
+    with pytest.raises((RuntimeError, mx.MXNetError)):
+        net(np.array(X, ctx=two_gpus[1])).wait_to_read()

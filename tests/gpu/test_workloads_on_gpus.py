@@ -1,0 +1,260 @@
+"""Every workload on one GPU, on two, and on a CPU; memory that runs out; precisions."""
+
+import json
+
+import numpy
+import pytest
+
+from d2lpar import datasets, gan, lenet, lenet_concise
+from d2lpar._mxnet import mx, npx
+from d2lpar.least_squares import METHODS, solve
+from d2lpar.memory import out_of_memory
+from d2lpar.memory.free import free_memory
+from d2lpar.memory.shapes import lenet_layers
+from d2lpar.parallel import split_batch
+from d2lpar.studies import array_timings, array_work, low_precision
+
+pytestmark = pytest.mark.gpu
+
+RECIPE = {"global_batch_size": 32, "lr": 0.02}
+CLOSE = 1e-4  # relative, of float32 without TF32
+
+
+def distance(a, b):
+    """The largest relative distance of two lists of arrays, each by its norm."""
+    return max(
+        numpy.linalg.norm(p - q) / (numpy.linalg.norm(q) + 1e-3) for p, q in zip(a, b)
+    )
+
+
+# LeNet
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Three batches of 32 and one of 5."""
+    return datasets.load("synthetic", n_train=101, n_test=30)
+
+
+def epochs(workload, contexts, data, count=2, state=None):
+    state = lenet.start(0, scale=0.1) if state is None else state
+    records = list(
+        workload.train(
+            devices=contexts, data=data, num_epochs=count, state=state, **RECIPE
+        )
+    )
+    return records, state
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu(data):
+    found = []
+
+    def get():
+        if not found:
+            found.append(epochs(lenet, [mx.cpu(0)], data))
+        return found[0]
+
+    return get
+
+
+@pytest.mark.parametrize("workload", [lenet, lenet_concise])
+def test_lenet_trains_as_on_a_cpu(workload, gpus, data, on_the_cpu):
+    records, state = epochs(workload, gpus, data)
+    expected, expected_state = on_the_cpu()
+    for record, other in zip(records, expected):
+        assert record.train_loss == pytest.approx(other.train_loss, rel=CLOSE)
+        assert abs(record.test_acc - other.test_acc) < 0.05  # one image of 30
+    assert distance(state.params, expected_state.params) < 10 * CLOSE
+
+
+@pytest.mark.parametrize("workload", [lenet, lenet_concise])
+def test_a_checkpoint_goes_from_gpus_to_the_cpu_and_back(workload, gpus, data):
+    """An epoch on the GPUs, one on the CPU, one on a GPU again: three on one GPU."""
+    state = lenet.start(0, scale=0.1)
+    for contexts in (gpus, [mx.cpu(0)], gpus[-1:]):
+        _, state = epochs(workload, contexts, data, 1, state)
+        assert all(type(p) is numpy.ndarray for p in state.params)
+        facts = json.loads(json.dumps(state.facts()))
+        state = lenet.TrainingState.restore(state.tensors(), facts)
+    _, expected = epochs(workload, gpus[:1], data, 3)
+    assert state.epoch == expected.epoch == 3
+    assert state.rng.bit_generator.state == expected.rng.bit_generator.state
+    assert distance(state.params, expected.params) < 10 * CLOSE
+
+
+# The GAN
+
+
+def gan_steps(contexts, **how):
+    """Losses and parameters after two steps on 11 faces."""
+    rng = numpy.random.default_rng(1)
+    X = rng.random((11, 3, 24, 24), dtype="float32")
+    z = rng.standard_normal((11, *gan.Z_SHAPE), dtype="float32")
+    state = gan.start(0)
+    nets, losses = gan.Nets(state, contexts, lr=1e-4), []
+    for _ in range(2):
+        d, g, _ = gan.step(*split_batch(X, z, contexts), nets, **how)
+        losses += [sum(map(float, d)), sum(map(float, g))]
+    nets.update(state)
+    return losses, state.params_D + state.params_G
+
+
+def test_the_gan_on_one_gpu_is_that_of_a_cpu(gpu):
+    losses, params = gan_steps([gpu])
+    expected, on_cpu = gan_steps([mx.cpu(0)])
+    assert losses == pytest.approx(expected, rel=CLOSE)
+    assert distance(params, on_cpu) < 10 * CLOSE
+
+
+def test_the_synchronised_gan_on_two_gpus_is_that_of_one(two_gpus):
+    losses, params = gan_steps(two_gpus, synchronised=True)
+    expected, on_one = gan_steps(two_gpus[:1])
+    assert losses == pytest.approx(expected, rel=CLOSE)
+    assert distance(params, on_one) < 10 * CLOSE
+
+
+# Least squares
+
+
+def problem(m=603, n=20, k=None):
+    rng = numpy.random.default_rng(0)
+    return rng.normal(size=(m, n)), rng.normal(size=m if k is None else (m, k))
+
+
+@pytest.mark.parametrize("blocks", [{}, {"block_bytes": 8000, "resident_bytes": 0}])
+@pytest.mark.parametrize("method", ["normal", "tsqr", "cgls", "gradient"])
+def test_least_squares_are_lapacks(method, blocks, gpus):
+    A, b = problem(k=2)
+    solution = solve(A, b, devices=gpus, method=method, **blocks)
+    right = numpy.linalg.lstsq(A, b, rcond=None)[0]
+    numpy.testing.assert_allclose(solution.x, right, rtol=1e-6, atol=1e-8)
+    norms = numpy.linalg.norm(A @ right - b, axis=0)
+    numpy.testing.assert_allclose(solution.residual_norm, norms, rtol=1e-10)
+    assert len(solution.devices) == len(gpus)
+
+
+@pytest.mark.parametrize("method", ["normal", "tsqr"])
+def test_least_squares_in_float32_without_tf32(method, gpus):
+    A, b = problem()
+    x = solve(A, b, devices=gpus, method=method, dtype="float32").x
+    right = numpy.linalg.lstsq(A, b, rcond=None)[0]
+    assert numpy.linalg.norm(x - right) < 1e-5 * numpy.linalg.norm(right)
+
+
+def test_averaging_is_that_of_cpu_contexts(gpus):
+    A, b = problem()
+    how = {"method": "averaging", "num_epochs": 3, "seed": 4}
+    on_cpus = solve(A, b, devices=[mx.cpu(k) for k in range(len(gpus))], **how)
+    x = solve(A, b, devices=gpus, **how).x
+    numpy.testing.assert_allclose(x, on_cpus.x, rtol=1e-6, atol=1e-9)
+
+
+def test_rows_stay_as_far_as_there_is_room(gpus, monkeypatch):
+    """Half of them stay, the rest comes in blocks while the GPUs work."""
+    from d2lpar.least_squares import rows
+
+    A, b = problem(20_000, 50)
+    monkeypatch.setattr(rows, "RESIDENT_BYTES", 10**5)
+    monkeypatch.setattr(
+        rows.RowShards, "_room_on_gpus", lambda self: 10_000 // len(self.devices)
+    )
+    right = numpy.linalg.lstsq(A, b, rcond=None)[0]
+    for method in ("cgls", "normal", "tsqr"):
+        x = solve(A, b, devices=gpus, method=method, block_bytes=2**18).x
+        numpy.testing.assert_allclose(x, right, rtol=1e-6, atol=1e-9)
+
+
+def test_the_room_of_real_gpus(gpus, monkeypatch):
+    from d2lpar.least_squares import rows
+
+    A, b = problem()
+    monkeypatch.setattr(rows, "RESIDENT_BYTES", 1000)
+    shards = rows.RowShards(A, b, gpus)
+    assert shards.resident
+    row = 8 * 21
+    assert 0.1 * min(free_memory(gpus)) < shards._room * row < min(free_memory(gpus))
+
+
+def test_a_failed_cholesky_factorisation_is_seen(gpus):
+    """cuSOLVER reports it; MXNet ignores that."""
+    A, b = problem()
+    A[:, 7] = A[:, 3] - 2 * A[:, 5]
+    with pytest.raises(ValueError, match="method normal in float64.*use method tsqr"):
+        solve(A, b, devices=gpus, method="normal")
+    solution = solve(A, b, devices=gpus, method="tsqr")
+    assert solution.rank == 19
+    right = numpy.linalg.lstsq(A, b, rcond=None)[0]
+    numpy.testing.assert_allclose(solution.x, right, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_not_finite_is_named(method, gpu):
+    A, b = problem()
+    A[500, 3] = numpy.nan
+    with pytest.raises(ValueError, match="A is nan in row 500, column 3"):
+        solve(A, b, devices=[gpu], method=method)
+
+
+# Memory that runs out
+
+
+def test_out_of_memory_is_one_line_and_the_process_recovers(gpu, data):
+    epochs(lenet, [gpu], data, 1)  # what a first training leaves behind
+    out_of_memory.release([gpu])
+    (before,) = free_memory([gpu], running=True)
+
+    def fill():
+        held = []
+        for _ in range(10**4):  # 8 GiB each, until there is no more
+            held.append(mx.nd.zeros((2**30,), ctx=gpu, dtype="float64"))
+            held[-1].wait_to_read()
+
+    try:
+        fill()
+    except mx.MXNetError as error:
+        settings = {"global_batch_size": 256}
+        line = out_of_memory.explain(error, lenet_layers, settings, [gpu])
+    assert line.startswith(f"out of memory on {gpu}: convolution 1, float32 (256, ")
+    assert " are free: " in line and "\n" not in line
+    (after,) = free_memory([gpu], running=True)
+    assert after > before - 2**30
+    records, _ = epochs(lenet, [gpu], data, 1)
+    assert numpy.isfinite(records[0].train_loss)
+    npx.waitall()
+
+
+# Studies
+
+
+def test_every_form_of_the_timing_study_is_right(take):
+    """The study checks every result itself; no kernel may be left out."""
+    sizes = array_work.Sizes(
+        x2=10_001, sum_rows=203, trig=300, product=67, largest_copy=2**14
+    )
+    contexts = take(2)
+    records = array_timings.train(devices=contexts, data=sizes, warmup=1, repeats=2)
+    forms = {(record.operation, record.form) for record in records}
+    assert {("x2", "one kernel"), ("trig", "one kernel"), ("product", "dot")} <= forms
+    assert ("all-reduce", "allreduce") in forms
+
+
+def test_a_precision_is_measured_or_refused_for_its_own_reason(gpu):
+    data = datasets.load("synthetic", n_train=100, n_test=100)
+    params = lenet.start(0, scale=0.1).params
+    task = low_precision.Task(
+        X=data.X_test,
+        y=data.y_test,
+        y_float32=low_precision.predictions(params, data.X_test, gpu),
+        X_calibration=data.X_train,
+        devices=[gpu],
+        batch_size=50,
+        repeats=1,
+    )
+    for precision in ("float32", "int8-none", "int8-naive"):
+        row = low_precision.measure_apart(precision, params, task, "trained")
+        print(f"{precision}: {row.why_not or 'measured'}")
+        assert row.supported or (row.why_not and "\n" not in row.why_not)
+        assert "cpu(0)" not in row.why_not and "same context" not in row.why_not
+        if precision == "float32":
+            assert row.supported and row.agreement == 1

@@ -11,7 +11,8 @@ MXNet reads these once, so they must be in place before its first import:
   cores. Here it is 1, because ``auto`` makes one context per core, and because the
   OpenBLAS in MXNet's wheel deadlocks when two contexts with more threads multiply large
   matrices (``np.dot``) at the same time. Measuring processes get cores // devices.
-* the NumPy aliases (``numpy.bool``, ...) that NumPy 1.24 removed and MXNet still uses;
+* the names that NumPy has removed and MXNet still uses (:mod:`d2lpar._numpy_names`):
+  without them it imports on NumPy 1.23 only, with them on NumPy 2, too;
 * ``NVIDIA_TF32_OVERRIDE=0``: GPUs of capability 8.0 and above would multiply float32
   in TF32, 10 bits of mantissa, and nobody would be told. ``run --tf32`` allows it.
 * for the GPU wheel, the CUDA libraries it links, loaded from NVIDIA's wheels.
@@ -21,17 +22,16 @@ A variable that the user has set keeps its value.
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
 import warnings
 
-import numpy
-
+from d2lpar._numpy_names import restore_numpy_names
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
 from d2lpar.machine.mxnet_builds import (
     check_own_library,
+    install_command,
     installed_builds,
     missing_libraries,
 )
@@ -43,13 +43,6 @@ ENGINE_DEFAULTS = {
     "NVIDIA_TF32_OVERRIDE": "0",
     "OMP_NUM_THREADS": "1",
 }
-
-
-def restore_numpy_aliases() -> None:
-    """Put back ``numpy.bool`` and its kin, which MXNet 1.9.1 looks up by name."""
-    for name in ("bool", "int", "float", "object", "str", "complex"):
-        if name not in vars(numpy):
-            setattr(numpy, name, getattr(builtins, name))
 
 
 def _prepare() -> None:
@@ -67,8 +60,8 @@ def _prepare() -> None:
         )
     if not builds:
         raise MXNetMissingError(
-            "MXNet is not installed: pip install 'd2lpar[cpu]' (any machine) or "
-            "pip install 'd2lpar[cu112]' (NVIDIA GPU, compute capability 5.0-8.9; for "
+            f"MXNet is not installed: {install_command('cpu')} (any machine) or "
+            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9; for "
             "others see docs/newer-gpus.md)"
         )
     for name, value in ENGINE_DEFAULTS.items():
@@ -78,7 +71,7 @@ def _prepare() -> None:
         remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
         raise MXNetMissingError(
             f"{builds[0]} cannot be loaded without {remedies}; or use the CPU build: "
-            f"pip uninstall {builds[0]} && pip install 'd2lpar[cpu]'"
+            f"pip uninstall {builds[0]} && {install_command('cpu')}"
         )
 
 
@@ -92,9 +85,12 @@ def _import():
             "Import d2lpar first, or set both before Python starts.",
             stacklevel=2,
         )
-    restore_numpy_aliases()
+    restore_numpy_names()
     try:
-        import mxnet
+        with warnings.catch_warnings():
+            # distutils' and others' about MXNet's own code, which no user can mend.
+            warnings.simplefilter("ignore")
+            import mxnet
     except OSError as error:
         raise MXNetMissingError(
             f"MXNet cannot be loaded ({first_line(error)}): d2lpar doctor names the "

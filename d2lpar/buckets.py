@@ -12,7 +12,7 @@ Accelerating Data Parallel Training" (2020).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 
@@ -54,4 +54,4 @@ def update_bucket(bucket: Bucket, lr: float, batch_size: int) -> None:
 
 
 # What :func:`d2lpar.parallel.train_batch` takes for replicas that are buckets.
-BUCKETS = {"reduce": allreduce_buckets, "update": update_bucket}
+BUCKETS: dict[str, Callable] = {"reduce": allreduce_buckets, "update": update_bucket}

@@ -133,7 +133,8 @@ def evaluate(
     net: LeNet, X: np.ndarray, y: np.ndarray, devices: Sequence[mx.Context]
 ) -> float:
     """The accuracy of `net` on images X uint8 (n, 28, 28) with classes y (n,)."""
-    no_params = [None] * len(devices)  # Gluon finds the replica by the shard's device
+    # Gluon finds the replica by the shard's device.
+    no_params: list[tuple] = [()] * len(devices)
     return evaluate_accuracy(X, y, no_params, devices, net=lambda X, _: net(X))
 
 

@@ -175,8 +175,11 @@ def _repeat(
                 f"shape {right.shape} and at most {how.rtol:g}"
             )
     warm = how.warmup
-    times = map(tuple, (seconds[warm:], naive[warm:], seconds[:warm]))
-    return Timing(how.name, *times, devices, threads, how.rtol, value)
+    timed, naive_timed = tuple(seconds[warm:]), tuple(naive[warm:])
+    return Timing(
+        how.name, timed, naive_timed, tuple(seconds[:warm]), devices, threads,
+        how.rtol, value,
+    )  # fmt: skip
 
 
 def _as_numpy(array) -> np.ndarray:

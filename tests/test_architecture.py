@@ -34,6 +34,7 @@ ROOMS = [
     ["datasets", "timing"],
     ["devices"],
     ["_mxnet"],
+    ["_numpy_names"],
     ["machine"],
     ["records"],
     ["errors", "shards"],

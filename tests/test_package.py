@@ -5,16 +5,22 @@ them import a stand-in that prints the environment in which it was imported.
 """
 
 import ast
+import builtins
+import math
 import os
 import subprocess
 import sys
 import types
 from pathlib import Path
 
+import numpy
 import pytest
 
 import d2lpar
+from d2lpar._numpy_names import RENAMED, restore_numpy_names
+from d2lpar.machine.mxnet_builds import install_command
 
+BUILTINS = "bool int float object str complex"
 PACKAGE = Path(d2lpar.__file__).parent
 SET_BY_D2LPAR = (
     "MXNET_CPU_TEMP_COPY",
@@ -42,10 +48,8 @@ mxnet_builds.installed_builds = lambda: {"mxnet": "1.9.1"}
 
 # What d2lpar does for MXNet before importing it, for those who import it themselves.
 ALIASES = """
-import builtins, numpy
-for name in ("bool", "int", "float", "object", "str", "complex"):
-    if name not in vars(numpy):
-        setattr(numpy, name, getattr(builtins, name))
+from d2lpar._numpy_names import restore_numpy_names
+restore_numpy_names()
 """
 
 
@@ -184,7 +188,7 @@ from d2lpar import fashion_mnist, synthetic_fashion
 print(len(synthetic_fashion(2, 1)[0]), "mxnet" in __import__("sys").modules)
 """
     first, second, rest = python(code).stdout.splitlines()
-    assert "d2lpar[cpu]" in first and "d2lpar[cu112]" in first
+    assert install_command("cpu") in first and install_command("cu112") in first
     assert second == first
     assert rest == "2 False"
 
@@ -201,7 +205,7 @@ except MXNetMissingError as error:
     print(error)
 """
     (line,) = python(code).stdout.splitlines()
-    assert "mxnet-cu112" in line and "d2lpar[cpu]" in line
+    assert "mxnet-cu112" in line and install_command("cpu") in line
     assert "libabsent.so.9 (pip install nvidia-absent-cu11)" in line
 
 
@@ -304,12 +308,99 @@ print(data[1].asnumpy().tolist())
     assert "MXNET_CPU_TEMP_COPY=256" in done.stderr
 
 
-def test_numpys_own_aliases_are_kept():
-    import numpy
+# Names that MXNet 1.9.1 looks up, with what NumPy 1.23 gave or gives for them.
+REMOVED = {
+    **{name: getattr(builtins, name) for name in BUILTINS.split()},
+    "float_": numpy.float64, "complex_": numpy.complex128,
+    "unicode_": numpy.str_, "string_": numpy.bytes_,
+    "Inf": numpy.inf, "infty": numpy.inf, "PINF": numpy.inf, "NINF": -numpy.inf,
+    "PZERO": 0.0, "NZERO": -0.0,
+}  # fmt: skip
+CALLS = {
+    "product": ([2, 3], 6),
+    "cumproduct": ([2, 3], [2, 6]),
+    "sometrue": ([0, 1], True),
+    "alltrue": ([0, 1], False),
+    "row_stack": ([[1], [2]], [[1], [2]]),
+    "trapz": ([1, 3], 2),
+    "msort": ([[2, 1], [0, 5]], [[0, 1], [2, 5]]),
+    "round_": ([0.6], [1.0]),
+}
 
-    from d2lpar import _mxnet
 
-    before = {name: vars(numpy)[name] for name in ("bool", "int", "float", "str")}
-    _mxnet.restore_numpy_aliases()
-    assert {name: vars(numpy)[name] for name in before} == before
-    assert before["int"] is int and before["float"] is float
+@pytest.fixture
+def bare_numpy(monkeypatch):
+    """NumPy without any of the names that some version has removed."""
+    gone = "NaN NAN in1d compat mirr npv pmt ppmt pv rate".split()
+    for name in (*REMOVED, *CALLS, *gone):
+        if RENAMED.get(name, name) not in vars(numpy):
+            continue  # a NumPy with the old name only, which it keeps
+        monkeypatch.delitem(vars(numpy), name, raising=False)
+    before = set(vars(numpy))
+    yield numpy
+    for name in set(vars(numpy)) - before:
+        delattr(numpy, name)  # before monkeypatch puts NumPy's own back
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_names_that_numpy_removed_are_put_back(bare_numpy):
+    restore_numpy_names()
+    for name, value in REMOVED.items():
+        assert vars(numpy)[name] == value, name
+    assert math.copysign(1, numpy.NZERO) == -1
+    assert math.isnan(numpy.NaN) and math.isnan(numpy.NAN)
+    for name, (given, result) in CALLS.items():
+        assert numpy.array_equal(vars(numpy)[name](given), result), name
+    assert numpy.in1d([[1, 2], [3, 4]], [4, 1]).tolist() == [True, False, False, True]
+    assert numpy.in1d([1, 2], [2], invert=True).tolist() == [True, False]
+    assert isinstance("edge", numpy.compat.basestring)
+    for name in "mirr npv pmt ppmt pv rate".split():
+        with pytest.raises(NotImplementedError, match=f"numpy.{name} .*financial"):
+            vars(numpy)[name](0.1, 2)
+
+
+def test_numpys_own_names_are_kept():
+    own = dict(vars(numpy))
+    restore_numpy_names()
+    assert {name: vars(numpy)[name] for name in own} == own
+
+
+def test_names_are_put_back_only_for_mxnet(python):
+    code = """
+import numpy
+before = set(vars(numpy))
+import importlib.metadata
+distributions = importlib.metadata.distributions
+importlib.metadata.distributions = lambda **kwargs: []
+import d2lpar
+from d2lpar import datasets
+from d2lpar.errors import MXNetMissingError
+try:
+    d2lpar.get_params
+except MXNetMissingError:
+    pass
+print(set(vars(numpy)) - before - {"random", "lib"})
+importlib.metadata.distributions = distributions
+d2lpar.get_params
+print("PINF" in vars(numpy))
+"""
+    assert python(code).stdout == "set()\nTrue\n"
+
+
+def test_importing_mxnet_warns_of_nothing_even_where_warnings_are_errors(python):
+    code = """
+import warnings
+from d2lpar import autograd, np, npx
+try:
+    warnings.warn("one's own", DeprecationWarning)
+except DeprecationWarning as error:
+    print(error)
+X = np.ones((1, 1, 3, 3))
+X.attach_grad()
+with autograd.record():
+    y = npx.convolution(X, X, kernel=(3, 3), num_filter=1, no_bias=True)
+y.backward()
+print(float(X.grad.sum()), float(np.pad(X, ((1, 1),) * 4).sum()))
+"""
+    done = python(code, PYTHONWARNINGS="error")
+    assert (done.stdout, done.stderr) == ("one's own\n18.0 9.0\n", "")

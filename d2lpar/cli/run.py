@@ -1,8 +1,7 @@
-"""`d2lpar run`: from the flags and a chapter to jobs, a progress bar, and figures."""
+"""`d2lpar run`: from the flags and a chapter to jobs, their progress, and figures."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from d2lpar import devices
+from d2lpar.cli import progress
 from d2lpar.cli.options import SETTINGS
 from d2lpar.errors import SettingError
 from d2lpar.memory import estimate
@@ -27,8 +25,6 @@ from d2lpar.workers.place import Place, place, resume_after_restart
 
 if TYPE_CHECKING:
     from d2lpar.training import Workload
-
-log = logging.getLogger("d2lpar")
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
 
 
 def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
-    """Measure the jobs under a progress bar; the records in the jobs' order."""
+    """Measure the jobs and show their progress; the records in the jobs' order."""
     unit, total, names = jobs[0].workload.unit, None, {}
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
@@ -99,8 +95,7 @@ def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with (
-            tqdm(total=total, unit=unit, dynamic_ncols=True, leave=False) as bar,
-            logging_redirect_tqdm([log]),
+            progress.shown(unit, total) as shown,
             closing(sweep.sweep(jobs, repeats)) as lines,
         ):
             for line in lines:
@@ -108,11 +103,9 @@ def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
                     names[files.run_name(line)] = None
                     where = f"{line.num_devices} device(s)"
                     words = filter(None, (line.chapter, line.variant, where))
-                    bar.set_description(", ".join(words))
+                    shown.start(", ".join(words))
                 elif line.counts_as_progress:
-                    bar.set_postfix(line.progress())
-                    bar.leave = True  # an error before any result leaves one line only
-                    bar.update()
+                    shown.advance(line)
     finally:
         signal.signal(signal.SIGTERM, before)
     return [files.read(jobs[0].folder / f"{name}.jsonl") for name in names]

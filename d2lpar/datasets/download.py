@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -170,7 +171,7 @@ class PublishedFiles:
 
         pooch.get_logger().setLevel(logging.ERROR)
         downloader = pooch.HTTPDownloader(
-            progressbar=True, timeout=CONNECT_AND_READ_TIMEOUT
+            progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
         )
         problem = "no address is known"
         for url in self.urls:

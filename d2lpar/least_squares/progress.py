@@ -41,7 +41,7 @@ class Progress:
         self.shards = shards
         self.history: list[PointRecord] = []
         self.seconds = 0.0
-        self.column_norms: numpy.ndarray | None = None  # (k,), of the last residual
+        self.column_norms = numpy.empty(0)  # (k,), of the last residual
         self._begin = time.perf_counter()
 
     def record(self, iteration: int, x: numpy.ndarray, device_xs=None) -> None:

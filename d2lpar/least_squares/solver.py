@@ -109,9 +109,10 @@ def solve(
     )  # fmt: skip
     progress = Progress(shards, reference)
     answer = METHODS[method](shards, progress, **options)
-    x, norms = shards.scale.x(answer.x), progress.column_norms
+    x = shards.scale.x(answer.x)
+    norms: numpy.ndarray | float = progress.column_norms
     if shards.flat:
-        x, norms = x[:, 0], float(norms[0])
+        x, norms = x[:, 0], float(progress.column_norms[0])
     return Solution(
         x, norms, tuple(progress.history), method, tuple(map(label, devices)),
         progress.seconds, answer.condition, answer.rank,
@@ -192,7 +193,8 @@ def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) 
     rows = len(data.b) // 100 + 1
     if method in ("normal", "tsqr"):
         rows = max(rows, data.A.shape[1])
-    brief = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}.get(method, {})
+    short: dict[str, dict] = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}
+    brief = short.get(method, {})
     solve(
         data.A[:rows], data.b[:rows], devices=devices, method=method,
         **{**options, **brief},

@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,6 +35,8 @@ GPU_LIBRARIES = {
     "libnccl.so.2": "nvidia-nccl-cu11",
     "libcuda.so.1": None,
 }
+
+MXNET_OF = {"cpu": "mxnet==1.9.1", "cu112": "mxnet-cu112==1.9.1"}
 
 
 def own_library() -> str | None:
@@ -118,3 +121,16 @@ def load_gpu_libraries() -> dict[str, str]:
             remedy = f"pip install {wheel}" if wheel else "install the NVIDIA driver"
             missing[soname] = remedy
     return missing
+
+
+def install_command(extra: str, python: tuple[int, ...] = sys.version_info) -> str:
+    """What installs the MXNet of the extra "cpu" or "cu112" on this version of Python.
+
+    MXNet's metadata asks for NumPy < 2, which has no build for Python 3.13 and later.
+    There a resolver refuses MXNet, which works nevertheless: the extra brings the rest.
+    """
+    command = f"pip install 'd2lpar[{extra}]'"
+    if tuple(python[:2]) < (3, 13):
+        return command
+    alone = f"pip install --no-deps {MXNET_OF[extra]}"
+    return alone if extra == "cpu" else f"{command} && {alone}"

@@ -16,6 +16,7 @@ same operators under both semantics (``npx.convolution`` *is* ``Convolution``).
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import tempfile
@@ -46,6 +47,28 @@ def legacy_semantics() -> Iterator[None]:
     with mx.util.np_array(False), mx.util.np_shape(False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Cannot decide type")
         yield
+
+
+@contextmanager
+def _ranges_as_numbers() -> Iterator[None]:
+    """Give MXNet's C library the calibrated ranges as numbers within.
+
+    Calibration keeps each as an array of one element; since NumPy 2.4, ctypes cannot
+    take that for a C float ("only 0-dimensional arrays can be converted").
+    """
+    quantization = mx.contrib.quantization
+    c_array = quantization.c_array
+
+    def of_numbers(ctype: type, values: list):
+        if ctype is ctypes.c_float:
+            values = [numpy.asarray(value).item() for value in values]
+        return c_array(ctype, values)
+
+    quantization.c_array = of_numbers
+    try:
+        yield
+    finally:
+        quantization.c_array = c_array
 
 
 def to_symbol_block(
@@ -143,7 +166,8 @@ def _quantized(
         full = len(X_calibration) - len(X_calibration) % batch_size
         parts = (X_calibration[k : k + batch_size] for k in range(0, full, batch_size))
         data = {"calib_data": [[mx.nd.array(part, ctx=place)] for part in parts]}
-    with place:  # where MXNet makes the arrays with which it tries the network
+    # `place`: where MXNet makes the arrays with which it tries the network.
+    with place, _ranges_as_numbers():
         quantized = mx.contrib.quantization.quantize_net_v2(
             block,
             quantized_dtype="auto" if on_cpu else "int8",

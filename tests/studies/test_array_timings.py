@@ -44,7 +44,7 @@ def test_operations_equal_numpy(n):
     work = work_of(array_work.total, n)
     for fn in work.on_devices.values():
         assert sum(results(work, n, fn)) == pytest.approx(
-            x.astype("f8").sum(), abs=1e-6 * np.abs(x).sum()
+            x.astype("f8").sum(), abs=1e-6 * float(np.abs(x).sum())
         )
 
     x = np.random.default_rng(0).random((41, 41), dtype="float32").astype("f8")

@@ -1,5 +1,7 @@
 """Low precision: the conversion, what INT8 changes, and rows for refusals."""
 
+import ctypes
+
 import numpy
 import pytest
 
@@ -168,6 +170,21 @@ def test_each_precision_agrees_with_float32(precision, least, most_bytes, task, 
     assert integer == precision.startswith("int8")
     assert ("_contrib_requantize" in row.operator_ms) == (precision == "int8-none")
     assert all(ms >= 0 for ms in row.operator_ms.values())
+
+
+def test_mxnet_gets_the_calibrated_ranges_as_numbers(params, task, monkeypatch):
+    """NumPy 2.4 and later convert no array of one element to a C float."""
+    quantization, given = mx.contrib.quantization, []
+    c_array = quantization.c_array
+
+    def recorded(ctype, values):
+        given.extend(values if ctype is ctypes.c_float else ())
+        return c_array(ctype, values)
+
+    monkeypatch.setattr(quantization, "c_array", recorded)
+    assert measure("int8-naive", params, task).supported
+    assert given and {type(value) for value in given} == {float}
+    assert quantization.c_array is recorded
 
 
 def test_weight_bytes_are_those_of_the_parameters(params):

@@ -1,0 +1,68 @@
+"""Names that NumPy has removed and MXNet 1.9.1 still looks up.
+
+NumPy 1.20 removed the financial functions, 1.24 the builtins' aliases, 2.0 and its
+successors the rest. :mod:`d2lpar._mxnet` puts them back before it imports MXNet, the
+only one that asks for them. What this NumPy has is left alone, deprecated or not.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types
+from collections.abc import Callable
+
+import numpy
+
+BUILTINS = ("bool", "int", "float", "object", "str", "complex")
+RENAMED = {
+    "float_": "float64",
+    "complex_": "complex128",
+    "unicode_": "str_",
+    "string_": "bytes_",
+    "Inf": "inf",
+    "infty": "inf",
+    "NaN": "nan",
+    "NAN": "nan",
+    "product": "prod",
+    "cumproduct": "cumprod",
+    "sometrue": "any",
+    "alltrue": "all",
+    "row_stack": "vstack",
+    "trapz": "trapezoid",
+    "round_": "round",
+}
+FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
+
+
+def restore_numpy_names() -> None:
+    """Put back the names that this NumPy lacks; a second call changes nothing."""
+    names = {name: getattr(builtins, name) for name in BUILTINS}
+    # The new name of a function may be younger than this NumPy, which has the old one.
+    have = vars(numpy)
+    names |= {old: have[new] for old, new in RENAMED.items() if new in have}
+    names |= {"PINF": float("inf"), "NINF": -float("inf"), "PZERO": 0.0, "NZERO": -0.0}
+    names |= {"msort": _msort, "in1d": _in1d}
+    names["compat"] = types.SimpleNamespace(basestring=str)  # asked for by mx.np.pad
+    names |= {name: _left_numpy(name) for name in FINANCIAL}
+    for name, value in names.items():
+        # Not hasattr: NumPy answers for some removed names, but warns.
+        if name not in have:
+            setattr(numpy, name, value)
+
+
+def _msort(a: numpy.ndarray) -> numpy.ndarray:
+    return numpy.sort(a, axis=0)
+
+
+def _in1d(ar1, ar2, assume_unique: bool = False, invert: bool = False):
+    return numpy.isin(numpy.ravel(ar1), ar2, assume_unique, invert)
+
+
+def _left_numpy(name: str) -> Callable:
+    def gone(*args, **kwargs):
+        raise NotImplementedError(
+            f"numpy.{name} left NumPy in 1.20; pip install numpy-financial has it"
+        )
+
+    gone.__name__ = name
+    return gone

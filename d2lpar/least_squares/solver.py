@@ -92,8 +92,7 @@ def solve(
     exceed the memory: beyond `resident_bytes` it is read in blocks of `block_bytes` per
     device. None stands for 1 GiB in all on CPU contexts, and on GPUs for what their
     free memory holds. The history holds the distance to a `reference`, shaped as x.
-    Each of several `workers` reads only its part of the rows; all get the same x.
-    `options` are those of the method's function, such as `tol` of "cgls".
+    Several `workers` read a part each and get the same x. `options` are the method's.
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
     for an x that its dtype cannot hold, and for "normal" on an A that is rank-deficient

@@ -34,7 +34,7 @@ def committed(sweep: str) -> set[str]:
     Of two sweeps whose stems fit ("book", "book-1thread") it is the longer one.
     """
     folder, _, stem = sweep.rpartition("/")
-    stems = [Path(other).name for other in SWEEPS if Path(other).parent.name == folder]
+    stems = [Path(other).name for other in SWEEPS if str(Path(other).parent) == folder]
     return {
         path.name
         for path in (GALLERY / folder).iterdir()

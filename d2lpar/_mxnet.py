@@ -30,6 +30,7 @@ import numpy
 
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
+from d2lpar.machine.environment import check_environment
 from d2lpar.machine.mxnet_builds import (
     check_own_library,
     installed_builds,
@@ -56,8 +57,10 @@ def _prepare() -> None:
     """Everything that must happen before MXNet's first import.
 
     Raises :class:`MXNetMissingError` unless one build is installed, with the libraries
-    that it links, or MXNET_LIBRARY_PATH names one.
+    that it links, or MXNET_LIBRARY_PATH names one; :class:`SettingError` for a variable
+    that MXNet would not survive.
     """
+    check_environment()
     check_own_library()
     builds = list(installed_builds())
     if len(builds) > 1:
@@ -94,7 +97,9 @@ def _import():
         )
     restore_numpy_aliases()
     try:
-        import mxnet
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PYTHONWARNINGS=error is not for MXNet's
+            import mxnet
     except OSError as error:
         raise MXNetMissingError(
             f"MXNet cannot be loaded ({first_line(error)}): d2lpar doctor names the "

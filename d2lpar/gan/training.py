@@ -51,8 +51,8 @@ def train(
     The arguments are those of :func:`d2lpar.lenet.train` and :func:`step`; the defaults
     are the CryptoPunks notebook's. A frame is drawn before the first epoch, after every
     `frames_every`, and after the last. Raises :class:`SettingError` or ``DeviceError``
-    for impossible settings, :class:`DivergedError` if an epoch's loss or parameters are
-    not finite, with `state` as it was before that epoch.
+    for impossible settings, :class:`DivergedError` if an epoch ends with numbers that
+    are not finite; `state` is then as it was before it.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("frames-every", frames_every)
@@ -70,9 +70,7 @@ def train(
         done = _train_epoch(nets, shuffled, devices, micro_batch_size, sync_batch_norm)
         begin = time.perf_counter()
         record = _epoch_record(ended.epoch, *done, n=len(faces), lr=lr)
-        nets.update(ended)
-        check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
-        vars(state).update(vars(ended))
+        _finish_epoch(state, ended, nets, lr)
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
@@ -80,6 +78,15 @@ def train(
         yield from frames
         # Last: a checkpoint that is written after it has all that this epoch gave.
         yield replace(record, eval_seconds=spent)
+
+
+def _finish_epoch(
+    state: TrainingState, ended: TrainingState, nets: Nets, lr: float
+) -> None:
+    """Make `state` the one that the epoch `ended` with, unless it diverged."""
+    nets.update(ended)
+    check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
+    vars(state).update(vars(ended))
 
 
 def batches(

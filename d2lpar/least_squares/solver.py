@@ -92,14 +92,13 @@ def solve(
     exceed the memory: beyond `resident_bytes` it is read in blocks of `block_bytes` per
     device. The history holds the distance to a `reference`, shaped as x. Each of
     several `workers` reads only its part of the rows; all get the same x. `options` are
-    those of the method's function, such as `tol` of "cgls". A or b may be of any size,
-    such as 1e200 or 1e-200: the squares of such numbers, which do not fit, are avoided.
+    those of the method's function, such as `tol` of "cgls". A and b may be of any size:
+    1e200 and 1e-200, whose squares do not fit, are scaled first.
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
     for an x that its dtype cannot hold, and for "normal" on an A that is rank-deficient
-    or too ill-conditioned for it: "tsqr" solves those. Raises TypeError for an option
-    that the method does not have, and :class:`DeviceError` if the devices would
-    deadlock.
+    or too ill-conditioned for it: "tsqr" solves those. Raises TypeError for an unknown
+    option, and :class:`DeviceError` if the devices would deadlock.
     """
     devices = choose(devices, None)
     _check(method, devices, workers)

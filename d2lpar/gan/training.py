@@ -50,9 +50,8 @@ def train(
 
     The arguments are those of :func:`d2lpar.lenet.train` and :func:`step`; the defaults
     are the CryptoPunks notebook's. A frame is drawn before the first epoch, after every
-    `frames_every`, and after the last. Raises :class:`SettingError` or ``DeviceError``
-    for impossible settings, :class:`DivergedError` if an epoch ends with numbers that
-    are not finite; `state` is then as it was before it.
+    `frames_every`, and after the last. Raises :class:`SettingError`, ``DeviceError``,
+    or, after an epoch that is not finite and is not in `state`, :class:`DivergedError`.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("frames-every", frames_every)

@@ -29,6 +29,7 @@ import warnings
 from d2lpar._numpy_names import restore_numpy_names
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
+from d2lpar.machine.environment import check_environment
 from d2lpar.machine.mxnet_builds import (
     check_own_library,
     install_command,
@@ -49,8 +50,10 @@ def _prepare() -> None:
     """Everything that must happen before MXNet's first import.
 
     Raises :class:`MXNetMissingError` unless one build is installed, with the libraries
-    that it links, or MXNET_LIBRARY_PATH names one.
+    that it links, or MXNET_LIBRARY_PATH names one; :class:`SettingError` for a variable
+    that MXNet would not survive.
     """
+    check_environment()
     check_own_library()
     builds = list(installed_builds())
     if len(builds) > 1:

@@ -78,11 +78,19 @@ def examine(
 
         return check_gpus(machine(), list(installed_builds()))
 
+    def mxnet() -> list[Check]:
+        from d2lpar.machine.environment import find_fault
+
+        fault = find_fault(os.environ, sys.flags.optimize)
+        if fault is not None:  # MXNet would abort, and its words say less
+            return [Check("environment", "fail", *fault)]
+        return check_mxnet(installed_builds(), ask_child)
+
     checks = {
         "Python": lambda: check_python(sys.version_info[:3]),
         "platform": lambda: check_platform(platform.system(), platform.machine()),
         "NumPy": lambda: check_numpy(importlib.metadata.version("numpy")),
-        "MXNet": lambda: check_mxnet(installed_builds(), ask_child),
+        "MXNet": mxnet,
         "cores": cores,
         "GPU": gpus,
         "data": lambda: check_data(data_dir),

@@ -8,6 +8,7 @@ another attempt may succeed; 130 after Ctrl-C.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
 
     With `raising`, as in a notebook, errors are raised.
     """
+    _open_closed_streams()
     with _logging_as_lines():
         try:
             code = call()
@@ -35,6 +37,22 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
             click.echo(f"d2lpar: {message}", err=True)
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Open what was closed, as by ``2>&-``, on the null device.
+
+    Else the next file that is opened, a record for example, would get the number of
+    standard error, and MXNet's messages.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", closefd=False)
+            setattr(sys, name, stream)
 
 
 def _message_and_code(error: BaseException) -> tuple[str | None, int]:

@@ -30,6 +30,7 @@ from d2lpar.cli.options import (
     run_options,
 )
 from d2lpar.errors import SettingError
+from d2lpar.machine.environment import check_backend, check_environment
 
 
 def chapters_folder() -> Path:
@@ -75,6 +76,7 @@ def _complete_chapter(ctx, parameter, text: str) -> list[str]:
 @click.pass_context
 def run(ctx: click.Context, chapter: str, **flags) -> None:
     """Run CHAPTER (see `d2lpar list`) or all of them; figures go to --out."""
+    check_environment()
     files = chapter_files()
     if chapter != "all" and chapter not in files:
         raise SettingError(f"chapter {chapter!r}: write one of all, {', '.join(files)}")
@@ -98,6 +100,7 @@ def launch(**flags) -> None:
     """
     from d2lpar.cli.launch import run_launch
 
+    check_environment()
     run_launch(chapter_files(), **flags)
 
 
@@ -188,6 +191,7 @@ def compare(
             raise SettingError(f"--peers and the record {a}: compare one or the other")
         from d2lpar.cli.compare import ours_and_peers
 
+        check_environment()
         command = shlex.join(["d2lpar", "compare", *given])
         ours_and_peers(flags, out, printed or "table", command)
     elif given:
@@ -258,4 +262,9 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """The console script."""
-    guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
+
+    def command():
+        check_backend()
+        return d2lpar.main(prog_name="d2lpar", standalone_mode=False)
+
+    guard(command)

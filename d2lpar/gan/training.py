@@ -68,15 +68,22 @@ def train(
         done = _train_epoch(nets, shuffled, devices, micro_batch_size, sync_batch_norm)
         begin = time.perf_counter()
         record = _epoch_record(ended.epoch, *done, n=len(faces), lr=lr)
-        nets.update(ended)
-        check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
-        vars(state).update(vars(ended))
+        _finish_epoch(state, ended, nets, lr)
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
         record = replace(record, eval_seconds=time.perf_counter() - begin)
         # The record last: a checkpoint written after it has all that this epoch gave.
         yield from [*frames, record]
+
+
+def _finish_epoch(
+    state: TrainingState, ended: TrainingState, nets: Nets, lr: float
+) -> None:
+    """Make `state` the one that the epoch `ended` with, unless it diverged."""
+    nets.update(ended)
+    check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
+    vars(state).update(vars(ended))
 
 
 def batches(

@@ -241,7 +241,7 @@ class RowShards:
 
     def _of_every_worker(self, rows: numpy.ndarray) -> numpy.ndarray:
         """The rows of all workers' arrays (r, width) as (workers * r, width)."""
-        if self.workers is None:
+        if self.workers is None or self.workers.count == 1:
             return rows
         every = numpy.zeros((self.workers.count, *rows.shape))
         every[self.workers.number] = rows

@@ -38,8 +38,8 @@ def cpu_flags() -> str:
 
 def omp_threads() -> int | None:
     """Threads of each CPU context by OMP_NUM_THREADS; None where it is not set."""
-    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(value) if value.isdigit() and int(value) > 0 else None
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return (int(value) or None) if re.fullmatch("[0-9]{1,9}", value) else None
 
 
 # The user's own setting, read before d2lpar._mxnet sets a default.

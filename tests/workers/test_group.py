@@ -229,6 +229,11 @@ for method in ("normal", "cgls"):
     found = solve("A.npy", "b.npy", devices="cpu:2", method=method, workers=group,
                   block_bytes=2**11, resident_bytes=0)
     numpy.save(f"{method}-{group.number}.npy", found.x)
+    # All agree on a scale, which the second worker's rows alone would not need.
+    A, b = numpy.load("A.npy"), numpy.load("b.npy") * 1e-99
+    A[:151] *= 1e40
+    far = solve(A, b, devices="cpu:2", method=method, workers=group)
+    numpy.save(f"far-{method}-{group.number}.npy", far.x)
     assert len(found.history[-1].device_residual_norms) == 4
 open(f"read-{group.number}.json", "w").write(json.dumps(read))
 """
@@ -267,10 +272,13 @@ def test_least_squares_over_workers_that_read_their_own_rows(launch_script, tmp_
     np.save(tmp_path / "b.npy", b)
     launch_script(SOLVE, devices=["cpu:2"])
     expected = np.linalg.lstsq(A, b, rcond=None)[0]
+    of_first = np.linalg.lstsq(A[:151], b[:151], rcond=None)[0]
     for number, (start, stop) in enumerate([(0, 151), (151, 301)]):
         for method in ("normal", "cgls"):
             x = np.load(tmp_path / f"{method}-{number}.npy")
             np.testing.assert_allclose(x, expected, rtol=1e-8)
+            far = np.load(tmp_path / f"far-{method}-{number}.npy")
+            np.testing.assert_allclose(far * 1e139, of_first, rtol=1e-6)
         read = json.loads((tmp_path / f"read-{number}.json").read_text())
         assert min(a for a, _ in read) == start and max(z for _, z in read) == stop
 
@@ -315,6 +323,8 @@ content = [b"", b"a"][group.number]
 assert group.gather(content) == [b"", b"a"]
 total = group.total(numpy.array([1e300, 0.1]) * (1 + group.number))
 assert total.tolist() == [1e300 + 2e300, 0.1 + 0.2]
+tiny = numpy.array([[5e-324, 1e-300, -0.1, 1 / 3, numpy.pi]])
+assert (group.total(tiny) == tiny + tiny).all()
 # What MXNet's server would unpickle: touch unpickled
 group.kvstore._send_command_to_servers(0, "cos\\nsystem\\n(S'touch unpickled'\\ntR.")
 group.leave()

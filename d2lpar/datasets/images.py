@@ -66,7 +66,7 @@ def sha256_of(arrays: Iterable[np.ndarray]) -> str:
     """SHA-256 of the arrays' bytes, one array after the other."""
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array))
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

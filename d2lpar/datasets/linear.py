@@ -62,9 +62,9 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
         step = max(1, BLOCK_NUMBERS // columns)
         for start in range(0, rows, step):
             block = rng.random((min(step, rows - start), columns))
-            digest.update(block)
+            digest.update(block.data)
             block.tofile(f)
     b = rng.random(rows)
-    digest.update(b)
+    digest.update(b.data)
     A, name = np.load(path, mmap_mode="r"), f"uniform-{rows}x{columns}"
     return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)

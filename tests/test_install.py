@@ -1,0 +1,128 @@
+"""How the package is installed: what it asks for, which Python, and the containers."""
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import d2lpar
+
+ROOT = Path(d2lpar.__file__).parents[1]
+VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "setup.cfg").exists(), reason="not a checkout"
+)
+
+
+@pytest.fixture(scope="module")
+def config():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def asked_for(text, python):
+    """{name: specifier} of the requirements that hold on a version of Python."""
+    wanted = [Requirement(line) for line in text.strip().splitlines() if line]
+    return {
+        r.name: str(r.specifier)
+        for r in wanted
+        if r.marker is None or r.marker.evaluate({"python_version": python})
+    }
+
+
+@pytest.mark.parametrize("python", VERSIONS)
+def test_mxnet_is_asked_for_where_numpy_1_has_a_build(config, python):
+    numpy_1 = VERSIONS.index(python) < VERSIONS.index("3.13")
+    base = asked_for(config["options"]["install_requires"], python)
+    assert ("<2" in base["numpy"]) == numpy_1
+    assert {"requests"} <= set(base)  # which MXNet imports
+    assert ("setuptools" in base) == (VERSIONS.index(python) >= 3)  # its distutils
+    for extra, name in (("cpu", "mxnet"), ("cu112", "mxnet-cu112")):
+        text = config["options.extras_require"][extra]
+        assert (asked_for(text, python).get(name) == "==1.9.1") == numpy_1
+
+
+def test_every_supported_python_has_its_classifier(config):
+    classifiers = config["metadata"]["classifiers"]
+    assert re.findall(r"Python :: (3\.\d+)", classifiers) == VERSIONS
+
+
+def fake_python(folder, version):
+    """A `python3.x` that says it is that version, and makes a folder as its venv."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"python{version}"
+    suits = int(version in VERSIONS)
+    path.write_text(
+        f"""#!/bin/sh
+case "$1" in
+    --version) echo "Python {version}.0" ;;
+    -c) exit $((1 - {suits})) ;;
+    -m) mkdir -p "$3" && echo {version} > "$3/version" ;;
+esac
+"""
+    )
+    path.chmod(0o755)
+
+
+def make_venv(tmp_path, *versions):
+    """Run make_venv.sh where these Pythons are all that there is."""
+    for version in versions:
+        fake_python(tmp_path / "bin", version)
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    for tool in ("sh", "mkdir"):
+        where = next(p for p in ("/bin", "/usr/bin") if os.path.exists(f"{p}/{tool}"))
+        (tmp_path / "bin" / tool).symlink_to(f"{where}/{tool}")
+    env = {"PATH": str(tmp_path / "bin"), "PYENV_ROOT": str(tmp_path / "none")}
+    command = ["sh", str(ROOT / "tools" / "make_venv.sh"), str(tmp_path / "venv")]
+    return subprocess.run(
+        command, env={**env, "HOME": str(tmp_path)}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_any_one_python_will_do(tmp_path, version):
+    done = make_venv(tmp_path, version)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "venv" / "version").read_text().strip() == version
+
+
+def test_the_book_needs_3_11_so_that_comes_first(tmp_path):
+    make_venv(tmp_path, *VERSIONS)
+    assert (tmp_path / "venv" / "version").read_text().strip() == "3.11"
+
+
+def test_without_any_python_the_remedy_is_named(tmp_path):
+    done = make_venv(tmp_path, "3.8")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "no Python 3.9-3.14" in done.stderr and "pip install uv" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu"])
+def test_a_containers_steps_are_those_of_the_readme(name):
+    readme = (ROOT / "README.md").read_text("utf-8")
+    text = (ROOT / name).read_text("utf-8").replace(" --no-cache-dir", "")
+    (install,) = re.findall(r"\.venv/bin/pip install .*", text)
+    for step in ("python3 -m venv .venv", install):
+        assert step in text and step in readme
+    (packages,) = re.findall(r"recommends (libgomp1 libquadmath0)", text)
+    assert f"apt install {packages}" in readme
+
+
+def test_make_and_the_error_install_the_same_build():
+    from d2lpar.machine.mxnet_builds import MXNET_OF
+
+    for extra, requirement in MXNET_OF.items():
+        done = subprocess.run(
+            ["make", "-n", f"EXTRA={extra}", f"VENV={sys.prefix}", "-B", "run"],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert f"--no-deps {requirement}\n" in done.stdout

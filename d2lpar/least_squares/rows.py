@@ -215,6 +215,11 @@ class RowShards:
             made.append(Block(k, *on_device))
             yield made[-1]
 
+    def unscaled(self, x: numpy.ndarray) -> numpy.ndarray:
+        """A solution (n, k) of the scaled problem as one of the problem given."""
+        assert self.scale is not None  # the first round has set it
+        return self.scale.x(x)
+
     def to_devices(self, x: numpy.ndarray) -> list[mx.nd.NDArray]:
         """A copy of the host array on every device."""
         return [mx.nd.array(x, ctx=d, dtype=self.dtype) for d in self.devices]

@@ -108,7 +108,7 @@ def solve(
     )  # fmt: skip
     progress = Progress(shards, reference)
     answer = METHODS[method](shards, progress, **options)
-    x = shards.scale.x(answer.x)
+    x = shards.unscaled(answer.x)
     norms: numpy.ndarray | float = progress.column_norms
     if shards.flat:
         x, norms = x[:, 0], float(progress.column_norms[0])

@@ -88,7 +88,10 @@ TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "Resumed": _one_of("elsewhere", "here"),
     "Weights": _one_of("trained", "stretched", "equalised"),
 }
-Picture = DeviceKind = Resumed = Weights = str
+Picture = str
+DeviceKind = str
+Resumed = str
+Weights = str
 
 # Of the objects that may hold anything, what is read from them.
 KEYS: dict[str, Mapping[str, str]] = {

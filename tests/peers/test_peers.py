@@ -91,7 +91,8 @@ def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
 @pytest.mark.parametrize("script", NEEDS)
 def test_a_training_that_diverges_is_refused(script):
     need(script)
-    more = ("--num-devices=2",) if script == "ddp.py" else ()
+    # Several steps: the first leaves large parameters, the second makes them overflow.
+    more = ("--global-batch-size=50",) + ("--num-devices=2",) * (script == "ddp.py")
     done = run_peer(script, *DATA, "--num-epochs=1", "--lr=1e38", *more)
     assert done.returncode == 2, done.stderr
     (line,) = done.stdout.splitlines()

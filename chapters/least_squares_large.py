@@ -46,9 +46,9 @@ print(f"in blocks {in_blocks.residual_norm:.9f}, at once {at_once.residual_norm:
 
 # %%
 PRESETS = {
-    "quick": {"num_epochs": 1, "data": {"rows": 20_000, "columns": 400}},
-    "book": {"num_epochs": 1, "data": {"rows": 100_000, "columns": 10_000}},
-    "dry-run": {"num_epochs": 1, "data": {"rows": 200, "columns": 20}},
+    "quick": {"data": {"rows": 20_000, "columns": 400}},
+    "book": {"data": {"rows": 100_000, "columns": 10_000}},
+    "dry-run": {"data": {"rows": 200, "columns": 20}},
 }
 METHODS = {"cgls": {"method": "cgls", "resident_bytes": 0}}
 

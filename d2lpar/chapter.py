@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from d2lpar.cli import run
+from d2lpar.cli.chapter_list import refusals
 from d2lpar.cli.error_lines import guard
-from d2lpar.cli.options import CONTEXT, SETTINGS, as_arguments, run_options
+from d2lpar.cli.options import CONTEXT, as_arguments, given, run_options
+from d2lpar.errors import SettingError
 
 if TYPE_CHECKING:
     from d2lpar.training import Workload
@@ -46,6 +48,7 @@ def measure(
 
     @click.pass_context
     def command(ctx: click.Context, **flags) -> None:
+        run.refuse_unused(chapter, given(ctx, flags), flags["preset"])
         words = ["d2lpar", "run", name, *as_arguments(ctx, flags)]
         flags["threads"] = flags["threads"] or threads
         with run.environment_unless_set(environment or {}):
@@ -54,24 +57,25 @@ def measure(
     _run_as_command(name, command)
 
 
-def show(name: str, call: Callable) -> None:
-    """Call ``call(devices, **flags)`` for a chapter that measures no workload.
+def show(name: str, call: Callable, takes: Sequence[str] = ()) -> None:
+    """Call ``call(devices, preset=, dry_run=)``: for a chapter that has no workload.
 
-    Takes the flags of :func:`measure`. `call` gets all devices that they name or, with
-    --num-devices, the first so many of them for each count.
+    `call` gets all devices that the flags name or, with --num-devices, the first so
+    many of them for each count. `takes` are further flags of :func:`measure`, named as
+    in Python, which `call` takes as keywords; all others are refused.
     """
 
-    def command(**flags) -> None:
+    @click.pass_context
+    def command(ctx: click.Context, **flags) -> None:
         from d2lpar import devices
 
-        for setting in (*SETTINGS, "checkpoint_every", "resume"):
-            run.refuse_setting(setting, flags[setting])
-        for flag in ("tf32", "deterministic"):  # this process has MXNet loaded already
-            run.refuse_setting(flag, flags.pop(flag) or None)
-        chosen = devices.parse(flags.pop("devices"))
-        counts = flags.pop("num_devices") or str(len(chosen))
+        for why in refusals(name, given(ctx, flags), takes).values():
+            raise SettingError(why)
+        chosen = devices.parse(flags["devices"])
+        counts = flags["num_devices"] or str(len(chosen))
+        more = {flag: flags[flag] for flag in ("preset", "dry_run", *takes)}
         for count in devices.parse_counts(counts, len(chosen)):
-            call(chosen[:count], **flags)
+            call(chosen[:count], **more)
 
     _run_as_command(name, command)
 

@@ -44,6 +44,7 @@ log = logging.getLogger("d2lpar")
 # starts: a try takes seconds.
 TRIED = "D2LPAR_GPUS_TRIED"
 TRY_SECONDS = 60  # a first import from a cold disk takes a while
+MOST_DEVICES = 256  # each CPU context has threads and buffers of its own
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
@@ -51,12 +52,14 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     match = re.fullmatch(r"(cpu|gpu)(?::(\d+(?:,\d+)*,?))?", text.strip().lower())
     if not match:
         raise DeviceError(
-            f"devices {text!r}: write auto, cpu:N, gpu:N (the first N) or gpu:I,J "
-            "(those numbers); CPU contexts and GPUs do not mix"
+            f"devices {_clipped(text)!r}: write auto, cpu:N, gpu:N (the first N) or "
+            "gpu:I,J (those numbers); CPU contexts and GPUs do not mix"
         )
     kind, numbers = match.groups()
     if numbers is None:
         return kind, None
+    if any(_is_too_large(number) for number in numbers.strip(",").split(",")):
+        raise DeviceError(f"devices {_clipped(text)!r}: {MOST_DEVICES} are the most")
     if "," not in numbers:
         if int(numbers) == 0:
             raise DeviceError(
@@ -68,6 +71,25 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     if len(set(ids)) < len(ids):
         raise DeviceError(f"devices {text!r}: names a device twice")
     return kind, ids
+
+
+def _is_too_large(digits: str) -> bool:
+    return len(digits) > 99 or int(digits) > MOST_DEVICES  # int takes no 5,000 digits
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def check_texts(devices: str, num_devices: str | None) -> None:
+    """Raise :class:`DeviceError` for what two flags get wrong whatever devices exist.
+
+    Does not load MXNet.
+    """
+    auto = devices.strip().lower() == "auto"
+    _, ids = ("gpu", None) if auto else kind_and_numbers(devices)
+    if num_devices is not None:
+        parse_counts(num_devices, MOST_DEVICES if ids is None else len(ids))
 
 
 def parse(text: str = "auto") -> list[mx.Context]:
@@ -219,16 +241,20 @@ def parse_counts(text: str, available: int) -> list[int]:
     >>> parse_counts("1,2", available=2)
     [1, 2]
     """
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        message = f"num-devices {text!r}: write whole numbers, as in 1,2,4"
-        raise DeviceError(message) from None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("0*[1-9][0-9]*", part) for part in parts):
+        raise DeviceError(
+            f"num-devices {_clipped(text)!r}: write whole numbers above 0, as in 1,2,4"
+        )
+    if any(map(_is_too_large, parts)):
+        message = f"num-devices {_clipped(text)!r}: {MOST_DEVICES} are the most"
+        raise DeviceError(message)
+    counts = list(map(int, parts))
     for count in counts:
-        if not 1 <= count <= available:
+        if count > available:
             raise DeviceError(
                 f"num-devices {count}: --devices gives {available}; ask for 1 to "
-                f"{available}, or for more devices (--devices cpu:{max(count, 1)})"
+                f"{available}, or for more devices (--devices cpu:{count})"
             )
     if len(set(counts)) < len(counts):
         raise DeviceError(f"num-devices {text!r}: names a count twice")

@@ -19,6 +19,7 @@ from d2lpar.records.kinds import EpochRecord
 # Python runs ahead of the devices, but by no more batches than this, so that the memory
 # that queued batches take does not grow with the epoch.
 BATCHES_IN_FLIGHT = 16
+MOST_SAMPLES = 2**31 - 1  # in a batch, and as many epochs: MXNet's sizes are ints
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None
 
 def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     """Raise :class:`SettingError` for the first setting that is out of range."""
-    check_whole("global-batch-size", global_batch_size)
-    check_whole("num-epochs", num_epochs)
+    check_whole("global-batch-size", global_batch_size, MOST_SAMPLES)
+    check_whole("num-epochs", num_epochs, MOST_SAMPLES)
     if not (math.isfinite(lr) and lr > 0):
         raise SettingError(f"lr {lr}: write a finite number greater than 0")
 

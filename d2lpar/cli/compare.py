@@ -44,8 +44,8 @@ def records(a: Path, b: Path, printed: str, out: str | None) -> None:
         folder = Path(out) if out else b.parent
         stem = f"compare-{a.stem}-{b.stem}"
         for path in compare.draw(*runs, folder, stem):
-            if path.suffix == ".png":
-                click.echo(f"figure: {path}")
+            if path.suffix == ".png":  # JSON and CSV are alone on standard output
+                click.echo(f"figure: {path}", err=printed != "table")
 
 
 def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> None:

@@ -18,9 +18,9 @@ from d2lpar.workers import plan, supervise
 log = logging.getLogger("d2lpar")
 
 
-def run_launch(chapters: dict[str, Path], **flags) -> None:
+def run_launch(**flags) -> None:
     """Start and supervise the roles that the flags name, or print them (--print)."""
-    arguments = checked(flags["arguments"], chapters)
+    arguments = list(flags["arguments"])
     python = flags["python"] or sys.executable
     directory = flags["directory"] or os.getcwd()
     interface, port = flags["interface"], flags["port"]

@@ -9,6 +9,7 @@ d2lpar sample --checkpoint FILE --n 25 --seed 7
 from __future__ import annotations
 
 import json
+import logging
 import re
 import runpy
 import shlex
@@ -19,18 +20,29 @@ from pathlib import Path
 import click
 
 from d2lpar._version import __version__
+from d2lpar.cli.chapter_list import (
+    CHAPTERS,
+    as_word,
+    check_shared,
+    ordered,
+    unused,
+)
 from d2lpar.cli.error_lines import guard
 from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
+    FILLED,
     POSITIVE,
     as_arguments,
+    given,
     launch_options,
     peers_options,
     run_options,
 )
 from d2lpar.errors import SettingError
 from d2lpar.machine.environment import check_backend, check_environment
+
+log = logging.getLogger("d2lpar")
 
 
 def chapters_folder() -> Path:
@@ -41,9 +53,9 @@ def chapters_folder() -> Path:
 
 
 def chapter_files() -> dict[str, Path]:
-    """The chapters' scripts by the chapters' names."""
-    files = sorted(chapters_folder().glob("[!_]*.py"))
-    return {file.stem: file for file in files}
+    """The chapters' scripts by the chapters' names, in the order of reading."""
+    files = {file.stem: file for file in chapters_folder().glob("[!_]*.py")}
+    return {name: files[name] for name in ordered(files)}
 
 
 def about(file: Path) -> tuple[str, str]:
@@ -68,26 +80,48 @@ def _complete_chapter(ctx, parameter, text: str) -> list[str]:
     return [name for name in (*chapter_files(), "all") if name.startswith(text)]
 
 
-@d2lpar.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
-)
+@d2lpar.command()
 @click.argument("chapter", shell_complete=_complete_chapter)
 @run_options
 @click.pass_context
 def run(ctx: click.Context, chapter: str, **flags) -> None:
-    """Run CHAPTER (see `d2lpar list`) or all of them; figures go to --out."""
+    """Run CHAPTER (see `d2lpar list`) or all of them; figures go to --out.
+
+    A flag that the chapter has no use for is refused. With `all` every flag goes to the
+    chapters that have a use for it.
+    """
+    from d2lpar.devices import check_texts
+
     check_environment()
+    check_texts(flags["devices"], flags["num_devices"])
     files = chapter_files()
     if chapter != "all" and chapter not in files:
         raise SettingError(f"chapter {chapter!r}: write one of all, {', '.join(files)}")
-    arguments = as_arguments(ctx, flags) + ctx.args
-    for file in files.values() if chapter == "all" else [files[chapter]]:
+    flags = given(ctx, flags)
+    chosen = list(files) if chapter == "all" else [chapter]
+    # For all of them before the first one runs, which may take hours.
+    refused = {name: unused(name, flags) for name in chosen}
+    if chapter == "all":
+        _say_who_ignores(flags, refused)
+    else:
+        for why in refused[chapter].values():
+            raise SettingError(why)
+    for name in chosen:
+        taken = {flag: v for flag, v in flags.items() if flag not in refused[name]}
         before = sys.argv
-        sys.argv = [str(file), *arguments]
+        sys.argv = [str(files[name]), *map(as_word, taken, taken.values())]
         try:
-            runpy.run_path(str(file), run_name="__main__")
+            runpy.run_path(str(files[name]), run_name="__main__")
         finally:
             sys.argv = before
+
+
+def _say_who_ignores(flags: dict, refused: dict[str, dict[str, str]]) -> None:
+    for flag, value in flags.items():
+        names = [name for name, why in refused.items() if flag in why]
+        if names:
+            word = as_word(flag, value)
+            log.warning("%s: ignored by %s", word, ", ".join(names))
 
 
 @d2lpar.command()
@@ -98,24 +132,39 @@ def launch(**flags) -> None:
     Starts a scheduler, servers and workers, here or over ssh on --hosts, watches them,
     and restarts them from the last checkpoint when one dies.
     """
-    from d2lpar.cli.launch import run_launch
+    from d2lpar.cli.launch import checked, run_launch
+    from d2lpar.devices import check_texts
 
     check_environment()
-    run_launch(chapter_files(), **flags)
+    name, *words = checked(flags["arguments"], chapter_files())[1:]
+    ctx = run.make_context("d2lpar run", [name, *words])  # every worker will do it
+    check_texts(ctx.params["devices"], ctx.params["num_devices"])
+    if name in CHAPTERS:
+        check_shared(name, CHAPTERS[name].workers)
+    for why in unused(name, given(ctx, ctx.params)).values():
+        raise SettingError(why)
+    run_launch(**flags)
 
 
 @d2lpar.command(name="list")
 def list_chapters() -> None:
-    """List the chapters, one per line, with their sources."""
+    """List the chapters in the order of reading, one per line, with their sources."""
     for name, file in chapter_files().items():
         title, source = about(file)
-        click.echo(f"{name:24}{title}  [{source}]")
+        number = CHAPTERS[name].number if name in CHAPTERS else ""
+        click.echo(f"{number:>2}  {name:24}{title}  [{source}]")
 
 
 @d2lpar.command()
 @click.argument("records", nargs=-1, required=True)
-@click.option("--out", help="Folder for the figures. [default: beside the records]")
-@click.option("--data-dir", help="Folder to look for a GAN's real faces in first.")
+@click.option(
+    "--out",
+    type=FILLED,
+    help="Folder for the figures. [default: beside the records]",
+)
+@click.option(
+    "--data-dir", type=FILLED, help="Folder to look for a GAN's real faces in first."
+)
 @click.option("--mp4", is_flag=True, help="Also write a GAN's animation as MP4.")
 def plot(
     records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
@@ -133,10 +182,15 @@ def plot(
 
 
 @d2lpar.command()
-@click.option("--checkpoint", required=True, help="A file that `run gan` has written.")
-@click.option("--n", type=POSITIVE, default=25)
+@click.option(
+    "--checkpoint",
+    type=FILLED,
+    required=True,
+    help="A file that `run gan` has written.",
+)
+@click.option("--n", type=click.IntRange(1, 10_000), default=25)
 @click.option("--seed", type=COUNT, default=0)
-@click.option("--out", default="faces.png", help="The picture.")
+@click.option("--out", default="faces.png", type=FILLED, help="The picture.")
 @click.option("--columns", type=POSITIVE, default=5)
 @click.option(
     "--scale",
@@ -151,6 +205,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     from d2lpar.records import checkpoints
     from d2lpar.records.atomic import replacing
 
+    face_images.check_sheet(n, layout["columns"], layout["scale"])
     state = gan.start()
     loaded = checkpoints.load(checkpoint, like=state)
     state = state.restore(loaded.tensors, loaded.facts)
@@ -164,10 +219,11 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 @d2lpar.command()
 @click.argument("a", required=False)
 @click.argument("b", required=False)
-@click.option("--json", "printed", flag_value="json", help="Print JSON.")
-@click.option("--csv", "printed", flag_value="csv", help="Print CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--out",
+    type=FILLED,
     help="Folder for the figure. [default: none is drawn with --json, --csv; "
     "else beside B; with --peers, figures/peers]",
 )
@@ -177,7 +233,8 @@ def compare(
     ctx: click.Context,
     a: str | None,
     b: str | None,
-    printed: str | None,
+    as_json: bool,
+    as_csv: bool,
     out: str | None,
     **flags,
 ) -> None:
@@ -185,6 +242,9 @@ def compare(
 
     With --peers compare ours with d2l's and PyTorch's training, timed now, in turn.
     """
+    if as_json and as_csv:
+        raise SettingError("--json and --csv: one of them can be printed")
+    printed = "json" if as_json else "csv" if as_csv else "table"
     given = as_arguments(ctx, flags)
     if flags["peers"] is not None:
         if a is not None:
@@ -193,7 +253,7 @@ def compare(
 
         check_environment()
         command = shlex.join(["d2lpar", "compare", *given])
-        ours_and_peers(flags, out, printed or "table", command)
+        ours_and_peers(flags, out, printed, command)
     elif given:
         raise SettingError(f"{given[0]}: goes with --peers only")
     elif b is None:
@@ -201,13 +261,15 @@ def compare(
     else:
         from d2lpar.cli.compare import records
 
-        records(Path(a), Path(b), printed or "table", out)
+        records(Path(a), Path(b), printed, out)
 
 
 @d2lpar.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", default="figures", help="The figure folder to examine.")
-@click.option("--data-dir", help="Folder to look for the data in first.")
+@click.option(
+    "--out", default="figures", type=FILLED, help="The figure folder to examine."
+)
+@click.option("--data-dir", type=FILLED, help="Folder to look for the data in first.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) -> None:
     """Examine this machine; exit 1 when training cannot run on it."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 import click
 from click import Choice, FloatRange, IntRange, option
 
+from d2lpar.cli.chapter_list import as_word
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 SETTINGS = (  # the flags that override a preset's settings; None where not given
     "num_epochs",
@@ -21,8 +23,39 @@ SETTINGS = (  # the flags that override a preset's settings; None where not give
     "sync_batch_norm",
     "frames_every",
 )
-COUNT, POSITIVE = IntRange(min=0), IntRange(min=1)
+MOST = 2**31 - 1  # of what is counted: more than a run can do, and it fits any int
+COUNT, POSITIVE = IntRange(0, MOST), IntRange(1, MOST)
+THREADS = IntRange(1, 1024)  # more die in OpenMP, without a word
+PROCESSES = IntRange(1, 256)
 OVERRIDE = "Override the preset's."
+
+
+class Filled(click.ParamType):
+    """A text that is not empty: an unset shell variable must not pass for a default."""
+
+    name = "text"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The value; fails for an empty one, and for one that no file name may hold."""
+        if not value.strip():
+            self.fail("it is empty; write a value, or leave the flag out", param, ctx)
+        if "\0" in value:
+            self.fail("it holds a NUL character", param, ctx)
+        return value
+
+
+FILLED = Filled()
+
+
+def finite(
+    ctx: click.Context, parameter: click.Parameter, value: float | None
+) -> float | None:
+    """A callback of options: refuses NaN, which lies in every range, and infinities."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value:g} is not a finite number.")
+    return value
 
 
 def _learning_rate(
@@ -42,7 +75,7 @@ def _positive(name: str, help: str | None = None, **settings) -> Callable:
 
 
 def _devices(help: str) -> Callable:
-    return option("--devices", default="auto", help=help)
+    return option("--devices", default="auto", type=FILLED, help=help)
 
 
 def _preset(help: str) -> Callable:
@@ -68,15 +101,22 @@ def _options(*options: Callable) -> Callable[[Callable], Callable]:
 
 
 SEED = option("--seed", default=0, type=COUNT, help="Of the random numbers.")
-DATA_DIR = option("--data-dir", help="Folder to look for the data in first.")
+DATA_DIR = option(
+    "--data-dir", type=FILLED, help="Folder to look for the data in first."
+)
 
 run_options = _options(
     _devices("auto, cpu:N, gpu:N (the first N) or gpu:I,J (those)."),
-    option("--num-devices", help="Counts to sweep, as in 1,2,4. [default: 1,2,4,...]"),
-    _positive(
+    option(
+        "--num-devices",
+        type=FILLED,
+        help="Counts to sweep, as in 1,2,4. [default: 1,2,4,...]",
+    ),
+    option(
         "--threads",
-        "Threads per CPU context. [default: cores // device count; least squares on "
-        "several contexts: 1]",
+        type=THREADS,
+        help="Threads per CPU context. [default: cores // device count; least squares "
+        "on several contexts: 1]",
     ),
     _flag("--tf32", "float32 on GPUs in TF32: faster, 3 digits. [default: exact]"),
     _flag("--deterministic", "The same bits in every repeat on GPUs; slower."),
@@ -95,10 +135,13 @@ run_options = _options(
     _positive("--checkpoint-every", "Epochs between them; Ctrl-C writes one too."),
     option(
         "--resume",
+        type=FILLED,
         metavar="PATH|last",
         help="Continue from a checkpoint, up to --num-epochs in all.",
     ),
-    option("--out", default="figures", help="Folder for records and figures."),
+    option(
+        "--out", default="figures", type=FILLED, help="Folder for records and figures."
+    ),
     _flag("--mp4", "Also write the animation as MP4. [gan]"),
     _flag("--watch", "Record how busy the devices are, once a second, and draw it."),
     _flag("--profile", "Also write cProfile's table and MXNet's trace; is slower."),
@@ -108,14 +151,19 @@ peers_options = _options(
     option(
         "--peers",
         is_flag=False,
+        type=FILLED,
         flag_value="all",
         metavar="[NAMES]",
         help="Time LeNet beside its peers: all, or a list such as ddp,pytorch_loop out "
         "of d2l_notebook, d2l_pytorch, pytorch_loop, ddp. The flags below go with it.",
     ),
     _devices("As in `run`; also GPUs that only PyTorch can use."),
-    option("--num-devices", help="As in `run`."),
-    _positive("--threads", "Per context and process. [default: cores // device count]"),
+    option("--num-devices", type=FILLED, help="As in `run`."),
+    option(
+        "--threads",
+        type=THREADS,
+        help="Per context and process. [default: cores // device count]",
+    ),
     _preset("quick: 12,000 images, 1 round. book: all of them, 3 rounds."),
     _positive("--rounds", "Processes per row, in turn. [default: the preset's]"),
     _positive("--num-epochs", "Timed ones; one warms up. [default: the preset's]"),
@@ -129,8 +177,8 @@ peers_options = _options(
 )
 
 launch_options = _options(
-    option("--workers", default=2),
-    option("--servers", default=1),
+    option("--workers", default=2, type=PROCESSES),
+    option("--servers", default=1, type=PROCESSES),
     option(
         "--hosts",
         type=click.Path(exists=True, dir_okay=False),
@@ -139,6 +187,7 @@ launch_options = _options(
     ),
     option(
         "--devices",
+        type=FILLED,
         multiple=True,
         help="Of each worker; give it once for all, or once for each. gpu:N, once, is "
         "N GPUs of each worker's own. [default: CPU contexts that share out the cores]",
@@ -146,13 +195,18 @@ launch_options = _options(
     option(
         "--interface",
         default="lo",
+        type=FILLED,
         help="Network interface of ps-lite. Any other than the default opens it to "
         "that network, without authentication or encryption.",
     ),
     option("--port", type=IntRange(1, 65535), help="The scheduler's. [default: free]"),
-    option("--ssh", help="The command, with its options, that precedes a host."),
-    option("--python", help="Python with d2lpar, on every host."),
-    option("--directory", help="Working directory on every host."),
+    option(
+        "--ssh",
+        type=FILLED,
+        help="The command, with its options, that precedes a host.",
+    ),
+    option("--python", type=FILLED, help="Python with d2lpar, on every host."),
+    option("--directory", type=FILLED, help="Working directory on every host."),
     option(
         "--kvstore",
         default="dist_sync",
@@ -169,6 +223,7 @@ launch_options = _options(
         "--timeout",
         default=120,
         type=FloatRange(min=1),
+        callback=finite,
         help="Seconds without a step of any worker before the launch restarts.",
     ),
     option(
@@ -178,18 +233,25 @@ launch_options = _options(
         help="Seconds without a heartbeat before a role counts as dead. 0: never.",
     ),
     option("--max-restarts", default=3, type=COUNT),
-    option("--logs", default="launch-logs", help="Folder for logs."),
+    option("--logs", default="launch-logs", type=FILLED, help="Folder for logs."),
     _flag("--print", "Start nothing: print each role's environment and command."),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
 )
 
 
+def given(ctx: click.Context, flags: dict) -> dict:
+    """The flags that were given on the command line, and their values."""
+    default = click.core.ParameterSource.DEFAULT
+    return {
+        option.name: flags[option.name]
+        for option in ctx.command.params
+        if isinstance(option, click.Option)
+        and option.name in flags
+        and ctx.get_parameter_source(option.name) is not default
+    }
+
+
 def as_arguments(ctx: click.Context, flags: dict) -> list[str]:
     """The flags that were given on the command line, as words of a command line."""
-    given = []
-    for name, value in flags.items():
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT:
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        given += [flag] if value is True else [f"{flag}={value}"]
-    return given
+    words = given(ctx, flags)
+    return list(map(as_word, words, words.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 
 from d2lpar import devices
 from d2lpar.cli import progress
+from d2lpar.cli.chapter_list import MEASURED, RESUMED, check_shared, refusals
 from d2lpar.cli.options import SETTINGS
 from d2lpar.errors import SettingError
 from d2lpar.memory import estimate
@@ -36,6 +37,21 @@ class Chapter:
     presets: dict[str, dict]
     variants: dict[str, dict]
     one_thread_each: bool = False
+
+
+def refuse_unused(chapter: Chapter, given: Mapping[str, object], preset: str) -> None:
+    """Raise :class:`SettingError` for the first given flag that means nothing to it."""
+    workload, settings = chapter.workload, chapter.presets[preset]
+    takes = MEASURED | settings.keys() & SETTINGS
+    if workload.start is not None:
+        takes |= RESUMED
+    if "frames_every" in settings:
+        takes |= {"mp4"}
+    if workload.locate is not None:  # which knows the names of its data sets
+        takes |= {"data_dir"}
+        given = {flag: value for flag, value in given.items() if flag != "data"}
+    for why in refusals(chapter.name, given, takes).values():
+        raise SettingError(why)
 
 
 @contextmanager
@@ -69,11 +85,7 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
             _print_memory(chapter, jobs, flags)
         _report(_measured_runs(jobs, flags["repeats"]), flags)
         return
-    if chapter.workload.train_with_workers is None:
-        raise SettingError(
-            f"launch: {chapter.name} is not shared among workers; "
-            "multiple_machines, multiple_gpus_concise and least_squares_large are"
-        )
+    check_shared(chapter.name, chapter.workload.train_with_workers is not None)
     if len(jobs) * flags["repeats"] > 1:
         raise SettingError(
             "launch: workers measure one thing at a time: one --num-devices, no "

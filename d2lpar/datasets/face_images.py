@@ -8,8 +8,10 @@ import io
 import numpy as np
 from PIL import Image
 
-from d2lpar.errors import DataError
+from d2lpar.datasets.punks import TILE
+from d2lpar.errors import DataError, SettingError
 
+MOST_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
 MOST_PIXELS = 2_400  # along each side of a picture from a record: 100 faces
 
 
@@ -29,6 +31,21 @@ def sheet(faces: np.ndarray, columns: int) -> np.ndarray:
 def enlarged(picture: np.ndarray, scale: int) -> np.ndarray:
     """The picture (h, w, 3) with every pixel a square of `scale` x `scale`."""
     return picture.repeat(scale, axis=0).repeat(scale, axis=1)
+
+
+def check_sheet(n: int, columns: int, scale: int) -> None:
+    """Raise :class:`SettingError` for an enlarged sheet of more than MOST_AREA pixels.
+
+    >>> check_sheet(100_000, 5, 8)
+    Traceback (most recent call last):
+    d2lpar.errors.SettingError: 100,000 faces in 5 columns at scale 8: ...
+    """
+    width, height = columns * TILE * scale, -(-n // columns) * TILE * scale
+    if width * height > MOST_AREA:
+        raise SettingError(
+            f"{n:,} faces in {columns:,} columns at scale {scale:,}: a picture of "
+            f"{width:,} x {height:,} pixels; {MOST_AREA:,} in all are the most"
+        )
 
 
 def png(picture: np.ndarray) -> bytes:

@@ -26,6 +26,7 @@ log = logging.getLogger("d2lpar")
 
 INTERVAL = 1.0  # seconds; NVML's own average is over about that long
 SHORTEST = 0.1  # the kernel counts a thread's time in steps of 10 ms
+LONGEST = 86_400
 BUSY = 0.1  # the part of an interval that a thread works to be called busy
 # How d2lpar.runs.sweep starts the processes that measure.
 MEASURING = (["-m", "d2lpar.runs.child"], ["-m", "d2lpar.runs.worker_child"])
@@ -40,10 +41,13 @@ def samples(
 
     `pids` is called for each sample. A process counts from the sample after the one
     that finds it, until it ends. Raises :class:`SettingError` for an interval that is
-    too short to measure.
+    too short to measure, or longer than a day.
     """
-    if not interval >= SHORTEST:
-        raise SettingError(f"interval {interval:g}: the shortest is {SHORTEST} seconds")
+    if not SHORTEST <= interval <= LONGEST:
+        raise SettingError(
+            f"interval {interval:g}: the shortest is {SHORTEST} seconds, the longest "
+            f"{LONGEST:,} (a day)"
+        )
     return _samples(pids, interval, stop or threading.Event())
 
 

@@ -50,7 +50,7 @@ class Side:
     `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
     median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
     the repeats; a GAN has None, and in its place `quality`, its last distance to real
-    faces. `label` tells this run from the other one.
+    faces, unless it recorded no frames. `label` tells this run from the other one.
     """
 
     label: str
@@ -206,7 +206,7 @@ def _side(run: Run, label: str) -> Side:
         seconds=seconds_per_epoch(run),
         samples_per_sec=median(e.samples_per_sec for e in timed_epochs(run)),
         test_acc=None if is_gan(run) else final_accuracy(run),
-        quality=final_quality(run) if is_gan(run) else None,
+        quality=final_quality(run) if run.of(FrameRecord) else None,
     )
 
 
@@ -276,7 +276,10 @@ def comparison_table(c: Comparison) -> str:
         ("sec/epoch, quartiles", *quartiles),
         ("epochs timed", *(str(s.seconds.n) for s in sides)),
         ("samples/s, median", *(number(s.samples_per_sec) for s in sides)),
-        ("final distance", *(f"{s.quality:.4f}" for s in sides))
+        (
+            "final distance",
+            *("-" if s.quality is None else f"{s.quality:.4f}" for s in sides),
+        )
         if c.a.test_acc is None
         else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in sides)),
     ]

@@ -105,6 +105,8 @@ def read(path: str | Path) -> Run:
         if path.is_char_device() or path.is_block_device():
             raise RecordError(f"{path}: a device, not a record")
         lines = path.read_text(encoding="utf-8").split("\n")
+    except RecordError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise RecordError(f"{path}: cannot be read as a record ({reason})") from None

@@ -178,7 +178,7 @@ def provenance(runs: Sequence[Run]) -> str:
     libraries = {line.library: line.version for line in lines}
     where = "; ".join(dict.fromkeys(wording.devices(header) for header in headers))
     cpus = " and ".join(dict.fromkeys(header.cpu_model for header in headers))
-    threads = {line.threads for line in lines if line.library != "MXNet"}
+    threads = {x.threads for x in lines if x.library != "MXNet" and x.threads}
     return wording.sentences(
         f"Hardware: {cpus}; {where}",
         f"NumPy and PyTorch: up to {each(threads)} threads" if threads else "",

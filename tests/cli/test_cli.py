@@ -114,7 +114,7 @@ def test_version_and_help_name_what_there_is(d2lpar_command):
 
 def test_list_is_one_line_per_chapter_with_its_source(d2lpar_command):
     lines = d2lpar_command("list").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list(main.chapter_files())
+    assert [line.split()[1] for line in lines] == list(main.chapter_files())
     for line in lines:
         assert re.search(rf"\[({'|'.join(SOURCES)})\b.*\]$", line), line
 
@@ -307,8 +307,8 @@ BAD_INPUT = [
     (["--devices=tpu:1"], ["'tpu:1'", "cpu:N"]),
     (["--devices=cpu:0"], ["'cpu:0'", "0 devices"]),
     (["--devices=gpu:2"], ["'gpu:2'", "no GPU here", "cpu:N"]),
-    (["--num-devices=0"], ["num-devices 0", "1 to 2"]),
-    (["--num-devices=-1"], ["num-devices -1"]),
+    (["--num-devices=0"], ["num-devices '0'", "above 0, as in 1,2,4"]),
+    (["--num-devices=-1"], ["num-devices '-1'"]),
     (["--num-devices=1,4"], ["num-devices 4", "--devices cpu:4"]),
     (["--num-devices=two"], ["'two'"]),
     (["--num-epochs=0"], ["--num-epochs", "0 "]),
@@ -330,7 +330,7 @@ NOT_RESUMED = [
     (["--resume=absent.safetensors"], ["absent.safetensors: cannot be read"]),
     (["--resume=last"], ["no good checkpoint in figures/multiple_gpus"]),
     (["--resume=last", "--repeats=2"], ["--resume with --repeats"]),
-    (["--micro-batch-size=5"], ["--micro-batch-size 5: this chapter has no such"]),
+    (["--micro-batch-size=5"], ["--micro-batch-size 5: chapter multiple_gpus has"]),
 ]
 # Commands one after the other in one process, each as if alone in the folder.
 IN_TURN = """

@@ -17,9 +17,6 @@ from d2lpar.records import fields, files, kinds
 PICTURE = face_images.to_png(face_images.sheet(punks.synthetic_punks(1, 0), 1))
 SHEET = face_images.to_png(face_images.sheet(punks.synthetic_punks(5, 0), 5))
 
-KNOWN_GAP = pytest.mark.skip(
-    reason="generated records still find a TypeError in the drawing of timings"
-)
 TEXT = st.text(max_size=12).filter(lambda text: not fields.not_text(text))
 BY_TYPE = {
     "str": TEXT,
@@ -197,7 +194,6 @@ FUZZ = settings(
 )
 
 
-@KNOWN_GAP
 @pytest.mark.parametrize("together", TOGETHER, ids=lambda all: all[0].kind)
 @FUZZ
 @given(data=st.data())
@@ -206,7 +202,6 @@ def test_what_fits_is_drawn_or_refused_in_a_line(tmp_path_factory, together, dat
     draw_and_compare(tmp_path_factory.mktemp("fits"), lines)
 
 
-@KNOWN_GAP
 @pytest.mark.parametrize("together", TOGETHER, ids=lambda all: all[0].kind)
 @FUZZ
 @given(data=st.data())

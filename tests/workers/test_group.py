@@ -161,7 +161,7 @@ def test_workers_go_on_from_where_a_device_stopped(launch_toy, tmp_path, one_dev
 @pytest.mark.parametrize(
     ("flags", "run", "words"),
     [
-        (["--workers=0"], [], "--workers 0: write a whole number, 1 or more"),
+        (["--workers=0"], [], "'--workers': 0 is not in the range 1<=x<=256"),
         (["--compress=-1"], [], "--compress -1: write a number greater than 0"),
         (["--interface=nope0"], [], "--interface nope0: no such interface"),
         (["--workers=2"], ["--repeats=2"], "workers measure one thing at a time"),

@@ -80,7 +80,7 @@ PRESETS = {
         "micro_batch_size": None,
         "sync_batch_norm": False,
         "frames_every": 1,
-        "data": {"n_train": 5_000},
+        "data": {"n_train": 2_500},
     },
     "book": {
         "num_epochs": 4_000,

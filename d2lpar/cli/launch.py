@@ -80,6 +80,8 @@ def _planner(
         raise SettingError(
             "--hosts needs --interface: the one on which they reach this machine"
         )
+    if flags["ssh"] and not hosts:
+        raise SettingError(f"--ssh {flags['ssh']}: goes with --hosts only")
     arguments, devices = without_devices(arguments)
     default = plan.default_devices(max(1, flags["workers"]), hosts)
     devices = flags["devices"] or devices or (default,)

@@ -172,9 +172,12 @@ def plot(
     """Redraw the figures of RECORDS, of runs or benchmarks; needs no MXNet."""
     from d2lpar.figures import drawing
     from d2lpar.records import files
-    from d2lpar.records.kinds import group
+    from d2lpar.records.kinds import FrameRecord, group
 
     runs = [files.read(path) for path in records]
+    if (mp4 or data_dir) and not any(run.of(FrameRecord) for run in runs):
+        flag = "--mp4" if mp4 else f"--data-dir {data_dir}"
+        raise SettingError(f"{flag}: these records hold no faces, only a GAN's do")
     for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
         for path in drawing.draw(sweep, to, stem, data_dir=data_dir, mp4=mp4):
@@ -233,8 +236,6 @@ def compare(
     ctx: click.Context,
     a: str | None,
     b: str | None,
-    as_json: bool,
-    as_csv: bool,
     out: str | None,
     **flags,
 ) -> None:
@@ -242,20 +243,21 @@ def compare(
 
     With --peers compare ours with d2l's and PyTorch's training, timed now, in turn.
     """
-    if as_json and as_csv:
+    formats = [name for name in ("json", "csv") if flags.pop(f"as_{name}")]
+    if len(formats) > 1:
         raise SettingError("--json and --csv: one of them can be printed")
-    printed = "json" if as_json else "csv" if as_csv else "table"
-    given = as_arguments(ctx, flags)
+    printed = formats[0] if formats else "table"
+    words = as_arguments(ctx, flags)
     if flags["peers"] is not None:
         if a is not None:
             raise SettingError(f"--peers and the record {a}: compare one or the other")
         from d2lpar.cli.compare import ours_and_peers
 
         check_environment()
-        command = shlex.join(["d2lpar", "compare", *given])
+        command = shlex.join(["d2lpar", "compare", *words])
         ours_and_peers(flags, out, printed, command)
-    elif given:
-        raise SettingError(f"{given[0]}: goes with --peers only")
+    elif words:
+        raise SettingError(f"{words[0]}: goes with --peers only")
     elif b is None:
         raise SettingError("compare: name two records, or give --peers")
     else:
@@ -292,15 +294,22 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
 )
 @click.option("--interval", default=1.0, help="Seconds. [--watch]")
 @click.option(
-    "--pid", type=int, help="Watch this process. [default: all runs of d2lpar]"
+    "--pid",
+    type=POSITIVE,
+    help="Watch this process. [--watch; default: all runs of d2lpar]",
 )
-def devices(as_json: bool, watch: bool, interval: float, pid: int | None) -> None:
+@click.pass_context
+def devices(
+    ctx: click.Context, as_json: bool, watch: bool, interval: float, pid: int | None
+) -> None:
     """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
     from d2lpar.cli.watch_screen import show_live
     from d2lpar.machine import cards, load
     from d2lpar.records.files import to_line
 
     if not watch:
+        for word in as_arguments(ctx, {"interval": interval, "pid": pid}):
+            raise SettingError(f"{word}: goes with --watch only")
         here = cards.machine()
         click.echo(cards.as_json(here) if as_json else cards.as_text(here))
         return

@@ -9,6 +9,7 @@ import os
 import pytest
 
 from d2lpar.cli import main
+from d2lpar.records import files, kinds
 
 NETWORK = ["run", "multiple_gpus", "--data=synthetic", "--devices=cpu:1", "--dry-run"]
 GAN = ["run", "gan", "--data=synthetic", "--devices=cpu:1", "--dry-run"]
@@ -161,6 +162,14 @@ UNUSED = [
     (["compare", "a", "--peers"], "--peers and the record a: compare one or the"),
     (["compare", "a"], "compare: name two records, or give --peers"),
     (["compare"], "compare: name two records, or give --peers"),
+    (["devices", "--interval=2"], "--interval=2.0: goes with --watch only"),
+    (["devices", "--json", "--pid=1"], "--pid=1: goes with --watch only"),
+    ([*LAUNCH, "--ssh=ssh -p 22", *THEN], "--ssh ssh -p 22: goes with --hosts only"),
+    (
+        ["plot", "record", "--mp4"],
+        "--mp4: these records hold no faces, only a GAN's do",
+    ),
+    (["plot", "record", "--data-dir=x"], "--data-dir x: these records hold no faces"),
     (["run", "multiple"], "chapter 'multiple': write one of all, "),
     (["run", ""], "chapter '': write one of all, "),
     (["run", "../gan"], "chapter '../gan': write one of all, "),
@@ -229,6 +238,19 @@ CONTENT = {
     "escape": b'{"kind": "header", "chapter": "\\u001b[2J"}\n',
     "surrogate": b'{"kind": "header", "chapter": "\\ud800"}\n',
 }
+
+
+HEADER = kinds.Header(
+    chapter="multiple_gpus", preset="book", num_devices=1, device_kind="cpu",
+    devices=["cpu(0)"], threads_per_device=1, cores=2, cpu_model="A CPU",
+    dataset="fashion-mnist", dataset_sha256="0" * 64, synthetic=False, seed=0,
+    settings={"global_batch_size": 256}, command="d2lpar run multiple_gpus",
+    versions={}, git_commit=None, git_dirty=None, date="2026-01-01",
+)  # fmt: skip
+EPOCH = kinds.EpochRecord(1, 20.0, 3000.0, 1.0, 0.5)
+CONTENT["record"] = "".join(
+    f"{files.to_line(line)}\n" for line in (HEADER, EPOCH)
+).encode()
 
 
 @pytest.fixture(scope="module")

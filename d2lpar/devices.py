@@ -49,7 +49,7 @@ MOST_DEVICES = 256  # each CPU context has threads and buffers of its own
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     """Kind and numbers of a device string; None for the numbers means all of them."""
-    match = re.fullmatch(r"(cpu|gpu)(?::(\d+(?:,\d+)*,?))?", text.strip().lower())
+    match = re.fullmatch(r"(cpu|gpu)(?::([0-9]+(?:,[0-9]+)*,?))?", text.strip().lower())
     if not match:
         raise DeviceError(
             f"devices {_clipped(text)!r}: write auto, cpu:N, gpu:N (the first N) or "
@@ -103,6 +103,8 @@ def parse(text: str = "auto") -> list[mx.Context]:
     """
     from d2lpar._mxnet import mx
 
+    if not isinstance(text, str):
+        raise TypeError(f"devices {text!r}: write a text such as 'cpu:2'")
     auto = text.strip().lower() == "auto"
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":

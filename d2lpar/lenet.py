@@ -133,8 +133,9 @@ def evaluate_accuracy(
     Integers of X are images in 0..255, which are divided by 255; floats are taken as
     they are. Every device evaluates its shard of each batch with its own replica. Only
     the counts of hits return to the host, once, at the end. Raises ValueError for other
-    shapes, for none, and for integers above 255 or below 0; TypeError for devices that
-    are no contexts.
+    shapes, for none, for integers above 255 or below 0, and for floats on the host that
+    are not finite, or labels not whole; TypeError for devices that are no contexts, and
+    for other dtypes.
     """
     _check_evaluation(X, y, device_params, devices, batch_size)
     hits = []
@@ -161,6 +162,14 @@ def _check_evaluation(X, y, device_params, devices, batch_size: int) -> None:
             f"X of shape {X.shape} and y of shape {y.shape}: write images (n, 28, 28) "
             "and one class for each, at least one"
         )
+    for name, array in (("X", X), ("y", y)):
+        dtype = numpy.dtype(array.dtype)
+        if dtype.kind not in "iuf":
+            raise TypeError(f"{name} is of dtype {dtype}: write integers or floats")
+        if isinstance(array, numpy.ndarray) and not numpy.isfinite(array).all():
+            raise ValueError(f"{name} holds NaN or infinities")
+    if isinstance(y, numpy.ndarray) and (y != numpy.floor(y)).any():
+        raise ValueError("y holds labels that are no whole numbers")
     dtype = numpy.dtype(X.dtype)
     if dtype.kind in "iu" and dtype != numpy.uint8:
         low, high = int(X.min()), int(X.max())

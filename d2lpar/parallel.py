@@ -12,6 +12,7 @@ https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 from __future__ import annotations
 
 import ctypes
+import numbers
 from collections.abc import Callable, Sequence
 
 import numpy
@@ -29,7 +30,8 @@ def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndar
     """Copy the parameters to a device and attach gradients: a new replica.
 
     `params` are MXNet or NumPy arrays of any shape. Each is copied even if it already
-    lives on `device`, so that a replica never shares memory with its source.
+    lives on `device`, so that a replica never shares memory with its source. Raises
+    TypeError for a device that is no context, and for dtypes that MXNet lacks.
 
     >>> from d2lpar._mxnet import mx, np
     >>> W1, b1 = np.ones((2, 3)), np.zeros(3)
@@ -39,7 +41,8 @@ def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndar
     >>> print('b1 grad:', new_params[1].grad)
     b1 grad: [0. 0. 0.]
     """
-    new_params = [np.array(p, dtype=p.dtype, ctx=device) for p in map(_as_np, params)]
+    check_contexts([device])
+    new_params = [_copy(p, device) for p in map(_as_np, params)]
     for p in new_params:
         p.attach_grad()
     return new_params
@@ -80,7 +83,8 @@ def split_batch(
     shard per device. The lengths of the shards differ by at most one; with
     n < len(devices) the last ones are empty. A shard of an MXNet array that stays on
     its device may share its memory. Raises ValueError if X and y differ in length or
-    are empty, or if there is no device; TypeError for devices that are no contexts.
+    are empty, or if there is no device; TypeError for devices that are no contexts, and
+    for dtypes that MXNet lacks.
 
     >>> from d2lpar._mxnet import mx, np
     >>> X, y = np.arange(24).reshape((4, 6)), np.arange(4)
@@ -138,12 +142,17 @@ def train_batch(
     sums their gradients and ``update(params, lr, n)`` takes the step on each. A device
     without a sample contributes zero. Returns the losses, (n_k,) per busy device,
     without waiting for them. Raises ValueError for replicas and devices, or X and y,
-    that differ in number, for a replica on another device, and for a loss that is a
-    mean; TypeError for dtypes.
+    that differ in number, for a replica on another device or without gradients, for a
+    loss that is a mean, for an `lr` that is not finite and, with the default `net`
+    and `loss`, for labels on the host that are no classes; TypeError for dtypes.
     """
     check_contexts(devices)
+    if not (isinstance(lr, numbers.Real) and abs(lr) < 1e300):
+        raise ValueError(f"train_batch: lr {lr!r}: write a finite number")
     X, y = _as_np(X), _as_np(y)
     _check_replicas(X, device_params, devices)
+    if net is lenet and loss is _softmax_cross_entropy:
+        _check_labels(y, classes=device_params[0][-1].size)
     X_shards, y_shards = split_batch(X, y, devices)
     busy = [k for k, X_shard in enumerate(X_shards) if X_shard.shape[0] > 0]
     # The loss of each shard on its own device ...
@@ -175,10 +184,22 @@ def _split(array, devices: Sequence[mx.Context]) -> list[np.ndarray]:
     parts = [array[part] for part in shares(array.shape[0], len(devices))]
     if isinstance(array, np.ndarray):
         return [part.as_in_ctx(device) for part, device in zip(parts, devices)]
-    return [np.array(p, dtype=p.dtype, ctx=device) for p, device in zip(parts, devices)]
+    return [_copy(part, device) for part, device in zip(parts, devices)]
+
+
+def _copy(array, device: mx.Context) -> np.ndarray:
+    try:
+        return np.array(array, dtype=array.dtype, ctx=device)
+    except KeyError:  # what MXNet's table of dtypes raises
+        raise TypeError(
+            f"an array of dtype {array.dtype}: MXNet has float16, float32, float64, "
+            "uint8, int8, int32, int64 and bool; convert it by astype"
+        ) from None
 
 
 def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
+    if not devices:
+        raise ValueError("train_batch: the list of devices is empty")
     if len(device_params) != len(devices):
         raise ValueError(
             f"train_batch: {len(device_params)} replicas for {len(devices)} devices"
@@ -189,6 +210,10 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
             f"train_batch: the replicas have {lengths} parameters: give each as many"
         )
     for k, (params, device) in enumerate(zip(device_params, devices)):
+        if any(getattr(p, "grad", None) is None for p in params):
+            raise ValueError(
+                f"train_batch: replica {k} has no gradients: make it by get_params"
+            )
         here = params[0].ctx
         if here != device:  # one GPU may silently read another's memory
             raise ValueError(
@@ -199,9 +224,28 @@ def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
         raise TypeError(f"train_batch: X is {dtype}, the parameters are {of_params}")
 
 
+def _check_labels(y, classes: int) -> None:
+    """MXNet would take the nearest class, in place of an error.
+
+    Labels on a device are not checked: that would wait for it.
+    """
+    if y.ndim > 1 and y.size != y.shape[0]:
+        raise ValueError(
+            f"train_batch: labels of shape {y.shape}: write one class for each sample"
+        )
+    if isinstance(y, numpy.ndarray) and y.dtype.kind in "iuf":
+        wrong = y[~((y >= 0) & (y < classes) & (y == numpy.floor(y)))]
+        if wrong.size:
+            raise ValueError(
+                f"train_batch: label {wrong[0]}: write classes from 0 to {classes - 1}"
+            )
+
+
 def _check_losses(losses: Sequence[np.ndarray], X_shards: Sequence) -> None:
     """A mean would be divided by the number of samples once more, in the update."""
     for l, X in zip(losses, X_shards):
+        if not isinstance(l, mx.nd.NDArray):
+            raise TypeError(f"train_batch: the loss is {l!r}: return an array of MXNet")
         if l.size != X.shape[0]:
             raise ValueError(
                 f"train_batch: the loss of {X.shape[0]} samples is of shape {l.shape}: "
@@ -210,8 +254,9 @@ def _check_losses(losses: Sequence[np.ndarray], X_shards: Sequence) -> None:
 
 
 def _check_reducible(data: Sequence[np.ndarray]) -> None:
-    if isinstance(data, mx.nd.NDArray):
-        raise TypeError("allreduce: one array: write a list with one per device")
+    if not isinstance(data, (list, tuple)):
+        kind = type(data).__name__
+        raise TypeError(f"allreduce: {kind}: write a list with one array per device")
     if not data:
         raise ValueError("allreduce: the list of arrays is empty")
     for array in data:

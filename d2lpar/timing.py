@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from d2lpar.devices import enable_peer_access, label
+from d2lpar.devices import check_contexts, enable_peer_access, label
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.machine.cores import omp_threads
 from d2lpar.records.summary import Summary, efficiency, speedup, summarize
@@ -94,8 +94,8 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     The devices are idle before the first and the last reading; the naive clock is read
     in between, when the calls have returned.
 
-    Raises :class:`TimingError` for a wrong result and :class:`SettingError` for no
-    devices, ``repeats < 1`` or ``warmup < 0``.
+    Raises :class:`TimingError` for a result that is wrong or none, and
+    :class:`SettingError` for no devices, ``repeats < 1`` or ``warmup < 0``.
 
     >>> from d2lpar._mxnet import mx, np
     >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}
@@ -106,6 +106,7 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     from d2lpar._mxnet import npx
 
     how = Options(**options)
+    check_contexts(devices)
     if not devices:
         raise SettingError(f"timing of {how.name}: the list of devices is empty")
     enable_peer_access(devices)
@@ -164,7 +165,7 @@ def _repeat(
         naive.append(time.perf_counter() - start)
         wait()
         seconds.append(time.perf_counter() - start)
-        value = np.asarray(how.join([_as_numpy(result) for result in results]))
+        value = _joined(results, how)
         del results  # its memory can serve the next repetition
         right = value if right is None else right
         difference = _difference(value, right)
@@ -180,6 +181,16 @@ def _repeat(
         how.name, timed, naive_timed, tuple(seconds[:warm]), devices, threads,
         how.rtol, value,
     )  # fmt: skip
+
+
+def _joined(results: list, how: Options) -> np.ndarray:
+    try:
+        return np.asarray(how.join([_as_numpy(result) for result in results]))
+    except (TypeError, ValueError) as error:
+        raise TimingError(
+            f"timing of {how.name}: its results cannot be joined ({error}): return an "
+            "array from each device, or give join="
+        ) from None
 
 
 def _as_numpy(array) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ import numpy
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import check_contexts, parse, parse_counts
-from d2lpar.errors import DivergedError, SettingError
+from d2lpar.errors import DeviceError, DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 
 # Python runs ahead of the devices, but by no more batches than this, so that the memory
@@ -138,15 +139,23 @@ def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     """Raise :class:`SettingError` for the first setting that is out of range."""
     check_whole("global-batch-size", global_batch_size, MOST_SAMPLES)
     check_whole("num-epochs", num_epochs, MOST_SAMPLES)
-    if not (math.isfinite(lr) and lr > 0):
-        raise SettingError(f"lr {lr}: write a finite number greater than 0")
+    if not (_is_number(lr) and lr > 0):
+        raise SettingError(f"lr {lr!r}: write a finite number greater than 0")
 
 
 def check_whole(name: str, value: int, most: int | None = None) -> None:
     """Raise :class:`SettingError` unless `value` is a whole number from 1 to `most`."""
-    if value != int(value) or not 1 <= value <= (most or math.inf):
+    whole = _is_number(value) and value == int(value)
+    if not (whole and 1 <= value <= (most or math.inf)):
         limit = "1 or more" if most is None else f"1 to {most:,}"
-        raise SettingError(f"{name} {value}: write a whole number, {limit}")
+        raise SettingError(f"{name} {value!r}: write a whole number, {limit}")
+
+
+def _is_number(value: float) -> bool:
+    """Whether a value is a finite real number; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    return abs(value) < math.inf
 
 
 def choose(
@@ -154,10 +163,12 @@ def choose(
 ) -> list[mx.Context]:
     """The first `num_devices` contexts of a device string or list (None: all).
 
-    Raises TypeError for what is neither.
+    Raises TypeError for what is neither, :class:`DeviceError` for an empty list.
     """
     contexts = parse(devices) if isinstance(devices, str) else devices
     check_contexts(contexts)
+    if not contexts:
+        raise DeviceError("devices []: the list is empty; write at least one context")
     if num_devices is not None:
         parse_counts(str(num_devices), len(contexts))  # raises unless there are so many
     return list(contexts[:num_devices])

@@ -85,8 +85,14 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     MXNet's on one device, where the batches are then made and stay. `order` is a
     permutation of the samples, of the same kind of array; it does not depend on the
     number of devices. None keeps the order of the data. The last batch may be smaller,
-    as in the book.
+    as in the book. Raises ValueError for X and y of different lengths, and for a batch
+    size below 1.
     """
+    if len(X) != len(y) or batch_size < 1:
+        raise ValueError(
+            f"batches: {len(X)} images, {len(y)} labels, batch size {batch_size}: "
+            "write one label for each image, and batches of 1 or more"
+        )
     # The data stays uint8, a quarter of the memory: converting each batch when it is
     # taken is as fast as taking it from float32.
     for start in range(0, len(y), batch_size):

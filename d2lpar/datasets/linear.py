@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from d2lpar.datasets.images import sha256_of
-from d2lpar.errors import DataError
+from d2lpar.errors import DataError, SettingError
 
 BLOCK_NUMBERS = 2**23  # of A, drawn and written at a time
 
@@ -34,7 +34,11 @@ class LinearProblem:
 
 
 def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`."""
+    """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`.
+
+    Raises :class:`SettingError` for no rows or columns.
+    """
+    _check_size(rows, columns)
     rng = np.random.default_rng(seed)
     A, b = rng.random((rows, columns)), rng.random(rows)
     return LinearProblem(A, b, f"uniform-{rows}x{columns}", sha256_of((A, b)))
@@ -44,9 +48,10 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """The same problem with A in a file, written in blocks: it may exceed the memory.
 
     The file is in the system's folder for temporary files (TMPDIR), takes 8 bytes per
-    number, and is deleted with the problem. Raises :class:`DataError` if there is not
-    enough space for it.
+    number, and is deleted with the problem. Raises :class:`SettingError` for no rows or
+    columns, and :class:`DataError` if there is not enough space for it.
     """
+    _check_size(rows, columns)
     folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
     size, free = 8 * rows * columns, shutil.disk_usage(folder.name).free
     if size > 0.95 * free:
@@ -68,3 +73,9 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     digest.update(b.data)
     A, name = np.load(path, mmap_mode="r"), f"uniform-{rows}x{columns}"
     return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)
+
+
+def _check_size(*sizes: int) -> None:
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise SettingError(f"rows, columns {sizes}: write whole numbers above 0")

@@ -63,9 +63,10 @@ def _picture(run: Run) -> Figure:
         lines += _mended(picture.axes[1], shown, mended)
     float32 = precision_table.baseline(rows)
     if float32 is not None:
-        p = float32.test_acc
-        error = math.sqrt(p * (1 - p) / run.header.settings["n_test"])
-        picture.axes[0].axhspan(p - error, p + error, color="0.9", zorder=0)
+        p, n_test = float32.test_acc, run.header.settings.get("n_test")
+        if n_test:
+            error = math.sqrt(p * (1 - p) / n_test)
+            picture.axes[0].axhspan(p - error, p + error, color="0.9", zorder=0)
         for axes in picture.axes:
             axes.axhline(p, **page.DASHED)
     return picture.legend(lines)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy
 
 from d2lpar._mxnet import mx
+from d2lpar.devices import check_contexts
 from d2lpar.gan.adam import Adam
 from d2lpar.gan.networks import (
     DEVICE_CHANNELS,
@@ -94,6 +95,7 @@ class Nets:
     def __init__(
         self, state: TrainingState, devices: Sequence[mx.Context], lr: float
     ) -> None:
+        check_contexts(devices)
         self.D = build(Discriminator(DEVICE_CHANNELS), state.params_D, devices)
         self.G = build(Generator(), state.params_G, devices)
         self.adam_D, self.adam_G = (

@@ -15,6 +15,7 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.datasets import face_quality, punks
 from d2lpar.datasets.face_images import sheet, to_png
+from d2lpar.devices import check_contexts
 from d2lpar.errors import DivergedError
 from d2lpar.gan.networks import Z_SHAPE, Generator, build, faces_of
 from d2lpar.gan.state import Nets, TrainingState, start
@@ -184,6 +185,7 @@ def sample(
 ) -> numpy.ndarray:
     """New faces, uint8 (n, 3, 24, 24), of noise drawn from `seed`."""
     check_whole("n", n)
+    check_contexts([device])
     z = numpy.random.default_rng(seed).standard_normal((n, *Z_SHAPE), numpy.float32)
     return faces_of(build(Generator(), state.params_G, [device]), z, device)
 

@@ -54,6 +54,8 @@ class CudaModule:
     """
 
     def __init__(self, source: str) -> None:
+        if not isinstance(source, str):
+            raise TypeError(f"source {source!r}: write the kernels in CUDA C, a text")
         self.source = source
 
     def get_kernel(self, name: str, signature: str) -> CudaKernel:

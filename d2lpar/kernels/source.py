@@ -75,6 +75,8 @@ def parse_signature(signature: str) -> list[Parameter]:
     >>> [str(p) for p in parse_signature("const float *x, long long n")]
     ['const float *x', 'long long n']
     """
+    if not isinstance(signature, str):
+        raise TypeError(f"signature {signature!r}: write a text, such as 'float *x'")
     parameters = []
     for part in signature.split(","):
         text = " ".join(part.split())

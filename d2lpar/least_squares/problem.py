@@ -45,6 +45,8 @@ def _open(array, name: str):
             return numpy.load(array, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ValueError(f"{name}: {array} cannot be opened ({error})") from None
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise ValueError(f"{name} is masked: leave out the rows that do not count")
     if isinstance(array, mx.nd.NDArray):  # mx.np's are, too
         return array.asnumpy()
     if not hasattr(array, "dtype"):

@@ -219,7 +219,7 @@ def _batch_policy(runs: Sequence[Run]) -> str:
 
 def _data(header: Header) -> str:
     settings = header.settings
-    if "rows" in settings:
+    if {"rows", "columns"} <= settings.keys():
         size = f"{settings['rows']:,} rows, {settings['columns']:,} columns"
         return f"{header.dataset}, {size}"
     n = settings.get("n_train")

@@ -460,7 +460,7 @@ def test_synthetic_is_never_looked_for(tmp_path, caplog):
 
 @pytest.mark.parametrize("name", ["n_train", "n_test"])
 def test_no_synthetic_samples_are_not_all_of_them(name):
-    with pytest.raises(ValueError, match=f"{name} must be an integer >= 1, not 0"):
+    with pytest.raises(ValueError, match=f"{name} 0: write a whole number"):
         datasets.load("synthetic", **{"n_train": 1, "n_test": 1, name: 0})
 
 

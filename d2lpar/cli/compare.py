@@ -30,7 +30,10 @@ log = logging.getLogger("d2lpar")
 def records(a: Path, b: Path, printed: str, out: str | None) -> None:
     """Print the comparison of two records; draw it for "table" or into `out`."""
     runs = files.read(a), files.read(b)
-    compared = comparison.compare(*runs)
+    compared, drawn = comparison.compare(*runs), []
+    if out or printed == "table":  # drawn first: if that fails, nothing is printed
+        folder = Path(out) if out else b.parent
+        drawn = compare.draw(*runs, folder, f"compare-{a.stem}-{b.stem}")
     if printed == "table":
         click.echo(comparison.comparison_table(compared))  # names the differences, too
     else:
@@ -40,12 +43,9 @@ def records(a: Path, b: Path, printed: str, out: str | None) -> None:
             _print_csv(comparison.comparison_rows(compared))
         for difference in compared.differences:
             log.warning("the runs differ also in %s", difference)
-    if out or printed == "table":
-        folder = Path(out) if out else b.parent
-        stem = f"compare-{a.stem}-{b.stem}"
-        for path in compare.draw(*runs, folder, stem):
-            if path.suffix == ".png":  # JSON and CSV are alone on standard output
-                click.echo(f"figure: {path}", err=printed != "table")
+    for path in drawn:
+        if path.suffix == ".png":  # JSON and CSV are alone on standard output
+            click.echo(f"figure: {path}", err=printed != "table")
 
 
 def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> None:
@@ -60,9 +60,9 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     preset = {name: flags[name] or value for name, value in preset.items()}
     recipe = _recipe(flags, preset)
     folder = Path(out or "figures/peers")
-    atomic.check_writable(folder)
     data = datasets.load(**recipe.data)
     recipe.check(data, place.counts)
+    atomic.check_writable(folder)
     arms, lines, unchecked = peers.measure(names, recipe, place, preset["rounds"])
     synthetic = data.synthetic
     stem = ("custom" if custom else flags["preset"]) + "-synthetic" * synthetic

@@ -60,7 +60,7 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted", 130
     if isinstance(error, click.ClickException):
-        return error.format_message(), 2
+        return " ".join(error.format_message().split()), 2
     if isinstance(error, D2lparError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.strerror is not None:

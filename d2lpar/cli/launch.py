@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -39,6 +39,8 @@ def run_launch(**flags) -> None:
             *(interface, address, also),
         )
     roles_at(1)  # raises for impossible settings, before anything is started
+    if not flags["hosts"]:
+        _check_is_here(python, directory)
     how = supervise.Launch(
         directory,
         Screen().show,
@@ -49,6 +51,14 @@ def run_launch(**flags) -> None:
     )
     limits = {"port": port, "max_restarts": flags["max_restarts"]}
     supervise.launch(roles_at, how, address=address, **limits)
+
+
+def _check_is_here(python: str, directory: str) -> None:
+    if not os.path.isdir(directory):
+        raise SettingError(f"--directory {directory}: there is no such folder")
+    at = os.path.join(directory, python) if os.sep in python else python
+    if shutil.which(at) is None:
+        raise SettingError(f"--python {python}: there is no such program")
 
 
 def checked(arguments: tuple[str, ...], chapters: dict) -> list[str]:
@@ -73,8 +83,10 @@ def _planner(
     Raises :class:`SettingError` for a threshold or for hosts that cannot be used.
     """
     threshold, interface = flags["compress"], flags["interface"]
-    if threshold is not None and not (math.isfinite(threshold) and threshold > 0):
-        raise SettingError(f"--compress {threshold:g}: write a number greater than 0")
+    if threshold is not None and not 1e-30 <= threshold <= 1e30:  # it is a float32
+        raise SettingError(
+            f"--compress {threshold:g}: write a number greater than 0, 1e-30 to 1e30"
+        )
     hosts = plan.read_hosts(flags["hosts"], interface) if flags["hosts"] else []
     if hosts and interface == plan.LOOPBACK:
         raise SettingError(

@@ -90,10 +90,10 @@ def run(ctx: click.Context, chapter: str, **flags) -> None:
     A flag that the chapter has no use for is refused. With `all` every flag goes to the
     chapters that have a use for it.
     """
-    from d2lpar.devices import check_texts
+    from d2lpar.cli.run import check_together
 
     check_environment()
-    check_texts(flags["devices"], flags["num_devices"])
+    check_together(flags)
     files = chapter_files()
     if chapter != "all" and chapter not in files:
         raise SettingError(f"chapter {chapter!r}: write one of all, {', '.join(files)}")
@@ -133,12 +133,12 @@ def launch(**flags) -> None:
     and restarts them from the last checkpoint when one dies.
     """
     from d2lpar.cli.launch import checked, run_launch
-    from d2lpar.devices import check_texts
+    from d2lpar.cli.run import check_together
 
     check_environment()
     name, *words = checked(flags["arguments"], chapter_files())[1:]
     ctx = run.make_context("d2lpar run", [name, *words])  # every worker will do it
-    check_texts(ctx.params["devices"], ctx.params["num_devices"])
+    check_together(ctx.params)
     if name in CHAPTERS:
         check_shared(name, CHAPTERS[name].workers)
     for why in unused(name, given(ctx, ctx.params)).values():
@@ -156,7 +156,7 @@ def list_chapters() -> None:
 
 
 @d2lpar.command()
-@click.argument("records", nargs=-1, required=True)
+@click.argument("records", nargs=-1, required=True, type=FILLED)
 @click.option(
     "--out",
     type=FILLED,
@@ -220,8 +220,8 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 
 
 @d2lpar.command()
-@click.argument("a", required=False)
-@click.argument("b", required=False)
+@click.argument("a", required=False, type=FILLED)
+@click.argument("b", required=False, type=FILLED)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(

@@ -40,7 +40,7 @@ class Filled(click.ParamType):
     ) -> str:
         """The value; fails for an empty one, and for one that no file name may hold."""
         if not value.strip():
-            self.fail("it is empty; write a value, or leave the flag out", param, ctx)
+            self.fail("it is empty; write a value, or leave it out", param, ctx)
         if "\0" in value:
             self.fail("it holds a NUL character", param, ctx)
         return value
@@ -240,14 +240,13 @@ launch_options = _options(
 
 
 def given(ctx: click.Context, flags: dict) -> dict:
-    """The flags that were given on the command line, and their values."""
+    """The flags given on the command line, in their order there, and their values."""
     default = click.core.ParameterSource.DEFAULT
+    options = {p.name for p in ctx.command.params if isinstance(p, click.Option)}
     return {
-        option.name: flags[option.name]
-        for option in ctx.command.params
-        if isinstance(option, click.Option)
-        and option.name in flags
-        and ctx.get_parameter_source(option.name) is not default
+        name: value
+        for name, value in flags.items()
+        if name in options and ctx.get_parameter_source(name) is not default
     }
 
 

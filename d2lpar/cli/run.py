@@ -131,10 +131,10 @@ def jobs_of(
     Raises :class:`SettingError` for flags that contradict each other or the chapter,
     and OSError unless the folder for the record can be written.
     """
-    if flags["resume"] and flags["repeats"] > 1:
-        raise SettingError("--resume with --repeats: a training is resumed only once")
-    available = len(devices.parse(flags["devices"]))
-    _check_gpu_flags(flags)
+    check_together(flags)
+    chosen = devices.parse(flags["devices"])
+    available = len(chosen)
+    _check_gpu_flags(flags, chosen[0].device_type)  # "auto" may be the CPU
     default = devices.default_counts(available) if here is None else str(available)
     counts = devices.parse_counts(flags["num_devices"] or default, available)
     preset, settings, data = settings_of(chapter.presets, flags)
@@ -170,10 +170,21 @@ _OF_JOB = (
 )
 
 
-def _check_gpu_flags(flags: dict) -> None:
+def check_together(flags: dict) -> None:
+    """Raise :class:`SettingError` for flags that contradict each other in any chapter.
+
+    Only their texts are read: MXNet, which knows the devices, is not loaded.
+    """
+    devices.check_texts(flags["devices"], flags["num_devices"])
+    if flags["resume"] and flags["repeats"] > 1:
+        raise SettingError("--resume with --repeats: a training is resumed only once")
+    _check_gpu_flags(flags, flags["devices"].strip().lower()[:3])
+
+
+def _check_gpu_flags(flags: dict, kind: str) -> None:
     """Raise :class:`SettingError` for a flag that means nothing to CPU contexts."""
     for name in _GPU_FLAGS:
-        if flags[name] and devices.parse(flags["devices"])[0].device_type == "cpu":
+        if flags[name] and kind == "cpu":
             raise SettingError(
                 f"--{name} with --devices {flags['devices']}: it is for GPUs; CPU "
                 "contexts compute exactly float32, and the same bits in every repeat"

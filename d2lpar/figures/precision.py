@@ -23,10 +23,12 @@ def draw(
 ) -> list[Path]:
     """``<run>-precision`` of each run, and ``<stem>-results.txt`` with all tables.
 
-    Raises :class:`RecordError` for a run in which no precision could be measured.
+    Raises :class:`RecordError` for a run in which no precision of the trained network
+    could be measured.
     """
     for run in runs:
-        if not any(row.supported for row in run.of(PrecisionRecord)):
+        rows = run.of(PrecisionRecord)
+        if not any(row.supported and row.weights == "trained" for row in rows):
             raise RecordError(f"{wording.where(run)}: holds no measured precision")
     drawn = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}
     drawn[f"{stem}-results"] = "\n".join(

@@ -34,7 +34,7 @@ def replacing(path: str | Path):
         kind = errno.EISDIR if path.is_dir() else errno.EEXIST
         reason = "Is a directory" if path.is_dir() else "Not a regular file: kept as is"
         raise OSError(kind, reason, str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent)
     with naming(path):
         handle, name = tempfile.mkstemp(
             prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
@@ -56,6 +56,15 @@ def replacing(path: str | Path):
 
 def check_writable(folder: str | Path) -> None:
     """Raise OSError now rather than after the first epoch has been measured."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    _make(Path(folder))
     with naming(folder), tempfile.TemporaryFile(dir=folder):
         pass
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # which says nothing of what it should be
+        raise NotADirectoryError(
+            errno.ENOTDIR, "Not a directory", error.filename
+        ) from None

@@ -16,7 +16,7 @@ GAN = ["run", "gan", "--data=synthetic", "--devices=cpu:1", "--dry-run"]
 SOLVER = ["run", "least_squares", "--devices=cpu:1", "--dry-run"]
 LAUNCH = ["launch", "--print"]
 THEN = ["--", "run", "multiple_gpus_concise"]
-EMPTY = "it is empty; write a value, or leave the flag out"
+EMPTY = "it is empty; write a value, or leave it out"
 RANGE = "is not in the range"
 
 SIZES = [
@@ -149,6 +149,22 @@ UNUSED = [
     ([*LAUNCH, "--", "run", "all"], "chapter 'all': write one of "),
     ([*LAUNCH, "--", "plot", "x"], "-- plot x: after -- write what each worker runs"),
     (LAUNCH, "launch ... -- (nothing): after -- write what each worker runs"),
+    ([*NETWORK, "--tf32"], "--tf32 with --devices cpu:1: it is for GPUs"),
+    ([*NETWORK, "--deterministic"], "--deterministic with --devices cpu:1: it is for"),
+    ([*NETWORK, "--resume=last", "--repeats=2"], "--resume with --repeats: a training"),
+    (
+        ["completion"],
+        "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish",
+    ),
+    (
+        [*LAUNCH, "--compress=1e-320", *THEN],
+        "--compress 1e-320: write a number greater",
+    ),
+    (["launch", "--python=nope", *THEN], "--python nope: there is no such program"),
+    (
+        ["launch", "--directory=nope", *THEN],
+        "--directory nope: there is no such folder",
+    ),
     ([*NETWORK, "--depth=3"], "No such option '--depth'"),
     ([*NETWORK, "more"], "Got unexpected extra argument (more)"),
     ([*NETWORK, "--lr"], "Option '--lr' requires an argument"),
@@ -207,6 +223,15 @@ DEVICES = [
 FILES = [
     (["plot", "absent"], "absent: cannot be read as a record (No such file"),
     (["plot", "/dev/zero"], "/dev/zero: a device, not a record"),
+    (["plot", ""], f"'RECORDS...': {EMPTY}"),
+    (["compare", "record", ""], f"'[B]': {EMPTY}"),
+    (["plot", "record", "--out=/dev/null"], "/dev/null: Not a directory"),
+    (["plot", "record", "--out=record"], "record: Not a directory"),
+    (
+        ["compare", "record", "record", "--json", "--out=empty"],
+        "empty: Not a directory",
+    ),
+    (["compare", "record", "record", "--csv", "--out=/dev/full"], "/dev/full: Not a"),
     (["plot", "."], ".: cannot be read as a record (Is a directory)"),
     (["plot", "binary"], "binary: cannot be read as a record (not a text file)"),
     (["plot", "empty"], "empty: the first line is not a record's header"),

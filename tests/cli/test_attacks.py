@@ -4,11 +4,16 @@ All run in this process, as `d2lpar` does them. Each answer is one line on stand
 error and exit code 2, and nothing is written.
 """
 
+import contextlib
+import io
 import os
+from unittest import mock
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from d2lpar.cli import main
+from d2lpar.cli import chapter_list, main
 from d2lpar.records import files, kinds
 
 NETWORK = ["run", "multiple_gpus", "--data=synthetic", "--devices=cpu:1", "--dry-run"]
@@ -157,8 +162,8 @@ UNUSED = [
         "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish",
     ),
     (
-        [*LAUNCH, "--compress=1e-320", *THEN],
-        "--compress 1e-320: write a number greater",
+        [*LAUNCH, "--compress=1e-50", *THEN],
+        "--compress 1e-50: write a number greater",
     ),
     (["launch", "--python=nope", *THEN], "--python nope: there is no such program"),
     (
@@ -314,3 +319,48 @@ def test_one_line_names_value_and_remedy(answer, folder, words, says):
     assert error.startswith("d2lpar: ") and error.count("\n") == 1, error
     assert says in error
     assert set(os.listdir(folder)) == set(CONTENT)
+
+
+FLAGS = sorted(
+    {flag for listed in chapter_list.CHAPTERS.values() for flag in listed.takes}
+    | chapter_list.COMMON
+    | {"data", "nope"}
+)
+VALUES = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.sampled_from(["auto", "cpu:2", "gpu:1", "1,2", "quick", "synthetic", "last"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    chapter=st.sampled_from([*chapter_list.CHAPTERS, "all", "nope"]) | VALUES,
+    flags=st.dictionaries(st.sampled_from(FLAGS), st.none() | VALUES, max_size=3),
+    launched=st.booleans(),
+)
+@example(chapter="all", flags={"lr": "0.1", "mp4": None}, launched=False)
+def test_any_command_line_runs_or_is_refused_in_a_line(chapter, flags, launched):
+    words = [f"--{flag}".replace("_", "-") for flag in flags]
+    words = [w if v is None else f"{w}={v}" for w, v in zip(words, flags.values())]
+    words = ["run", chapter, *words]
+    argv = ["d2lpar", *(["launch", "--print", "--", *words] if launched else words)]
+    printed, out, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch("sys.argv", argv),
+        mock.patch("runpy.run_path") as run_path,
+        contextlib.redirect_stderr(printed),
+        contextlib.redirect_stdout(out),
+    ):
+        try:
+            main.main()
+        except SystemExit as ended:
+            code = ended.code
+    lines = printed.getvalue().split("\n")[:-1]
+    assert all(line.startswith("d2lpar: ") for line in lines), lines
+    if code == 0:
+        assert launched or run_path.called or "Usage" in out.getvalue()
+        assert all(": ignored by " in line for line in lines), lines
+    else:
+        assert code == 2 and len(lines) == 1 and not run_path.called

@@ -7,6 +7,8 @@ error and exit code 2, and nothing is written.
 import contextlib
 import io
 import os
+import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -364,3 +366,26 @@ def test_any_command_line_runs_or_is_refused_in_a_line(chapter, flags, launched)
         assert all(": ignored by " in line for line in lines), lines
     else:
         assert code == 2 and len(lines) == 1 and not run_path.called
+
+
+def test_all_gives_a_setting_to_those_that_have_it_and_names_the_others(
+    monkeypatch, capsys
+):
+    ran = {}
+
+    def run_path(path, run_name):
+        ran[Path(path).stem] = sys.argv[1:]
+
+    monkeypatch.setattr("runpy.run_path", run_path)
+    words = ["run", "all", "--seed=3", "--data=cryptopunks", "--mp4", "--dry-run"]
+    monkeypatch.setattr("sys.argv", ["d2lpar", *words])
+    main.main()
+    assert list(ran) == list(main.chapter_files())
+    assert ran["gan"] == words[2:]
+    assert ran["multiple_gpus"] == ["--seed=3", "--dry-run"]
+    assert ran["devices"] == ["--dry-run"]
+    seed, data, mp4 = capsys.readouterr().err.splitlines()
+    assert seed.startswith("d2lpar: --seed=3: ignored by devices, ")
+    assert "memory" in seed and "timing" not in seed
+    assert "--data=cryptopunks: ignored by devices, timing, multiple_gpus, " in data
+    assert "--mp4: ignored by devices" in mp4 and "gan" not in mp4

@@ -95,7 +95,8 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     in between, when the calls have returned.
 
     Raises :class:`TimingError` for a result that is wrong or none, and
-    :class:`SettingError` for no devices, ``repeats < 1`` or ``warmup < 0``.
+    :class:`SettingError` for no devices, ``repeats < 1``, ``warmup < 0`` or
+    ``rtol < 0``.
 
     >>> from d2lpar._mxnet import mx, np
     >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}
@@ -149,11 +150,14 @@ def _repeat(
     threads: int | None,
     how: Options,
 ) -> Timing:
-    if how.repeats < 1 or how.warmup < 0:
+    whole = all(isinstance(n, int) for n in (how.repeats, how.warmup))
+    if not whole or how.repeats < 1 or how.warmup < 0:
         raise SettingError(
             f"timing of {how.name}: repeats {how.repeats}, warmup {how.warmup}: write "
             "1 or more repeats and 0 or more for the warm-up"
         )
+    if not how.rtol >= 0:
+        raise SettingError(f"timing of {how.name}: rtol {how.rtol}: write 0 or more")
     right = None if how.expected is None else np.asarray(how.expected)
     naive, seconds = [], []
     for repetition in range(1, how.warmup + how.repeats + 1):

@@ -161,6 +161,8 @@ MODULES = [
     (lambda: timing.measure(one, []), "timing of the operation: the list of devices"),
     (lambda: timing.measure(lambda _: None, CPUS), "its results cannot be joined"),
     (lambda: timing.measure_host(lambda: 3, 1), "its results cannot be joined"),
+    (lambda: timing.measure(one, CPUS, repeats=2.5), "repeats 2.5, warmup 2: write"),
+    (lambda: timing.measure(one, CPUS, rtol=numpy.nan), "rtol nan: write 0 or more"),
     (lambda: timing.measure(one, CPUS, repeats=0), "repeats 0, warmup 2: write 1 or"),
     (lambda: gan.sample(gan.start(), 0, 0, CPUS[0]), "n 0: write a whole number"),
     (lambda: gan.sample(gan.start(), 2, 0, "cpu"), f"devices ['cpu']: {NOT_A_LIST}"),

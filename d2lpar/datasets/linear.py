@@ -54,21 +54,28 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     _check_size(rows, columns)
     folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
     size, free = 8 * rows * columns, shutil.disk_usage(folder.name).free
+    parent = Path(folder.name).parent
     if size > 0.95 * free:
         raise DataError(
-            f"{folder.name}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
+            f"{parent}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
             f"{free / 2**30:.1f} are free: set TMPDIR to another folder"
         )
     rng, digest = np.random.default_rng(seed), hashlib.sha256()
     path = Path(folder.name) / "A.npy"
-    with open(path, "wb") as f:
-        header = {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
-        np.lib.format.write_array_header_1_0(f, header)
-        step = max(1, BLOCK_NUMBERS // columns)
-        for start in range(0, rows, step):
-            block = rng.random((min(step, rows - start), columns))
-            digest.update(block.data)
-            block.tofile(f)
+    try:
+        with open(path, "wb") as f:
+            header = {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
+            np.lib.format.write_array_header_1_0(f, header)
+            step = max(1, BLOCK_NUMBERS // columns)
+            for start in range(0, rows, step):
+                block = rng.random((min(step, rows - start), columns))
+                digest.update(block.data)
+                block.tofile(f)
+    except OSError as error:  # NumPy's own says only how many numbers were written
+        raise DataError(
+            f"{parent}: A of {rows} x {columns} cannot be written there "
+            f"({error.strerror or error}): set TMPDIR to another folder"
+        ) from None
     b = rng.random(rows)
     digest.update(b.data)
     A, name = np.load(path, mmap_mode="r"), f"uniform-{rows}x{columns}"

@@ -209,7 +209,7 @@ def test_train_batch_names_what_it_cannot_take(asked, error, says):
         ([numpy.ones(2), numpy.ones(2)], "numpy.ndarray lies on no device"),
         ([np.ones(2), numpy.ones(2)], "numpy.ndarray lies on no device"),
         ([1.0, 2.0], "float lies on no device"),
-        (np.ones((2, 2)), "one array: write a list with one per device"),
+        (np.ones((2, 2)), "allreduce: ndarray: write a list with one array per device"),
     ],
 )
 def test_allreduce_takes_mxnets_arrays_alone(data, says):

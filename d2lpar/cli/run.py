@@ -16,6 +16,7 @@ from d2lpar import devices
 from d2lpar.cli import progress
 from d2lpar.cli.chapter_list import MEASURED, RESUMED, check_shared, refusals
 from d2lpar.cli.options import SETTINGS
+from d2lpar.datasets.download import check_folder
 from d2lpar.errors import SettingError
 from d2lpar.memory import estimate
 from d2lpar.records import atomic, files
@@ -173,12 +174,22 @@ _OF_JOB = (
 def check_together(flags: dict) -> None:
     """Raise :class:`SettingError` for flags that contradict each other in any chapter.
 
-    Only their texts are read: MXNet, which knows the devices, is not loaded.
+    MXNet, which knows the devices, is not loaded, and nothing is made. Raises OSError
+    or DataError for folders that cannot be written or read.
     """
     devices.check_texts(flags["devices"], flags["num_devices"])
     if flags["resume"] and flags["repeats"] > 1:
         raise SettingError("--resume with --repeats: a training is resumed only once")
     _check_gpu_flags(flags, flags["devices"].strip().lower()[:3])
+    atomic.check_can_be_made(flags["out"])
+    data_dir = flags["data_dir"]
+    if data_dir and flags["data"] == "synthetic":
+        raise SettingError(
+            f"--data-dir {data_dir} with --data synthetic, which reads no file: leave "
+            "one of them out"
+        )
+    if data_dir:
+        check_folder("--data-dir", Path(os.path.expanduser(data_dir)))
 
 
 def _check_gpu_flags(flags: dict, kind: str) -> None:

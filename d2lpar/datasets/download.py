@@ -124,10 +124,9 @@ class PublishedFiles:
                 continue
             folder = Path(os.path.expanduser(folder))  # Path's own raises at ~nobody
             candidates = (folder / self.name, folder)
-            for path in folder, candidates[0]:
-                readable = path.is_dir() and os.access(path, os.R_OK | os.X_OK)
-                if not readable and (path is folder or path.exists()):
-                    raise DataError(f"{source} {path}: not a folder that can be read")
+            check_folder(source, folder)
+            if candidates[0].exists():
+                check_folder(source, candidates[0])
             if not any(_find(c, file) for c in candidates for file in self.files):
                 line = "no %s in %s %s; looking elsewhere"
                 log.warning(line, self.title, source, folder)
@@ -191,6 +190,12 @@ class PublishedFiles:
             f"{self.title} is not on disk and could not be downloaded ({problem}); "
             "name a folder that holds it with --data-dir or D2LPAR_DATA"
         )
+
+
+def check_folder(source: str, folder: Path) -> None:
+    """Raise :class:`DataError` unless a folder that `source` names can be read."""
+    if not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
+        raise DataError(f"{source} {folder}: not a folder that can be read")
 
 
 def read_bytes(path: Path) -> bytes:

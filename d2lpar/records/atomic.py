@@ -54,6 +54,19 @@ def replacing(path: str | Path):
         tmp.unlink(missing_ok=True)
 
 
+def check_can_be_made(folder: str | Path) -> None:
+    """Raise OSError where :func:`check_writable` surely would; makes nothing."""
+    folder = Path(folder)
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    code = 0
+    if not nearest.is_dir():
+        code = errno.ENOTDIR
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        code = errno.EACCES
+    if code:
+        raise OSError(code, os.strerror(code), str(nearest))
+
+
 def check_writable(folder: str | Path) -> None:
     """Raise OSError now rather than after the first epoch has been measured."""
     _make(Path(folder))

@@ -176,7 +176,8 @@ chapter.measure({!r}, lenet.WORKLOAD, {{"quick": settings, "book": settings}})
     for name in ("first", "third"):
         (tmp_path / "chapters" / f"{name}.py").write_text(measuring.format(name))
     (tmp_path / "chapters" / "second.py").write_text(
-        'from d2lpar import chapter\nchapter.show("second", lambda *a, **k: print(*a))'
+        "from d2lpar import chapter\n"
+        'chapter.show("second", lambda *a, **k: print(*a), ["out"])'
     )
     code = f"""import sys
 from pathlib import Path
@@ -621,7 +622,7 @@ def test_what_cannot_be_resumed_is_one_line(bad_runs, flags, words):
 def test_a_solver_cannot_be_resumed(d2lpar_command):
     done = d2lpar_command("run", "least_squares", *TINY, "--checkpoint-every=1")
     assert done.returncode == 2
-    assert "--checkpoint-every 1: least_squares cannot be resumed" in done.stderr
+    assert "--checkpoint-every 1: chapter least_squares has no use" in done.stderr
 
 
 def test_a_gan_is_interrupted_resumed_and_draws(d2lpar_command, tmp_path):

@@ -133,8 +133,8 @@ def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) 
     if len(on_cpu) > 1 and threads > 1:
         raise DeviceError(
             f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
-            "MXNet's OpenBLAS would deadlock; set it before Python starts, or use one "
-            "context"
+            "MXNet's OpenBLAS would deadlock; set it before Python starts (run: "
+            "--threads 1), or use one context"
         )
 
 

@@ -335,7 +335,7 @@ class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True)
     issue_seconds: list[Amount]
     parts: dict[str, Real] = field(default_factory=dict)
     without_overlap: list[Positive] = field(default_factory=list)
-    without_python: list[Positive] = field(default_factory=list)
+    without_python: list[Amount] = field(default_factory=list)  # 0: below the noise
     repeat: Whole = 0
     extra: Extra = field(default_factory=dict)
 

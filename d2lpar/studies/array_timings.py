@@ -57,7 +57,9 @@ def train(
     chosen = choose(devices, num_devices)
     least = min(data.x2, data.sum_rows, data.trig, data.product)
     if least < len(chosen):
-        raise SettingError(f"size {least}: cannot be shared by {len(chosen)} devices")
+        raise SettingError(
+            f"size {least}: cannot be shared by {len(chosen)} devices; use fewer"
+        )
     on_cpu = chosen[0].device_type == "cpu"
     threads = (omp_threads() or 1) if on_cpu else usable_cores()
     torch = _torch(threads) if len(chosen) == 1 else None

@@ -78,7 +78,8 @@ PARTS = st.just({}) | st.fixed_dictionaries(
 )
 FITTING = {
     kinds.StepRecord: {
-        **dict.fromkeys(("seconds", "without_overlap", "without_python"), ONE_TO_4),
+        **dict.fromkeys(("seconds", "without_overlap"), ONE_TO_4),
+        "without_python": st.lists(of_type("Amount"), min_size=1, max_size=4),
         "parts": PARTS,
         "global_batch_size": st.sampled_from((64, 128, 1024)) | of_type("Number"),
     },

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from d2lpar.records import files
+from d2lpar.records import files, kinds
 from d2lpar.records.kinds import (
     KINDS,
     AllReduceRecord,
@@ -129,3 +129,17 @@ def test_the_main_kind_is_the_first_in_the_list(lines, kind):
 
 def test_a_record_without_results_has_no_summary():
     assert summary() == summary(some(FrameRecord)) == ""
+
+
+def test_a_step_may_take_no_measurable_time_without_python():
+    """As on many small devices, where the difference of two times is noise."""
+    step = kinds.StepRecord(
+        global_batch_size=8,
+        steps=1,
+        seconds=[0.1],
+        issue_seconds=[0.1],
+        parts=dict.fromkeys(kinds.PARTS, 0.0),
+        without_overlap=[0.1],
+        without_python=[0.0],
+    )
+    assert files.from_line(files.to_line(step)) == step

@@ -64,8 +64,11 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, D2lparError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.strerror is not None:
-        # What we write to has a name: what is left are the terminal and its pipes.
-        return f"{error.filename or 'standard output'}: {error.strerror}", 2
+        # What we write to has a name: what is left are the terminal and its pipes, and
+        # a working directory that somebody has removed.
+        gone = isinstance(error, FileNotFoundError)
+        nameless = "the working directory" if gone else "standard output"
+        return f"{error.filename or nameless}: {error.strerror}", 2
     return None, 1
 
 

@@ -5,6 +5,7 @@ error and exit code 2, and nothing is written.
 """
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -397,3 +398,15 @@ def test_all_gives_a_setting_to_those_that_have_it_and_names_the_others(
     assert "memory" in seed and "timing" not in seed
     assert "--data=cryptopunks: ignored by devices, timing, multiple_gpus, " in data
     assert "--mp4: ignored by devices" in mp4 and "gan" not in mp4
+
+
+def test_a_working_directory_that_is_gone_is_named(monkeypatch, capfd):
+    def gone():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr("sys.argv", ["d2lpar", *LAUNCH, *THEN])
+    monkeypatch.setattr(os, "getcwd", gone)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    words = "d2lpar: the working directory: No such file or directory\n"
+    assert (ended.value.code, capfd.readouterr().err) == (2, words)

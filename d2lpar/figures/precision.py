@@ -27,7 +27,7 @@ def draw(
     could be measured.
     """
     for run in runs:
-        rows = run.of(PrecisionRecord)
+        rows = precision_table.merged(run.of(PrecisionRecord))
         if not any(row.supported and row.weights == "trained" for row in rows):
             raise RecordError(f"{wording.where(run)}: holds no measured precision")
     drawn = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}

@@ -33,6 +33,12 @@ class LinearProblem:
         return dict(zip(("rows", "columns"), self.A.shape))
 
 
+def _check_size(*sizes: int) -> None:
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise SettingError(f"rows, columns {sizes}: write whole numbers above 0")
+
+
 def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`.
 
@@ -48,41 +54,28 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """The same problem with A in a file, written in blocks: it may exceed the memory.
 
     The file is in the system's folder for temporary files (TMPDIR), takes 8 bytes per
-    number, and is deleted with the problem. Raises :class:`SettingError` for no rows or
-    columns, and :class:`DataError` if there is not enough space for it.
+    number, and is deleted with the problem. Raises :class:`DataError` if there is not
+    enough space for it.
     """
     _check_size(rows, columns)
     folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
     size, free = 8 * rows * columns, shutil.disk_usage(folder.name).free
-    parent = Path(folder.name).parent
     if size > 0.95 * free:
         raise DataError(
-            f"{parent}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
+            f"{folder.name}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
             f"{free / 2**30:.1f} are free: set TMPDIR to another folder"
         )
     rng, digest = np.random.default_rng(seed), hashlib.sha256()
     path = Path(folder.name) / "A.npy"
-    try:
-        with open(path, "wb") as f:
-            header = {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
-            np.lib.format.write_array_header_1_0(f, header)
-            step = max(1, BLOCK_NUMBERS // columns)
-            for start in range(0, rows, step):
-                block = rng.random((min(step, rows - start), columns))
-                digest.update(block.data)
-                block.tofile(f)
-    except OSError as error:  # NumPy's own says only how many numbers were written
-        raise DataError(
-            f"{parent}: A of {rows} x {columns} cannot be written there "
-            f"({error.strerror or error}): set TMPDIR to another folder"
-        ) from None
+    with open(path, "wb") as f:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
+        np.lib.format.write_array_header_1_0(f, header)
+        step = max(1, BLOCK_NUMBERS // columns)
+        for start in range(0, rows, step):
+            block = rng.random((min(step, rows - start), columns))
+            digest.update(block.data)
+            block.tofile(f)
     b = rng.random(rows)
     digest.update(b.data)
     A, name = np.load(path, mmap_mode="r"), f"uniform-{rows}x{columns}"
     return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)
-
-
-def _check_size(*sizes: int) -> None:
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise SettingError(f"rows, columns {sizes}: write whole numbers above 0")

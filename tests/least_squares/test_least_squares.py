@@ -684,29 +684,6 @@ def test_a_problem_in_a_file_is_the_one_in_memory():
         datasets.uniform_file(10**9, 10**6)
 
 
-def test_a_full_disk_names_the_folder_and_not_a_file_in_it(monkeypatch):
-    """As NumPy says it: without the system's words and a name."""
-
-    def full(array, file):
-        raise OSError("8192 requested and 100 written")
-
-    class Numbers(np.ndarray):
-        tofile = full
-
-    rng = np.random.default_rng
-
-    class Drawn:
-        def random(self, shape):
-            return rng(0).random(shape).view(Numbers)
-
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: Drawn())
-    with pytest.raises(
-        DataError, match="^[^:]*: A of 9 x 2 cannot be written"
-    ) as error:
-        datasets.uniform_file(9, 2)
-    assert "d2lpar-" not in str(error.value) and "set TMPDIR" in str(error.value)
-
-
 # As on GPUs
 
 

@@ -177,7 +177,7 @@ def test_20_steps_equal_pytorchs(num_devices, dtype, tolerance):
 @pytest.fixture(scope="module")
 def d2l():
     return pytest.importorskip(
-        "d2l.mxnet", reason="d2l is not installed (extra book, Python 3.9-3.11)"
+        "d2l.mxnet", reason="d2l is not installed (extra book)"
     )
 
 

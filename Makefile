@@ -43,6 +43,7 @@ faults: $(VENV)/.test-$(EXTRA)
 lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/hadolint Dockerfile Dockerfile.gpu
 
 $(VENV)/bin/python:
 	@sh tools/make_venv.sh "$(VENV)" "$(PYTHON)"

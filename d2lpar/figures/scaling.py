@@ -229,8 +229,12 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
                 if key[2] in lenet and found[key].get(name):
                     x = 2 * c + (key[1] == 1) + 0.09 * (k - len(shown) / 2)
                     right.plot(x, 1e3 * median(found[key][name]), **style)
-    page.bytes_along(left, "size of the array on each device")
-    for axes in picture.axes:
+    with_points = [
+        axes for axes in (left, right) if any(len(l.get_xdata()) for l in axes.lines)
+    ]
+    if left in with_points:  # a logarithmic axis without a number cannot be drawn
+        page.bytes_along(left, "size of the array on each device")
+    for axes in with_points:
         page.log_numbers_up(axes, "milliseconds")
     right.set_xlim(-0.6, 2 * len(counts) - 0.4)
     return picture.legend(lines)

@@ -212,3 +212,39 @@ def test_a_value_of_any_kind_is_drawn_or_refused(tmp_path_factory, together, dat
     key = data.draw(st.sampled_from(sorted(line)))
     line[key] = data.draw(JSON)
     draw_and_compare(tmp_path_factory.mktemp("any"), lines)
+
+
+HEADER = kinds.Header(
+    chapter="a", preset="book", num_devices=1, device_kind="cpu", devices=["cpu(0)"],
+    threads_per_device=1, cores=2, cpu_model="A CPU", dataset="d", dataset_sha256="0",
+    synthetic=False, seed=0, settings={}, command="c", versions={}, git_commit=None,
+    git_dirty=None, date="2026-01-01",
+)  # fmt: skip
+MEASURED = kinds.PrecisionRecord(
+    precision="float32", weights="trained", per_device_batch_size=1, why_not="",
+    test_acc=0.5, agreement=1.0, images_per_sec=9.0, images_per_sec_q1=9.0,
+    images_per_sec_q3=9.0, n=1, weight_bytes=1,
+)  # fmt: skip
+REFUSED = kinds.PrecisionRecord("float32", "trained", 1, "no")
+NONE_MEASURED = "holds no measured precision"
+TIMED = kinds.TimingRecord(
+    "x2", "NumPy", "1", "dot", "float32", [5], 8, 9, [0.1], [0.1], [], ["host"], None
+)
+# What generated records have found: settings of the header, lines, and the refusal.
+FOUND = [
+    ({}, [TIMED, dataclasses.replace(TIMED, form="as written", threads=2)], None),
+    ({"rows": 3}, [kinds.EpochRecord(1, 1.0, 1.0, 1.0, 0.5)], None),
+    ({"n_test": None}, [MEASURED], None),
+    ({}, [dataclasses.replace(MEASURED, weights="stretched")], NONE_MEASURED),
+    ({}, [MEASURED, dataclasses.replace(REFUSED, repeat=1)], NONE_MEASURED),
+    ({}, [kinds.StepRecord(8, 1, [0.1], [0.1]),
+          kinds.AllReduceRecord("book", 8, 1, [0.1])], None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "lines", "refusal"), FOUND)
+def test_what_was_found_is_drawn_or_refused(tmp_path, settings, lines, refusal):
+    header = dataclasses.replace(HEADER, settings=settings)
+    record = [json.loads(files.to_line(line)) for line in (header, *lines)]
+    answer = draw_and_compare(tmp_path, record)[0]
+    assert answer is None if refusal is None else refusal in answer

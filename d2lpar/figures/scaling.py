@@ -229,15 +229,16 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
                 if key[2] in lenet and found[key].get(name):
                     x = 2 * c + (key[1] == 1) + 0.09 * (k - len(shown) / 2)
                     right.plot(x, 1e3 * median(found[key][name]), **style)
-    with_points = [
-        axes for axes in (left, right) if any(len(l.get_xdata()) for l in axes.lines)
-    ]
-    if left in with_points:  # a logarithmic axis without a number cannot be drawn
+    if _has_points(left):
         page.bytes_along(left, "size of the array on each device")
-    for axes in with_points:
+    for axes in filter(_has_points, picture.axes):
         page.log_numbers_up(axes, "milliseconds")
     right.set_xlim(-0.6, 2 * len(counts) - 0.4)
     return picture.legend(lines)
+
+
+def _has_points(axes: Axes) -> bool:  # a logarithmic axis without one cannot be drawn
+    return any(len(line.get_xdata()) for line in axes.lines)
 
 
 def _accuracy(study: Study) -> Figure:

@@ -2,7 +2,7 @@
 
 Exit codes: 0 for success; 1 when `d2lpar doctor` finds that training cannot run; 2 for
 an error with a message; 3 when a measuring process was killed or crashed, so that
-another attempt may succeed; 130 after Ctrl-C.
+another attempt may succeed; 130 after Ctrl-C, SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import click
 
 from d2lpar.errors import D2lparError
+from d2lpar.machine.interrupts import raising_interrupts
 
 log = logging.getLogger("d2lpar")
 
@@ -23,10 +24,11 @@ log = logging.getLogger("d2lpar")
 def guard(call: Callable[[], object], raising: bool = False) -> None:
     """Call a command; print an error as one line and exit with its code.
 
-    With `raising`, as in a notebook, errors are raised.
+    SIGTERM and SIGHUP end it as Ctrl-C does. With `raising`, as in a notebook, errors
+    are raised.
     """
     _open_closed_streams()
-    with _logging_as_lines():
+    with _logging_as_lines(), raising_interrupts():
         try:
             code = call()
             sys.stdout.flush()  # a full disk behind it is an error, too

@@ -21,19 +21,26 @@ def naming(path: str | Path, tmp: Path | None = None):
         raise type(error)(error.errno, error.strerror, str(path)) from None
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise OSError for a `path` that exists and is no regular file.
+
+    A device such as /dev/full must not become one.
+    """
+    if path.exists() and not path.is_file():
+        kind = errno.EISDIR if path.is_dir() else errno.EEXIST
+        reason = "Is a directory" if path.is_dir() else "Not a regular file: kept as is"
+        raise OSError(kind, reason, str(path))
+
+
 @contextmanager
 def replacing(path: str | Path):
     """Yield a temporary path beside `path`, which is renamed to `path` on success.
 
     On an error the temporary file is removed and an earlier `path` stays as it was.
-    Raises OSError, before anything is written, for a `path` that exists and is no
-    regular file: a device such as /dev/full must not become one.
+    Raises OSError, before anything is written, unless :func:`check_replaceable` agrees.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
-        kind = errno.EISDIR if path.is_dir() else errno.EEXIST
-        reason = "Is a directory" if path.is_dir() else "Not a regular file: kept as is"
-        raise OSError(kind, reason, str(path))
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with naming(path):
         handle, name = tempfile.mkstemp(

@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -251,11 +250,6 @@ def _check_alive(process: Process, running: Sequence[Process]) -> None:
 @contextlib.contextmanager
 def _ending(running: list[Process]) -> Iterator[None]:
     """However the block ends, end every process that it has started."""
-
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -272,5 +266,3 @@ def _ending(running: list[Process]) -> Iterator[None]:
             process.reader.join(timeout=2)
             process.process.stdin.close()
             process.log.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)

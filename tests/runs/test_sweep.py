@@ -71,6 +71,10 @@ def endless(num_devices, **_):
         yield epoch(n)
         time.sleep(0.05)
 
+def begins(num_devices, *, path, **_):
+    open(path, "w").close()
+    yield epoch(1)
+
 def tells(num_devices, *, devices, seed, data, **_):
     names = ("OMP_NUM_THREADS", "MXNET_CPU_TEMP_COPY", "MALLOC_TRIM_THRESHOLD_",
              "NVIDIA_TF32_OVERRIDE", "MXNET_ENFORCE_DETERMINISM",
@@ -313,6 +317,64 @@ def test_a_device_that_is_not_there_is_said_by_the_process(tmp_path):
     with pytest.raises(RunError, match="devices 'gpu:1': "):
         list(swept([job(devices="gpu:1")], 1, tmp_path / "out"))
     assert names(tmp_path / "out") == []
+
+
+# Two runs under one name, and what lies where a record is to go
+
+RECORD = "quick-synthetic-seed7-cpu1"
+
+
+def test_a_second_run_under_the_same_name_is_refused(tmp_path):
+    out = tmp_path / "out"
+    items = swept([job("endless")], 1, out)
+    while not isinstance(next(items), EpochRecord):
+        pass
+    message = rf"^{out}/{RECORD}: another run writes to it \(process {os.getpid()} on "
+    with pytest.raises(RunError, match=message):
+        list(swept([job("fine")], 1, out))
+    next(items)
+    items.close()
+    run = files.read(out / f"{RECORD}.partial.jsonl")
+    assert [epoch.epoch for epoch in run.epochs] == [1, 2]
+    assert names(out) == [f"{RECORD}.partial.jsonl"]  # and no lock
+    list(swept([job("fine")], 1, out))
+
+
+def test_the_process_works_only_when_its_name_is_locked(tmp_path):
+    begun = tmp_path / "begun"
+    items = sweep.measure(job("begins", settings={"path": str(begun)}))
+    assert isinstance(next(items), Header)
+    time.sleep(0.5)
+    assert not begun.exists()
+    assert isinstance(next(items), EpochRecord) and begun.exists()
+    items.close()
+
+
+def test_a_link_in_the_place_of_a_partial_record_is_not_followed(tmp_path):
+    (tmp_path / "kept").write_text("precious")
+    (tmp_path / f"{RECORD}.partial.jsonl").symlink_to(tmp_path / "kept")
+    list(swept([job()], 1, tmp_path))
+    assert (tmp_path / "kept").read_text() == "precious"
+    assert names(tmp_path) == ["kept", f"{RECORD}.jsonl"]
+
+
+def test_what_is_no_file_is_not_replaced_by_a_record(tmp_path):
+    for name in (f"{RECORD}.jsonl", f"{RECORD}.partial.jsonl"):
+        path = tmp_path / name
+        path.mkdir()
+        with pytest.raises(OSError, match=f"Is a directory: '{path}'"):
+            list(swept([job()], 1, tmp_path))
+        path.rmdir()
+    assert names(tmp_path) == []
+
+
+def test_a_record_that_cannot_get_its_name_says_which(tmp_path):
+    items, final = swept([job()], 1, tmp_path), tmp_path / f"{RECORD}.jsonl"
+    next(items)
+    final.mkdir()
+    with pytest.raises(OSError, match=f"Is a directory: '{final}'"):
+        list(items)
+    assert len(files.read(tmp_path / f"{RECORD}.partial.jsonl").epochs) == 2
 
 
 def alive(pid):

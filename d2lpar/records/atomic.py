@@ -21,6 +21,15 @@ def naming(path: str | Path, tmp: Path | None = None):
         raise type(error)(error.errno, error.strerror, str(path)) from None
 
 
+def make_folder(folder: str | Path) -> None:
+    """Make a folder and those above it, or raise an OSError that names it."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        reason = "Not a directory: give another one"
+        raise NotADirectoryError(errno.ENOTDIR, reason, error.filename) from None
+
+
 def check_replaceable(path: Path) -> None:
     """Raise OSError for a `path` that exists and is no regular file.
 
@@ -41,7 +50,7 @@ def replacing(path: str | Path):
     """
     path = Path(path)
     check_replaceable(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with naming(path):
         handle, name = tempfile.mkstemp(
             prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
@@ -63,6 +72,6 @@ def replacing(path: str | Path):
 
 def check_writable(folder: str | Path) -> None:
     """Raise OSError now rather than after the first epoch has been measured."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with naming(folder), tempfile.TemporaryFile(dir=folder):
         pass

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from d2lpar.errors import RunError
-from d2lpar.records.atomic import naming
+from d2lpar.records.atomic import make_folder, naming
 
 log = logging.getLogger("d2lpar")
 
@@ -30,7 +30,7 @@ def locked(folder: Path, run: str) -> Iterator[Path]:
     Raises :class:`RunError` while another run holds it, and OSError where it cannot be
     written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f".{run}.lock"
     with naming(path):
         handle = _taken(path)

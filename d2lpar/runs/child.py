@@ -25,6 +25,7 @@ import numpy
 
 from d2lpar import devices
 from d2lpar._version import __version__
+from d2lpar.datasets import linear
 from d2lpar.errors import D2lparError, first_line, is_from_mxnet
 from d2lpar.machine import cores
 from d2lpar.machine.gpu_build import gpu_build
@@ -194,6 +195,7 @@ def _follow_parent(may_work: threading.Event) -> None:
     """Set the event at the first byte; end with the last."""
     while os.read(0, 4096):  # sys.stdin would be locked when the process ends
         may_work.set()
+    linear.delete_files_of(os.getpid())
     os._exit(1)
 
 

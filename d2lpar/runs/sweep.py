@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from d2lpar import devices
+from d2lpar.datasets import linear
 from d2lpar.errors import D2lparError, DiedError, RunError
 from d2lpar.machine import cores, load
 from d2lpar.memory import out_of_memory
@@ -130,6 +131,7 @@ def measure(job: Job) -> Iterator[Line]:
         finally:
             process.kill()
             process.wait()
+            linear.delete_files_of(process.pid)
 
 
 def _start(job: Job, stderr: IO[str]) -> subprocess.Popen:

@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 from d2lpar.errors import D2lparError, SettingError
+from d2lpar.records.atomic import make_folder
 from d2lpar.workers.place import NODE, SIGN_OF_LIFE, node_number, package_digest
 from d2lpar.workers.plan import Role, free_port
 
@@ -86,7 +87,7 @@ def launch(
     :class:`LaunchError` if the training is not complete after `max_restarts`, and
     :class:`SettingError` for an error that a restart cannot mend.
     """
-    how.logs.mkdir(parents=True, exist_ok=True)
+    make_folder(how.logs)
     roles = plan(free_port(address, port))
     begun = check_hosts(roles, how)
     for restart in range(1, max_restarts + 2):

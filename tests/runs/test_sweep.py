@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 
 from d2lpar import datasets, devices, least_squares
 from d2lpar._mxnet import mx
-from d2lpar.errors import RunError, SettingError
+from d2lpar.datasets import uniform_file
+from d2lpar.errors import DiedError, RunError, SettingError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.records import files
 from d2lpar.records.kinds import EpochRecord, Header, PointRecord
@@ -375,6 +377,55 @@ def test_a_record_that_cannot_get_its_name_says_which(tmp_path):
     with pytest.raises(OSError, match=f"Is a directory: '{final}'"):
         list(items)
     assert len(files.read(tmp_path / f"{RECORD}.partial.jsonl").epochs) == 2
+
+
+# Temporary files
+
+
+@pytest.fixture
+def with_file(tmp_path, monkeypatch):
+    """A job whose matrix is in a file, and the folder of that."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "tmp").mkdir()
+    train = importlib.import_module("some_workloads").endless
+    workload, data = Workload(train, uniform_file), {"rows": 100, "columns": 5}
+    yield job(workload=workload, data=data), tmp_path / "tmp"
+    tempfile.tempdir = None
+
+
+def matrices(folder):
+    return list(folder.rglob("A.npy"))
+
+
+@pytest.mark.parametrize("how", ["is closed", "is killed"])
+def test_a_process_that_is_ended_leaves_no_temporary_file(with_file, how):
+    job, folder = with_file
+    items = sweep.measure(job)
+    while not isinstance(next(items), EpochRecord):
+        pass
+    (matrix,) = matrices(folder)
+    if how == "is closed":
+        items.close()
+    else:
+        os.kill(int(matrix.parent.name.split("-")[1]), 9)
+        with pytest.raises(DiedError, match="was killed"):
+            list(items)
+    assert names(folder) == []
+
+
+def test_nor_does_one_whose_parent_is_killed(with_file):
+    job, folder = with_file
+    words = [sys.executable, "-m", "d2lpar.runs.child"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes) as process:
+        pickle.dump(job, process.stdin)
+        process.stdin.flush()
+        assert isinstance(pickle.load(process.stdout), Header)
+        assert matrices(folder)
+        process.stdin.close()
+        assert process.wait(timeout=10) == 1
+    assert names(folder) == []
 
 
 def alive(pid):

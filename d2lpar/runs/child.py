@@ -129,14 +129,14 @@ def record(
         from d2lpar.runs.profile import profiled
 
         lines = profiled(lines, job.folder / files.run_name(header))
-    if run is None:
-        yield from lines  # a signal ends it at once
+    if run is None and not job.profile:
+        yield from lines  # there is nothing to tidy up: a signal ends it at once
         return
     with raising_interrupts():
         try:
             yield from lines
         except KeyboardInterrupt:
-            if saves:
+            if run is not None and saves:
                 _save_at_the_end(run)
             raise
 

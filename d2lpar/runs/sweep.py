@@ -80,9 +80,7 @@ def _begin(folder: Path, run: str, header: Header) -> Path:
     """A partial record of a header alone, in place of an earlier one, if any."""
     path = folder / f"{run}.partial.jsonl"
     check_replaceable(_final(path))
-    check_replaceable(path)
-    path.unlink(missing_ok=True)  # a link to another file is not followed
-    _append(path, header)
+    files.write(path, header, ())
     return path
 
 
@@ -91,7 +89,9 @@ def _final(partial: Path) -> Path:
 
 
 def _append(path: Path, item: Line) -> None:
-    with naming(path), open(path, "a", encoding="utf-8") as f:
+    # Not "a", which would begin a new file without a header if this one was deleted.
+    with naming(path), open(path, "r+", encoding="utf-8") as f:
+        f.seek(0, os.SEEK_END)
         f.write(files.to_line(item) + "\n")
 
 

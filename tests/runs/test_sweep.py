@@ -360,6 +360,15 @@ def test_a_link_in_the_place_of_a_partial_record_is_not_followed(tmp_path):
     assert names(tmp_path) == ["kept", f"{RECORD}.jsonl"]
 
 
+def test_a_partial_record_that_is_deleted_is_not_begun_without_its_header(tmp_path):
+    items, partial = swept([job("endless")], 1, tmp_path), f"{RECORD}.partial.jsonl"
+    next(items)
+    (tmp_path / partial).unlink()
+    with pytest.raises(OSError, match=f"No such file .*{partial}"):
+        list(items)
+    assert names(tmp_path) == []
+
+
 def test_what_is_no_file_is_not_replaced_by_a_record(tmp_path):
     for name in (f"{RECORD}.jsonl", f"{RECORD}.partial.jsonl"):
         path = tmp_path / name

@@ -121,7 +121,7 @@ _NOT_OF_TIME = (
 def _check_agrees(checkpoint: Checkpoint, header: Header) -> None:
     """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
     before, num_epochs = checkpoint.header, header.settings["num_epochs"]
-    as_before = f"--preset, --data and --dry-run as in: {before.command}"
+    as_before = f"the flags of: {before.command}"
     sizes = [
         (name, before.settings.get(name, now), now, as_before)
         for name, now in header.settings.items()
@@ -130,7 +130,7 @@ def _check_agrees(checkpoint: Checkpoint, header: Header) -> None:
     for what, then, now, remedy in (
         ("seed", before.seed, header.seed, f"--seed {before.seed}"),
         *sizes,
-        ("data", _data(before), _data(header), f"--data-dir or {as_before}"),
+        ("data", _data(before), _data(header), as_before),
     ):
         if then != now:
             raise CheckpointError(

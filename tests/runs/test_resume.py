@@ -157,13 +157,19 @@ def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
 
 CONTRADICTIONS = {
     "trained with seed 0, this run has 5; give --seed 0": {"seed": 5},
-    "trained with n_train 120, this run has 12000; give --preset, --data and --dry-run "
-    "as in: d2lpar run": {"n_train": 12_000, "dataset_sha256": "1" * 64},
-    "trained with n_test 40, this run has 10000; give --preset, --data and --dry-run "
-    "as in: d2lpar run": {"n_test": 10_000, "dataset_sha256": "1" * 64},
+    "trained with n_train 120, this run has 12000; give the flags of: d2lpar run": {
+        "n_train": 12_000,
+        "dataset_sha256": "1" * 64,
+    },
+    "trained with n_test 40, this run has 10000; give the flags of: d2lpar run": {
+        "n_test": 10_000,
+        "dataset_sha256": "1" * 64,
+    },
     "trained with data toy (SHA-256 0000000000000000...), this run has other (SHA-256 "
-    "1111111111111111...); give --data-dir or --preset, --data and --dry-run as in: "
-    "d2lpar run": {"dataset": "other", "dataset_sha256": "1" * 64},
+    "1111111111111111...); give the flags of: d2lpar run": {
+        "dataset": "other",
+        "dataset_sha256": "1" * 64,
+    },
     "of epoch 3, this run ends with epoch 2; give --num-epochs 3 or more": {
         "num_epochs": 2
     },

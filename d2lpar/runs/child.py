@@ -2,9 +2,9 @@
 
 It reads a :class:`~d2lpar.runs.job.Job` from its standard input, and writes the lines
 of the record to its standard output, with the other answers of
-:mod:`d2lpar.runs.job` in between. After the header it waits for a byte: only then it
-writes files, for another run may have the same name. It ends when its standard input
-does, so that it never outlives the process that started it.
+:mod:`d2lpar.runs.job` in between. After the header it waits for a byte before it works:
+another run may have the same name. It ends when its standard input does, so that it
+never outlives the process that started it.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _content(metadata: dict, tensors: dict) -> dict:
     for name, array in tensors.items():
         if array.dtype.kind == "f" and not numpy.isfinite(array).all():
             raise CheckpointError(
-                f"{name} has values that are not finite; use another one"
+                f"{name!r:.60} has values that are not finite; use another one"
             )
     return content
 
@@ -203,7 +203,7 @@ def _check_fits(workload: str, tensors: dict, like: Any) -> None:
     for name in {**expected, **stored}:
         if expected.get(name) != stored.get(name):
             raise CheckpointError(
-                f"of another network ({name} is {stored.get(name, 'absent')}, "
+                f"of another network ({name!r:.60} is {stored.get(name, 'absent')}, "
                 f"here {expected.get(name, 'absent')})"
             )
 

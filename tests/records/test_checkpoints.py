@@ -159,11 +159,11 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
 
 def test_a_later_format_and_another_network_are_named(tmp_path, monkeypatch):
     path = checkpoints.save(tmp_path, a_checkpoint())
-    with pytest.raises(CheckpointError, match=r"another network \(w is \(\(3, 2\)"):
+    with pytest.raises(CheckpointError, match=r"another network \('w' is \(\(3, 2\)"):
         checkpoints.load(path, like=State(size=4))
     larger = State()
     larger.arrays["more"] = np.zeros(1)
-    with pytest.raises(CheckpointError, match=r"another network \(more is absent"):
+    with pytest.raises(CheckpointError, match=r"another network \('more' is absent"):
         checkpoints.load(path, like=larger)
     larger.workload = "gan"
     with pytest.raises(CheckpointError, match="of workload toy, not of gan"):
@@ -225,8 +225,12 @@ FORGED = [
         "line 2 of its record: test_acc: 5 is not a number from 0 to 1",
     ),
     (
+        {"tensors": {"\x1b[31m\n" * 50: np.zeros(2), **a_checkpoint().tensors}},
+        r"of another network \('.x1b.*here absent\)$",
+    ),
+    (
         {"tensors": {"w": np.full((3, 2), np.nan), "b": np.zeros(2, "f")}},
-        "w has values that are not finite",
+        "'w' has values that are not finite",
     ),
 ]
 
@@ -238,6 +242,47 @@ def test_wrong_content_under_the_right_hash_is_named(tmp_path, content, says):
         checkpoints.load(path, like=State())
     message = str(caught.value)
     assert message.startswith(f"{path}: ") and "\n" not in message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_content_is_a_state_or_refused(tmp_path, data):
+    """Anything in the place of any part of it; what is refused names its file."""
+    whole = {"format": 1, "workload": "toy", "facts": {**FACTS, "num_steps": 7}}
+    whole = json.loads(json.dumps({**whole, "lines": LINES}))
+    place, names = whole, data.draw(st.sampled_from(PLACES))
+    for name in names[:-1]:
+        place = place[name]
+    place[names[-1]] = data.draw(JSON)
+    path = forged(tmp_path, text=json.dumps(whole))
+    try:
+        state = checkpoints.load(path, like=Restorable()).restore(Restorable())
+    except CheckpointError as error:
+        assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
+    else:
+        assert state.epoch == 3 and 0 <= state.rng.random() < 1
+
+
+PLACES = [
+    *(["format"], ["workload"], ["facts"], ["lines"], ["lines", 0], ["lines", 3]),
+    *(["facts", "epoch"], ["facts", "num_steps"], ["facts", "rng"]),
+    *(["facts", "rng", name] for name in FACTS["rng"]),
+    *(["facts", "rng", "state", name] for name in FACTS["rng"]["state"]),
+]
 
 
 class Restorable(State):

@@ -126,8 +126,13 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
         path.open("rb").close()  # raises the system's own error, which says more
         with safe_open(path, framework="np") as f:
             metadata = f.metadata() or {}
+            if "d2lpar" not in metadata:
+                raise CheckpointError(
+                    f"{path}: not a checkpoint of d2lpar; use another file"
+                )
             tensors = {name: f.get_tensor(name) for name in f.keys()}
-    except (SafetensorError, UnicodeDecodeError) as error:
+    # The last two are raised for types of numbers that NumPy does not have.
+    except (SafetensorError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path}: not a checkpoint, or truncated ({error}); use another one"
         ) from None
@@ -146,8 +151,6 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
 
 def _content(metadata: dict, tensors: dict) -> dict:
     """What the header says besides the arrays, after all checks of the file itself."""
-    if "d2lpar" not in metadata:
-        raise CheckpointError("not a checkpoint of d2lpar; use another file")
     if metadata.get("sha256") != _digest(metadata["d2lpar"], tensors):
         raise CheckpointError("altered since it was written; use another one")
     try:

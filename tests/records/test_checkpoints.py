@@ -157,6 +157,20 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3"])
+@pytest.mark.parametrize("metadata", [{}, {"d2lpar": "{}", "sha256": "0"}], ids=str)
+def test_numbers_that_numpy_does_not_have_are_refused(tmp_path, dtype, metadata):
+    """As in most language models' files."""
+    size = 4 if dtype == "BF16" else 2
+    entry = {"dtype": dtype, "shape": [2], "data_offsets": [0, size]}
+    header = json.dumps({"w": entry, "__metadata__": metadata}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    with pytest.raises(CheckpointError, match=f"^{path}: not a checkpoint") as caught:
+        checkpoints.load(path)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_later_format_and_another_network_are_named(tmp_path, monkeypatch):
     path = checkpoints.save(tmp_path, a_checkpoint())
     with pytest.raises(CheckpointError, match=r"another network \('w' is \(\(3, 2\)"):

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -36,7 +36,8 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
             message, code = _message_and_code(error)
             if raising or message is None:
                 raise
-            click.echo(f"d2lpar: {message}", err=True)
+            with suppress(OSError):  # where the terminal has been closed
+                click.echo(f"d2lpar: {message}", err=True)
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)
 

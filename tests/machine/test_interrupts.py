@@ -1,9 +1,12 @@
 """Signals as KeyboardInterrupt: each of them, ignored ones, and in a destructor."""
 
+import os
+import pty
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -54,6 +57,26 @@ def test_what_is_ignored_stays_so():
     """SIGHUP after nohup, SIGINT in the background of a script: SIGTERM still ends."""
     assert destroys(["SIGHUP"], ["SIGHUP"]) == "was not interrupted"
     assert destroys(["SIGTERM"], ["SIGHUP", "SIGINT"]) == "interrupted"
+
+
+GUARDED = """
+import time
+from d2lpar.cli.error_lines import guard
+print("begun", flush=True)
+guard(lambda: time.sleep(60))
+"""
+
+
+def test_a_terminal_that_is_closed_ends_a_command():
+    """The system sends SIGHUP, and nothing can be printed any more."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", GUARDED])
+    assert os.read(terminal, 5) == b"begun"
+    time.sleep(0.5)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert (os.WIFEXITED(status), os.WEXITSTATUS(status)) == (True, 130)
 
 
 def test_the_handlers_before_come_back():

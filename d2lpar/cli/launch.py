@@ -22,7 +22,7 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
     """Start and supervise the roles that the flags name, or print them (--print)."""
     arguments = checked(flags["arguments"], chapters)
     python = flags["python"] or sys.executable
-    directory = flags["directory"] or working_directory()
+    directory = flags["directory"] or os.getcwd()
     interface, port = flags["interface"], flags["port"]
     address = plan.address_of(interface)
     roles_at = _planner(flags, arguments, address)
@@ -49,16 +49,6 @@ def run_launch(chapters: dict[str, Path], **flags) -> None:
     )
     limits = {"port": port, "max_restarts": flags["max_restarts"]}
     supervise.launch(roles_at, how, address=address, **limits)
-
-
-def working_directory() -> str:
-    """This process's; :class:`SettingError` if it has been deleted."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise SettingError(
-            "the working directory has been deleted: cd to another, or give --directory"
-        ) from None
 
 
 def checked(arguments: tuple[str, ...], chapters: dict) -> list[str]:

@@ -25,9 +25,9 @@ def make_folder(folder: str | Path) -> None:
     """Make a folder and those above it, or raise an OSError that names it."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        reason = "Not a directory: give another one"
-        raise NotADirectoryError(errno.ENOTDIR, reason, error.filename) from None
+    except FileExistsError as error:
+        code = errno.ENOTDIR  # "File exists" says nothing of what it should be
+        raise NotADirectoryError(code, os.strerror(code), error.filename) from None
 
 
 def check_replaceable(path: Path) -> None:

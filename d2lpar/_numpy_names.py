@@ -2,8 +2,8 @@
 
 NumPy 1.20 removed the financial functions, 1.24 the builtins' aliases, 2.0 and its
 successors the rest. :mod:`d2lpar._mxnet` puts them back before it imports MXNet, the
-only one that asks for them. What this NumPy has is left alone, deprecated or not. NumPy 2
-also writes numbers with their type.
+only one that asks for them. What this NumPy has is left alone, deprecated or not.
+NumPy 2 also writes numbers with their type.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def restore_numpy_names() -> None:
 
 
 def write_numbers_plainly() -> None:
-    """Make MXNet, imported, hand shapes and indices of NumPy's numbers to its operators.
+    """Let MXNet, once imported, take NumPy's numbers as shapes and indices.
 
     It writes every argument as text, and NumPy 2 writes a tuple's numbers with their
     type: `gluon.utils.split_and_load` asked for "[0, np.int64(2)]", which no operator

@@ -210,8 +210,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 
     face_images.check_sheet(n, layout["columns"], layout["scale"])
     state = gan.start()
-    loaded = checkpoints.load(checkpoint, like=state)
-    state = state.restore(loaded.tensors, loaded.facts)
+    state = checkpoints.load(checkpoint, like=state).restore(state)
     faces = gan.sample(state, n, seed, devices.parse("auto")[0])
     sheet = face_images.sheet(faces, layout["columns"])
     with replacing(out) as tmp:

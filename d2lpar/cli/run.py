@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -104,23 +103,18 @@ def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
     unit, total, names = jobs[0].workload.unit, None, {}
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
-    # SIGTERM ends a sweep as Ctrl-C does: the measuring process with it.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with (
-            progress.shown(unit, total) as shown,
-            closing(sweep.sweep(jobs, repeats)) as lines,
-        ):
-            for line in lines:
-                if isinstance(line, Header):
-                    names[files.run_name(line)] = None
-                    where = f"{line.num_devices} device(s)"
-                    words = filter(None, (line.chapter, line.variant, where))
-                    shown.start(", ".join(words))
-                elif line.counts_as_progress:
-                    shown.advance(line)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with (
+        progress.shown(unit, total) as shown,
+        closing(sweep.sweep(jobs, repeats)) as lines,
+    ):
+        for line in lines:
+            if isinstance(line, Header):
+                names[files.run_name(line)] = None
+                where = f"{line.num_devices} device(s)"
+                words = filter(None, (line.chapter, line.variant, where))
+                shown.start(", ".join(words))
+            elif line.counts_as_progress:
+                shown.advance(line)
     return [files.read(jobs[0].folder / f"{name}.jsonl") for name in names]
 
 

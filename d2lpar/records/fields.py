@@ -68,6 +68,7 @@ TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
         f"a text of up to {MOST_WORDS:,} characters",
         lambda value: type(value) is str and len(value) <= MOST_WORDS,
     ),
+    "Text": ("a text", lambda value: type(value) is str),
     "bool": ("true or false", lambda value: type(value) is bool),
     "dict": ("an object", lambda value: type(value) is dict),
     "list": ("a list", lambda value: type(value) is list),

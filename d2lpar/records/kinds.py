@@ -152,7 +152,8 @@ class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=Tr
     `samples_per_sec` is training samples / seconds. `train_loss` is the mean over the
     epoch's samples, each taken before the step it led to; `test_acc` is in [0, 1].
     `resumed` marks where a run continued from a checkpoint: "elsewhere" are epochs
-    before it, measured on other devices; "here" is the first epoch after it, a warm-up.
+    before it, of another chapter, other settings or other hardware; "here" is the first
+    epoch after it, a warm-up.
     """
 
     epoch: Number
@@ -592,10 +593,11 @@ class Run:
 def timed(epochs: Sequence[EpochRecord | GanEpochRecord]) -> list:
     """The epochs whose time counts: all but the first of each repeat, which warms up.
 
-    Epochs that a resumed run took over from other devices do not count, nor does the
-    first one after resuming. Where nothing else is left, all epochs count.
+    Epochs that a resumed run took over from other conditions do not count, nor does the
+    first one after resuming. Where nothing else is left, warm-ups count.
     """
-    return [e for e in epochs if e.epoch > 1 and not e.resumed] or list(epochs)
+    here = [e for e in epochs if e.resumed != "elsewhere"] or list(epochs)
+    return [e for e in here if e.epoch > 1 and not e.resumed] or here
 
 
 def timed_epochs(run: Run) -> list[EpochRecord | GanEpochRecord]:

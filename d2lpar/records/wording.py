@@ -145,7 +145,7 @@ def epochs_timed(runs: Sequence[Run]) -> str:
     """How many epochs were timed, and whether warm-ups are among them."""
     timed = [timed_epochs(run) for run in runs]
     warm_up = "the first of every training, a warm-up, is left out"
-    if any(e.epoch == 1 for epochs in timed for e in epochs):
+    if any(e.epoch == 1 or e.resumed for epochs in timed for e in epochs):
         warm_up = "a warm-up counts where there is no other epoch"
     return f"Epochs timed: {each(map(len, timed))}; {warm_up}."
 

@@ -534,7 +534,7 @@ def test_a_full_disk_while_recording_is_one_line(d2lpar_command, tmp_path):
 # Ctrl-C
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
     process = subprocess.Popen(
         [sys.executable, "-c", LONG_CHAPTER, "--num-epochs=10000"],
@@ -551,7 +551,7 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
         time.sleep(0.05)
     children = _children(process.pid)
     assert len(children) == 1
-    process.send_signal(how)
+    process.send_signal(signal.Signals[how])
     begin = time.monotonic()
     _, stderr = process.communicate(timeout=30)
     assert time.monotonic() - begin < 3

@@ -210,6 +210,16 @@ def test_a_single_epoch_is_drawn_and_called_a_warm_up(drawn, tmp_path):
     assert "Epochs timed: 1; a warm-up counts where there is no other epoch." in caption
 
 
+def test_the_only_epoch_after_a_checkpoint_is_called_a_warm_up():
+    """The three before it were timed elsewhere."""
+    run = make_run(seconds=(9.0, 2.0, 1.8, 7.0))
+    marks = ("elsewhere",) * 3 + ("here",)
+    lines = [replace(e, resumed=mark) for e, mark in zip(run.epochs, marks)]
+    caption = wording.reading_bars([Run(run.header, tuple(lines))])
+    assert "Epochs timed: 1; a warm-up counts where there is no other" in caption
+    assert Run(run.header, tuple(lines)).summary().endswith("n=1) sec/epoch")
+
+
 def test_curves_and_bars_are_told_apart_in_grey(drawn, tmp_path):
     drawing.draw([make_run(n) for n in (1, 2, 3, 4, 6, 8, 12, 16)], tmp_path, "s")
     curves = drawn["Test accuracy"].axes[0].get_lines()

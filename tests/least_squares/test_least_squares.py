@@ -1,9 +1,13 @@
 """Least squares against LAPACK: every method, any number of devices, any problem."""
 
 import os
+import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -680,8 +684,23 @@ def test_a_problem_in_a_file_is_the_one_in_memory():
     np.testing.assert_array_equal(in_file.A, in_memory.A)
     np.testing.assert_array_equal(in_file.b, in_memory.b)
     assert in_file.sha256 == in_memory.sha256
-    with pytest.raises(DataError, match="GiB are needed for 1000000000 x"):
+    where = re.escape(tempfile.gettempdir())
+    with pytest.raises(
+        DataError, match=f"^{where}: .* GiB are needed for 1000000000 x"
+    ):
         datasets.uniform_file(10**9, 10**6)
+
+
+def test_a_file_that_cannot_be_written_names_its_folder(monkeypatch):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        where = re.escape(tempfile.gettempdir())
+        with pytest.raises(OSError, match=f"File too large: '{where}'$"):
+            datasets.uniform_file(300, 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # As on GPUs

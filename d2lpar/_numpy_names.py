@@ -65,7 +65,7 @@ def write_numbers_plainly() -> None:
     ):  # which call str() for that, and for nothing else
         module = sys.modules.get(f"mxnet._ctypes.{name}")
         if module:
-            module.str = _as_text
+            setattr(module, "str", _as_text)  # noqa: B010  (mypy knows no such name)
 
 
 def _as_text(argument) -> str:

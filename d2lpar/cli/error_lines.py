@@ -20,10 +20,10 @@ from d2lpar.errors import D2lparError
 log = logging.getLogger("d2lpar")
 
 
-def guard(call: Callable[[], object], raising: bool = False) -> None:
+def guard(call: Callable[[], object], raising: bool = False) -> object:
     """Call a command; print an error as one line and exit with its code.
 
-    With `raising`, as in a notebook, errors are raised.
+    With `raising`, as in a notebook, errors are raised. Returns what the call returned.
     """
     _open_closed_streams()
     with _logging_as_lines():
@@ -37,6 +37,7 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
             click.echo(f"d2lpar: {message}", err=True)
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)
+        return code
 
 
 def _open_closed_streams() -> None:

@@ -45,7 +45,7 @@ print("the device of this chapter:", devices.label(device))
 #
 # In this chapter `numpy` is NumPy, on the host, and `np` is MXNet's, on a device.
 #
-# *Predict before you run*: the last cell line changes the host's array after the copy.
+# *Predict before you run*: the last lines change the host's array after the copy.
 # Does the device see it?
 
 # %%
@@ -251,10 +251,11 @@ for _ in range(10):
     assert abs(float(total_device) - total) < 0.1
 
 # %% [markdown]
-# The left column is the notebook's: it looks like a gain. The right one is true, and on
-# a CPU context it is a loss: MXNet's sum on a CPU adds one number after the other,
-# NumPy's eight at a time. On an H200 a sum of these 4 MB takes 0.035 ms, less than a
-# CPU's, and about as long as the launch alone.
+# The left column is the notebook's. Where a core is free to go on while the device
+# works, it looks like a gain. The right one is true, and on a CPU context it is a loss,
+# hence negative: MXNet's sum on a CPU adds one number after the other, NumPy's many at
+# a time. On an H200 a sum of these 4 MB takes 0.035 ms, less than a CPU's, and about as
+# long as the launch alone.
 #
 # The notebook calls the decision "a calculus of parallelization": it pays if what is
 # saved is more than what the transfer costs. With three of the times above:
@@ -281,9 +282,9 @@ else:
 # ## Exercises
 #
 # 1. Call `x2(device, n)` with n of 1,000, 100,000 and 10,000,000. Which of the five
-#    times grow with n? *(All but the one that is not waited for, 0.02 to 0.3 ms. For
-#    1,000 numbers, asking takes about as long as the work, and NumPy is faster on any
-#    device.)*
+#    times grow with n? *(All but the one that is not waited for, which stays well below
+#    a millisecond on an idle machine. For 1,000 numbers asking takes nearly as long as
+#    the work, and NumPy is ten times as fast: it has nobody to ask.)*
 # 2. Leave out `dtype="float32"` in `rng.random(n, dtype="float32")` and run `x2` again.
 #    *(The array is float64, twice as large; the times about double. The result is still
 #    right: `np.array` kept the type.)*
@@ -293,12 +294,12 @@ else:
 # 4. Divide an array by zero on both sides, and take the square root of -1. *(inf and
 #    nan on both; NumPy warns, MXNet does not. A training that diverges is silent, too:
 #    d2lpar looks at the loss after each epoch.)*
-# 5. Compute `y = 2 * x + 1` on 5,000,000 numbers, and then with `np.multiply(x, 2,
-#    out=y)` and `y += 1`. Which is faster, and why? *(The second: `2 * x + 1` takes
-#    memory for two new arrays, the second form for none.)*
-# 6. Write `x * x * x * x` instead of `x ** 4`, on both sides, and time it. *(Three
-#    multiplications are faster than a power on a CPU, although memory is read and
-#    written three times.)*
+# 5. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)` and
+#    `y += 1`. *(The second takes a fraction of the time, a fifth on our machine: `2 * x
+#    + 1` takes new memory for two arrays, the second form for none.)*
+# 6. Time `x ** 4` and `x * x * x * x`, in NumPy and on the device. *(In NumPy the
+#    products are eight times as fast: a power is a costly function. In MXNet on a CPU
+#    nothing is gained: there each product takes new memory, exercise 5.)*
 #
 # **The devices of a run**: `show_arrays` doubles the numbers on each of them,
 # 50,000,000 with `--preset book`.

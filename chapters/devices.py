@@ -233,9 +233,11 @@ for chosen in (two[:1], two):
 #    operator is not implemented for GPU. Compare `devices.parse("gpu:8")`.)*
 # 4. Call `watched(devices.parse("cpu:4"))` on a machine with two cores. *(About 200 %:
 #    the contexts share the cores. More contexts do not make more cores.)*
-# 5. Leave out `npx.waitall()` in `watched` and look at this process's memory in `htop`.
-#    *(It grows by gigabytes in that second: Python queues arrays far faster than they
-#    are computed. `d2lpar.training.Epoch` bounds how far it runs ahead.)*
+# 5. Leave out `npx.waitall()` in `watched` (and be ready to restart the kernel). *(In
+#    its second Python queues more than 10,000 rounds, minutes of work: the devices are
+#    still at 200 % long after the function has returned, and the next line that needs a
+#    number waits for all of it. `d2lpar.training.Epoch` bounds how far Python runs
+#    ahead.)*
 #
 # **The devices of a run**: those that the flags name, as its record names them.
 

@@ -52,8 +52,8 @@ for attempt in ("first", "second", "third"):
 
 # %% [markdown]
 # The first clock, the *naive* one, measures Python: it would print the same for any
-# size. This is also why the computers in these chapters are fast: while a device
-# computes, Python hands out the work of the next one.
+# size. (The very first call took longer: rule 2.) That calls return early is also what
+# keeps several devices busy: while one computes, Python hands out the work of the next.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
@@ -107,8 +107,13 @@ numpys = timing.measure_host(lambda: numpy.tan(host), threads=1, name="NumPy's t
 print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
 
 # %% [markdown]
-# Nearly, if a core is free for each context. A wrong result has no time, and the times
-# of different work have no ratio; the package refuses both:
+# Nearly, if a core is free for each context. But look at NumPy's line before you are
+# content: on a processor with wide vector registers NumPy computes many tangents with
+# one instruction, and is faster on one core than MXNet on two. A second device is no
+# remedy for slow code on the first: compare with the best that one device can do.
+#
+# A wrong result has no time, and the times of different work have no ratio; the package
+# refuses both:
 
 # %%
 part = timing.measure_host(lambda: numpy.tan(host[:500]), threads=1, name="half of it")
@@ -171,7 +176,8 @@ print(f"x2, NumPy: 33.6 ms are {x2_bytes / 33.6e-3 / GB:.0f} GB/s")
 at_least = 1e3 * x2_bytes / T4_BANDWIDTH
 print(f"x2, T4: at least {at_least:.2f} ms, published 0.7 to 0.9 ms")
 
-trig_bytes = 10_000**2 * 4 * 12  # as written: 5 passes that read and write, and 2 reads
+# sin, **2, cos and **2 read and write 400 MB each, / reads twice and writes, sum reads.
+trig_bytes = 10_000**2 * 4 * (4 * 2 + 3 + 1)
 print(f"trig, T4: {1e3 * trig_bytes / T4_BANDWIDTH:.0f} ms, published 18.9 ms")
 
 operations = 2 * 15_360**3  # a product: 15,360 multiplications and additions per number
@@ -219,15 +225,16 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. Measure `np.tan(x)` without waiting, ten times in a row, then a hundred times, and
-#    divide by the number of calls. *(Ten give Python's time. A hundred and more take
-#    about as long per call: Python runs ahead, until it blocks or you wait. Only the
-#    wait at the end makes the mean the device's.)*
-# 2. Which operations keep one device for long enough that a second one pays? Time `x +
-#    1`, `np.tan(x)` and a product of two 1,000 x 1,000 matrices on one and on two
-#    devices, for 1,000 and for 1,000,000 numbers. *(With 1,000 numbers two devices are
-#    slower, always: two launches instead of one. With 1,000,000 tan and the product
-#    gain most; `x + 1` is limited by memory, which CPU contexts share.)*
+# 1. Call `np.tan(x)` 10, 100 and 300 times in a row, read the clock without waiting and
+#    after it, and divide by the number of calls. *(Without waiting it is Python's time
+#    for any number of calls: MXNet's queue takes them all. After waiting it is the
+#    device's, and more calls make it more exact.)*
+# 2. Which work is worth a second device? Time `x + 1`, `np.tan(x)` and the product of
+#    two 1,000 x 1,000 matrices on one device and, split by rows, on two; then the same
+#    with 1,000 numbers, and with 30 x 30. *(With 1,000 numbers `x + 1` and tan take
+#    twice as long on two: two launches instead of one. With 1,000,000 tan and the
+#    product gain most; `x + 1` hardly: it is limited by the memory, which CPU contexts
+#    share.)*
 # 3. Let `measure` return the mean instead of the median, and start another program
 #    while it runs. *(The mean moves with each interruption; the median hardly does.)*
 # 4. Time the first call of an operation in a fresh notebook, and the second. *(The

@@ -66,8 +66,10 @@ print("on the device:", device_data)
 # It does not: these are two arrays. Nothing travels unless you say so, which is good,
 # because the trip is what costs most (below).
 #
-# Two arrays must be on one device to be added. On two GPUs MXNet refuses; you copy one
-# of them first, `a.copyto(b.ctx) + b`, as the all-reduce of chapter 4 does.
+# Two arrays should be on one device to be added. MXNet refuses to mix a GPU with the
+# host, but it does not check two GPUs, or two CPU contexts: one then reads the other's
+# memory, slowly, and nobody is told. Copy one of them first, `a.copyto(b.ctx) + b`, as
+# the all-reduce of chapter 4 does.
 #
 # ## Element by element
 #
@@ -101,8 +103,7 @@ for name, (on_host, on_device) in on_both.items():
 # %% [markdown]
 # None: both follow the same standard for float32 (IEEE 754), so the sum, difference,
 # product and quotient of two numbers are the same to the last bit. Functions such as
-# `sin` and powers of odd numbers, and sums of *many* numbers, may differ in the last
-# digit.
+# `sin`, general powers, and sums of *many* numbers may differ in the last digits.
 #
 # ## The type of the numbers
 #
@@ -186,7 +187,7 @@ seconds = x2(device, n)
 #
 # On a CPU context the device is the same processor that NumPy uses, with one thread in
 # this process, so it gains nothing. On a GPU the middle lines shrink and the two copies
-# stay: they go over a link (PCIe) that is 10 to 50 times as slow as the GPU's memory.
+# stay: they go over a link (PCIe) that is 10 to 80 times as slow as the GPU's memory.
 # One multiplication is not worth the trip. A network is: its data goes there once and
 # is used millions of times.
 #

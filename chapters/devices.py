@@ -198,7 +198,7 @@ for chosen in (two[:1], two):
 # | `GPU`, a bar in % | time in which *any* kernel ran | near 100 % on each |
 # | `MEM`, a bar in Gi | memory taken by all processes | alike: a replica on each |
 # | `PCIe`, `RX` and `TX` | traffic with the host | small: the data is there |
-# | the curves | the last minute of both | flat; teeth mean that the GPUs wait |
+# | the curves | the recent past of both | flat; teeth mean that the GPUs wait |
 # | the table | who: process, user, device, memory | one line per GPU for our run |
 #
 # What it tells, by the picture:

@@ -293,19 +293,17 @@ assert largest_difference(on_two, packages) < 1e-6
 # is read.
 
 # %%
-garments = d2lpar.synthetic_fashion(6_000, 1_000, seed=0)
-X_train, y_train, X_test = (
-    np.array(array, dtype="float32")
-    for array in (garments.X_train, garments.y_train, garments.X_test)
-)
-X_train, X_test = X_train[:, None] / 255, X_test[:, None] / 255  # (n, 1, 28, 28)
+X_train, y_train, X_test, y_test = d2lpar.synthetic_fashion(6_000, 1_000, seed=0)
+X_train = np.array(X_train[:, None] / 255, dtype="float32")  # (n, 1, 28, 28)
+X_test = np.array(X_test[:, None] / 255, dtype="float32")
+y_train = np.array(y_train, dtype="float32")
 
 
 def accuracy(replica):
     """The share of the test images that get their own class."""
     device = replica[0].ctx
     y_hat = lenet(X_test.copyto(device), replica).argmax(axis=1)
-    return (y_hat.asnumpy() == garments.y_test).mean()
+    return (y_hat.asnumpy() == y_test).mean()
 
 
 def train(num_devices, batch_size, lr, num_epochs=3):

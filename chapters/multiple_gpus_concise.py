@@ -202,12 +202,10 @@ for n in (1, 256):
 # The same as in chapter 4, on the same generated garments.
 
 # %%
-garments = d2lpar.synthetic_fashion(6_000, 1_000, seed=0)
-X_train, y_train, X_test = (
-    np.array(array, dtype="float32")
-    for array in (garments.X_train, garments.y_train, garments.X_test)
-)
-X_train, X_test = X_train[:, None] / 255, X_test[:, None] / 255  # (n, 1, 28, 28)
+X_train, y_train, X_test, y_test = d2lpar.synthetic_fashion(6_000, 1_000, seed=0)
+X_train = np.array(X_train[:, None] / 255, dtype="float32")  # (n, 1, 28, 28)
+X_test = np.array(X_test[:, None] / 255, dtype="float32")
+y_train = np.array(y_train, dtype="float32")
 
 
 def train(num_devices, batch_size, lr, num_epochs=3):
@@ -227,7 +225,7 @@ def train(num_devices, batch_size, lr, num_epochs=3):
         npx.waitall()
         seconds = time.perf_counter() - start
         y_hat = net(X_test.copyto(chosen[0])).argmax(axis=1)
-        acc = (y_hat.asnumpy() == garments.y_test).mean()
+        acc = (y_hat.asnumpy() == y_test).mean()
         print(f"{num_devices} device(s), epoch {epoch + 1}: {acc:.3f}, {seconds:.2f} s")
 
 
@@ -282,11 +280,10 @@ if __name__ == "__main__":
 #    is twice as large on two devices. No error: compare the difference to chapter 4.)*
 # 2. Train without `hybridize`. *(The accuracies are the same; an epoch takes longer,
 #    most of all on two devices.)*
-# 3. Train with batches of 65, then with `even_split=False` in both calls of
-#    `split_and_load`. *(ValueError; then 33 and 32 images, and the step is right, since
-#    it divides by 65.)* With batches of one image and `even_split=False` *(the second
-#    device gets no shard, and `trainer.step` refuses: its gradient was not updated
-#    since the last step)*.
+# 3. Train with batches of 65; then with `even_split=False` in both calls of
+#    `split_and_load`; then so with batches of one image. *(ValueError. Then 33 and 32
+#    images, and the step is right, since it divides by 65. With one image the second device
+#    gets no shard, and EX3C)*
 # 4. Leave out `set_params` in `train`, so that Gluon draws the weights, from a wider
 #    distribution. *(The plateau at 0.10 is shorter: it comes from the book's small
 #    weights.)*

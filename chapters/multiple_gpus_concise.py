@@ -193,9 +193,9 @@ for n in (1, 256):
     print(f"{n:3} image(s): {plain:.2f} ms as Python, {compiled:.2f} ms compiled")
 
 # %% [markdown]
-# Much for one image, little for 256: what is saved is Python, a fixed time per call.
-# Large batches hide it anyway; on several devices it counts again, because one Python
-# serves all of them.
+# To a fraction for one image, by far less for 256: what is saved is mostly Python, a
+# fixed time per call. Large batches hide it; on several devices it counts again,
+# because one Python serves all of them.
 #
 # ## The training loop
 #
@@ -279,8 +279,9 @@ if __name__ == "__main__":
 # 1. Hand `X_shards[0].shape[0]` to `trainer.step` instead of the batch size. *(The step
 #    is twice as large on two devices. No error, but the difference to chapter 4 is
 #    0.002 instead of 0.)*
-# 2. Train without `hybridize`. *(The accuracies are the same; an epoch takes longer,
-#    most of all on two devices.)*
+# 2. Train without `hybridize`. *(The accuracies are the same. On two devices an epoch
+#    takes longer, since Python has twice as much to issue; on one it hardly does, since
+#    Python issues ahead of the device.)*
 # 3. Train with batches of 65; then with `even_split=False` in both calls of
 #    `split_and_load`; then so with batches of one image. *(ValueError. Then 33 and 32
 #    images, and the step is right, since it divides by 65. With one image the first

@@ -178,7 +178,10 @@ for count in (2, 4, 8):
 # **another training**: N times fewer steps per epoch.
 #
 # The usual remedy is to multiply the learning rate by N, too, and to start with the
-# small one for some epochs (Goyal et al. 2017, <https://arxiv.org/abs/1706.02677>):
+# small one for some epochs (Goyal et al. 2017, <https://arxiv.org/abs/1706.02677>).
+#
+# *Predict before you run*: the book's rate is 0.2 at a batch of 256. Four devices make
+# it 1,024. Which rate in the first epoch, and which in the fifth?
 
 # %%
 for epoch in range(1, 6):
@@ -257,13 +260,14 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. Find the break-even between 2 and 32 more exactly, with steps of 4. Run it twice.
-#    *(The two runs differ by some images: near the break-even both are equally fast, so
-#    noise decides.)*
-# 2. Double the network's work: let `shapes` be those of a LeNet with 40 and 100
-#    channels, with the same exchange. Which of the three numbers changes most, and
-#    where does the break-even go? *(per_image: the second convolution has four times
-#    the work. The break-even goes down.)*
+# 1. Find the break-even more exactly, with more batch sizes around it, and run it
+#    twice. *(The two differ: near the break-even both take equally long, so noise
+#    decides. A speedup of 1.0 means nothing without its spread.)*
+# 2. Double the channels of both convolutions, to 40 and 100. Count the multiplications
+#    per image: by how much does per_image grow, and where does the break-even go?
+#    *(From 2.25 to 8.55 million, 3.8 times: most of them are in the second convolution,
+#    which has four times as many. There are as many operators as before, so `fixed`
+#    stays: the break-even falls to about a quarter.)*
 # 3. Multiply `exchange` by 10, as over a slow network. From which batch do two devices
 #    pay? *((fixed + 10 exchange) / (per_image / 2): many times as large. Chapter 13 is
 #    about this.)*

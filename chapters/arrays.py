@@ -215,12 +215,12 @@ def profile(function, *arguments, rows=12):
 profile(x2, device, n)
 
 # %% [markdown]
-# The multiplication does not appear, or nearly so. `__mul__` returns at once, and a
-# profiler of Python sees only Python. The time stands where Python *waits*:
-# `wait_to_read`, `asnumpy` (which waits, and copies), and `array`, which copies to the
-# device. Whoever reads this table without knowing that MXNet is asynchronous blames the
-# copies for the multiplication. (`d2lpar run ... --profile` also writes MXNet's own
-# trace, which shows the operators.)
+# The multiplication, `__mul__`, hardly counts: it returns at once, and a profiler of
+# Python sees only Python. The time stands where Python *waits*: `wait_to_read`,
+# `asnumpy` (which waits, and copies), and `array` with `_sync_copyfrom`, which copies
+# to the device. Whoever reads this table without knowing that MXNet is asynchronous
+# blames the waiting lines for the multiplication. (`d2lpar run ... --profile` also
+# writes MXNet's own trace, which shows the operators.)
 #
 # ## A reduction, in percent
 #

@@ -336,9 +336,9 @@ print("replicas agree:", agree(device_params))
 # so small (0.01) that the signal hardly gets through four layers; then the network
 # finds its way.
 #
-# But two devices are far from done in half the time. On most machines they are
-# **slower** here than one. Was all this in vain? Look at one step, with few images and
-# with many.
+# But two devices are far from done in half the time. If anything else needs the cores,
+# they are even **slower** than one. Was all this in vain? Look at one step, with few
+# images and with many.
 
 
 # %%
@@ -439,7 +439,9 @@ if __name__ == "__main__":
 #    when Python has issued the work. The next line that needs a number, the accuracy,
 #    waits for the rest.)*
 # 5. At which batch size are two devices as fast as one? Call `milliseconds_per_step`
-#    for 16, 32, 64, ..., 512. *(EX5)*
+#    for 16, 32, 64, ..., 512. *(It depends on the machine, and on what else it does:
+#    between 64 and 128 on two cores that others used as well. The package's training
+#    turns at 12 on two idle cores.)*
 # 6. Write an `allreduce` that needs fewer calls: join the gradients of a replica to one
 #    array, sum that, and cut it again. *(`d2lpar/buckets.py` keeps all parameters and
 #    all gradients in one array from the start, so that nothing needs to be joined.)*

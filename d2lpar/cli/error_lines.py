@@ -21,11 +21,11 @@ from d2lpar.machine.interrupts import raising_interrupts
 log = logging.getLogger("d2lpar")
 
 
-def guard(call: Callable[[], object], raising: bool = False) -> None:
+def guard(call: Callable[[], object], raising: bool = False) -> object:
     """Call a command; print an error as one line and exit with its code.
 
     SIGTERM and SIGHUP end it as Ctrl-C does. With `raising`, as in a notebook, errors
-    are raised.
+    are raised. Returns what the call returned.
     """
     _open_closed_streams()
     with _logging_as_lines(), raising_interrupts():
@@ -40,6 +40,7 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
                 click.echo(f"d2lpar: {message}", err=True)
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)
+        return code
 
 
 def _open_closed_streams() -> None:

@@ -66,6 +66,10 @@ class Line:
         """What the progress bar shows of this line, by label."""
         return {}
 
+    def curves(self) -> dict[str, float]:
+        """What a notebook draws of this line, by label; the first is the abscissa."""
+        return {}
+
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
         """The result of a record with these lines, by their kind, in one clause."""
@@ -171,6 +175,10 @@ class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=Tr
         learnt = {"loss": f"{self.train_loss:.3f}", "acc": f"{self.test_acc:.3f}"}
         return {**learnt, "samples_per_sec": speed}
 
+    def curves(self) -> dict[str, float]:
+        learnt = {"training loss": self.train_loss, "test accuracy": self.test_acc}
+        return {"epoch": self.epoch, **learnt}
+
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
         seconds = summarize([epoch.seconds for epoch in timed(lines[cls])])
@@ -203,6 +211,10 @@ class GanEpochRecord(Line, kind="gan-epoch", drawn_by="gan", counts_as_progress=
         speed = f"{self.samples_per_sec:,.0f}"
         losses = {"D": f"{self.d_loss:.3f}", "G": f"{self.g_loss:.3f}"}
         return {**losses, "samples_per_sec": speed}
+
+    def curves(self) -> dict[str, float]:
+        losses = {"loss of D": self.d_loss, "loss of G": self.g_loss}
+        return {"epoch": self.epoch, **losses}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
@@ -259,6 +271,9 @@ class PointRecord(Line, kind="point", drawn_by="solvers", counts_as_progress=Tru
 
     def progress(self) -> dict[str, str]:
         return {"residual": f"{self.residual_norm:.4g}"}
+
+    def curves(self) -> dict[str, float]:
+        return {"iteration": self.iteration, "residual ||A x - b||": self.residual_norm}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:

@@ -17,7 +17,7 @@ from PIL import Image
 
 import d2lpar
 from d2lpar import chapter, lenet
-from d2lpar.cli import main
+from d2lpar.cli import main, notebook
 from d2lpar.cli import run as cli_run
 from d2lpar.errors import DeviceError, SettingError
 from d2lpar.records import files as records_files
@@ -669,7 +669,7 @@ def test_a_checkpoint_of_another_network_draws_nothing(d2lpar_command, tmp_path)
 
 def test_in_a_notebook_flags_are_not_read_and_errors_are_raised(monkeypatch):
     calls = []
-    monkeypatch.setitem(sys.modules, "ipykernel", object())
+    monkeypatch.setattr(notebook, "is_here", lambda: True)
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
     monkeypatch.setattr(cli_run, "run_sweep", lambda *args: calls.append(args))
     chapter.measure("some_chapter", lenet.WORKLOAD, {"quick": {}})

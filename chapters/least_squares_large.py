@@ -257,16 +257,26 @@ for num_rows in (160_000, 320_000):
         print(f"  {way.__name__:18}{seconds:6.2f} s{mib:6.0f} MiB more  {error:.6f}")
 
 # %% [markdown]
-# **What grows, and why.** (Numbers from 2 cores of an AMD EPYC with Dask 2026.8; yours
-# differ.) NumPy holds A and LAPACK's copy of it: twice the rows, twice the memory. Dask
-# reads in chunks and yet two of its three ways grow with the rows:
+# **What grows, and why.** With Dask 2026.8 on 2 cores of an AMD EPYC, for 122 and for
+# 244 MiB of A (seconds on a machine with other work to do):
+#
+# | | seconds | MiB more |
+# |---|---|---|
+# | `numpy_lstsq` | 1.31, 3.01 | 245, 491 |
+# | `d2lpar_cgls` | 1.90, 3.03 | 10, 13 |
+# | `dask_lstsq` | 0.94, 2.10 | 149, 283 |
+# | `dask_two_products` | 0.24, 0.70 | 122, 248 |
+# | `dask_one_product` | 0.17, 0.56 | 9, 14 |
+#
+# NumPy holds A and LAPACK's copy of it: twice the rows, twice the memory. Dask reads in
+# chunks, and yet two of its three ways grow with the rows:
 #
 # - `dask_lstsq` keeps the Q of every chunk until the last triangle is known, because it
 #   multiplies them by b only then;
 # - `dask_two_products` reads every chunk, keeps them all for the second product, and
 #   only then begins to multiply;
-# - `dask_one_product` frees a chunk after its one product. It reaches about 90 MiB and
-#   stays there: 91 MiB for 320,000 rows, 88 for 640,000.
+# - `dask_one_product` frees a chunk after its one product. In our runs it took between
+#   9 and 91 MiB, for 640,000 rows no more than for 160,000.
 #
 # So the library does not decide whether memory grows; the graph does. The scheduler
 # sees tasks, not the intention that a chunk should be read twice rather than kept.

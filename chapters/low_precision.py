@@ -2,10 +2,8 @@
 # # Inference in low precision
 #
 # Source: the GPU wiki, "Low Precision Inference on GPU",
-# <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`, in
-# Korean), and the slides that it quotes,
-# <https://developer.download.nvidia.com/video/gputechconf/gtc/2019/presentation/>
-# (`s9659-inference-at-reduced-precision-on-gpus.pdf`)
+# <https://github.com/likejazz/likejazz.github.io>, in Korean
+# (`_wiki/GPU-Data-Science.md`, after NVIDIA's slides of session S9659, GTC 2019)
 #
 # By the wiki a T4 computes 8.1 TFLOPS in float32 and 130 TOPS in INT8, 16 times as
 # many; and BERT loses 6.43 % of its score in INT8, or 0.67 % if its activations are

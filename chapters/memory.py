@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Running out of memory
 #
-# Source: the GPU wiki, "memory", <https://github.com/likejazz/likejazz.github.io>
-# (`_wiki/GPU-Data-Science.md`, in Korean)
+# Source: the GPU wiki, "memory",
+# <https://github.com/likejazz/likejazz.github.io>, in Korean
+# (`_wiki/GPU-Data-Science.md`)
 #
 # How much memory a training needs, what happens if there is less, and what is released
 # afterwards. The wiki fills the 14.7 GB of a Tesla T4, gets an error that does not

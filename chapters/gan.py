@@ -14,7 +14,7 @@
 # generated ones. The artwork has no open licence and is not part of this project; the
 # cells below use generated faces.
 #
-# **What you will learn**
+# **What you will learn.**
 #
 # - the notebook's two networks, and the two updates of a step;
 # - where the split, the all-reduce and the division by the batch go when there are two
@@ -152,7 +152,7 @@ class Adam:
 # discriminator judges them again, and this time the gradient flows through it into the
 # generator, which wants the verdict "real".
 #
-# *Predict before you run.* (1) Untrained, the discriminator knows nothing. What is its
+# *Predict before you run*: (1) Untrained, the discriminator knows nothing. What is its
 # loss? (2) Which batch size divides the discriminator's gradients, if a device has 100
 # real faces and makes 100 fakes? (3) Will the package's parameters after this step be
 # the same?
@@ -211,7 +211,7 @@ for net, params in ((D, state.params_D), (G, state.params_G)):
 # BatchNorm subtracts the mean of the batch and divides by its standard deviation. A
 # device sees only its shard, so its mean is another one.
 #
-# *Predict before you run.* By how much do faces in [0, 1] differ if two devices make
+# *Predict before you run*: By how much do faces in [0, 1] differ if two devices make
 # 100 each, instead of one making 200: by rounding, or visibly?
 
 # %%
@@ -254,7 +254,7 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 #
 # ## A short training
 #
-# *Predict before you run.* 600 generated faces, 5 epochs of 6 batches: thirty steps,
+# *Predict before you run*: 600 generated faces, 5 epochs of 6 batches: thirty steps,
 # ten times as long as the notebook's (lr 1e-3). Will one recognise anything? Is the
 # distance to the real faces smaller than before?
 #
@@ -350,20 +350,20 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Leave out the all-reduce** in `Adam.step`, and take ten steps. *You should find*
+# 1. **Leave out the all-reduce** in `Adam.step`, and take ten steps. *(You should find
 #    that the replicas' parameters differ by 0.001 to 0.002, as much as ten steps move
-#    them. With it they are equal to the bit.
-# 2. **Divide by the shard instead of the batch**, `adam_D.step(n)`. *You should find*
+#    them. With it they are equal to the bit.)*
+# 2. **Divide by the shard instead of the batch**, `adam_D.step(n)`. *(You should find
 #    that next to nothing changes: after ten steps the parameters differ by 5e-5 where
 #    they have moved by 1e-3. Adam divides by the root of the mean square, so a factor
-#    cancels, but for epsilon. With SGD every step would be twice as long.
+#    cancels, but for epsilon. With SGD every step would be twice as long.)*
 # 3. **One device against two.** Take ten steps on `two[:1]` and on `two`, from the same
-#    start. *You should find* a difference of 4e-4 in D and 1e-3 in G: BatchNorm, not
-#    rounding. `gan.step(..., synchronised=True)` is the mend.
-# 4. **The learning rate.** Take 40 steps with 1e-4, 1e-3 and 1e-2. *You should find*
+#    start. *(You should find a difference of 4e-4 in D and 1e-3 in G: BatchNorm, not
+#    rounding. `gan.step(..., synchronised=True)` is the mend.)*
+# 4. **The learning rate.** Take 40 steps with 1e-4, 1e-3 and 1e-2. *(You should find
 #    that with 1e-4 both losses stay within 0.02 of log 2, and that with 1e-2 they jump
-#    (D from 0.1 to 3): one network defeats the other, and the loser learns nothing.
+#    (D from 0.1 to 3): one network defeats the other, and the loser learns nothing.)*
 # 5. **Micro-batches.** Take ten `gan.step(..., micro_batch_size=50)` on one device, and
-#    ten without it, and compare the losses. *You should find* that they differ in the
+#    ten without it, and compare the losses. *(You should find that they differ in the
 #    sixth digit at the first step and in the fifth after ten: each part has a mean of
-#    its own in BatchNorm, but all parts together make one step.
+#    its own in BatchNorm, but all parts together make one step.)*

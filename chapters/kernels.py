@@ -13,7 +13,7 @@
 #     python chapters/kernels.py --devices auto
 #     d2lpar run kernels --preset book      (50,000,000 numbers, as in the notes)
 #
-# **What you will learn**
+# **What you will learn.**
 #
 # - how a kernel finds its element: blocks, threads and the `if` that stops the rest;
 # - why a kernel called with swapped arguments prints zeros and raises no error;
@@ -39,7 +39,7 @@ device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 # The post's first kernel adds 1 to each number. As in PyCUDA, `ElementwiseKernel` takes
 # the arguments as C declares them and one line of C, in which `i` is the index.
 #
-# *Predict before you run.* The post declares `plus_one(x, y)` and then calls
+# *Predict before you run*: The post declares `plus_one(x, y)` and then calls
 # `plus_one_kernel(y_gpu, x_gpu)`. It prints `y_gpu`: ten zeros. Why? And what is in
 # `x_gpu`, which it does not print?
 
@@ -129,7 +129,7 @@ print("as the post printed:", (res_gpu.asnumpy() == printed).all())
 # %% [markdown]
 # ## More than one block
 #
-# *Predict before you run.* How many blocks of 16 x 16 cover 100 x 70? How many threads
+# *Predict before you run*: How many blocks of 16 x 16 cover 100 x 70? How many threads
 # have nothing to do?
 
 # %%
@@ -208,7 +208,7 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # %% [markdown]
 # ## How fast is it?
 #
-# *Predict before you run.* y = 2 x reads 4 bytes, writes 4 bytes and multiplies once.
+# *Predict before you run*: y = 2 x reads 4 bytes, writes 4 bytes and multiplies once.
 # Is the limit the multiplication or the memory? Which gains more over MXNet's
 # operators, y = 2 x or the update?
 #
@@ -247,22 +247,22 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Another `if`.** Write `ij < nx * ny` in its place and add 2 x 5. *You should
-#    find* the same sums: threads with x >= nx now compute elements of the next row,
+# 1. **Another `if`.** Write `ij < nx * ny` in its place and add 2 x 5. *(You should
+#    find the same sums: threads with x >= nx now compute elements of the next row,
 #    which another thread computes too, with the same result. It is wasted work here,
-#    and a race as soon as an element is read and written.
-# 2. **Columns first.** Write `int ij = ny * x + y`. *You should find* that the sum is
+#    and a race as soon as an element is read and written.)*
+# 2. **Columns first.** Write `int ij = ny * x + y`. *(You should find that the sum is
 #    still right: each element has one thread, only another one. Write `ny * y + x`
-#    instead, and three of the ten elements of 2 x 5 stay zero.
-# 3. **`const`.** Declare `const int *x` and write `x[i] = 0`. *You should find* that
-#    the compiler refuses: "assignment of read-only location".
+#    instead, and three of the ten elements of 2 x 5 stay zero.)*
+# 3. **`const`.** Declare `const int *x` and write `x[i] = 0`. *(You should find that
+#    the compiler refuses: "assignment of read-only location".)*
 # 4. **Types have limits.** Square the numbers 46340 and 46341 with `"y[i] = x[i] *
-#    x[i]"` on `int`. *You should find* 2147395600 and -2147479015: the second square
-#    needs 33 bits with its sign.
+#    x[i]"` on `int`. *(You should find 2147395600 and -2147479015: the second square
+#    needs 33 bits with its sign.)*
 # 5. **Momentum in one kernel.** `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`.
-#    *You should find* NumPy's float32 result, to the bit, on a CPU context.
+#    *(You should find NumPy's float32 result, to the bit, on a CPU context.)*
 # 6. **A sum is not an operation on elements.** Launch `if (i < n) total[0] += x[i];` as
-#    a `CudaModule` kernel. *You should find* the right sum on one CPU thread, where the
+#    a `CudaModule` kernel. *(You should find the right sum on one CPU thread, where the
 #    loop runs in order. On a GPU expect less (not tried here): threads overwrite each
 #    other's additions. `ElementwiseKernel` refuses, since its arrays must be of one
-#    size.
+#    size.)*

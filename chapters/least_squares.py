@@ -12,7 +12,7 @@
 #     python chapters/least_squares.py --devices auto --num-devices 1,2
 #     d2lpar run least_squares --preset book
 #
-# **What you will learn**
+# **What you will learn.**
 #
 # - how to split a least-squares problem by rows, and what each device must send;
 # - why averaging the devices' answers is not the same as summing their gradients;
@@ -76,7 +76,7 @@ def error(x) -> float:
 # them without asking anybody, and then all go on from the average of their x. One
 # vector per epoch is all the communication.
 #
-# *Predict before you run.* (1) Each device descends perfectly well on its own rows.
+# *Predict before you run*: (1) Each device descends perfectly well on its own rows.
 # Does the average reach LAPACK's error? (2) Suppose the second device started from the
 # first one's result instead of from the average, as the notes' code does
 # (`independent=False`). Is that better after one epoch, and after five?
@@ -165,7 +165,7 @@ print("x_hat after x -= 1:", x_hat)
 # %% [markdown]
 # ## Sum the gradients, and N devices compute what one computes
 #
-# *Predict before you run.* Now the devices talk in every step: an all-reduce of A^T (A
+# *Predict before you run*: Now the devices talk in every step: an all-reduce of A^T (A
 # x - b), 50 numbers. (1) Will x on one device and x on two differ, and in which digit?
 # (2) The condition number of this A is about 16. Are 100 steps enough for six digits?
 
@@ -305,7 +305,7 @@ assert numpy.allclose(x, best, rtol=1e-9) and numpy.allclose(same.x, best, rtol=
 # %% [markdown]
 # ## What squaring costs
 #
-# *Predict before you run.* Two columns are made almost equal, so that the condition of
+# *Predict before you run*: Two columns are made almost equal, so that the condition of
 # A is 2e6, and b is A times a known x. In float64, with its 16 digits, how many digits
 # of x does TSQR find, and how many do the normal equations?
 
@@ -399,25 +399,25 @@ if __name__ == "__main__":
 #
 # 1. **Independent against shared x.** Solve 4,000 x 400 by `method="averaging"` with
 #    `num_epochs=40`, independent and not, and print `residual_norm` of the history
-#    after 1, 5, 10, 20 and 40 epochs. *You should find* that the shared x is ahead per
+#    after 1, 5, 10, 20 and 40 epochs. *(You should find that the shared x is ahead per
 #    epoch (80.6 against 88.0 after one, 31.7 against 42.4 after five), but behind per
 #    step in a row: two independent epochs, which two devices do in the time of one
-#    shared epoch, are always further (24.2 after ten against 31.7 after five). And the
-#    independent one stops lower (17.55 against 17.72; the optimum is 17.36), because it
-#    averages two samples of rows.
-# 2. **Leave out the all-reduce** in `gradient`. *You should find* that the replicas no
+#    shared epoch, are further each time (24.2 after ten against 31.7 after five). And
+#    the independent one stops lower (17.55 against 17.72; the optimum is 17.36),
+#    because it averages two samples of rows.)*
+# 2. **Leave out the all-reduce** in `gradient`. *(You should find that the replicas no
 #    longer agree, and that each goes to the solution of its own half: 9.057 and 9.071
-#    after 2,000 steps, on the way to the 9.059 and 9.075 printed above.
-# 3. **Take the mean of the gradients, not their sum**, with the same `lr`. *You should
-#    find* the errors of half as many steps: 8.9079 after 200 where the sum has it after
-#    100. Training divides by the global batch instead, once, for this reason.
-# 4. **How large may the step be?** Try `lr` of 0.5, 1, 1.5, 1.9, 1.99 and 2.01 times
-#    1 / `largest`, 200 steps each. *You should find* it better and better up to 1.9
-#    (8.842), worse at 1.99 (9.10), and 117 at 2.01: beyond 2 it diverges.
+#    after 2,000 steps, on the way to the 9.059 and 9.075 printed above.)*
+# 3. **Take the mean of the gradients, not their sum**, with the same `lr`. *(You should
+#    find the errors of half as many steps: 8.9079 after 200 where the sum has it after
+#    100. Training divides by the global batch instead, once, for this reason.)*
+# 4. **How large may the step be?** Try `lr` of 0.5, 1, 1.5, 1.9, 1.99 and 2.01 times 1
+#    / `largest`, 200 steps each. *(You should find it better and better up to 1.9
+#    (8.842), worse at 1.99 (9.10), and 117 at 2.01: beyond 2 it diverges.)*
 # 5. **Digits.** Repeat "What squaring costs" with 1e-2, 1e-4, 1e-6 and 1e-8 in place of
-#    1e-5. *You should find* errors of about 1e-13, 1e-11, 4e-9 and 2e-7 by `tsqr`, and
-#    of 1e-10, 2e-6 and 2e-2 by `normal`, whose Cholesky factorisation then fails.
+#    1e-5. *(You should find errors of about 1e-13, 1e-11, 4e-9 and 2e-7 by `tsqr`, and
+#    of 1e-10, 2e-6 and 2e-2 by `normal`, whose Cholesky factorisation then fails.)*
 # 6. **Count what is sent** until the error agrees with LAPACK's to six digits, for n =
-#    50. *You should find* 750 numbers per device for CGLS (15 steps of 51), 2,550 for
+#    50. *(You should find 765 numbers per device for CGLS (15 steps of 51), 2,550 for
 #    `normal`, 2,601 for TSQR, and 100,000 for 2,000 steps of gradient descent. At n =
-#    1,000, where CGLS takes 26 steps, it is 26 thousand against a million.
+#    1,000, where CGLS takes 26 steps, it is 26 thousand against a million.)*

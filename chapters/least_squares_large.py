@@ -11,7 +11,7 @@
 #     python chapters/least_squares_large.py --devices auto --num-devices 1,2
 #     d2lpar run least_squares_large --preset book     (8 GB in TMPDIR, some minutes)
 #
-# **What you will learn**
+# **What you will learn.**
 #
 # - how to check a published number without repeating the run;
 # - conjugate gradients (CGLS) over blocks of a file, on several devices;
@@ -42,7 +42,7 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # increased by 100 times, to (100,000, 10,000)". They print an optimum of 90.83, and 9.0
 # s for `numpy.linalg.lstsq`, where the smaller problem took 1.42 s.
 #
-# *Predict before you run.* b is uniform in [0, 1), with a variance of 1/12, and A has
+# *Predict before you run*: b is uniform in [0, 1), with a variance of 1/12, and A has
 # nothing to do with it. Each of the n columns can explain one of the m dimensions of b.
 # What is left of ||A x - b||, at best?
 
@@ -117,7 +117,10 @@ def products(p, block_rows, b=None):
 
 # %% [markdown]
 # CGLS is the loop of the previous chapter. It keeps three vectors of n numbers and
-# never sees a row:
+# never sees a row.
+#
+# *Predict before you run*: how many times is the file read? Does that depend on the
+# size of the blocks?
 
 
 # %%
@@ -172,7 +175,7 @@ assert numpy.allclose(in_blocks.x, x, rtol=1e-8)
 # Blocks and chunks have 2,500 rows, 2 MB. Memory is the peak of the process's resident
 # memory (`VmHWM`) less what it had before the solve.
 #
-# *Predict before you run.* Which of the five need twice the memory for twice the rows?
+# *Predict before you run*: Which of the five need twice the memory for twice the rows?
 
 # %%
 STEP, COLUMNS = 2_500, 100
@@ -340,18 +343,18 @@ if __name__ == "__main__":
 # ## Exercises
 #
 # 1. **Check the second run.** Solve `datasets.uniform_file(100_000, 1_000)` (0.8 GB in
-#    TMPDIR) with `method="normal"` and `resident_bytes=0`. *You should find* 90.90, as
-#    the notes do up to their random numbers.
+#    TMPDIR) with `method="normal"` and `resident_bytes=0`. *(You should find 90.90, as
+#    the notes do up to their random numbers.)*
 # 2. **The size of a block.** Time `cgls_in_blocks` with 10, 100, 1,000 and 2,500 rows.
-#    *You should find* that tiny blocks are slow, because a block costs half a
-#    millisecond whatever its size, and that beyond 1,000 rows nothing is gained.
+#    *(You should find that tiny blocks are slow, because a block costs half a
+#    millisecond whatever its size, and that beyond 1,000 rows nothing is gained.)*
 # 3. **Normal equations in blocks.** Change `products` to sum `block.T @ block` and
-#    `block.T @ b`, and solve once. *You should find* the same x after one pass instead
-#    of 11, with an all-reduce of 2,550 numbers instead of 11 of 51.
+#    `block.T @ b`, and solve once. *(You should find the same x after one pass instead
+#    of 11, with an all-reduce of 2,550 numbers instead of 11 of 51.)*
 # 4. **Read twice rather than keep.** Give `dask_two_products` two calls of `compute()`,
-#    one per product. *You should find* that it reads the file twice and needs no more
-#    memory than `dask_one_product`.
+#    one per product. *(You should find that it reads the file twice and needs no more
+#    memory than `dask_one_product`.)*
 # 5. **A page cache is not a disk.** Time the first pass over a new file and the second.
-#    *You should find* them about equal: a file that was just written is still in
+#    *(You should find them about equal: a file that was just written is still in
 #    memory. Only a file larger than memory, as the `book` preset's may be, is read from
-#    the disk.
+#    the disk.)*

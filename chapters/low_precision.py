@@ -13,7 +13,7 @@
 #     python chapters/low_precision.py --devices auto --num-devices 1
 #     d2lpar run low_precision --preset book --num-devices 1 --threads 1
 #
-# **What you will learn**
+# **What you will learn.**
 #
 # - what bfloat16 and INT8 keep of a number, bit by bit;
 # - to quantize a network by hand, in twenty lines, and what MXNet's does besides;
@@ -42,7 +42,7 @@ print(f"trained in float32: test acc {last.test_acc:.3f}")
 # is its upper half: the same sign and exponent, so the same range, and 7 bits of
 # digits.
 #
-# *Predict before you run.* How many decimal digits are left of pi? What becomes of
+# *Predict before you run*: How many decimal digits are left of pi? What becomes of
 # 1e38?
 
 
@@ -106,7 +106,7 @@ print(f"scores off by {off:.3f} of {largest:.1f}")
 # searched for its largest number, or *calibration* finds the limits beforehand, from
 # some training images.
 #
-# *Predict before you run.* 1,000 test images. How many of them will INT8 put into
+# *Predict before you run*: 1,000 test images. How many of them will INT8 put into
 # another class than float32 does?
 
 
@@ -217,7 +217,7 @@ for name, (test_acc, agreement) in by_hand.items():
 # *Equalise* the channels before quantizing: that undoes the scaling, whatever made it,
 # at no cost when the network runs.
 #
-# *Predict before you run.* Which loses more: leaving the outlier in, or cutting it off?
+# *Predict before you run*: Which loses more: leaving the outlier in, or cutting it off?
 
 # %%
 stretched = stretch(state.params, factor=128)
@@ -320,19 +320,19 @@ if __name__ == "__main__":
 # ## Exercises
 #
 # 1. **Fewer bits.** Give `to_int8` 2^(bits - 1) - 1 steps (2^bits - 1 where nothing is
-#    negative) for 8 down to 2 bits. *You should find* agreements with float32 of 0.996
-#    for 8 bits, 0.995 for 6, 0.96 for 4, 0.89 for 3, and 0.29 for 2.
-# 2. **How much calibration?** Take 1, 10, 50 and 400 images. *You should find* that one
+#    negative) for 8 down to 2 bits. *(You should find agreements with float32 of 0.996
+#    for 8 bits, 0.995 for 6, 0.96 for 4, 0.89 for 3, and 0.29 for 2.)*
+# 2. **How much calibration?** Take 1, 10, 50 and 400 images. *(You should find that one
 #    image sets the limits too low (2.8 instead of 5.8 in the last layer) and agrees in
-#    0.984, ten in 0.994, and that 50 are as good as 400.
+#    0.984, ten in 0.994, and that 50 are as good as 400.)*
 # 3. **How far may one cut?** Clip the second limit of the stretched network to 0.3,
-#    0.1, 0.03, 0.01, 0.003 and 0.001 of it. *You should find* that 0.3 to 0.01 are all
+#    0.1, 0.03, 0.01, 0.003 and 0.001 of it. *(You should find that 0.3 to 0.01 are all
 #    better than the whole range (0.95 to 0.96 against 0.935), and that below that
-#    everything else is cut off too (0.86, 0.56).
-# 4. **How large an outlier?** Stretch by 1, 4, 16, 64, 128 and 512. *You should find*
+#    everything else is cut off too (0.86, 0.56).)*
+# 4. **How large an outlier?** Stretch by 1, 4, 16, 64, 128 and 512. *(You should find
 #    0.996, 0.992, 0.990, 0.967, 0.935 and 0.085: each factor of 2 takes a bit from all
-#    other channels, until none is left.
-# 5. **Cut instead of round.** Leave out the rounding in `to_bfloat16`. *You should
-#    find* that numbers are off by up to twice as much (0.0038 instead of 0.0018 for the
+#    other channels, until none is left.)*
+# 5. **Cut instead of round.** Leave out the rounding in `to_bfloat16`. *(You should
+#    find that numbers are off by up to twice as much (0.0038 instead of 0.0018 for the
 #    weights), always towards zero, and that LeNet does not care: it agrees in 0.999
-#    either way.
+#    either way.)*

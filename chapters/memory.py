@@ -14,7 +14,7 @@
 #     d2lpar run memory --preset book
 #     d2lpar run gan --preset book --dry-run        (prints an estimate)
 #
-# **What you will learn**
+# **What you will learn.**
 #
 # - to count what a training keeps, from the shapes of its layers, before it runs;
 # - to measure what a process really takes, and to compare the two;
@@ -45,7 +45,7 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # Backpropagation needs the output of every layer again, for every image of the batch.
 # One image through LeNet, layer by layer, tells how many numbers that is.
 #
-# *Predict before you run.* LeNet has 129,068 parameters, half a megabyte in float32.
+# *Predict before you run*: LeNet has 129,068 parameters, half a megabyte in float32.
 # Which will take more memory for a batch of 256 images, the parameters or the outputs?
 # By what factor?
 
@@ -90,7 +90,7 @@ print(estimate.report(lenet.WORKLOAD.layers, {"global_batch_size": 256}, two))
 # A count is a claim. To check it, train one step on 1,000 images and on 3,000, each in
 # a fresh process, and see by how much the peaks of resident memory (`VmHWM`) differ.
 #
-# *Predict before you run.* Per image: 4 bytes for each number kept, and what the
+# *Predict before you run*: Per image: 4 bytes for each number kept, and what the
 # backward pass adds. More or less than twice the count?
 
 
@@ -150,7 +150,7 @@ print(need)
 # A process that may allocate only 300 MiB more stands for a small device. Batches of
 # 2,000 images fail with a one-line message that says what would fit.
 #
-# *Predict before you run.* After a failure, will a batch of 500 train in the same
+# *Predict before you run*: After a failure, will a batch of 500 train in the same
 # process? What could still hold the failed batch's arrays?
 
 
@@ -234,7 +234,7 @@ print(f"free before it ends {byte_size(before)}, afterwards {byte_size(after)}")
 # features, built on the GPU. Since XGBoost 2.0 that is written `tree_method="hist",
 # device="cuda"`; XGBoost 3 rejects the old name.
 #
-# *Predict before you run.* On a machine without a GPU, what does `device="cuda"` do?
+# *Predict before you run*: On a machine without a GPU, what does `device="cuda"` do?
 
 
 # %%
@@ -317,19 +317,19 @@ if __name__ == "__main__":
 # ## Exercises
 #
 # 1. **Twice the batch, twice the devices.** Print the estimates of batches of 256 and
-#    512 on one device and on two (`need.on(k)`). *You should find* that what is kept
+#    512 on one device and on two (`need.on(k)`). *(You should find that what is kept
 #    doubles (39.4 and 78.8 MiB), and that two devices halve it, but not the first
-#    device's total (161 against 108 MiB for 256): it also holds the data set.
+#    device's total (161 against 108 MiB for 256): it also holds the data set.)*
 # 2. **The temporary buffers.** Set `os.environ["MXNET_CPU_TEMP_COPY"]` to 256, 16 and 4
-#    and estimate the GAN's 10,000 faces on two devices. *You should find* 32.6, 6.9 and
-#    5.6 GiB. This is why chapter `gan` runs with 16.
-# 3. **Micro-batches.** With 16 buffers, what fits into 1 GiB? *You should find* that
-#    500 faces at a time take 1.2 GiB in all, and 100 take 735 MiB.
+#    and estimate the GAN's 10,000 faces on two devices. *(You should find 32.6, 6.9 and
+#    5.6 GiB. This is why chapter `gan` runs with 16.)*
+# 3. **Micro-batches.** With 16 buffers, what fits into 1 GiB? *(You should find that
+#    500 faces at a time take 1.2 GiB in all, and 100 take 735 MiB.)*
 # 4. **Keep the errors.** In `train_within` append each error to a list, and leave out
-#    `explain` and `release`. *You should find* that the batches of 500 still train
+#    `explain` and `release`. *(You should find that the batches of 500 still train
 #    here, because the failing allocation came early, and that what is resident grows
-#    with each error kept (327, 332, 336 MiB against 324, 328, 328).
+#    with each error kept (327, 332, 336 MiB against 324, 328, 328).)*
 # 5. **Ask for a GPU that is not there.** Compare three answers:
-#    `devices.parse("gpu:1")`, `d2lpar.try_gpu(0)` and XGBoost's `device="cuda"`. *You
-#    should find* an error that names what exists, a CPU context in silence, and a
-#    warning. Only the first one stops a wrong measurement.
+#    `devices.parse("gpu:1")`, `d2lpar.try_gpu(0)` and XGBoost's `device="cuda"`. *(You
+#    should find an error that names what exists, a CPU context in silence, and a
+#    warning. Only the first one stops a wrong measurement.)*

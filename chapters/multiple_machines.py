@@ -13,7 +13,7 @@
 #     python chapters/multiple_machines.py --devices auto --num-devices 1,2
 #     d2lpar run multiple_machines --preset book     (the same without a server)
 #
-# **What you will learn**
+# **What you will learn.**
 #
 # - what a parameter server does, in fifteen lines;
 # - how workers share a batch, so that W workers compute what one device computes;
@@ -96,7 +96,7 @@ def gradients(X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:
 
 
 # %% [markdown]
-# *Predict before you run.* Five images on two workers: three and two. Is the sum of
+# *Predict before you run*: Five images on two workers: three and two. Is the sum of
 # what they push the gradient of all five? Would it be, if each pushed the gradient of
 # its *mean* loss, and the server averaged?
 
@@ -233,7 +233,7 @@ else:
 #
 # ## What travels
 #
-# *Predict before you run.* LeNet has 129,068 parameters in float32. At a global batch
+# *Predict before you run*: LeNet has 129,068 parameters in float32. At a global batch
 # of 256 an epoch has 235 steps. Which is more, an epoch of Fashion-MNIST's images, or
 # what two workers and a server send meanwhile? How long does a step's traffic take at 1
 # Gbit/s?
@@ -254,7 +254,10 @@ print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way
 # ## Two bits per number
 #
 # `--compress T` pushes -T, 0 or T for each number, and remembers the rest for the next
-# step: what is cut off is late, not lost. In ten lines:
+# step: what is cut off is late, not lost.
+#
+# *Predict before you run*: the threshold is 0.5. What arrives of a gradient of 0.02 in
+# 100 steps, and of one of 0.9?
 
 
 # %%
@@ -324,21 +327,21 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Three workers.** Plan three, and start them. *You should find* that they take 2,
-#    2 and 1 images and pull the same sums.
+# 1. **Three workers.** Plan three, and start them. *(You should find that they take 2,
+#    2 and 1 images and pull the same sums.)*
 # 2. **An average instead of a sum.** Let `pull` divide by the number of workers, and
-#    leave the rest. *You should find* the gradient divided by two: every step is half
-#    as long. Which other number would have to change to mend that?
+#    leave the rest. *(You should find the gradient divided by two: every step is half
+#    as long. Which other number would have to change to mend that?)*
 # 3. **A worker without images.** Give two images to three workers, and let the third
-#    push nothing. *You should find* that every pull waits. So it pushes zeros.
+#    push nothing. *(You should find that every pull waits. So it pushes zeros.)*
 # 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
-#    *You should find* that 5 sends the 0.9 in full and nothing yet of the 0.02, and
+#    *(You should find that 5 sends the 0.9 in full and nothing yet of the 0.02, and
 #    that 0.05 sends the 0.02 in full and only 0.05 of the others: a threshold below the
-#    gradients makes all of them alike.
+#    gradients makes all of them alike.)*
 # 5. **When does a second machine pay?** Take 24 ms for a batch of 256 on one machine,
-#    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *You should find* from a
-#    batch of 352 on; at 10 Gbit/s from 36 on.
+#    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *(You should find from a
+#    batch of 352 on; at 10 Gbit/s from 36 on.)*
 # 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines`, and
-#    end one worker's process from another terminal (`kill -9`). *You should find* that
+#    end one worker's process from another terminal (`kill -9`). *(You should find that
 #    the launcher says which one was killed, restarts all from the last checkpoint
-#    ("restart 1 of 3"), and ends with the accuracy of an undisturbed run.
+#    ("restart 1 of 3"), and ends with the accuracy of an undisturbed run.)*

@@ -79,14 +79,17 @@ def lesson(request):
 def test_a_lesson_has_its_frame(lesson):
     cells = jupytext.read(lesson).cells
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    assert "**What you will learn**" in text
+    assert "**What you will learn.**" in text
     assert re.search(r"^<https://\S+>", cells[0].source, re.MULTILINE)
-    assert text.count("*Predict before you run.*") >= 2
-    assert "## Summary" in text
-    _, *exercises = re.split(r"^\d\. \*\*", text.split("## Exercises")[1], flags=re.M)
+    assert len(re.findall(r"\*Predict before you run\*:\s", text)) >= 3
+    _, after = text.split("## Summary\n")
+    _, *exercises = re.split(
+        r"^\d\. \*\*", after.split("## Exercises\n")[1], flags=re.M
+    )
     assert 4 <= len(exercises) <= 6
     for exercise in exercises:
-        assert "*You should find*" in " ".join(exercise.split())
+        assert "*(You should find" in " ".join(exercise.split())
+        assert exercise.rstrip().endswith(")*")
 
 
 @pytest.mark.slow

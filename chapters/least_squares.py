@@ -93,10 +93,11 @@ def averaging(num_epochs, independent=True, num_samples=1000, num_steps=500):
         for A_k, b_k, index in zip(A_shards, b_shards, rows):
             index = np.array(index, dtype="int32", ctx=A_k.ctx)
             A_drawn, b_drawn = A_k.take(index, axis=0), b_k.take(index, axis=0)
+            A_T = A_drawn.T  # MXNet copies: once here, not in each step
             start = x if independent or not xs else xs[-1]
             x_k = start.copyto(A_k.ctx)
             for _ in range(num_steps):
-                x_k -= lr * 2 * np.dot(A_drawn.T, np.dot(A_drawn, x_k) - b_drawn)
+                x_k -= lr * 2 * np.dot(A_T, np.dot(A_drawn, x_k) - b_drawn)
             xs.append(x_k)
         x = sum(x_k.copyto(two[0]) for x_k in xs) / len(xs)
     return x.asnumpy()
@@ -107,7 +108,7 @@ for num_epochs in (1, 5):
         x = averaging(num_epochs, independent)
         how = {"num_epochs": num_epochs, "independent": independent}
         same = solve(A, b, devices=two, method="averaging", **how)
-        print(f"{num_epochs} epochs, independent={independent}: {error(x):.6f}")
+        print(f"epoch {num_epochs}, independent={independent}: {error(x):.6f}")
         assert numpy.allclose(x, same.x, rtol=1e-8)
 print(f"LAPACK: {optimum:.6f}")
 
@@ -173,9 +174,12 @@ print("x_hat after x -= 1:", x_hat)
 # %%
 def gradient(A_shards, b_shards, num_steps, lr):
     xs = [np.zeros(A_k.shape[1], dtype="float64", ctx=A_k.ctx) for A_k in A_shards]
+    shards = [(A_k.T, A_k, b_k) for A_k, b_k in zip(A_shards, b_shards)]
     for _ in range(num_steps):
-        shards = zip(A_shards, b_shards, xs)
-        gs = [np.dot(A_k.T, np.dot(A_k, x_k) - b_k) for A_k, b_k, x_k in shards]
+        gs = [
+            np.dot(A_T, np.dot(A_k, x_k) - b_k)
+            for (A_T, A_k, b_k), x_k in zip(shards, xs)
+        ]
         allreduce(gs)
         for x_k, g in zip(xs, gs):
             x_k -= lr * g

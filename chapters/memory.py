@@ -100,7 +100,7 @@ def peak(batch_size: int) -> int:
     from d2lpar import datasets, lenet
     from d2lpar.memory.free import process_status
 
-    data = datasets.load("synthetic", n_train=3_000, n_test=200)
+    data = datasets.load("synthetic", n_train=batch_size, n_test=200)
     epochs = {"num_epochs": 1, "global_batch_size": batch_size, "devices": "cpu:1"}
     for _ in lenet.train(data=data, **epochs):
         break

@@ -204,8 +204,8 @@ def run_roles(folder):
             subprocess.Popen(command, env=environment, stdout=pipe, text=True)
         )
     try:
-        for process in processes[::-1]:  # the workers end first
-            print(process.communicate(timeout=100)[0], end="")
+        printed = [p.communicate(timeout=100)[0] for p in processes]
+        print(*sorted(printed), sep="", end="")
     finally:
         for process in processes:
             process.kill()  # if a worker failed, the others wait for it

@@ -23,7 +23,7 @@ LESSONS = (
 # that are compared with the package's are compared by assertions in the cells.
 PRINTED = {
     "least_squares": [
-        r"5 epochs, independent=True: 8\.9145",
+        r"epoch 5, independent=True: 8\.9145",
         r"x_hat after x -= 1: \[-1\. -1\. -1\.\]",
         r"2000 steps: 8\.8397\d*, replicas agree: True",
         r"here: 8\.839787 after 1\d steps",

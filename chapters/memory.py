@@ -218,7 +218,8 @@ resident = executor.submit(hold, 200 * 2**20).result()
 executor.shutdown()
 (after,) = free_memory(two[:1])
 print(f"the process: {byte_size(resident)} resident, which it never gives back")
-print(f"free before it ends {byte_size(before)}, afterwards {byte_size(after)}")
+print(f"free before it ends {before / 2**20:,.0f} MiB", end=", ")
+print(f"afterwards {after / 2**20:,.0f} MiB")
 
 # %% [markdown]
 # **On a GPU** memory is separate and smaller, and nothing is swapped. MXNet keeps freed

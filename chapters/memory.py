@@ -20,7 +20,7 @@
 # - to measure what a process really takes, and to compare the two;
 # - what a second device, or micro-batches, change;
 # - what still holds memory after an error, and what returns it;
-# - how XGBoost compares on CPU and GPU, and how a "GPU" time can be a CPU's.
+# - to compare XGBoost on CPU and GPU, and to notice when a "GPU" time is a CPU's.
 
 # %%
 import importlib.util

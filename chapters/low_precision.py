@@ -60,6 +60,9 @@ for number in (numpy.pi, 1 / 3, 257.0, 1e38):
     print(f"{number:10.4g}  {bits[:16]} {bits[16:]}  ->  {kept:.7g}")
 
 # %% [markdown]
+# Two to three decimal digits are left: pi becomes 3.140625, and 257 becomes 256. 1e38
+# stays in range, where float16 ends at 65,504.
+#
 # ## INT8: 256 steps between two limits
 #
 # INT8 has no exponent. All numbers of a tensor share one scale: the largest becomes

@@ -74,8 +74,9 @@ kept = 4 * 256 * sum(numbers.values())
 print(f"a batch of 256: {byte_size(kept)}; the parameters: {byte_size(4 * parameters)}")
 
 # %% [markdown]
-# The outputs grow with the batch, and each device keeps those of its shard. The package
-# counts the same, and the rest: gradients, the data set, Python itself.
+# Eighty times as much as the parameters. The outputs grow with the batch, and each
+# device keeps those of its shard. The package counts the same, and the rest: gradients,
+# the data set, Python itself.
 
 # %%
 need = estimate.estimate(lenet.WORKLOAD.layers, {"global_batch_size": 256}, 1)

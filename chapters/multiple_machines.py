@@ -166,7 +166,8 @@ for role in roles:
 
 # %% [markdown]
 # This is a worker's whole program. `dist_sync` is the server's side of an all-reduce:
-# `pushpull` pushes a gradient and returns when the sum of all workers has arrived.
+# `pushpull` pushes a gradient and puts the sum of all workers in its place; like
+# everything in MXNet it returns at once, and whoever reads the array waits.
 
 # %%
 WORKER = """
@@ -225,11 +226,12 @@ else:
             assert same
 
 # %% [markdown]
-# The program has no line about the network, and no lock. But it has a trap: MXNet
-# orders a push after the last pull of the *same array*. A first gradient may overtake
-# the first pull of a parameter, and a slow worker then receives a sum of gradients as
-# its weights, without an error. The package waits there, and has a test that finds the
-# wrong weights otherwise ([several machines](../docs/several-machines.md)).
+# The program has no line about the network, and no lock. A training, which also hands
+# out its first parameters in this way, has a trap: MXNet orders a push after the last
+# pull of the *same array*. A first gradient may overtake the first pull of a parameter,
+# and a slow worker then receives a sum of gradients as its weights, without an error.
+# The package waits there, and has a test that finds the wrong weights otherwise
+# ([several machines](../docs/several-machines.md)).
 #
 # ## What travels
 #
@@ -248,8 +250,8 @@ print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way
 
 # %% [markdown]
 # The server's link carries every worker's gradients: with more workers it is the limit,
-# and more servers share the keys. A step of 256 takes about 24 ms on two cores, 12 if a
-# second machine takes half; 16 ms of traffic would cost more than that saves.
+# and more servers share the keys. A step of 256 takes about 24 ms on our two cores, 12
+# if a second machine takes half; 16 ms of traffic would cost more than that saves.
 #
 # ## Two bits per number
 #

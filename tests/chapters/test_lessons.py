@@ -46,7 +46,7 @@ PRINTED = {
     "memory": [
         r"40,370 numbers per image, 129,068 parameters",
         r"per image: measured \d+ kB, kept 161 kB",
-        r"free before it ends ",
+        "gone, and its memory with it",
         r"asked for cuda: ran on |skipped: XGBoost is not installed",
     ],
     "low_precision": [

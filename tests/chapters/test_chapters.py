@@ -48,16 +48,10 @@ def run(path, *flags, cwd):
     )
 
 
-LESSONS = (
-    *("devices", "arrays", "timing", "multiple_gpus", "multiple_gpus_concise"),
-    "scaling",
-)
-
-
-@pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_has_its_parts(name):
+@EVERY
+def test_a_lesson_has_its_parts(path):
     """What is taught, questions, a summary, and 4 to 6 exercises with their answers."""
-    text = main.chapter_files()[name].read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     assert "# **What you will learn.**" in text
     assert text.count("*Predict before you run*: ") >= 3
     _, after = text.split("# ## Summary\n")
@@ -66,6 +60,12 @@ def test_a_lesson_has_its_parts(name):
     assert numbers == [str(k + 1) for k in range(len(numbers))]
     assert 4 <= len(numbers) <= 6
     assert exercises.count("*(") == exercises.count(")*") == len(numbers)
+
+
+@EVERY
+def test_a_chapter_fits_a_page_in_width(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert max(map(len, lines)) <= 88
 
 
 @EVERY

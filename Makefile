@@ -22,7 +22,7 @@ run: $(VENV)/.run-$(EXTRA)
 		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; \
 	done
 	@echo; echo "The pictures:"
-	@find "$(CURDIR)/figures" -newer "$(VENV)/.started" \( -name "*.png" -o -name "*.gif" \) \
+	@find "$(CURDIR)/runs" -newer "$(VENV)/.started" \( -name "*.png" -o -name "*.gif" \) \
 		| sort | sed "s|^|  file://|"
 	@echo "Next:"
 	@echo "  $(VENV)/bin/d2lpar list                              the other chapters"

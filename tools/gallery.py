@@ -1,6 +1,6 @@
 """Measure the gallery, draw its pictures, and write the tables of figures/README.md.
 
-    python tools/gallery.py            what has no record of this code, then all pictures
+    python tools/gallery.py            what has no record of this code; all pictures
     python tools/gallery.py --list     the parts, their commands, and the time they take
     python tools/gallery.py --draw     pictures and tables of the records that are there
     python tools/gallery.py scaling timing      some parts only

@@ -59,7 +59,7 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     custom = any(flags[name] for name in (*preset, "threads"))
     preset = {name: flags[name] or value for name, value in preset.items()}
     recipe = _recipe(flags, preset)
-    folder = Path(out or "figures/peers")
+    folder = Path(out or "runs/peers")
     atomic.check_writable(folder)
     data = datasets.load(**recipe.data)
     recipe.check(data, place.counts)

@@ -169,7 +169,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 @click.option(
     "--out",
     help="Folder for the figure. [default: none is drawn with --json, --csv; "
-    "else beside B; with --peers, figures/peers]",
+    "else beside B; with --peers, runs/peers]",
 )
 @peers_options
 @click.pass_context
@@ -206,7 +206,7 @@ def compare(
 
 @d2lpar.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", default="figures", help="The figure folder to examine.")
+@click.option("--out", default="runs", help="The folder of runs to examine.")
 @click.option("--data-dir", help="Folder to look for the data in first.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) -> None:

@@ -98,7 +98,7 @@ run_options = _options(
         metavar="PATH|last",
         help="Continue from a checkpoint, up to --num-epochs in all.",
     ),
-    option("--out", default="figures", help="Folder for records and figures."),
+    option("--out", default="runs", help="Folder for records and figures."),
     _flag("--mp4", "Also write the animation as MP4. [gan]"),
     _flag("--watch", "Record how busy the devices are, once a second, and draw it."),
     _flag("--profile", "Also write cProfile's table and MXNet's trace; is slower."),

@@ -211,8 +211,8 @@ def test_from_scratch_and_gluon_share_their_pictures(drawn, tmp_path):
     (axes,) = drawn["seconds"].axes
     assert [bar.get_width() for bar in axes.patches] == [2.0, 1.25, 2.0, 4.0]
     assert " ".join(drawn["seconds"].get_label().split()) == (
-        "2 contexts train 1.60 times as fast from scratch and 2.00 times as slow in Gluon "
-        "as 1"
+        "2 contexts train 1.60 times as fast from scratch and 2.00 times as slow in "
+        "Gluon as 1"
     )
 
 

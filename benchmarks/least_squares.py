@@ -30,8 +30,8 @@ from d2lpar.runs import in_turn
 
 LARGE = (10_000, 1_000)  # the notes' rows and columns
 ROWS = (1_000, 10_000, 100_000, 1_000_000)  # at 100 columns
-# The notes' second run. Their text says ten thousand columns; but for numbers uniform
-# in [0, 1) the optimum is about sqrt((m - n) / 12), and theirs, 90.83, is that of these.
+# The notes' second run. Their text says ten thousand columns, but for numbers uniform
+# in [0, 1) the optimum is about sqrt((m - n) / 12): theirs, 90.83, is that of 1,000.
 HUNDREDFOLD = (100_000, 1_000)
 EPOCHS = {LARGE: 40, HUNDREDFOLD: 20}  # of averaging, as in the notes
 

@@ -144,7 +144,7 @@ def _cell(
         *at, f"{speedup:.2f}", ha="center", va="center", size=page.NORMAL,
         color="white" if luminance < 0.55 else "black",
         style="italic" if is_predicted else "normal",
-        bbox={"facecolor": face, "edgecolor": "none", "pad": 0.8},
+        bbox={"facecolor": face, "edgecolor": "none", "pad": 2.5},
     )  # fmt: skip
 
 
@@ -334,8 +334,11 @@ def _all_reduce_title(found: dict, count: int, lenet: set, shown: list) -> str:
         row = {name: median(found[key][name]) for name in shown if found[key].get(name)}
         best = min(row, key=row.get)
         what = what or wording.byte_size(key[2])
-        said.append(f"{best} is the fastest for {what} ({number(1e3 * row[best])} ms)")
-    return f"Of all-reduces, {', '.join(said)}"
+        said.append((best, f"{what} ({number(1e3 * row[best])} ms)"))
+    (best, small), (other, large) = said
+    if best == other:
+        return f"The fastest all-reduce is {best}, for {small} as for {large}"
+    return f"The fastest all-reduce for {small} is {best}, for {large} {other}"
 
 
 def _accuracy(study: Study) -> Figure:
@@ -345,7 +348,8 @@ def _accuracy(study: Study) -> Figure:
         _accuracy_title(found),
         _subtitle(study, "weak scaling: the same batch on every device"),
         "The learning rate grows with the global batch and is warmed up (Goyal et al., "
-        f"2017). One training each. {_stamp(study)}",
+        f"2017). Labels: devices \u00d7 batch per device. One training each. "
+        f"{_stamp(study)}",
         panels=2,
         size=(10.6, page.TALL),
         sharey=True,

@@ -154,7 +154,7 @@ def _name_points(axes: Axes, series: dict[str, dict[str, Row]]) -> None:
 
 def _roofline_title(table: Sequence[Row], copied: Row, best: Row) -> str:
     """What share of the limit each operation's fastest form reaches."""
-    said = ["matrix product 100%"]
+    said = []
     for operation in TITLES:
         row = fastest(of(operation, table))
         if row and operation != "product":
@@ -162,8 +162,9 @@ def _roofline_title(table: Sequence[Row], copied: Row, best: Row) -> str:
             limit = min(copy_rate(copied) * x, best.flops / best.seconds.median / 1e9)
             share = row.flops / row.seconds.median / 1e9 / limit
             said.append(f"{SHORT[operation]} {share:.0%}")
-    reach = f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
-    return f"Of what memory and arithmetic allow, the fastest forms reach: {reach}"
+    if not said:
+        return f"The matrix product sets the limit of arithmetic: {best.name}"
+    return f"Of what memory allows, the fastest forms reach: {', '.join(said)}"
 
 
 def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:

@@ -165,20 +165,21 @@ def train(
 
     The arguments are those of :func:`d2lpar.lenet.train`; `data` defaults to the
     least-squares notes' problem, 10,000 x 1,000. `num_epochs` are those of "averaging".
-    Iterative methods start at the same x, that of the notes. Records hold the most
-    memory the process has had resident, in MB; the last one also holds the first five
-    numbers of x, and for "averaging" all of at most 1,000, as in the notes.
+    Where A is in memory, all iterative methods start at the x of the notes, so that
+    their distances can be compared. Records hold the most memory the process has had
+    resident, in MB; the last one also holds the first five numbers of x, and for
+    "averaging" all of at most 1,000, as in the notes.
     """
     data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
     devices = choose(devices, num_devices)
     if method == "averaging":
         options.update(num_epochs=num_epochs, seed=seed)
-    elif method in ("gradient", "cgls"):  # all from the x that averaging starts at
-        rng = numpy.random.default_rng([seed, 1])
-        options.setdefault("x0", rng.random(data.A.shape[1]))
     reference = None
     if not isinstance(data.A, numpy.memmap):
         reference = numpy.linalg.lstsq(data.A, data.b, rcond=None)[0]
+        if method in ("gradient", "cgls"):  # from the x that averaging starts at
+            rng = numpy.random.default_rng([seed, 1])
+            options.setdefault("x0", rng.random(data.A.shape[1]))
     _warm_up(data, devices, method, options)
     solution = solve(
         data.A, data.b, devices=devices, method=method, reference=reference,

@@ -252,7 +252,7 @@ def test_where_no_checkpoint_can_be_written_it_goes_on(tmp_path):
     chapter = "multiple_gpus_concise"
     first = start(tmp_path, *command(chapter, "--num-epochs=2"))
     assert first.wait(60) == 0, finish(first)
-    folder = tmp_path / "figures" / chapter
+    folder = tmp_path / "runs" / chapter
     before = {p.name: p.read_bytes() for p in folder.glob("*.safetensors")}
 
     def limit():

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -330,3 +331,40 @@ def test_a_record_is_measured_again_if_its_code_has_changed(monkeypatch):
     dirty = GALLERY / "benchmarks" / "growth.jsonl"
     if json.loads(dirty.read_text().splitlines()[0])["git_dirty"]:
         assert "not committed" in gallery.why_to_measure(dirty)
+
+
+def test_a_disturbed_part_is_measured_again_and_then_deleted(monkeypatch, tmp_path):
+    monkeypatch.setattr(gallery, "FIGURES", tmp_path)
+    monkeypatch.setattr(gallery, "wait_until_quiet", lambda: None)
+    record, shares = tmp_path / "x.jsonl", [50.0, 1.0, 50.0, 50.0]
+
+    def run_commands(part):
+        record.touch()
+        return shares.pop(0)
+
+    monkeypatch.setattr(gallery, "run_commands", run_commands)
+    part = gallery.Part("x", 1, ("python -c pass",), ("x.jsonl",))
+    gallery.measure(part)
+    assert record.exists() and len(shares) == 2
+    with pytest.raises(gallery.RunError, match="x: disturbed twice"):
+        gallery.measure(part)
+    assert not record.exists()
+
+
+def test_other_work_is_what_our_commands_did_not_do(monkeypatch):
+    """30 of 60 seconds of 2 cores were busy, 24 of them for our command."""
+    clocks = {"busy_seconds": [100.0, 130.0], "own_seconds": [5.0, 29.0]}
+    for name, values in clocks.items():
+        monkeypatch.setattr(gallery, name, lambda values=values: values.pop(0))
+    monkeypatch.setattr(gallery.psutil, "cpu_count", lambda: 2)
+    ticks = iter([0.0, 0.0, 30.0, 30.0])
+    clock = SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr(gallery, "time", clock)
+    part = gallery.Part("x", 1, ("python -c pass",), ())
+    assert gallery.run_commands(part) == pytest.approx(100 * 6 / 60)
+
+
+def test_a_command_that_fails_ends_the_gallery(monkeypatch):
+    part = gallery.Part("x", 1, ("python -c 'raise SystemExit(3)'",), ())
+    with pytest.raises(gallery.RunError, match="ended with status 3"):
+        gallery.run_commands(part)

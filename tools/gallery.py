@@ -186,19 +186,53 @@ def wait_until_quiet() -> None:
 
 
 def measure(part: Part) -> None:
-    """Run a part's commands. Raises :class:`RunError` for one that fails."""
+    """Run a part's commands, twice if other work disturbs the first time.
+
+    Raises :class:`RunError` for a command that fails, and for records that would be
+    disturbed, which are deleted.
+    """
+    for _ in range(2):
+        wait_until_quiet()
+        others = run_commands(part)
+        if others < QUIET:
+            return
+        for name in part.records:
+            (FIGURES / name).unlink(missing_ok=True)
+        print(f"disturbed: other work took {others:.0f} % of the cores", flush=True)
+    raise RunError(
+        f"{part.name}: disturbed twice; stop what else runs here, then repeat this"
+    )
+
+
+def run_commands(part: Part) -> float:
+    """Run a part's commands; the percentage of all cores that other work took."""
     python = {"d2lpar": f"{sys.executable} -m d2lpar", "python": sys.executable}
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    begin, busy, own = time.monotonic(), busy_seconds(), own_seconds()
     for command in part.commands:
-        wait_until_quiet()
         program, words = command.split(" ", 1)
-        begin = time.monotonic()
-        done = subprocess.run(
-            shlex.split(f"{python[program]} {words}"), cwd=ROOT, env=environment
-        )
-        if done.returncode:
-            raise RunError(f"{command}: ended with status {done.returncode}")
-        print(f"{(time.monotonic() - begin) / 60:.1f} min: {command}", flush=True)
+        full = shlex.split(f"{python[program]} {words}")
+        started = time.monotonic()
+        if status := subprocess.run(full, cwd=ROOT, env=environment).returncode:
+            raise RunError(f"{command}: ended with status {status}")
+        print(f"{(time.monotonic() - started) / 60:.1f} min: {command}", flush=True)
+    others = (busy_seconds() - busy) - (own_seconds() - own)
+    elapsed = time.monotonic() - begin
+    return 100 * max(0.0, others) / (elapsed * (psutil.cpu_count() or 1))
+
+
+def busy_seconds() -> float:
+    """Seconds that all cores of this machine have worked, or waited for its host."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return sum(times) - idle - guests  # guests count as user, too
+
+
+def own_seconds() -> float:
+    """Seconds that cores have worked for the commands that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def sweeps() -> dict[str, list[Run]]:

@@ -153,10 +153,10 @@ def _caption(header: BenchmarkHeader, works: dict[str, list[ArmTimes]]) -> str:
     counts = sorted(
         {len(a.samples) for arms in works.values() for a in arms if a.seconds}
     )
-    n = each(map(str, counts)) if len(counts) < 3 else f"{counts[0]} to {counts[-1]}"
+    n = f"{counts[0]} to {counts[-1]}" if len(counts) > 2 else each(counts or [0])
     peers = {a.name for arms in works.values() for a in arms if a.is_peer}
     ours = "Blue: ours. " if peers else ""
     return (
-        f"{ours}Bars: medians of n = {n or 0}; whiskers: quartiles; dots: samples. "
+        f"{ours}Bars: medians of n = {n}; whiskers: quartiles; dots: samples. "
         f"{stamp([header])}"
     )

@@ -228,7 +228,7 @@ def beside(
     axes: Axes, labels: Sequence[tuple[float, float, str]], *, left: bool = False
 ) -> None:
     """Words beside points (x, y, words), moved apart where they would overlap."""
-    box = {"fc": "white", "ec": "none", "pad": 0.4, "alpha": 0.8}
+    box = {"fc": "white", "ec": "none", "pad": 0.4, "alpha": 0.92}
     place = {"textcoords": "offset points", "va": "center", "bbox": box}
     place["ha"], aside = ("right", -8) if left else ("left", 8)
     texts = [

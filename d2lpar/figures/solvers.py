@@ -192,12 +192,12 @@ def _tail(axes: Axes, curves: Sequence, least: float) -> None:
         tail = points[-max(2, len(points) // 4) :]
         inset.plot(*zip(*tail), **page.look(k, ms=3))
         inset.annotate(
-            f"{tail[-1][1]:.2f}", tail[-1], (0, 4), size=page.SMALL, ha="right",
+            f"{tail[-1][1]:.2f}", tail[-1], (0, 7), size=page.SMALL, ha="right",
             textcoords="offset points",
         )  # fmt: skip
     inset.axhline(least, **page.DASHED)
     inset.tick_params(labelsize=page.SMALL)
-    inset.margins(y=0.25)
+    inset.margins(y=0.3)
 
 
 def _distance(shown: Sequence[Run]) -> Figure:

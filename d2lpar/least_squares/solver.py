@@ -187,7 +187,7 @@ def train(
     )  # fmt: skip
     for point in solution.history:
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        extra = {"peak_resident_mb": round(kilobytes / 1000)}
+        extra: dict = {"peak_resident_mb": round(kilobytes / 1000)}
         if point is solution.history[-1]:
             extra["x_begins"] = solution.x[:5].tolist()
             if method == "averaging" and len(solution.x) <= LONGEST_X:

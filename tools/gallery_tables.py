@@ -146,16 +146,24 @@ def _arms(runs: Sequence[Run]) -> tuple[list[str], Rows]:
             timed = [arm for arm in arms if arm.seconds]
             timed.sort(key=lambda arm: median(arm.seconds))
             for arm in timed:
-                rows.append([*_arm(work, arm, timed[0]), _record(run)])
+                rows.append([*_arm(work, arm, timed[0]), _error(arm), _record(run)])
             for arm in arms:
                 if not arm.seconds:
                     why = f"not measured: {arm.why_not}"
-                    rows.append([work, arm.name, why, "", "", "", _record(run)])
-    columns = ["work", "", "seconds", "quartiles", "n", "times the fastest's"]
+                    rows.append([work, arm.name, why, "", "", "", "", _record(run)])
+    columns = ["work", "", "seconds", "quartiles", "n", "times the fastest's", "error"]
     columns.append("record")
-    if not any(row[0] for row in rows):
-        columns, rows = columns[1:], [row[1:] for row in rows]
-    return columns, rows
+    used = [name != "error" or any(row[k] for row in rows)
+            for k, name in enumerate(columns)]  # fmt: skip
+    used[0] = any(row[0] for row in rows)
+    rows = [[cell for cell, use in zip(row, used) if use] for row in rows]
+    return [name for name, use in zip(columns, used) if use], rows
+
+
+def _error(arm: ArmTimes) -> str:
+    """The median error that an arm reports of its answers, where it does."""
+    errors = [s.extra["error"] for s in arm.samples if s.extra.get("error") is not None]
+    return f"{median(errors):.2f}" if errors else ""
 
 
 def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:

@@ -237,7 +237,7 @@ def test_repeats_count_by_their_median(a_run):
     drawn = figures_gan.pictures([run], None)
     for name in ("losses", "quality"):
         assert "Curves: median of the repeats." in said(drawn[name])
-    assert "falls from 1.400 to 1.080" in drawn["quality"].get_label()
+    assert "from 1.400 to 1.080" in drawn["quality"].get_label()
     grey, D, G = drawn["losses"].axes[0].get_lines()
     assert list(D.get_xdata()) == [1, 2, 3, 4] and set(D.get_ydata()) == {1.6}
 

@@ -336,6 +336,7 @@ def test_a_record_is_measured_again_if_its_code_has_changed(monkeypatch):
     commit = gallery.files.read(path).header.git_commit[:7]
     assert f"by other code, of commit {commit}" in gallery.why_to_measure(path)
     assert ":!d2lpar/figures" in asked[0] and "d2lpar" in asked[0]
+    assert "chapters/multiple_gpus.py" in asked[0]
     Answer.returncode = 0
     assert gallery.why_to_measure(path) == ""
     dirty = GALLERY / "benchmarks" / "growth.jsonl"

@@ -97,10 +97,11 @@ def _write_mp4(faces: list[np.ndarray], path: Path, ffmpeg: str) -> None:
     ]  # fmt: skip
     done = subprocess.run(command, input=np.stack(faces).tobytes(), capture_output=True)
     if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        said = done.stderr.decode(errors="replace").replace(f"{path}: ", "")
+        last = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise RecordError(
-            f"--mp4: {ffmpeg} failed ({' '.join(last)}); leave --mp4 out (the GIF "
-            "needs no ffmpeg)"
+            f"--mp4: {ffmpeg} failed ({last}); leave --mp4 out (the GIF needs no "
+            "ffmpeg)"
         )
 
 

@@ -24,10 +24,11 @@ def draw(
 ) -> list[Path]:
     """``<run>-precision`` and ``<run>-layers``, ``<stem>-results.txt`` with all tables.
 
-    Raises :class:`RecordError` for a run in which no precision could be measured.
+    Raises :class:`RecordError` for a run in which no precision of the trained network
+    could be measured.
     """
     for run in runs:
-        if not any(row.supported for row in run.of(PrecisionRecord)):
+        if not _trained(precision_table.merged(run.of(PrecisionRecord))):
             raise RecordError(f"{wording.where(run)}: holds no measured precision")
     drawn: dict[str, Figure | str] = {}
     for run in runs:
@@ -204,6 +205,7 @@ def _kinds(shown: Sequence[PrecisionRecord]) -> list[str]:
 def _layers_title(shown: Sequence[PrecisionRecord]) -> str:
     slowest = shown[-1]
     first, *_ = sorted(slowest.operator_ms, key=slowest.operator_ms.get, reverse=True)
-    share = slowest.operator_ms[first] / sum(slowest.operator_ms.values())
+    whole = sum(slowest.operator_ms.values()) or 1.0
+    share = slowest.operator_ms[first] / whole
     what = _kind(first).capitalize()
     return f"{what} takes {share:.0%} of the time in {slowest.precision}"

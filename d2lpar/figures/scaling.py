@@ -54,7 +54,7 @@ def draw(
     """
     drawn, found = {}, studies(runs)
     for study in found:
-        if len(study.counts) > 1 and 1 in study.counts:
+        if any(map(study.speedups_of, study.counts[1:])):
             drawn[f"map-{study.name}"] = _map(study)
         drawn[f"steps-{study.name}"] = _steps(study)
         if trainings(study):
@@ -118,7 +118,7 @@ def _break_even(axes: Axes, y: float, at: float | None, batches: Sequence[int]) 
 
 def _map_title(study: Study) -> str:
     noun = wording.noun(study.runs[0].header)
-    n = study.counts[1]
+    n = next(n for n in study.counts[1:] if study.speedups_of(n))
     speedups, at = study.speedups_of(n), _pays_from(study, n)
     largest = max(speedups)
     shown = 256 if 256 in speedups else largest
@@ -259,7 +259,7 @@ def _parts_title(bars: dict) -> str:
     middle = batches[len(batches) // 2]
     steps = {key: step for key, step in bars.items() if key[1] == middle}
     (name, _, n), step = max(steps.items(), key=lambda item: item[0][2])
-    whole = sum(step.by_name.values())
+    whole = sum(step.by_name.values()) or 1.0
     largest = max(step.by_name, key=step.by_name.get)
     share = step.by_name[largest] / whole
     reduce = step.by_name["all-reduce"] / whole
@@ -327,14 +327,20 @@ def _lenet_rows(found: dict, count: int, lenet: set, shown: list) -> list[page.B
 
 def _all_reduce_title(found: dict, count: int, lenet: set, shown: list) -> str:
     """The fastest way, for LeNet's gradients and for the largest array."""
-    largest = max(key for key in found if key[0] == count and key[2] not in lenet)
+    sizes = [key for key in found if key[0] == count and key[2] not in lenet]
+    largest = max(sizes, default=None)
     sums = [key for key in found if key[0] == count and key[2] in lenet]
     said = []
-    for key, what in ((max(sums), "LeNet's gradients"), (largest, "")):
+    for key, what in ((max(sums, default=None), "LeNet's gradients"), (largest, "")):
+        if key is None:
+            continue
         row = {name: median(found[key][name]) for name in shown if found[key].get(name)}
-        best = min(row, key=row.get)
-        what = what or wording.byte_size(key[2])
-        said.append((best, f"{what} ({number(1e3 * row[best])} ms)"))
+        if row:
+            best = min(row, key=row.get)
+            what = what or wording.byte_size(key[2])
+            said.append((best, f"{what} ({number(1e3 * row[best])} ms)"))
+    if len(said) < 2:
+        return "".join(f"The fastest all-reduce for {x} is {best}" for best, x in said)
     (best, small), (other, large) = said
     if best == other:
         return f"The fastest all-reduce is {best}, for {small} as for {large}"

@@ -133,7 +133,7 @@ def _count(run: Run) -> str:
 def _subtitle(runs: Sequence[Run], where: str = "") -> str:
     settings = runs[0].header.settings
     size = ""
-    if "rows" in settings:
+    if {"rows", "columns"} <= settings.keys():
         size = f" of {settings['rows']:,} \u00d7 {settings['columns']:,}"
     return wording.subtitle(f"min ||A x - b||, A{size}{where}", runs)
 
@@ -148,9 +148,10 @@ def _error(runs: Sequence[Run]) -> Figure:
     devices = averaging[0].header.devices
     best = min(averaging, key=lambda run: _first_repeat(run)[-1].residual_norm)
     last, least = _first_repeat(best)[-1], _least(runs)
+    above = (last.residual_norm - least) / (least or 1.0)
     picture = page.new(
-        f"{_method(best).capitalize()} ends {last.residual_norm / least - 1:.0%} above "
-        f"the optimum, after {last.iteration} epochs",
+        f"{_method(best).capitalize()} ends {above:.0%} above the optimum, after "
+        f"{last.iteration} epochs",
         _subtitle(averaging),
         _caption(averaging, "Insets: the last epochs. Dashed: the best of all methods, "
                  f"{least:.2f}. The first repeat of each."),
@@ -243,8 +244,8 @@ def _residual(shown: Sequence[Run]) -> Figure:
     last = _first_repeat(best)[-1]
     minutes = f"{wording.number(_seconds(best))} s"
     settings, expected = best.header.settings, ""
-    if best.header.dataset.startswith("uniform"):
-        m, n = settings["rows"], settings["columns"]
+    m, n = settings.get("rows", 0), settings.get("columns", 0)
+    if best.header.dataset.startswith("uniform") and m > n:
         expected = "For numbers uniform in [0, 1) about sqrt((m - n) / 12) = "
         expected += f"{((m - n) / 12) ** 0.5:.2f} is expected. "
     picture = page.new(
@@ -284,13 +285,9 @@ def _devices(runs: Sequence[Run]) -> Figure:
             rows.append(page.Bar(name, _all_seconds(run), color, note))
             if k:
                 gains[_method(run)] = gain
-    most, few = max(gains.values()), min(gains.values())
-    last = max(shared, key=lambda run: run.header.num_devices)
-    first = min(shared, key=lambda run: run.header.num_devices)
-    said = f"{few:.2f} to {most:.2f}" if f"{few:.2f}" != f"{most:.2f}" else f"{few:.2f}"
     n = wording.each(len(_repeats(run)) for run in shared)
     picture = page.new(
-        f"{_count(last)} solve {said} times as fast as {first.header.num_devices}",
+        _devices_title(shared, gains),
         _subtitle(shared),
         _caption(shared, f"Medians of n = {n}; whiskers: quartiles. "
                  f"{left_out * (len(shared) < len(runs))}"),
@@ -298,3 +295,14 @@ def _devices(runs: Sequence[Run]) -> Figure:
     )  # fmt: skip
     page.bars(picture.axes[0], rows, "s")
     return picture.figure
+
+
+def _devices_title(runs: Sequence[Run], gains: dict[str, float]) -> str:
+    """How many times as fast the most devices are as the fewest, over all methods."""
+    last = max(runs, key=lambda run: run.header.num_devices)
+    first = min(runs, key=lambda run: run.header.num_devices)
+    if not gains:
+        return "Seconds to solve, each method on one number of devices"
+    few, most = f"{min(gains.values()):.2f}", f"{max(gains.values()):.2f}"
+    said = f"{few} to {most}" if few != most else few
+    return f"{_count(last)} solve {said} times as fast as {first.header.num_devices}"

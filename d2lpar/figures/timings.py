@@ -50,7 +50,8 @@ def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
     """A picture of two clocks per operation, "roofline", and "copies"."""
     table = rows(runs)
     drawn = {name: _clocks(name, table, runs) for name in TITLES if of(name, table)}
-    if bandwidth(table) and product_rate(table):
+    product = product_rate(table)
+    if bandwidth(table) and product and product.flops:
         drawn["roofline"] = _roofline(table, runs)
     if of(TRANSFERS[0], table):
         drawn["copies"] = _copies(table, runs)
@@ -160,7 +161,7 @@ def _roofline_title(table: Sequence[Row], copied: Row, best: Row) -> str:
         if row and operation != "product":
             x = row.flops / row.num_bytes
             limit = min(copy_rate(copied) * x, best.flops / best.seconds.median / 1e9)
-            share = row.flops / row.seconds.median / 1e9 / limit
+            share = row.flops / row.seconds.median / 1e9 / (limit or 1.0)
             said.append(f"{SHORT[operation]} {share:.0%}")
     if not said:
         return f"The matrix product sets the limit of arithmetic: {best.name}"

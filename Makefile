@@ -43,6 +43,7 @@ faults: $(VENV)/.test-$(EXTRA)
 lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/hadolint Dockerfile Dockerfile.gpu
 
 # Measures what has no record of this code, hours on a machine with nothing else to do,
 # and draws figures/. `make gallery GALLERY=--list` says how long; `GALLERY=--draw` only

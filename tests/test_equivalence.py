@@ -176,9 +176,7 @@ def test_20_steps_equal_pytorchs(num_devices, dtype, tolerance):
 
 @pytest.fixture(scope="module")
 def d2l():
-    return pytest.importorskip(
-        "d2l.mxnet", reason="d2l is not installed (extra book, Python 3.9-3.11)"
-    )
+    return pytest.importorskip("d2l.mxnet", reason="d2l is not installed (extra book)")
 
 
 def test_split_batch_equals_the_books(d2l):

@@ -52,6 +52,13 @@ def _cuda_runtime(library: ctypes.CDLL | None) -> str | None:
     with suppress(AttributeError, OSError):  # not linked, or linked without its names
         if library and library.cudaRuntimeGetVersion(ctypes.byref(version)) == 0:
             return f"{version.value // 1000}.{version.value % 1000 // 10}"
+    # nvcc links the runtime statically unless told otherwise; NVRTC's library has the
+    # version of the CUDA that stands beside it.
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    with suppress(AttributeError, OSError):
+        parts = (ctypes.byref(major), ctypes.byref(minor))
+        if library and library.nvrtcVersion(*parts) == 0:
+            return f"{major.value}.{minor.value}"
     return None
 
 

@@ -62,6 +62,15 @@ def test_settings_are_those_of_the_process(host, monkeypatch):
     assert (facts["cuda"], facts["cudnn"]) == ("13.0", "9.10.2")
 
 
+def test_a_runtime_that_is_linked_statically_is_known_by_its_nvrtc(host):
+    def nvrtc_version(major, minor):
+        major._obj.value, minor._obj.value = 13, 1
+        return 0
+
+    facts = gpu_build.gpu_build([0], SimpleNamespace(nvrtcVersion=nvrtc_version))
+    assert facts["cuda"] == "13.1" and facts["cudnn"] is None
+
+
 def test_what_is_unknown_is_blank(host, monkeypatch):
     monkeypatch.setitem(
         sys.modules, "pynvml", fake_nvml(H100, refused=["nvmlSystemGetDriverVersion"])

@@ -104,9 +104,11 @@ def _slopes(
         color = page.INK if row is base else page.OURS
         axes.plot([1, speed], [0, lost], color="0.75", lw=1, zorder=1)
         axes.plot(speed, lost, "o", ms=7, color=color)
-        spread = [[row.images_per_sec - row.images_per_sec_q1],
-                  [row.images_per_sec_q3 - row.images_per_sec]]  # fmt: skip
-        spread = [[value / base.images_per_sec for value in end] for end in spread]
+        ends = (row.images_per_sec_q1, row.images_per_sec_q3)
+        # Of a record whose quartiles do not enclose the median nothing is drawn.
+        below, above = (max(0, sign * (row.images_per_sec - end)) / base.images_per_sec
+                        for sign, end in zip((1, -1), ends))  # fmt: skip
+        spread = [[below], [above]]
         axes.errorbar(speed, lost, xerr=spread, color=color, lw=1)
         words = row.precision if row is base else f"{row.precision}, {speed:.2f}\u00d7"
         labels.append((speed, lost, words))

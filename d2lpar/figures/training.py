@@ -67,7 +67,8 @@ def workload(runs: Sequence[Run]) -> str:
     """What was trained, for a subtitle."""
     header = runs[0].header
     sizes = {run.header.settings.get("global_batch_size") for run in runs}
-    batch = f", global batch {sizes.pop():,}" if sizes and len(sizes) == 1 else ""
+    one = sizes.pop() if len(sizes) == 1 else None
+    batch = "" if one is None else f", global batch {one:,}"
     net = "GAN" if comparison.is_gan(runs[0]) else "LeNet"
     words = f"{net} on {wording.data_name(header)}{batch}"
     return wording.subtitle(words, runs)

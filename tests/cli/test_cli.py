@@ -462,7 +462,7 @@ def test_plot_draws_again_without_mxnet(d2lpar_command, some_records, tmp_path):
     done = d2lpar_command("plot", *some_records, mxnet=False)
     assert done.returncode == 0, done.stderr
     pictures = [p for p in files(tmp_path / "records") if not p.endswith(".jsonl")]
-    assert len(done.stdout.splitlines()) == len(pictures) == 6
+    assert len(done.stdout.splitlines()) == len(pictures) == 4
     assert "book-seconds.svg" in pictures
 
 

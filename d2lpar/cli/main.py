@@ -227,7 +227,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     "--out",
     type=FILLED,
     help="Folder for the figure. [default: none is drawn with --json, --csv; "
-    "else beside B; with --peers, figures/peers]",
+    "else beside B; with --peers, runs/peers]",
 )
 @peers_options
 @click.pass_context
@@ -268,7 +268,7 @@ def compare(
 @d2lpar.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--out", default="figures", type=FILLED, help="The figure folder to examine."
+    "--out", default="runs", type=FILLED, help="The folder of runs to examine."
 )
 @click.option("--data-dir", type=FILLED, help="Folder to look for the data in first.")
 @click.pass_context

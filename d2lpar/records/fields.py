@@ -107,7 +107,12 @@ KEYS: dict[str, Mapping[str, str]] = {
         "threads": "Number | None",
         "resumed_at": "Number | None",
     },
-    "Extra": {"wire_bytes": "Whole | None", "x_begins": "list[Real]"},
+    "Extra": {
+        "wire_bytes": "Whole | None",
+        "x_begins": "list[Real]",
+        "x": "list[Real]",
+        "floor": "Amount",
+    },
 }
 
 

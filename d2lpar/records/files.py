@@ -1,6 +1,6 @@
 """A record on disk: JSON lines, a header with provenance and then what was measured.
 
-``figures/<chapter>/<run>.jsonl`` holds one device count of one chapter::
+``runs/<chapter>/<run>.jsonl`` holds one device count of one chapter::
 
     {"kind": "header", "chapter": "multiple_gpus", "num_devices": 2, ...}
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}

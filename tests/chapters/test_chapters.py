@@ -110,11 +110,11 @@ def test_a_chapter_runs_alone(path, tmp_path):
             assert words in done.stdout
         assert list(tmp_path.iterdir()) == []
         return
-    written = {p.name for p in (tmp_path / "figures" / path.stem).iterdir()}
+    written = {p.name for p in (tmp_path / "runs" / path.stem).iterdir()}
     if path.stem.startswith("multiple_gpus"):
         assert "replicas agree: True" in done.stdout and "test acc: " in done.stdout
         assert "dry-run-synthetic-cpu2.jsonl" in written
-        assert "dry-run-synthetic-speedup.png" in written
+        assert "dry-run-synthetic-seconds.png" in written
     elif path.stem == "multiple_machines":
         assert "sum of the pushes = whole batch: True" in done.stdout
         assert "[[0], [1], []]" in done.stdout and "test acc: " in done.stdout

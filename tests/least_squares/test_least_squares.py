@@ -676,6 +676,22 @@ def test_train_yields_points_for_the_runner():
     np.testing.assert_allclose(
         points[-1].extra["x_begins"], lapack(data.A, data.b)[:5], atol=1e-7
     )
+    assert "x" not in points[-1].extra
+
+
+def test_iterative_methods_start_at_the_x_of_averaging():
+    """So that their distances to the optimum can be compared."""
+    data = datasets.uniform_problem(300, 20)
+    x0 = np.random.default_rng([3, 1]).random(20)
+    brief = {"devices": "cpu:2", "data": data, "seed": 3}
+    averaged = list(train(2, method="averaging", num_epochs=1, **brief))
+    assert len(averaged[-1].extra["x"]) == 20  # all of it, as the notes print
+    first = next(iter(train(2, method="gradient", max_iterations=1, **brief)))
+    best = lapack(data.A, data.b)
+    step = 1 / np.linalg.eigvalsh(data.A.T @ data.A)[-1]
+    x1 = x0 - step * data.A.T @ (data.A @ x0 - data.b)
+    expected = np.linalg.norm(x1 - best) / np.linalg.norm(best)
+    assert first.distance == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_problem_in_a_file_is_the_one_in_memory():

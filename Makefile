@@ -14,7 +14,7 @@ MAIN_JOB = multiple_gpus least_squares gan
 # Files run side by side, the tests of one in turn: they share what its fixtures make.
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: run test slow faults lint clean main-job
+.PHONY: run test slow faults lint gallery clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@touch "$(VENV)/.started"
@@ -22,7 +22,7 @@ run: $(VENV)/.run-$(EXTRA)
 		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; \
 	done
 	@echo; echo "The pictures:"
-	@find "$(CURDIR)/figures" -newer "$(VENV)/.started" \( -name "*.png" -o -name "*.gif" \) \
+	@find "$(CURDIR)/runs" -newer "$(VENV)/.started" \( -name "*.png" -o -name "*.gif" \) \
 		| sort | sed "s|^|  file://|"
 	@echo "Next:"
 	@echo "  $(VENV)/bin/d2lpar list                              the other chapters"
@@ -44,6 +44,16 @@ lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.gpu
+
+# Measures what has no record of this code, hours on a machine with nothing else to do,
+# and draws figures/. `make gallery GALLERY=--list` says how long; `GALLERY=--draw` only
+# draws.
+gallery: $(VENV)/.gallery-$(EXTRA)
+	$(VENV)/bin/python tools/gallery.py $(GALLERY)
+
+$(VENV)/.gallery-$(EXTRA): $(VENV)/.test-$(EXTRA)
+	$(PIP_INSTALL) -e ".[$(EXTRA),book,peers]"
+	@touch $@
 
 $(VENV)/bin/python:
 	@sh tools/make_venv.sh "$(VENV)" "$(PYTHON)"

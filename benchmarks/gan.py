@@ -4,7 +4,7 @@
 
 A step updates both networks on a batch of 1,000 faces; arms that are compared have the
 same threads in all. The first three steps of each process warm up. Writes gan.jsonl,
-.png and .svg to figures/benchmarks. Needs `pip install 'd2lpar[cpu,peers]'`.
+.png and .svg to runs/benchmarks. Needs `pip install 'd2lpar[cpu,peers]'`.
 """
 
 from __future__ import annotations

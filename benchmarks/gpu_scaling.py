@@ -1,7 +1,7 @@
 """The map of when a second GPU pays, by PyTorch's peers: for GPUs MXNet cannot use.
 
     python benchmarks/gpu_scaling.py --num-devices 1,2,4 --check FIRST.npz
-    d2lpar plot figures/gpu_scaling/*.jsonl
+    d2lpar plot runs/gpu_scaling/*.jsonl
 
 MXNet 1.9.1 has no code for GPUs of compute capability 9.0 and above. On those this runs
 `peers/ddp.py` (DistributedDataParallel, NCCL) and `peers/d2l_pytorch.py` (the book's
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--peers", default="ddp,d2l", help="ddp, d2l or both")
     parser.add_argument("--check", help="our first steps, to repeat")
     parser.add_argument("--commit", help="of a copy without its repository")
-    parser.add_argument("--out", type=Path, default=Path("figures/gpu_scaling"))
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu_scaling"))
     args = parser.parse_args()
 
     counts = [int(n) for n in args.num_devices.split(",")]

@@ -5,7 +5,7 @@
 LeNet, concise and from scratch, batch 256, one thread per context, as many contexts as
 cores, on 6,000, 60,000 and 600,000 generated images, in fresh processes in turn. The
 first epoch of each process warms up; ten more are timed of 6,000 images, one of the
-others. Writes growth.jsonl, .png and .svg to figures/benchmarks, and prints the largest
+others. Writes growth.jsonl, .png and .svg to runs/benchmarks, and prints the largest
 deviation from the cost at 60,000.
 """
 

@@ -3,8 +3,12 @@
 #
 # Source: the least-squares notes, "Querying your GPU"; the GPU wiki, "nvtop"
 #
-# One card for each GPU and one for the CPU contexts: how many there are, how fast, how
-# much memory they have, how they are linked, and how busy they are.
+# **What you will learn.** Which devices this machine has, and what their numbers mean:
+# cores, clock, memory, links. Why a GPU is fast, in one multiplication. What MXNet
+# calls a device, with and without a GPU. How to watch a training and tell whether all
+# devices work, with our own watch and with nvtop.
+#
+# Run this chapter cell by cell as a notebook, or as a program:
 #
 #     python chapters/devices.py --devices auto
 #     d2lpar run devices --preset book
@@ -15,20 +19,50 @@
 import os
 import time
 
-from d2lpar import chapter, devices, np, npx
+from d2lpar import chapter, devices, mx, np, npx, try_gpu
+from d2lpar.errors import DeviceError
 from d2lpar.machine import load
 from d2lpar.machine.cards import as_text, cores_text, machine
 from d2lpar.machine.gpu_cards import CORES_PER_MULTIPROCESSOR, GpuCard
 
+# %% [markdown]
+# ## What is in this machine
+#
+# A card for each GPU, and one for the processor. The notes ask PyCUDA for a GPU's name,
+# its compute capability, its memory and its multiprocessors; here NVML answers, the
+# library behind `nvidia-smi`, and the driver.
+#
+# - **Compute capability**: the generation of the GPU's instructions, 7.5 for a T4. A
+#   program needs machine code for it: MXNet's GPU packages have it for 5.0 to 8.9.
+# - **Multiprocessor**: the part of a GPU that is most like a core of a CPU. It has many
+#   *CUDA cores*, each of which computes one float32 at a time.
+# - **Memory**: a GPU has its own. What does not fit there cannot be computed there.
+# - **Link**: how data reaches it, from the host and from other GPUs (NVLink is faster
+#   than PCIe). In data-parallel training the gradients take this way in every step.
+
+# %%
 here = machine()
 print(as_text(here))
 
 # %% [markdown]
-# **How many cores?** The notes multiply the multiprocessors, which the driver reports,
-# by the cores of one, from a table by compute capability. It has 128 for 7.5 where
-# NVIDIA has 64, so a T4 has half the cores they print; and there is no capability 5.1.
+# ## How many cores?
+#
+# The notes multiply the multiprocessors, which the driver reports, by the cores of one,
+# from a table by compute capability: 40 x 128 = 5,120 cores for a T4.
+#
+# *Predict before you run*: a core does one multiplication and one addition per cycle,
+# and a T4's highest clock is 1,590 MHz. The GPU wiki says that it reaches 8.1 TFLOPS,
+# 8.1 million million operations in a second. Does that fit 5,120 cores?
+
 
 # %%
+def teraflops(cores: int, clock_mhz: int) -> float:
+    return 2 * cores * clock_mhz * 1e6 / 1e12
+
+
+print(f"2,560 cores: {teraflops(2560, 1590):.1f} TFLOPS")
+print(f"5,120 cores: {teraflops(5120, 1590):.1f} TFLOPS")
+
 NOTES_TABLE = {5.0: 128, 5.1: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 128}
 for capability, notes in NOTES_TABLE.items():
     nvidia = CORES_PER_MULTIPROCESSOR.get(tuple(map(int, str(capability).split("."))))
@@ -40,23 +74,17 @@ t4 = GpuCard(0, 0, "Tesla T4", (7, 5), 40, each, clock=1590)
 print(f"{t4.name}: 40 x {each} = {t4.cores_by_table:,}; the notes: 40 x 128 = 5,120")
 
 # %% [markdown]
-# **A check by speed.** A core does one multiplication and one addition per cycle. With
-# 2,560 cores at the T4's highest clock, 1,590 MHz, that makes the 8.1 TFLOPS of the GPU
-# wiki; 5,120 would make 16.3. NVML counts cores itself: a card says if it disagrees.
-
-
-# %%
-def teraflops(cores: int, clock_mhz: int) -> float:
-    return 2 * cores * clock_mhz * 1e6 / 1e12
-
-
-print(f"2,560 cores: {teraflops(2560, t4.clock):.1f} TFLOPS")
-print(f"5,120 cores: {teraflops(5120, t4.clock):.1f} TFLOPS")
-
-# %% [markdown]
-# **What a GPU adds** is quantity: a CUDA core does the work of one lane of a CPU's
-# vector register (many CPU cores use two registers at once). It also has memory of its
-# own, which data must first reach over a link. CPU contexts share the host's.
+# It does not: the T4 has half the cores that the notes print. Their table has 128 for
+# capability 7.5 where NVIDIA has 64, and a capability 5.1 that no GPU has. The lesson
+# is not the table, it is the check: a number that can be computed in two ways should
+# be. (Where NVML counts cores itself, a card says if the table disagrees.)
+#
+# ## What a GPU adds
+#
+# Quantity. A CPU core is faster than a CUDA core and can do far more, but there are
+# few. It also computes several floats with one instruction, in the lanes of a vector
+# register; a CUDA core corresponds to one such lane. (Many CPU cores use two registers
+# at once.)
 
 # %%
 floats = (here.cpu.vector_bits or 32) // 32
@@ -64,24 +92,154 @@ cores = here.cpu.usable_physical or here.cpu.usable_cores
 print(f"this host: {cores} cores x {floats} floats in one instruction")
 for gpu in here.gpus:
     print(f"{gpu.label}: {cores_text(gpu)}")
+lanes = cores * floats
+print(f"a T4 computes {t4.cores_by_table / lanes:.0f} times as many floats at a time")
 
 # %% [markdown]
-# **How busy are they?** A thread watches two CPU contexts at work. `d2lpar run ...
-# --watch` watches a run in the same way and draws the result under its accuracy.
+# All these cores are of use only if there is as much *independent* work: a batch of 256
+# images with thousands of outputs each, not one number after another. And they must be
+# fed: a T4 reads its own memory at 320 GB/s, but gets data from the host at no more
+# than 16 GB/s. Chapter 2 measures what that means.
+#
+# ## What MXNet calls a device
+#
+# A *context*: `mx.gpu(0)`, `mx.gpu(1)`, ... for GPUs; `mx.cpu(0)`, `mx.cpu(1)`, ... for
+# queues of work on the host, each with threads of its own. CPU contexts share the
+# host's cores and memory. They make everything in these chapters run, and be tested,
+# without a GPU: two contexts on two cores really compute at the same time.
+#
+# *Predict before you run*: which of these devices exist here? What does the book's
+# `try_gpu(7)` return?
+
+# %%
+print("auto:", devices.parse("auto"))
+print("cpu:2:", devices.parse("cpu:2"))
+for text in ("gpu:8", "cpu:0", "tpu"):
+    try:
+        print(f"{text}:", devices.parse(text))
+    except DeviceError as error:
+        print(f"{text}: {error}")
+print("the book's try_gpu(7):", try_gpu(7))
+print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
+
+# %% [markdown]
+# The last two lines are traps. `try_gpu(7)` is the CPU where there is no such GPU: a
+# "two-GPU" timing on a machine with one GPU then measures a GPU and a CPU, and nobody
+# is told. And `mx.gpu(7)` is only a name; an error comes when an array is to be made
+# there. `devices.parse` looks first, and says what there is.
+#
+# More contexts than cores are allowed. They take turns, so they show that a program is
+# right, not that it is fast.
+#
+# ## How busy are they?
+#
+# A second device pays only if it works. Below, a thread takes a sample of this process
+# every quarter of a second while contexts compute sines.
+#
+# *Predict before you run*: 100 % is one core. How much will one context use, how much
+# two?
 
 # %%
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
-arrays = [np.ones((1000, 1000), ctx=device) for device in two]
-taken, end = [], time.perf_counter() + 1
-with load.sampling(os.getpid(), taken.append, interval=0.25):
-    while time.perf_counter() < end:
-        sines = [np.sin(array) for array in arrays]
-        npx.waitall()
-print(f"{taken[-1].cpu_percent:.0f} % of a core, {taken[-1].busy_threads} threads busy")
 
+
+def watched(chosen: list) -> load.Sample:
+    """The last sample of a second in which all chosen devices compute sines."""
+    arrays = [np.ones((1000, 1000), ctx=device) for device in chosen]
+    taken, end = [], time.perf_counter() + 1
+    with load.sampling(os.getpid(), taken.append, interval=0.25):
+        while time.perf_counter() < end:
+            sines = [np.sin(array) for array in arrays]  # noqa: F841
+            npx.waitall()
+    return taken[-1]
+
+
+for chosen in (two[:1], two):
+    sample = watched(chosen)
+    print(
+        f"{len(chosen)} device(s): {sample.cpu_percent:.0f} % of a core, "
+        f"{sample.busy_threads} threads busy"
+    )
+    for label, percent in zip(sample.gpus, sample.gpu_percent):
+        print(f"   {label}: {percent} %")
 
 # %% [markdown]
-# **The devices of a run**: those that the flags name, as the record names them.
+# On an idle machine with two cores or more: about 100 and 200. Less than that for two
+# contexts means that something else uses the cores, or that the contexts wait for each
+# other. `d2lpar run ... --watch` samples a run in the same way and draws it under the
+# accuracy; `d2lpar devices --watch` is a screen that you keep open in another terminal.
+#
+# ### nvtop, beside our own watch
+#
+# The GPU wiki recommends [nvtop](https://github.com/Syllo/nvtop), a screen like `htop`
+# for GPUs. Our watch knows the runs of d2lpar and CPU contexts; nvtop knows every
+# process on every GPU, whoever started it. To install it:
+#
+#     sudo apt install nvtop               Ubuntu 20.04, Debian 12 and later
+#     conda install -c conda-forge nvtop   without root
+#
+# or from source, as the wiki did before there was a package:
+#
+#     sudo apt install git cmake g++ libncurses5-dev libncursesw5-dev
+#     git clone https://github.com/Syllo/nvtop.git
+#     mkdir -p nvtop/build && cd nvtop/build
+#     cmake .. -DNVIDIA_SUPPORT=ON -DAMDGPU_SUPPORT=OFF -DINTEL_SUPPORT=OFF
+#     make && sudo make install
+#
+# If the build fails: `conda deactivate`, then cmake again, so that it does not find
+# conda's libraries (the wiki's advice). If cmake misses libdrm, which only other
+# vendors' GPUs need: `sudo apt install libdrm-dev libudev-dev`.
+#
+# How to read it, top to bottom:
+#
+# | nvtop | means | in a healthy data-parallel training |
+# |---|---|---|
+# | `GPU`, in MHz, `TEMP`, `POW` | clock, temperature, power | alike, well above idle |
+# | `GPU`, a bar in % | time in which *any* kernel ran | near 100 % on each |
+# | `MEM`, a bar in Gi | memory taken by all processes | alike: a replica on each |
+# | `PCIe`, `RX` and `TX` | traffic with the host | small: the data is there |
+# | the curves | the recent past of both | flat; teeth mean that the GPUs wait |
+# | the table | who: process, user, device, memory | one line per GPU for our run |
+#
+# What it tells, by the picture:
+#
+# - One GPU at 0 %: it is not used. Look at `--devices` and `--num-devices`.
+# - Both at 30 %: they wait, for data, for Python, or for each other. A batch is too
+#   small (chapter 6).
+# - 100 % is not "full": one kernel of a few threads keeps a GPU "busy" in this sense.
+#   The power tells more: 60 W out of 300 W is a GPU that has little to do.
+# - Memory that grows from epoch to epoch is a leak; chapter 10.
+#
+# The keys: `F2` changes the display, `F6` sorts, `F9` ends a process, `q` ends nvtop.
+# Without nvtop, `nvidia-smi dmon -s um` prints a line per second.
+#
+# ## Summary
+#
+# - A device is where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`.
+# - A GPU is many simple cores with a memory of its own behind a slow link.
+# - Peak speed = 2 x cores x clock. Check what you are told.
+# - Ask for devices in a way that fails if they are not there.
+# - Watch a training before you time it.
+#
+# ## Exercises
+#
+# 1. The book used V100s: 80 multiprocessors, capability 7.0, 1,530 MHz. How many cores
+#    and TFLOPS? *(80 x 64 = 5,120 cores, 15.7 TFLOPS: NVIDIA's own figure.)*
+# 2. What is the peak of this host? A modern core does a multiplication and an addition
+#    on one or two registers per cycle. *(2 x cores x floats x registers x clock. For 2
+#    cores with 16 floats, two registers and 3 GHz: 384 GFLOPS, 5 % of a T4.)*
+# 3. Make an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`. *(MXNet's
+#    error has no word about the number 7: on a build without CUDA it says that the
+#    operator is not implemented for GPU. Compare `devices.parse("gpu:8")`.)*
+# 4. Call `watched(devices.parse("cpu:4"))` on a machine with two cores. *(About 200 %:
+#    the contexts share the cores. More contexts do not make more cores.)*
+# 5. Leave out `npx.waitall()` in `watched` (and be ready to restart the kernel). *(In
+#    its second Python queues more than 10,000 rounds, minutes of work: the devices are
+#    still at 200 % long after the function has returned, and the next line that needs a
+#    number waits for all of it. `d2lpar.training.Epoch` bounds how far Python runs
+#    ahead.)*
+#
+# **The devices of a run**: those that the flags name, as its record names them.
 
 
 # %%

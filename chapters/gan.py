@@ -1,7 +1,8 @@
 # %% [markdown]
 # # A GAN on CryptoPunks, data-parallel
 #
-# Source: the CryptoPunks notebook, "Redoing our GAN example"
+# Source: the CryptoPunks notebook, "Redoing our GAN example",
+# <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
 #
 # A generator turns noise into faces of 24 x 24 pixels; a discriminator learns to tell
 # them from real ones. Each device has a replica of both and a shard of each batch:
@@ -10,66 +11,314 @@
 #     d2lpar run gan --preset book       (4,000 epochs of the full batch: for GPUs)
 #
 # The faces are the CryptoPunks if `punks.png` is found or can be downloaded, else
-# generated ones. The artwork has no open licence and is not part of this project.
+# generated ones. The artwork has no open licence and is not part of this project; the
+# cells below use generated faces.
+#
+# **What you will learn.**
+#
+# - the notebook's two networks, and the two updates of a step;
+# - where the split, the all-reduce and the division by the batch go when there are two
+#   networks and an Adam each;
+# - why BatchNorm breaks "N devices compute what one computes", and how to mend it;
+# - how to tell whether generated faces get better.
+#
+# ![The four parts of a step](../docs/drawings/split-allreduce-update.svg)
 
 # %%
 import numpy
+from PIL import Image
 
-from d2lpar import autograd, chapter, devices, gan, np, split_batch
+from d2lpar import allreduce, autograd, chapter, devices, gan, gluon, np, split_batch
 from d2lpar.datasets import face_quality, punks
+from d2lpar.datasets.face_images import enlarged, sheet
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 data = punks.load("synthetic", n_train=600)
-X = np.array(data.X[:200]).astype("float32") / 255
-z = np.random.normal(size=(200, *gan.Z_SHAPE))
-X_shards, z_shards = split_batch(X, z, two)
+print(data.X.dtype, data.X.shape)
+
+
+def picture(faces):
+    """Ten faces uint8 (n, 3, 24, 24) as an image, which a notebook shows."""
+    return Image.fromarray(enlarged(sheet(faces[:10], columns=10), 3))
+
+
+picture(data.X)
 
 # %% [markdown]
-# **One step.** The fakes serve both updates, as in the notebook: detached for the
-# discriminator, whose opinion then teaches the generator. Both Adam optimisers sum the
-# gradients over the devices and divide by the global batch size.
+# ## The two networks
+#
+# The generator takes 16 channels of 3 x 3 random numbers, blows them up to 128 channels
+# of 12 x 12, and those to a face of 3 x 24 x 24. The discriminator is a small
+# convolutional network that ends in one number.
+#
+# The notebook's ends in a sigmoid, here it ends before: above 0 means "real". The
+# sigmoid moves into the loss, which then stays finite. In float32 the sigmoid of -120
+# is 0, and the notebook's loss would need its logarithm.
+
 
 # %%
+def generator():
+    """Noise (n, 16, 3, 3) to faces (n, 3, 24, 24) in [0, 1]."""
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2DTranspose(128, 10, use_bias=False, in_channels=16),
+        gluon.nn.BatchNorm(in_channels=128),
+        gluon.nn.Activation("relu"),
+        gluon.nn.Conv2DTranspose(3, 4, 2, 1, use_bias=False, in_channels=128),
+        gluon.nn.Activation("sigmoid"),
+    )
+    return net
+
+
+def discriminator():
+    """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces taken for real."""
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(6, 5, activation="relu", in_channels=3),
+        gluon.nn.MaxPool2D(2, 2),
+        gluon.nn.Conv2D(12, 5, activation="relu", in_channels=6),
+        gluon.nn.MaxPool2D(2, 2),
+        gluon.nn.Dense(32, activation="relu", in_units=12 * 3 * 3),
+        gluon.nn.Dense(1, in_units=32),
+    )
+    return net
+
+
+bce = gluon.loss.SigmoidBinaryCrossEntropyLoss()
+score, real = np.array([[-120.0]]), np.array([[1.0]])
+probability = 1 / (1 + np.exp(-score))
+print("sigmoid, then log:", -np.log(probability), "both in one:", bce(score, real))
+
+# %% [markdown]
+# ## Replicas
+#
+# `gan.start` draws the parameters on the host, from PyTorch's default distributions, as
+# the notebook has them. Every device gets the same copy.
+
+
+# %%
+def replicate(net, values, devices):
+    net.initialize(ctx=devices)
+    for parameter, value in zip(net.collect_params().values(), values):
+        parameter.set_data(np.array(value))
+    net.hybridize()
+    return net
+
+
 state = gan.start(seed=0)
-nets = gan.Nets(state, two, lr=1e-4)
-with autograd.record():
-    fakes = gan.generate(nets.G, z_shards)
-d_losses, opinions = gan.update_D([(X_shards, fakes)], nets.D, nets.adam_D)
-g_losses = gan.update_G([fakes], nets.D, nets.adam_G)
-print("loss of D:", sum(float(l) for l in d_losses) / 400)
-print("loss of G:", sum(float(l) for l in g_losses) / 200)
+D = replicate(discriminator(), state.params_D, two)
+G = replicate(generator(), state.params_G, two)
+for name, net in (("D", D), ("G", G)):
+    count = sum(p.list_data()[0].size for p in net.collect_params().values())
+    print(f"{name}: {count:,} numbers on each of {two}")
 
 # %% [markdown]
-# **BatchNorm** takes mean and variance over each device's own shard, so two devices do
-# not compute what one computes. Synchronised, they do.
+# ## Adam, after an all-reduce
+#
+# Adam keeps a running mean m of each gradient and one, v, of its square. Data parallel,
+# it sees the *sum* of the devices' gradients, divided once by the global batch. m and v
+# are then the same on every device and need not be sent.
+
 
 # %%
-one = gan.Nets(state, two[:1], lr=1e-4)
+class Adam:
+    def __init__(self, net, lr):
+        every = net.collect_params().values()
+        self.params = [p for p in every if p.grad_req != "null"]  # no running averages
+        self.lr, self.num_steps = lr, 0
+        self.moments = [
+            [(np.zeros_like(g), np.zeros_like(g)) for g in p.list_grad()]
+            for p in self.params
+        ]
+
+    def step(self, batch_size):
+        self.num_steps += 1
+        c1, c2 = 1 - 0.9**self.num_steps, 1 - 0.999**self.num_steps
+        for p, moments in zip(self.params, self.moments):
+            gradients = p.list_grad()
+            allreduce(gradients)
+            for w, g, (m, v) in zip(p.list_data(), gradients, moments):
+                g = g / batch_size
+                m[:] = 0.9 * m + 0.1 * g
+                v[:] = 0.999 * v + 0.001 * g * g
+                w[:] = w - self.lr * (m / c1) / (np.sqrt(v / c2) + 1e-8)
+
+
+# %% [markdown]
+# ## One step
+#
+# The fakes are made once and serve both updates, as in the notebook. The discriminator
+# sees them *detached*: its update must not reach the generator. Then the updated
+# discriminator judges them again, and this time the gradient flows through it into the
+# generator, which wants the verdict "real".
+#
+# *Predict before you run*: (1) Untrained, the discriminator knows nothing. What is its
+# loss? (2) Which batch size divides the discriminator's gradients, if a device has 100
+# real faces and makes 100 fakes? (3) Will the package's parameters after this step be
+# the same?
+
+
+# %%
+def step(X_shards, z_shards, adam_D, adam_G):
+    n = sum(len(X) for X in X_shards)
+    with autograd.record():
+        fakes = [G(z) for z in z_shards]
+        d_losses = []
+        for X, fake in zip(X_shards, fakes):
+            scores = D(np.concatenate([X, fake.detach()]))  # real ones first
+            ones, zeros = (
+                np.ones((len(X), 1), ctx=X.ctx),
+                np.zeros((len(X), 1), ctx=X.ctx),
+            )
+            d_losses.append(bce(scores, np.concatenate([ones, zeros])))
+    autograd.backward(d_losses)
+    adam_D.step(2 * n)
+    with autograd.record():
+        g_losses = [
+            bce(D(fake), np.ones((len(fake), 1), ctx=fake.ctx)) for fake in fakes
+        ]
+    autograd.backward(g_losses)
+    adam_G.step(n)
+    d_loss, g_loss = (sum(float(l.sum()) for l in ls) for ls in (d_losses, g_losses))
+    return d_loss / (2 * n), g_loss / n
+
+
+X = np.array(data.X[:200]).astype("float32") / 255
+draw = numpy.random.default_rng(1)
+z = np.array(draw.standard_normal((200, *gan.Z_SHAPE), "float32"))
+X_shards, z_shards = split_batch(X, z, two)
+adam_D, adam_G = Adam(D, lr=1e-4), Adam(G, lr=1e-4)
+d_loss, g_loss = step(X_shards, z_shards, adam_D, adam_G)
+print(f"loss of D: {d_loss:.6f}, of G: {g_loss:.6f}; log 2 = {numpy.log(2):.6f}")
+
+nets = gan.Nets(state, two, lr=1e-4)
+sums = gan.step(X_shards, z_shards, nets)
+d_loss, g_loss = (sum(float(l) for l in ls) for ls in (sums.d_losses, sums.g_losses))
+print(f"d2lpar:    {d_loss / 400:.6f},       {g_loss / 200:.6f}")
+nets.update(state)  # copies the parameters to the host
+for net, params in ((D, state.params_D), (G, state.params_G)):
+    for mine, packaged in zip(net.collect_params().values(), params):
+        assert numpy.allclose(mine.list_data()[0].asnumpy(), packaged, atol=2e-6)
+
+# %% [markdown]
+# The untrained discriminator's loss is log 2, that of guessing. Its gradients are
+# divided by 400: 200 real faces and 200 fakes, on both devices together.
+#
+# The parameters agree to a hundredth of a step of Adam (1e-4). The package is about
+# twice as fast: it pads the discriminator's 6 and 12 channels to 8 and 16 with zeros
+# that stay zero, judges the fakes without computing gradients for D that nobody uses,
+# and calls one operator per update.
+#
+# ## BatchNorm: what data parallelism changes
+#
+# BatchNorm subtracts the mean of the batch and divides by its standard deviation. A
+# device sees only its shard, so its mean is another one.
+#
+# *Predict before you run*: By how much do faces in [0, 1] differ if two devices make
+# 100 each, instead of one making 200: by rounding, or visibly?
+
+# %%
+start = gan.start(seed=0)
+whole, parts = gan.Nets(start, two[:1], 1e-4), gan.Nets(start, two, 1e-4)
 for synchronised in (False, True):
     with autograd.train_mode():
-        (whole,) = gan.generate(one.G, [z])
-        parts = gan.generate(gan.Nets(state, two, 1e-4).G, z_shards, synchronised)
-    together = numpy.concatenate([part.asnumpy() for part in parts])
-    gap = numpy.abs(together - whole.asnumpy()).max()
+        (together,) = gan.generate(whole.G, [z])
+        shards = gan.generate(parts.G, z_shards, synchronised)
+    apart = numpy.concatenate([shard.asnumpy() for shard in shards])
+    gap = numpy.abs(apart - together.asnumpy()).max()
     print(f"synchronised={synchronised}: the faces differ by {gap:.1e}")
 
 # %% [markdown]
-# **Memory.** 10,000 faces with 128 channels of 12 x 12 take 0.7 GB per layer;
-# `--micro-batch-size` limits how many a device takes at a time.
+# Apart, faces differ by 0.01, three of 255 shades: hardly visible, but far more than
+# rounding, and each step of the training adds to it.
 #
-# **How good are they?** A distance between sets of faces tells; the nearest real face
-# shows whether the generator copies. Two halves of the data are this far apart:
+# Synchronised, the mean and the variance are taken over all devices: two more
+# all-reduces of 128 numbers, in the forward pass. Here is that, for the first two
+# layers of an untrained generator, whose BatchNorm has scale 1 and shift 0:
 
 # %%
-halves = data.X[:300], data.X[300:]
-print("distance of two halves:", face_quality.sliced_wasserstein(*halves))
-drawn = gan.sample(state, n=300, seed=7, device=two[0])
-print("of untrained faces:", face_quality.sliced_wasserstein(drawn, halves[0]))
-print("nearest to three faces:", face_quality.nearest(drawn[:3], data.X)[1])
+with autograd.train_mode():
+    hs = [parts.G[0](z_k) for z_k in z_shards]  # (100, 128, 12, 12) on each device
+    means = [h.mean(axis=(2, 3)).sum(axis=0) for h in hs]
+    allreduce(means)
+    means = [mean.reshape((1, -1, 1, 1)) / 200 for mean in means]
+    squares = [(h - mean) ** 2 for h, mean in zip(hs, means)]
+    variances = [square.mean(axis=(2, 3)).sum(axis=0) for square in squares]
+    allreduce(variances)
+    normalised = [
+        (h - mean) / np.sqrt(variance.reshape((1, -1, 1, 1)) / 200 + 1e-5)
+        for h, mean, variance in zip(hs, means, variances)
+    ]
+    one_device = whole.G[1](whole.G[0](z))
+apart = numpy.concatenate([h.asnumpy() for h in normalised])
+print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max():.0e}")
 
 # %% [markdown]
-# **Training** on 1, 2, ... devices, with an animation of the face of one noise. Ctrl-C
-# leaves a checkpoint; `--resume last` continues from it, `d2lpar sample` draws from it.
+# `--sync-batch-norm` trains so; the gradient, too, must cross the devices, and the
+# price is 2.7 times the time of a step (`d2lpar/gan/sync_batch_norm.py`). The default
+# leaves each device its own mean, as PyTorch's `DistributedDataParallel` does.
+#
+# ## A short training
+#
+# *Predict before you run*: 600 generated faces, 5 epochs of 6 batches: thirty steps,
+# ten times as long as the notebook's (lr 1e-3). Will one recognise anything? Is the
+# distance to the real faces smaller than before?
+#
+# For the distance, both sets of faces are projected on random directions, sorted and
+# compared (`face_quality.sliced_wasserstein`). Two halves of the data show how small it
+# can get.
+
+
+# %%
+def distance(params_G):
+    """Of 300 generated faces to 300 real ones; and the faces."""
+    state.params_G = params_G
+    faces = gan.sample(state, n=300, seed=7, device=two[0])
+    return face_quality.sliced_wasserstein(faces, data.X[:300]), faces
+
+
+print(f"two halves: {face_quality.sliced_wasserstein(data.X[:300], data.X[300:]):.3f}")
+print(f"untrained: {distance(start.params_G)[0]:.3f}")
+D, G = (
+    replicate(net, params, two)
+    for net, params in (
+        (discriminator(), start.params_D),
+        (generator(), start.params_G),
+    )
+)
+adam_D, adam_G = Adam(D, lr=1e-3), Adam(G, lr=1e-3)
+draw = numpy.random.default_rng(0)
+for epoch in range(1, 6):
+    for rows in draw.permutation(600).reshape(6, 100):
+        X = np.array(data.X[rows]).astype("float32") / 255
+        z = np.array(draw.standard_normal((100, *gan.Z_SHAPE), "float32"))
+        d_loss, g_loss = step(*split_batch(X, z, two), adam_D, adam_G)
+    trained = [p.list_data()[0].asnumpy() for p in G.collect_params().values()]
+    length, faces = distance(trained)
+    print(f"epoch {epoch}: D {d_loss:.3f}, G {g_loss:.3f}, distance {length:.3f}")
+
+picture(faces)
+
+# %% [markdown]
+# The distance falls while the losses only fluctuate: a GAN's losses measure a
+# contest, not the faces. And a small distance could be that of a generator that copies.
+# The nearest real face of each shows whether it does (0 would be a copy):
+
+# %%
+numbers, gaps = face_quality.nearest(faces[:3], data.X)
+print("nearest to three faces:", numbers, gaps.round(3))
+
+# %% [markdown]
+# All three lie nearest to one and the same face, and a quarter of the colour range away
+# from it: after thirty steps the generator draws one blur, and no copy.
+#
+# ## Training, measured
+#
+# On 1, 2, ... devices, with an animation of the face of one noise, as the notebook has
+# it. Ctrl-C leaves a checkpoint; `--resume last` continues from it, `d2lpar sample`
+# draws from it. The notebook's recipe is the preset `book`; 10,000 faces with 128
+# channels of 12 x 12 take 0.7 GB per layer, and `--micro-batch-size` limits how many a
+# device takes at a time.
 
 # %%
 PRESETS = {
@@ -97,3 +346,33 @@ if __name__ == "__main__":
     # Each of MXNet's temporary buffers grows to the largest activation; 16 are as fast.
     few_buffers = {"MXNET_CPU_TEMP_COPY": "16"}
     chapter.measure("gan", gan.WORKLOAD, PRESETS, environment=few_buffers)
+
+# %% [markdown]
+# ## Summary
+#
+# - Two networks change nothing about data parallelism: split once, all-reduce the
+#   gradients of each network before its own update, divide by the global batch.
+# - Adam's moments are replicas like the parameters: equal sums keep them equal.
+# - What looks at the whole batch, such as BatchNorm, must communicate or differ.
+# - Losses of a GAN do not say how good its faces are. A distance between sets of faces
+#   does, and the nearest real face says whether they are copies.
+#
+# ## Exercises
+#
+# 1. **Leave out the all-reduce** in `Adam.step`, and take ten steps. *(You should find
+#    that the replicas' parameters differ by 0.001 to 0.002, as much as ten steps move
+#    them. With it they are equal to the bit.)*
+# 2. **Divide by the shard instead of the batch**, `adam_D.step(n)`. *(You should find
+#    that next to nothing changes: after ten steps the parameters differ by 5e-5 where
+#    they have moved by 1e-3. Adam divides by the root of the mean square, so a factor
+#    cancels, but for epsilon. With SGD every step would be twice as long.)*
+# 3. **One device against two.** Take ten steps on `two[:1]` and on `two`, from the same
+#    start. *(You should find a difference of 4e-4 in D and 1e-3 in G: BatchNorm, not
+#    rounding. `gan.step(..., synchronised=True)` is the mend.)*
+# 4. **The learning rate.** Take 40 steps with 1e-4, 1e-3 and 1e-2. *(You should find
+#    that with 1e-4 both losses stay within 0.02 of log 2, and that with 1e-2 they jump
+#    (D from 0.1 to 3): one network defeats the other, and the loser learns nothing.)*
+# 5. **Micro-batches.** Take ten `gan.step(..., micro_batch_size=50)` on one device, and
+#    ten without it, and compare the losses. *(You should find that they differ in the
+#    sixth digit at the first step and in the fifth after ten: each part has a mean of
+#    its own in BatchNorm, but all parts together make one step.)*

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Several machines: a parameter server
 #
-# Source: the book, "Training on Multiple GPUs", carried over to several machines,
-# <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# Source: the book, "Training on Multiple GPUs" and "Parameter Servers", carried over to
+# several machines,
+# <https://d2l.ai/chapter_computational-performance/parameterserver.html>
 #
 # Beyond one process or one machine: *workers* train, each with devices of its own, and
 # *servers* sum what the workers push. MXNet has both (ps-lite, behind
@@ -11,8 +12,23 @@
 #     d2lpar launch --workers 2 -- run multiple_machines --preset book
 #     python chapters/multiple_machines.py --devices auto --num-devices 1,2
 #     d2lpar run multiple_machines --preset book     (the same without a server)
+#
+# **What you will learn.**
+#
+# - what a parameter server does, in fifteen lines;
+# - how workers share a batch, so that W workers compute what one device computes;
+# - to start MXNet's server and two workers yourself, as four processes;
+# - what travels over the network, and what 2-bit compression makes of it;
+# - what happens when a process dies.
+#
+# ![Workers push gradients, pull sums](../docs/drawings/parameter-server.svg)
 
 # %%
+import os
+import subprocess
+import sys
+import tempfile
+
 import numpy
 
 from d2lpar import (
@@ -32,9 +48,11 @@ from d2lpar.workers import plan
 one = devices.parse("cpu:1")
 
 # %% [markdown]
-# **Each worker takes its part.** All workers go through the same batches, drawn from
-# the same random seed. Worker k takes a contiguous part of each batch, which may be
-# empty in the last one, and splits it over its own devices as before.
+# ## Each worker takes its part
+#
+# All workers go through the same batches, drawn from the same random seed. Worker k
+# takes a contiguous part of each batch, which may be empty in the last one, and splits
+# it over its own devices as before.
 
 # %%
 for batch in (5, 2):
@@ -42,45 +60,249 @@ for batch in (5, 2):
     print(f"a batch of {batch} on three workers:", parts)
 
 # %% [markdown]
-# **The servers sum.** A worker pushes the gradient of the sum, not the mean, of its
-# samples' losses; a server waits for all pushes and returns their sum, the gradient of
-# the whole batch. So W workers with D devices each compute what one device computes.
+# ## The server sums
+#
+# A worker pushes the gradient of the *sum*, not of the mean, of its samples' losses.
+# The server adds up what arrives under a key, and answers a pull when every worker has
+# pushed. That is an all-reduce with a place in the middle.
 
 
 # %%
-def gradient(X: numpy.ndarray, y: numpy.ndarray) -> numpy.ndarray:
-    """The gradient of W1 that a worker pushes."""
+class Server:
+    """Sums of what all workers push, by key."""
+
+    def __init__(self, num_workers):
+        self.num_workers, self.arrived = num_workers, {}
+
+    def push(self, key, value):
+        self.arrived.setdefault(key, []).append(value)
+
+    def pull(self, key):
+        if len(self.arrived[key]) < self.num_workers:
+            raise RuntimeError(f"{key}: a pull waits until every worker has pushed")
+        return sum(self.arrived[key])
+
+
+def gradients(X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:
+    """Of the summed losses of some images, by each parameter of LeNet."""
     params = get_params(init_lenet(0.1, seed=0), one[0])
+    if len(y) == 0:
+        return [numpy.zeros(p.shape, "float32") for p in params]
     with autograd.record():
         scores = lenet.lenet(np.array(X), params)
         l = gluon.loss.SoftmaxCrossEntropyLoss()(scores, np.array(y))
     l.backward()
-    return params[0].grad.asnumpy()
+    return [p.grad.asnumpy() for p in params]
 
-
-rng = numpy.random.default_rng(0)
-X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
-pushed = [gradient(X[part], y[part]) for part in shares(5, 2)]
-whole = gradient(X, y)
-print("sum of the pushes = whole batch:", numpy.allclose(sum(pushed), whole, rtol=1e-4))
 
 # %% [markdown]
-# **Each process reads its role** from its environment. `d2lpar launch` sets it;
-# `--print` prints it for Slurm or another terminal. A scheduler introduces the
-# processes to each other. On the hosts of a `--hosts` file they are started over ssh.
+# *Predict before you run*: Five images on two workers: three and two. Is the sum of
+# what they push the gradient of all five? Would it be, if each pushed the gradient of
+# its *mean* loss, and the server averaged?
 
 # %%
-for role in plan.plan(workers=2, servers=1, arguments=["run", "multiple_machines"]):
+rng = numpy.random.default_rng(0)
+X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
+server = Server(num_workers=2)
+for number, part in enumerate(shares(len(y), 2)):
+    for key, gradient in enumerate(gradients(X[part], y[part])):
+        server.push(key, gradient)
+    if number == 0:
+        try:
+            server.pull(0)
+        except RuntimeError as waits:
+            print(waits)
+pulled = [server.pull(key) for key in range(8)]
+whole = gradients(X, y)
+same = all(numpy.allclose(p, w, rtol=1e-3, atol=1e-6) for p, w in zip(pulled, whole))
+print("sum of the pushes = whole batch:", same)
+assert same
+
+means = [gradients(X[part], y[part])[7] / len(y[part]) for part in shares(5, 2)]
+off = abs(sum(means) / 2 - whole[7] / 5).max() / abs(whole[7] / 5).max()
+print(f"the average of means is off by {100 * off:.0f} %")
+
+# %% [markdown]
+# Then each worker takes the step p -= lr / 5 x sum on its own replicas. All received
+# the same sum, so all replicas agree. Here are W workers and one device side by side,
+# for three steps of a linear model that fits into a line:
+
+
+# %%
+def train(num_workers, num_steps=3, lr=0.1):
+    w = [numpy.zeros(784) for _ in range(num_workers)]  # a replica per worker
+    images, targets = X.reshape(5, 784).astype(float), y / 5
+    for _ in range(num_steps):
+        server = Server(num_workers)
+        for number, part in enumerate(shares(5, num_workers)):
+            error = images[part] @ w[number] - targets[part]
+            server.push("w", images[part].T @ error)
+        for number in range(num_workers):
+            w[number] = w[number] - lr / 784 / 5 * server.pull("w")
+    return w
+
+
+(alone,) = train(1)
+for num_workers in (2, 3, 6):
+    replicas = train(num_workers)
+    agree = all((w == replicas[0]).all() for w in replicas)
+    gap = abs(replicas[0] - alone).max()
+    print(f"{num_workers} workers: replicas agree {agree}, off one device by {gap:.0e}")
+
+# %% [markdown]
+# ## MXNet's server, for real
+#
+# Every process reads its role from its environment: one *scheduler*, which introduces
+# the others to each other, one *server*, two *workers*. `d2lpar launch` sets it, and
+# `--print` prints it for Slurm or another terminal. On the hosts of a `--hosts` file
+# the roles are started over ssh.
+
+# %%
+port = plan.free_port("127.0.0.1")
+roles = plan.plan(2, servers=1, arguments=["run", "multiple_machines"], port=port)
+for role in roles:
     names = ("DMLC_ROLE", "D2LPAR_WORKER")
     print(f"{role.name}:", {n: v for n, v in role.environment.items() if n in names})
 
 # %% [markdown]
-# **When a process dies** the others deadlock. The launcher ends them and restarts all
-# from the last checkpoint; the result is the same to the bit. Other ways to share,
-# compared by `d2lpar plot figures/multiple_machines/book-2workers-*.jsonl`:
+# This is a worker's whole program. `dist_sync` is the server's side of an all-reduce:
+# `pushpull` pushes a gradient and puts the sum of all workers in its place; like
+# everything in MXNet it returns at once, and whoever reads the array waits.
+
+# %%
+WORKER = """
+import sys, numpy
+from d2lpar import autograd, get_params, gluon, init_lenet, lenet, mx, np
+from d2lpar.shards import shares
+
+store = mx.kv.create("dist_sync")
+rng = numpy.random.default_rng(0)
+X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
+part = shares(5, store.num_workers)[store.rank]
+params = get_params(init_lenet(0.1, seed=0), mx.cpu(0))
+with autograd.record():
+    scores = lenet.lenet(np.array(X[part]), params)
+    l = gluon.loss.SoftmaxCrossEntropyLoss()(scores, np.array(y[part]))
+l.backward()
+for key, p in enumerate(params):
+    store.init(key, np.zeros_like(p.grad))
+    store.pushpull(key, p.grad, out=p.grad)
+print(f"worker {store.rank} of {store.num_workers}: {len(y[part])} images", flush=True)
+numpy.savez(f"{sys.argv[1]}/{store.rank}.npz", *[p.grad.asnumpy() for p in params])
+"""
+
+
+def run_roles(folder):
+    """Start all roles on this machine; what each worker pulled, after they ended."""
+    processes = []
+    for role in roles:
+        command = role.command(sys.executable)
+        if role.kind == "worker":
+            command = [sys.executable, "-c", WORKER, folder]
+        environment = {**os.environ, **role.environment}
+        pipe = subprocess.PIPE
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=pipe, text=True)
+        )
+    try:
+        printed = [p.communicate(timeout=100)[0] for p in processes]
+        print(*sorted(printed), sep="", end="")
+    finally:
+        for process in processes:
+            process.kill()  # if a worker failed, the others wait for it
+    for number in range(2):
+        with numpy.load(f"{folder}/{number}.npz") as file:
+            yield [file[f"arr_{key}"] for key in range(8)]
+
+
+if "DMLC_ROLE" in os.environ:
+    print("skipped: this process is itself a worker of a launch")
+else:
+    with tempfile.TemporaryDirectory() as folder:
+        for number, sums in enumerate(run_roles(folder)):
+            pairs = zip(sums, whole)
+            same = all(numpy.allclose(s, w, rtol=1e-3, atol=1e-6) for s, w in pairs)
+            print(f"worker {number} pulled the gradient of the whole batch: {same}")
+            assert same
+
+# %% [markdown]
+# The program has no line about the network, and no lock. A training, which also hands
+# out its first parameters in this way, has a trap: MXNet orders a push after the last
+# pull of the *same array*. A first gradient may overtake the first pull of a parameter,
+# and a slow worker then receives a sum of gradients as its weights, without an error.
+# The package waits there, and has a test that finds the wrong weights otherwise
+# ([several machines](../docs/several-machines.md)).
 #
-#     d2lpar launch --compress 0.5 -- run multiple_machines        (2 bits per gradient)
-#     d2lpar launch --kvstore dist_async -- run multiple_machines  (no worker waits)
+# ## What travels
+#
+# *Predict before you run*: LeNet has 129,068 parameters in float32. At a global batch
+# of 256 an epoch has 235 steps. Which is more, an epoch of Fashion-MNIST's images, or
+# what two workers and a server send meanwhile? How long does a step's traffic take at 1
+# Gbit/s?
+
+# %%
+num_bytes = sum(p.size for p in init_lenet()) * 4
+per_epoch = 235 * 2 * 2 * num_bytes  # steps x workers x (push and pull)
+print(f"a push or a pull: {num_bytes / 1e6:.2f} MB; an epoch: {per_epoch / 1e6:.0f} MB")
+print(f"the images of an epoch: {60_000 * 784 / 1e6:.0f} MB")
+milliseconds = 2 * num_bytes * 8 / 1e6
+print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way")
+
+# %% [markdown]
+# The server's link carries every worker's gradients: with more workers it is the limit,
+# and more servers share the keys. A step of 256 takes about 24 ms on our two cores, 12
+# if a second machine takes half; 16 ms of traffic would cost more than that saves.
+#
+# ## Two bits per number
+#
+# `--compress T` pushes -T, 0 or T for each number, and remembers the rest for the next
+# step: what is cut off is late, not lost.
+#
+# *Predict before you run*: the threshold is 0.5. What arrives of a gradient of 0.02 in
+# 100 steps, and of one of 0.9?
+
+
+# %%
+def compressed(gradient, rest, threshold):
+    """What is pushed, in 2 bits per number, and the rest."""
+    gradient = gradient + rest
+    pushed = numpy.where(
+        abs(gradient) >= threshold, threshold * numpy.sign(gradient), 0
+    )
+    return pushed, gradient - pushed
+
+
+steady, rest, arrived = numpy.array([0.02, -0.3, 0.9]), numpy.zeros(3), numpy.zeros(3)
+for step in range(1, 101):
+    pushed, rest = compressed(steady, rest, threshold=0.5)
+    arrived += pushed
+    if step in (1, 2, 10, 100):
+        print(f"after {step:3} steps of {steady}: {arrived / step} per step arrived")
+
+# %% [markdown]
+# A gradient that is small and steady arrives in rare, large pieces. One that is larger
+# than the threshold never arrives in full: 0.9 comes as 0.5, and the rest piles up.
+# What workers pull is not compressed, so the traffic halves at most.
+#
+# **Or do not wait.** With `--kvstore dist_async` the server updates at each push: no
+# worker waits, gradients are of older parameters, and no two runs are the same.
+#
+#     d2lpar launch --compress 0.5 -- run multiple_machines
+#     d2lpar launch --kvstore dist_async -- run multiple_machines
+#
+# `d2lpar plot figures/multiple_machines/book-2workers-*.jsonl` compares records of all
+# three: accuracy, seconds, bytes.
+#
+# ## When a process dies
+#
+# The others wait in `pushpull`, for ever: a sum is not complete. So the launcher
+# watches all roles, ends them, and restarts all from the last checkpoint; with two
+# workers the result is the same to the bit.
+#
+# ## Training, measured
+#
+# `d2lpar launch` trains on several workers. As a script or a notebook this chapter
+# trains the same on 1, 2, ... devices of one process, without a server.
 
 # %%
 PRESETS = {
@@ -95,3 +317,33 @@ PRESETS = {
 
 if __name__ == "__main__":
     chapter.measure("multiple_machines", lenet_workers.WORKLOAD, PRESETS)
+
+# %% [markdown]
+# ## Summary
+#
+# - A parameter server is an all-reduce with a place in the middle: push, sum, pull.
+# - Push gradients of summed losses, and divide once by the global batch. Then uneven
+#   and empty parts need no special case.
+# - The traffic of a step does not depend on the batch: larger batches pay sooner.
+# - A synchronous sum waits for everybody, so somebody must watch.
+#
+# ## Exercises
+#
+# 1. **Three workers.** Plan three, and start them. *(You should find that they take 2,
+#    2 and 1 images and pull the same sums.)*
+# 2. **An average instead of a sum.** Let `pull` divide by the number of workers, and
+#    leave the rest. *(You should find the gradient divided by two: every step is half
+#    as long. Which other number would have to change to mend that?)*
+# 3. **A worker without images.** Give two images to three workers, and let the third
+#    push nothing. *(You should find that every pull waits. So it pushes zeros.)*
+# 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
+#    *(You should find that 5 sends the 0.9 in full and nothing yet of the 0.02, and
+#    that 0.05 sends the 0.02 in full and only 0.05 of the others: a threshold below the
+#    gradients makes all of them alike.)*
+# 5. **When does a second machine pay?** Take 24 ms for a batch of 256 on one machine,
+#    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *(You should find from a
+#    batch of 352 on; at 10 Gbit/s from 36 on.)*
+# 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines`, and
+#    end one worker's process from another terminal (`kill -9`). *(You should find that
+#    the launcher says which one was killed, restarts all from the last checkpoint
+#    ("restart 1 of 3"), and ends with the accuracy of an undisturbed run.)*

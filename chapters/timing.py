@@ -4,6 +4,11 @@
 # Source: the least-squares notes, the GPU wiki, the CryptoPunks notebook,
 # the GPUSOROBAN posts
 #
+# **What you will learn.** How to read a clock around work that runs behind Python's
+# back. Four rules, and the ten lines of code that follow them. How to compare two
+# devices, and a device with NumPy. When the work that a second device saves is worth
+# its copies. How to check a published time with arithmetic.
+#
 # Four sources time a CPU against a GPU; two stop the clock before the GPU has finished.
 # Here is the same work on any devices, timed both ways, its results checked:
 #
@@ -11,23 +16,86 @@
 #     d2lpar run timing --preset book      (the published sizes: minutes per product)
 
 # %%
+import time
+from statistics import quantiles
+
 import numpy
 
-from d2lpar import allreduce, chapter, devices, np, timing
+from d2lpar import allreduce, chapter, devices, np, npx, timing
 from d2lpar.studies import array_timings
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
+host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
 
 # %% [markdown]
-# **Two clocks.** A call of MXNet, or of any GPU library, queues work and returns. A
-# naive clock, read at that moment, measures Python. `timing.measure` waits for the work
-# before both readings, leaves out a warm-up, and compares every result with NumPy's.
+# ## Rule 1: wait
+#
+# A call of MXNet, or of any GPU library, writes an order into a queue and returns.
+# Threads that belong to the device take the orders from the queue and work. Python
+# waits only where it needs a number: to print it, to convert it (`asnumpy`, `float`),
+# or when it is told to (`y.wait_to_read()`, `npx.waitall()`; in PyTorch
+# `torch.cuda.synchronize()`).
+#
+# *Predict before you run*: the tangent of a million numbers takes some milliseconds.
+# What does the first clock say, and which line takes the time?
 
 # %%
-host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
+x = np.array(host, ctx=two[0])
+npx.waitall()  # the copy is part of no measurement
+for attempt in ("first", "second", "third"):
+    start = time.perf_counter()
+    y = np.tan(x)
+    returned = time.perf_counter() - start
+    npx.waitall()
+    finished = time.perf_counter() - start
+    print(f"{attempt}: returned {1e3 * returned:.3f}, finished {1e3 * finished:.3f} ms")
+
+# %% [markdown]
+# The first clock, the *naive* one, measures Python: it would print the same for any
+# size. (The very first call took longer: rule 2.) That calls return early is also what
+# keeps several devices busy: while one computes, Python hands out the work of the next.
+#
+# ## Rules 2, 3 and 4: warm up, repeat, check
+#
+# - **Warm up.** The first call is slower: memory is reserved, kernels are loaded or
+#   even compiled, the clock of the processor rises. Leave the first calls out.
+# - **Repeat.** Other programs run on the machine. Report the median, which one bad
+#   moment does not change, how far the middle half spreads (the quartiles), and how
+#   often you measured, n.
+# - **Check the result** of every repetition. Wrong results are often fast.
+#
+# All four, in a function:
+
+
+# %%
+def measure(fn, device, expected, warmup=2, repeats=7):
+    """The milliseconds of fn(device), as median and quartiles."""
+    milliseconds = []
+    for _ in range(warmup + repeats):
+        npx.waitall()
+        start = time.perf_counter()
+        result = fn(device)
+        npx.waitall()
+        milliseconds.append(1e3 * (time.perf_counter() - start))
+        assert numpy.allclose(result.asnumpy(), expected, rtol=1e-5)
+    low, median, high = quantiles(milliseconds[warmup:], n=4)
+    return f"{median:.2f} ms (quartiles {low:.2f}-{high:.2f}, n = {repeats})"
+
+
 right = numpy.tan(host)
+print("tan, by hand:   ", measure(lambda device: np.tan(x), two[0], right))
+
+# %% [markdown]
+# The package's `timing.measure` is this for several devices at once. It calls the
+# function for every device before it waits for all of them, so that they compute at the
+# same time, keeps both clocks, and joins the devices' results to compare them with the
+# right one. `timing.measure_host` is the same for NumPy.
+#
+# *Predict before you run*: each of two devices takes half of the rows. Will two take
+# half of the time of one?
 
 
+# %%
 def tan(chosen: list) -> timing.Timing:
     rows = numpy.array_split(host, len(chosen))
     x = {d: np.array(part, ctx=d) for d, part in zip(chosen, rows)}
@@ -39,7 +107,13 @@ numpys = timing.measure_host(lambda: numpy.tan(host), threads=1, name="NumPy's t
 print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
 
 # %% [markdown]
-# A wrong result has no time, and the times of different work have no ratio:
+# Nearly, if a core is free for each context. But look at NumPy's line before you are
+# content: on a processor with wide vector registers NumPy computes many tangents with
+# one instruction, and is faster on one core than MXNet on two. A second device is no
+# remedy for slow code on the first: compare with the best that one device can do.
+#
+# A wrong result has no time, and the times of different work have no ratio; the package
+# refuses both:
 
 # %%
 part = timing.measure_host(lambda: numpy.tan(host[:500]), threads=1, name="half of it")
@@ -53,8 +127,14 @@ for wrong in (
         print(error)
 
 # %% [markdown]
-# **When does it pay?** (The notebook's "calculus of parallelization".) A second device
-# saves work but costs copies and an all-reduce: a fixed time each, and one per byte.
+# ## When does a second device pay?
+#
+# The CryptoPunks notebook's "calculus of parallelization": a second device saves work
+# but costs copies, and in training an all-reduce (the sum of both devices' arrays,
+# chapter 4). A copy takes a fixed time, and one per byte.
+#
+# *Predict before you run*: LeNet's gradients are half a megabyte, 130,000 numbers. Is
+# an all-reduce of that size nearer to that of 1,000 numbers or to that of 10,000,000?
 
 
 # %%
@@ -73,22 +153,57 @@ def all_reduce(n: int) -> timing.Timing:
 
 
 saved = one.median - both.median
-for cost in map(all_reduce, (1_000, 10_000_000)):
+for cost in map(all_reduce, (1_000, 130_000, 10_000_000)):
     pays = "pays" if saved > cost.median else "does not pay"
     print(f"saved {1e3 * saved:.2f} ms, {cost}: {pays}")
 
 # %% [markdown]
-# **The published numbers.** The least-squares notes: NumPy's 33.6 ms for 50,000,000
-# floats x 2 are plausible, 400 MB at 12 GB/s. The T4's memory (320 GB/s) needs 1.25 ms,
-# so 0.7 ms time only the launch. The CryptoPunks notebook: "28.6 to 68.8 %" less for a
-# sum of 4 MB compares a CPU's sum with a launch. The GPU wiki: 4.12 s in float64 on one
-# core, 738 ms in float32 on all, 18.9 ms on a T4. `%timeit` does not wait either, but
-# its 1,000 loops fill the queue, so the mean is right: 12 passes over 400 MB need 15 ms
-# (one kernel would need one pass). GPUSOROBAN: 297 s are 24 GFLOP/s, a CPU with few
-# cores; 0.46 s are 15.9 TFLOP/s, synchronised; the first call, 0.55 s, is a warm-up.
+# To the small one: LeNet's all-reduce is a fraction of a millisecond. What decides
+# whether a second device pays for LeNet is the fixed time of each operation; chapter 6
+# measures it.
 #
-# **All of them** in NumPy, PyTorch and MXNet: figures of both clocks, a roofline, and
-# copies and all-reduces by size.
+# ## Four published times, checked with arithmetic
+#
+# Before you believe a time, ask what the hardware can do: bytes / bandwidth of the
+# memory, and operations / peak speed. No time is below the larger of the two.
+
+# %%
+GB = 1e9
+T4_BANDWIDTH = 320 * GB  # per second
+
+x2_bytes = 50_000_000 * 4 * 2  # each number is read and written
+print(f"x2, NumPy: 33.6 ms are {x2_bytes / 33.6e-3 / GB:.0f} GB/s")
+at_least = 1e3 * x2_bytes / T4_BANDWIDTH
+print(f"x2, T4: at least {at_least:.2f} ms, published 0.7 to 0.9 ms")
+
+# sin, **2, cos and **2 read and write 400 MB each, / reads twice and writes, sum reads.
+trig_bytes = 10_000**2 * 4 * (4 * 2 + 3 + 1)
+print(f"trig, T4: {1e3 * trig_bytes / T4_BANDWIDTH:.0f} ms, published 18.9 ms")
+
+operations = 2 * 15_360**3  # a product: 15,360 multiplications and additions per number
+print(f"product, host: 296.9 s are {operations / 296.9 / 1e9:.0f} GFLOP/s")
+print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
+
+# %% [markdown]
+# - **The least-squares notes**, 50,000,000 floats x 2: NumPy's time is plausible. The
+#   T4's is not: 0.7 ms time only the launch. Rule 1.
+# - **The CryptoPunks notebook**, "28.6 to 68.8 %" less for a sum of 4 MB, compares a
+#   CPU's sum with a launch. Rule 1 again; and no warm-up.
+# - **The GPU wiki**, the sum of sin^2/cos^2 over 10,000 x 10,000: 4.12 s in float64 on
+#   one core, 738 ms in float32 on all, 18.9 ms on a T4. IPython's `%timeit` does not
+#   wait either, but its 1,000 loops fill the queue until it blocks, so the mean is
+#   right: 12 passes over 400 MB need 15 ms. (One kernel would need one pass: chapter
+#   12.) Yet "40 times faster" compares the T4 with 738 ms, and 4.12 s is another type
+#   on another number of cores. The times of different work have no ratio.
+# - **GPUSOROBAN**, the product of two 15,360 x 15,360: 297 s are few cores or a slow
+#   library. 0.46 s is 15.9 TFLOP/s, synchronised with `torch.cuda.synchronize()`, and
+#   its first call, 0.55 s, shows the warm-up. This one is done right.
+#
+# ## All of them, on your devices
+#
+# In NumPy, PyTorch (if it is installed) and MXNet: both clocks, a roofline, and copies
+# and all-reduces by size. A *roofline* shows for each operation how near it comes to
+# what memory and cores allow, the two limits above.
 
 # %%
 QUICK = {"x2": 20_000_000, "trig": 1_500, "product": 1_536, "largest_copy": 2**24}
@@ -97,4 +212,34 @@ PRESETS = {"quick": {"data": QUICK}, "book": {"product_repeats": 3}}
 PRESETS["dry-run"] = {"repeats": 1, "data": DRY}
 
 if __name__ == "__main__":
-    chapter.measure("timing", array_timings.WORKLOAD, PRESETS)
+    runs = chapter.measure("timing", array_timings.WORKLOAD, PRESETS)
+
+# %% [markdown]
+# ## Summary
+#
+# - Wait before both readings of the clock; warm up; repeat and give the median, its
+#   spread and n; check the result while you time it.
+# - A clock that does not wait measures Python, on CPU contexts too.
+# - No time is below bytes / bandwidth or operations / peak.
+# - A ratio needs equal work on both sides: same numbers, same type, same result.
+#
+# ## Exercises
+#
+# 1. Call `np.tan(x)` 10, 100 and 300 times in a row, read the clock without waiting and
+#    after it, and divide by the number of calls. *(Without waiting it is Python's time
+#    for any number of calls: MXNet's queue takes them all. After waiting it is the
+#    device's, and more calls make it more exact.)*
+# 2. Which work is worth a second device? Time `x + 1`, `np.tan(x)` and the product of
+#    two 1,000 x 1,000 matrices on one device and, split by rows, on two; then the same
+#    with 1,000 numbers, and with 30 x 30. *(With 1,000 numbers `x + 1` and tan take
+#    twice as long on two: two launches instead of one. With 1,000,000 tan and the
+#    product gain most; `x + 1` hardly: it is limited by the memory, which CPU contexts
+#    share.)*
+# 3. Let `measure` return the mean instead of the median, and start another program
+#    while it runs. *(The mean moves with each interruption; the median hardly does.)*
+# 4. Time the first call of an operation in a fresh notebook, and the second. *(The
+#    first takes several times as long. On a GPU it may take a second: cuDNN and kernels
+#    are loaded.)*
+# 5. Someone reports 30 TFLOP/s for a float32 product on a T4. What do you ask? *(The
+#    peak is 8.1. Whether they waited, whether the result was checked, and whether it
+#    was float32 at all: with tensor cores float16 reaches 65.)*

@@ -26,7 +26,7 @@ import os
 import sys
 import warnings
 
-from d2lpar._numpy_names import restore_numpy_names
+from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
 from d2lpar.errors import MXNetMissingError, first_line
 from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
 from d2lpar.machine.environment import check_environment
@@ -99,6 +99,7 @@ def _import():
             f"MXNet cannot be loaded ({first_line(error)}): d2lpar doctor names the "
             "remedy"
         ) from None
+    write_numbers_plainly()
     mxnet.npx.set_np()
     return mxnet
 

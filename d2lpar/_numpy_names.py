@@ -1,13 +1,15 @@
-"""Names that NumPy has removed and MXNet 1.9.1 still looks up.
+"""What MXNet 1.9.1 expects of NumPy 1: names that are gone, and numbers as plain text.
 
 NumPy 1.20 removed the financial functions, 1.24 the builtins' aliases, 2.0 and its
 successors the rest. :mod:`d2lpar._mxnet` puts them back before it imports MXNet, the
 only one that asks for them. What this NumPy has is left alone, deprecated or not.
+NumPy 2 also writes numbers with their type.
 """
 
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from collections.abc import Callable
 
@@ -48,6 +50,30 @@ def restore_numpy_names() -> None:
         # Not hasattr: NumPy answers for some removed names, but warns.
         if name not in have:
             setattr(numpy, name, value)
+
+
+def write_numbers_plainly() -> None:
+    """Let MXNet, once imported, take NumPy's numbers as shapes and indices.
+
+    It writes every argument as text, and NumPy 2 writes a tuple's numbers with their
+    type: `gluon.utils.split_and_load` asked for "[0, np.int64(2)]", which no operator
+    reads. A second call changes nothing.
+    """
+    for name in (
+        "ndarray",
+        "symbol",
+    ):  # which call str() for that, and for nothing else
+        module = sys.modules.get(f"mxnet._ctypes.{name}")
+        if module:
+            setattr(module, "str", _as_text)  # noqa: B010  (mypy knows no such name)
+
+
+def _as_text(argument) -> str:
+    if type(argument) in (list, tuple):
+        argument = type(argument)(
+            n.item() if isinstance(n, numpy.generic) else n for n in argument
+        )
+    return str(argument)
 
 
 def _msort(a: numpy.ndarray) -> numpy.ndarray:

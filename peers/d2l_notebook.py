@@ -1,6 +1,6 @@
 """d2l's MXNet loop of "Training on Multiple GPUs", as the book prints it.
 
-    pip install 'd2lpar[cpu,book]'      (Python 3.9-3.11)
+    pip install 'd2lpar[cpu,book]'      # README.md: more on Python 3.12 and later
     python peers/d2l_notebook.py --num-epochs 3
 
 The section's cells with d2l's data loader, its four worker processes and the default
@@ -12,15 +12,15 @@ import json
 import time
 
 import job  # before mxnet
-import numpy
 
-for kind in (bool, int, float, complex, object, str):  # aliases that NumPy removed
-    if kind.__name__ not in vars(numpy):
-        setattr(numpy, kind.__name__, kind)
+from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
+
+restore_numpy_names()
 
 from d2l import mxnet as d2l  # noqa: E402
 from mxnet import autograd, gluon, np, npx  # noqa: E402
 
+write_numbers_plainly()
 npx.set_np()
 
 

@@ -365,6 +365,19 @@ def test_numpys_own_names_are_kept():
     assert {name: vars(numpy)[name] for name in own} == own
 
 
+def test_operators_take_shapes_and_indices_of_numpys_numbers():
+    from d2lpar import gluon, mx, np
+
+    two, three = numpy.int64(2), numpy.int32(3)
+    assert np.zeros((two, three)).shape == (2, 3)
+    x = np.arange(6.0).reshape((two, three))
+    assert [p.shape for p in np.split(x, [numpy.int64(1)], axis=1)] == [(2, 1), (2, 2)]
+    parts = gluon.utils.split_and_load(x, [mx.cpu(k) for k in range(2)])
+    assert [p.asnumpy().tolist() for p in parts] == [[[0, 1, 2]], [[3, 4, 5]]]
+    y = mx.sym.var("x").as_np_ndarray().reshape((three, two))
+    assert y.eval(x=x)[0].shape == (3, 2)
+
+
 def test_names_are_put_back_only_for_mxnet(python):
     code = """
 import numpy

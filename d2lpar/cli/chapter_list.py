@@ -40,6 +40,7 @@ class Listed:
 
 CHAPTERS = {
     "devices": Listed(1),
+    "arrays": Listed(2),
     "timing": Listed(3, MEASURED),
     "multiple_gpus": Listed(4, LENET | RESUMED, "fashion-mnist"),
     "multiple_gpus_concise": Listed(5, LENET | RESUMED, "fashion-mnist", workers=True),

@@ -59,7 +59,7 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     custom = any(flags[name] for name in (*preset, "threads"))
     preset = {name: flags[name] or value for name, value in preset.items()}
     recipe = _recipe(flags, preset)
-    folder = Path(out or "figures/peers")
+    folder = Path(out or "runs/peers")
     data = datasets.load(**recipe.data)
     recipe.check(data, place.counts)
     atomic.check_writable(folder)

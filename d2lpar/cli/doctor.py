@@ -64,7 +64,7 @@ class Check:
 
 
 def examine(
-    out: str | Path = "figures", data_dir: str | Path | None = None
+    out: str | Path = "runs", data_dir: str | Path | None = None
 ) -> list[Check]:
     """Check everything that training and its figures need; never raises."""
 

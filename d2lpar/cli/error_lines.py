@@ -2,7 +2,7 @@
 
 Exit codes: 0 for success; 1 when `d2lpar doctor` finds that training cannot run; 2 for
 an error with a message; 3 when a measuring process was killed or crashed, so that
-another attempt may succeed; 130 after Ctrl-C.
+another attempt may succeed; 130 after Ctrl-C, SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
 from d2lpar.errors import D2lparError
+from d2lpar.machine.interrupts import raising_interrupts
 
 log = logging.getLogger("d2lpar")
 
 
-def guard(call: Callable[[], object], raising: bool = False) -> None:
+def guard(call: Callable[[], object], raising: bool = False) -> object:
     """Call a command; print an error as one line and exit with its code.
 
-    With `raising`, as in a notebook, errors are raised.
+    SIGTERM and SIGHUP end it as Ctrl-C does. With `raising`, as in a notebook, errors
+    are raised. Returns what the call returned.
     """
     _open_closed_streams()
-    with _logging_as_lines():
+    with _logging_as_lines(), raising_interrupts():
         try:
             code = call()
             sys.stdout.flush()  # a full disk behind it is an error, too
@@ -34,9 +36,11 @@ def guard(call: Callable[[], object], raising: bool = False) -> None:
             message, code = _message_and_code(error)
             if raising or message is None:
                 raise
-            click.echo(f"d2lpar: {message}", err=True)
+            with suppress(OSError):  # where the terminal has been closed
+                click.echo(f"d2lpar: {message}", err=True)
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)
+        return code
 
 
 def _open_closed_streams() -> None:

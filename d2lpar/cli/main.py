@@ -210,8 +210,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 
     face_images.check_sheet(n, layout["columns"], layout["scale"])
     state = gan.start()
-    loaded = checkpoints.load(checkpoint, like=state)
-    state = state.restore(loaded.tensors, loaded.facts)
+    state = checkpoints.load(checkpoint, like=state).restore(state)
     faces = gan.sample(state, n, seed, devices.parse("auto")[0])
     sheet = face_images.sheet(faces, layout["columns"])
     with replacing(out) as tmp:
@@ -228,7 +227,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     "--out",
     type=FILLED,
     help="Folder for the figure. [default: none is drawn with --json, --csv; "
-    "else beside B; with --peers, figures/peers]",
+    "else beside B; with --peers, runs/peers]",
 )
 @peers_options
 @click.pass_context
@@ -269,7 +268,7 @@ def compare(
 @d2lpar.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--out", default="figures", type=FILLED, help="The figure folder to examine."
+    "--out", default="runs", type=FILLED, help="The folder of runs to examine."
 )
 @click.option("--data-dir", type=FILLED, help="Folder to look for the data in first.")
 @click.pass_context

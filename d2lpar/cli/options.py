@@ -140,7 +140,7 @@ run_options = _options(
         help="Continue from a checkpoint, up to --num-epochs in all.",
     ),
     option(
-        "--out", default="figures", type=FILLED, help="Folder for records and figures."
+        "--out", default="runs", type=FILLED, help="Folder for records and figures."
     ),
     _flag("--mp4", "Also write the animation as MP4. [gan]"),
     _flag("--watch", "Record how busy the devices are, once a second, and draw it."),

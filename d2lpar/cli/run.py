@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from d2lpar import devices
-from d2lpar.cli import progress
+from d2lpar.cli import notebook, progress
 from d2lpar.cli.chapter_list import MEASURED, RESUMED, check_shared, refusals
 from d2lpar.cli.options import SETTINGS
 from d2lpar.datasets.download import check_folder
@@ -73,8 +72,10 @@ def environment_unless_set(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
+def run_sweep(chapter: Chapter, command: str, flags: dict) -> list[Run]:
     """Measure a chapter as the flags say; print the results and draw the figures.
+
+    Returns the records; none in a worker that keeps none.
 
     `command` is the command line, for the records. In a process that `d2lpar launch`
     has started this is one of several workers, of which worker 0 keeps the record.
@@ -84,8 +85,7 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
     if here is None:
         if flags["dry_run"]:
             _print_memory(chapter, jobs, flags)
-        _report(_measured_runs(jobs, flags["repeats"]), flags)
-        return
+        return _report(_measured_runs(jobs, flags["repeats"]), flags)
     check_shared(chapter.name, chapter.workload.train_with_workers is not None)
     if len(jobs) * flags["repeats"] > 1:
         raise SettingError(
@@ -93,10 +93,10 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> None:
             "--repeats, a chapter without several methods"
         )
     if here.number == 0:
-        _report(_measured_runs(jobs, 1), flags, here.variant)
-    else:
-        for _ in sweep.measure(jobs[0]):
-            pass
+        return _report(_measured_runs(jobs, 1), flags, here.variant)
+    for _ in sweep.measure(jobs[0]):
+        pass
+    return []
 
 
 def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
@@ -104,23 +104,18 @@ def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
     unit, total, names = jobs[0].workload.unit, None, {}
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
-    # SIGTERM ends a sweep as Ctrl-C does: the measuring process with it.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with (
-            progress.shown(unit, total) as shown,
-            closing(sweep.sweep(jobs, repeats)) as lines,
-        ):
-            for line in lines:
-                if isinstance(line, Header):
-                    names[files.run_name(line)] = None
-                    where = f"{line.num_devices} device(s)"
-                    words = filter(None, (line.chapter, line.variant, where))
-                    shown.start(", ".join(words))
-                elif line.counts_as_progress:
-                    shown.advance(line)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with (
+        progress.shown(unit, total) as shown,
+        closing(sweep.sweep(jobs, repeats)) as lines,
+    ):
+        for line in lines:
+            if isinstance(line, Header):
+                names[files.run_name(line)] = None
+                where = f"{line.num_devices} device(s)"
+                words = filter(None, (line.chapter, line.variant, where))
+                shown.start(", ".join(words))
+            elif line.counts_as_progress:
+                shown.advance(line)
     return [files.read(jobs[0].folder / f"{name}.jsonl") for name in names]
 
 
@@ -242,8 +237,8 @@ def _print_memory(chapter: Chapter, jobs: list[Job], flags: dict) -> None:
             click.echo(text)
 
 
-def _report(runs: list[Run], flags: dict, shared_by: str = "") -> None:
-    """Print a line for each run, and draw the figures of all."""
+def _report(runs: list[Run], flags: dict, shared_by: str = "") -> list[Run]:
+    """Print a line for each run, draw the figures of all, and return the runs."""
     from d2lpar.figures import drawing  # matplotlib takes its time
 
     for run in runs:
@@ -256,8 +251,11 @@ def _report(runs: list[Run], flags: dict, shared_by: str = "") -> None:
         stem += f"-{shared_by}"
     data_dir, mp4 = flags["data_dir"], flags["mp4"]
     for path in drawing.draw(runs, folder, stem, data_dir=data_dir, mp4=mp4):
-        if path.suffix != ".svg":
+        if path.suffix in (".png", ".gif") and notebook.is_here():
+            notebook.show_figure(path)
+        elif path.suffix != ".svg":
             click.echo(f"figure: {path}")
     if flags["profile"]:
         profiles = folder / stem
         click.echo(f"profiles: {profiles}*.profile.txt, {profiles}*.trace.json")
+    return runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 
 from d2lpar.datasets.images import sha256_of
 from d2lpar.errors import DataError, SettingError
+from d2lpar.records.atomic import naming
 
 BLOCK_NUMBERS = 2**23  # of A, drawn and written at a time
 
@@ -54,28 +56,39 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """The same problem with A in a file, written in blocks: it may exceed the memory.
 
     The file is in the system's folder for temporary files (TMPDIR), takes 8 bytes per
-    number, and is deleted with the problem. Raises :class:`DataError` if there is not
-    enough space for it.
+    number, and is deleted with the problem; see also :func:`delete_files_of`. Raises
+    :class:`DataError` if there is not enough space for it.
     """
     _check_size(rows, columns)
-    folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
-    size, free = 8 * rows * columns, shutil.disk_usage(folder.name).free
+    where = tempfile.gettempdir()
+    size, free = 8 * rows * columns, shutil.disk_usage(where).free
     if size > 0.95 * free:
         raise DataError(
-            f"{folder.name}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
+            f"{where}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
             f"{free / 2**30:.1f} are free: set TMPDIR to another folder"
         )
+    folder = tempfile.TemporaryDirectory(prefix=_prefix(os.getpid()))
     rng, digest = np.random.default_rng(seed), hashlib.sha256()
     path = Path(folder.name) / "A.npy"
-    with open(path, "wb") as f:
+    with naming(where), open(path, "wb") as f:
         header = {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
         np.lib.format.write_array_header_1_0(f, header)
         step = max(1, BLOCK_NUMBERS // columns)
         for start in range(0, rows, step):
             block = rng.random((min(step, rows - start), columns))
             digest.update(block.data)
-            block.tofile(f)
+            f.write(block.data)
     b = rng.random(rows)
     digest.update(b.data)
     A, name = np.load(path, mmap_mode="r"), f"uniform-{rows}x{columns}"
     return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)
+
+
+def delete_files_of(pid: int) -> None:
+    """Delete the files of :func:`uniform_file` that a killed process has left."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(pid)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(pid: int) -> str:
+    return f"d2lpar-{pid}-"

@@ -19,16 +19,17 @@ from d2lpar.records.kinds import FrameRecord, Run
 log = logging.getLogger("d2lpar")
 
 SCALE = 8  # screen pixels along a face's pixel
-MOST_FRAMES = 200  # of an animation: some megabytes at most
-MILLISECONDS = 50  # per frame, as in the CryptoPunks notebook
+BAND = 24  # pixels under the face, for the epoch; even, as films need it
+MOST_FRAMES = 60  # of an animation: half a megabyte
+MILLISECONDS = 100  # per frame
 
 
 def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
     """The fixed noise's face after each epoch: ``<stem>.gif``, with `mp4` an MP4 too.
 
-    At most 200 frames, evenly spread; nothing for a run with fewer than two. Raises
-    :class:`RecordError`, and writes nothing, if `mp4` is asked for and ffmpeg is
-    missing or fails.
+    The epoch stands below it. At most 60 frames, evenly spread; nothing for a run with
+    fewer than two. Raises :class:`RecordError`, and writes nothing, if `mp4` is asked
+    for and ffmpeg is missing or fails.
     """
     ffmpeg = _ffmpeg() if mp4 else None
     frames = [f for f in run.of(FrameRecord) if f.repeat == 0]
@@ -36,10 +37,7 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
         log.warning("%s: too few frames for an animation", wording.where(run))
         return []
     kept = np.unique(np.linspace(0, len(frames) - 1, MOST_FRAMES).round().astype(int))
-    faces = [
-        face_images.enlarged(picture_of(run, frames[i], "fixed", 1), SCALE)
-        for i in kept
-    ]
+    faces = [_counted(run, frames[i]) for i in kept]
     with ExitStack() as renames:
         paths = [folder / f"{stem}.gif"]
         _write_gif(faces, renames.enter_context(replacing(paths[0])))
@@ -47,6 +45,19 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
             paths.append(folder / f"{stem}.mp4")
             _write_mp4(faces, renames.enter_context(replacing(paths[1])), ffmpeg)
     return paths
+
+
+def _counted(run: Run, frame: FrameRecord) -> np.ndarray:
+    """The enlarged face above the number of its epoch, uint8 (h, w, 3)."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    face = face_images.enlarged(picture_of(run, frame, "fixed", 1), SCALE)
+    height, width, _ = face.shape
+    picture = Image.new("RGB", (width, height + BAND), "white")
+    picture.paste(Image.fromarray(face))
+    pen, font = ImageDraw.Draw(picture), ImageFont.load_default()
+    pen.text((6, height + 6), f"epoch {frame.epoch:,}", fill="black", font=font)
+    return np.asarray(picture)
 
 
 def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarray:

@@ -20,18 +20,19 @@ def draw(a: Run, b: Run, folder: Path, stem: str) -> list[Path]:
     low, high = compared.spread
     differences = "; ".join(compared.differences) or "nothing else"
     picture = page.new(
-        runs,
-        f"b is {compared.speedup:.2f} times as fast as a",
-        f"Speedup of b over a: {compared.speedup:.2f} ({low:.2f} to {high:.2f} by the "
-        f"quartiles of both). Different in a and b: {differences}. "
-        f"{wording.reading_curves(runs)} {wording.reading_bars(runs)} ",
+        f"b trains {wording.times(compared.speedup)} as a ({low:.2f} to {high:.2f} "
+        "by the quartiles)",
+        training.workload(runs),
+        f"Different in a and b: {differences}. {wording.reading_bars(runs)}",
         panels=2,
-        keys=[f"{label}{training.final(run)}" for label, run in zip(labels, runs)],
-        ticks=labels,
     )
     left, right = picture.axes
     curves = gan.quality_curves if comparison.is_gan(a) else training.accuracy_curves
-    picture.legend(curves(left, runs))
-    training.second_bars(right, runs)
-    right.set_xlabel("run")
+    curves(left, runs, ("a", "b"))
+    rows = [
+        training.second_bar(run, label, page.count_color(k))
+        for k, (run, label) in enumerate(zip(runs, labels))
+    ]
+    page.bars(right, rows, "s", 4.7)
+    right.set_xlabel("seconds per epoch")
     return page.save({stem: picture.figure}, folder)

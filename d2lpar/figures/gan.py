@@ -16,7 +16,6 @@ from statistics import fmean, median
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import DataError, RecordError, SettingError
@@ -43,95 +42,158 @@ def draw(
 def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figure]:
     """Pictures by name of runs that differ in their device count, most devices last.
 
-    ``losses`` and ``quality`` of all, ``samples`` of the last; where the real faces are
-    found (``data_dir``, ``$D2LPAR_DATA``, the caches), ``real`` with 25 of them beside
-    the samples, and ``nearest`` with the nearest one of each of five.
+    ``losses`` and ``quality`` of all. Of the last, ``strip``, the face of one noise
+    through training, and ``samples`` beside synthetic faces, which may be handed on;
+    where the real faces are found (``data_dir``, ``$D2LPAR_DATA``, the caches),
+    ``real`` with 25 of them, and ``nearest`` with the nearest one of each of five.
     """
     drawn = {"losses": _losses(runs), "quality": _quality(runs)}
-    last, frames = runs[-1], runs[-1].of(FrameRecord)
+    last, frames = runs[-1], [f for f in runs[-1].of(FrameRecord) if f.repeat == 0]
+    if len(frames) > 1:
+        drawn["strip"] = _strip(last, frames)
     if not frames or not frames[-1].samples:
         return drawn
     frame = frames[-1]
     sheet = animation.picture_of(last, frame, "samples", 5)
-    generated = (
-        f"{wording.plural(len(frame.nearest), 'generated face')} after "
-        f"{wording.plural(frame.epoch, 'epoch')}"
-    )
-    unseen = "Their noise is none that the generator was trained on. "
-    drawn["samples"] = _sheets(last, generated, unseen, {"": sheet}, 0.04)
     faces = _real_faces(last, data_dir)
+    synthetic = last.header.synthetic
+    like = faces if synthetic and faces is not None else _synthetic(last)
+    words = f"after {wording.plural(frame.epoch, 'epoch')}"
+    beside = {words: sheet, "synthetic faces": face_images.sheet(like[:25], 5)}
+    drawn["samples"] = _sheets(last, _samples_title(frame, synthetic), beside)
     if faces is not None:
-        some = faces[:25]
-        kind = "synthetic ones of the data" if last.header.synthetic else "real ones"
-        title = f"{generated}, and {len(some)} {kind}"
-        sheets = {"generated ones": sheet, kind: face_images.sheet(some, 5)}
-        drawn["real"] = _sheets(last, title, "", sheets, 0.033)
+        if not synthetic:
+            beside = {words: sheet, "real faces": face_images.sheet(faces[:25], 5)}
+            title = _samples_title(frame, synthetic)
+            drawn["real"] = _sheets(last, title, beside)
         drawn["nearest"] = _nearest(last, sheet, faces)
     return drawn
 
 
+def _samples_title(frame: FrameRecord, synthetic: bool) -> str:
+    kind = "synthetic" if synthetic else "real"
+    return (
+        f"{wording.plural(len(frame.nearest), 'generated face')}: the nearest {kind} "
+        f"ones differ by {median(frame.distances):.2f} (median; a copy by 0)"
+    )
+
+
+def _synthetic(run: Run) -> np.ndarray:
+    """25 faces that d2lpar drew, which stand for real ones where those may not."""
+    return punks.load("synthetic", n_train=25, seed=run.header.seed).X
+
+
 def _losses(runs: Sequence[Run]) -> Figure:
+    """Losses of both networks, and the discriminator's opinions of both kinds."""
     step = -(-max(e.epoch for run in runs for e in run.epochs) // MOST_POINTS)
     points = f"Points: means of {step} epochs. " if step > 1 else ""
     picture = page.new(
-        runs,
-        "Losses and opinions of the two networks",
-        "Left: mean losses of the discriminator D, over faces x of the data and "
-        "generated ones G(z), and of the generator G. Right: D's mean opinions, "
-        "like the losses before each step. Grey: D cannot tell them apart "
-        f"(losses 0.69, opinions 0.5). {points}{_reading(runs)}",
+        _losses_title(runs[-1]),
+        training.workload(runs),
+        "D: discriminator, of faces x; G: generator, of noise z. Grey: D cannot tell "
+        f"them apart (losses 0.69, opinions 0.5). {points}{_reading(runs)}"
+        f"{wording.stamp([run.header for run in runs])}",
         panels=2,
-        keys=[
-            f"{what} (right), {wording.devices(run.header)}"
-            for run in runs
-            for what in ("D's loss (left) and D(x)", "G's loss (left) and D(G(z))")
-        ],
+        size=(10.6, page.TALL),
     )
     left, right = picture.axes
-    left.axhline(math.log(2), color="0.7", lw=2.5)
-    right.axhline(0.5, color="0.7", lw=2.5)
-    lines = []
+    left.axhline(math.log(2), color="0.8", lw=2.5)
+    right.axhline(0.5, color="0.8", lw=2.5)
+    labels: list[list] = [[], []]
     for k, run in enumerate(runs):
         for j, names in enumerate((("d_loss", "d_real"), ("g_loss", "d_fake"))):
-            width = max(1.2, 2.4 - 0.5 * k)  # all are seen where they coincide
-            style = page.look(k, lw=width, ms=max(3.5, 7 - 2 * k), markevery=0.1)
-            style["color"] = page.COLORS[(2 * k + j) % len(page.COLORS)]
-            if j == 0:  # only G's have marks, so that they differ without color too
-                style["marker"] = ""
-            for axes, name in zip(picture.axes, names):
-                curve = axes.plot(*_thinned(_curve(run.epochs, name), step), **style)
-            lines += curve
+            width = max(1.2, 2.6 - 0.7 * k)  # all are seen where they coincide
+            style = page.look(2 * k + j, lw=width, ms=max(3.5, 6 - 2 * k))
+            style["markevery"] = 0.1
+            for i, (axes, name) in enumerate(zip(picture.axes, names)):
+                epochs, values = _thinned(_curve(run.epochs, name), step)
+                axes.plot(epochs, values, **style)
+                what = (("D", "G"), ("D(x)", "D(G(z))"))[i][j]
+                label = f"{what}, {_count(run)}" if len(runs) > 1 else what
+                labels[i].append((epochs[-1], values[-1], label))
     left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))
     right.set(ylabel="mean opinion (0 generated, 1 of the data)", ylim=(0, 1))
-    for axes in picture.axes:
+    for axes, ends in zip(picture.axes, labels):
         page.epochs_along(axes, wording.seams(runs))
-    return picture.legend(lines)
+        page.beside(axes, ends)
+    return picture.figure
+
+
+def _count(run: Run) -> str:
+    return wording.plural(run.header.num_devices, wording.noun(run.header))
+
+
+def _losses_title(run: Run) -> str:
+    last = run.epochs[-1]
+    return (
+        f"After {wording.plural(last.epoch, 'epoch')} D gives faces of the data "
+        f"{last.d_real:.2f} and generated ones {last.d_fake:.2f}"
+    )
 
 
 def _quality(runs: Sequence[Run]) -> Figure:
-    synthetic = any(run.header.synthetic for run in runs)
-    faces = "synthetic faces of the data" if synthetic else "real faces"
+    """Distance to the faces of the data, with that of these among themselves below."""
+    kind = "synthetic" if any(run.header.synthetic for run in runs) else "real"
+    floors = [f.extra["floor"] for r in runs for f in r.of(FrameRecord) if _floor(f)]
+    floor = f"Dashed: {kind} faces to other {kind} ones. " if floors else ""
     picture = page.new(
-        runs,
-        f"Distance of generated faces to {faces}",
-        "Sliced Wasserstein distance (Rabin et al., 2011) by their pixels, of up to "
-        "1,000 generated faces to as many of the data; epoch 0 is before training. "
-        f"{_reading(runs)}",
-        keys=[f"{wording.devices(run.header)}, {_first_and_last(run)}" for run in runs],
+        _quality_title(runs, kind, floors),
+        training.workload(runs),
+        "Sliced Wasserstein distance (Rabin et al., 2011) of up to 1,000 faces; epoch "
+        f"0 is before training. {floor}{_own_batch_norm(runs)}"
+        f"{_reading(runs)}{wording.stamp([run.header for run in runs])}",
     )
-    return picture.legend(quality_curves(picture.axes[0], runs))
+    (axes,) = picture.axes
+    if floors:
+        axes.axhline(median(floors), **page.DASHED)
+    quality_curves(axes, runs)
+    return picture.figure
 
 
-def quality_curves(axes: Axes, runs: Sequence[Run]) -> list[Line2D]:
-    """Distance to the faces of the data against epoch, a line per run."""
-    lines = []
+def _floor(frame: FrameRecord) -> bool:
+    return isinstance(frame.extra.get("floor"), (int, float))
+
+
+def _own_batch_norm(runs: Sequence[Run]) -> str:
+    """Why runs on several device counts do not compute the same."""
+    counts = {run.header.num_devices for run in runs}
+    if len(counts) == 1 or runs[0].header.settings.get("sync_batch_norm"):
+        return ""
+    return "Each device has its own BatchNorm. "
+
+
+def _quality_title(runs: Sequence[Run], kind: str, floors: Sequence[float]) -> str:
+    distances = list(_curve(runs[-1].of(FrameRecord), "quality").values())
+    if not distances:
+        return "No frames were recorded, so no distance is known"
+    epochs = wording.plural(max(e.epoch for e in runs[-1].epochs), "epoch")
+    least = f" ({kind} to {kind}: {median(floors):.3f})" if floors else ""
+    return (
+        f"The distance to {kind} faces falls from {distances[0]:.3f} to "
+        f"{distances[-1]:.3f} in {epochs}{least}"
+    )
+
+
+def quality_curves(axes: Axes, runs: Sequence[Run], names: Sequence[str] = ()) -> None:
+    """Distance to the faces of the data against epoch, a line per run.
+
+    Labelled at their ends by `names`, or else by the runs' device counts.
+    """
+    labels = []
     for k, run in enumerate(runs):
         distances = _curve(run.of(FrameRecord), "quality")
         style = page.look(k, markevery=max(1, len(distances) // 20))
-        lines += axes.plot(list(distances), list(distances.values()), **style)
-    axes.set(ylim=(0, None), ylabel="sliced Wasserstein distance")
+        style["color"] = page.count_color(k + (len(runs) == 1))
+        axes.plot(list(distances), list(distances.values()), **style)
+        if distances:
+            name, (at, last) = (
+                names[k] if names else _count(run),
+                [*distances.items()][-1],
+            )
+            labels.append((at, last, f"{name}: {last:.3f}"))
+    axes.set(ylim=(0, None), ylabel="distance to the data")
     page.epochs_along(axes, wording.seams(runs))
-    return lines
+    page.beside(axes, labels)
 
 
 def _curve(lines: Sequence, name: str) -> dict[int, float]:
@@ -148,20 +210,33 @@ def _thinned(curve: dict[int, float], step: int) -> tuple[list, list]:
     return [epochs[s][-1] for s in slices], [fmean(values[s]) for s in slices]
 
 
-def _first_and_last(run: Run) -> str:
-    distances = list(_curve(run.of(FrameRecord), "quality").values())
-    if not distances:
-        return "no frames"
-    return (
-        f"{wording.number(distances[0])} before, {wording.number(distances[-1])} after"
-    )
-
-
 def _reading(runs: Sequence[Run]) -> str:
     """What a caption says of curves, and where they come from."""
     repeated = any(e.repeat for run in runs for e in run.epochs)
     medians = "Curves: median of the repeats. " if repeated else ""
     return f"{medians}{wording.reading_seams(runs)}"
+
+
+def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
+    """The face of one noise after 0, 1, 2, 5, 10, 20, ... epochs, and the last."""
+    rounds = {0} | {m * 10**k for k in range(6) for m in (1, 2, 5)}
+    shown = [f for f in frames if f.epoch in rounds or f is frames[-1]]
+    faces = [animation.picture_of(run, frame, "fixed", 1) for frame in shown]
+    title = (
+        f"One noise through training: distance to the data {shown[0].quality:.3f} at "
+        f"epoch {shown[0].epoch}, {shown[-1].quality:.3f} at {shown[-1].epoch:,}"
+    )
+    picture = page.new(
+        title,
+        training.workload([run]),
+        f"The same noise after each epoch. {wording.stamp([run.header])}",
+        panels=len(shown),
+        size=(max(page.WIDE, 0.95 * len(shown)), 1.35),
+    )
+    for axes, frame, face in zip(picture.axes, shown, faces):
+        _show(axes, face, f"{frame.epoch:,}")
+    picture.axes[0].set_xlabel(f"epoch {shown[0].epoch:,}")
+    return picture.figure
 
 
 def _nearest(run: Run, sheet: np.ndarray, faces: np.ndarray) -> Figure:
@@ -174,44 +249,48 @@ def _nearest(run: Run, sheet: np.ndarray, faces: np.ndarray) -> Figure:
         )
     below = face_images.sheet(faces[frame.nearest[:5]], 5)
     kind = "synthetic" if run.header.synthetic else "real"
-    caption = (
-        "Numbers: root mean square difference of the two faces' pixels, which lie in "
-        "[0, 1]: a copy has 0. "
-    )
+    caption = "Numbers: root mean square difference of pixels in [0, 1]. "
     n = min(25, len(faces) // 2)
     if n:
         within = median(face_quality.nearest(faces[:n], faces[n:])[1])
         caption += f"From {kind} faces to their nearest others it is {within:.2f} "
         caption += f"(median of {n}). "
-    title = f"Generated faces, and below each the nearest {kind} one"
+    distances = frame.distances[:5]
+    title = (
+        f"The nearest {kind} faces, below, differ by {min(distances):.2f} to "
+        f"{max(distances):.2f}; a copy differs by 0"
+    )
     both = np.concatenate([sheet[: punks.TILE], below])
-    figure = _sheets(run, title, caption, {"": both}, 0.05)
-    centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frame.distances))]
-    words = [f"{distance:.2f}" for distance in frame.distances[:5]]
+    figure = _sheets(run, title, {"": both}, caption)
+    centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(distances))]
+    words = [f"{distance:.2f}" for distance in distances]
     figure.axes[0].set_xticks(centres[:5], words)
     return figure
 
 
 def _sheets(
-    run: Run,
-    title: str,
-    caption: str,
-    sheets: dict[str, np.ndarray],
-    inches_per_pixel: float,
+    run: Run, title: str, sheets: dict[str, np.ndarray], caption: str = ""
 ) -> Figure:
     """Sheets of faces side by side, each above its name."""
-    parted = [_parted(sheet) for sheet in sheets.values()]
-    width = inches_per_pixel * sum(sheet.shape[1] for sheet in parted)
-    height = inches_per_pixel * max(sheet.shape[0] for sheet in parted)
-    figure = Figure((width + 0.4, height + 1.4), layout="constrained")
-    page.label(figure, wording.title(title, [run]), caption + wording.provenance([run]))
-    row = figure.subplots(1, len(sheets), squeeze=False)[0]
-    for axes, name, sheet in zip(row, sheets, parted):
-        # "none", not "nearest", which an SVG has at 72 pixels per inch.
-        axes.imshow(sheet, interpolation="none")
-        axes.set(xlabel=name, xticks=[], yticks=[], frame_on=False)
-        axes.tick_params(length=0)
-    return figure
+    height = max(sheet.shape[0] for sheet in sheets.values())
+    picture = page.new(
+        title,
+        training.workload([run]),
+        f"{caption}{wording.stamp([run.header])}",
+        panels=len(sheets),
+        size=(page.WIDE, 0.4 + 0.026 * height * (1.4 if len(sheets) == 1 else 1)),
+    )
+    for axes, name, sheet in zip(picture.axes, sheets, sheets.values()):
+        _show(axes, sheet, name)
+    return picture.figure
+
+
+def _show(axes: Axes, sheet: np.ndarray, name: str) -> None:
+    # "none", not "nearest", which an SVG has at 72 pixels per inch.
+    axes.imshow(_parted(sheet), interpolation="none")
+    axes.set(xlabel=name, xticks=[], yticks=[], frame_on=False)
+    axes.tick_params(length=0)
+    axes.grid(False)
 
 
 def _parted(sheet: np.ndarray) -> np.ndarray:

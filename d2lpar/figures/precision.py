@@ -1,36 +1,41 @@
-"""A network in lower precisions: accuracy against speed, and a table as text."""
+"""A network in lower precisions: accuracy lost against speed, layers, and a table."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records import precision_table, wording
 from d2lpar.records.files import run_name
-from d2lpar.records.kinds import INT8, PRECISIONS, PrecisionRecord, Run
+from d2lpar.records.kinds import INT8, PrecisionRecord, Run
+
+MOST_KINDS = 4  # of operators that are told apart; the others are one
+INKS = (page.OURS, "#E69F00", "#003A5C", "#56B4E9", "0.7")
 
 
 @page.plain_style()
 def draw(
     runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
 ) -> list[Path]:
-    """``<run>-precision`` of each run, and ``<stem>-results.txt`` with all tables.
+    """``<run>-precision`` and ``<run>-layers``, ``<stem>-results.txt`` with all tables.
 
     Raises :class:`RecordError` for a run in which no precision of the trained network
     could be measured.
     """
     for run in runs:
-        rows = precision_table.merged(run.of(PrecisionRecord))
-        if not any(row.supported and row.weights == "trained" for row in rows):
+        if not _trained(precision_table.merged(run.of(PrecisionRecord))):
             raise RecordError(f"{wording.where(run)}: holds no measured precision")
-    drawn = {f"{run_name(run.header)}-precision": _picture(run) for run in runs}
+    drawn: dict[str, Figure | str] = {}
+    for run in runs:
+        rows = precision_table.merged(run.of(PrecisionRecord))
+        drawn[f"{run_name(run.header)}-precision"] = _picture(run, rows)
+        if any(_trained(rows, with_layers=True)):
+            drawn[f"{run_name(run.header)}-layers"] = _layers(run, rows)
     drawn[f"{stem}-results"] = "\n".join(
         f"{wording.devices(run.header)}\n{wording.provenance([run])}\n\n"
         f"{precision_table.table(run.of(PrecisionRecord))}"
@@ -39,98 +44,170 @@ def draw(
     return page.save(drawn, folder)
 
 
-def _picture(run: Run) -> Figure:
-    rows = precision_table.merged(run.of(PrecisionRecord))
-    trained = [row for row in rows if row.weights == "trained" and row.supported]
+def _trained(
+    rows: Sequence[PrecisionRecord], *, with_layers: bool = False
+) -> list[PrecisionRecord]:
+    """The measured rows of the weights as they were trained."""
+    found = [row for row in rows if row.weights == "trained" and row.supported]
+    return [row for row in found if row.operator_ms] if with_layers else found
+
+
+def _workload(run: Run, what: str) -> str:
+    name = wording.data_name(run.header)
+    return wording.subtitle(f"LeNet on {name}, {what}", [run])
+
+
+def _picture(run: Run, rows: Sequence[PrecisionRecord]) -> Figure:
+    """Points of accuracy lost against the speed, both over float32."""
+    trained = _trained(rows)
+    base = precision_table.baseline(rows) or trained[0]
     mended = [row for row in rows if row.weights != "trained" and row.supported]
-    shown = [p for p in INT8 if any(row.precision == p for row in mended)]
-    keys = [
-        f"{row.precision}: accuracy {row.test_acc:.4f}, agreement {row.agreement:.4f}, "
-        f"{row.images_per_sec:,.0f} images/s, {row.weight_bytes / 1000:,.0f} kB"
-        for row in trained
-    ]
-    for p in shown:
-        own = [row for row in mended if row.precision == p]
-        accuracies = [f"{row.weights} {row.test_acc:.4f}" for row in own]
-        keys.append(f"{p}: accuracy {', '.join(accuracies)}")
-    picture = page.new(
-        [run],
-        "Accuracy against speed",
-        _caption(rows, bool(shown)),
-        panels=2 if shown else 1,
-        keys=keys,
-    )
-    lines = _trained(picture.axes[0], trained)
-    if shown:
-        lines += _mended(picture.axes[1], shown, mended)
-    float32 = precision_table.baseline(rows)
-    if float32 is not None:
-        p, n_test = float32.test_acc, run.header.settings.get("n_test")
-        if n_test:
-            error = math.sqrt(p * (1 - p) / n_test)
-            picture.axes[0].axhspan(p - error, p + error, color="0.9", zorder=0)
-        for axes in picture.axes:
-            axes.axhline(p, **page.DASHED)
-    return picture.legend(lines)
-
-
-def _trained(axes: Axes, rows: Sequence[PrecisionRecord]) -> list[Line2D]:
-    """A marker per precision, with the quartiles of its speed."""
-    lines = []
-    for row in rows:
-        speed, style = row.images_per_sec, _style(row.precision)
-        lines += axes.plot(speed, row.test_acc, **style)
-        whiskers = [[speed - row.images_per_sec_q1], [row.images_per_sec_q3 - speed]]
-        axes.errorbar(speed, row.test_acc, xerr=whiskers, color=style["color"], lw=1)
-    _name_axes(axes, "weights as trained", rows)
-    return lines
-
-
-def _mended(
-    axes: Axes, shown: Sequence[str], rows: Sequence[PrecisionRecord]
-) -> list[Line2D]:
-    """An arrow from the stretched weights' accuracy to the equalised ones'."""
-    lines = []
-    for precision in shown:
-        style = _style(precision)
-        points = {
-            row.weights: (row.images_per_sec, row.test_acc)
-            for row in rows
-            if row.precision == precision
-        }
-        if len(points) == 2:
-            arrow = {"arrowstyle": "->", "color": style["color"], "lw": 1.2}
-            places = {"xytext": points["stretched"], "xy": points["equalised"]}
-            axes.annotate("", arrowprops=arrow, **places)
-        for weights, point in points.items():
-            face = {"mfc": "white"} if weights == "equalised" else {}
-            drawn = axes.plot(*point, **style, **face)
-            lines += drawn if weights == next(iter(points)) else []
-    _name_axes(axes, "stretched to equalised (hollow)", rows)
-    return lines
-
-
-def _name_axes(axes: Axes, what: str, rows: Sequence[PrecisionRecord]) -> None:
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}")
-    axes.set_xlim(0, 1.1 * max(row.images_per_sec for row in rows))
-    axes.set(xlabel=f"thousand images/s, {what}", ylabel="test accuracy")
-
-
-def _style(precision: str) -> dict:
-    k = PRECISIONS.index(precision)
-    return page.look(k, marker=(*page.MARKERS, "<")[k], ls="", ms=7)
-
-
-def _caption(rows: Sequence[PrecisionRecord], mended: bool) -> str:
     refused = [row for row in rows if not row.supported]
-    measured = next(row for row in rows if row.supported)
-    sentences = [
-        f"Speed: median of {measured.n} passes over the test images, "
-        f"{measured.per_device_batch_size} at a time on a device; bars: quartiles. "
-        "Agreement: share of test images that get float32's class. Dashes: float32's "
-        "accuracy; band: its standard error.",
-        "Stretched: one channel's outlier, the same function in float32; equalised: "
-        "evened out again." * mended,
-        *(f"Not supported: {row.precision} ({row.why_not})." for row in refused),
-    ]
-    return " ".join(filter(None, sentences))
+    not_here = ", ".join(dict.fromkeys(row.precision for row in refused))
+    picture = page.new(
+        _title(trained, base),
+        _workload(run, f"{base.images_per_sec:,.0f} images/s in {base.precision}"),
+        f"Medians of {base.n} passes over the test images"
+        f"{', whiskers: quartiles' * (base.n > 1)}. "
+        f"{f'Not supported here: {not_here}. ' if not_here else ''}"
+        f"{wording.stamp([run.header])}",
+        panels=2 if mended else 1,
+        size=(10.8 if mended else page.WIDE, page.TALL),
+        **({"width_ratios": [1.35, 1]} if mended else {}),
+    )
+    _slopes(picture.axes[0], trained, base)
+    if mended:
+        _outlier(picture.axes[1], mended, base)
+    return picture.figure
+
+
+def _title(trained: Sequence[PrecisionRecord], base: PrecisionRecord) -> str:
+    fastest = max(trained, key=lambda row: row.images_per_sec)
+    if fastest is base:
+        return f"{base.precision} is the fastest: accuracy {base.test_acc:.4f}"
+    speed = fastest.images_per_sec / base.images_per_sec
+    lost = 100 * (base.test_acc - fastest.test_acc)
+    change = f"loses {lost:.2f}" if lost >= 0 else f"gains {-lost:.2f}"
+    return (
+        f"{fastest.precision} is {speed:.2g} times as fast as {base.precision} and "
+        f"{change} points of accuracy"
+    )
+
+
+def _slopes(
+    axes: Axes, trained: Sequence[PrecisionRecord], base: PrecisionRecord
+) -> None:
+    """A line from float32 to each precision, labelled at its end."""
+    labels = []
+    for row in trained:
+        speed, lost = row.images_per_sec / base.images_per_sec, _lost(row, base)
+        color = page.INK if row is base else page.OURS
+        axes.plot([1, speed], [0, lost], color="0.75", lw=1, zorder=1)
+        axes.plot(speed, lost, "o", ms=7, color=color)
+        ends = (row.images_per_sec_q1, row.images_per_sec_q3)
+        # Of a record whose quartiles do not enclose the median nothing is drawn.
+        below, above = (max(0, sign * (row.images_per_sec - end)) / base.images_per_sec
+                        for sign, end in zip((1, -1), ends))  # fmt: skip
+        spread = [[below], [above]]
+        axes.errorbar(speed, lost, xerr=spread, color=color, lw=1)
+        words = row.precision if row is base else f"{row.precision}, {speed:.2f}\u00d7"
+        labels.append((speed, lost, words))
+    axes.axhline(0, **page.DASHED)
+    axes.set_xlim(0.7, 1.35 * max(x for x, _, _ in labels))
+    axes.set_xlabel(f"speed, in that of {base.precision}")
+    axes.set_ylabel("points of accuracy lost (downwards)")
+    worst = max(0.1, *(abs(y) for _, y, _ in labels))
+    axes.set_ylim(1.35 * worst, -1.35 * worst)
+    axes.set_title("weights as trained")
+    page.beside(axes, labels)
+
+
+def _outlier(
+    axes: Axes, rows: Sequence[PrecisionRecord], base: PrecisionRecord
+) -> None:
+    """Points lost with one channel stretched, and with all channels equalised."""
+    shown = [p for p in INT8 if any(row.precision == p for row in rows)]
+    labels = []
+    for precision in shown:
+        lost = {r.weights: _lost(r, base) for r in rows if r.precision == precision}
+        ends = [
+            (k, lost[w]) for k, w in enumerate(("stretched", "equalised")) if w in lost
+        ]
+        axes.plot(*zip(*ends), **page.look(shown.index(precision), ls="-"))
+        labels.append((*ends[0], f"{precision}: {ends[0][1]:.1f}"))
+    axes.axhline(0, **page.DASHED)
+    axes.set_xticks((0, 1), ("one channel\nstretched", "channels\nequalised"))
+    axes.set(xlim=(-1.1, 1.25), ylabel="points of accuracy lost (downwards)")
+    axes.invert_yaxis()  # before the labels are placed
+    axes.set_title("an outlier, and its remedy")
+    page.beside(axes, labels, left=True)
+
+
+def _lost(row: PrecisionRecord, base: PrecisionRecord) -> float:
+    return 100 * (base.test_acc - row.test_acc)
+
+
+def _layers(run: Run, rows: Sequence[PrecisionRecord]) -> Figure:
+    """Milliseconds of the operators for one batch, stacked, the fastest first."""
+    shown = _trained(rows, with_layers=True)
+    shown.sort(key=lambda row: sum(row.operator_ms.values()))
+    kinds = _kinds(shown)
+    picture = page.new(
+        _layers_title(shown),
+        _workload(run, f"a batch of {shown[0].per_device_batch_size}"),
+        "Milliseconds of each kind of operator, run one by one. "
+        f"{wording.stamp([run.header])}",
+        size=(page.WIDE, 1.2 + 0.46 * len(shown)),
+    )
+    (axes,) = picture.axes
+    for k, row in enumerate(shown):
+        left = 0.0
+        for kind, ink in zip(kinds, INKS):
+            width = sum(
+                ms for name, ms in row.operator_ms.items() if _kind(name) == kind
+            )
+            if kind == kinds[-1]:
+                width = sum(row.operator_ms.values()) - left
+            axes.barh(k, width, 0.6, left, color=ink, label=kind if k == 0 else None,
+                      edgecolor="white", lw=0.6)  # fmt: skip
+            left += width
+        place = {"textcoords": "offset points", "va": "center"}
+        axes.annotate(f"{wording.number(left)} ms", (left, k), (6, 0), **place)
+    axes.set_yticks(range(len(shown)), [row.precision for row in shown])
+    axes.grid(False)
+    axes.margins(x=0.15)
+    axes.set(ylim=(len(shown) - 0.5, -0.5), xlabel="milliseconds")
+    page.key(picture)
+    return picture.figure
+
+
+def _kind(name: str) -> str:
+    """What an operator does, by its name in MXNet."""
+    for word, kind in (
+        ("requantize", "requantize"),
+        ("conv", "convolution"),
+        ("pooling", "pooling"),
+        ("fully", "dense"),
+    ):
+        if word in name.lower():
+            return kind
+    return "other"
+
+
+def _kinds(shown: Sequence[PrecisionRecord]) -> list[str]:
+    """The kinds of operators that take longest, and "other"."""
+    total: dict[str, float] = {}
+    for row in shown:
+        for name, ms in row.operator_ms.items():
+            total[_kind(name)] = total.get(_kind(name), 0.0) + ms
+    total.pop("other", None)
+    return [*sorted(total, key=total.get, reverse=True)[:MOST_KINDS], "other"]
+
+
+def _layers_title(shown: Sequence[PrecisionRecord]) -> str:
+    slowest = shown[-1]
+    first, *_ = sorted(slowest.operator_ms, key=slowest.operator_ms.get, reverse=True)
+    whole = sum(slowest.operator_ms.values()) or 1.0
+    share = slowest.operator_ms[first] / whole
+    what = _kind(first).capitalize()
+    return f"{what} takes {share:.0%} of the time in {slowest.precision}"

@@ -1,23 +1,23 @@
 """Scaling studies: where more devices pay, the step's time and parts, all-reduce.
 
 The map shows the speedup by global batch and device count, the break-even line drawn
-in, predicted rows hatched.
+in, predicted rows apart from measured ones.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from d2lpar.figures import page
+from d2lpar.records import step_model, wording
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch
 from d2lpar.records.scaling_table import (
     ALL_REDUCE,
@@ -35,9 +35,13 @@ from d2lpar.records.wording import number, plural
 BATCH = "global batch size (samples per step, all devices together)"
 NAMES = {
     "scratch": "from scratch",
-    "ddp": "PyTorch's DistributedDataParallel",
-    "d2l": "the book's loop in PyTorch",
+    "concise": "Gluon",
+    "ddp": "PyTorch DistributedDataParallel",
+    "d2l": "d2l's PyTorch loop",
 }  # of implementations; others are called what the record calls them
+APART = 0.45  # of a row, between measured and predicted ones
+MOST_PREDICTED = 3  # lines: with the measured ones five at most
+INKS = ("0.8", page.OURS, "#003A5C", "#E69F00", "0.45")  # of PARTS
 
 
 @page.plain_style()
@@ -50,7 +54,7 @@ def draw(
     """
     drawn, found = {}, studies(runs)
     for study in found:
-        if len(study.counts) > 1 and 1 in study.counts:
+        if any(map(study.speedups_of, study.counts[1:])):
             drawn[f"map-{study.name}"] = _map(study)
         drawn[f"steps-{study.name}"] = _steps(study)
         if trainings(study):
@@ -65,240 +69,378 @@ def draw(
 
 def _map(study: Study) -> Figure:
     """Speedup over one device by global batch (across) and devices (up)."""
-    counts, batches = [*study.counts[1:], *study.predicted], study.batches
+    measured, predicted, batches = study.counts[1:], study.predicted, study.batches
+    rows = [(k, n, False) for k, n in enumerate(measured)]
+    rows += [(k + len(measured) + APART, n, True) for k, n in enumerate(predicted)]
     picture = page.new(
-        study.runs,
-        f"When does a second device pay? {_name(study)}",
-        "Numbers: median seconds of a step on 1 device over those on N, same global "
-        "batch (strong scaling); blue: faster than 1 device, orange: slower. "
-        f"{_measured(study)}",
-        keys=["break-even: as fast as 1 device; left of it more devices are slower"],
-        ticks=[f"{batch:,}" for batch in batches],
+        _map_title(study),
+        _subtitle(study, "step time of 1 over that of N at the same global batch"),
+        f"{_predicted_rows(study)}{_measured(study)} {_stamp(study)}",
+        size=(max(page.WIDE, 0.72 * len(batches) + 1.2), 0.55 * len(rows) + 1.1),
     )
     (axes,) = picture.axes
-    points = []
-    for row, n in enumerate(counts):
-        is_predicted = n in study.predicted
+    top = max(*study.counts, *predicted)
+    for y, n, is_predicted in rows:
         if is_predicted:
             speedups = {b: study.model.speedup(n, b) for b in batches if b >= n}
-            at = study.model.break_even(n)
         else:
             speedups = study.speedups_of(n)
-            at = break_even(speedups)
         for batch, speedup in speedups.items():
-            _cell(axes, (batches.index(batch), row), speedup, max(counts), is_predicted)
-        if at is not None:
-            logs, beside = np.log(batches), {"left": -0.5, "right": len(batches) - 0.5}
-            x = np.interp(math.log(max(at, 1e-9)), logs, range(len(batches)), **beside)
-            points += [(x, row - 0.5), (x, row + 0.5)]
-    line = axes.plot(*zip(*points), color="black", lw=2.2) if points else []
-    axes.set(xlim=(-0.55, len(batches) - 0.45), ylim=(-0.5, len(counts) - 0.5))
-    names = [f"{n}*" if n in study.predicted else str(n) for n in counts]
-    axes.set_yticks(range(len(counts)), names)
+            _cell(axes, (batches.index(batch), y), speedup, top, is_predicted)
+        _break_even(axes, y, _pays_from(study, n), batches)
+    axes.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])
+    names = [
+        f"{n} predicted" if is_predicted else f"{n}" for _, n, is_predicted in rows
+    ]
+    axes.set_yticks([y for y, _, _ in rows], names)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set(xlim=(-0.55, len(batches) - 0.45), ylim=(-0.55, rows[-1][0] + 0.55))
     axes.grid(False)
-    devices = "devices (*: predicted)" if study.predicted else "devices"
-    axes.set(xlabel=BATCH, ylabel=devices)
-    return picture.legend(line)
+    axes.set(xlabel=BATCH, ylabel="devices N")
+    return picture.figure
+
+
+def _pays_from(study: Study, n: int) -> float | None:
+    """The batch from which `n` devices are faster than one; None for no measured."""
+    if n in study.predicted:
+        return study.model.break_even(n)
+    speedups = study.speedups_of(n)
+    return break_even(speedups) if speedups else None
+
+
+def _break_even(axes: Axes, y: float, at: float | None, batches: Sequence[int]) -> None:
+    """A line between the cells that are slower than one device and those faster."""
+    if at is not None:
+        x = bisect.bisect_left(batches, at) - 0.5
+        axes.plot([x, x], [y - 0.5, y + 0.5], color="black", lw=3, zorder=5)
+
+
+def _map_title(study: Study) -> str:
+    noun = wording.noun(study.runs[0].header)
+    n = next(n for n in study.counts[1:] if study.speedups_of(n))
+    speedups, at = study.speedups_of(n), _pays_from(study, n)
+    largest = max(speedups)
+    shown = 256 if 256 in speedups else largest
+    said = f"at {shown:,} a step is {wording.times(speedups[shown])} as on one"
+    many = plural(n, noun)
+    if at is None:
+        return f"{many} pay at no batch up to {largest:,}; {said}"
+    less = " or less" * (at == study.batches[0])
+    return f"{many} pay from a global batch of {number(at)}{less} on; {said}"
 
 
 def _cell(
-    axes: Axes, at: tuple[int, int], speedup: float, top: int, is_predicted: bool
+    axes: Axes, at: tuple[float, float], speedup: float, top: int, is_predicted: bool
 ) -> None:
     """A square of the map: orange below 1, white at 1, blue above."""
-    ends = [page.COLORS[1], "#f7f7f7", page.COLORS[0]]  # for colour-blind eyes
+    ends = [page.D2L, "#f7f7f7", page.OURS]  # for colour-blind eyes
     share = TwoSlopeNorm(1, 0, max(2, top))(min(speedup, top))
     face = LinearSegmentedColormap.from_list("pays", ends)(share)
     hatch = "////" if is_predicted else None
     axes.bar(at[0], 1, 1, at[1] - 0.5, color=face, edgecolor="white", hatch=hatch, lw=1)
     luminance = 0.3 * face[0] + 0.59 * face[1] + 0.11 * face[2]
     axes.text(
-        *at, f"{speedup:.2f}", ha="center", va="center", size=7.5,
+        *at, f"{speedup:.2f}", ha="center", va="center", size=page.NORMAL,
         color="white" if luminance < 0.55 else "black",
         style="italic" if is_predicted else "normal",
-        bbox={"facecolor": face, "edgecolor": "none", "pad": 0.6},
+        bbox={"facecolor": face, "edgecolor": "none", "pad": 2.5},
     )  # fmt: skip
 
 
 def _steps(study: Study) -> Figure:
     """Milliseconds per step against batch: measured points and the model's lines."""
-    counts, model = [*study.counts, *study.predicted], study.model
+    predicted, model = study.predicted[-MOST_PREDICTED:], study.model
     picture = page.new(
-        study.runs,
-        f"A step: model and measurement, {_name(study)}",
-        f"Points: medians; whiskers: quartiles. {_formula(study)}{_measured(study)}",
-        keys=[
-            plural(n, "device") + ", predicted" * (n in study.predicted) for n in counts
-        ],
+        _steps_title(study),
+        _subtitle(study, "a step against its global batch"),
+        f"Points: medians, whiskers: quartiles; lines: the model. {_formula(study)}"
+        f"{_measured(study)} {_stamp(study)}",
     )
     (axes,) = picture.axes
-    lines = []
-    for k, n in enumerate(counts):
-        style = page.look(k, lw=1.3)
+    labels = []
+    for k, n in enumerate([*study.counts, *predicted]):
+        color = page.count_color(k) if n in study.counts else "0.55"
+        style = page.look(k, color=color, lw=1.5)
         batches = [b for b in study.batches if (n, b) in study.records]
         if batches:
             summaries = [study.milliseconds(n, batch) for batch in batches]
             medians, spread = [s.median for s in summaries], page.quartiles(summaries)
             axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
-        else:
-            style["marker"], batches = "", [b for b in study.batches if b >= n]
-        if model is None:
-            style["ls"] = ""
-        else:
+            end = medians[-1]
+        batches = batches or [b for b in study.batches if b >= n]
+        if model is not None:
             times = [1e3 * model.seconds(n, batch) for batch in batches]
             axes.plot(batches, times, **{**style, "marker": ""})
-        lines += axes.plot([], [], **style)  # for the legend: points on a line
+            end = times[-1] if n in predicted else end
+        name = plural(n, wording.noun(study.runs[0].header))
+        labels.append((batches[-1], end, name + ", predicted" * (n in predicted)))
     few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     axes.set_xlabel(BATCH)
     page.log_numbers_up(axes, "milliseconds per step", minor=few)
-    return picture.legend(lines)
+    page.beside(axes, labels)
+    return picture.figure
+
+
+def _steps_title(study: Study) -> str:
+    """How well fewer devices predict most of them; or what a step takes."""
+    noun, n = wording.noun(study.runs[0].header), study.counts[-1]
+    if study.held_out is not None:
+        errors = step_model.relative_errors(study.held_out, study.steps, n)
+        within = median(map(abs, errors.values()))
+        fewer = " and ".join(map(str, study.counts[:-1]))
+        return (
+            f"Fitted to {fewer} {noun}{'s' * (fewer != '1')}, the model predicts the "
+            f"steps of {n} within {within:.1%} (median)"
+        )
+    first, *_, last = [study.batches[0], *study.batches]
+    m = study.counts[0]
+    small, large = (number(study.milliseconds(m, b).median) for b in (first, last))
+    return (
+        f"On {plural(m, noun)} a step of {first:,} takes {small} ms, and one of "
+        f"{last:,} {large} ms"
+    )
 
 
 def _parts(found: Sequence[Study], runs: Sequence[Run]) -> Figure:
-    """A stacked bar for each implementation, batch and device count, per sample."""
-    bars = [
-        (study, key, values) for study in found for key, values in parts(study).items()
-    ]
+    """Where a step's milliseconds go: a stacked bar per implementation and count."""
+    bars = {
+        (study.name, batch, n): values
+        for study in found
+        for (n, batch), values in parts(study).items()
+    }
+    batches = sorted({batch for _, batch, _ in bars})
+    most = max(sum(batch == b for _, batch, _ in bars) for b in batches)
+    header = runs[0].header
     picture = page.new(
-        runs,
-        "Where a step's time goes",
-        "By leaving out: a step that ends after a part, less one that ends before it; "
-        "medians, microseconds divided by the global batch.",
-        keys=[
-            *PARTS,
-            "the whole step, had the devices never to wait for Python",
-            "the whole step, if the all-reduce waits for the backward pass to end",
-        ],
-        ticks=[
-            f"{study.name}\nbatch {batch:,}\n{plural(n, 'device')}"
-            for study, (n, batch), _ in bars
-        ],
+        _parts_title(bars),
+        wording.subtitle("LeNet, where a step's milliseconds go", runs),
+        "Each part by omission: a step that ends after it, less one that ends before; "
+        "they add up to the whole step, the number at the right. "
+        f"{wording.stamp([run.header for run in runs])}",
+        panels=len(batches),
+        size=(max(page.WIDE, 4.0 * len(batches)), 1.3 + 0.5 * most),
+        sharey=True,
     )
-    (axes,) = picture.axes
-    for place, (_, (_, batch), (by_name, no_python, no_overlap)) in enumerate(bars):
-        bottom, lines = 0.0, []
-        for k, name in enumerate(PARTS):
-            height = 1e6 * by_name[name] / batch
-            ink = {"color": page.COLORS[k], "hatch": page.HATCHES[k], "lw": 0.5}
-            lines += axes.bar(place, height, 0.6, bottom, edgecolor="white", **ink)
-            bottom += height
-        ends = [place - 0.4, place + 0.4]
-        for seconds, color, ls in ((no_python, "k", "-"), (no_overlap, "0.4", ":")):
-            height = [1e6 * seconds / batch] * 2
-            lines += axes.plot(ends, height, color=color, lw=2, ls=ls)
-    axes.grid(False, axis="x")
-    axes.set_ylabel("microseconds per sample of the global batch")
-    return picture.legend(lines)
+    for axes, batch in zip(picture.axes, batches):
+        rows = {key: v for key, v in bars.items() if key[1] == batch}
+        names = []
+        for k, ((name, _, n), step) in enumerate(rows.items()):
+            _stack(axes, k, step)
+            count = plural(n, wording.noun(header))
+            names.append(f"{NAMES.get(name, name)}, {count}")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(False)
+        longest = max(sum(step.by_name.values()) for step in rows.values())
+        axes.set(xlim=(0, 1.3e3 * longest), xlabel=f"ms, global batch {batch:,}")
+    page.key(picture)
+    return picture.figure
+
+
+def _stack(axes: Axes, k: int, step) -> None:
+    left = 0.0
+    for name, ink, hatch in zip(PARTS, INKS, ("", "", "", "////", "")):
+        width = 1e3 * step.by_name[name]
+        axes.barh(
+            k, width, 0.6, left, color=ink, hatch=hatch, edgecolor="white", lw=0.6,
+            label=name if k == 0 else None,
+        )  # fmt: skip
+        left += width
+    place = {"textcoords": "offset points", "va": "center"}
+    axes.annotate(number(left), (left, k), (6, 0), **place)
+
+
+def _parts_title(bars: dict) -> str:
+    """The share of the largest part, at the batch in the middle."""
+    batches = sorted({batch for _, batch, _ in bars})
+    middle = batches[len(batches) // 2]
+    steps = {key: step for key, step in bars.items() if key[1] == middle}
+    (name, _, n), step = max(steps.items(), key=lambda item: item[0][2])
+    whole = sum(step.by_name.values()) or 1.0
+    largest = max(step.by_name, key=step.by_name.get)
+    share = step.by_name[largest] / whole
+    reduce = step.by_name["all-reduce"] / whole
+    also = f", the all-reduce {reduce:.0%}" if n > 1 else ""
+    return (
+        f"The {largest} pass takes {share:.0%} of a step of {middle:,}{also} "
+        f"({NAMES.get(name, name)})"
+    )
 
 
 def _all_reduce(runs: Sequence[Run]) -> Figure:
     """Milliseconds against bytes of one array, by variant; LeNet's gradients apart."""
     found = all_reduces(runs)
-    counts = sorted({n for n, _, _ in found})
+    count = max(n for n, _, _ in found)
     names = dict.fromkeys(name for row in found.values() for name in row)
     shown = [name for name in names if any(row.get(name) for row in found.values())]
     records = [record for run in runs for record in run.of(AllReduceRecord)]
     absent = {record.variant: record.why_not for record in records if record.why_not}
-    said = "".join(f" {name}: {why}." for name, why in absent.items())
+    said = "".join(f" Not here: {', '.join(absent)}." if absent else "")
+    # LeNet's gradients: all arrays of them, and one array with as many bytes.
+    lenet = {size for n, arrays, size in found if n == count and arrays > 1}
+    rows = _lenet_rows(found, count, lenet, shown)
     picture = page.new(
-        runs,
-        "All-reduce: the same sum in several ways",
-        "Medians, results checked. Left: one array. Right: the gradients of LeNet, as "
-        "the 8 arrays that they are and as one. Trained with: book (from scratch), "
-        f"{ALL_REDUCE['concise']} (concise).{said}",
+        _all_reduce_title(found, count, lenet, shown),
+        wording.subtitle(f"the same sum over {count} devices in several ways", runs),
+        "Medians, results checked. Trained with: book (from scratch), "
+        f"{ALL_REDUCE['concise']} (Gluon).{said} "
+        f"{wording.stamp([run.header for run in runs])}",
         panels=2,
-        keys=[f"{name}, {plural(n, 'device')}" for n in counts for name in shown],
-        ticks=[f"{what}\n{n} dev." for n in counts for what in ("8 arrays", "1 array")],
+        size=(11.5, max(page.TALL, page.bars_height(rows))),
     )
     left, right = picture.axes
-    lines = []
-    for c, n in enumerate(counts):
-        # LeNet's gradients: all arrays of them, and one array with as many bytes.
-        lenet = {size for m, arrays, size in found if m == n and arrays > 1}
-        keys = sorted(key for key in found if key[0] == n)
-        for k, name in enumerate(shown):
-            style = page.look(k, ls=page.LINES[c % len(page.LINES)])
-            points = [
-                (key[2], 1e3 * median(found[key][name]))
-                for key in keys
-                if key[2] not in lenet and found[key].get(name)
-            ]
-            lines += left.plot(*np.reshape(points, (-1, 2)).T, **style)
-            for key in keys:
-                if key[2] in lenet and found[key].get(name):
-                    x = 2 * c + (key[1] == 1) + 0.09 * (k - len(shown) / 2)
-                    right.plot(x, 1e3 * median(found[key][name]), **style)
-    if _has_points(left):
-        page.bytes_along(left, "size of the array on each device")
-    for axes in filter(_has_points, picture.axes):
-        page.log_numbers_up(axes, "milliseconds")
-    right.set_xlim(-0.6, 2 * len(counts) - 0.4)
-    return picture.legend(lines)
+    labels = []
+    for k, name in enumerate(shown):
+        keys = sorted(k for k in found if k[0] == count and k[2] not in lenet)
+        points = [
+            (key[2], 1e3 * median(found[key][name]))
+            for key in keys
+            if found[key].get(name)
+        ]
+        if points:
+            left.plot(*zip(*points), **page.look(k))
+            labels.append((*points[-1], name))
+    left.set_title("one array")
+    page.bytes_along(left, "size of the array on each device")
+    page.log_numbers_up(left, "milliseconds")
+    page.beside(left, labels)
+    right.set_title("LeNet's gradients")
+    page.bars(right, rows, "ms", 5.4)
+    return picture.figure
 
 
-def _has_points(axes: Axes) -> bool:  # a logarithmic axis without one cannot be drawn
-    return any(len(line.get_xdata()) for line in axes.lines)
+def _lenet_rows(found: dict, count: int, lenet: set, shown: list) -> list[page.Bar]:
+    rows = []
+    for (n, arrays, size), row in found.items():
+        if n == count and size in lenet:
+            for name in shown:
+                if row.get(name):
+                    color = page.COLORS[shown.index(name) % len(page.COLORS)]
+                    ms = [1e3 * s for s in row[name]]
+                    bar = page.Bar(f"{name}, {plural(arrays, 'array')}", ms, color)
+                    rows.append(bar)
+    return sorted(rows, key=lambda bar: median(bar.values))
+
+
+def _all_reduce_title(found: dict, count: int, lenet: set, shown: list) -> str:
+    """The fastest way, for LeNet's gradients and for the largest array."""
+    sizes = [key for key in found if key[0] == count and key[2] not in lenet]
+    largest = max(sizes, default=None)
+    sums = [key for key in found if key[0] == count and key[2] in lenet]
+    said = []
+    for key, what in ((max(sums, default=None), "LeNet's gradients"), (largest, "")):
+        if key is None:
+            continue
+        row = {name: median(found[key][name]) for name in shown if found[key].get(name)}
+        if row:
+            best = min(row, key=row.get)
+            what = what or wording.byte_size(key[2])
+            said.append((best, f"{what} ({number(1e3 * row[best])} ms)"))
+    if len(said) < 2:
+        return "".join(f"The fastest all-reduce for {x} is {best}" for best, x in said)
+    (best, small), (other, large) = said
+    if best == other:
+        return f"The fastest all-reduce is {best}, for {small} as for {large}"
+    return f"The fastest all-reduce for {small} is {best}, for {large} {other}"
 
 
 def _accuracy(study: Study) -> Figure:
     """Test accuracy against epoch and against seconds, weak scaling."""
     found = trainings(study)
     picture = page.new(
-        study.runs,
-        f"Weak scaling: accuracy, {_name(study)}",
-        "The same batch on every device; the learning rate grows with the global "
-        "batch, and is warmed up (Goyal et al. 2017).",
+        _accuracy_title(found),
+        _subtitle(study, "weak scaling: the same batch on every device"),
+        "The learning rate grows with the global batch and is warmed up (Goyal et al., "
+        f"2017). Labels: devices \u00d7 batch per device. One training each. "
+        f"{_stamp(study)}",
         panels=2,
-        keys=[
-            f"{plural(n, 'device')} x {batch // n:,} = global batch {batch:,}, lr "
-            f"{epochs[-1].lr:.3g}: {_end(epochs[-1])}"
-            for (n, batch), epochs in found.items()
-        ],
+        size=(10.6, page.TALL),
+        sharey=True,
     )
     left, right = picture.axes
-    lines = []
-    for k, epochs in enumerate(found.values()):
+    labels: list[list] = [[], []]
+    for k, ((n, batch), epochs) in enumerate(found.items()):
         done = [epoch for epoch in epochs if epoch.test_acc is not None]
         accuracies = [epoch.test_acc for epoch in done]
         seconds = list(itertools.accumulate(epoch.seconds for epoch in done))
-        lines += left.plot([epoch.epoch for epoch in done], accuracies, **page.look(k))
-        right.plot(seconds, accuracies, **page.look(k))
-    for axes, name in zip(picture.axes, ("epoch", "seconds of training")):
-        axes.set(xlim=(0, None), ylim=(0, 1), xlabel=name, ylabel="test accuracy")
-    return picture.legend(lines)
+        style = page.look(k)
+        left.plot([epoch.epoch for epoch in done], accuracies, **style)
+        right.plot(seconds, accuracies, **style)
+        if done:
+            name = f"{n} \u00d7 {batch // n:,}: {_end(epochs[-1])}"
+            labels[0].append((done[-1].epoch, accuracies[-1], name))
+            labels[1].append(
+                (seconds[-1], accuracies[-1], f"{n} \u00d7 {batch // n:,}")
+            )
+    for axes, name, ends in zip(picture.axes, ("epoch", "seconds of training"), labels):
+        axes.set(xlim=(0, None), xlabel=name)
+        page.beside(axes, ends)
+    left.set_ylabel("test accuracy")
+    return picture.figure
+
+
+def _accuracy_title(found: dict) -> str:
+    """What the largest global batch costs, against the smallest."""
+    by_batch = sorted(found, key=lambda key: key[1])
+    last = {key: found[key][-1] for key in by_batch}
+    low, high = by_batch[0], by_batch[-1]
+    if last[high].why_not:
+        return f"Training with a global batch of {high[1]:,} diverges"
+    if low[1] == high[1] or last[low].why_not:
+        return f"Test accuracy with a global batch of {high[1]:,}: {_end(last[high])}"
+    return (
+        f"{high[1] // low[1]} times the global batch ends at {_end(last[high])} "
+        f"instead of {_end(last[low])} after {plural(last[high].epoch, 'epoch')}"
+    )
 
 
 def _end(epoch: ScaledEpoch) -> str:
-    if epoch.why_not:
-        return f"diverged in epoch {epoch.epoch}"
-    return f"accuracy {epoch.test_acc:.3f}"
+    return (
+        f"diverged in epoch {epoch.epoch}" if epoch.why_not else f"{epoch.test_acc:.3f}"
+    )
 
 
-def _name(study: Study) -> str:
-    return NAMES.get(study.name, study.name)
+def _subtitle(study: Study, what: str) -> str:
+    name = NAMES.get(study.name, study.name)
+    threads = wording.threads(study.runs[0].header)
+    words = f"LeNet, {name}{', ' * bool(threads)}{threads}: {what}"
+    return wording.subtitle(words, study.runs)
+
+
+def _stamp(study: Study) -> str:
+    return wording.stamp([run.header for run in study.runs])
 
 
 def _formula(study: Study) -> str:
     if study.model is None:
         return ""
     model = study.model
+    times_n = "N \u00d7 " if model.one_python else ""
     words = (
-        f"{'N x ' if model.one_python else ''}{number(1e3 * model.fixed)} ms + "
-        f"{number(1e6 * model.per_sample)} \u00b5s x batch / N"
+        f"{times_n}{number(1e3 * model.fixed)} ms + "
+        f"{number(1e6 * model.per_sample)} \u00b5s \u00d7 batch / N"
     )
     if model.all_reduce is not None:
-        words += f" + (N - 1) x {number(1e3 * model.all_reduce_seconds(2))} ms"
-    return f"Lines: {words}, fitted. "
+        reduce = number(1e3 * model.all_reduce_seconds(2))
+        words += f" + (N - 1) \u00d7 {reduce} ms"
+    return f"{words}. "
+
+
+def _predicted_rows(study: Study) -> str:
+    if not study.predicted:
+        return "Black line: break-even. "
+    return (
+        "Black lines: break-even. Hatched, in italics: predicted by the model of a "
+        "step, not measured. "
+    )
 
 
 def _measured(study: Study) -> str:
-    """What a caption says of the samples, and of what is only predicted."""
+    """What a caption says of the samples."""
     records = [record for same in study.records.values() for record in same]
     samples = each(len(record.seconds) for record in records)
     steps = each(record.steps for record in records)
-    predicted = "Predicted rows and lines: by the model, N cores or GPUs not present. "
-    return (
-        f"{predicted * bool(study.predicted)}Each median of {samples} samples of "
-        f"{steps} steps in a row, after a warm-up."
-    )
+    return f"Medians of {samples} samples of {steps} steps in a row."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from d2lpar.figures import page
@@ -18,14 +19,20 @@ from d2lpar.records.timing_table import (
     copy_rate,
     each,
     fastest,
-    ms,
     of,
     product_rate,
-    provenance,
     results,
     rows,
     shape,
 )
+
+WRITTEN = ("as written", "dot")  # the forms of the sources
+SHORT = {
+    "x2": "x\u00a0\u00d7\u00a02",
+    "sum": "sum",
+    "trig": "\u03a3\u00a0sin\u00b2/cos\u00b2",
+    "product": "matrix product",
+}
 
 
 @page.plain_style()
@@ -41,53 +48,62 @@ def draw(
 
 def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
     """A picture of two clocks per operation, "roofline", and "copies"."""
-    # MXNet on 1, 2, ... devices, then the host's libraries.
-    table = sorted(rows(runs), key=lambda row: (row.library, row.num_devices))
+    table = rows(runs)
     drawn = {name: _clocks(name, table, runs) for name in TITLES if of(name, table)}
-    if bandwidth(table) and product_rate(table):
+    product = product_rate(table)
+    if bandwidth(table) and product and product.flops:
         drawn["roofline"] = _roofline(table, runs)
     if of(TRANSFERS[0], table):
         drawn["copies"] = _copies(table, runs)
     return drawn
 
 
+def _stamp(runs: Sequence[Run]) -> str:
+    return wording.stamp([run.header for run in runs])
+
+
 def _clocks(operation: str, table: Sequence[Row], runs: Sequence[Run]) -> Figure:
-    """Milliseconds by both clocks, each library, form and device count a column."""
-    shown, copied = of(operation, table), bandwidth(table)
-    keys = ["synchronised clock: the devices have finished; bar: quartiles",
-            "naive clock: the calls have returned"]  # fmt: skip
+    """A bar per library, form and device count, the fastest first; by both clocks."""
+    shown = sorted(of(operation, table), key=lambda row: row.seconds.median)
+    # A picture has the medians and quartiles of a row, not its single samples.
+    bars = [
+        page.Bar(
+            row.name,
+            [row.seconds.q1, row.seconds.median, row.seconds.q3],
+            page.color_of(row.library, row.library != "MXNet"),
+            mark=row.naive.median,
+        )
+        for row in shown
+    ]
+    copied, limit = bandwidth(table), ""
     if copied and operation != "product":
-        keys.append(
-            f"its bytes at the rate of the fastest copy, {copy_rate(copied):.3g} GB/s: "
-            "less is possible only in cache"
+        least = shown[0].num_bytes / (copy_rate(copied) * 1e9)
+        limit = (
+            f"Dashed: its bytes at the fastest copy's {copy_rate(copied):.3g} GB/s. "
         )
     picture = page.new(
-        runs,
-        f"{TITLES[operation]}, {shape(shown[0])}",
-        f"Medians of {each(row.seconds.n for row in shown)} repetitions after a "
-        "warm-up, results checked.",
-        provenance=provenance(runs),
-        keys=keys,
-        ticks=["\n".join((row.library, row.form, row.where)) for row in shown],
+        _clocks_title(operation, shown),
+        wording.subtitle(f"{TITLES[operation]}, {shape(shown[0])}, float32", runs),
+        "Bars: the devices have finished, medians and quartiles of "
+        f"{each(row.seconds.n for row in shown)}; diamonds: the calls have returned. "
+        f"{limit}{_stamp(runs)}",
+        size=(page.WIDE, page.bars_height(bars)),
     )
     (axes,) = picture.axes
-    at = range(len(shown))
-    medians = [1e3 * row.seconds.median for row in shown]
-    naive = [1e3 * row.naive.median for row in shown]
-    axes.vlines(at, naive, medians, color="0.7", lw=1)
-    spread = page.quartiles([row.seconds for row in shown], 1e3)
-    dot = page.look(0, ls="", ms=6, capsize=3)
-    lines = [axes.errorbar(at, medians, spread, **dot)]
-    lines += axes.plot(at, naive, **page.look(1, ls="", ms=9, mfc="none", mew=1.3))
-    for x, row in zip(at, shown):
-        above = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(ms(row), (x, 1e3 * row.seconds.q3), size=7.5, **above)
-    if len(keys) == 3:
-        least = shown[0].num_bytes / (copy_rate(copied) * 1e6)
-        lines.append(axes.axhline(least, **page.DASHED))
-    axes.margins(x=0.1, y=0.14)
-    page.log_numbers_up(axes, "ms")
-    return picture.legend(lines)
+    ms = page.bars(axes, bars, "s", dots=False)
+    if limit:
+        axes.axvline(least * ms, **page.DASHED)
+    return picture.figure
+
+
+def _clocks_title(operation: str, shown: Sequence[Row]) -> str:
+    first, name = shown[0], SHORT[operation]
+    said = f"{first.name} is the fastest at {name}"
+    rival = next((r for r in shown if r.library != first.library), None)
+    if rival is None:
+        return said
+    ratio = rival.seconds.median / first.seconds.median
+    return f"{said}: {ratio:.3g} times as fast as {rival.name}"
 
 
 def _roofline(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
@@ -95,92 +111,124 @@ def _roofline(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
     copied, best = bandwidth(table), product_rate(table)
     roof, series = best.flops / best.seconds.median / 1e9, _series(table)
     picture = page.new(
-        runs,
-        "Roofline",
-        "Rate against arithmetic intensity: operations for each byte that must be read "
-        "or written, sin and cos one each. What is above the slope works in cache.",
-        provenance=provenance(runs),
-        keys=[
-            f"limit of memory, {copy_rate(copied):.3g} GB/s: copy, {copied.name}",
-            f"limit of arithmetic, {roof:.3g} GFLOP/s: product, {best.name}",
-            *series,
-        ],
+        _roofline_title(table, copied, best),
+        wording.subtitle("rate against arithmetic intensity", runs),
+        "Slope: the fastest copy, roof: the fastest product. Operations for each byte "
+        "that must be read or written, sin and cos one each; above the slope is cache. "
+        f"{_stamp(runs)}",
+        size=(page.WIDE, 4.8),
     )
     (axes,) = picture.axes
     first, last = 0.06, 4 * best.flops / best.num_bytes
     ridge = roof / copy_rate(copied)
     slope = [first, max(ridge, first)]
-    rates = [copy_rate(copied) * x for x in slope]
-    lines = axes.plot(slope, rates, color="0.2", ls="--")
-    lines += axes.plot([ridge, last], [roof, roof], color="0.2")
+    axes.plot(slope, [copy_rate(copied) * x for x in slope], color="0.35", ls="--")
+    axes.plot([ridge, last], [roof, roof], color="0.35")
     for k, (name, points) in enumerate(series.items()):
-        shift = 1.06 ** (k - len(series) / 2)  # beside each other, not one over another
-        hollow = {"mfc": "none"} if "as written" in name else {}
-        lines += axes.plot(
-            [shift * row.flops / row.num_bytes for row in points.values()],
+        color = page.color_of(name, "MXNet" not in name)
+        face = {"mfc": "white"} if "as written" in name and "MXNet" in name else {}
+        axes.plot(
+            [row.flops / row.num_bytes for row in points.values()],
             [row.flops / row.seconds.median / 1e9 for row in points.values()],
-            **page.look(k, ls="", ms=6, **hollow),
-        )
-    axes.set(xscale="log", yscale="log")
-    axes.set(xlabel="floating-point operations per byte", ylabel="GFLOP/s")
+            ls="", marker=page.MARKERS[k], ms=7, mec=color, color=color, label=name,
+            **face,
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", ylabel="GFLOP/s")
+    axes.set_xlabel("floating-point operations per byte")
     axes.margins(y=0.12)
+    _name_points(axes, series)
+    axes.legend(loc="lower right")
+    return picture.figure
+
+
+def _name_points(axes: Axes, series: dict[str, dict[str, Row]]) -> None:
+    """The name of each operation above its fastest point."""
     for operation in TITLES:
-        for row in of(operation, table)[:1]:
-            place = {"ha": "center", "va": "top", "size": 8}
-            place["transform"] = axes.get_xaxis_transform()
-            axes.text(row.flops / row.num_bytes, 0.98, operation, **place)
-    return picture.legend(lines)
+        points = [found[operation] for found in series.values() if operation in found]
+        if points:
+            best = fastest(points)
+            at = best.flops / best.num_bytes, best.flops / best.seconds.median / 1e9
+            place = {"textcoords": "offset points", "ha": "center"}
+            place["bbox"] = {"fc": "white", "ec": "none", "pad": 0.5}
+            axes.annotate(SHORT[operation], at, (0, 9), **place)
+
+
+def _roofline_title(table: Sequence[Row], copied: Row, best: Row) -> str:
+    """What share of the limit each operation's fastest form reaches."""
+    said = []
+    for operation in TITLES:
+        row = fastest(of(operation, table))
+        if row and operation != "product":
+            x = row.flops / row.num_bytes
+            limit = min(copy_rate(copied) * x, best.flops / best.seconds.median / 1e9)
+            share = row.flops / row.seconds.median / 1e9 / (limit or 1.0)
+            said.append(f"{SHORT[operation]} {share:.0%}")
+    if not said:
+        return f"The matrix product sets the limit of arithmetic: {best.name}"
+    return f"Of what memory allows, the fastest forms reach: {', '.join(said)}"
 
 
 def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """By library, form and devices, the fastest row of each operation."""
+    """Four series: MXNet as written and its fastest form, NumPy, and PyTorch.
+
+    By name the fastest row of each operation in float32.
+    """
     series: dict[str, dict[str, Row]] = {}
     for row in table:
         if row.operation in TITLES and "float64" not in row.form:
-            written = row.form in ("as written", "dot")
-            which = "as written" if written else "fastest other form"
-            key = ", ".join(filter(None, (row.library, which, row.where)))
-            points = series.setdefault(key, {})
+            name = row.library
+            if row.library == "MXNet":
+                written = row.form in WRITTEN
+                name = "MXNet, as written" if written else "MXNet, fastest form"
+            points = series.setdefault(name, {})
             points[row.operation] = fastest([points.get(row.operation, row), row])
     return series
 
 
 def _copies(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
-    """GB/s against bytes: copies by direction, and where there are any all-reduces."""
+    """GB/s against bytes: copies by direction, and where there are any all-reduces.
+
+    On the most devices that were measured; the text has the others.
+    """
     panels = [TRANSFERS, ("all-reduce",)] if of("all-reduce", table) else [TRANSFERS]
-    counts = sorted({row.num_devices for row in of(TRANSFERS[0], table)})
-    curves = [
-        (panel, direction, count, curve)
-        for panel, directions in enumerate(panels)
-        for direction in directions
-        for count in counts
-        if (curve := [r for r in of(direction, table) if r.num_devices == count])
-    ]
+    count = max(row.num_devices for row in of(TRANSFERS[0], table))
+    where = wording.plural(count, wording.noun(runs[0].header))
+    names = ("copies", "all-reduce")
     picture = page.new(
-        runs,
-        "Copies and all-reduce by size",
+        _copies_title(table, count),
+        wording.subtitle(f"GB/s by size on {where}", runs),
         "Copies: bytes of all devices, which copy at the same time, by the seconds. "
-        "All-reduce: bytes of one device's array by the seconds until every device has "
-        "the sum.",
-        provenance=provenance(runs),
+        "All-reduce: bytes of one device's array by the seconds of the sum. "
+        f"{_stamp(runs)}",
         panels=len(panels),
-        keys=[
-            f"{direction}, {curve[0].where}: {1e6 * curve[0].seconds.median:.3g} us "
-            f"for {wording.byte_size(curve[0].num_bytes)}, {_gb(curve[-1]):.3g} GB/s "
-            f"for {wording.byte_size(curve[-1].num_bytes)}"
-            for _, direction, _, curve in curves
-        ],
+        size=(5.2 * len(panels), page.TALL),
     )
-    lines = []
-    for panel, direction, count, curve in curves:
-        color = page.COLORS[[*TRANSFERS, "all-reduce"].index(direction)]
-        style = page.look(counts.index(count), color=color)
-        points = [(row.num_bytes, _gb(row)) for row in curve]
-        lines += picture.axes[panel].plot(*zip(*points), **style)
-    for axes, name in zip(picture.axes, ("copies", "all-reduce")):
+    for axes, directions, name in zip(picture.axes, panels, names):
+        labels = []
+        for k, direction in enumerate(directions):
+            curve = [r for r in of(direction, table) if r.num_devices == count]
+            points = [(row.num_bytes, _gb(row)) for row in curve]
+            if points:
+                axes.plot(*zip(*points), **page.look(k))
+                labels.append((*points[-1], f"{direction}\n{points[-1][1]:.3g} GB/s"))
+        axes.set_title(name)
         page.bytes_along(axes, "bytes of an array")
-        page.log_numbers_up(axes, f"GB/s, {name}")
-    return picture.legend(lines)
+        page.log_numbers_up(axes, "GB/s")
+        page.beside(axes, labels)
+    return picture.figure
+
+
+def _copies_title(table: Sequence[Row], count: int) -> str:
+    rates = {
+        name: max(_gb(r) for r in of(name, table) if r.num_devices == count)
+        for name in (*TRANSFERS, "all-reduce")
+        if any(r.num_devices == count for r in of(name, table))
+    }
+    best = max(rates, key=rates.get)
+    said = f"Copies from {best} reach {rates[best]:.3g} GB/s"
+    if "all-reduce" in rates and best != "all-reduce":
+        said += f", an all-reduce {rates['all-reduce']:.3g} GB/s"
+    return said
 
 
 def _gb(row: Row) -> float:

@@ -172,7 +172,14 @@ def frame(
             "nearest": numbers.tolist(),
             "distances": [round(d, 4) for d in distances],
         }
+    extra = {}
+    if state.epoch == 0 and len(data.X) >= 2 * n:
+        # What a perfect generator would reach: as many other faces of the data.
+        others = data.X[rng.permutation(len(data.X))[: 2 * n]]
+        floor = face_quality.sliced_wasserstein(others[:n], others[n:])
+        extra["floor"] = floor
     return FrameRecord(
+        extra=extra,
         epoch=state.epoch,
         fixed=to_png(sheet(faces_of(net_G, state.fixed_z, device), columns=1)),
         quality=face_quality.sliced_wasserstein(drawn, real),

@@ -37,6 +37,7 @@ from d2lpar.records.kinds import PointRecord
 from d2lpar.training import Workload, choose
 from d2lpar.workers.group import Workers
 
+LONGEST_X = 1_000  # that is recorded; NumPy prints no longer one whole, either
 OF_WORKERS = ("normal", "cgls", "gradient")  # those that need nothing but sums
 METHODS = {
     "normal": normal,
@@ -164,8 +165,10 @@ def train(
 
     The arguments are those of :func:`d2lpar.lenet.train`; `data` defaults to the
     least-squares notes' problem, 10,000 x 1,000. `num_epochs` are those of "averaging".
-    Records hold the most memory the process has had resident, in MB; the last one also
-    holds the first five numbers of x.
+    Where A is in memory, all iterative methods start at the x of the notes, so that
+    their distances can be compared. Records hold the most memory the process has had
+    resident, in MB; the last one also holds the first five numbers of x, and for
+    "averaging" all of at most 1,000, as in the notes.
     """
     data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
     devices = choose(devices, num_devices)
@@ -174,6 +177,9 @@ def train(
     reference = None
     if not isinstance(data.A, numpy.memmap):
         reference = numpy.linalg.lstsq(data.A, data.b, rcond=None)[0]
+        if method in ("gradient", "cgls"):  # from the x that averaging starts at
+            rng = numpy.random.default_rng([seed, 1])
+            options.setdefault("x0", rng.random(data.A.shape[1]))
     _warm_up(data, devices, method, options)
     solution = solve(
         data.A, data.b, devices=devices, method=method, reference=reference,
@@ -181,9 +187,11 @@ def train(
     )  # fmt: skip
     for point in solution.history:
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        extra = {"peak_resident_mb": round(kilobytes / 1000)}
+        extra: dict = {"peak_resident_mb": round(kilobytes / 1000)}
         if point is solution.history[-1]:
             extra["x_begins"] = solution.x[:5].tolist()
+            if method == "averaging" and len(solution.x) <= LONGEST_X:
+                extra["x"] = [float(f"{number:.8e}") for number in solution.x]
         yield replace(point, extra=extra)
 
 

@@ -21,20 +21,36 @@ def naming(path: str | Path, tmp: Path | None = None):
         raise type(error)(error.errno, error.strerror, str(path)) from None
 
 
+def make_folder(folder: str | Path) -> None:
+    """Make a folder and those above it, or raise an OSError that names it."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        code = errno.ENOTDIR  # "File exists" says nothing of what it should be
+        raise NotADirectoryError(code, os.strerror(code), error.filename) from None
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise OSError for a `path` that exists and is no regular file.
+
+    A device such as /dev/full must not become one.
+    """
+    if path.exists() and not path.is_file():
+        kind = errno.EISDIR if path.is_dir() else errno.EEXIST
+        reason = "Is a directory" if path.is_dir() else "Not a regular file: kept as is"
+        raise OSError(kind, reason, str(path))
+
+
 @contextmanager
 def replacing(path: str | Path):
     """Yield a temporary path beside `path`, which is renamed to `path` on success.
 
     On an error the temporary file is removed and an earlier `path` stays as it was.
-    Raises OSError, before anything is written, for a `path` that exists and is no
-    regular file: a device such as /dev/full must not become one.
+    Raises OSError, before anything is written, unless :func:`check_replaceable` agrees.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
-        kind = errno.EISDIR if path.is_dir() else errno.EEXIST
-        reason = "Is a directory" if path.is_dir() else "Not a regular file: kept as is"
-        raise OSError(kind, reason, str(path))
-    _make(path.parent)
+    check_replaceable(path)
+    make_folder(path.parent)
     with naming(path):
         handle, name = tempfile.mkstemp(
             prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
@@ -69,15 +85,6 @@ def check_can_be_made(folder: str | Path) -> None:
 
 def check_writable(folder: str | Path) -> None:
     """Raise OSError now rather than after the first epoch has been measured."""
-    _make(Path(folder))
+    make_folder(folder)
     with naming(folder), tempfile.TemporaryFile(dir=folder):
         pass
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # which says nothing of what it should be
-        raise NotADirectoryError(
-            errno.ENOTDIR, "Not a directory", error.filename
-        ) from None

@@ -18,16 +18,23 @@ from typing import Any
 
 import numpy
 
-from d2lpar.errors import CheckpointError
-from d2lpar.records import files
+from d2lpar.errors import CheckpointError, RecordError, first_line
+from d2lpar.records import fields, files
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import Header, Line
+from d2lpar.records.kinds import EPOCHS, Header, Line
 
 log = logging.getLogger("d2lpar")
 
 FORMAT = 1
 KEEP = 2  # checkpoints per run
 ENDING = ".safetensors"
+# Of the JSON text in the header, as the annotations of a record's fields.
+_CONTENT = {
+    "format": "Number",
+    "workload": "Name",
+    "facts": "dict",
+    "lines": "list[Text]",
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,23 @@ class Checkpoint:
     @property
     def epoch(self) -> int:
         return self.facts["epoch"]
+
+    def restore(self, like: Any) -> Any:
+        """The state, of the class of a state `like`.
+
+        Raises :class:`CheckpointError` if the facts are not those of such a state.
+        """
+        try:
+            for name, fact in like.facts().items():
+                kind = "Whole" if isinstance(fact, int) else "dict"
+                if problem := fields.misfit(name, kind, self.facts[name]):
+                    raise ValueError(problem)
+            return type(like).restore(self.tensors, self.facts)
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            said = first_line(error)[:100]
+            raise CheckpointError(
+                f"{self.path}: its state cannot be restored ({said}); use another one"
+            ) from None
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -75,7 +99,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         os.fsync(f.fileno())
     existing = of_run(folder, run)
     end = existing.index(path) + 1
-    for other in existing[: max(0, end - KEEP)] + existing[end:]:
+    cut_short = folder.glob(f".{run}.epoch*{ENDING}")  # by a kill while it was written
+    for other in (*existing[: max(0, end - KEEP)], *existing[end:], *cut_short):
         other.unlink(missing_ok=True)
     return path
 
@@ -96,11 +121,18 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
 
     path = Path(path)
     try:
+        if path.is_fifo() or path.is_char_device():
+            raise CheckpointError(f"{path}: not a regular file; use another one")
         path.open("rb").close()  # raises the system's own error, which says more
         with safe_open(path, framework="np") as f:
             metadata = f.metadata() or {}
+            if "d2lpar" not in metadata:
+                raise CheckpointError(
+                    f"{path}: not a checkpoint of d2lpar; use another file"
+                )
             tensors = {name: f.get_tensor(name) for name in f.keys()}
-    except (SafetensorError, UnicodeDecodeError) as error:
+    # The last two are raised for types of numbers that NumPy does not have.
+    except (SafetensorError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path}: not a checkpoint, or truncated ({error}); use another one"
         ) from None
@@ -111,24 +143,55 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
         content = _content(metadata, tensors)
         if like is not None:
             _check_fits(content["workload"], tensors, like)
+        lines = _record(content["lines"], content["facts"]["epoch"])
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    lines = tuple(map(files.from_line, content["lines"]))
     return Checkpoint(content["workload"], tensors, content["facts"], lines, path)
 
 
 def _content(metadata: dict, tensors: dict) -> dict:
     """What the header says besides the arrays, after all checks of the file itself."""
-    if "d2lpar" not in metadata:
-        raise CheckpointError("not a checkpoint of d2lpar; use another file")
     if metadata.get("sha256") != _digest(metadata["d2lpar"], tensors):
         raise CheckpointError("altered since it was written; use another one")
-    content = json.loads(metadata["d2lpar"])
-    if content["format"] > FORMAT:
+    try:
+        content = json.loads(metadata["d2lpar"])
+    except (ValueError, RecursionError):
+        raise CheckpointError("its header is not JSON; use another one") from None
+    content = content if isinstance(content, dict) else {}
+    if type(content.get("format")) is int and content["format"] > FORMAT:
         raise CheckpointError(
             f"of format {content['format']}, this d2lpar reads {FORMAT}; update d2lpar"
         )
+    wrong = [fields.misfit(n, kind, content.get(n)) for n, kind in _CONTENT.items()]
+    if not any(wrong):
+        wrong.append(fields.misfit("epoch", "Number", content["facts"].get("epoch")))
+    if problem := next(filter(None, wrong), ""):
+        raise CheckpointError(f"{problem}; use another one")
+    for name, array in tensors.items():
+        if array.dtype.kind == "f" and not numpy.isfinite(array).all():
+            raise CheckpointError(
+                f"{name!r:.60} has values that are not finite; use another one"
+            )
     return content
+
+
+def _record(texts: list[str], epoch: int) -> tuple[Line, ...]:
+    """The record so far, which holds all epochs up to `epoch`."""
+    lines: list[Line] = []
+    try:
+        for text in texts:
+            lines.append(files.next_line(lines, text))
+    except RecordError as error:
+        raise CheckpointError(f"line {len(lines) + 1} of its record: {error}") from None
+    if not lines or not isinstance(lines[0], Header):
+        raise CheckpointError("its record is not that of a training; use another one")
+    held = [line.epoch for line in lines if isinstance(line, EPOCHS)]
+    if held != list(range(1, epoch + 1)):
+        raise CheckpointError(
+            f"is of epoch {epoch}, but its record does not hold epochs 1 to {epoch}; "
+            "use another one"
+        )
+    return tuple(lines)
 
 
 def _check_fits(workload: str, tensors: dict, like: Any) -> None:
@@ -143,7 +206,7 @@ def _check_fits(workload: str, tensors: dict, like: Any) -> None:
     for name in {**expected, **stored}:
         if expected.get(name) != stored.get(name):
             raise CheckpointError(
-                f"of another network ({name} is {stored.get(name, 'absent')}, "
+                f"of another network ({name!r:.60} is {stored.get(name, 'absent')}, "
                 f"here {expected.get(name, 'absent')})"
             )
 
@@ -156,7 +219,8 @@ def newest(folder: Path, run: str, like: Any) -> Checkpoint:
     :class:`CheckpointError` when there is none at all.
     """
     own = of_run(folder, run)[::-1]
-    others = sorted(folder.glob(f"[!.]*{ENDING}"), key=lambda p: -p.stat().st_mtime)
+    files_there = (p for p in folder.glob(f"[!.]*{ENDING}") if p.is_file())
+    others = sorted(files_there, key=lambda p: -p.stat().st_mtime)
     for path in own or others:
         try:
             checkpoint = load(path, like)

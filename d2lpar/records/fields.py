@@ -68,6 +68,7 @@ TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
         f"a text of up to {MOST_WORDS:,} characters",
         lambda value: type(value) is str and len(value) <= MOST_WORDS,
     ),
+    "Text": ("a text", lambda value: type(value) is str),
     "bool": ("true or false", lambda value: type(value) is bool),
     "dict": ("an object", lambda value: type(value) is dict),
     "list": ("a list", lambda value: type(value) is list),
@@ -106,7 +107,12 @@ KEYS: dict[str, Mapping[str, str]] = {
         "threads": "Number | None",
         "resumed_at": "Number | None",
     },
-    "Extra": {"wire_bytes": "Whole | None", "x_begins": "list[Real]"},
+    "Extra": {
+        "wire_bytes": "Whole | None",
+        "x_begins": "list[Real]",
+        "x": "list[Real]",
+        "floor": "Amount",
+    },
 }
 
 

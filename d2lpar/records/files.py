@@ -1,6 +1,6 @@
 """A record on disk: JSON lines, a header with provenance and then what was measured.
 
-``figures/<chapter>/<run>.jsonl`` holds one device count of one chapter::
+``runs/<chapter>/<run>.jsonl`` holds one device count of one chapter::
 
     {"kind": "header", "chapter": "multiple_gpus", "num_devices": 2, ...}
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
@@ -114,8 +114,7 @@ def read(path: str | Path) -> Run:
     items: list[Line] = []
     for number, line in enumerate(lines + [torn] * bool(torn), 1):
         try:
-            item = from_line(line)
-            _check_follows(items, item)
+            item = next_line(items, line)
         except RecordError as error:
             if 1 < number > len(lines) and not _is_json(line):
                 log.warning("%s: the last line is torn and was skipped", path)
@@ -125,6 +124,16 @@ def read(path: str | Path) -> Run:
     if not items:
         raise RecordError(f"{path}: the first line is not a record's header")
     return Run(items[0], tuple(items[1:]), path)
+
+
+def next_line(before: list[Line], text: str) -> Line:
+    """The line of a record that a text is, after the lines `before` it.
+
+    Raises :class:`RecordError` for a text that is none, or that cannot follow them.
+    """
+    line = from_line(text)
+    _check_follows(before, line)
+    return line
 
 
 def _is_json(text: str) -> bool:

@@ -66,6 +66,10 @@ class Line:
         """What the progress bar shows of this line, by label."""
         return {}
 
+    def curves(self) -> dict[str, float]:
+        """What a notebook draws of this line, by label; the first is the abscissa."""
+        return {}
+
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
         """The result of a record with these lines, by their kind, in one clause."""
@@ -152,7 +156,8 @@ class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=Tr
     `samples_per_sec` is training samples / seconds. `train_loss` is the mean over the
     epoch's samples, each taken before the step it led to; `test_acc` is in [0, 1].
     `resumed` marks where a run continued from a checkpoint: "elsewhere" are epochs
-    before it, measured on other devices; "here" is the first epoch after it, a warm-up.
+    before it, of another chapter, other settings or other hardware; "here" is the first
+    epoch after it, a warm-up.
     """
 
     epoch: Number
@@ -169,6 +174,10 @@ class EpochRecord(Line, kind="epoch", drawn_by="training", counts_as_progress=Tr
         speed = f"{self.samples_per_sec:,.0f}"
         learnt = {"loss": f"{self.train_loss:.3f}", "acc": f"{self.test_acc:.3f}"}
         return {**learnt, "samples_per_sec": speed}
+
+    def curves(self) -> dict[str, float]:
+        learnt = {"training loss": self.train_loss, "test accuracy": self.test_acc}
+        return {"epoch": self.epoch, **learnt}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
@@ -202,6 +211,10 @@ class GanEpochRecord(Line, kind="gan-epoch", drawn_by="gan", counts_as_progress=
         speed = f"{self.samples_per_sec:,.0f}"
         losses = {"D": f"{self.d_loss:.3f}", "G": f"{self.g_loss:.3f}"}
         return {**losses, "samples_per_sec": speed}
+
+    def curves(self) -> dict[str, float]:
+        losses = {"loss of D": self.d_loss, "loss of G": self.g_loss}
+        return {"epoch": self.epoch, **losses}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
@@ -258,6 +271,9 @@ class PointRecord(Line, kind="point", drawn_by="solvers", counts_as_progress=Tru
 
     def progress(self) -> dict[str, str]:
         return {"residual": f"{self.residual_norm:.4g}"}
+
+    def curves(self) -> dict[str, float]:
+        return {"iteration": self.iteration, "residual ||A x - b||": self.residual_norm}
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
@@ -592,10 +608,11 @@ class Run:
 def timed(epochs: Sequence[EpochRecord | GanEpochRecord]) -> list:
     """The epochs whose time counts: all but the first of each repeat, which warms up.
 
-    Epochs that a resumed run took over from other devices do not count, nor does the
-    first one after resuming. Where nothing else is left, all epochs count.
+    Epochs that a resumed run took over from other conditions do not count, nor does the
+    first one after resuming. Where nothing else is left, warm-ups count.
     """
-    return [e for e in epochs if e.epoch > 1 and not e.resumed] or list(epochs)
+    here = [e for e in epochs if e.resumed != "elsewhere"] or list(epochs)
+    return [e for e in here if e.epoch > 1 and not e.resumed] or here
 
 
 def timed_epochs(run: Run) -> list[EpochRecord | GanEpochRecord]:

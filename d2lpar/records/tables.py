@@ -32,7 +32,9 @@ def plain_table(
         table.add_column(justify="right" if right else "left", no_wrap=True)
     for line in lines:
         table.add_row(*map(Text, line))
-    console = Console(file=io.StringIO(), width=10_000, color_system=None)
+    # In a notebook rich would display the table instead of writing it.
+    plain = {"color_system": None, "force_jupyter": False}
+    console = Console(file=io.StringIO(), width=10_000, **plain)
     console.print(table)
     printed = console.file.getvalue().splitlines()
     return "\n".join(line.rstrip() for line in printed)

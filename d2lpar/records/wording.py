@@ -32,7 +32,7 @@ def plural(n: int, noun: str) -> str:
     >>> plural(1, "device"), plural(2, "device")
     ('1 device', '2 devices')
     """
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def byte_size(size: float) -> str:
@@ -145,7 +145,7 @@ def epochs_timed(runs: Sequence[Run]) -> str:
     """How many epochs were timed, and whether warm-ups are among them."""
     timed = [timed_epochs(run) for run in runs]
     warm_up = "the first of every training, a warm-up, is left out"
-    if any(e.epoch == 1 for epochs in timed for e in epochs):
+    if any(e.epoch == 1 or e.resumed for epochs in timed for e in epochs):
         warm_up = "a warm-up counts where there is no other epoch"
     return f"Epochs timed: {each(map(len, timed))}; {warm_up}."
 
@@ -226,3 +226,52 @@ def _data(header: Header) -> str:
     samples = f"{n:,}" if isinstance(n, int) else "all"
     mark = "SYNTHETIC " * header.synthetic
     return f"{mark}{header.dataset}, {samples} training samples"
+
+
+def noun(header: Header) -> str:
+    """What a device is called: "context" on CPUs, else "GPU"."""
+    return "context" if header.device_kind == "cpu" else "GPU"
+
+
+def subtitle(what: str, runs: Sequence[Run]) -> str:
+    """What a picture's subtitle says: the workload, and the hardware."""
+    headers = [run.header for run in runs]
+    return " \u00b7 ".join(filter(None, (what, hardware(headers))))
+
+
+def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
+    """The machine in a few words: "AMD EPYC, 2 cores", or the GPUs."""
+    if all(isinstance(h, Header) and h.device_kind == "gpu" for h in headers):
+        gpus = list(dict.fromkeys(m for h in headers for m in gpu_models(h)))
+        return ", ".join([*gpus, *gpu_words(headers[0])[:1]])
+    cpus = " and ".join(dict.fromkeys(h.cpu_model for h in headers))
+    return f"{cpus}, {each(plural(h.cores, 'core') for h in headers)}"
+
+
+def data_name(header: Header) -> str:
+    """The data set in a few words, with a mark where it was generated in its place."""
+    name = {"fashion-mnist": "Fashion-MNIST", "cryptopunks": "CryptoPunks"}
+    mark = "SYNTHETIC " * header.synthetic
+    return mark + name.get(header.dataset, header.dataset)
+
+
+def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
+    """When and with what it was measured, for a caption's end."""
+    version = next((h.versions["mxnet"] for h in headers if "mxnet" in h.versions), "")
+    days = sorted(h.date[:10] for h in headers)
+    commits = dict.fromkeys(map(commit, headers))
+    return sentences(
+        f"MXNet {version}" if version and version != "not installed" else "",
+        f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, {' and '.join(commits)}",
+    )
+
+
+def times(ratio: float) -> str:
+    """A ratio in words: "1.91 times as fast", or "1.60 times as slow".
+
+    >>> times(1.914), times(0.5)
+    ('1.91 times as fast', '2.00 times as slow')
+    """
+    if ratio >= 1:
+        return f"{number(ratio)} times as fast"
+    return f"{number(1 / ratio)} times as slow"

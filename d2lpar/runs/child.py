@@ -2,7 +2,8 @@
 
 It reads a :class:`~d2lpar.runs.job.Job` from its standard input, and writes the lines
 of the record to its standard output, with the other answers of
-:mod:`d2lpar.runs.job` in between. It ends when its standard input does, so that it
+:mod:`d2lpar.runs.job` in between. After the header it waits for a byte before it works:
+another run may have the same name. It ends when its standard input does, so that it
 never outlives the process that started it.
 """
 
@@ -14,7 +15,6 @@ import logging
 import os
 import pickle
 import platform
-import signal
 import sys
 import threading
 import traceback
@@ -25,9 +25,11 @@ import numpy
 
 from d2lpar import devices
 from d2lpar._version import __version__
+from d2lpar.datasets import linear
 from d2lpar.errors import D2lparError, first_line, is_from_mxnet
 from d2lpar.machine import cores
 from d2lpar.machine.gpu_build import gpu_build
+from d2lpar.machine.interrupts import raising_interrupts
 from d2lpar.machine.mxnet_builds import mxnet_version
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files, provenance
@@ -48,12 +50,15 @@ def main(measure: Callable[[Job, Tell], Iterator[Line]]) -> None:
     handler.emit = lambda record: tell(Warned(record.getMessage()))
     log.addHandler(handler)
     try:
-        job = pickle.load(sys.stdin.buffer)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        job, may_work = pickle.load(sys.stdin.buffer), threading.Event()
+        follow = threading.Thread(target=_follow_parent, args=(may_work,), daemon=True)
+        follow.start()
         lines = measure(job, tell)
         try:
             for line in lines:
                 tell(line)
+                if isinstance(line, Header):
+                    may_work.wait()
         except KeyboardInterrupt:
             # Between two lines, the work has not seen the signal yet.
             with contextlib.suppress(KeyboardInterrupt):
@@ -61,6 +66,10 @@ def main(measure: Callable[[Job, Tell], Iterator[Line]]) -> None:
             os._exit(130)  # at once: MXNet would finish its queue of work first
     except D2lparError as error:
         tell(Failed(str(error)))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        tell(Failed(f"{error.filename}: {error.strerror}"))
     except Exception as error:
         if out_of_memory.is_out_of_memory(error):
             tell(Failed(first_line(error), out_of_memory=True))
@@ -116,18 +125,30 @@ def record(
         lines = run.record(
             lambda state: train(num_epochs=run.epochs_to_go, state=state)
         )
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if job.profile:
         from d2lpar.runs.profile import profiled
 
         lines = profiled(lines, job.folder / files.run_name(header))
+    if run is None and not job.profile:
+        yield from lines  # there is nothing to tidy up: a signal ends it at once
+        return
+    with raising_interrupts():
+        try:
+            yield from lines
+        except KeyboardInterrupt:
+            if run is not None and saves:
+                _save_at_the_end(run)
+            raise
+
+
+def _save_at_the_end(run: Resumable) -> None:
     try:
-        yield from lines
-    except KeyboardInterrupt:
-        path = run.save() if run is not None and saves else None
-        if path is not None:
-            log.warning("%s keeps epoch %d: --resume last", path, run.snapshot.epoch)
-        raise
+        path = run.save()
+    except OSError as error:
+        log.warning("%s: %s: no checkpoint was written", error.filename, error.strerror)
+        return
+    if path is not None:
+        log.warning("%s keeps epoch %d: --resume last", path, run.snapshot.epoch)
 
 
 def header_of(job: Job, chosen: list, data) -> Header:
@@ -170,9 +191,11 @@ def gpu_build_of(gpus: list) -> dict:
     return gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
 
 
-def _end_with_parent() -> None:
+def _follow_parent(may_work: threading.Event) -> None:
+    """Set the event at the first byte; end with the last."""
     while os.read(0, 4096):  # sys.stdin would be locked when the process ends
-        pass
+        may_work.set()
+    linear.delete_files_of(os.getpid())
     os._exit(1)
 
 

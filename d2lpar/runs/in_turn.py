@@ -149,7 +149,7 @@ def parser(about: str, rounds: int) -> argparse.ArgumentParser:
     """
     flags = argparse.ArgumentParser(description=about.split("\n")[0])
     flags.add_argument("--rounds", type=int, default=rounds)
-    flags.add_argument("--out", type=Path, default=Path("figures/benchmarks"))
+    flags.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     flags.add_argument("--arm", type=json.loads, help=argparse.SUPPRESS)
     return flags
 

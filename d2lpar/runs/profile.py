@@ -8,7 +8,9 @@ them. Which operator took it is in MXNet's trace, with one row per device's work
 from __future__ import annotations
 
 import cProfile
+import errno
 import io
+import json
 import pstats
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +27,8 @@ def profiled(lines: Iterator, stem: Path) -> Iterator:
     its times must not pass for measurements.
     """
     profile = cProfile.Profile()
-    with replacing(stem.with_name(f"{stem.name}.trace.json")) as trace:
+    path = stem.with_name(f"{stem.name}.trace.json")
+    with replacing(path) as trace:
         mx.profiler.set_config(profile_all=True, filename=str(trace))
         mx.profiler.set_state("run")
         while True:
@@ -40,8 +43,18 @@ def profiled(lines: Iterator, stem: Path) -> Iterator:
         npx.waitall()
         mx.profiler.set_state("stop")
         mx.profiler.dump()
+        _check_whole(trace, path)
     with replacing(stem.with_name(f"{stem.name}.profile.txt")) as table:
         table.write_text(cumulative_table(profile), encoding="utf-8")
+
+
+def _check_whole(trace: Path, path: Path) -> None:
+    """Raise OSError for a trace that is cut short, which MXNet does not notice."""
+    try:
+        json.loads(trace.read_bytes())
+    except ValueError:
+        reason = "MXNet could not write all of it; is the disk full?"
+        raise OSError(errno.EIO, reason, str(path)) from None
 
 
 def cumulative_table(profile: cProfile.Profile, rows: int = 40) -> str:

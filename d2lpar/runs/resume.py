@@ -7,6 +7,7 @@ Resumed on the same devices, a training ends with the same bits as without inter
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -47,34 +48,21 @@ class Resumable:
             self._resume(resume, header)
 
     def _resume(self, resume: str, header: Header) -> None:
-        """Take over the state and the lines of a checkpoint, of the same data."""
+        """Take over the state and the lines of a checkpoint."""
         if resume == "last":
             run = files.run_name(header)
             checkpoint = checkpoints.newest(self.folder, run, self.state)
         else:
             checkpoint = checkpoints.load(resume, self.state)
         path, before = checkpoint.path, checkpoint.header
-        if before.dataset_sha256 != header.dataset_sha256:
-            raise CheckpointError(
-                f"{path}: trained on other data ({before.dataset}) than these "
-                f"({header.dataset}): give --data and --seed as it had them"
-            )
+        _check_agrees(checkpoint, header)
         for name, now in header.settings.items():  # those of the flags are in force
             then = before.settings.get(name, now)
             if name != "num_epochs" and then != now:
                 log.warning("%s: goes on with %s %s, before %s", path, name, now, then)
-        self.resumed_from = path
-        self.state = type(self.state).restore(checkpoint.tensors, checkpoint.facts)
+        self.resumed_from, self.state = path, checkpoint.restore(self.state)
         settings = {**header.settings, "resumed_at": checkpoint.epoch}
-        earlier = checkpoint.lines[1:]
-        here = header.devices, header.cpu_model
-        if (before.devices, before.cpu_model) != here:
-            earlier = [
-                replace(line, resumed="elsewhere")
-                if isinstance(line, kinds.EPOCHS)
-                else line
-                for line in earlier
-            ]
+        earlier = _as_timed_here(checkpoint, header)
         self.lines = [replace(header, settings=settings), *earlier]
 
     @property
@@ -121,3 +109,70 @@ class Resumable:
         if self.snapshot is None or self.snapshot.epoch == 0:
             return None
         return checkpoints.save(self.folder, self.snapshot)
+
+
+# What an epoch's time does not depend on. num_epochs and resumed_at are settings.
+_NOT_OF_TIME = (
+    *("preset", "seed", "command", "date", "git_commit", "git_dirty"),
+    *("num_epochs", "resumed_at"),
+)
+
+
+def _check_agrees(checkpoint: Checkpoint, header: Header) -> None:
+    """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
+    before, num_epochs = checkpoint.header, header.settings["num_epochs"]
+    as_before = f"the flags of: {before.command}"
+    sizes = [
+        (name, before.settings.get(name, now), now, as_before)
+        for name, now in header.settings.items()
+        if name in ("n_train", "n_test")
+    ]
+    for what, then, now, remedy in (
+        ("seed", before.seed, header.seed, f"--seed {before.seed}"),
+        *sizes,
+        ("data", _data(before), _data(header), as_before),
+    ):
+        if then != now:
+            raise CheckpointError(
+                f"{checkpoint.path}: trained with {what} {then}, this run has {now}; "
+                f"give {remedy}"
+            )
+    if checkpoint.epoch > num_epochs:
+        raise CheckpointError(
+            f"{checkpoint.path}: of epoch {checkpoint.epoch}, this run ends with epoch "
+            f"{num_epochs}; give --num-epochs {checkpoint.epoch} or more"
+        )
+
+
+def _data(header: Header) -> str:
+    return f"{header.dataset} (SHA-256 {header.dataset_sha256[:16]}...)"
+
+
+def _as_timed_here(checkpoint: Checkpoint, header: Header) -> list[Line]:
+    """The checkpoint's lines; its epochs' times count under the same conditions only.
+
+    Raises :class:`CheckpointError` if none would count, nor any to come.
+    """
+    path, lines = checkpoint.path, list(checkpoint.lines[1:])
+    before, now = _conditions(checkpoint.header), _conditions(header)
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if not names:
+        return lines
+    others = f"other {', '.join(names)}"
+    if checkpoint.epoch == header.settings["num_epochs"]:
+        raise CheckpointError(
+            f"{path}: complete, with {others}; nothing is left to measure here: give "
+            f"--num-epochs {checkpoint.epoch + 1} or more"
+        )
+    log.warning("%s: its epochs do not count in the timing (%s)", path, others)
+    return [
+        replace(line, resumed="elsewhere") if isinstance(line, kinds.EPOCHS) else line
+        for line in lines
+    ]
+
+
+def _conditions(header: Header) -> dict:
+    """What an epoch's time depends on, by name: settings, chapter, hardware, ..."""
+    values = dataclasses.asdict(header)
+    values.update(values.pop("settings"), profiled=header.preset.endswith("-profile"))
+    return {name: v for name, v in values.items() if name not in _NOT_OF_TIME}

@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import IO
 
 from d2lpar import devices
+from d2lpar.datasets import linear
 from d2lpar.errors import D2lparError, DiedError, RunError
 from d2lpar.machine import cores, load
 from d2lpar.memory import out_of_memory
 from d2lpar.records import files
-from d2lpar.records.atomic import naming
+from d2lpar.records.atomic import check_replaceable, naming
 from d2lpar.records.kinds import EPOCHS, Header, Line, Sample, group
+from d2lpar.records.lock import locked
 from d2lpar.runs.job import (
     KEEP_FREED_MEMORY,
     Failed,
@@ -49,38 +51,54 @@ def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Line]:
 
     Yields every line as it arrives, the header of each measurement first. The record of
     a job grows in ``<run>.partial.jsonl``; when all are complete, all are renamed to
-    ``<run>.jsonl``. A sweep that fails or is interrupted keeps the partial records that
-    hold a result, and leaves earlier records as they were.
+    ``<run>.jsonl``. Until then the runs' names are locked: raises :class:`RunError` if
+    another sweep holds one of them. A sweep that fails or is interrupted keeps the
+    partial records that hold a result, and leaves earlier records as they were.
     """
     partial: dict[int, Path] = {}  # by number of the job
-    try:
+    with contextlib.ExitStack() as at_the_end:
         for repeat in range(repeats):
             for number, job in enumerate(jobs):
-                for item in measure(job):
-                    if not isinstance(item, Header):
-                        item = replace(item, repeat=repeat)
-                        _append(partial[number], item)
-                    elif number not in partial:
-                        name = f"{files.run_name(item)}.partial.jsonl"
-                        partial[number] = job.folder / name
-                        _append(partial[number], item, mode="w")
-                    yield item
+                with contextlib.closing(measure(job)) as items:
+                    for item in items:
+                        if not isinstance(item, Header):
+                            item = replace(item, repeat=repeat)
+                            _append(partial[number], item)
+                        elif number not in partial:
+                            run = files.run_name(item)
+                            at_the_end.enter_context(locked(job.folder, run))
+                            partial[number] = _begin(job.folder, run, item)
+                            at_the_end.callback(_keep_or_remove, partial[number])
+                        yield item
         for path in partial.values():
-            os.replace(path, path.with_name(path.name.replace(".partial.", ".")))
-    finally:
-        for path in partial.values():
-            if path.exists():
-                _keep_or_remove(path)
+            final = _final(path)
+            with naming(final):
+                os.replace(path, final)
 
 
-def _append(path: Path, item: Line, mode: str = "a") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with naming(path), open(path, mode, encoding="utf-8") as f:
+def _begin(folder: Path, run: str, header: Header) -> Path:
+    """A partial record of a header alone, in place of an earlier one, if any."""
+    path = folder / f"{run}.partial.jsonl"
+    check_replaceable(_final(path))
+    files.write(path, header, ())
+    return path
+
+
+def _final(partial: Path) -> Path:
+    return partial.with_name(partial.name.replace(".partial.", "."))
+
+
+def _append(path: Path, item: Line) -> None:
+    # Not "a", which would begin a new file without a header if this one was deleted.
+    with naming(path), open(path, "r+", encoding="utf-8") as f:
+        f.seek(0, os.SEEK_END)
         f.write(files.to_line(item) + "\n")
 
 
 def _keep_or_remove(path: Path) -> None:
     """Keep a partial record that holds a result: lines that count as progress."""
+    if not path.exists():  # complete, and renamed
+        return
     with contextlib.suppress(D2lparError):
         results = [line for line in files.read(path).lines if line.counts_as_progress]
         for kind, lines in group(results, lambda line: line.kind).items():
@@ -113,6 +131,7 @@ def measure(job: Job) -> Iterator[Line]:
         finally:
             process.kill()
             process.wait()
+            linear.delete_files_of(process.pid)
 
 
 def _start(job: Job, stderr: IO[str]) -> subprocess.Popen:
@@ -136,6 +155,13 @@ def _start(job: Job, stderr: IO[str]) -> subprocess.Popen:
         process.stdin.write(pickle.dumps(job))
         process.stdin.flush()
     return process
+
+
+def _let_work(process: subprocess.Popen) -> None:
+    """Whoever reads the header has agreed to it: training may begin."""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(b"\n")
+        process.stdin.flush()
 
 
 def _answers(process: subprocess.Popen) -> queue.Queue:
@@ -177,6 +203,8 @@ def _lines(job: Job, process: subprocess.Popen, answers: queue.Queue) -> Iterato
                 elif isinstance(answer, EPOCHS):
                     epoch = answer.epoch
                 yield answer
+                if isinstance(answer, Header):
+                    _let_work(process)
 
 
 def _cause_of_death(job: Job, code: int, stderr: str) -> str:

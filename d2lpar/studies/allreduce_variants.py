@@ -58,13 +58,14 @@ def ring(data: DeviceArrays) -> None:
 
     A device sends and receives 2 (N - 1) / N of the bytes, whatever N is: the least
     possible (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
-    Arrays are cut along the first axis.
+    Arrays are cut along the first axis. The parts are copies: MXNet orders the work on
+    an array and its views, so parts that shared one array would wait for each other.
     """
     n = len(data)
     for arrays in zip(*data):
         rows = arrays[0].shape[0]
-        # Views of the arrays' own memory; with fewer rows than devices, fewer parts.
-        parts = [[a[share] for a in arrays] for share in shares(rows, min(n, rows))]
+        cuts = list(shares(rows, min(n, rows)))  # fewer rows than devices: fewer parts
+        parts = [[a[cut].copy() for a in arrays] for cut in cuts]
         for hop in range(n - 1):  # part k is summed from device k + 1 on, up to k
             for k, part in enumerate(parts):
                 sender, receiver = (k + 1 + hop) % n, (k + 2 + hop) % n
@@ -73,6 +74,9 @@ def ring(data: DeviceArrays) -> None:
         for hop in range(n - 1):
             for k, part in enumerate(parts):
                 part[(k + hop) % n].copyto(part[(k + 1 + hop) % n])
+        for cut, part in zip(cuts, parts):
+            for array, total in zip(arrays, part):
+                array[cut] = total
 
 
 def kvstore(name: str) -> AllReduce:

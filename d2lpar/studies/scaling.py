@@ -9,21 +9,70 @@ every device, the learning rate scaled and warmed up (weak scaling).
 
 from __future__ import annotations
 
+import itertools
 import logging
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy
 
 from d2lpar import datasets, lenet, lenet_concise, networks, training
-from d2lpar._mxnet import mx
+from d2lpar._mxnet import mx, np, npx
+from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.errors import DivergedError, SettingError
+from d2lpar.parallel import train_batch
 from d2lpar.records.kinds import AllReduceRecord, ScaledEpoch, StepRecord
 from d2lpar.studies import allreduce_variants, step_parts
 
 log = logging.getLogger("d2lpar")
 
+WARM_UP = 3  # steps of a training under weak scaling
+
+
+class Training(NamedTuple):
+    """A network on all devices: its step, its accuracy, and its parameters.
+
+    ``step(X, y, lr)`` returns the losses of each device without waiting for them;
+    ``accuracy(X, y)`` is that on images of the test set; ``params()`` are host arrays.
+    """
+
+    step: Callable[[np.ndarray, np.ndarray, float], list[np.ndarray]]
+    accuracy: Callable[[np.ndarray, np.ndarray], float]
+    params: Callable[[], list[numpy.ndarray]]
+
+
+def from_scratch(params, devices: list[mx.Context], per_device: int) -> Training:
+    """What :func:`d2lpar.lenet.train` does in an epoch, for a rate that changes."""
+    replicas = [Bucket(params, device) for device in devices]
+
+    def step(X, y, lr: float) -> list[np.ndarray]:
+        return train_batch(X, y, replicas, devices, lr, **BUCKETS)
+
+    return Training(
+        step,
+        lambda X, y: lenet.evaluate_accuracy(X, y, replicas, devices),
+        lambda: [p.asnumpy() for p in replicas[0]],
+    )
+
+
+def concise(params, devices: list[mx.Context], per_device: int) -> Training:
+    """What :func:`d2lpar.lenet_concise.train` does, for a rate that changes."""
+    net, trainer, loss = lenet_concise.build(params, devices, 0.0, per_device)
+
+    def step(X, y, lr: float) -> list[np.ndarray]:
+        trainer.set_learning_rate(lr)
+        return lenet_concise.train_batch(X, y, net, devices, trainer, loss=loss)
+
+    return Training(
+        step,
+        lambda X, y: lenet_concise.evaluate(net, X, y, devices),
+        lambda: networks.get_host_params(net),
+    )
+
+
 # Each implementation's training, and its step taken apart.
-TRAIN = {"from scratch": lenet.train, "concise": lenet_concise.train}
+TRAIN = {"from scratch": from_scratch, "concise": concise}
 STEP = {"from scratch": step_parts.from_scratch, "concise": step_parts.concise}
 
 
@@ -89,12 +138,16 @@ def _strong_scaling(
         params, per_device = networks.init_lenet(seed=seed), size // len(devices)
         step = STEP[study.implementation](devices, params, 1e-3, per_device)
         batches = step_parts.endless_batches(X, y, size, order)
-        yield _time_step(study, step, batches, size)
+        yield _time_step(study, step, (batches, order), size)
 
 
 def _time_step(
-    study: Settings, step: step_parts.Step, batches: Iterator, global_batch_size: int
+    study: Settings,
+    step: step_parts.Step,
+    source: tuple[Iterator, np.ndarray],
+    global_batch_size: int,
 ) -> StepRecord:
+    batches, order = source
     steps = step_parts.steps_per_sample(step, batches, study.seconds)
     times = range(study.samples)
     samples = [step_parts.sample(step, batches, steps) for _ in times]
@@ -113,31 +166,46 @@ def _time_step(
             step_parts.sample(step, batches, steps, finish_backward=True).step
             for _ in times
         ],
-        without_python=[step_parts.without_python(step, batches, steps) for _ in times],
+        without_python=[
+            step_parts.without_python(step, batches, order, steps) for _ in times
+        ],
     )
 
 
 def _weak_scaling(
     study: Settings, devices: list[mx.Context], seed: int, data: datasets.ImageData
 ) -> Iterator[ScaledEpoch]:
-    """Trains an epoch at a time, because each has its own learning rate."""
+    """One training for each batch, with a learning rate of its own in every epoch."""
+    X, y, X_test, y_test = training.on_device(data, devices[0])
     for per_device in study.per_device_batch_sizes:
-        size, state = per_device * len(devices), lenet.start(seed)
+        size, start = per_device * len(devices), lenet.start(seed)
+        trained = TRAIN[study.implementation](start.params, devices, per_device)
+        _warm_up(trained, X, y, size)
         for epoch in range(1, study.num_epochs + 1):
             lr = scaled_lr(size, epoch, study.base_lr, study.base_batch, study.warmup)
-            begin = time.perf_counter()
+            clock = training.Epoch()
+            for batch in training.shuffled_batches(X, y, size, start.rng):
+                clock.add(trained.step(*batch, lr))
             try:
-                (record,) = TRAIN[study.implementation](
-                    devices=devices, global_batch_size=size, lr=lr, num_epochs=1,
-                    data=data, state=state,
+                loss = clock.end_training(len(y))
+                test_acc = trained.accuracy(X_test, y_test)
+                record = clock.record(
+                    epoch, loss, test_acc, num_samples=len(y), lr=lr
                 )  # fmt: skip
+                training.check_params(epoch, trained.params(), lr)
             except DivergedError as error:
-                seconds = time.perf_counter() - begin
-                log.warning("global batch %d: %s", size, error)
-                yield ScaledEpoch(size, epoch, lr, seconds, why_not=str(error))
+                log.warning("batch %d, epoch %d: %s", size, epoch, error)
+                yield ScaledEpoch(size, epoch, lr, why_not=str(error))
                 break
             measured = (record.seconds, record.train_loss, record.test_acc)
             yield ScaledEpoch(size, epoch, lr, *measured)
+
+
+def _warm_up(trained: Training, X: np.ndarray, y: np.ndarray, size: int) -> None:
+    """Compile and allocate, in steps that change nothing: their learning rate is 0."""
+    for batch in itertools.islice(datasets.batches(X, y, size), WARM_UP):
+        trained.step(*batch, 0.0)
+    npx.waitall()
 
 
 def scaled_lr(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
@@ -119,18 +120,6 @@ class Seconds(NamedTuple):
     step: float
     issue: float
 
-    @classmethod
-    def of(cls, work: Callable[[], object], steps: int) -> Seconds:
-        """The mean of the `steps` that `work` takes, synchronised before and after."""
-        npx.waitall()
-        begin = time.perf_counter()
-        results = work()
-        issued = time.perf_counter()
-        npx.waitall()
-        end = time.perf_counter()
-        del results  # alive until the clock is read, so that freeing them is not timed
-        return cls((end - begin) / steps, (issued - begin) / steps)
-
 
 def endless_batches(
     X: np.ndarray, y: np.ndarray, batch_size: int, order: np.ndarray
@@ -149,21 +138,41 @@ def sample(
     upto: str = PARTS[-1],
     finish_backward: bool = False,
 ) -> Seconds:
-    """The mean of `steps` steps in a row; see :meth:`Step.__call__`."""
-    some = itertools.islice(batches, steps)
-    return Seconds.of(
-        lambda: [step(X, y, upto, finish_backward) for X, y in some], steps
-    )
+    """The mean of `steps` steps in a row; see :meth:`Step.__call__`.
+
+    As in training, Python waits for an earlier step once BATCHES_IN_FLIGHT are queued;
+    the seconds to issue a step are those of the steps before that.
+    """
+    in_flight: deque = deque()
+    npx.waitall()
+    begin = issued = time.perf_counter()
+    for number, (X, y) in enumerate(itertools.islice(batches, steps), 1):
+        in_flight.append(step(X, y, upto, finish_backward))
+        if number <= BATCHES_IN_FLIGHT:
+            issued = time.perf_counter()
+        else:
+            _wait(in_flight.popleft())
+    npx.waitall()
+    end = time.perf_counter()
+    del in_flight  # alive until the clock is read, so that freeing them is not timed
+    issue = (issued - begin) / min(steps, BATCHES_IN_FLIGHT)
+    return Seconds((end - begin) / steps, issue)
+
+
+def _wait(results) -> None:
+    """Wait for a shortened step's last array: losses, or lists of shards X and y."""
+    last = results[-1]
+    (last[-1] if isinstance(last, (list, tuple)) else last).wait_to_read()
 
 
 def steps_per_sample(step: Step, batches: Iterator, seconds: float) -> int:
-    """How many steps take about `seconds`; at most what training has in flight.
+    """How many steps take about `seconds`.
 
-    The first step, which compiles and allocates, is not counted.
+    The first steps, which compile and allocate, are not counted.
     """
-    sample(step, batches, 1)
-    one_step = sample(step, batches, 1).step
-    return max(1, min(BATCHES_IN_FLIGHT, round(seconds / one_step)))
+    sample(step, batches, 2)
+    one_step = sample(step, batches, 4).step
+    return max(1, round(seconds / one_step))
 
 
 def parts(step: Step, batches: Iterator, steps: int, samples: int) -> dict[str, float]:
@@ -179,17 +188,21 @@ def parts(step: Step, batches: Iterator, steps: int, samples: int) -> dict[str, 
     return dict(zip(PARTS, (b - a for a, b in zip([0.0, *ends], ends))))
 
 
-def without_python(step: Step, batches: Iterator, steps: int) -> float:
+def without_python(
+    step: Step, batches: Iterator, order: np.ndarray, steps: int
+) -> float:
     """Seconds of a step when the devices never wait for Python.
 
-    Each device first multiplies matrices, and the parameters depend on the products, so
-    that all steps are issued before the first one starts. The products are timed alone
-    and subtracted.
+    Each device first multiplies matrices. The parameters and the `order` that batches
+    are cut by depend on the products, so that all steps, BATCHES_IN_FLIGHT at most, are
+    issued before the first one starts. The products are timed alone and subtracted.
     """
+    steps = min(steps, BATCHES_IN_FLIGHT)
     issue = sample(step, batches, steps).issue * steps
     n = 1000  # a product takes about 20 ms on one core
     layer = {"num_hidden": n, "no_bias": True}
-    matrices = [np.ones((n, n), ctx=device) for device in step.devices]
+    # The product of such matrices is such a matrix: it stays finite, however often.
+    matrices = [np.full((n, n), 1 / n, ctx=device) for device in step.devices]
 
     def delay(products: int) -> None:
         for matrix, params in zip(matrices, step.replicas):
@@ -199,13 +212,26 @@ def without_python(step: Step, batches: Iterator, steps: int) -> float:
             zero = product[0, 0] * 0
             for p in params:
                 p += zero
+            if product.ctx == order.ctx:
+                order[:1] += zero.astype(order.dtype)
 
     def delayed_steps(products: int) -> list:
         delay(products)
         return [step(X, y) for X, y in itertools.islice(batches, steps)]
 
-    delay(1)
-    products = max(1, round(2 * issue / Seconds.of(lambda: delay(1), 1).step))
-    alone = min(Seconds.of(lambda: delay(products), 1).step for _ in range(3))
-    both = Seconds.of(lambda: delayed_steps(products), 1).step
-    return max(0.0, both - alone) / steps
+    _seconds(lambda: delay(1))
+    products = max(1, round(2 * issue / _seconds(lambda: delay(1))))
+    alone = min(_seconds(lambda: delay(products)) for _ in range(3))
+    both = _seconds(lambda: delayed_steps(products))
+    return max(1e-9, both - alone) / steps  # a record's seconds are above 0
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Seconds that `work` takes, synchronised before and after."""
+    npx.waitall()
+    begin = time.perf_counter()
+    results = work()
+    npx.waitall()
+    end = time.perf_counter()
+    del results
+    return end - begin

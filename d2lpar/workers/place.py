@@ -70,8 +70,9 @@ def place() -> Place | None:
 def resume_after_restart(resume: str | None, folder: Path) -> str | None:
     """ "last" if this launch has written a checkpoint to `folder`, else `resume`."""
     since = float(os.environ.get("D2LPAR_RESUME_SINCE", "inf"))
-    written = (path.stat().st_mtime for path in folder.glob("[!.]*.safetensors"))
-    return "last" if any(mtime >= since for mtime in written) else resume
+    found = (path for path in folder.glob("[!.]*.safetensors") if path.is_file())
+    written = any(path.stat().st_mtime >= since for path in found)
+    return "last" if written else resume
 
 
 def package_digest() -> str:

@@ -22,6 +22,8 @@ from d2lpar.errors import SettingError
 from d2lpar.machine import cores
 
 LOOPBACK = "lo"
+# A host or an interface: no option of ssh, and nothing that a shell would read.
+_HOST_WORD = re.compile(r"[\w.@:\[][\w.@:%/\[\]-]*")
 # Handed on to the roles on other hosts, if they are set here.
 PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 
@@ -69,13 +71,18 @@ def read_hosts(path: str | Path, interface: str) -> list[Host]:
     """The hosts of a file: one line each, "name [interface]"; # begins a comment.
 
     `interface` is that of hosts without one. Raises :class:`SettingError` for any other
-    line, and for a file without a host.
+    line, and for a file without a host, or that is no text.
     """
     hosts = []
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise SettingError(
+            f"{path}: not a text file; write a host per line: name [interface]"
+        ) from None
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
-        if len(words) > 2 or (words and words[0].startswith("-")):
+        if len(words) > 2 or not all(map(_HOST_WORD.fullmatch, words)):
             raise SettingError(
                 f"{path}: line {number} is {line.strip()!r}; write: name [interface]"
             )

@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from pathlib import Path
 import psutil
 
 from d2lpar.errors import D2lparError, SettingError
+from d2lpar.records.atomic import make_folder
 from d2lpar.workers.place import NODE, SIGN_OF_LIFE, node_number, package_digest
 from d2lpar.workers.plan import Role, free_port
 
@@ -87,7 +87,7 @@ def launch(
     :class:`LaunchError` if the training is not complete after `max_restarts`, and
     :class:`SettingError` for an error that a restart cannot mend.
     """
-    how.logs.mkdir(parents=True, exist_ok=True)
+    make_folder(how.logs)
     roles = plan(free_port(address, port))
     begun = check_hosts(roles, how)
     for restart in range(1, max_restarts + 2):
@@ -251,11 +251,6 @@ def _check_alive(process: Process, running: Sequence[Process]) -> None:
 @contextlib.contextmanager
 def _ending(running: list[Process]) -> Iterator[None]:
     """However the block ends, end every process that it has started."""
-
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -272,5 +267,3 @@ def _ending(running: list[Process]) -> Iterator[None]:
             process.reader.join(timeout=2)
             process.process.stdin.close()
             process.log.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)

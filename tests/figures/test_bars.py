@@ -41,6 +41,10 @@ def picture(tmp_path, monkeypatch):
     return draw
 
 
+def names(axes):
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
 def texts(axes):
     return [text.get_text() for text in axes.texts]
 
@@ -59,39 +63,72 @@ def test_a_panel_per_work_with_its_own_scale(picture):
         "small",
         "third",
     ]
-    assert texts(large) == ["ours: 9 s (n=1)", "theirs: 4 s (n=1)"]
-    assert [bar.get_width() for bar in large.patches] == [9.0, 4.0]
+    assert texts(large) == ["4.00 s", "9.00 s"]  # the fastest first
+    assert names(large) == ["theirs", "ours"]
+    assert [bar.get_width() for bar in large.patches] == [4.0, 9.0]
     assert large.patches[0].get_facecolor() != large.patches[1].get_facecolor()
-    assert texts(small) == ["ours: 0.05 s (n=2)"]
-    assert small.get_xlim()[1] < 0.1 and large.get_xlim()[1] > 9
-    assert texts(third) == ["ours: only warmed up"]
+    assert texts(small) == ["50.0 ms"] and small.get_xlabel() == "milliseconds"
+    assert small.get_xlim()[1] < 150 and large.get_xlim()[1] > 9
+    assert texts(third) == ["not measured: only warmed up"]
     assert not empty.axison
-    assert "ours and the peers" in figure.get_label()
+    assert figure.get_label() == (
+        "Ours are the fastest in 0 of 1; at large theirs is 2.25 times as fast as ours"
+    )
 
 
 def test_what_was_not_measured_stands_in_the_picture(picture):
     figure = picture(ArmAbsent("ours", 0, "no GPU"), ArmSample("other", 0, 1.0))
     (axes,) = figure.axes
-    assert texts(axes) == ["ours: no GPU", "other: 1 s (n=1)"]
-    assert "peers" not in figure.get_label()
-    caption = texts(figure)[-1].replace("\n", " ")
-    assert "Copies count. Hardware: AMD EPYC, 2 cores. Versions: numpy 1.23.5." in (
-        caption
-    )
-    assert "2026-01-01, commit 0123456." in caption
+    assert names(axes) == ["other", "ours"]
+    assert texts(axes) == ["1.00 s", "not measured: no GPU"]
+    title, subtitle, caption = texts(figure)
+    assert title == "Other: 1.00 s"
+    assert subtitle == "Seconds for a test \u00b7 AMD EPYC, 2 cores"
+    assert "medians of n = 1" in caption and "2026-01-01, commit 0123456." in caption
 
 
 def test_gpus_are_said_with_their_settings(picture, monkeypatch):
     gpus = {"on_gpus": ["NVIDIA H200"], "gpu_build": {"tf32": False}}
     monkeypatch.setitem(globals(), "HEADER", replace(HEADER, **gpus))
-    caption = texts(picture(ArmSample("ours", 0, 1.0)))[-1].replace("\n", " ")
-    assert "Hardware: NVIDIA H200; host: AMD EPYC, 2 cores." in caption
-    assert "numpy 1.23.5; TF32 off." in caption
+    _, subtitle, _ = texts(picture(ArmSample("ours", 0, 1.0)))
+    assert subtitle.endswith("NVIDIA H200, TF32 off")
 
 
 def test_a_record_in_which_nothing_ran_is_drawn(picture):
     (axes,) = picture(ArmAbsent("ours", 0, "no GPU")).axes
-    assert texts(axes) == ["ours: no GPU"]
+    assert texts(axes) == ["not measured: no GPU"]
+
+
+def test_titles_name_the_fastest_and_its_rival():
+    def run(benchmark, *arms, peers=("PyTorch",)):
+        header = replace(HEADER, benchmark=benchmark, peers=list(peers))
+        lines = [ArmSample(name, 0, seconds, work) for work, name, seconds in arms]
+        works = bars.group(bars.arm_times(Run(header, tuple(lines))), lambda a: a.work)
+        for found in works.values():
+            found.sort(key=bars._fastest_first)
+        return bars._title(benchmark, works)
+
+    one = [("", "ours, 1", 3.0), ("", "ours, 2", 2.5), ("", "PyTorch", 2.0)]
+    assert run("peers", *one) == (
+        "PyTorch: 2.00 s, the fastest; ours, 2, takes 1.25 times as long"
+    )
+    assert run("x", *one[:2]) == (
+        "Ours, 2: 2.50 s, the fastest; the slowest, ours, 1, takes 1.20 times as long"
+    )
+    kernels = [("x2", "kernel, 1", 1.1), ("x2", "loop in C, 1", 1.0),
+               ("sgd", "kernel, 1", 0.95), ("sgd", "loop in C, 1", 1.0)]  # fmt: skip
+    assert run("kernels", *kernels) == (
+        "A kernel takes 0.95 to 1.10 of the time of a loop in C"
+    )
+    growth = [("", "concise, 6", 1.0), ("", "concise, 60", 1.1)]
+    assert run("growth", *growth) == (
+        "A sample costs the same in data of all sizes, within 10% concise"
+    )
+    workers = [("", "1 process, 2 contexts", 9.0), ("", "2 workers", 10.0)]
+    assert run("workers", *workers) == (
+        "Workers reach 90% of the throughput of contexts of one process"
+    )
+    assert run("x") == "Nothing could be measured"
 
 
 def test_two_records_of_one_benchmark_are_named(tmp_path):

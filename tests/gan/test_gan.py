@@ -246,6 +246,17 @@ def test_train_yields_epochs_and_frames(faces):
     assert epochs[0].d_loss == pytest.approx(numpy.log(2), abs=0.05)
 
 
+def test_the_first_frame_has_the_distance_of_the_data_to_itself(monkeypatch):
+    """What a perfect generator would reach, of as many faces."""
+    monkeypatch.setattr(training, "NUM_QUALITY_FACES", 20)
+    data = punks.load("synthetic", n_train=60, seed=1)
+    lines = list(gan.train(1, devices="cpu:1", data=data, global_batch_size=30,
+                           num_epochs=1, frames_every=1))  # fmt: skip
+    first, last = (line for line in lines if isinstance(line, kinds.FrameRecord))
+    assert 0 < first.extra["floor"] < first.quality
+    assert last.extra == {}
+
+
 def test_the_losses_are_those_of_the_step(faces, batch):
     """A full batch: the record is what one step of a Pair gives."""
     state = gan.start(0)

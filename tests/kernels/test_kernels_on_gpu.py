@@ -128,7 +128,8 @@ def test_add_two_array_2d_of_the_posts(shape):
     (source,) = (
         node.value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and "__global__" in str(node.value)
+        if isinstance(node, ast.Constant)
+        and "__global__ void add_two_array_2d" in str(node.value)
     )
     add = compiled(source, "add_two_array_2d")
     ny, nx = shape

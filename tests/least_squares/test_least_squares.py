@@ -1,9 +1,13 @@
 """Least squares against LAPACK: every method, any number of devices, any problem."""
 
 import os
+import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -672,6 +676,22 @@ def test_train_yields_points_for_the_runner():
     np.testing.assert_allclose(
         points[-1].extra["x_begins"], lapack(data.A, data.b)[:5], atol=1e-7
     )
+    assert "x" not in points[-1].extra
+
+
+def test_iterative_methods_start_at_the_x_of_averaging():
+    """So that their distances to the optimum can be compared."""
+    data = datasets.uniform_problem(300, 20)
+    x0 = np.random.default_rng([3, 1]).random(20)
+    brief = {"devices": "cpu:2", "data": data, "seed": 3}
+    averaged = list(train(2, method="averaging", num_epochs=1, **brief))
+    assert len(averaged[-1].extra["x"]) == 20  # all of it, as the notes print
+    first = next(iter(train(2, method="gradient", max_iterations=1, **brief)))
+    best = lapack(data.A, data.b)
+    step = 1 / np.linalg.eigvalsh(data.A.T @ data.A)[-1]
+    x1 = x0 - step * data.A.T @ (data.A @ x0 - data.b)
+    expected = np.linalg.norm(x1 - best) / np.linalg.norm(best)
+    assert first.distance == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_problem_in_a_file_is_the_one_in_memory():
@@ -680,8 +700,23 @@ def test_a_problem_in_a_file_is_the_one_in_memory():
     np.testing.assert_array_equal(in_file.A, in_memory.A)
     np.testing.assert_array_equal(in_file.b, in_memory.b)
     assert in_file.sha256 == in_memory.sha256
-    with pytest.raises(DataError, match="GiB are needed for 1000000000 x"):
+    where = re.escape(tempfile.gettempdir())
+    with pytest.raises(
+        DataError, match=f"^{where}: .* GiB are needed for 1000000000 x"
+    ):
         datasets.uniform_file(10**9, 10**6)
+
+
+def test_a_file_that_cannot_be_written_names_its_folder(monkeypatch):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        where = re.escape(tempfile.gettempdir())
+        with pytest.raises(OSError, match=f"File too large: '{where}'$"):
+            datasets.uniform_file(300, 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # As on GPUs

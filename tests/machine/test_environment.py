@@ -123,7 +123,7 @@ def test_a_run_is_refused_in_one_line(variables, says, tmp_path):
     done = python(*words, **variables)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith(says)
-    assert "Traceback" not in done.stderr and not (tmp_path / "figures").exists()
+    assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()
 
 
 def test_warnings_as_errors_do_not_stop_mxnets_import():

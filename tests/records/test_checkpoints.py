@@ -2,6 +2,11 @@
 
 import json
 import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from d2lpar.errors import CheckpointError
-from d2lpar.records import checkpoints
+from d2lpar.records import checkpoints, files
 from d2lpar.records import kinds as records_kinds
 from d2lpar.records.checkpoints import Checkpoint
 
@@ -152,13 +157,27 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3"])
+@pytest.mark.parametrize("metadata", [{}, {"d2lpar": "{}", "sha256": "0"}], ids=str)
+def test_numbers_that_numpy_does_not_have_are_refused(tmp_path, dtype, metadata):
+    """As in most language models' files."""
+    size = 4 if dtype == "BF16" else 2
+    entry = {"dtype": dtype, "shape": [2], "data_offsets": [0, size]}
+    header = json.dumps({"w": entry, "__metadata__": metadata}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    with pytest.raises(CheckpointError, match=f"^{path}: not a checkpoint") as caught:
+        checkpoints.load(path)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_later_format_and_another_network_are_named(tmp_path, monkeypatch):
     path = checkpoints.save(tmp_path, a_checkpoint())
-    with pytest.raises(CheckpointError, match=r"another network \(w is \(\(3, 2\)"):
+    with pytest.raises(CheckpointError, match=r"another network \('w' is \(\(3, 2\)"):
         checkpoints.load(path, like=State(size=4))
     larger = State()
     larger.arrays["more"] = np.zeros(1)
-    with pytest.raises(CheckpointError, match=r"another network \(more is absent"):
+    with pytest.raises(CheckpointError, match=r"another network \('more' is absent"):
         checkpoints.load(path, like=larger)
     larger.workload = "gan"
     with pytest.raises(CheckpointError, match="of workload toy, not of gan"):
@@ -166,6 +185,225 @@ def test_a_later_format_and_another_network_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT - 1)
     with pytest.raises(CheckpointError, match="of format 1, this d2lpar reads 0"):
         checkpoints.load(path, like=State())
+
+
+# The right hash over the wrong content
+
+
+def forged(folder, **content):
+    """A checkpoint of epoch 3 with parts of its header replaced, its hash right."""
+    from safetensors.numpy import save_file
+
+    saved = a_checkpoint()
+    tensors = content.pop("tensors", saved.tensors)
+    lines = [files.to_line(line) for line in saved.lines]
+    whole = {"format": 1, "workload": "toy", "facts": saved.facts, "lines": lines}
+    whole = {k: v for k, v in {**whole, **content}.items() if v is not ABSENT}
+    text = content.get("text") or json.dumps(whole)
+    metadata = {"d2lpar": text, "sha256": checkpoints._digest(text, tensors)}
+    save_file(tensors, folder / "forged.safetensors", metadata)
+    return folder / "forged.safetensors"
+
+
+ABSENT = object()
+LINES = [files.to_line(line) for line in a_checkpoint().lines]
+FACTS = a_checkpoint().facts
+FORGED = [
+    ({"text": "[1"}, "its header is not JSON"),
+    ({"text": "[1]"}, "format: None is not a whole number, 1 or more"),
+    ({"text": "[" * 100_000}, "its header is not JSON"),
+    ({"format": "1"}, "format: '1' is not a whole number"),
+    ({"format": ABSENT}, "format: None is not"),
+    ({"format": 2}, "of format 2, this d2lpar reads 1; update d2lpar"),
+    ({"workload": 7}, "workload: 7 is not a name"),
+    ({"facts": ABSENT}, "facts: None is not an object"),
+    ({"facts": [3]}, r"facts: \[3\] is not an object"),
+    ({"facts": {}}, "epoch: None is not a whole number"),
+    ({"facts": {**FACTS, "epoch": 0}}, "epoch: 0 is not a whole number, 1 or more"),
+    ({"facts": {**FACTS, "epoch": -3}}, "epoch: -3 is not a whole number, 1 or more"),
+    ({"facts": {**FACTS, "epoch": "3"}}, "epoch: '3' is not a whole number"),
+    ({"facts": {**FACTS, "epoch": 2.5}}, "epoch: 2.5 is not a whole number"),
+    ({"facts": {**FACTS, "epoch": True}}, "epoch: True is not a whole number"),
+    ({"facts": {**FACTS, "epoch": 4}}, "its record does not hold epochs 1 to 4"),
+    ({"facts": {**FACTS, "epoch": 2}}, "its record does not hold epochs 1 to 2"),
+    ({"lines": ABSENT}, "lines: None is not a list"),
+    ({"lines": [7]}, r"lines\[0\]: 7 is not a text"),
+    ({"lines": []}, "its record is not that of a training"),
+    ({"lines": LINES[1:]}, "line 1 of its record: the first line is not a record's"),
+    ({"lines": [LINES[0], *LINES]}, "line 2 of its record: a second header"),
+    ({"lines": [*LINES, LINES[1]]}, "line 5 of its record: epoch 1 follows 3"),
+    ({"lines": [*LINES[:2], LINES[3]]}, "its record does not hold epochs 1 to 3"),
+    ({"lines": [*LINES[:2], "{}"]}, "line 3 of its record: not a record line"),
+    (
+        {"lines": [LINES[0], LINES[1].replace("0.5", "5")]},
+        "line 2 of its record: test_acc: 5 is not a number from 0 to 1",
+    ),
+    (
+        {"tensors": {"\x1b[31m\n" * 50: np.zeros(2), **a_checkpoint().tensors}},
+        r"of another network \('.x1b.*here absent\)$",
+    ),
+    (
+        {"tensors": {"w": np.full((3, 2), np.nan), "b": np.zeros(2, "f")}},
+        "'w' has values that are not finite",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), FORGED, ids=lambda value: str(value)[:50])
+def test_wrong_content_under_the_right_hash_is_named(tmp_path, content, says):
+    path = forged(tmp_path, **content)
+    with pytest.raises(CheckpointError, match=says) as caught:
+        checkpoints.load(path, like=State())
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ") and "\n" not in message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_content_is_a_state_or_refused(tmp_path, data):
+    """Anything in the place of any part of it; what is refused names its file."""
+    whole = {"format": 1, "workload": "toy", "facts": {**FACTS, "num_steps": 7}}
+    whole = json.loads(json.dumps({**whole, "lines": LINES}))
+    place, names = whole, data.draw(st.sampled_from(PLACES))
+    for name in names[:-1]:
+        place = place[name]
+    place[names[-1]] = data.draw(JSON)
+    path = forged(tmp_path, text=json.dumps(whole))
+    try:
+        state = checkpoints.load(path, like=Restorable()).restore(Restorable())
+    except CheckpointError as error:
+        assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
+    else:
+        assert state.epoch == 3 and 0 <= state.rng.random() < 1
+
+
+PLACES = [
+    *(["format"], ["workload"], ["facts"], ["lines"], ["lines", 0], ["lines", 3]),
+    *(["facts", "epoch"], ["facts", "num_steps"], ["facts", "rng"]),
+    *(["facts", "rng", name] for name in FACTS["rng"]),
+    *(["facts", "rng", "state", name] for name in FACTS["rng"]["state"]),
+]
+
+
+class Restorable(State):
+    def facts(self):
+        return {**super().facts(), "num_steps": 7}
+
+    @classmethod
+    def restore(cls, tensors, facts):
+        state = cls()
+        state.arrays, state.epoch = tensors, facts["epoch"]
+        state.rng.bit_generator.state = facts["rng"]
+        return state
+
+
+RNG = FACTS["rng"]
+WRONG_FACTS = [
+    ({"rng": ABSENT}, "'rng'"),
+    ({"rng": None}, "rng: None is not an object"),
+    ({"rng": 7}, "rng: 7 is not an object"),
+    ({"rng": {}}, "PCG64 RNG"),
+    ({"rng": {"bit_generator": "MT19937"}}, "PCG64 RNG"),
+    ({"rng": {**RNG, "state": {"state": -1}}}, ""),
+    ({"rng": {**RNG, "state": {"state": "x", "inc": 1}}}, ""),
+    ({"rng": {**RNG, "state": {"state": 2**200, "inc": 1}}}, ""),
+    ({"num_steps": ABSENT}, "'num_steps'"),
+    ({"num_steps": -1}, "num_steps: -1 is not a whole number"),
+    ({"num_steps": 1.5}, "num_steps: 1.5 is not a whole number"),
+    ({"num_steps": 10**30}, "num_steps: 1000000000000000000000000000000 is not"),
+]
+
+
+@pytest.mark.parametrize(("facts", "says"), WRONG_FACTS, ids=ascii)
+def test_facts_that_are_those_of_no_state_are_refused(tmp_path, facts, says):
+    whole = {**FACTS, "num_steps": 7, **facts}
+    whole = {name: fact for name, fact in whole.items() if fact is not ABSENT}
+    loaded = checkpoints.load(forged(tmp_path, facts=whole), like=State())
+    with pytest.raises(CheckpointError) as caught:
+        loaded.restore(Restorable())
+    message = str(caught.value)
+    assert message.startswith(f"{loaded.path}: its state cannot be restored (")
+    assert says in message and "\n" not in message
+
+
+def test_facts_of_a_state_are_restored(tmp_path):
+    path = forged(tmp_path, facts={**FACTS, "num_steps": 7})
+    state = checkpoints.load(path, like=Restorable()).restore(Restorable())
+    assert state.epoch == 3 and state.rng.random() == State().rng.random()
+
+
+# Killed while a checkpoint is written
+
+# Each of the moments is made to happen in the process that writes.
+KILLED = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_checkpoints as made
+from d2lpar.records import atomic, checkpoints
+
+folder, where = Path(sys.argv[2]), sys.argv[3]
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), 9)
+
+def rename_and_die(a, b, replace=os.replace):
+    replace(a, b)
+    die()
+
+for epoch in (1, 2):
+    checkpoints.save(folder, made.a_checkpoint(epoch))
+if where == "while writing":
+    def half(self, fsync=os.fsync):
+        os.truncate(self, 100)
+        die()
+    checkpoints.os = type("os", (), {"fsync": half})
+elif where == "before the rename":
+    atomic.os.replace = die
+elif where == "after the rename":
+    atomic.os.replace = rename_and_die
+elif where == "before the old ones go":
+    Path.unlink = die
+checkpoints.save(folder, made.a_checkpoint(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "epoch"),
+    [
+        ("while writing", 2),
+        ("before the rename", 2),
+        ("after the rename", 3),
+        ("before the old ones go", 3),
+    ],
+)
+def test_a_run_killed_while_it_writes_a_checkpoint_resumes(
+    tmp_path, caplog, where, epoch
+):
+    here = Path(__file__).parent
+    words = [sys.executable, "-c", KILLED, str(here), str(tmp_path), where]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    found = checkpoints.newest(tmp_path, "quick-cpu2", State())
+    assert found.epoch == epoch and caplog.messages == []
+    # The next one tidies up after it: what was half-written goes, too.
+    checkpoints.save(tmp_path, a_checkpoint(4))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"quick-cpu2.epoch00000{e}.safetensors" for e in (epoch, 4)]
 
 
 # The newest
@@ -192,6 +430,17 @@ def test_on_other_devices_the_newest_of_the_folder_is_found_and_said(tmp_path, c
     with caplog.at_level(logging.WARNING, logger="d2lpar"):
         assert checkpoints.newest(tmp_path, "quick-cpu2", State()).epoch == 5
     assert f"quick-cpu2 has no checkpoint: continuing from {path}" in caplog.text
+
+
+def test_links_to_nowhere_and_devices_are_passed_over(tmp_path, caplog):
+    path = checkpoints.save(tmp_path, a_checkpoint(5, num_devices=1))
+    (tmp_path / "a.safetensors").symlink_to(tmp_path / "absent")
+    os.mkfifo(tmp_path / "b.safetensors")
+    assert checkpoints.newest(tmp_path, "quick-cpu2", State()).path == path
+    assert len(caplog.messages) == 1
+    for name, says in (("b", "not a regular file"), ("a", "cannot be read .No such")):
+        with pytest.raises(CheckpointError, match=says):
+            checkpoints.load(tmp_path / f"{name}.safetensors")
 
 
 def test_where_there_is_none_it_says_what_to_do(tmp_path):

@@ -1,5 +1,7 @@
 """An interrupted training that is resumed: the same bits on the same devices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -93,7 +95,7 @@ def test_on_other_devices_the_earlier_epochs_are_marked(training):
         assert marks == ["elsewhere", "elsewhere", "here"]
         assert run.state.epoch == 3
     timed = kinds.timed_epochs(kinds.Run(run.yielded[0], tuple(epochs_of(run))))
-    assert len(timed) == 3  # none but warm-ups: all there are
+    assert [e.epoch for e in timed] == [3]  # a warm-up: there is no other of these
 
 
 def test_checkpoints_are_written_when_it_is_time(training, tmp_path):
@@ -153,6 +155,95 @@ def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
         np.testing.assert_array_equal(ours, expected)
 
 
+CONTRADICTIONS = {
+    "trained with seed 0, this run has 5; give --seed 0": {"seed": 5},
+    "trained with n_train 120, this run has 12000; give the flags of: d2lpar run": {
+        "n_train": 12_000,
+        "dataset_sha256": "1" * 64,
+    },
+    "trained with n_test 40, this run has 10000; give the flags of: d2lpar run": {
+        "n_test": 10_000,
+        "dataset_sha256": "1" * 64,
+    },
+    "trained with data toy (SHA-256 0000000000000000...), this run has other (SHA-256 "
+    "1111111111111111...); give the flags of: d2lpar run": {
+        "dataset": "other",
+        "dataset_sha256": "1" * 64,
+    },
+    "of epoch 3, this run ends with epoch 2; give --num-epochs 3 or more": {
+        "num_epochs": 2
+    },
+    "complete, with other cpu_model; nothing is left to measure here: give "
+    "--num-epochs 4 or more": {"num_epochs": 3, "cpu_model": "Another CPU"},
+}
+
+
+SETTINGS = {"n_train": 120, "n_test": 40, "num_epochs": 4, "global_batch_size": 50}
+
+
+@pytest.fixture
+def three_epochs(tmp_path):
+    """A checkpoint of LeNet after three epochs that nothing has trained."""
+    state = lenet.start(0)
+    state.epoch = 3
+    epochs = [kinds.EpochRecord(e, 1.5, 40.0, 0.7, 0.5) for e in (1, 2, 3)]
+    lines = (a_header(**{**SETTINGS, "num_epochs": 3}), *epochs)
+    saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
+    return str(checkpoints.save(tmp_path, saved))
+
+
+def a_changed_header(changes):
+    own = {name: value for name, value in changes.items() if name in SETTINGS}
+    rest = {name: value for name, value in changes.items() if name not in SETTINGS}
+    return replace(a_header(**{**SETTINGS, **own}), **rest)
+
+
+@pytest.mark.parametrize("says", CONTRADICTIONS)
+def test_a_run_that_contradicts_its_checkpoint_is_refused(three_epochs, tmp_path, says):
+    header = a_changed_header(CONTRADICTIONS[says])
+    with pytest.raises(CheckpointError) as caught:
+        Resumable(header, lenet.start(0), tmp_path, resume=three_epochs)
+    assert str(caught.value) == f"{three_epochs}: {says}"
+
+
+SAME = [
+    {},
+    {"num_epochs": 9},
+    {"preset": "custom", "command": "d2lpar run again", "date": "2026-02-01"},
+    {"git_commit": "0" * 40, "git_dirty": True},
+]
+OTHER = [
+    {"chapter": "multiple_gpus_concise"},
+    {"global_batch_size": 100},
+    {"preset": "quick-profile"},
+    {"threads_per_device": 2},
+    {"cpu_model": "Another CPU"},
+    {"cores": 4},
+    {"device_kind": "gpu", "devices": ["gpu(0)", "gpu(1)"]},
+    {"gpu_build": {"tf32": True}},
+    {"versions": {"mxnet": "1.9.2"}},
+    {"workers": 2, "servers": 1, "variant": "2bit"},
+]
+
+
+@pytest.mark.parametrize("changes", [*SAME, *OTHER], ids=str)
+def test_times_count_under_the_same_conditions_only(
+    three_epochs, tmp_path, caplog, changes
+):
+    header = a_changed_header(changes)
+    run = Resumable(header, lenet.start(0), tmp_path, resume=three_epochs)
+    here = kinds.EpochRecord(4, 3.0, 20.0, 0.7, 0.5, resumed="here")
+    timed = kinds.timed([*run.lines[1:], here])
+    warned = [m for m in caplog.messages if "do not count in the timing" in m]
+    if changes in SAME:
+        assert [epoch.epoch for epoch in timed] == [2, 3] and not warned
+        assert [epoch.resumed for epoch in run.lines[1:]] == [None] * 3
+    else:
+        assert timed == [here]  # a warm-up, but no other's time
+        assert warned[0].startswith(f"{three_epochs}: its epochs do not count")
+        assert {"preset": "profiled"}.get(min(changes), min(changes)) in warned[0]
+
+
 def test_other_data_and_other_settings(tmp_path, caplog):
     run = Resumable(a_header(lr=0.2), lenet.start(0), tmp_path)
     list(run.record(lambda state: lenet.train(
@@ -160,8 +251,8 @@ def test_other_data_and_other_settings(tmp_path, caplog):
     path = str(run.save())
     Resumable(a_header(lr=0.1), lenet.start(0), tmp_path, resume=path)
     assert "goes on with lr 0.1, before 0.2" in caplog.text
-    other = kinds.Header(**{**vars(a_header()), "dataset_sha256": "1" * 64})
-    with pytest.raises(CheckpointError, match="trained on other data .toy. than these"):
+    other = replace(a_header(), dataset_sha256="1" * 64)
+    with pytest.raises(CheckpointError, match="trained with data toy .SHA"):
         Resumable(other, lenet.start(0), tmp_path, resume=path)
     with pytest.raises(CheckpointError, match="of workload lenet, not of gan"):
         Resumable(a_header(), gan.start(0), tmp_path, resume=path)

@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 
 from d2lpar import datasets, devices, least_squares
 from d2lpar._mxnet import mx
-from d2lpar.errors import RunError, SettingError
+from d2lpar.datasets import uniform_file
+from d2lpar.errors import DiedError, RunError, SettingError
 from d2lpar.machine import cores as machine_cores
 from d2lpar.records import files
 from d2lpar.records.kinds import EpochRecord, Header, PointRecord
@@ -70,6 +72,10 @@ def endless(num_devices, **_):
     for n in range(1, 10_000):
         yield epoch(n)
         time.sleep(0.05)
+
+def begins(num_devices, *, path, **_):
+    open(path, "w").close()
+    yield epoch(1)
 
 def tells(num_devices, *, devices, seed, data, **_):
     names = ("OMP_NUM_THREADS", "MXNET_CPU_TEMP_COPY", "MALLOC_TRIM_THRESHOLD_",
@@ -313,6 +319,122 @@ def test_a_device_that_is_not_there_is_said_by_the_process(tmp_path):
     with pytest.raises(RunError, match="devices 'gpu:1': "):
         list(swept([job(devices="gpu:1")], 1, tmp_path / "out"))
     assert names(tmp_path / "out") == []
+
+
+# Two runs under one name, and what lies where a record is to go
+
+RECORD = "quick-synthetic-seed7-cpu1"
+
+
+def test_a_second_run_under_the_same_name_is_refused(tmp_path):
+    out = tmp_path / "out"
+    items = swept([job("endless")], 1, out)
+    while not isinstance(next(items), EpochRecord):
+        pass
+    message = rf"^{out}/{RECORD}: another run writes to it \(process {os.getpid()} on "
+    with pytest.raises(RunError, match=message):
+        list(swept([job("fine")], 1, out))
+    next(items)
+    items.close()
+    run = files.read(out / f"{RECORD}.partial.jsonl")
+    assert [epoch.epoch for epoch in run.epochs] == [1, 2]
+    assert names(out) == [f"{RECORD}.partial.jsonl"]  # and no lock
+    list(swept([job("fine")], 1, out))
+
+
+def test_the_process_works_only_when_its_name_is_locked(tmp_path):
+    begun = tmp_path / "begun"
+    items = sweep.measure(job("begins", settings={"path": str(begun)}))
+    assert isinstance(next(items), Header)
+    time.sleep(0.5)
+    assert not begun.exists()
+    assert isinstance(next(items), EpochRecord) and begun.exists()
+    items.close()
+
+
+def test_a_link_in_the_place_of_a_partial_record_is_not_followed(tmp_path):
+    (tmp_path / "kept").write_text("precious")
+    (tmp_path / f"{RECORD}.partial.jsonl").symlink_to(tmp_path / "kept")
+    list(swept([job()], 1, tmp_path))
+    assert (tmp_path / "kept").read_text() == "precious"
+    assert names(tmp_path) == ["kept", f"{RECORD}.jsonl"]
+
+
+def test_a_partial_record_that_is_deleted_is_not_begun_without_its_header(tmp_path):
+    items, partial = swept([job("endless")], 1, tmp_path), f"{RECORD}.partial.jsonl"
+    next(items)
+    (tmp_path / partial).unlink()
+    with pytest.raises(OSError, match=f"No such file .*{partial}"):
+        list(items)
+    assert names(tmp_path) == []
+
+
+def test_what_is_no_file_is_not_replaced_by_a_record(tmp_path):
+    for name in (f"{RECORD}.jsonl", f"{RECORD}.partial.jsonl"):
+        path = tmp_path / name
+        path.mkdir()
+        with pytest.raises(OSError, match=f"Is a directory: '{path}'"):
+            list(swept([job()], 1, tmp_path))
+        path.rmdir()
+    assert names(tmp_path) == []
+
+
+def test_a_record_that_cannot_get_its_name_says_which(tmp_path):
+    items, final = swept([job()], 1, tmp_path), tmp_path / f"{RECORD}.jsonl"
+    next(items)
+    final.mkdir()
+    with pytest.raises(OSError, match=f"Is a directory: '{final}'"):
+        list(items)
+    assert len(files.read(tmp_path / f"{RECORD}.partial.jsonl").epochs) == 2
+
+
+# Temporary files
+
+
+@pytest.fixture
+def with_file(tmp_path, monkeypatch):
+    """A job whose matrix is in a file, and the folder of that."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "tmp").mkdir()
+    train = importlib.import_module("some_workloads").endless
+    workload, data = Workload(train, uniform_file), {"rows": 100, "columns": 5}
+    yield job(workload=workload, data=data), tmp_path / "tmp"
+    tempfile.tempdir = None
+
+
+def matrices(folder):
+    return list(folder.rglob("A.npy"))
+
+
+@pytest.mark.parametrize("how", ["is closed", "is killed"])
+def test_a_process_that_is_ended_leaves_no_temporary_file(with_file, how):
+    job, folder = with_file
+    items = sweep.measure(job)
+    while not isinstance(next(items), EpochRecord):
+        pass
+    (matrix,) = matrices(folder)
+    if how == "is closed":
+        items.close()
+    else:
+        os.kill(int(matrix.parent.name.split("-")[1]), 9)
+        with pytest.raises(DiedError, match="was killed"):
+            list(items)
+    assert names(folder) == []
+
+
+def test_nor_does_one_whose_parent_is_killed(with_file):
+    job, folder = with_file
+    words = [sys.executable, "-m", "d2lpar.runs.child"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes) as process:
+        pickle.dump(job, process.stdin)
+        process.stdin.flush()
+        assert isinstance(pickle.load(process.stdout), Header)
+        assert matrices(folder)
+        process.stdin.close()
+        assert process.wait(timeout=10) == 1
+    assert names(folder) == []
 
 
 def alive(pid):

@@ -5,7 +5,7 @@ import dataclasses
 import numpy
 import pytest
 
-from d2lpar import datasets, devices, lenet_concise, networks
+from d2lpar import datasets, devices, lenet, lenet_concise, networks
 from d2lpar._mxnet import mx, np
 from d2lpar.errors import SettingError
 from d2lpar.figures import scaling as figures_scaling
@@ -132,16 +132,82 @@ def test_the_lines_of_a_study(implementation):
     assert [files.from_line(files.to_line(line)) for line in lines] == lines
 
 
-def test_weak_scaling_trains_what_the_workload_trains():
-    (record,) = study(
-        1, batch_sizes=(), parts_at=(), per_device_batch_sizes=(16,), num_epochs=1,
-        base_batch=16,
+@pytest.mark.parametrize(
+    ("implementation", "train"),
+    [("concise", lenet_concise.train), ("from scratch", lenet.train)],
+)
+def test_weak_scaling_trains_what_the_workload_trains(implementation, train):
+    """Its steps to warm up change nothing; the short last batch is trained on, too."""
+    records = study(
+        1, implementation=implementation, batch_sizes=(), parts_at=(),
+        per_device_batch_sizes=(24,), num_epochs=2, base_batch=24,
     )  # fmt: skip
-    (epoch,) = lenet_concise.train(
-        1, devices="cpu:1", data=DATA, global_batch_size=16, lr=0.2, num_epochs=1
+    epochs = train(
+        1, devices="cpu:1", data=DATA, global_batch_size=24, lr=0.2, num_epochs=2
     )
-    assert record.test_acc == epoch.test_acc
-    assert record.train_loss == epoch.train_loss
+    for record, epoch in zip(records, epochs):
+        assert record.test_acc == epoch.test_acc
+        assert record.train_loss == pytest.approx(epoch.train_loss, rel=1e-6)
+    assert len(records) == 2
+
+
+def test_weak_scaling_builds_a_network_once_per_batch(monkeypatch):
+    built, build = [], lenet_concise.build
+    monkeypatch.setattr(lenet_concise, "build", lambda *a: built.append(a) or build(*a))
+    study(2, batch_sizes=(), parts_at=(), per_device_batch_sizes=(8, 16), num_epochs=3)
+    assert len(built) == 2
+
+
+def test_samples_last_as_long_as_they_are_asked_to(monkeypatch):
+    """Also those of steps of a millisecond, of which more than 16 are needed."""
+    millisecond = step_parts.Seconds(1e-3, 1e-4)
+    monkeypatch.setattr(step_parts, "sample", lambda *_: millisecond)
+    assert step_parts.steps_per_sample(None, None, 0.3) == 300
+
+
+@pytest.mark.parametrize("upto", ["split and copy", "update"])
+def test_python_waits_for_steps_that_are_too_far_behind(upto):
+    waited = []
+
+    class Result:
+        def __init__(self, number):
+            self.number = number
+
+        def wait_to_read(self):
+            waited.append(self.number)
+
+    def step(number, y, upto, finish_backward):
+        result = [None, Result(number)]
+        return ([], result) if upto == "split and copy" else result
+
+    batches = ((number, None) for number in range(100))
+    seconds = step_parts.sample(step, batches, 20, upto)
+    assert waited == [0, 1, 2, 3]  # 16 are in flight
+    assert 0 < seconds.issue and 0 < seconds.step
+
+
+def test_a_delayed_step_stays_finite_and_holds_the_batches_back(monkeypatch):
+    """A product of many matrices must not overflow: 0 times infinity is no 0."""
+    chosen = devices.parse("cpu:2")
+    step = step_parts.from_scratch(chosen, networks.init_lenet(0.1), 0.1)
+    X, y = batch(16)
+    order, held = np.arange(16, dtype="int32"), []
+
+    def batches():
+        while True:
+            held.append(order.copy())
+            yield X.take(order, axis=0), y
+
+    seconds, run = 1e-3, step_parts._seconds
+    monkeypatch.setattr(
+        step_parts, "sample", lambda *_: step_parts.Seconds(seconds, seconds)
+    )
+    monkeypatch.setattr(step_parts, "_seconds", lambda work: run(work) and 2e-4)
+    assert step_parts.without_python(step, batches(), order, 2) > 0  # 20 products
+    for replica in step.replicas:
+        assert all(numpy.isfinite(p.asnumpy()).all() for p in replica)
+    assert len(held) == 2
+    assert all((mine.asnumpy() == numpy.arange(16)).all() for mine in held)
 
 
 def test_a_diverged_training_says_so_and_ends():

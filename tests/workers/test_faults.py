@@ -57,7 +57,7 @@ def finish(process):
 
 def last_state(folder, chapter):
     """Arrays and facts of the last checkpoint; every file there is must be whole."""
-    found = sorted((folder / "figures" / chapter).glob("[!.]*.safetensors"))
+    found = sorted((folder / "runs" / chapter).glob("[!.]*.safetensors"))
     states = [checkpoints.load(path) for path in found]
     return max(states, key=lambda state: state.epoch) if states else None
 
@@ -90,7 +90,7 @@ def kill_and_resume(folder, chapter, moment, its_child):
         victim.kill()
     finish(process)
     left = last_state(folder, chapter)  # no torn file, or this raises
-    for path in (folder / "figures" / chapter).glob("*.jsonl"):
+    for path in (folder / "runs" / chapter).glob("*.jsonl"):
         files.read(path)
     again = start(folder, *command(chapter, *(["--resume=last"] if left else [])))
     text = finish(again)
@@ -147,7 +147,7 @@ def role(launcher, name, within=60):
 def has_begun(folder, launcher, within=60):
     """Wait until the second epoch's checkpoint is there."""
     limit = time.monotonic() + within
-    where = folder / "figures" / "multiple_gpus_concise"
+    where = folder / "runs" / "multiple_gpus_concise"
     while not list(where.glob("[!.]*epoch000002.safetensors")):
         assert time.monotonic() < limit and launcher.poll() is None, finish(launcher)
         time.sleep(0.02)
@@ -252,7 +252,7 @@ def test_where_no_checkpoint_can_be_written_it_goes_on(tmp_path):
     chapter = "multiple_gpus_concise"
     first = start(tmp_path, *command(chapter, "--num-epochs=2"))
     assert first.wait(60) == 0, finish(first)
-    folder = tmp_path / "figures" / chapter
+    folder = tmp_path / "runs" / chapter
     before = {p.name: p.read_bytes() for p in folder.glob("*.safetensors")}
 
     def limit():

@@ -121,7 +121,7 @@ def test_workers_times_devices_equal_one_device(
         + [f"{count}workers"] * (count > 1)
         + [f"cpu{count * devices}"]
     )
-    folder = tmp_path / "figures" / "toy"
+    folder = tmp_path / "runs" / "toy"
     found = checkpoints.load(folder / f"{name}.epoch000002.safetensors", like=state)
     for key, array in state.tensors().items():
         np.testing.assert_allclose(found.tensors[key], array, rtol=1e-4, atol=1e-6)
@@ -149,7 +149,7 @@ def test_workers_go_on_from_where_a_device_stopped(launch_toy, tmp_path, one_dev
     assert done.returncode == 0, done.stderr
     done = launch_toy("--workers=2", "--devices=cpu:1", run=["--resume=last"])
     assert done.returncode == 0, done.stdout + done.stderr
-    folder = tmp_path / "figures" / "toy"
+    folder = tmp_path / "runs" / "toy"
     name = "quick-synthetic-2workers-cpu2"
     found = checkpoints.load(folder / f"{name}.epoch000002.safetensors", like=state)
     for key, array in state.tensors().items():
@@ -177,7 +177,7 @@ def test_what_cannot_be_is_one_line(launch_toy, tmp_path, flags, run, words):
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert words in done.stderr.splitlines()[-1]
     assert done.stderr.splitlines()[-1].startswith("d2lpar: ")
-    assert not list(tmp_path.glob("figures/*/*"))
+    assert not list(tmp_path.glob("runs/*/*"))
 
 
 def test_hosts_need_an_interface(launch_toy, tmp_path):

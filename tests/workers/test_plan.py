@@ -49,12 +49,33 @@ def test_servers_and_workers_go_over_the_hosts_in_turn(tmp_path):
     assert interfaces == ["wlan0", "eth1", "eth1", "eth0", "eth1"]
 
 
-@pytest.mark.parametrize("text", ["", "# nobody\n", "ana eth0 extra\n", "-oProxy=x\n"])
-def test_a_file_of_hosts_that_is_none(tmp_path, text):
+NO_HOSTS = {
+    "": "no host",
+    "# nobody\n": "no host",
+    "ana eth0 extra\n": "line 1 is 'ana eth0 extra'",
+    "ana\n-oProxy=x\n": "line 2 is '-oProxy=x'",
+    "ana -x\n": "line 1 is 'ana -x'",
+    "ana;reboot\n": "line 1 is 'ana;reboot'",
+    "ana\0\n": r"line 1 is 'ana\x00'",
+    b"\x89PNG\r\n\x1a\n\xff\xfe": "not a text file",
+}
+
+
+@pytest.mark.parametrize("content", NO_HOSTS, ids=ascii)
+def test_a_file_of_hosts_that_is_none(tmp_path, content):
     file = tmp_path / "hosts"
-    file.write_text(text)
-    with pytest.raises(SettingError, match=r"name \[interface\]"):
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SettingError) as caught:
         plan.read_hosts(file, "eth0")
+    message = str(caught.value)
+    assert message.startswith(f"{file}: {NO_HOSTS[content]}; ")
+    assert message.endswith("name [interface]") and "\n" not in message
+
+
+def test_what_ssh_takes_for_a_host_is_a_host(tmp_path):
+    names = ["ana", "me@ana.lan", "10.0.0.1", "[fe80::1%eth0]", "ssh://me@ana:22"]
+    (tmp_path / "hosts").write_text("\n".join(names))
+    assert [host.name for host in plan.read_hosts(tmp_path / "hosts", "lo")] == names
 
 
 @pytest.mark.parametrize(

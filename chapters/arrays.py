@@ -1,0 +1,319 @@
+# %% [markdown]
+# # Arrays on a device
+#
+# Source: the least-squares notes, "Using PyCUDA's gpuarray class";
+# the CryptoPunks notebook, "Parallelism and GPU computing"
+#
+# **What you will learn.** How numbers get to a device and back. Which arithmetic a
+# device does on all numbers at once, and in which type. What doubling 50,000,000
+# numbers costs, and where that time goes. When the trip to the device is worth it.
+#
+# Run this chapter cell by cell as a notebook, or as a program:
+#
+#     python chapters/arrays.py --devices auto
+#     d2lpar run arrays --preset book          (50,000,000 numbers, as in the notes)
+#
+# The notes use PyCUDA's `gpuarray` on a GPU. Here the same is done with MXNet's arrays,
+# on a GPU if MXNet can use one, else on a CPU context:
+
+# %%
+import cProfile
+import io
+import pstats
+import time
+
+import numpy
+
+from d2lpar import chapter, devices, np, npx
+
+device = devices.parse("auto")[0]
+print("the device of this chapter:", devices.label(device))
+
+# %% [markdown]
+# ## There and back
+#
+# A GPU has memory of its own ("device memory"). In C you would reserve room in it
+# (`cudaMalloc`), copy the numbers there (`cudaMemcpyHostToDevice`), compute, copy the
+# result back (`cudaMemcpyDeviceToHost`) and give the room back (`cudaFree`). An array
+# library hides all but the two copies:
+#
+# | | to the device | back to the host |
+# |---|---|---|
+# | PyCUDA | `gpuarray.to_gpu(x)` | `x_device.get()` |
+# | MXNet | `np.array(x, ctx=device)` | `x_device.asnumpy()` |
+# | PyTorch | `torch.from_numpy(x).to(device)` | `x_device.cpu().numpy()` |
+#
+# In this chapter `numpy` is NumPy, on the host, and `np` is MXNet's, on a device.
+#
+# *Predict before you run*: the last lines change the host's array after the copy.
+# Does the device see it?
+
+# %%
+host_data = numpy.array([1, 2, 3, 4, 5], dtype=numpy.float32)
+device_data = np.array(host_data, ctx=device)  # a copy to the device
+device_data_x2 = 2 * device_data  # computed on the device
+host_data_x2 = device_data_x2.asnumpy()  # a copy back
+print(host_data_x2)
+
+for array in (host_data, device_data, device_data_x2, host_data_x2):
+    where = array.ctx if hasattr(array, "ctx") else "host"
+    print(f"{type(array).__module__}.{type(array).__name__} {array.dtype} on {where}")
+
+host_data[0] = 100
+print("on the device:", device_data)
+
+# %% [markdown]
+# It does not: these are two arrays. Nothing travels unless you say so, which is good,
+# because the trip is what costs most (below).
+#
+# Two arrays should be on one device to be added. MXNet refuses to mix a GPU with the
+# host, but it does not check two GPUs, or two CPU contexts: one then reads the other's
+# memory, slowly, and nobody is told. Copy one of them first, `a.copyto(b.ctx) + b`, as
+# the all-reduce of chapter 4 does.
+#
+# ## Element by element
+#
+# `+`, `**`, `/`, `-` act on each element by itself: `z[i] = x[i] + y[i]`. No element
+# needs another one's result, so all may be computed at the same time, one thread for
+# each. Such work is called *element-wise* (the notes: pointwise) and is what a GPU is
+# best at.
+#
+# *Predict before you run*: which of these six lines differ between host and device?
+
+# %%
+x_host = numpy.array([1, 2, 3], dtype=numpy.float32)
+y_host = numpy.array([1, 1, 1], dtype=numpy.float32)
+z_host = numpy.array([2, 2, 2], dtype=numpy.float32)
+x_device = np.array(x_host, ctx=device)
+y_device = np.array(y_host, ctx=device)
+z_device = np.array(z_host, ctx=device)
+
+on_both = {
+    "x + y": (x_host + y_host, x_device + y_device),
+    "x ** z": (x_host**z_host, x_device**z_device),
+    "x / x": (x_host / x_host, x_device / x_device),
+    "z - x": (z_host - x_host, z_device - x_device),
+    "z / 2": (z_host / 2, z_device / 2),
+    "x - 1": (x_host - 1, x_device - 1),
+}
+for name, (on_host, on_device) in on_both.items():
+    print(f"{name:7} host {on_host}  device {on_device}")
+    assert (on_host == on_device.asnumpy()).all() and on_device.dtype == on_host.dtype
+
+# %% [markdown]
+# None: both follow the same standard for float32 (IEEE 754), so the sum, difference,
+# product and quotient of two numbers are the same to the last bit. Functions such as
+# `sin`, general powers, and sums of *many* numbers may differ in the last digits.
+#
+# ## The type of the numbers
+#
+# The notes say to set the type of each array, for two reasons. A type that is too large
+# takes memory and time: float64 needs twice the bytes of float32, and many GPUs compute
+# it 32 times more slowly. And code in C is compiled for one type (chapter 12). There is
+# a third: what happens when nobody sets it.
+#
+# *Predict before you run*: what is (1, 2) times 1.5, for whole numbers?
+
+# %%
+for values in ([1.0, 2.0], numpy.array([1.0, 2.0]), numpy.array([1, 2])):
+    kind = f"a {type(values).__name__} of {type(values[0]).__name__}"
+    print(f"{kind:24} becomes {np.array(values, ctx=device).dtype}")
+
+whole = np.array([1, 2], dtype="int32", ctx=device)
+print("MXNet: (1, 2) * 1.5 =", whole * 1.5, " NumPy:", whole.asnumpy() * 1.5)
+
+largest = numpy.float32(2**24)
+print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
+
+# %% [markdown]
+# MXNet makes float32 of a list, as networks want it, but keeps the type of a NumPy
+# array: float64, if you never said otherwise. And it computes int32 times 1.5 in int32:
+# 1.5 becomes 1, and nobody is told. So write `dtype="float32"` wherever data comes in.
+# A float32 has 24 bits for its digits, about 7 decimal ones: 16,777,217 is the first
+# whole number that it cannot hold.
+#
+# ## Twice 50,000,000 numbers
+#
+# The notes time `2 * x` on both sides and print 0.034 s for NumPy and 0.0009 s for a
+# T4, 40 times less. Here is their program, with three clocks on the device: as
+# published, read as soon as the call returns; read when the numbers are there; and with
+# the trip, both ways. (The cells use fewer numbers, to be quick; `--preset book` takes
+# all 50,000,000.)
+#
+# *Predict before you run*: the first two clocks read before and after
+# `y.wait_to_read()`. Which one is NumPy's to be compared with?
+
+
+# %%
+def x2(device, n):
+    """Double n numbers on the host and on a device; print and return the seconds."""
+    rng, seconds = numpy.random.default_rng(0), {}
+    host_data = rng.random(n, dtype="float32")
+    for _ in range(3):  # the first rounds warm up: the last one's times count
+        start = time.perf_counter()
+        host_data_2x = host_data * numpy.float32(2)
+        seconds["NumPy, on the host"] = time.perf_counter() - start
+
+        start = time.perf_counter()
+        device_data = np.array(host_data, ctx=device)
+        device_data.wait_to_read()
+        seconds["copy to the device"] = time.perf_counter() - start
+
+        start = time.perf_counter()
+        device_data_2x = device_data * 2
+        seconds["on the device, not waited for"] = time.perf_counter() - start
+        device_data_2x.wait_to_read()
+        seconds["on the device, finished"] = time.perf_counter() - start
+
+        start = time.perf_counter()
+        from_device = device_data_2x.asnumpy()
+        seconds["copy back"] = time.perf_counter() - start
+
+        assert (from_device == host_data_2x).all()
+    for name, value in seconds.items():
+        print(f"{1e3 * value:10.3f} ms  {name}")
+    return seconds
+
+
+n = 5_000_000
+seconds = x2(device, n)
+
+# %% [markdown]
+# The clock that does not wait is the notes' clock. It says how long Python takes to
+# *ask* for the work: the same for 5 numbers and for 50,000,000. A T4 reads and writes
+# memory at 320 GB/s, and 400 MB must pass, so 50,000,000 numbers take it 1.25 ms at
+# least; the 0.7 to 0.9 ms that the notes print are no time in which they can have been
+# doubled. Chapter 3 is about clocks.
+#
+# On a CPU context the device is the same processor that NumPy uses, with one thread in
+# this process, so it gains nothing. On a GPU the middle lines shrink and the two copies
+# stay: they go over a link (PCIe) that is 10 to 80 times as slow as the GPU's memory.
+# One multiplication is not worth the trip. A network is: its data goes there once and
+# is used millions of times.
+#
+# ## Where the time goes: a profile
+#
+# The notes end with `%prun -s cumulative`, IPython's command for Python's profiler,
+# which lists how often each function was called and for how long. `cProfile` is the
+# same profiler, for programs and notebooks alike. Each row is a function: `tottime` is
+# the time in its own lines, `cumtime` with all that it calls.
+#
+# *Predict before you run*: which call on the device takes longest?
+
+
+# %%
+def profile(function, *arguments, rows=12):
+    """What `%prun -s cumulative -l 12 function(...)` prints."""
+    profiler = cProfile.Profile()
+    profiler.runcall(function, *arguments)
+    text = io.StringIO()
+    statistics = pstats.Stats(profiler, stream=text).strip_dirs()
+    statistics.sort_stats("cumulative").print_stats(rows)
+    print(text.getvalue().strip())
+
+
+profile(x2, device, n)
+
+# %% [markdown]
+# The multiplication, `__mul__`, hardly counts: it returns at once, and a profiler of
+# Python sees only Python. The time stands where Python *waits*: `wait_to_read`,
+# `asnumpy` (which waits, and copies), and `array` with `_sync_copyfrom`, which copies
+# to the device. Whoever reads this table without knowing that MXNet is asynchronous
+# blames the waiting lines for the multiplication. (`d2lpar run ... --profile` also
+# writes MXNet's own trace, which shows the operators.)
+#
+# ## A reduction, in percent
+#
+# The CryptoPunks notebook sums 100,000 x 10 numbers ten times and prints by how many
+# percent the GPU shortens it: 28.6 to 68.8. Its clock does not wait, either. Here are
+# both clocks.
+#
+# *Predict before you run*: can a reduction of the time be negative?
+
+# %%
+rng = numpy.random.default_rng(0)
+print("the % reduction in runtime, without and with waiting for the result")
+for _ in range(10):
+    test_matrix = rng.standard_normal((100_000, 10), dtype="float32")
+    test_matrix_device = np.array(test_matrix, ctx=device)
+    test_matrix_device.wait_to_read()
+
+    start = time.perf_counter()
+    total = test_matrix.sum()
+    a = time.perf_counter() - start
+
+    start = time.perf_counter()
+    total_device = test_matrix_device.sum()
+    issued = time.perf_counter() - start
+    total_device.wait_to_read()
+    b = time.perf_counter() - start
+
+    print(f"{100 * (1 - issued / a):8.1f} {100 * (1 - b / a):10.1f}")
+    assert abs(float(total_device) - total) < 0.1
+
+# %% [markdown]
+# The left column is the notebook's. Where a core is free to go on while the device
+# works, it looks like a gain. The right one is true, and on a CPU context it is a loss,
+# hence negative: MXNet's sum on a CPU adds one number after the other, NumPy's many at
+# a time. On an H200 a sum of these 4 MB takes 0.035 ms, less than a CPU's, and about as
+# long as the launch alone.
+#
+# The notebook calls the decision "a calculus of parallelization": it pays if what is
+# saved is more than what the transfer costs. With three of the times above:
+
+# %%
+saved = seconds["NumPy, on the host"] - seconds["on the device, finished"]
+trip = seconds["copy to the device"] + seconds["copy back"]
+print(f"saved {1e3 * saved:.1f} ms by an operation, the trip costs {1e3 * trip:.1f} ms")
+if saved > 0:
+    print(f"worth it from {trip / saved:.0f} operations on, on the same numbers")
+else:
+    print("not worth it, however often: this device is not faster")
+
+# %% [markdown]
+# ## Summary
+#
+# - `np.array(x, ctx=device)` copies to a device, `.asnumpy()` copies back. In between,
+#   results stay on the device.
+# - Element-wise work is independent for each element; so all of it can be done at once.
+# - Say the type. MXNet keeps a NumPy array's, and whole numbers stay whole.
+# - A call returns before the work is done. A clock and a profiler must know that.
+# - The trip costs more than a simple operation. Bring data once, and leave it there.
+#
+# ## Exercises
+#
+# 1. Call `x2(device, n)` with n of 1,000, 100,000 and 10,000,000. Which of the five
+#    times grow with n? *(All but the one that is not waited for, which stays well below
+#    a millisecond on an idle machine. For 1,000 numbers asking takes nearly as long as
+#    the work, and NumPy is ten times as fast: it has nobody to ask.)*
+# 2. Leave out `dtype="float32"` in `rng.random(n, dtype="float32")` and run `x2` again.
+#    *(The array is float64, twice as large; the times about double. The result is still
+#    right: `np.array` kept the type.)*
+# 3. Print the first five numbers of `device_data * 2` right after the multiplication,
+#    and read the clock before and after the `print`. *(The `print` takes the time of
+#    the multiplication: it needs the numbers, so it waits.)*
+# 4. Divide an array by zero on both sides, and take the square root of -1. *(inf and
+#    nan on both; NumPy warns, MXNet does not. A training that diverges is silent, too:
+#    d2lpar looks at the loss after each epoch.)*
+# 5. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)` and
+#    `y += 1`. *(The second takes a fraction of the time, a fifth on our machine: `2 * x
+#    + 1` takes new memory for two arrays, the second form for none.)*
+# 6. Time `x ** 4` and `x * x * x * x`, in NumPy and on the device. *(In NumPy the
+#    products are eight times as fast: a power is a costly function. In MXNet on a CPU
+#    nothing is gained: there each product takes new memory, exercise 5.)*
+#
+# **The devices of a run**: `show_arrays` doubles the numbers on each of them,
+# 50,000,000 with `--preset book`.
+
+
+# %%
+def show_arrays(chosen, preset, dry_run, **flags):
+    n = 1_000 if dry_run else 50_000_000 if preset == "book" else 5_000_000
+    for device in chosen:
+        print(f"{n:,} numbers on {devices.label(device)}")
+        x2(device, n)
+    npx.waitall()
+
+
+if __name__ == "__main__":
+    chapter.show("arrays", show_arrays)

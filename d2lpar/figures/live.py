@@ -1,0 +1,38 @@
+"""The curves of runs that are still going on, as a notebook shows them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from d2lpar.figures import page
+
+DOTS_PER_INCH = 90
+
+
+@page.plain_style()
+def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -> bytes:
+    """A panel for each curve of the runs, whose names are its keys, under the title.
+
+    A run is its name and the points so far, at least one: values by label, the abscissa
+    first, as :meth:`~d2lpar.records.kinds.Line.curves` gives them. Runs of one name are
+    repeats of each other and look alike.
+    """
+    abscissa, *labels = runs[0][1][0]
+    figure = Figure(figsize=(4.2 * len(labels), 3.1), layout="constrained")
+    figure.suptitle(page.wrap(title, 4.2 * len(labels), page.NORMAL), size=page.NORMAL)
+    names = list(dict.fromkeys(name for name, _ in runs))
+    for axes, label in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels):
+        for number, (name, points) in enumerate(runs):
+            first = [name for name, _ in runs].index(name) == number
+            look = page.look(names.index(name), label=name if first else None)
+            axes.plot([p[abscissa] for p in points], [p[label] for p in points], **look)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set(xlabel=abscissa, ylabel=label)
+    axes.legend(fontsize=page.SMALL, frameon=False)
+    written = io.BytesIO()
+    figure.savefig(written, format="png", dpi=DOTS_PER_INCH)
+    return written.getvalue()

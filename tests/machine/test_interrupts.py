@@ -1,0 +1,102 @@
+"""Signals as KeyboardInterrupt: each of them, ignored ones, and in a destructor."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from d2lpar.machine.interrupts import raising_interrupts
+
+# Most of the time it is in the destructor, where Python drops every exception.
+DESTROYS = """
+import signal, sys, time
+from d2lpar.machine.interrupts import raising_interrupts
+
+class Slow:
+    def __del__(self):
+        print("in the destructor", flush=True)
+        time.sleep(0.2)
+
+for name in sys.argv[1:]:
+    signal.signal(signal.Signals[name], signal.SIG_IGN)
+with raising_interrupts():
+    try:
+        for _ in range(10):
+            Slow()
+            time.sleep(0.05)
+        print("was not interrupted")
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def destroys(signals, ignored=()):
+    """What the program prints in the end, interrupted in a destructor."""
+    words = [sys.executable, "-c", DESTROYS, *ignored]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **pipes) as process:
+        assert process.stdout.readline() == "in the destructor\n"
+        for name in signals:
+            process.send_signal(signal.Signals[name])
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    return out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_in_a_destructor_is_not_lost(name):
+    assert destroys([name]) == "interrupted"
+
+
+def test_what_is_ignored_stays_so():
+    """SIGHUP after nohup, SIGINT in the background of a script: SIGTERM still ends."""
+    assert destroys(["SIGHUP"], ["SIGHUP"]) == "was not interrupted"
+    assert destroys(["SIGTERM"], ["SIGHUP", "SIGINT"]) == "interrupted"
+
+
+GUARDED = """
+import time
+from d2lpar.cli.error_lines import guard
+print("begun", flush=True)
+guard(lambda: time.sleep(60))
+"""
+
+
+def test_a_terminal_that_is_closed_ends_a_command():
+    """The system sends SIGHUP, and nothing can be printed any more."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", GUARDED])
+    assert os.read(terminal, 5) == b"begun"
+    time.sleep(0.5)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert (os.WIFEXITED(status), os.WEXITSTATUS(status)) == (True, 130)
+
+
+def test_the_handlers_before_come_back():
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)]
+    hook = sys.unraisablehook
+    with raising_interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert before == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)]
+    assert sys.unraisablehook is hook
+
+
+def test_in_another_thread_nothing_changes():
+    seen = []
+
+    def work():
+        with raising_interrupts():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGTERM)]

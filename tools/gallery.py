@@ -1,0 +1,337 @@
+"""Measure the gallery, draw its pictures, and write the tables of figures/README.md.
+
+    python tools/gallery.py            what has no record of this code; all pictures
+    python tools/gallery.py --list     the parts, their commands, and the time they take
+    python tools/gallery.py --draw     pictures and tables of the records that are there
+    python tools/gallery.py scaling timing      some parts only
+
+Only this writes to figures/: runs of `d2lpar` go to runs/. Each part is a few commands,
+run one after the other on a machine that must have nothing else to do. A part whose
+records were measured by the code as it is now is skipped, so that the command can be
+interrupted and repeated. GPU records (figures/h200, figures/gpu_scaling) are drawn, not
+measured. Needs the data sets (D2LPAR_DATA), and a clean checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from d2lpar.errors import D2lparError, RecordError, RunError
+from d2lpar.figures import drawing
+from d2lpar.records import files
+from d2lpar.records.kinds import Run, group
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "figures"
+# Of the package, what a measurement depends on: not what is done with it afterwards.
+CODE = ("d2lpar", *(f":!d2lpar/{room}" for room in ("figures", "cli", "records")))
+QUIET = 5.0  # percent of all cores that other work may take
+LONGEST_WAIT = 600  # seconds for the machine to become quiet
+# Their pictures would show what the others' do.
+WITHOUT_PICTURES = ("gan/quick", "gan/quick-seed1", "gan/quick-seed2")
+
+
+class Part(NamedTuple):
+    """A part of the gallery: its commands, the records they write, and how long.
+
+    `minutes` are those on the 2 cores of the committed records.
+    """
+
+    name: str
+    minutes: int
+    commands: tuple[str, ...]
+    records: tuple[str, ...]
+
+
+def run_of(words: str, chapter: str, *names: str, minutes: int, name: str = "") -> Part:
+    """A part of one `d2lpar run` of the book preset."""
+    records = tuple(f"{chapter}/{record}.jsonl" for record in names)
+    command = f"d2lpar run {chapter} {words} --out=figures"
+    return Part(name or chapter, minutes, (command,), records)
+
+
+def trainings() -> Iterator[Part]:
+    counts = ("cpu1", "cpu2")
+    for chapter, minutes in (("multiple_gpus", 14), ("multiple_gpus_concise", 13)):
+        book = "--preset=book --num-devices=1,2 --repeats=3 --data=fashion-mnist"
+        names = [f"book-{count}" for count in counts]
+        yield run_of(book, chapter, *names, minutes=minutes)
+        names = [f"book-1thread-{count}" for count in counts]
+        yield run_of(
+            f"{book} --threads=1", chapter, *names, minutes=minutes + 6,
+            name=f"{chapter}, one thread",
+        )  # fmt: skip
+
+
+def solvers() -> Iterator[Part]:
+    methods = ("averaging", "averaging-as-published", "gradient", "cgls", "normal")
+    book = "--preset=book --num-devices=1,2 --repeats=3 --threads=1"
+    names = [
+        f"book-1thread-{method}-cpu{n}" for method in (*methods, "tsqr") for n in (1, 2)
+    ]
+    yield run_of(book, "least_squares", *names, minutes=3)
+    book = "--preset=book --num-devices=2 --repeats=3"
+    yield run_of(book, "least_squares_large", "book-cgls-cpu2", minutes=8)
+
+
+def studies() -> Iterator[Part]:
+    book = "--preset=book --data=fashion-mnist"
+    names = [
+        f"book-1thread-{way}-cpu{n}" for way in ("scratch", "concise") for n in (1, 2)
+    ]
+    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=45)
+    names = ["book-cpu1", "book-cpu2"]
+    yield run_of("--preset=book --repeats=3", "timing", *names, minutes=75)
+    words = f"{book} --num-devices=1 --threads=1"
+    yield run_of(words, "low_precision", "book-1thread-cpu1", minutes=6)
+
+
+def gans() -> Iterator[Part]:
+    words = "--data=cryptopunks --num-devices=1,2 --num-epochs=50"
+    yield run_of(words, "gan", "custom-cpu1", "custom-cpu2", minutes=4)
+    yield Part(
+        "gan, three seeds", 3,
+        tuple(f"d2lpar run gan --data=cryptopunks --num-devices=2 --seed={seed} "
+              "--out=figures" for seed in range(3)),
+        tuple(f"gan/quick{end}-cpu2.jsonl" for end in ("", "-seed1", "-seed2")),
+    )  # fmt: skip
+
+
+def several_machines() -> Iterator[Part]:
+    ways = {"": "", "2bit-": "--compress 0.5", "async-": "--kvstore dist_async"}
+    for way, flags in ways.items():
+        run = "run multiple_machines --preset=book --data=fashion-mnist"
+        launch = f"d2lpar launch --workers 2 --devices=cpu:1 {flags}".strip()
+        seeds = {seed: f"-seed{seed}" * (seed > 0) for seed in range(3)}
+        yield Part(
+            f"multiple_machines, {way.rstrip('-') or 'sums'}", 7,
+            tuple(f"{launch} -- {run} --seed={s} --out=figures" for s in seeds),
+            tuple(f"multiple_machines/book{end}-2workers-{way}cpu2.jsonl"
+                  for end in seeds.values()),
+        )  # fmt: skip
+
+
+def benchmarks() -> Iterator[Part]:
+    rounds = "--rounds=3 --num-epochs=3"
+    compare = f"d2lpar compare --peers --preset=book {rounds} --num-devices=1,2"
+    command = f"{compare} --out=figures/peers"
+    yield Part("peers", 25, (command,), ("peers/custom-cpu2.jsonl",))
+    for name, flags, minutes in (
+        ("layers", "--rounds 3", 2),
+        ("kernels", "--rounds 3", 6),
+        ("growth", "--rounds 3", 14),
+        ("least_squares", "--rounds 3 --repeats 3", 8),
+        ("gan", "--rounds 3 --steps 10", 4),
+        ("workers", "--rounds 3 --epochs 3", 12),
+    ):
+        command = f"python benchmarks/{name}.py {flags} --out=figures/benchmarks"
+        record = f"benchmarks/{name}.jsonl"
+        yield Part(f"benchmarks/{name}", minutes, (command,), (record,))
+
+
+def parts() -> list[Part]:
+    """All of the gallery that CPU contexts measure, in the order of its README."""
+    return [
+        *trainings(),
+        *solvers(),
+        *gans(),
+        *studies(),
+        *several_machines(),
+        *benchmarks(),
+    ]
+
+
+def git(*words: str) -> subprocess.CompletedProcess:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def why_to_measure(path: Path) -> str:
+    """Why a record must be measured again, in a few words; "" if it need not be."""
+    if not path.exists():
+        return "not measured"
+    header = files.read(path).header
+    if header.git_dirty or not header.git_commit:
+        return "measured by code that was not committed"
+    own = [f"chapters/{path.parent.name}.py"]
+    if path.parent.name in ("benchmarks", "peers"):
+        own = [f"benchmarks/{path.stem}.py", "peers"]
+    code = (*CODE, *own)
+    if git("diff", "--quiet", header.git_commit, "HEAD", "--", *code).returncode:
+        return f"measured by other code, of commit {header.git_commit[:7]}"
+    return ""
+
+
+def wait_until_quiet() -> None:
+    """Raise :class:`RunError` if the machine does not become quiet."""
+    begin, others = time.monotonic(), 100.0
+    while time.monotonic() - begin < LONGEST_WAIT:
+        others = psutil.cpu_percent(interval=3)
+        if others < QUIET:
+            return
+    raise RunError(
+        f"other work takes {others:.0f} % of this machine's cores; the gallery is "
+        f"measured where it is below {QUIET:.0f} %"
+    )
+
+
+def measure(part: Part) -> None:
+    """Run a part's commands, twice if other work disturbs the first time.
+
+    Raises :class:`RunError` for a command that fails, and for records that would be
+    disturbed, which are deleted.
+    """
+    for _ in range(2):
+        wait_until_quiet()
+        others = run_commands(part)
+        if others < QUIET:
+            return
+        for name in part.records:
+            (FIGURES / name).unlink(missing_ok=True)
+        print(f"disturbed: other work took {others:.0f} % of the cores", flush=True)
+    raise RunError(
+        f"{part.name}: disturbed twice; stop what else runs here, then repeat this"
+    )
+
+
+def run_commands(part: Part) -> float:
+    """Run a part's commands; the percentage of all cores that other work took."""
+    python = {"d2lpar": f"{sys.executable} -m d2lpar", "python": sys.executable}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    begin, busy, own = time.monotonic(), busy_seconds(), own_seconds()
+    for command in part.commands:
+        program, words = command.split(" ", 1)
+        full = shlex.split(f"{python[program]} {words}")
+        started = time.monotonic()
+        if status := subprocess.run(full, cwd=ROOT, env=environment).returncode:
+            raise RunError(f"{command}: ended with status {status}")
+        print(f"{(time.monotonic() - started) / 60:.1f} min: {command}", flush=True)
+    others = (busy_seconds() - busy) - (own_seconds() - own)
+    elapsed = time.monotonic() - begin
+    return 100 * max(0.0, others) / (elapsed * (psutil.cpu_count() or 1))
+
+
+def busy_seconds() -> float:
+    """Seconds that all cores of this machine have worked, or waited for its host."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return sum(times) - idle - guests  # guests count as user, too
+
+
+def own_seconds() -> float:
+    """Seconds that cores have worked for the commands that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def sweeps() -> dict[str, list[Run]]:
+    """The committed runs that are drawn together, by "folder/stem".
+
+    From scratch and Gluon share their pictures, in the folder of the former; so do the
+    random seeds of workers that share gradients.
+    """
+    runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
+
+    def place(run: Run) -> str:
+        folder, _, stem = files.sweep_of(run)
+        together = folder.relative_to(FIGURES).as_posix()
+        if run.path.parent.name == "multiple_gpus_concise":
+            together = together.replace("multiple_gpus_concise", "multiple_gpus")
+        if run.path.parent.name == "multiple_machines":
+            stem = stem.replace(f"-seed{run.header.seed}", "")
+        return f"{together}/{stem}"
+
+    return group(runs, place)
+
+
+def draw(sweep: str, runs: list[Run], to: Path) -> list[Path]:
+    """The pictures of a sweep, in the folder `to`; no real CryptoPunks among them."""
+    nowhere = {"MXNET_HOME": os.devnull, "XDG_CACHE_HOME": os.devnull}
+    names = [*nowhere, "D2LPAR_DATA"]
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ.update(nowhere)
+    try:
+        return drawing.draw(runs, to, sweep.rpartition("/")[2])
+    finally:
+        for name in nowhere:
+            del os.environ[name]
+        os.environ.update(kept)
+
+
+def draw_all() -> None:
+    """All pictures and tables; pictures whose record is gone are deleted."""
+    import gallery_tables
+
+    written = set()
+    for sweep, runs in sweeps().items():
+        if sweep not in WITHOUT_PICTURES:
+            written |= set(draw(sweep, runs, FIGURES / Path(sweep).parent))
+            print(f"drawn: {sweep}", flush=True)
+    for suffix in ("png", "svg", "gif", "txt"):
+        for path in set(FIGURES.rglob(f"*.{suffix}")) - written:
+            path.unlink()
+    gallery_tables.write(FIGURES / "README.md")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="[default: all]")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    known = {part.name: part for part in parts()}
+    for name in args.parts:
+        if name not in known:
+            parser.error(f"part {name!r}: write some of {', '.join(known)}")
+    try:
+        chosen = [known[name] for name in args.parts] or list(known.values())
+        if not args.draw:
+            measure_all(chosen, only_list=args.list)
+        if not args.list:
+            draw_all()
+    except D2lparError as error:
+        sys.exit(f"gallery: {error}")
+
+
+def measure_all(chosen: list[Part], only_list: bool) -> None:
+    """Measure the parts that must be, saying why and how long it takes."""
+    due = []
+    for part in chosen:
+        whys = filter(None, (why_to_measure(FIGURES / name) for name in part.records))
+        why = next(whys, "")
+        print(f"{part.minutes:4} min  {part.name}: {why or 'up to date'}")
+        if only_list:
+            print(
+                "".join(f"          {command}\n" for command in part.commands), end=""
+            )
+        if why:
+            due.append(part)
+    total = sum(part.minutes for part in due)
+    print(f"{len(due)} of {len(chosen)} parts to measure: {total} minutes", flush=True)
+    if only_list or not due:
+        return
+    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)figures").stdout
+    if changes.strip():
+        raise RecordError(
+            f"{changes.split()[1]}: a local change; commit it, so that records name "
+            "the code that measured them"
+        )
+    for number, part in enumerate(due, 1):
+        left = sum(p.minutes for p in due[number - 1 :])
+        print(f"[{number}/{len(due)}] {part.name}; {left} minutes left", flush=True)
+        measure(part)
+
+
+if __name__ == "__main__":
+    main()

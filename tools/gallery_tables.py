@@ -1,0 +1,282 @@
+"""The tables and pictures of figures/README.md, written from the records.
+
+A block ``<!-- begin KIND SWEEP... -->`` to ``<!-- end -->`` is replaced; all else is
+kept as it was typed. KIND is one of `BLOCKS`, a sweep is a folder and stem such as
+``multiple_gpus/book``. Every table is followed by links to its records and by the
+commands that measured them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import gallery
+from PIL import Image
+
+from d2lpar.figures.training import CHAPTERS
+from d2lpar.figures.workers import WAYS
+from d2lpar.records import comparison, precision_table, timing_table, wording
+from d2lpar.records.arms import ArmTimes, arm_times
+from d2lpar.records.kinds import (
+    FrameRecord,
+    PointRecord,
+    PrecisionRecord,
+    Run,
+    group,
+    timed_epochs,
+)
+from d2lpar.records.scaling_table import studies
+from d2lpar.records.summary import Summary, summarize
+from d2lpar.records.wording import number
+
+BLOCK = re.compile(r"(<!-- begin (?P<what>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+Rows = Sequence[Sequence[str]]
+
+
+def write(readme: Path) -> None:
+    """Replace the blocks of a file by what the records hold now."""
+    readme.write_text(rendered(readme.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def rendered(text: str) -> str:
+    """The text with its blocks written anew. Raises KeyError for an unknown one."""
+    found = gallery.sweeps()
+
+    def block(match: re.Match) -> str:
+        kind, *names = match["what"].split()
+        if kind == "pictures":
+            return f"{match[1]}{_pictures(*names)}{match[3]}"
+        runs = [run for name in names for run in found[name]]
+        columns, rows = BLOCKS[kind](runs)
+        return f"{match[1]}{_table(columns, rows)}\n{_sources(runs)}{match[3]}"
+
+    return BLOCK.sub(block, text)
+
+
+def _pictures(sweep: str, *names: str) -> str:
+    """The pictures of a sweep, each with its own title as the text beside it."""
+    lines = []
+    for name in names or ("",):
+        path = gallery.FIGURES / f"{sweep}{'-' * bool(name)}{name}.png"
+        with Image.open(path) as picture:
+            title = picture.info["Title"]
+        lines.append(f"![{title}]({_link(path)})\n")
+    return "".join(lines)
+
+
+def _link(path: Path) -> str:
+    return path.relative_to(gallery.FIGURES).as_posix()
+
+
+def _table(columns: Sequence[str], rows: Rows) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _sources(runs: Sequence[Run]) -> str:
+    """By command the records that it wrote, and the commit that it ran."""
+    lines = []
+    by_command = group(runs, lambda run: (run.header.command, run.header.git_commit))
+    for (command, _), same in by_command.items():
+        links = ", ".join(f"[{run.path.stem}]({_link(run.path)})" for run in same)
+        lines.append(f"- `{command}`, {wording.commit(same[0].header)}: {links}\n")
+    return "".join(lines)
+
+
+def _spread(summary: Summary, scale: float = 1.0) -> list[str]:
+    """Median, quartiles and n."""
+    q1, q3 = number(scale * summary.q1), number(scale * summary.q3)
+    return [number(scale * summary.median), f"{q1} to {q3}", str(summary.n)]
+
+
+def _record(*runs: Run) -> str:
+    return " ".join(f"[{k}]({_link(run.path)})" for k, run in enumerate(runs, 1))
+
+
+def _devices(run: Run) -> str:
+    count = wording.plural(run.header.num_devices, wording.noun(run.header))
+    return ", ".join(filter(None, (count, wording.threads(run.header))))
+
+
+def _training(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    rows = []
+    for chapter, same in group(runs, lambda run: run.header.chapter).items():
+        same = sorted(same, key=lambda run: run.header.num_devices)
+        for run, point in zip(same, comparison.scaling(same)):
+            end = comparison.final_quality if comparison.is_gan(run) else None
+            end = end or comparison.final_accuracy
+            rows.append([
+                f"{CHAPTERS.get(chapter, chapter)}, {_devices(run)}",
+                *_spread(comparison.seconds_per_epoch(run)),
+                f"{point.speedup:.2f}", f"{end(run):.3f}", _record(run),
+            ])  # fmt: skip
+    end = "last distance" if comparison.is_gan(runs[0]) else "test accuracy"
+    columns = ["", "seconds per epoch", "quartiles", "n", "times as fast", end]
+    return [*columns, "record"], rows
+
+
+def _solvers(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    rows = []
+    for run in runs:
+        repeats = group(run.of(PointRecord), lambda point: point.repeat).values()
+        last = next(iter(repeats))[-1]
+        distance = "-" if last.distance is None else f"{last.distance:.1e}"
+        seconds = summarize([points[-1].seconds for points in repeats])
+        rows.append([
+            f"{run.header.variant}, {_devices(run)}", f"{last.iteration}",
+            *_spread(seconds), f"{last.residual_norm:.4f}", distance, _record(run),
+        ])  # fmt: skip
+    columns = ["", "iterations", "seconds", "quartiles", "n", "norm of A x - b"]
+    return [*columns, "distance to LAPACK's x", "record"], rows
+
+
+def threads_of(arm: str) -> int | None:
+    """Threads of an arm in all, by its name; None where it does not say."""
+    found = re.search(r"(?:(\d+) (?:contexts?|process(?:es)?), )?(\d+) threads?", arm)
+    return int(found[1] or 1) * int(found[2]) if found else None
+
+
+def _arms(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    rows = []
+    for run in runs:
+        for work, arms in group(arm_times(run), lambda arm: arm.work).items():
+            timed = [arm for arm in arms if arm.seconds]
+            timed.sort(key=lambda arm: median(arm.seconds))
+            for arm in timed:
+                rows.append([*_arm(work, arm, timed[0]), _error(arm), _record(run)])
+            for arm in arms:
+                if not arm.seconds:
+                    why = f"not measured: {arm.why_not}"
+                    rows.append([work, arm.name, why, "", "", "", "", _record(run)])
+    columns = ["work", "", "seconds", "quartiles", "n", "times the fastest's", "error"]
+    columns.append("record")
+    used = [name != "error" or any(row[k] for row in rows)
+            for k, name in enumerate(columns)]  # fmt: skip
+    used[0] = any(row[0] for row in rows)
+    rows = [[cell for cell, use in zip(row, used) if use] for row in rows]
+    return [name for name, use in zip(columns, used) if use], rows
+
+
+def _error(arm: ArmTimes) -> str:
+    """The median error that an arm reports of its answers, where it does."""
+    errors = [s.extra["error"] for s in arm.samples if s.extra.get("error") is not None]
+    return f"{median(errors):.2f}" if errors else ""
+
+
+def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
+    """A row; the ratio only where both have as many threads in all."""
+    name = f"**{arm.name}**" if arm is first else arm.name
+    ratio = f"{median(arm.seconds) / median(first.seconds):.2f}"
+    fair = threads_of(arm.name) == threads_of(first.name)
+    return [work, name, *_spread(summarize(arm.seconds)), ratio if fair else "-"]
+
+
+def _steps(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    """Milliseconds of a step by global batch and device count, and the speedups."""
+    found = studies(runs)
+    counts = sorted({n for study in found for n in study.counts})
+    noun, rows = wording.noun(runs[0].header), []
+    for study in found:
+        for batch in study.batches:
+            cells = []
+            for n in counts:
+                measured = (n, batch) in study.records
+                ms = study.milliseconds(n, batch).median if measured else None
+                speedup = study.speedups_of(n).get(batch) if n > 1 else None
+                text = "-" if ms is None else number(ms)
+                cells.append(text + (f" ({speedup:.2f})" if speedup else ""))
+            rows.append([study.name, f"{batch:,}", *cells, _record(*study.runs)])
+    times = [f"ms on {wording.plural(n, noun)}" for n in counts]
+    return ["", "global batch", *times, "records"], rows
+
+
+def _timing(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    """What the sources printed beside the same line here, and our fastest form."""
+    table, rows = timing_table.rows(runs), []
+    for operation, source, printed, ours in timing_table.PUBLISHED:
+        of = timing_table.of(operation, table)
+        here = [row for row in of if (row.library, row.form) == ours]
+        best = timing_table.fastest(row for row in of if row.library == "MXNet")
+        fastest = f"{timing_table.ms(best)} ms ({best.form}, {best.where})"
+        repeated = f"{timing_table.ms(here[0])} ms" if here else "-"
+        what = f"{operation}, {timing_table.shape(of[0])}"
+        rows.append([what, source, printed, repeated, fastest, _record(*runs)])
+    columns = [
+        "work",
+        "source",
+        "printed",
+        "the same line here",
+        "MXNet's fastest form",
+    ]
+    return [*columns, "records"], rows
+
+
+def _precision(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    rows = []
+    for run in runs:
+        merged = precision_table.merged(run.of(PrecisionRecord))
+        base = precision_table.baseline(merged)
+        for row in merged:
+            if row.supported:
+                cells = [f"{row.test_acc:.4f}", number(row.images_per_sec), str(row.n)]
+                cells.append(f"{row.images_per_sec / base.images_per_sec:.2f}")
+            else:
+                cells = [f"not supported: {row.why_not}", "", "", ""]
+            rows.append([row.weights, row.precision, *cells, _record(run)])
+    columns = [
+        "weights",
+        "precision",
+        "test accuracy",
+        "images/s",
+        "n",
+        "times float32",
+    ]
+    return [*columns, "record"], rows
+
+
+def _sharing(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    rows = []
+    for way, same in group(runs, lambda run: run.header.variant).items():
+        seconds = [epoch.seconds for run in same for epoch in timed_epochs(run)]
+        sent = [
+            epoch.extra["wire_bytes"] / 1e6
+            for run in same
+            for epoch in timed_epochs(run)
+            if epoch.extra.get("wire_bytes") is not None
+        ]
+        accuracies = ", ".join(f"{comparison.final_accuracy(run):.3f}" for run in same)
+        rows.append([
+            WAYS.get(way, way), *_spread(summarize(seconds)),
+            number(median(sent)) if sent else "-", accuracies, _record(*same),
+        ])  # fmt: skip
+    columns = ["", "seconds per epoch", "quartiles", "n", "MB sent per epoch"]
+    return [*columns, "test accuracy of each training", "records"], rows
+
+
+def _faces(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    """A row per GAN: seconds, and the distance to the data before and after."""
+    rows = []
+    for run in runs:
+        frames = [frame for frame in run.of(FrameRecord) if frame.repeat == 0]
+        rows.append([
+            f"{_devices(run)}, seed {run.header.seed}", f"{run.epochs[-1].epoch:,}",
+            *_spread(comparison.seconds_per_epoch(run)),
+            f"{frames[0].quality:.3f}", f"{frames[-1].quality:.3f}", _record(run),
+        ])  # fmt: skip
+    columns = ["", "epochs", "seconds per epoch", "quartiles", "n"]
+    return [*columns, "distance before", "and after", "record"], rows
+
+
+BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {
+    "training": _training,
+    "solvers": _solvers,
+    "arms": _arms,
+    "steps": _steps,
+    "timing": _timing,
+    "precision": _precision,
+    "sharing": _sharing,
+    "faces": _faces,
+}

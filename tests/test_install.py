@@ -107,14 +107,14 @@ def test_without_any_python_the_remedy_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu"])
-def test_a_containers_steps_are_those_of_the_readme(name):
-    readme = (ROOT / "README.md").read_text("utf-8")
+def test_a_containers_steps_are_those_of_the_page_on_installing(name):
+    page = (ROOT / "docs" / "installing.md").read_text("utf-8")
     text = (ROOT / name).read_text("utf-8").replace(" --no-cache-dir", "")
     (install,) = re.findall(r"\.venv/bin/pip install .*", text)
     for step in ("python3 -m venv .venv", install):
-        assert step in text and step in readme
+        assert step in text and step in page
     (packages,) = re.findall(r"recommends (libgomp1 libquadmath0)", text)
-    assert f"apt install {packages}" in readme
+    assert f"apt install {packages}" in page
 
 
 def test_make_and_the_error_install_the_same_build():

@@ -1,0 +1,277 @@
+"""README.md and docs/: their snippets run, their links and quotations are right."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from d2lpar.cli.chapter_list import CHAPTERS
+from d2lpar.cli.main import d2lpar
+from d2lpar.records import comparison, files
+from d2lpar.records.arms import arm_times
+from d2lpar.records.summary import summarize
+from d2lpar.records.wording import number
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+OTHERS = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md")]
+PAGES = [README, *DOCS, *OTHERS]
+
+
+def text_of(page: str | Path) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str | Path, language: str) -> list[str]:
+    """The code blocks of a page in a language."""
+    fence = rf"^```{language}\n(.*?)^```$"
+    return re.findall(fence, text_of(page), re.MULTILINE | re.DOTALL)
+
+
+def test_readme_is_short():
+    assert len(text_of(README).splitlines()) <= 120
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def links(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", text)
+    return {a or b for a, b in found if not re.match(r"https?:", a or b)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_readme_leads_to_every_page_and_to_what_an_all_reduce_does():
+    for page in DOCS:
+        of_site = page.stem == "index"  # the first page of the book
+        assert of_site or any(page.name in link for link in links(README)), page.name
+    (answer,) = [link for link in links(README) if "all-reduce" in link]
+    assert answer == "docs/side-by-side.md#what-does-all-reduce-do"
+
+
+def test_readme_lists_the_chapters_in_their_order():
+    rows = re.findall(r"^\| (\d+) \| \[(\w+)\]\((\S+)\)", text_of(README), re.MULTILINE)
+    numbers = {name: chapter.number for name, chapter in CHAPTERS.items()}
+    assert [(int(k), name) for k, name, _ in rows] == [
+        (k, name) for name, k in sorted(numbers.items(), key=lambda item: item[1])
+    ]
+    assert all(path == f"chapters/{name}.py" for _, name, path in rows)
+
+
+# Commands
+
+
+def command_lines() -> list[str]:
+    """Calls of d2lpar in the pages, one command line each."""
+    lines = []
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            lines += block.replace("\\\n", " ").splitlines()
+    found = [
+        re.match(r"(?:\.venv/bin/)?(d2lpar .*?)(?:\s#.*)?$", line) for line in lines
+    ]
+    return sorted({match[1].strip() for match in found if match})
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_the_flags_of_a_command_exist(line):
+    _, *words = shlex.split(line)
+    while words:
+        here, rest = words, []
+        if "--" in words:  # launch ... -- run ...
+            here, rest = words[: words.index("--")], words[words.index("--") + 1 :]
+        command = d2lpar.commands[here[0]]
+        known = {
+            flag
+            for p in command.params
+            if isinstance(p, click.Option)
+            for flag in p.opts
+        }
+        given = {word.partition("=")[0] for word in here[1:] if word.startswith("-")}
+        assert given <= known
+        if here[0] == "run":
+            assert here[1] in {*CHAPTERS, "all"}
+        words = rest
+
+
+# Snippets
+
+
+STAND_IN = '''
+class d2l:
+    """What the snippet takes from d2l, for a machine without it."""
+
+    def synthetic_data(w, b, n):
+        X = np.random.normal(0, 1, (n, len(w)))
+        y = np.dot(X, w) + b
+        return X, y.reshape((-1, 1))
+
+    def linreg(X, w, b):
+        return np.dot(X, w) + b
+
+    def squared_loss(y_hat, y):
+        return (y_hat - y.reshape(y_hat.shape)) ** 2 / 2
+'''
+OF_D2L = "from d2l import mxnet as d2l  # after d2lpar\n"
+
+
+def run(*arguments: str, code: str | None = None) -> str:
+    """What Python prints in a process of its own, which imports MXNet afresh."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
+    command = [sys.executable, *(arguments or ["-"])]
+    done = subprocess.run(
+        command, input=code, capture_output=True, text=True, env=env, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
+@pytest.mark.parametrize("with_d2l", [True, False])
+def test_the_helpers_snippet_finds_the_line_on_both_devices(page, with_d2l):
+    snippet = blocks(page, "python")[0]
+    assert OF_D2L in snippet
+    if with_d2l:
+        pytest.importorskip("d2l")
+    else:
+        snippet = snippet.replace(OF_D2L, STAND_IN)
+    numbers = re.findall(r"-?\d+\.\d+", run(code=snippet))
+    weights = [float(number) for number in numbers]
+    assert weights[:2] == weights[2:] == pytest.approx([2, -3.4], abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", range(1, len(blocks("docs/api.md", "python"))))
+def test_the_other_snippets_of_the_api_run(k):
+    code = blocks("docs/api.md", "python")[k]
+    assert run(code=code.replace('load("auto"', 'load("synthetic"'))
+
+
+def side_by_side() -> list[str]:
+    """The three programs of docs/side-by-side.md."""
+    start = blocks("docs/side-by-side.md", "python")[0]
+    text = text_of("docs/side-by-side.md")
+    cells = re.findall(r"<td>\n\n```python\n(.*?)```\n\n</td>", text, re.DOTALL)
+    assert len(cells) % 3 == 0
+    return [start + "\n".join(cells[k::3]) for k in range(3)]
+
+
+@pytest.mark.slow
+def test_the_programs_side_by_side_end_with_the_same_loss(tmp_path):
+    scratch, concise, ddp = side_by_side()
+    printed = [run(code=scratch), run(code=concise)]
+    pytest.importorskip("torch")
+    (tmp_path / "ddp.py").write_text(ddp, encoding="utf-8")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    printed.append(run(*torchrun, str(tmp_path / "ddp.py")))
+    losses = [float(line.removeprefix("loss ")) for line in printed]
+    assert losses[0] < 2.2  # it learns: ten classes at random are 2.30
+    assert losses == pytest.approx([losses[0]] * 3, abs=2e-4)
+
+
+# Messages
+
+
+@cache
+def texts_of_the_package() -> list[str]:
+    """Every text in the source code, with "…" for what is put in at run time."""
+    found = []
+    for path in (ROOT / "d2lpar").rglob("*.py"):
+        with tokenize.open(path) as file:
+            tree = ast.parse(file.read())
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.JoinedStr, ast.BinOp, ast.Constant)):
+                found.append(joined(node))
+    return [text for text in found if text]
+
+
+def joined(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(joined, node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return joined(node.left) + joined(node.right)
+    return "…"
+
+
+def quoted_messages() -> list[str]:
+    text = text_of("docs/troubleshooting.md").split("## By message")[1]
+    rows = re.findall(r"^\| (.+?) \| ", text, re.MULTILINE)
+    return [quote for row in rows for quote in re.findall(r"`([^`]+)`", row)]
+
+
+def stands_in_source(quote: str) -> bool:
+    pattern = ".*".join(map(re.escape, quote.split("…")))
+    return any(re.search(pattern, text, re.DOTALL) for text in texts_of_the_package())
+
+
+@pytest.mark.parametrize("quote", quoted_messages())
+def test_a_quoted_message_stands_in_the_source_code(quote):
+    if quote.isupper():  # a variable in a row about a symptom
+        return
+    assert stands_in_source(quote)
+
+
+def test_a_message_that_nobody_says_would_be_found():
+    assert not stands_in_source("MXNet is not installed here at all")
+    assert len(quoted_messages()) > 25
+
+
+# Numbers
+
+
+def test_the_times_and_accuracies_of_the_readme_are_those_of_their_records():
+    cells = re.findall(r"\[([\d.]+) s\]\((\S+\.jsonl)\), ([\d.]+)", text_of(README))
+    assert len(cells) == 10
+    for seconds, path, accuracy in cells:
+        record = files.read(ROOT / path)
+        assert seconds == number(comparison.seconds_per_epoch(record).median), path
+        assert accuracy == f"{comparison.final_accuracy(record):.3f}", path
+
+
+def test_the_times_of_the_peers_are_those_of_their_records():
+    checked = 0
+    for section in text_of("docs/peers.md").split("\n## "):
+        record = re.search(
+            r"\]\(\.\./(figures/(?:peers|benchmarks)/\S+\.jsonl)\)", section
+        )
+        rows = re.findall(r"^\| (.+?) \| ([\d.]+) \|", section, re.MULTILINE)
+        if not (record and rows):
+            continue
+        arms = arm_times(files.read(ROOT / record[1]))
+        first = {arm.name: arm.seconds for arm in reversed(arms) if arm.seconds}
+        for arm, seconds in rows:
+            assert seconds == number(summarize(first[arm]).median), arm
+            checked += 1
+    assert checked == 24

@@ -61,7 +61,10 @@ def lenet_layers(settings: dict, compiled: bool = False) -> Layers:
     from d2lpar.networks import SHAPES  # loads MXNet, which nothing else here does
 
     image, first, second = (1, 28, 28), (20, 26, 26), (50, 9, 9)
-    outputs = {"images": image, **_convolutions(first, second)}
+    outputs = {"images": image}
+    for k, (c, h, w) in enumerate((first, second), 1):
+        outputs |= {f"convolution {k}": (c, h, w), f"relu {k}": (c, h, w)}
+        outputs[f"pooling {k}"] = (c, h // 2, w // 2)
     outputs |= {"dense 1": (128,), "relu 3": (128,), "dense 2": (10,)}
     backward = math.prod(first) * (1 if compiled else 2)
     return Layers(
@@ -75,15 +78,6 @@ def lenet_layers(settings: dict, compiled: bool = False) -> Layers:
         evaluation=backward + math.prod(image),
         compiled=compiled,
     )
-
-
-def _convolutions(first: Shape, second: Shape) -> dict[str, Shape]:
-    """The outputs of two convolutions, each with relu and pooling by 2."""
-    outputs = {}
-    for k, (c, h, w) in enumerate((first, second), 1):
-        outputs |= {f"convolution {k}": (c, h, w), f"relu {k}": (c, h, w)}
-        outputs[f"pooling {k}"] = (c, h // 2, w // 2)
-    return outputs
 
 
 NOISE, FACE, HIDDEN = (16, 3, 3), (3, 24, 24), (128, 12, 12)
@@ -113,7 +107,11 @@ def gan_layers(settings: dict) -> Layers:
     }
     if synchronised:
         generating |= {"centred": HIDDEN, "square": HIDDEN}
-    judging = {"faces": FACE, **_convolutions(first, (16, 6, 6))}
+    judging = {"faces": FACE}
+    for k, (c, h, w) in enumerate((first, (16, 6, 6)), 1):
+        pooled = (c, h // 2, w // 2)
+        judging |= {f"convolution {k}": (c, h, w)}
+        judging |= {f"pooling {k}": pooled, f"relu {k}": pooled}
     judging |= {"dense 1": (32,), "relu 3": (32,), "dense 2": (1,)}
     hidden, face = math.prod(HIDDEN), math.prod(FACE)
     return Layers(

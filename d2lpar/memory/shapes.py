@@ -61,10 +61,7 @@ def lenet_layers(settings: dict, compiled: bool = False) -> Layers:
     from d2lpar.networks import SHAPES  # loads MXNet, which nothing else here does
 
     image, first, second = (1, 28, 28), (20, 26, 26), (50, 9, 9)
-    outputs = {"images": image}
-    for k, (c, h, w) in enumerate((first, second), 1):
-        outputs |= {f"convolution {k}": (c, h, w), f"relu {k}": (c, h, w)}
-        outputs[f"pooling {k}"] = (c, h // 2, w // 2)
+    outputs = {"images": image, **_convolutions(first, second)}
     outputs |= {"dense 1": (128,), "relu 3": (128,), "dense 2": (10,)}
     backward = math.prod(first) * (1 if compiled else 2)
     return Layers(
@@ -78,6 +75,22 @@ def lenet_layers(settings: dict, compiled: bool = False) -> Layers:
         evaluation=backward + math.prod(image),
         compiled=compiled,
     )
+
+
+def _convolutions(
+    first: Shape, second: Shape, pool_first: bool = False
+) -> dict[str, Shape]:
+    """The outputs of two convolutions, each with relu and then pooling by 2.
+
+    With `pool_first` relu comes after the pooling.
+    """
+    outputs = {}
+    for k, (c, h, w) in enumerate((first, second), 1):
+        pooled = (c, h // 2, w // 2)
+        outputs[f"convolution {k}"] = (c, h, w)
+        outputs[f"relu {k}"] = pooled if pool_first else (c, h, w)
+        outputs[f"pooling {k}"] = pooled
+    return outputs
 
 
 NOISE, FACE, HIDDEN = (16, 3, 3), (3, 24, 24), (128, 12, 12)
@@ -107,11 +120,7 @@ def gan_layers(settings: dict) -> Layers:
     }
     if synchronised:
         generating |= {"centred": HIDDEN, "square": HIDDEN}
-    judging = {"faces": FACE}
-    for k, (c, h, w) in enumerate((first, (16, 6, 6)), 1):
-        pooled = (c, h // 2, w // 2)
-        judging |= {f"convolution {k}": (c, h, w)}
-        judging |= {f"pooling {k}": pooled, f"relu {k}": pooled}
+    judging = {"faces": FACE, **_convolutions(first, (16, 6, 6), pool_first=True)}
     judging |= {"dense 1": (32,), "relu 3": (32,), "dense 2": (1,)}
     hidden, face = math.prod(HIDDEN), math.prod(FACE)
     return Layers(

@@ -14,7 +14,7 @@ MAIN_JOB = multiple_gpus least_squares gan
 # Files run side by side, the tests of one in turn: they share what its fixtures make.
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: run test slow faults lint gallery clean main-job
+.PHONY: run test slow faults lint gallery notebooks book clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@touch "$(VENV)/.started"
@@ -66,6 +66,19 @@ $(VENV)/.run-$(EXTRA): $(VENV)/bin/python setup.cfg
 
 $(VENV)/.test-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	$(PIP_INSTALL) -e ".[$(EXTRA),test]"
+	@touch $@
+
+# Chapters as executed notebooks, quick preset; NOTEBOOKS="gan memory" for some of them.
+notebooks: $(VENV)/.docs-$(EXTRA)
+	$(VENV)/bin/python tools/make_notebooks.py $(NOTEBOOKS)
+
+# The committed notebooks, guides and API as one static site, for a browser without a network.
+book: $(VENV)/.docs-$(EXTRA)
+	$(VENV)/bin/python -m sphinx -q -b html -c docs . build/book
+	@echo "file://$(CURDIR)/build/book/index.html"
+
+$(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)
+	$(PIP_INSTALL) -e ".[$(EXTRA),docs]"
 	@touch $@
 
 main-job:

@@ -44,16 +44,20 @@ class Discriminator(gluon.nn.HybridSequential):
     """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces it takes for real.
 
     The notebook's ends in a sigmoid; here that is part of the loss, which stays finite.
+    Its relu comes before the pooling; here it comes after, where it has a quarter of
+    the numbers. Outputs and gradients are the same to the bit: relu keeps the order.
     """
 
     def __init__(self, channels: tuple[int, int] = CHANNELS) -> None:
         super().__init__()
         c1, c2 = channels
         self.add(
-            gluon.nn.Conv2D(c1, 5, activation="relu", in_channels=3),
+            gluon.nn.Conv2D(c1, 5, in_channels=3),
             gluon.nn.MaxPool2D(2, 2),
-            gluon.nn.Conv2D(c2, 5, activation="relu", in_channels=c1),
+            gluon.nn.Activation("relu"),
+            gluon.nn.Conv2D(c2, 5, in_channels=c1),
             gluon.nn.MaxPool2D(2, 2),
+            gluon.nn.Activation("relu"),
             gluon.nn.Dense(32, activation="relu", in_units=c2 * 3 * 3),
             gluon.nn.Dense(1, in_units=32),
         )

@@ -77,12 +77,19 @@ def lenet_layers(settings: dict, compiled: bool = False) -> Layers:
     )
 
 
-def _convolutions(first: Shape, second: Shape) -> dict[str, Shape]:
-    """The outputs of two convolutions, each with relu and pooling by 2."""
+def _convolutions(
+    first: Shape, second: Shape, pool_first: bool = False
+) -> dict[str, Shape]:
+    """The outputs of two convolutions, each with relu and then pooling by 2.
+
+    With `pool_first` relu comes after the pooling.
+    """
     outputs = {}
     for k, (c, h, w) in enumerate((first, second), 1):
-        outputs |= {f"convolution {k}": (c, h, w), f"relu {k}": (c, h, w)}
-        outputs[f"pooling {k}"] = (c, h // 2, w // 2)
+        pooled = (c, h // 2, w // 2)
+        outputs[f"convolution {k}"] = (c, h, w)
+        outputs[f"relu {k}"] = pooled if pool_first else (c, h, w)
+        outputs[f"pooling {k}"] = pooled
     return outputs
 
 
@@ -113,7 +120,7 @@ def gan_layers(settings: dict) -> Layers:
     }
     if synchronised:
         generating |= {"centred": HIDDEN, "square": HIDDEN}
-    judging = {"faces": FACE, **_convolutions(first, (16, 6, 6))}
+    judging = {"faces": FACE, **_convolutions(first, (16, 6, 6), pool_first=True)}
     judging |= {"dense 1": (32,), "relu 3": (32,), "dense 2": (1,)}
     hidden, face = math.prod(HIDDEN), math.prod(FACE)
     return Layers(

@@ -12,7 +12,7 @@ from d2lpar.datasets import face_images, punks
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.gan import state as gan_state
 from d2lpar.gan import training
-from d2lpar.gan.adam import cut
+from d2lpar.gan.adam import cut, pad
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
 
@@ -133,6 +133,32 @@ def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
     torch.nn.BCELoss()(expected.D(both).reshape(-1), labels).backward()
     for p, q in zip(ours.D.collect_params().values(), expected.D.parameters()):
         assert relative(cut(p.grad(), q.shape) / 22, q.grad.numpy()) < 1e-4
+
+
+def test_relu_after_the_pooling_is_relu_before_it(batch):
+    """The notebook's order of layers, from the same parameters: the same bits."""
+    nn, (c1, c2), results = gluon.nn, gan.networks.DEVICE_CHANNELS, []
+    books = nn.HybridSequential()
+    books.add(
+        nn.Conv2D(c1, 5, activation="relu"), nn.MaxPool2D(2, 2),
+        nn.Conv2D(c2, 5, activation="relu"), nn.MaxPool2D(2, 2),
+        nn.Dense(32, activation="relu"), nn.Dense(1),
+    )  # fmt: skip
+    X, params = np.array(batch[0]), gan.start(0).params_D
+    X[:2] = 0  # equal pixels: the largest of four is every one of them
+    X.attach_grad()
+    for net in (gan.Discriminator((c1, c2)), books):
+        net.initialize()
+        net(X)
+        for p, value in zip(net.collect_params().values(), params):
+            p.set_data(np.array(pad(value, p.shape)))
+        with autograd.record():
+            scores = net(X)
+        scores.backward()
+        gradients = [p.grad().asnumpy() for p in net.collect_params().values()]
+        results.append([scores.asnumpy(), X.grad.asnumpy(), *gradients])
+    for ours, expected in zip(*results):
+        assert (ours == expected).all()
 
 
 def test_the_loss_of_scores_is_the_notebooks_where_that_is_finite(torch):

@@ -205,7 +205,7 @@ def forged(folder, **content):
     return folder / "forged.safetensors"
 
 
-ABSENT = object()
+ABSENT = ...  # its name is the same in every process, as pytest-xdist needs
 LINES = [files.to_line(line) for line in a_checkpoint().lines]
 FACTS = a_checkpoint().facts
 FORGED = [

@@ -1,0 +1,126 @@
+"""Convert chapters to notebooks and execute them: notebooks/CHAPTER.ipynb.
+
+    python tools/make_notebooks.py [CHAPTER ...]        (default: all of them)
+
+Every chapter runs with its quick preset in a fresh kernel and an empty folder, on the
+data that D2LPAR_DATA names or, without it, generated data. A notebook is written only
+if no cell failed, it has at most 1 MB, and its outputs name no folder of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+from d2lpar.cli.main import chapter_files
+from d2lpar.records.atomic import replacing
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+MOST_BYTES = 1_000_000
+TIMEOUT = 600  # seconds for each cell
+# A folder of some machine: of its user, its temporary files or its Python.
+PATH = re.compile(r"/(?:home|root|Users|tmp|work|mnt|usr|var|opt)/[\w.+-]+")
+
+
+def converted(script: Path) -> nbformat.NotebookNode:
+    """The chapter's cells as a notebook without outputs, the same each time."""
+    notebook = jupytext.read(script)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"{script.stem}-{number}"[-64:]
+    notebook.metadata = {
+        "kernelspec": {
+            "name": "python3", "display_name": "Python 3", "language": "python",
+        },
+        "language_info": {"name": "python"},
+    }  # fmt: skip
+    return notebook
+
+
+def execute(notebook: nbformat.NotebookNode, environment: dict[str, str]) -> None:
+    """Run all cells in a fresh kernel; raises nbclient's CellExecutionError."""
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(
+            notebook,
+            timeout=TIMEOUT,
+            kernel_name="python3",
+            record_timing=False,
+            resources={"metadata": {"path": folder}},
+        )
+        client.execute(env={**os.environ, **environment})
+
+
+def environment_of(chapter: str, empty: str) -> dict[str, str]:
+    """Variables for a chapter's kernel. `empty` is an empty folder.
+
+    The artwork of the CryptoPunks may not be shown: the GAN finds and downloads none,
+    and learns from generated faces.
+    """
+    if chapter != "gan":
+        return {}
+    nowhere = "http://127.0.0.1:9"
+    return {
+        **dict.fromkeys(("D2LPAR_DATA", "MXNET_HOME", "XDG_CACHE_HOME"), empty),
+        **dict.fromkeys(("http_proxy", "https_proxy"), nowhere),
+    }
+
+
+def texts(notebook: nbformat.NotebookNode) -> list[str]:
+    """What the cells have printed or shown, as text."""
+    outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
+    shown = [o.get("text", "") for o in outputs]
+    for output in outputs:
+        data = output.get("data", {})
+        shown += [v for kind, v in data.items() if kind.startswith("text/")]
+    return shown
+
+
+def wrong_with(notebook: nbformat.NotebookNode) -> list[str]:
+    """Why an executed notebook may not be committed; empty if it may."""
+    wrong = [
+        f"an error output: {output.ename}"
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "error"
+    ]
+    if any(not c.outputs and c.execution_count is None and c.source
+           for c in notebook.cells if c.cell_type == "code"):  # fmt: skip
+        wrong.append("a cell that was not executed")
+    wrong += [
+        f"a path of a machine: {p}" for t in texts(notebook) for p in PATH.findall(t)
+    ]
+    size = len(nbformat.writes(notebook).encode())
+    if size > MOST_BYTES:
+        wrong.append(f"{size:,} bytes: at most {MOST_BYTES:,}")
+    return wrong
+
+
+def main(chapters: list[str]) -> int:
+    files = chapter_files()
+    for name in chapters:
+        if name not in files:
+            print(f"chapter {name!r}: write one of {', '.join(files)}", file=sys.stderr)
+            return 2
+    for name in chapters or files:
+        notebook = converted(files[name])
+        with tempfile.TemporaryDirectory() as empty:
+            execute(notebook, environment_of(name, empty))
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)
+        if wrong := wrong_with(notebook):
+            print(f"{name}: {'; '.join(wrong)}", file=sys.stderr)
+            return 3
+        with replacing(NOTEBOOKS / f"{name}.ipynb") as tmp:
+            nbformat.write(notebook, tmp)
+        print(NOTEBOOKS / f"{name}.ipynb", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -208,7 +208,7 @@ X_test = np.array(X_test[:, None] / 255, dtype="float32")
 y_train = np.array(y_train, dtype="float32")
 
 
-def train(num_devices, batch_size, lr, num_epochs=3):
+def train(num_devices, batch_size, lr, num_epochs=2):
     chosen = two[:num_devices]
     net = lenet()
     net.initialize(ctx=chosen)

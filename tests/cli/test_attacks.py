@@ -396,7 +396,7 @@ def test_all_gives_a_setting_to_those_that_have_it_and_names_the_others(
     seed, data, mp4 = capsys.readouterr().err.splitlines()
     assert seed.startswith("d2lpar: --seed=3: ignored by devices, ")
     assert "memory" in seed and "timing" not in seed
-    assert "--data=cryptopunks: ignored by devices, timing, multiple_gpus, " in data
+    assert "--data=cryptopunks: ignored by devices, arrays, timing, " in data
     assert "--mp4: ignored by devices" in mp4 and "gan" not in mp4
 
 

@@ -429,7 +429,7 @@ if __name__ == "__main__":
 #    `one_step` on two devices with `one_step` on one. *(On two devices the step is
 #    twice as large, exactly that of one device with a learning rate of 0.4. With N
 #    devices the rate would be N times as high, until training diverges.)*
-# 3. Train three epochs at a rate of 0.02 and of 0.2, on one device and on two, and print
+# 3. Train three epochs at a rate of 0.02 and of 0.2, on one device and two, and print
 #    `largest_difference` of the parameters. *(At 0.02 they differ by 0.0003 at most,
 #    and nothing is learnt yet. At 0.2 they differ by as much as they are large, 0.9,
 #    and yet both are right: 0.70 and 0.72. A large learning rate makes training

@@ -193,21 +193,6 @@ main.main()
     assert "[cpu(0), cpu(1)]" in done.stdout  # of the one that only prints
 
 
-@pytest.mark.slow
-def test_all_runs_the_real_chapters(d2lpar_command, tmp_path):
-    run = ["run", "all", *TINY, "--num-devices=2", "--out=here"]
-    done = d2lpar_command(*run, timeout=400)
-    assert done.returncode == 0, done.stderr
-    made = {path.parent.name for path in (tmp_path / "work/here").rglob("*.jsonl")}
-    measured = {
-        name
-        for name, file in main.chapter_files().items()
-        if "chapter.measure(" in file.read_text()
-    }
-    assert made == measured and len(measured) >= 5
-    assert "40 x 64 = 2,560" in done.stdout  # of one that only prints
-
-
 def test_every_script_is_a_chapter():
     scripts = {path.stem for path in (ROOT / "chapters").glob("*.py")}
     assert set(main.chapter_files()) == scripts and len(scripts) >= 12

@@ -83,7 +83,7 @@ def test_curves_grow_in_one_output_and_the_figures_follow(executed):
     assert "epoch 4/4, loss=" in shown[0]["data"]["text/plain"]  # the last update
     curves, *figures = pictures(outputs)
     assert curves.width > 1.8 * curves.height  # loss and accuracy
-    assert len(figures) == 3  # accuracy, seconds, speedup
+    assert len(figures) == 2  # accuracy, seconds
     printed = "".join(o.get("text", "") for o in outputs if o.output_type == "stream")
     assert printed.count("test acc: ") == 2 and "figure: " not in printed
     assert "Python and MXNet" in printed  # a table, as text: the memory it needs

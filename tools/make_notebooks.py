@@ -18,6 +18,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 from d2lpar.cli.main import chapter_files
 from d2lpar.records.atomic import replacing
@@ -43,8 +44,13 @@ def converted(script: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def execute(notebook: nbformat.NotebookNode, environment: dict[str, str]) -> None:
-    """Run all cells in a fresh kernel; raises nbclient's CellExecutionError."""
+def execute(
+    notebook: nbformat.NotebookNode, environment: dict[str, str | None]
+) -> None:
+    """Run all cells in a fresh kernel; raises nbclient's CellExecutionError.
+
+    `environment` changes this process's for the kernel; None unsets a variable.
+    """
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,
@@ -53,10 +59,11 @@ def execute(notebook: nbformat.NotebookNode, environment: dict[str, str]) -> Non
             record_timing=False,
             resources={"metadata": {"path": folder}},
         )
-        client.execute(env={**os.environ, **environment})
+        merged = {**os.environ, **environment}
+        client.execute(env={k: v for k, v in merged.items() if v is not None})
 
 
-def environment_of(chapter: str, empty: str) -> dict[str, str]:
+def environment_of(chapter: str, empty: str) -> dict[str, str | None]:
     """Variables for a chapter's kernel. `empty` is an empty folder.
 
     The artwork of the CryptoPunks may not be shown: the GAN finds and downloads none,
@@ -66,7 +73,8 @@ def environment_of(chapter: str, empty: str) -> dict[str, str]:
         return {}
     nowhere = "http://127.0.0.1:9"
     return {
-        **dict.fromkeys(("D2LPAR_DATA", "MXNET_HOME", "XDG_CACHE_HOME"), empty),
+        "D2LPAR_DATA": None,
+        **dict.fromkeys(("MXNET_HOME", "XDG_CACHE_HOME"), empty),
         **dict.fromkeys(("http_proxy", "https_proxy"), nowhere),
     }
 
@@ -110,7 +118,11 @@ def main(chapters: list[str]) -> int:
     for name in chapters or files:
         notebook = converted(files[name])
         with tempfile.TemporaryDirectory() as empty:
-            execute(notebook, environment_of(name, empty))
+            try:
+                execute(notebook, environment_of(name, empty))
+            except CellExecutionError as error:
+                print(f"{name}: {error.ename}: {error.evalue}", file=sys.stderr)
+                return 3
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)
         if wrong := wrong_with(notebook):

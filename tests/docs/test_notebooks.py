@@ -68,7 +68,8 @@ def test_what_may_not_be_committed_is_named():
 
 def test_the_gan_sees_no_artwork(tmp_path):
     variables = TOOLS["environment_of"]("gan", str(tmp_path))
-    assert variables["D2LPAR_DATA"] == variables["XDG_CACHE_HOME"] == str(tmp_path)
+    assert variables["D2LPAR_DATA"] is None
+    assert variables["MXNET_HOME"] == variables["XDG_CACHE_HOME"] == str(tmp_path)
     assert TOOLS["environment_of"]("memory", str(tmp_path)) == {}
 
 

@@ -102,8 +102,9 @@ def read(path: str | Path) -> Run:
     """
     path = Path(path)
     try:
-        if path.is_char_device() or path.is_block_device():
-            raise RecordError(f"{path}: a device, not a record")
+        special = (path.is_char_device, path.is_block_device, path.is_fifo)
+        if any(kind() for kind in special):  # reading one may never end
+            raise RecordError(f"{path}: a device or a pipe, not a record")
         lines = path.read_text(encoding="utf-8").split("\n")
     except RecordError:
         raise

@@ -238,7 +238,7 @@ DEVICES = [
 ]
 FILES = [
     (["plot", "absent"], "absent: cannot be read as a record (No such file"),
-    (["plot", "/dev/zero"], "/dev/zero: a device, not a record"),
+    (["plot", "/dev/zero"], "/dev/zero: a device or a pipe, not a record"),
     (["plot", ""], f"'RECORDS...': {EMPTY}"),
     (["compare", "record", ""], f"'[B]': {EMPTY}"),
     (["plot", "record", "--out=/dev/null"], "/dev/null: Not a directory"),

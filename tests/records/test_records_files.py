@@ -227,6 +227,12 @@ def test_a_missing_file_and_a_folder_are_errors(tmp_path):
         assert str(path) in str(caught.value)
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(RecordError, match="pipe.jsonl: a device or a pipe"):
+        files.read(tmp_path / "pipe.jsonl")
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_refused_and_nothing_changes(path, value):
     before = path.read_bytes()

@@ -557,7 +557,7 @@ def test_ctrl_c_stops_soon_and_keeps_the_finished_epochs(tmp_path, how):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     run = records_files.read(partial.with_name("custom-synthetic-cpu2.jsonl"))

@@ -29,6 +29,7 @@ from d2lpar.training import (
     check_whole,
     choose,
     on_device,
+    pushed_together,
     shuffled_batches,
 )
 
@@ -107,10 +108,9 @@ def train(
     device_params = [Bucket(state.params, device) for device in devices]
     for _ in range(num_epochs):
         epoch, rng = Epoch(), copy.deepcopy(state.rng)
-        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, rng):
-            epoch.add(
-                train_batch(X_batch, y_batch, device_params, devices, lr, **BUCKETS)
-            )
+        with pushed_together(devices[0]):
+            for batch in shuffled_batches(X, y, global_batch_size, rng):
+                epoch.add(train_batch(*batch, device_params, devices, lr, **BUCKETS))
         loss = epoch.end_training(n)
         acc = evaluate_accuracy(X_test, y_test, device_params, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)

@@ -59,7 +59,7 @@ class CudaModule:
         self.source = source
 
     def get_kernel(self, name: str, signature: str) -> CudaKernel:
-        """The kernel `name`, whose arguments are "const float *x, float *y, int n".
+        """The kernel `name`; its arguments as in ``const float *x, float *y, int n``.
 
         `*` marks an array, `const` one that is only read, so that other operations can
         read it meanwhile. Types are ``float``, ``double``, ``uint8_t``, ``int8_t``,

@@ -134,7 +134,7 @@ def estimate(
     samples = -(-batch // num_devices)  # of the device that has most
     samples = min(samples, settings.get("micro_batch_size") or samples)
     items = [
-        *_of_the_data(net, n_train, n_test, batch),
+        *_of_the_data(net, n_train, n_test, batch, samples),
         *_of_the_network(net, samples, n_test, num_devices),
     ]
     if kind == "cpu":
@@ -155,14 +155,18 @@ def estimate(
     )
 
 
-def _of_the_data(net: Layers, n_train: int, n_test: int, batch: int) -> list[Item]:
+def _of_the_data(
+    net: Layers, n_train: int, n_test: int, batch: int, samples: int
+) -> list[Item]:
+    """What holds data, of which a device trains on `samples` of the `batch` at once."""
     images = (n_train + n_test) * net.sample_bytes
+    where, cut = ("each device", samples) if net.own_data else ("first device", batch)
     return [
         Item("Python and MXNet", PROCESS, "process"),
         Item("data set", images, "process"),
-        Item("data set, its copy", images, "first device"),
+        Item("data set, its copy", images, where),
         Item("an epoch's noise", FLOAT * n_train * net.noise, "first device"),
-        Item("batch", FLOAT * batch * net.batch, "first device"),
+        Item("batch", FLOAT * cut * net.batch, where),
         Item("comparison with the data set", FLOAT * n_train * net.judged, "host"),
     ]
 

@@ -157,9 +157,24 @@ def release(devices: Sequence = (), error: BaseException | None = None) -> None:
     _wait_for_all()
     for device in devices:
         if device.device_type == "gpu":
+            _forget_cuda_errors(device)
             device.empty_cache()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _forget_cuda_errors(device) -> None:
+    """Let a GPU work again after a failed allocation.
+
+    CUDA keeps the error for the thread of the engine that met it, and MXNet takes it
+    for the failure of each later kernel. Thrust, which sorts for ``np.unique``, resets
+    it; repeated, because the engine chooses one of a GPU's threads each time.
+    """
+    from d2lpar._mxnet import mx, np
+
+    for _ in range(30):
+        with contextlib.suppress(mx.MXNetError):
+            np.unique(np.array([1.0, 2.0], ctx=device)).wait_to_read()
 
 
 def _wait_for_all() -> None:

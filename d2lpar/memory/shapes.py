@@ -27,11 +27,12 @@ class Layers:
     `samples` are the training and the test samples of the whole data set, of
     `sample_bytes` each. `kept` are outputs by name with their shapes, each kept `times`
     times per sample; `backward` are the numbers of a sample's gradients that are alive
-    at once. The first device holds the whole batch, `batch` numbers per sample, and
-    draws `noise` numbers per sample. `evaluated` samples are evaluated at once, with
-    `evaluation` numbers of each; with `share` the devices share them. A `compiled`
-    network keeps its arrays meanwhile. The optimiser has `moments` numbers per
-    parameter, a temporary buffer `temporary` numbers per sample (see
+    at once. The first device holds the data and the whole batch, `batch` numbers per
+    sample; with `own_data` every device holds all the data and its part of the batch.
+    The first device draws `noise` numbers per sample. `evaluated` samples are evaluated
+    at once, with `evaluation` numbers of each; with `share` the devices share them. A
+    `compiled` network keeps its arrays meanwhile. The optimiser has `moments` numbers
+    per parameter, a temporary buffer `temporary` numbers per sample (see
     :mod:`d2lpar.memory.estimate`). `judged` numbers per training sample are alive on
     the host when generated samples are compared with all of them.
     """
@@ -50,6 +51,7 @@ class Layers:
     judged: int = 0
     compiled: bool = False
     share: bool = True
+    own_data: bool = False
 
 
 # The layers of the network that a workload's settings make.
@@ -74,6 +76,7 @@ def lenet_layers(settings: dict, compiled: bool = False) -> Layers:
         evaluated=1000,
         evaluation=backward + math.prod(image),
         compiled=compiled,
+        own_data=compiled,
     )
 
 

@@ -27,8 +27,9 @@ def git_state() -> tuple[str | None, bool | None]:
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        # The records and pictures that runs write are not changes of the code.
-        changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)figures")
+        # What runs write, records and pictures and outputs, is no change of the code.
+        written = [f":(top,exclude){folder}" for folder in ("figures", "notebooks")]
+        changes = git("status", "--porcelain", "--", ":/", *written)
         return git("rev-parse", "HEAD"), bool(changes)
     except (OSError, subprocess.SubprocessError):
         commit = os.environ.get("D2LPAR_COMMIT") or None

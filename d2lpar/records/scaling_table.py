@@ -22,10 +22,17 @@ from d2lpar.records.summary import Summary, summarize
 from d2lpar.records.tables import plain_table
 from d2lpar.records.wording import number
 
-# The all-reduce that each implementation trains with.
-ALL_REDUCE = {"scratch": "book", "concise": "kvstore local"}
+# The all-reduce that each implementation trains with, by kind of device.
+ALL_REDUCE = {
+    ("scratch", "cpu"): "book",
+    ("scratch", "gpu"): "book",
+    ("concise", "cpu"): "kvstore local",
+    ("concise", "gpu"): "kvstore device",
+}
+BUCKETED = ("scratch",)  # all gradients in one array, see d2lpar.buckets
 NO_MODEL = ("d2l",)  # its data loader costs more than the step
 ONE_PROCESS_PER_DEVICE = ("ddp",)
+MOST_MISSED = 0.25  # relative error with which a model may still predict
 PREDICTED = (2, 4, 8, 16)  # device counts to predict where they were not measured
 TARGET_ACC = 0.75
 
@@ -71,6 +78,13 @@ class Study:
         most = self.counts[-1]
         return self._fit({key: s for key, s in self.steps.items() if key[0] != most})
 
+    @property
+    def missed_by(self) -> float:
+        """The median relative error of `held_out` at the largest device count."""
+        assert self.held_out is not None
+        found = step_model.relative_errors(self.held_out, self.steps, self.counts[-1])
+        return median(map(abs, found.values()))
+
     def _fit(self, steps: dict[tuple[int, int], float]) -> StepModel | None:
         if self.name in NO_MODEL or len({batch / n for n, batch in steps}) < 2:
             return None
@@ -79,8 +93,13 @@ class Study:
 
     @property
     def predicted(self) -> list[int]:
-        """Device counts that were not measured and that the model can predict."""
+        """Device counts that were not measured and that the model can predict.
+
+        None where it misses what was measured beyond what it was fitted to.
+        """
         if self.model is None or self.model.all_reduce is None:
+            return []
+        if self.held_out is not None and self.missed_by > MOST_MISSED:
             return []
         return [n for n in PREDICTED if n not in self.counts]
 
@@ -110,14 +129,16 @@ def _all_reduce(study: Study) -> tuple[AllReduceModel | None, int, int]:
     if not reducing:
         return None, 0, 0
     run = min(reducing, key=lambda run: run.header.num_devices)
-    variant = ALL_REDUCE.get(study.name)
+    variant = ALL_REDUCE.get((study.name, run.header.device_kind))
     points = [
         (arrays, num_bytes, median(row[variant]))
         for (_, arrays, num_bytes), row in all_reduces([run]).items()
         if row.get(variant)
     ]
     # Only the gradients are several arrays, so theirs is the largest point.
-    return step_model.fit_all_reduce(run.header.num_devices, points), *max(points)[:2]
+    model = step_model.fit_all_reduce(run.header.num_devices, points)
+    arrays, num_bytes, _ = max(points)
+    return model, 1 if study.name in BUCKETED else arrays, num_bytes
 
 
 class StepParts(NamedTuple):

@@ -54,10 +54,15 @@ class Row:
     seconds: Summary
     naive: Summary
     first: float  # the slowest warm-up, in seconds
+    beside_gpus: bool = False  # then the host is another device
 
     @property
     def where(self) -> str:  # "2 devices", or "" for the host
-        return wording.plural(self.num_devices, "device") if self.num_devices else ""
+        if self.num_devices:
+            return wording.plural(
+                self.num_devices, "GPU" if self.beside_gpus else "device"
+            )
+        return "CPU" if self.beside_gpus else ""
 
     @property
     def name(self) -> str:
@@ -83,6 +88,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
             summarize([s for line in same for s in line.seconds]),
             summarize([s for line in same for s in line.naive_seconds]),
             max((s for line in same for s in line.warmup_seconds), default=0.0),
+            any(run.header.device_kind == "gpu" for run in runs),
         )
         for key, same in lines.items()
     ]

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy
 import pytest
+from PIL import Image
 
 from d2lpar import datasets, devices, lenet, lenet_concise, networks
 from d2lpar._mxnet import mx, np
@@ -273,6 +274,43 @@ def test_the_model_is_recovered_and_predicts_unseen_steps(runs):
     # (2, B) is as fast as (1, B) where 0.15 ms x B are the 2 + 1 ms more
     assert measured.model.break_even(2) == pytest.approx(3 / 0.15)
     assert measured.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
+
+
+def test_a_model_that_misses_two_devices_predicts_no_more(runs, tmp_path):
+    one, two = runs
+    slow = [
+        dataclasses.replace(line, seconds=[2 * s for s in line.seconds])
+        if isinstance(line, StepRecord)
+        else line
+        for line in two.lines
+    ]
+    runs = [one, dataclasses.replace(two, lines=tuple(slow))]
+    (measured,) = scaling_table.studies(runs)
+    assert measured.missed_by == pytest.approx(0.5)
+    assert measured.predicted == []
+    drawn = figures_scaling.draw(runs, tmp_path, "quick")
+    title = Image.open(next(p for p in drawn if p.name == "quick-steps-concise.png"))
+    assert title.info["Title"] == (
+        "Fitted to 1 context, the model misses the steps of 2 by 50% (median)"
+    )
+
+
+def test_from_scratch_reduces_one_array(runs):
+    named = [
+        dataclasses.replace(
+            run,
+            header=dataclasses.replace(run.header, variant="scratch"),
+            lines=tuple(
+                dataclasses.replace(line, variant="book")
+                if isinstance(line, AllReduceRecord) and not line.why_not
+                else line
+                for line in run.lines
+            ),
+        )
+        for run in runs
+    ]
+    (measured,) = scaling_table.studies(named)
+    assert measured.model.all_reduce_seconds(2) == pytest.approx(1e-4 + 100_000 * 2e-9)
 
 
 def test_the_table_has_every_section(runs):

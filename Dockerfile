@@ -1,6 +1,6 @@
-# d2lpar on CPU contexts: the steps of README.md.
+# d2lpar on CPU contexts: the steps of docs/installing.md.
 #   docker build -t d2lpar .
-#   docker run --rm -v "$PWD/figures:/figures" d2lpar run multiple_gpus --out /figures
+#   docker run --rm -v "$PWD/runs:/d2lpar/runs" d2lpar run multiple_gpus
 FROM python:3.11-slim
 # hadolint ignore=DL3008
 RUN apt-get update \

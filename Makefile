@@ -2,17 +2,18 @@
 #   make run    sets up .venv, runs the main job, and lists its pictures
 #   make test   the same set-up, then the tests but the slow ones, which `make slow` runs
 # With an NVIDIA GPU of compute capability 5.0-8.9: make run EXTRA=cu112
-# Another interpreter: make run PYTHON=/path/to/python3.13
+# Another interpreter: make test PYTHON=/path/to/python3.13, in .venv-python3.13
 
 EXTRA ?= cpu
-VENV ?= .venv
 PYTHON ?=
+VENV ?= .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 MXNET = $(if $(findstring cu112,$(EXTRA)),mxnet-cu112,mxnet)==1.9.1
 MAIN_JOB = multiple_gpus least_squares gan
 
 # Files run side by side, the tests of one in turn: they share what its fixtures make.
-PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+# The slow tests share little, and the file of the longest would keep the others waiting.
+PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
 .PHONY: run test slow faults lint gallery notebooks book clean main-job
 
@@ -30,10 +31,10 @@ run: $(VENV)/.run-$(EXTRA)
 	@echo "  README.md                                  what else there is"
 
 test: $(VENV)/.test-$(EXTRA)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --dist loadfile -m "not slow"
 
 slow: $(VENV)/.test-$(EXTRA)
-	$(PYTEST) -m slow
+	$(PYTEST) --dist worksteal -m slow
 
 # Kills trainings at 20 random moments each, kills every role of several workers, and
 # cuts links between them.
@@ -69,12 +70,19 @@ $(VENV)/.test-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	@touch $@
 
 # Chapters as executed notebooks, quick preset; NOTEBOOKS="gan memory" for some of them.
-notebooks: $(VENV)/.docs-$(EXTRA)
+notebooks: $(VENV)/.notebooks-$(EXTRA)
 	$(VENV)/bin/python tools/make_notebooks.py $(NOTEBOOKS)
 
-# The committed notebooks, guides and API as one static site, for a browser without a network.
+# With what two chapters compare with, if it is there.
+$(VENV)/.notebooks-$(EXTRA): $(VENV)/.docs-$(EXTRA)
+	$(PIP_INSTALL) -e ".[$(EXTRA),docs]" "dask[array]" xgboost-cpu
+	@touch $@
+
+# The committed notebooks, guides and API as one static site, for a browser without a
+# network. A chapter without a notebook stands there without output.
 book: $(VENV)/.docs-$(EXTRA)
-	$(VENV)/bin/python -m sphinx -q -b html -c docs . build/book
+	$(VENV)/bin/python -m sphinx -W --keep-going -q -b html -c docs \
+		-d build/doctrees . build/book
 	@echo "file://$(CURDIR)/build/book/index.html"
 
 $(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)

@@ -11,15 +11,17 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from d2lpar.cli import notebook, run
-from d2lpar.cli.chapter_list import refusals
+from d2lpar.cli.chapter_list import CHAPTERS, refusals, unused
 from d2lpar.cli.error_lines import guard
 from d2lpar.cli.options import CONTEXT, as_arguments, given, run_options
 from d2lpar.errors import SettingError
+from d2lpar.machine.environment import check_environment
 
 if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
@@ -118,3 +120,27 @@ def _as_words(flags: dict[str, object]) -> list[str]:
         elif value is not None and value is not False:
             words.append(f"{flag}={value}")
     return words
+
+
+def _check_script() -> None:
+    """Refuse what is wrong with the flags of a chapter run alone, before its cells run.
+
+    Its last cell comes to them only after all others. `d2lpar run` does the same.
+    """
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if script.stem not in CHAPTERS or script.parent.name != "chapters":
+        return
+
+    @click.pass_context
+    def command(ctx: click.Context, **flags) -> None:
+        check_environment()
+        run.check_together(flags)
+        for why in unused(script.stem, given(ctx, flags)).values():
+            raise SettingError(why)
+        run.check_devices(flags)
+
+    if _run_as_command(script.stem, command, {}) is not None:
+        sys.exit()  # after --help
+
+
+_check_script()

@@ -2,10 +2,16 @@
 
 import http.server
 import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
+from last_cells import last_cell
+
+# A shell's background job ignores Ctrl-C, and so would every process that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +30,23 @@ def real_data():
         ):
             return folder
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
+
+
+@pytest.fixture(scope="session")
+def short_checkout(tmp_path_factory):
+    """A folder for PYTHONPATH: this package, and chapters without their lessons.
+
+    For tests of what follows the cells, which would train for a while first.
+    """
+    from d2lpar.cli import main
+
+    folder = tmp_path_factory.mktemp("checkout")
+    package = Path(main.__file__).parents[1]
+    (folder / "d2lpar").symlink_to(package, target_is_directory=True)
+    (folder / "chapters").mkdir()
+    for name, script in main.chapter_files().items():
+        (folder / "chapters" / f"{name}.py").write_text(last_cell(script))
+    return folder
 
 
 @pytest.fixture

@@ -126,3 +126,18 @@ def test_make_and_the_error_install_the_same_build():
             cwd=ROOT, capture_output=True, text=True,
         )  # fmt: skip
         assert f"--no-deps {requirement}\n" in done.stdout
+
+
+def test_another_python_gets_an_environment_of_its_own():
+    """An existing .venv must not stand in for the one that is asked for."""
+    words = ["make", "-n", "test", "PYTHON=/opt/python3.13"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    made = 'make_venv.sh ".venv-python3.13" "/opt/python3.13"'
+    assert made in done.stdout or (ROOT / ".venv-python3.13").exists()
+    assert ".venv-python3.13/bin/python -m pytest" in done.stdout
+
+
+def test_one_version_everywhere():
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert d2lpar.__version__ == cited[1] == newest[1]

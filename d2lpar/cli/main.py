@@ -81,7 +81,9 @@ def _complete_chapter(ctx, parameter, text: str) -> list[str]:
 
 
 @d2lpar.command()
-@click.argument("chapter", shell_complete=_complete_chapter)
+@click.argument(
+    "chapter", default="", metavar="CHAPTER", shell_complete=_complete_chapter
+)
 @run_options
 @click.pass_context
 def run(ctx: click.Context, chapter: str, **flags) -> None:
@@ -90,14 +92,14 @@ def run(ctx: click.Context, chapter: str, **flags) -> None:
     A flag that the chapter has no use for is refused. With `all` every flag goes to the
     chapters that have a use for it.
     """
-    from d2lpar.cli.run import check_together
+    from d2lpar.cli.run import check_devices, check_together
 
     check_environment()
     check_together(flags)
     files = chapter_files()
     if chapter != "all" and chapter not in files:
         raise SettingError(f"chapter {chapter!r}: write one of all, {', '.join(files)}")
-    flags = given(ctx, flags)
+    every, flags = flags, given(ctx, flags)
     chosen = list(files) if chapter == "all" else [chapter]
     # For all of them before the first one runs, which may take hours.
     refused = {name: unused(name, flags) for name in chosen}
@@ -106,6 +108,7 @@ def run(ctx: click.Context, chapter: str, **flags) -> None:
     else:
         for why in refused[chapter].values():
             raise SettingError(why)
+    check_devices(every)
     for name in chosen:
         taken = {flag: v for flag, v in flags.items() if flag not in refused[name]}
         before = sys.argv
@@ -133,7 +136,7 @@ def launch(**flags) -> None:
     and restarts them from the last checkpoint when one dies.
     """
     from d2lpar.cli.launch import checked, run_launch
-    from d2lpar.cli.run import check_together
+    from d2lpar.cli.run import check_one_thing, check_together
 
     check_environment()
     name, *words = checked(flags["arguments"], chapter_files())[1:]
@@ -143,6 +146,7 @@ def launch(**flags) -> None:
         check_shared(name, CHAPTERS[name].workers)
     for why in unused(name, given(ctx, ctx.params)).values():
         raise SettingError(why)
+    check_one_thing(ctx.params)
     run_launch(**flags)
 
 

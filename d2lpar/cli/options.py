@@ -120,7 +120,7 @@ run_options = _options(
     ),
     _flag("--tf32", "float32 on GPUs in TF32: faster, 3 digits. [default: exact]"),
     _flag("--deterministic", "The same bits in every repeat on GPUs; slower."),
-    _preset("quick: about a minute. book: the published recipe, all the data."),
+    _preset("quick: a minute or two. book: the published recipe, all the data."),
     _positive("--num-epochs", OVERRIDE),
     _positive("--global-batch-size", OVERRIDE),
     option("--lr", type=float, callback=_learning_rate, help=OVERRIDE),

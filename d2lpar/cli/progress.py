@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import click
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from tqdm import TqdmWarning, tqdm
 
 from d2lpar.cli import notebook
 from d2lpar.records.kinds import Line
+
+with warnings.catch_warnings():
+    # In a notebook tqdm asks for ipywidgets, which no bar of ours needs.
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.contrib.logging import logging_redirect_tqdm
 
 log = logging.getLogger("d2lpar")
 

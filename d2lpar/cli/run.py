@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from d2lpar.training import Workload
 
 
+ONE_THING = (
+    "launch: workers measure one thing at a time: one --num-devices, no --repeats, a "
+    "chapter without several methods"
+)
+
+
 @dataclass(frozen=True)
 class Chapter:
     """What a chapter script measures; see :func:`d2lpar.chapter.measure`."""
@@ -88,10 +94,7 @@ def run_sweep(chapter: Chapter, command: str, flags: dict) -> list[Run]:
         return _report(_measured_runs(jobs, flags["repeats"]), flags)
     check_shared(chapter.name, chapter.workload.train_with_workers is not None)
     if len(jobs) * flags["repeats"] > 1:
-        raise SettingError(
-            "launch: workers measure one thing at a time: one --num-devices, no "
-            "--repeats, a chapter without several methods"
-        )
+        raise SettingError(ONE_THING)
     if here.number == 0:
         return _report(_measured_runs(jobs, 1), flags, here.variant)
     for _ in sweep.measure(jobs[0]):
@@ -185,6 +188,26 @@ def check_together(flags: dict) -> None:
         )
     if data_dir:
         check_folder("--data-dir", Path(os.path.expanduser(data_dir)))
+
+
+def check_devices(flags: dict) -> None:
+    """Raise DeviceError for devices that are not here, as :func:`jobs_of` will.
+
+    Raises SettingError for flags that are not for these devices. Loads MXNet, which
+    knows them, if a flag is about them.
+    """
+    about = ("num_devices", *_GPU_FLAGS)
+    if flags["devices"] == "auto" and not any(flags[name] for name in about):
+        return
+    chosen = devices.parse(flags["devices"])
+    devices.parse_counts(flags["num_devices"] or "1", len(chosen))
+    _check_gpu_flags(flags, chosen[0].device_type)
+
+
+def check_one_thing(flags: dict) -> None:
+    """Raise :class:`SettingError` for flags that make several measurements."""
+    if flags["repeats"] > 1 or "," in (flags["num_devices"] or ""):
+        raise SettingError(ONE_THING)
 
 
 def _check_gpu_flags(flags: dict, kind: str) -> None:

@@ -151,6 +151,8 @@ UNUSED = [
         ["run", "low_precision", "--resume=last"],
         f"--resume last: chapter low_precision {NO_USE}",
     ),
+    ([*LAUNCH, *THEN, "--repeats=2"], "launch: workers measure one thing at a time"),
+    ([*LAUNCH, *THEN, "--num-devices=1,2"], "measure one thing at a time: one --num-"),
     ([*LAUNCH, *THEN, "--mp4"], "--mp4: chapter multiple_gpus_concise"),
     ([*LAUNCH, *THEN, "--lr=nan"], "'--lr': nan is not a number from"),
     ([*LAUNCH, *THEN, "--depth=3"], "No such option '--depth'"),
@@ -185,7 +187,7 @@ UNUSED = [
     ([*NETWORK, "more"], "Got unexpected extra argument (more)"),
     ([*NETWORK, "--lr"], "Option '--lr' requires an argument"),
     ([*NETWORK, "--mp4=yes"], "Option '--mp4' does not take a value"),
-    (["run"], "Missing argument 'CHAPTER'"),
+    (["run"], "chapter '': write one of all, devices, arrays, "),
     (["compare", "a", "b", "--json", "--csv"], "--json and --csv: one of them"),
     (["compare", "a", "b", "--csv", "--json"], "--json and --csv: one of them"),
     (["compare", "a", "b", "--lr=0.1"], "--lr=0.1: goes with --peers only"),
@@ -235,6 +237,10 @@ DEVICES = [
         ("2,1,2", "num-devices '2,1,2': names a count twice"),
         ("9" * 5000, "999...': 256 are the most"),
     ]
+]
+DEVICES += [  # which only MXNet knows
+    (["run", "multiple_gpus", "--num-devices=256"], "num-devices 256: --devices gives"),
+    (["run", "all", "--devices=gpu:255,"], "devices 'gpu:255,': "),
 ]
 FILES = [
     (["plot", "absent"], "absent: cannot be read as a record (No such file"),

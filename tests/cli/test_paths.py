@@ -53,8 +53,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def answer(folder, monkeypatch, capfd):
+def answer(folder, monkeypatch, capfd, short_checkout):
     """A function: what `d2lpar WORDS` prints on standard error, and its exit code."""
+    monkeypatch.setattr(main, "chapters_folder", lambda: short_checkout / "chapters")
 
     def answer(words):
         monkeypatch.chdir(folder)

@@ -13,18 +13,15 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from d2lpar.cli import main
 from d2lpar.records import checkpoints, files
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(main.__file__).parents[2]
 MANY = int(os.environ.get("D2LPAR_FAULTS", "0"))
 SEED = int(os.environ.get("D2LPAR_FAULTS_SEED", time.time_ns() % 10_000))
 EPOCHS = 20
@@ -32,6 +29,14 @@ CHAPTERS = {
     "multiple_gpus_concise": ["--global-batch-size=64"],
     "gan": ["--global-batch-size=100"],
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chapters(short_checkout):
+    """Chapters that begin to train at once, for all processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(short_checkout))
+        yield
 
 
 def command(chapter, *flags):
@@ -45,9 +50,12 @@ def start(folder, *words, **more):
     folder.mkdir(exist_ok=True)
     return subprocess.Popen(
         [sys.executable, "-m", "d2lpar", *words],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more,
-    )  # fmt: skip
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **more,
+    )
 
 
 def finish(process):

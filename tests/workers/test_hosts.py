@@ -33,9 +33,10 @@ def root(*words):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread():
+def one_thread(short_checkout):
     """With more threads, numbers are added in another order, and rounded otherwise."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(short_checkout))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 

@@ -2,7 +2,9 @@
 # # Arrays on a device
 #
 # Source: the least-squares notes, "Using PyCUDA's gpuarray class";
-# the CryptoPunks notebook, "Parallelism and GPU computing"
+# the CryptoPunks notebook, "Parallelism and GPU computing",
+# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean),
+# <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
 #
 # **What you will learn.** How numbers get to a device and back. Which arithmetic a
 # device does on all numbers at once, and in which type. What doubling 50,000,000
@@ -45,6 +47,8 @@ print("the device of this chapter:", devices.label(device))
 #
 # In this chapter `numpy` is NumPy, on the host, and `np` is MXNet's, on a device.
 #
+# ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
+#
 # *Predict before you run*: the last lines change the host's array after the copy.
 # Does the device see it?
 
@@ -68,8 +72,8 @@ print("on the device:", device_data)
 #
 # Two arrays should be on one device to be added. MXNet refuses to mix a GPU with the
 # host, but it does not check two GPUs, or two CPU contexts: one then reads the other's
-# memory, slowly, and nobody is told. Copy one of them first, `a.copyto(b.ctx) + b`, as
-# the all-reduce of chapter 4 does.
+# memory, slowly and without a warning. Copy one of them first, `a.copyto(b.ctx) + b`,
+# as the all-reduce of chapter 4 does.
 #
 # ## Element by element
 #
@@ -109,15 +113,15 @@ for name, (on_host, on_device) in on_both.items():
 #
 # The notes say to set the type of each array, for two reasons. A type that is too large
 # takes memory and time: float64 needs twice the bytes of float32, and many GPUs compute
-# it 32 times more slowly. And code in C is compiled for one type (chapter 12). There is
-# a third: what happens when nobody sets it.
+# it 32 times more slowly. And code in C is compiled for one type (chapter 12). A third
+# reason is what happens when nobody sets it.
 #
 # *Predict before you run*: what is (1, 2) times 1.5, for whole numbers?
 
 # %%
 for values in ([1.0, 2.0], numpy.array([1.0, 2.0]), numpy.array([1, 2])):
-    kind = f"a {type(values).__name__} of {type(values[0]).__name__}"
-    print(f"{kind:24} becomes {np.array(values, ctx=device).dtype}")
+    kind = f"{type(values).__name__} of {type(values[0]).__name__}"
+    print(f"{kind:18} becomes {np.array(values, ctx=device).dtype}")
 
 whole = np.array([1, 2], dtype="int32", ctx=device)
 print("MXNet: (1, 2) * 1.5 =", whole * 1.5, " NumPy:", whole.asnumpy() * 1.5)
@@ -128,20 +132,20 @@ print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
 # %% [markdown]
 # MXNet makes float32 of a list, as networks want it, but keeps the type of a NumPy
 # array: float64, if you never said otherwise. And it computes int32 times 1.5 in int32:
-# 1.5 becomes 1, and nobody is told. So write `dtype="float32"` wherever data comes in.
+# 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever data comes in.
 # A float32 has 24 bits for its digits, about 7 decimal ones: 16,777,217 is the first
 # whole number that it cannot hold.
 #
 # ## Twice 50,000,000 numbers
 #
 # The notes time `2 * x` on both sides and print 0.034 s for NumPy and 0.0009 s for a
-# T4, 40 times less. Here is their program, with three clocks on the device: as
-# published, read as soon as the call returns; read when the numbers are there; and with
-# the trip, both ways. (The cells use fewer numbers, to be quick; `--preset book` takes
-# all 50,000,000.)
+# T4, about 40 times less. Here is their program with more clocks. The device's work is
+# timed twice: as published, when the call has returned, and when the numbers are there.
+# Both copies are timed, too. (The cells use fewer numbers, to be quick; `--preset book`
+# takes all 50,000,000.)
 #
-# *Predict before you run*: the first two clocks read before and after
-# `y.wait_to_read()`. Which one is NumPy's to be compared with?
+# *Predict before you run*: one clock is read before `device_data_2x.wait_to_read()`,
+# one after it. Which of the two times is to be compared with NumPy's?
 
 
 # %%
@@ -180,16 +184,17 @@ seconds = x2(device, n)
 
 # %% [markdown]
 # The clock that does not wait is the notes' clock. It says how long Python takes to
-# *ask* for the work: the same for 5 numbers and for 50,000,000. A T4 reads and writes
-# memory at 320 GB/s, and 400 MB must pass, so 50,000,000 numbers take it 1.25 ms at
-# least; the 0.7 to 0.9 ms that the notes print are no time in which they can have been
-# doubled. Chapter 3 is about clocks.
+# *ask* for the work: about the same for 5 numbers and for 50,000,000. The time to
+# compare with NumPy's is the other one. A T4 reads and writes its memory at 320 GB/s,
+# and 50,000,000 numbers read and written are 400 MB: it needs at least 1.25 ms. In the
+# 0.7 to 0.9 ms that the notes print it cannot have doubled them. Chapter 3 is about
+# clocks.
 #
 # On a CPU context the device is the same processor that NumPy uses, with one thread in
-# this process, so it gains nothing. On a GPU the middle lines shrink and the two copies
-# stay: they go over a link (PCIe) that is 10 to 80 times as slow as the GPU's memory.
-# One multiplication is not worth the trip. A network is: its data goes there once and
-# is used millions of times.
+# this process, so it gains nothing. On a GPU the work gets far shorter and the two
+# copies stay: they go over a link (PCIe) that is 10 to 80 times as slow as the GPU's
+# memory. One multiplication is not worth the trip. A network is: its parameters and
+# its images go there once and are used thousands of times.
 #
 # ## Where the time goes: a profile
 #
@@ -259,16 +264,35 @@ for _ in range(10):
 # long as the launch alone.
 #
 # The notebook calls the decision "a calculus of parallelization": it pays if what is
-# saved is more than what the transfer costs. With three of the times above:
+# saved is more than what the transfer costs. With the times of `x2` above:
 
 # %%
 saved = seconds["NumPy, on the host"] - seconds["on the device, finished"]
 trip = seconds["copy to the device"] + seconds["copy back"]
-print(f"saved {1e3 * saved:.1f} ms by an operation, the trip costs {1e3 * trip:.1f} ms")
+print(f"an operation saves {1e3 * saved:.1f} ms, the trip costs {1e3 * trip:.1f} ms")
 if saved > 0:
     print(f"worth it from {trip / saved:.0f} operations on, on the same numbers")
 else:
-    print("not worth it, however often: this device is not faster")
+    print("not worth it, however many operations: this device is not faster")
+
+# %% [markdown]
+# ## On the devices of a run
+#
+# As a program this chapter ends with `x2` on each device that the flags name, with
+# 50,000,000 numbers under `--preset book`.
+
+
+# %%
+def show_arrays(chosen, preset, dry_run, **flags):
+    n = 1_000 if dry_run else 50_000_000 if preset == "book" else 5_000_000
+    for device in chosen:
+        print(f"{n:,} numbers on {devices.label(device)}")
+        x2(device, n)
+    npx.waitall()
+
+
+if __name__ == "__main__":
+    chapter.show("arrays", show_arrays)
 
 # %% [markdown]
 # ## Summary
@@ -285,7 +309,7 @@ else:
 # 1. Call `x2(device, n)` with n of 1,000, 100,000 and 10,000,000. Which of the five
 #    times grow with n? *(All but the one that is not waited for, which stays well below
 #    a millisecond on an idle machine. For 1,000 numbers asking takes nearly as long as
-#    the work, and NumPy is ten times as fast: it has nobody to ask.)*
+#    the work, and NumPy is ten times as fast: it computes at once, without a queue.)*
 # 2. Leave out `dtype="float32"` in `rng.random(n, dtype="float32")` and run `x2` again.
 #    *(The array is float64, twice as large; the times about double. The result is still
 #    right: `np.array` kept the type.)*
@@ -301,19 +325,3 @@ else:
 # 6. Time `x ** 4` and `x * x * x * x`, in NumPy and on the device. *(In NumPy the
 #    products are eight times as fast: a power is a costly function. In MXNet on a CPU
 #    nothing is gained: there each product takes new memory, exercise 5.)*
-#
-# **The devices of a run**: `show_arrays` doubles the numbers on each of them,
-# 50,000,000 with `--preset book`.
-
-
-# %%
-def show_arrays(chosen, preset, dry_run, **flags):
-    n = 1_000 if dry_run else 50_000_000 if preset == "book" else 5_000_000
-    for device in chosen:
-        print(f"{n:,} numbers on {devices.label(device)}")
-        x2(device, n)
-    npx.waitall()
-
-
-if __name__ == "__main__":
-    chapter.show("arrays", show_arrays)

@@ -1,7 +1,10 @@
 # %% [markdown]
 # # What a device is
 #
-# Source: the least-squares notes, "Querying your GPU"; the GPU wiki, "nvtop"
+# Source: the least-squares notes, "Querying your GPU"; the GPU wiki, "nvtop",
+# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean),
+# <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`, in
+# Korean)
 #
 # **What you will learn.** Which devices this machine has, and what their numbers mean:
 # cores, clock, memory, links. Why a GPU is fast, in one multiplication. What MXNet
@@ -65,9 +68,10 @@ print(f"5,120 cores: {teraflops(5120, 1590):.1f} TFLOPS")
 
 NOTES_TABLE = {5.0: 128, 5.1: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 128}
 for capability, notes in NOTES_TABLE.items():
-    nvidia = CORES_PER_MULTIPROCESSOR.get(tuple(map(int, str(capability).split("."))))
+    major, minor = map(int, str(capability).split("."))
+    nvidia = CORES_PER_MULTIPROCESSOR.get((major, minor), "no such GPU")
     if notes != nvidia:
-        print(f"capability {capability}: {notes} in the notes, {nvidia} by NVIDIA")
+        print(f"capability {capability}: {notes} in the notes; NVIDIA: {nvidia}")
 
 each = CORES_PER_MULTIPROCESSOR[7, 5]
 t4 = GpuCard(0, 0, "Tesla T4", (7, 5), 40, each, clock=1590)
@@ -101,6 +105,8 @@ print(f"a T4 computes {t4.cores_by_table / lanes:.0f} times as many floats at a 
 # fed: a T4 reads its own memory at 320 GB/s, but gets data from the host at no more
 # than 16 GB/s. Chapter 2 measures what that means.
 #
+# ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
+#
 # ## What MXNet calls a device
 #
 # A *context*: `mx.gpu(0)`, `mx.gpu(1)`, ... for GPUs; `mx.cpu(0)`, `mx.cpu(1)`, ... for
@@ -108,8 +114,10 @@ print(f"a T4 computes {t4.cores_by_table / lanes:.0f} times as many floats at a 
 # host's cores and memory. They make everything in these chapters run, and be tested,
 # without a GPU: two contexts on two cores really compute at the same time.
 #
+# ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
+#
 # *Predict before you run*: which of these devices exist here? What does the book's
-# `try_gpu(7)` return?
+# `try_gpu(7)` return, on a machine that has no such GPU?
 
 # %%
 print("auto:", devices.parse("auto"))
@@ -123,18 +131,18 @@ print("the book's try_gpu(7):", try_gpu(7))
 print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
 
 # %% [markdown]
-# The last two lines are traps. `try_gpu(7)` is the CPU where there is no such GPU: a
-# "two-GPU" timing on a machine with one GPU then measures a GPU and a CPU, and nobody
-# is told. And `mx.gpu(7)` is only a name; an error comes when an array is to be made
-# there. `devices.parse` looks first, and says what there is.
+# The last two lines are traps. Without such a GPU `try_gpu(7)` returns the CPU: a
+# "two-GPU" timing on a machine with one GPU then measures a GPU and a CPU, without a
+# warning. And `mx.gpu(7)` is only a name; the error comes later, when an array is made
+# there. `devices.parse` looks first, and says what exists.
 #
 # More contexts than cores are allowed. They take turns, so they show that a program is
 # right, not that it is fast.
 #
 # ## How busy are they?
 #
-# A second device pays only if it works. Below, a thread takes a sample of this process
-# every quarter of a second while contexts compute sines.
+# A second device pays only if it is busy. Below, a thread takes a sample of this
+# process every quarter of a second while contexts compute sines.
 #
 # *Predict before you run*: 100 % is one core. How much will one context use, how much
 # two?
@@ -158,7 +166,7 @@ for chosen in (two[:1], two):
     sample = watched(chosen)
     print(
         f"{len(chosen)} device(s): {sample.cpu_percent:.0f} % of a core, "
-        f"{sample.busy_threads} threads busy"
+        f"threads busy: {sample.busy_threads}"
     )
     for label, percent in zip(sample.gpus, sample.gpu_percent):
         print(f"   {label}: {percent} %")
@@ -204,15 +212,32 @@ for chosen in (two[:1], two):
 # What it tells, by the picture:
 #
 # - One GPU at 0 %: it is not used. Look at `--devices` and `--num-devices`.
-# - Both at 30 %: they wait, for data, for Python, or for each other. A batch is too
-#   small (chapter 6).
+# - Both at 30 %: they wait, for data, for Python, or for each other. Often the batch is
+#   too small (chapter 6).
 # - 100 % is not "full": one kernel of a few threads keeps a GPU "busy" in this sense.
 #   The power tells more: 60 W out of 300 W is a GPU that has little to do.
 # - Memory that grows from epoch to epoch is a leak; chapter 10.
 #
 # The keys: `F2` changes the display, `F6` sorts, `F9` ends a process, `q` ends nvtop.
-# Without nvtop, `nvidia-smi dmon -s um` prints a line per second.
+# Without nvtop, `nvidia-smi dmon -s um` prints a line per GPU every second.
 #
+# ## The devices of a run
+#
+# As a program this chapter ends with the devices that its flags choose. The name of
+# each says what computes there: `cpu(0) (1 thread of 2 cores)`, or a GPU's model. The
+# record of a run has the same names.
+
+
+# %%
+def show_devices(chosen: list, **flags) -> None:
+    names = ", ".join(map(devices.label, chosen))
+    print(f"a run on {len(chosen)} uses {names}")
+
+
+if __name__ == "__main__":
+    chapter.show("devices", show_devices)
+
+# %% [markdown]
 # ## Summary
 #
 # - A device is where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`.
@@ -238,15 +263,3 @@ for chosen in (two[:1], two):
 #    still at 200 % long after the function has returned, and the next line that needs a
 #    number waits for all of it. `d2lpar.training.Epoch` bounds how far Python runs
 #    ahead.)*
-#
-# **The devices of a run**: those that the flags name, as its record names them.
-
-
-# %%
-def show_devices(chosen: list, **flags) -> None:
-    names = ", ".join(map(devices.label, chosen))
-    print(f"a run on {len(chosen)} uses {names}")
-
-
-if __name__ == "__main__":
-    chapter.show("devices", show_devices)

@@ -5,7 +5,8 @@
 # <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
 #
 # A generator turns noise into faces of 24 x 24 pixels; a discriminator learns to tell
-# them from real ones. Each device has a replica of both and a shard of each batch:
+# them from real ones. Each device has a replica of both and a shard of each batch. Run
+# this chapter as a notebook, or as a program:
 #
 #     python chapters/gan.py --devices auto --num-devices 1,2
 #     d2lpar run gan --preset book       (4,000 epochs of the full batch: for GPUs)
@@ -22,7 +23,7 @@
 # - why BatchNorm breaks "N devices compute what one computes", and how to mend it;
 # - how to tell whether generated faces get better.
 #
-# ![The four parts of a step](../docs/drawings/split-allreduce-update.svg)
+# ![One step of a GAN on several devices](../docs/drawings/gan-step.svg)
 
 # %%
 import numpy
@@ -51,9 +52,10 @@ picture(data.X)
 # of 12 x 12, and those to a face of 3 x 24 x 24. The discriminator is a small
 # convolutional network that ends in one number.
 #
-# The notebook's ends in a sigmoid, here it ends before: above 0 means "real". The
-# sigmoid moves into the loss, which then stays finite. In float32 the sigmoid of -120
-# is 0, and the notebook's loss would need its logarithm.
+# The notebook's discriminator ends in a sigmoid. Here that is left out, and a score
+# above 0 means "real". The sigmoid moves into the loss, which then stays finite: in
+# float32 the sigmoid of -120 is 0, and the loss would need its logarithm. (PyTorch's
+# loss, which the notebook uses, cuts the logarithm off at -100.)
 
 
 # %%
@@ -166,11 +168,8 @@ def step(X_shards, z_shards, adam_D, adam_G):
         d_losses = []
         for X, fake in zip(X_shards, fakes):
             scores = D(np.concatenate([X, fake.detach()]))  # real ones first
-            ones, zeros = (
-                np.ones((len(X), 1), ctx=X.ctx),
-                np.zeros((len(X), 1), ctx=X.ctx),
-            )
-            d_losses.append(bce(scores, np.concatenate([ones, zeros])))
+            ones = np.ones((len(X), 1), ctx=X.ctx)
+            d_losses.append(bce(scores, np.concatenate([ones, 0 * ones])))
     autograd.backward(d_losses)
     adam_D.step(2 * n)
     with autograd.record():
@@ -179,7 +178,8 @@ def step(X_shards, z_shards, adam_D, adam_G):
         ]
     autograd.backward(g_losses)
     adam_G.step(n)
-    d_loss, g_loss = (sum(float(l.sum()) for l in ls) for ls in (d_losses, g_losses))
+    d_loss = sum(float(l.sum()) for l in d_losses)
+    g_loss = sum(float(l.sum()) for l in g_losses)
     return d_loss / (2 * n), g_loss / n
 
 
@@ -193,7 +193,7 @@ print(f"loss of D: {d_loss:.6f}, of G: {g_loss:.6f}; log 2 = {numpy.log(2):.6f}"
 
 nets = gan.Nets(state, two, lr=1e-4)
 sums = gan.step(X_shards, z_shards, nets)
-d_loss, g_loss = (sum(float(l) for l in ls) for ls in (sums.d_losses, sums.g_losses))
+d_loss, g_loss = sum(map(float, sums.d_losses)), sum(map(float, sums.g_losses))
 print(f"d2lpar:    {d_loss / 400:.6f},       {g_loss / 200:.6f}")
 nets.update(state)  # copies the parameters to the host
 for net, params in ((D, state.params_D), (G, state.params_G)):
@@ -254,19 +254,19 @@ apart = numpy.concatenate([h.asnumpy() for h in normalised])
 print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max():.0e}")
 
 # %% [markdown]
-# `--sync-batch-norm` trains so; the gradient, too, must cross the devices, and the
-# price is 2.7 times the time of a step (`d2lpar/gan/sync_batch_norm.py`). The default
-# leaves each device its own mean, as PyTorch's `DistributedDataParallel` does.
+# `--sync-batch-norm` trains in this way. Its gradient, too, must be summed over the
+# devices, and a step takes 2.7 times as long (`d2lpar/gan/sync_batch_norm.py`). By
+# default each device keeps its own mean, as with PyTorch's `DistributedDataParallel`.
 #
 # ## A short training
 #
 # *Predict before you run*: 600 generated faces, 5 epochs of 6 batches: thirty steps,
-# ten times as long as the notebook's (lr 1e-3). Will one recognise anything? Is the
-# distance to the real faces smaller than before?
+# ten times as long as the notebook's (a learning rate of 1e-3). Will one recognise
+# anything? Is the distance to the real faces smaller than before?
 #
 # For the distance, both sets of faces are projected on random directions, sorted and
-# compared (`face_quality.sliced_wasserstein`). Two halves of the data show how small it
-# can get.
+# compared (`face_quality.sliced_wasserstein`). The distance between two halves of the
+# data shows how small it can get.
 
 
 # %%
@@ -309,8 +309,8 @@ numbers, gaps = face_quality.nearest(faces[:3], data.X)
 print("nearest to three faces:", numbers, gaps.round(3))
 
 # %% [markdown]
-# All three lie nearest to one and the same face, and a quarter of the colour range away
-# from it: after thirty steps the generator draws one blur, and no copy.
+# All three are nearest to one and the same face, at a distance of a quarter of the
+# colour range: after thirty steps the generator draws one blur, not a copy.
 #
 # ## Training, measured
 #
@@ -353,7 +353,8 @@ if __name__ == "__main__":
 # - Two networks change nothing about data parallelism: split once, all-reduce the
 #   gradients of each network before its own update, divide by the global batch.
 # - Adam's moments are replicas like the parameters: equal sums keep them equal.
-# - What looks at the whole batch, such as BatchNorm, must communicate or differ.
+# - A layer that looks at the whole batch, such as BatchNorm, must communicate, or it
+#   computes something else on each device.
 # - Losses of a GAN do not say how good its faces are. A distance between sets of faces
 #   does, and the nearest real face says whether they are copies.
 #
@@ -368,7 +369,7 @@ if __name__ == "__main__":
 #    cancels, but for epsilon. With SGD every step would be twice as long.)*
 # 3. **One device against two.** Take ten steps on `two[:1]` and on `two`, from the same
 #    start. *(You should find a difference of 4e-4 in D and 1e-3 in G: BatchNorm, not
-#    rounding. `gan.step(..., synchronised=True)` is the mend.)*
+#    rounding. With `gan.step(..., synchronised=True)` only rounding is left.)*
 # 4. **The learning rate.** Take 40 steps with 1e-4, 1e-3 and 1e-2. *(You should find
 #    that with 1e-4 both losses stay within 0.02 of log 2, and that with 1e-2 they jump
 #    (D from 0.1 to 3): one network defeats the other, and the loser learns nothing.)*

@@ -6,9 +6,11 @@
 # <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean)
 #
 # A kernel is a function in CUDA C that each of a GPU's threads runs on its own element.
-# Everything that the other chapters call is made of such kernels. Here you write them.
+# On a GPU everything that the other chapters call is made of such kernels. Here you
+# write them.
 # The same source also runs on CPU contexts, compiled by the system's C++ compiler (or
-# by that of `pip install 'd2lpar[kernels]'`), so no GPU is needed to learn it:
+# by that of `pip install 'd2lpar[kernels]'`), so no GPU is needed to learn it. Run this
+# chapter as a notebook, or as a program:
 #
 #     python chapters/kernels.py --devices auto
 #     d2lpar run kernels --preset book      (50,000,000 numbers, as in the notes)
@@ -58,8 +60,9 @@ assert (y.asnumpy() == numpy.arange(10) + 1).all()
 # %% [markdown]
 # Swapped, the array called y is the kernel's x and is only read: it stays zero. The
 # array called x is overwritten with 0 + 1. Names do not travel to the device, only
-# addresses do, in order. `const` would have told the compiler, and the reader, which is
-# which: `"const int *x, int *y"`.
+# addresses do, in order. `"const int *x, int *y"` would have told the reader which one
+# is only read, and the compiler would refuse a kernel that writes to it. The swapped
+# call would still run.
 #
 # This is the kernel that was made of the one line:
 
@@ -196,7 +199,7 @@ def my_sgd(params, lr, batch_size):
 
 
 images, labels, ends = np.random.uniform(size=(8, 1, 28, 28)), np.arange(8), []
-for update in (sgd, my_sgd, fused_sgd):
+for update in (sgd, my_sgd, fused_sgd):  # MXNet's, yours, the package's
     replicas = [get_params(init_lenet(), d) for d in (device, other)]
     train_batch(images, labels, replicas, [device, other], lr=0.2, update=update)
     ends.append(replicas[0])
@@ -242,8 +245,8 @@ if __name__ == "__main__":
 #   from its block and its place in it, and an `if` stops those beyond the data.
 # - Arguments are addresses and numbers, in order. Neither names nor lengths travel.
 # - Operations on elements are limited by memory: fuse them.
-# - A kernel of your own is an operation like MXNet's: asynchronous, in order, and
-#   usable as a training's update.
+# - A kernel of your own works like one of MXNet's operators: it returns at once, runs
+#   in order, and can be the update of a training.
 #
 # ## Exercises
 #

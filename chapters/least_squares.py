@@ -113,9 +113,10 @@ for num_epochs in (1, 5):
 print(f"LAPACK: {optimum:.6f}")
 
 # %% [markdown]
-# The assertion holds, although the package takes no 500 steps: steps with the same A
-# and b are a polynomial in A^T A, which some ten products with A find to rounding
-# (`d2lpar/least_squares/averaging.py`). It is 2.3 times as fast as the notes' code.
+# The assertion holds, although the package does not take 500 steps. Steps with the same
+# A and b are a polynomial in A^T A, and some ten products with A give its value up to
+# rounding (`d2lpar/least_squares/averaging.py`). That makes it 2.3 times as fast as the
+# notes' code.
 #
 # After one epoch the devices that work one after the other are ahead: the average of
 # 500 steps and 1,000 steps is worth about 750. But then nothing is parallel, so on two
@@ -145,6 +146,7 @@ print(f"their average: {error(sum(halves) / 2):.6f}, the optimum: {optimum:.6f}"
 lstsq = LeastSquare(A, b, epoches=5)
 theta = lstsq.run()
 print(f"error: {lstsq.check(theta):.6f}")
+# check() has added the last entry, as in the notes; the devices' stand before it.
 print(f"GPU1 error: {lstsq.error_list[-3]:.6f}, GPU2 error: {lstsq.error_list[-2]:.6f}")
 
 # %% [markdown]
@@ -159,9 +161,10 @@ print("x_hat after x -= 1:", x_hat)
 
 # %% [markdown]
 # **Second**, both halves draw row numbers below the length of the *first* half: of an
-# odd number of rows the last one is never used. **Third**, a "GPU" is a turn of a
-# NumPy loop: the 20.45 s that the notes print are of one CPU, which the notes say was
-# used to 25 %. `peers/least_squares_notes.py` has their code as published.
+# odd number of rows the last one is never used. **Third**, a "GPU" is one turn of a
+# NumPy loop: the 20.45 s that the notes print are the time of a CPU, of which the notes
+# say that about 25 % was in use. `peers/least_squares_notes.py` has their code as
+# published.
 
 # %% [markdown]
 # ## Sum the gradients, and N devices compute what one computes
@@ -303,7 +306,7 @@ def tsqr(A_shards, b_shards):
 x, residual = tsqr(A_shards, b_shards)
 same = solve(A, b, devices=two, method="tsqr")
 print(f"here: {error(x):.6f}, on the diagonal: {residual:.6f}")
-print(f"d2lpar: {same.residual_norm:.6f}, condition {same.condition:.1f}")
+print(f"d2lpar: {same.residual_norm:.6f}, condition about {same.condition:.0f}")
 assert numpy.allclose(x, best, rtol=1e-9) and numpy.allclose(same.x, best, rtol=1e-9)
 
 # %% [markdown]
@@ -325,8 +328,8 @@ for name, x in (("tsqr", tsqr(*bad_shards)[0]), ("normal", normal(*bad_shards)))
 
 # %% [markdown]
 # The Gram matrix has the *square* of A's condition. Where A costs 6 digits, it costs
-# 12, and above 1e8 nothing is left. The package estimates the condition, refines once,
-# warns, and refuses what is hopeless:
+# 12, and above 1e8 nothing is left. The package estimates the condition with a few
+# steps, refines the answer once, warns, and refuses what is hopeless:
 
 # %%
 A_bad[:, 1] = A_bad[:, 0] + 1e-9 * A_bad[:, 2]
@@ -342,7 +345,7 @@ except ValueError as refused:
 #
 # | | arithmetic of a device | all-reduced | loses digits |
 # |---|---|---|---|
-# | averaging | T x 4 n x (rows drawn) | n per epoch | never reaches the optimum |
+# | averaging | T x 4 n x (rows drawn) | n per epoch | misses the optimum |
 # | gradient | T x 4 m n / N | n per step, thousands of steps | no |
 # | CGLS | T x 4 m n / N | n + 1 per step, tens of steps | no |
 # | normal | m n^2 / N + n^3 / 3 | n^2 + n, once | twice as many |
@@ -355,9 +358,10 @@ except ValueError as refused:
 # %% [markdown]
 # ## Where does the time go?
 #
-# The notes keep a profile of their run. Here is ours, of CGLS: nearly all of it is
+# The notes keep a profile of their run. Here is ours, of CGLS. Nearly all of it is
 # `_products`, the two products with A and their all-reduce, where Python hands work to
-# the devices and waits for it. `--profile` writes more.
+# the devices and waits for it. With a matrix as small as this a good part of that is
+# `to_devices`, which copies the direction p to them. `--profile` writes more.
 
 # %%
 with cProfile.Profile() as profile:
@@ -405,23 +409,28 @@ if __name__ == "__main__":
 # 1. **Independent against shared x.** Solve 4,000 x 400 by `method="averaging"` with
 #    `num_epochs=40`, independent and not, and print `residual_norm` of the history
 #    after 1, 5, 10, 20 and 40 epochs. *(You should find that the shared x is ahead per
-#    epoch (80.6 against 88.0 after one, 31.7 against 42.4 after five), but behind per
-#    step in a row: two independent epochs, which two devices do in the time of one
-#    shared epoch, are further each time (24.2 after ten against 31.7 after five). And
-#    the independent one stops lower (17.55 against 17.72; the optimum is 17.36),
-#    because it averages two samples of rows.)*
+#    epoch: 80.6 against 88.0 after one, 31.7 against 42.4 after five. Its epoch is the
+#    work of two devices in a row, but on two cores 40 epochs of 10,000 x 1,000 take
+#    1.66 s shared and 1.31 s independent: measure before you count steps. The
+#    independent one stops lower (17.55 against 17.72; the optimum is 17.36), because it
+#    averages two samples of rows.)*
 # 2. **Leave out the all-reduce** in `gradient`. *(You should find that the replicas no
 #    longer agree, and that each goes to the solution of its own half: 9.057 and 9.071
 #    after 2,000 steps, on the way to the 9.059 and 9.075 printed above.)*
-# 3. **Take the mean of the gradients, not their sum**, with the same `lr`. *(You should
-#    find the errors of half as many steps: 8.9079 after 200 where the sum has it after
-#    100. Training divides by the global batch instead, once, for this reason.)*
+# 3. **Divide by the shard instead of the batch.** Write the step as a mean over rows:
+#    `lr` is 1,000 / `largest`, and the sum of the gradients is divided by the 1,000
+#    rows of A. Then divide by the 500 rows of a shard; then take the mean of the
+#    devices' gradients and divide by 1,000. *(You should find the errors from above.
+#    Then the step is 2 / `largest` and x swings to and fro: 18.21 after 100 steps and
+#    after 2,000. With the mean every step is half as long: 8.9079 after 200 steps,
+#    where the sum has it after 100.)*
 # 4. **How large may the step be?** Try `lr` of 0.5, 1, 1.5, 1.9, 1.99 and 2.01 times 1
 #    / `largest`, 200 steps each. *(You should find it better and better up to 1.9
 #    (8.842), worse at 1.99 (9.10), and 117 at 2.01: beyond 2 it diverges.)*
 # 5. **Digits.** Repeat "What squaring costs" with 1e-2, 1e-4, 1e-6 and 1e-8 in place of
-#    1e-5. *(You should find errors of about 1e-13, 1e-11, 4e-9 and 2e-7 by `tsqr`, and
-#    of 1e-10, 2e-6 and 2e-2 by `normal`, whose Cholesky factorisation then fails.)*
+#    1e-5. *(You should find errors of about 1e-13, 1e-11, 4e-9 and 1e-7 by `tsqr`, and
+#    of 1e-10, 1e-6 and 1e-2 by `normal`. At 1e-8 `normal` finds no digit, or its
+#    Cholesky factorisation fails, depending on the rounding.)*
 # 6. **Count what is sent** until the error agrees with LAPACK's to six digits, for n =
 #    50. *(You should find 765 numbers per device for CGLS (15 steps of 51), 2,550 for
 #    `normal`, 2,601 for TSQR, and 100,000 for 2,000 steps of gradient descent. At n =

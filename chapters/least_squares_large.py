@@ -80,7 +80,7 @@ print(f"sqrt((m - n) / 12) = {math.sqrt((m - n) / 12):.1f}")
 # product with A, and the one with its transpose, need only one block in memory.
 #
 # `numpy.memmap` also reads from the file, but the pages that it has read count as the
-# process's memory until the system wants them back. A plain read does not keep them.
+# process's memory until the system needs them. A plain read does not keep them.
 
 
 # %%
@@ -147,9 +147,9 @@ for block_rows in (100, 1_000):
     assert numpy.allclose(x, at_once.x, rtol=1e-8)
 
 # %% [markdown]
-# The package does the same; besides, a thread reads the next blocks while the devices
-# work on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0` keeps no
-# block on the devices, as it must be when A does not fit into memory.
+# The package does the same, and a thread reads the next blocks while the devices work
+# on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0` keeps no
+# block on the devices, as is necessary when A does not fit into memory.
 
 # %%
 in_blocks = solve(
@@ -173,7 +173,8 @@ assert numpy.allclose(in_blocks.x, x, rtol=1e-8)
 # - `dask_one_product` puts b beside A first and computes [A b]^T [A b].
 #
 # Blocks and chunks have 2,500 rows, 2 MB. Memory is the peak of the process's resident
-# memory (`VmHWM`) less what it had before the solve.
+# memory (`VmHWM`) less what it had before the solve. (The functions import what they
+# need themselves, because each runs in a process of its own.)
 #
 # *Predict before you run*: Which of the five need twice the memory for twice the rows?
 

@@ -8,7 +8,7 @@
 # How much memory a training needs, what happens if there is less, and what is released
 # afterwards. The wiki fills the 14.7 GB of a Tesla T4, gets an error that does not
 # mention memory (`cuMemcpyHtoD results in CUDA_ERROR_INVALID_VALUE`), and notes that
-# leaving Python returns all of it:
+# leaving Python returns all of it. Run this chapter as a notebook, or as a program:
 #
 #     python chapters/memory.py --devices auto
 #     d2lpar run memory --preset book
@@ -77,8 +77,11 @@ print(f"a batch of 256: {byte_size(kept)}; the parameters: {byte_size(4 * parame
 
 # %% [markdown]
 # Eighty times as much as the parameters. The outputs grow with the batch, and each
-# device keeps those of its shard. The package counts the same, and the rest: gradients,
-# the data set, Python itself.
+# device keeps those of its shard.
+#
+# ![What one device keeps, and each of two](../docs/drawings/memory-of-a-device.svg)
+#
+# The package counts the same, and the rest: gradients, the data set, Python itself.
 
 # %%
 need = estimate.estimate(lenet.WORKLOAD.layers, {"global_batch_size": 256}, 1)
@@ -93,8 +96,8 @@ print(estimate.report(lenet.WORKLOAD.layers, {"global_batch_size": 256}, two))
 # A count is a claim. To check it, train one step on 1,000 images and on 3,000, each in
 # a fresh process, and see by how much the peaks of resident memory (`VmHWM`) differ.
 #
-# *Predict before you run*: Per image: 4 bytes for each number kept, and what the
-# backward pass adds. More or less than twice the count?
+# *Predict before you run*: an image takes 4 bytes for each number kept, and what the
+# backward pass adds. Is that more or less than twice the count?
 
 
 # %%
@@ -164,7 +167,7 @@ def train_within(limit: int, batch_sizes: tuple) -> list[str]:
     from d2lpar.memory.free import process_status
     from d2lpar.records.wording import byte_size
 
-    sizes, one, said = {"n_train": 4_000, "n_test": 200}, devices.parse("cpu:1"), []
+    sizes, one, said = {"n_train": 2_000, "n_test": 200}, devices.parse("cpu:1"), []
     data = datasets.load("synthetic", **sizes)
     run = partial(lenet.train, devices=one, data=data, num_epochs=1)
     list(run(global_batch_size=2_000))  # the temporary buffers take their size now
@@ -193,15 +196,16 @@ with ProcessPoolExecutor(1, env=environment) as executor:
 # %% [markdown]
 # Three things hold memory after a failure: the *error*, whose traceback keeps the
 # failed frames and their arrays alive; *pending work*, which fails in turn; and
-# *pools*. `out_of_memory.release` ends each of them, and training goes on. In a
-# notebook it is the first: `sys.last_traceback`, and `Out[..]` for what was shown, live
-# on until the next error or `%reset`.
+# *pools* of freed memory that MXNet and the C library keep for later.
+# `out_of_memory.release` clears all three, and training goes on. In a notebook it is
+# mostly the first: `sys.last_traceback` keeps the failed arrays until the next error,
+# and `Out[...]` keeps what was shown until `%reset`.
 #
 # ## Leaving returns everything
 #
-# The wiki's remedy always works: when a process ends, all of its memory returns,
-# whatever it leaked. So `d2lpar run` measures each device count in a process of its
-# own.
+# The wiki's remedy always works: when a process ends, the system gets back all of its
+# memory, whatever it leaked. So `d2lpar run` measures each device count in a process of
+# its own.
 
 
 # %%
@@ -287,7 +291,7 @@ else:
 # %% [markdown]
 # Without a GPU (and with a build that has no CUDA, `xgboost-cpu`) it warns and computes
 # on the CPU. With XGBoost 3.2 on 2 cores of an AMD EPYC both rows say "ran on cpu",
-# 0.13 s and 0.9925: a "GPU time" that is none, as with `d2l.try_gpu`. So ask the model
+# 0.13 s and 0.9925: a "GPU time" that is a CPU's, as with `d2l.try_gpu`. Ask the model
 # where it was trained, as above, before you compare. On a GPU expect the same accuracy
 # up to the order of sums (not tried here). At this size most of the time is overhead;
 # take 2,000,000 rows for a comparison.

@@ -279,8 +279,9 @@ assert largest_difference(on_two, packages) < 1e-6
 
 # %% [markdown]
 # Not to the last bit: (a + b) + (c + d) is rounded in other places than a + b + c + d.
-# A difference of 1e-8 is the rounding of float32 numbers of this size, not an error.
-# (It grows in a long training, see exercise 3.)
+# Parameters of about 0.01 have float32 neighbours at a distance of 1e-9, so a
+# difference below 1e-8 is rounding, not an error. (It grows in a long training, see
+# exercise 3.)
 #
 # The package's functions, in `d2lpar/parallel.py`, are these with three additions:
 # uneven and empty shards, messages for bad input, and any other network in place of
@@ -401,10 +402,11 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # The book printed an accuracy of 0.80 on one V100 and 0.84 on two, after 10 epochs.
-# That is no gain from the second GPU: with this recipe the accuracy moves by some
-# points from run to run. On two cores of an AMD EPYC the `book` preset ends at 0.82 on
-# one context and on two, in 19.4 and 11.2 s per epoch with one thread each; on H200s in
-# 0.34 and 0.54 s, with the second GPU slower, as in the book (`figures/README.md`).
+# The second GPU has not improved it: with this recipe the accuracy moves by some points
+# from run to run. On two cores of an AMD EPYC the `book` preset with one thread per
+# context ends at 0.825 on one context and 0.815 on two, in 19.4 and 11.2 s per epoch.
+# On H200s an epoch takes 0.295 s on one and 0.521 s on two: the second GPU makes it
+# slower, as in the book ([all figures](../figures/README.md)).
 #
 # ## Summary
 #
@@ -414,27 +416,28 @@ if __name__ == "__main__":
 #   copies parameters again.
 # - All-reduce: every device gets the sum. It is the only communication of a step.
 # - The step divides by the size of the whole batch.
-# - A second device halves the work per image, not the work per step.
+# - A second device halves the time that grows with the batch, not the fixed time of a
+#   step, which grows with the number of devices.
 #
 # ## Exercises
 #
 # For each of them change a function above, run its cell and `train` again, and then set
 # it back.
 #
-# 1. Leave out the `allreduce` in `train_batch`. What does `agree` say? Does it still
-#    learn? *(False. Each replica learns from its own half only, with steps half as
-#    large, since they are still divided by the whole batch. After two epochs the
+# 1. Leave out the `allreduce` in `train_batch`. What does `agree` say? Does the network
+#    still learn? *(False. Each replica learns from its own half only, with steps half
+#    as large, since they are still divided by the whole batch. After two epochs the
 #    accuracy is about 0.10, where it was 0.45.)*
 # 2. Divide by `X_shards[0].shape[0]`, the shard, instead of by the batch, and compare
 #    `one_step` on two devices with `one_step` on one. *(On two devices the step is
 #    twice as large, exactly that of one device with a learning rate of 0.4. With N
 #    devices the rate would be N times as high, until training diverges.)*
-# 3. Train three epochs at a rate of 0.02 and of 0.2, on one device and two, and print
-#    `largest_difference` of the parameters. *(At 0.02 they differ by 0.0003 at most,
-#    and nothing is learnt yet. At 0.2 they differ by as much as they are large, 0.9,
-#    and yet both are right: 0.70 and 0.72. A large learning rate makes training
-#    chaotic: each rounding error grows with every step, until two runs are two
-#    different networks.)*
+# 3. Train three epochs with a learning rate of 0.02 and of 0.2, on one device and on
+#    two, and print `largest_difference` of the first replicas, which `train` returns.
+#    *(At 0.02 they differ by 0.0003 at most, and nothing is learnt yet. At 0.2 they
+#    differ by as much as they are large, 0.9, and yet both are right: 0.70 and 0.72. A
+#    large learning rate makes training chaotic: each rounding error grows with every
+#    step, until two runs are two different networks.)*
 # 4. Leave out `npx.waitall()` in `train`. *(The epoch seems shorter: the clock is read
 #    when Python has issued the work. The next line that needs a number, the accuracy,
 #    waits for the rest.)*
@@ -443,5 +446,6 @@ if __name__ == "__main__":
 #    between 64 and 128 on two cores that others used as well. The package's training
 #    turns at 12 on two idle cores.)*
 # 6. Write an `allreduce` that needs fewer calls: join the gradients of a replica to one
-#    array, sum that, and cut it again. *(`d2lpar/buckets.py` keeps all parameters and
-#    all gradients in one array from the start, so that nothing needs to be joined.)*
+#    array, sum that, and cut it again. *(The sums are the same to the bit. To join and
+#    to cut costs calls, too, so `d2lpar/buckets.py` keeps all parameters and all
+#    gradients of a replica in one array each from the start.)*

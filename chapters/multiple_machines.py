@@ -7,7 +7,7 @@
 #
 # Beyond one process or one machine: *workers* train, each with devices of its own, and
 # *servers* sum what the workers push. MXNet has both (ps-lite, behind
-# `kvstore("dist_sync")`); the launcher starts and watches them:
+# `kvstore("dist_sync")`); `d2lpar launch`, the launcher, starts and watches them:
 #
 #     d2lpar launch --workers 2 -- run multiple_machines --preset book
 #     python chapters/multiple_machines.py --devices auto --num-devices 1,2
@@ -64,7 +64,7 @@ for batch in (5, 2):
 #
 # A worker pushes the gradient of the *sum*, not of the mean, of its samples' losses.
 # The server adds up what arrives under a key, and answers a pull when every worker has
-# pushed. That is an all-reduce with a place in the middle.
+# pushed. That is an all-reduce through a process of its own.
 
 
 # %%
@@ -96,9 +96,10 @@ def gradients(X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:
 
 
 # %% [markdown]
-# *Predict before you run*: Five images on two workers: three and two. Is the sum of
-# what they push the gradient of all five? Would it be, if each pushed the gradient of
-# its *mean* loss, and the server averaged?
+# *Predict before you run*: five images on two workers are three and two. Is the sum of
+# what they push the gradient of all five? And if each pushed the gradient of its *mean*
+# loss and the server took the average, would that be the gradient of the mean of all
+# five?
 
 # %%
 rng = numpy.random.default_rng(0)
@@ -250,13 +251,14 @@ print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way
 
 # %% [markdown]
 # The server's link carries every worker's gradients: with more workers it is the limit,
-# and more servers share the keys. A step of 256 takes about 24 ms on our two cores, 12
-# if a second machine takes half; 16 ms of traffic would cost more than that saves.
+# and more servers share the keys. A step of 256 takes 44 ms on the two cores of chapter
+# 5's record. A second machine saves half of that, 22 ms, and costs 16.5 ms of traffic.
+# On machines twice as fast it would cost more than it saves.
 #
 # ## Two bits per number
 #
-# `--compress T` pushes -T, 0 or T for each number, and remembers the rest for the next
-# step: what is cut off is late, not lost.
+# `--compress T` pushes -T, 0 or T for each number, and keeps the rest, which is added
+# to the gradient of the next step.
 #
 # *Predict before you run*: the threshold is 0.5. What arrives of a gradient of 0.02 in
 # 100 steps, and of one of 0.9?
@@ -280,9 +282,10 @@ for step in range(1, 101):
         print(f"after {step:3} steps of {steady}: {arrived / step} per step arrived")
 
 # %% [markdown]
-# A gradient that is small and steady arrives in rare, large pieces. One that is larger
-# than the threshold never arrives in full: 0.9 comes as 0.5, and the rest piles up.
-# What workers pull is not compressed, so the traffic halves at most.
+# A gradient that is small and steady arrives in rare, large pieces: late, but not lost.
+# One that is larger than the threshold never arrives in full: 0.9 comes as 0.5 in every
+# step, and the rest piles up. What workers pull is not compressed, so the traffic
+# halves at most.
 #
 # **Or do not wait.** With `--kvstore dist_async` the server updates at each push: no
 # worker waits, gradients are of older parameters, and no two runs are the same.
@@ -295,9 +298,9 @@ for step in range(1, 101):
 #
 # ## When a process dies
 #
-# The others wait in `pushpull`, for ever: a sum is not complete. So the launcher
-# watches all roles, ends them, and restarts all from the last checkpoint; with two
-# workers the result is the same to the bit.
+# The others would wait in `pushpull` for ever, because the sum is not complete. So the
+# launcher watches all roles. If one dies it ends the others and restarts all of them
+# from the last checkpoint. With two workers the result is the same to the bit.
 #
 # ## Training, measured
 #
@@ -321,7 +324,7 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Summary
 #
-# - A parameter server is an all-reduce with a place in the middle: push, sum, pull.
+# - A parameter server is an all-reduce through a process of its own: push, sum, pull.
 # - Push gradients of summed losses, and divide once by the global batch. Then uneven
 #   and empty parts need no special case.
 # - The traffic of a step does not depend on the batch: larger batches pay sooner.
@@ -333,16 +336,17 @@ if __name__ == "__main__":
 #    2 and 1 images and pull the same sums.)*
 # 2. **An average instead of a sum.** Let `pull` divide by the number of workers, and
 #    leave the rest. *(You should find the gradient divided by two: every step is half
-#    as long. Which other number would have to change to mend that?)*
+#    as long. Dividing by the batch of one worker instead of by the global batch would
+#    mend it, but only while all parts are equal.)*
 # 3. **A worker without images.** Give two images to three workers, and let the third
 #    push nothing. *(You should find that every pull waits. So it pushes zeros.)*
 # 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
 #    *(You should find that 5 sends the 0.9 in full and nothing yet of the 0.02, and
 #    that 0.05 sends the 0.02 in full and only 0.05 of the others: a threshold below the
 #    gradients makes all of them alike.)*
-# 5. **When does a second machine pay?** Take 24 ms for a batch of 256 on one machine,
-#    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *(You should find from a
-#    batch of 352 on; at 10 Gbit/s from 36 on.)*
+# 5. **When does a second machine pay?** Take 44 ms for a batch of 256 on one machine,
+#    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *(You should find: from a
+#    batch of 192 on; at 10 Gbit/s from 20 on.)*
 # 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines`, and
 #    end one worker's process from another terminal (`kill -9`). *(You should find that
 #    the launcher says which one was killed, restarts all from the last checkpoint

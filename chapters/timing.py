@@ -2,15 +2,21 @@
 # # Timing devices honestly
 #
 # Source: the least-squares notes, the GPU wiki, the CryptoPunks notebook,
-# the GPUSOROBAN posts
+# the GPUSOROBAN posts,
+# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean),
+# <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`, in
+# Korean),
+# <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>,
+# <https://soroban.highreso.jp/blog/blog-2326/> (in Japanese)
 #
 # **What you will learn.** How to read a clock around work that runs behind Python's
 # back. Four rules, and the ten lines of code that follow them. How to compare two
 # devices, and a device with NumPy. When the work that a second device saves is worth
 # its copies. How to check a published time with arithmetic.
 #
-# Four sources time a CPU against a GPU; two stop the clock before the GPU has finished.
-# Here is the same work on any devices, timed both ways, its results checked:
+# Four sources time a CPU against a GPU; two of them stop the clock before the GPU has
+# finished. Here is the same work on any devices, timed both ways, with the results
+# checked. Run this chapter cell by cell as a notebook, or as a program:
 #
 #     python chapters/timing.py --devices auto --num-devices 1,2
 #     d2lpar run timing --preset book      (the published sizes: minutes per product)
@@ -35,6 +41,8 @@ host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
 # waits only where it needs a number: to print it, to convert it (`asnumpy`, `float`),
 # or when it is told to (`y.wait_to_read()`, `npx.waitall()`; in PyTorch
 # `torch.cuda.synchronize()`).
+#
+# ![A call returns before its work is done](../docs/drawings/asynchronous-call.svg)
 #
 # *Predict before you run*: the tangent of a million numbers takes some milliseconds.
 # What does the first clock say, and which line takes the time?
@@ -109,8 +117,8 @@ print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
 # %% [markdown]
 # Nearly, if a core is free for each context. But look at NumPy's line before you are
 # content: on a processor with wide vector registers NumPy computes many tangents with
-# one instruction, and is faster on one core than MXNet on two. A second device is no
-# remedy for slow code on the first: compare with the best that one device can do.
+# one instruction, and is faster on one core than MXNet on two. A second device does not
+# make up for slow code on the first: compare with the best that one device can do.
 #
 # A wrong result has no time, and the times of different work have no ratio; the package
 # refuses both:
@@ -131,7 +139,7 @@ for wrong in (
 #
 # The CryptoPunks notebook's "calculus of parallelization": a second device saves work
 # but costs copies, and in training an all-reduce (the sum of both devices' arrays,
-# chapter 4). A copy takes a fixed time, and one per byte.
+# chapter 4). A copy takes a fixed time, and a time per byte.
 #
 # *Predict before you run*: LeNet's gradients are half a megabyte, 130,000 numbers. Is
 # an all-reduce of that size nearer to that of 1,000 numbers or to that of 10,000,000?
@@ -142,14 +150,17 @@ def all_reduce(n: int) -> timing.Timing:
     ones = [np.ones(n, ctx=device) for device in two]
     data = [array.copy() for array in ones]
 
-    def reduce(device):
+    def reset():  # before each repetition, outside the clock
+        for array, one in zip(data, ones):
+            one.copyto(array)
+
+    def reduce(device):  # called once per device, but one call sums for both
         if device == two[0]:
             allreduce(data)
         return data[two.index(device)]
 
-    again = lambda: [a.copyto(b) for a, b in zip(ones, data)]  # noqa: E731
     twos, name = numpy.full(2 * n, 2.0), f"all-reduce of {n:,}"
-    return timing.measure(reduce, two, before=again, expected=twos, name=name)
+    return timing.measure(reduce, two, before=reset, expected=twos, name=name)
 
 
 saved = one.median - both.median
@@ -176,7 +187,8 @@ print(f"x2, NumPy: 33.6 ms are {x2_bytes / 33.6e-3 / GB:.0f} GB/s")
 at_least = 1e3 * x2_bytes / T4_BANDWIDTH
 print(f"x2, T4: at least {at_least:.2f} ms, published 0.7 to 0.9 ms")
 
-# sin, **2, cos and **2 read and write 400 MB each, / reads twice and writes, sum reads.
+# sin, **2, cos and **2 read and write 400 MB each, / reads two arrays and writes one,
+# and sum reads one.
 trig_bytes = 10_000**2 * 4 * (4 * 2 + 3 + 1)
 print(f"trig, T4: {1e3 * trig_bytes / T4_BANDWIDTH:.0f} ms, published 18.9 ms")
 
@@ -201,15 +213,19 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 #
 # ## All of them, on your devices
 #
-# In NumPy, PyTorch (if it is installed) and MXNet: both clocks, a roofline, and copies
-# and all-reduces by size. A *roofline* shows for each operation how near it comes to
-# what memory and cores allow, the two limits above.
+# The last cell runs the four in NumPy, PyTorch (if it is installed) and MXNet. It
+# prints both clocks, times copies and all-reduces of many sizes, and draws a
+# *roofline*, which shows for each operation how near it comes to what memory and cores
+# allow, the two limits above.
 
 # %%
 QUICK = {"x2": 20_000_000, "trig": 1_500, "product": 1_536, "largest_copy": 2**24}
 DRY = {"x2": 1_000, "sum_rows": 100, "trig": 40, "product": 64, "largest_copy": 2**12}
-PRESETS = {"quick": {"data": QUICK}, "book": {"product_repeats": 3}}
-PRESETS["dry-run"] = {"repeats": 1, "data": DRY}
+PRESETS = {
+    "quick": {"data": QUICK},
+    "book": {"product_repeats": 3},
+    "dry-run": {"repeats": 1, "data": DRY},
+}
 
 if __name__ == "__main__":
     runs = chapter.measure("timing", array_timings.WORKLOAD, PRESETS)

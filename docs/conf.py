@@ -1,31 +1,89 @@
 """Sphinx: `make book` builds one static site from the repository's own pages.
 
 The source folder is the root of the repository, so that links between its pages are
-those that GitHub follows, too.
+those that GitHub follows, too. A chapter's page is its script, with the outputs of its
+executed notebook where `make notebooks` has written one.
 """
 
+import logging
+import re
 import sys
 from pathlib import Path
+
+import nbformat
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from d2lpar import __version__ as release
+from tools.make_notebooks import converted
+
+logging.basicConfig()  # or a Pygments plugin sets a level at which MXNet chats
+ROOT = Path(__file__).parents[1]
+missing = [
+    script.stem
+    for script in sorted(ROOT.glob("chapters/*.py"))
+    if not (ROOT / "notebooks" / f"{script.stem}.ipynb").is_file()
+]
+if missing:
+    print(f"Without output, until `make notebooks`: {', '.join(missing)}")
 
 project, author = "d2lpar", "The d2lpar authors"
 root_doc = "docs/index"
 include_patterns = [
-    "docs/**", "notebooks/*.ipynb", "figures/README.md", "peers/README.md",
+    "docs/*.md", "chapters/*.py", "figures/README.md", "peers/README.md",
     "CONTRIBUTING.md", "CHANGELOG.md",
 ]  # fmt: skip
 extensions = [
     "myst_nb", "sphinx_copybutton", "sphinx_design",
-    "sphinx.ext.autodoc", "sphinx.ext.napoleon",
+    "sphinx.ext.autodoc",
 ]  # fmt: skip
 nb_execution_mode = "off"  # `make notebooks` has executed them
+nb_merge_streams = True
+nb_custom_formats = {".py": ["nbformat.reads", {"as_version": 4}]}
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
+autodoc_preserve_defaults = True
+default_role = "literal"  # `name` in a docstring
+add_module_names = False
+maximum_signature_line_length = 88
+html_copy_source = html_use_index = html_domain_indices = False
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. ", True
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"d2lpar {release}"
+html_static_path = ["static"]
+html_css_files = ["book.css"]
 html_extra_path = ["site"]  # index.html at the top, which leads to docs/index.html
+html_show_copyright = False
+html_show_search_summary = False  # it is fetched, which a browser refuses for files
+html_math_renderer = "mathml"  # MathJax would come from the network
+
+
+def read(app, docname, source):
+    """Put a chapter's notebook in the place of its script; offer others as files."""
+    if docname.startswith("chapters/"):
+        notebook = ROOT / "notebooks" / f"{Path(docname).name}.ipynb"
+        app.env.note_dependency(notebook)
+        if notebook.is_file():
+            source[0] = notebook.read_text(encoding="utf-8")
+        else:
+            source[0] = nbformat.writes(converted(ROOT / f"{docname}.py"))
+    else:
+        source[0] = re.sub(
+            r"\]\((?!https?:|\.\./chapters/)(\S+\.py)\)", r"](path:\1)", source[0]
+        )
+
+
+def mathml(translator, node):
+    block = isinstance(node, nodes.math_block)
+    html = tex2mathml(node.astext(), as_block=block)
+    translator.body.append(f'<div class="math">{html}</div>' if block else html)
+    raise nodes.SkipNode
+
+
+def setup(app):
+    app.connect("source-read", read)
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

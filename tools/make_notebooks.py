@@ -45,25 +45,26 @@ def converted(script: Path) -> nbformat.NotebookNode:
 
 
 def execute(
-    notebook: nbformat.NotebookNode, environment: dict[str, str | None]
+    notebook: nbformat.NotebookNode,
+    environment: dict[str, str | None],
+    folder: str | Path,
 ) -> None:
-    """Run all cells in a fresh kernel; raises nbclient's CellExecutionError.
+    """Run all cells in a fresh kernel, in this folder. Raises CellExecutionError.
 
     `environment` changes this process's for the kernel; None unsets a variable.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(
-            notebook,
-            timeout=TIMEOUT,
-            kernel_name="python3",
-            record_timing=False,
-            resources={"metadata": {"path": folder}},
-        )
-        merged = {**os.environ, **environment}
-        client.execute(env={k: v for k, v in merged.items() if v is not None})
+    client = NotebookClient(
+        notebook,
+        timeout=TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    merged = {**os.environ, **environment}
+    client.execute(env={k: v for k, v in merged.items() if v is not None})
 
 
-def environment_of(chapter: str, empty: str) -> dict[str, str | None]:
+def environment_of(chapter: str, empty: str | Path) -> dict[str, str | None]:
     """Variables for a chapter's kernel. `empty` is an empty folder.
 
     The artwork of the CryptoPunks may not be shown: the GAN finds and downloads none,
@@ -74,7 +75,7 @@ def environment_of(chapter: str, empty: str) -> dict[str, str | None]:
     nowhere = "http://127.0.0.1:9"
     return {
         "D2LPAR_DATA": None,
-        **dict.fromkeys(("MXNET_HOME", "XDG_CACHE_HOME"), empty),
+        **dict.fromkeys(("MXNET_HOME", "XDG_CACHE_HOME"), str(empty)),
         **dict.fromkeys(("http_proxy", "https_proxy"), nowhere),
     }
 
@@ -117,9 +118,9 @@ def main(chapters: list[str]) -> int:
             return 2
     for name in chapters or files:
         notebook = converted(files[name])
-        with tempfile.TemporaryDirectory() as empty:
+        with tempfile.TemporaryDirectory() as folder:
             try:
-                execute(notebook, environment_of(name, empty))
+                execute(notebook, environment_of(name, folder), folder)
             except CellExecutionError as error:
                 print(f"{name}: {error.ename}: {error.evalue}", file=sys.stderr)
                 return 3

@@ -30,7 +30,7 @@ class Drawing:
         self.elements.append(
             f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="7" fill="{fill}"/>'
         )
-        rows = lines.split("\n")
+        rows = lines.split("\n") if lines else []
         first = y + h / 2 - 11 * (len(rows) - 1) + 6
         for k, row in enumerate(rows):
             self.elements.append(
@@ -78,7 +78,7 @@ class Drawing:
 def split_allreduce_update() -> Drawing:
     """One step of data-parallel training on two devices, from top to bottom."""
     d = Drawing(
-        620, 560, "One step of data-parallel training on two devices",
+        620, 576, "One step of data-parallel training on two devices",
         "The batch of 256 is split into two shards of 128. Each device computes the "
         "gradient of its shard, forward and backward. All-reduce gives every device "
         "the sum of the gradients. Each device takes the same step, so that the "
@@ -89,27 +89,27 @@ def split_allreduce_update() -> Drawing:
     for x, color, k in (left, right):
         middle = x + 135
         d.arrow(270 if k == 0 else 350, 48, middle, 96)
-        d.frame(x, 98, 270, 462, color)
+        d.frame(x, 98, 270, 476, color)
         d.box(x + 16, 112, 238, 54, f"device {k}: its shard\n128 images", color)
         d.arrow(middle, 166, middle, 194)
         d.box(
             x + 16,
             196,
             238,
-            76,
+            84,
             f"2. forward, backward\nwith its replica of w:\ng{k} = gradient of Σ loss",
             color,
         )
-        d.arrow(middle, 272, middle, 316)
-        d.arrow(middle, 380, middle, 424)
-        d.box(x + 16, 426, 238, 54, "4. update w by\n− lr · (g0 + g1) / 256", color)
-        d.label(x + 16, 494, 238, 54, "the same w\non both devices")
+        d.arrow(middle, 280, middle, 324)
+        d.arrow(middle, 392, middle, 434)
+        d.box(x + 16, 436, 238, 56, "4. update w by\n− lr · (g0 + g1) / 256", color)
+        d.label(x + 16, 504, 238, 56, "the same w\non both devices")
     d.label(246, 58, 128, 32, "1. split")
     d.box(
         36,
-        318,
+        326,
         548,
-        62,
+        66,
         "3. all-reduce: both devices get the sum g0 + g1\n"
         "the only communication of the step",
         GREEN,
@@ -120,7 +120,7 @@ def split_allreduce_update() -> Drawing:
 def rows_over_devices() -> Drawing:
     """Least squares: every device keeps some rows of A and b."""
     d = Drawing(
-        620, 540, "Least squares with the rows of A on two devices",
+        620, 550, "Least squares with the rows of A on two devices",
         "A has many rows and few columns. Device 0 holds the upper half of the rows of "
         "A and b, device 1 the lower half. Each makes something small of its rows, "
         "with n or n x n numbers. All-reduce adds these up; no row ever moves.",
@@ -137,37 +137,37 @@ def rows_over_devices() -> Drawing:
     d.label(301, 70, 18, 34, "·")
     for x, color, k in ((20, BLUE, 0), (330, ORANGE, 1)):
         middle = x + 135
-        d.frame(x, 254, 270, 132, color)
+        d.frame(x, 254, 270, 142, color)
         d.box(
             x + 12,
             266,
             246,
-            108,
+            118,
             f"device {k} makes of its rows\n"
             f"normal: A{k}ᵀA{k} and A{k}ᵀb{k}\n"
             f"cgls: A{k}ᵀ(A{k} p), every time\n"
             f"tsqr: R{k} of A{k} = Q{k} R{k}",
             color,
         )
-        d.arrow(middle, 386, middle, 426)
+        d.arrow(middle, 396, middle, 434)
     d.box(
         20,
-        428,
+        436,
         580,
-        56,
+        58,
         "all devices together: n × n or n numbers of each\n"
         "added up (normal, cgls) or factorised once more (tsqr)",
         GREEN,
     )
-    d.arrow(310, 484, 310, 504)
-    d.label(150, 506, 320, 34, "x, the same on every device")
+    d.arrow(310, 494, 310, 514)
+    d.label(150, 516, 320, 34, "x, the same on every device")
     return d
 
 
 def parameter_server() -> Drawing:
     """Workers push gradients to servers and pull their sums."""
     d = Drawing(
-        620, 500, "Several machines: workers and a parameter server",
+        620, 502, "Several machines: workers and a parameter server",
         "Two workers, each with two devices, take their part of every batch. Each "
         "pushes the sum of its gradients to the server. The server waits for all "
         "workers, adds up what they pushed, and they pull the sum. A scheduler "
@@ -200,10 +200,220 @@ def parameter_server() -> Drawing:
     return d
 
 
+def host_and_device() -> Drawing:
+    """Two memories and the link between them, with the numbers of a T4."""
+    d = Drawing(
+        620, 404, "A host and a device: two memories with a slow link between them",
+        "The host has a memory of its own, and so has the device. A copy between them "
+        "goes over a link of at most 16 GB/s. The cores of a T4 read the T4's memory "
+        "at 320 GB/s, 20 times as fast.",
+    )  # fmt: skip
+    for x, color, name, cores in (
+        (20, BLUE, "the host", "a few cores\nPython and NumPy\nrun here"),
+        (370, ORANGE, "a device, here a T4", "2,560 simple cores"),
+    ):
+        middle = x + 115
+        d.frame(x, 2, 230, 400, color)
+        d.label(x + 15, 14, 200, 34, name)
+        d.box(x + 15, 62, 200, 76, cores, color)
+        d.arrow(middle, 180, middle, 140)
+        d.arrow(middle, 216, middle, 256)
+    d.label(55, 181, 160, 34, "its own memory")
+    d.label(405, 181, 160, 34, "320 GB/s")
+    d.box(35, 258, 200, 126, "host memory\nx\na NumPy array", BLUE)
+    d.box(385, 258, 200, 126, "device memory\nx_device\nan array of its own", ORANGE)
+    d.arrow(235, 282, 383, 282)
+    d.arrow(385, 360, 237, 360)
+    d.label(256, 292, 108, 58, "the link:\n16 GB/s")
+    return d
+
+
+def asynchronous_call() -> Drawing:
+    """What two clocks measure around a call that returns before its work is done."""
+    d = Drawing(
+        620, 330, "A call returns before the device has done the work",
+        "Time goes from left to right. Python asks for a tangent, which takes a "
+        "moment, and goes on. The device computes for much longer. A clock that is "
+        "read when the call has returned measures the asking. A clock that is read "
+        "after waiting measures the work.",
+    )  # fmt: skip
+    d.label(0, 20, 96, 54, "Python")
+    d.label(0, 124, 96, 54, "device")
+    d.box(110, 20, 86, 54, "np.tan(x)", BLUE)
+    d.box(204, 20, 106, 54, "free to do\nother things", SLATE)
+    d.box(318, 20, 200, 54, "npx.waitall()\nwaits", BLUE)
+    d.box(150, 124, 360, 54, "computes the tangents", ORANGE)
+    d.arrow(160, 74, 160, 122)
+    d.arrow(506, 124, 506, 76)
+    d.arrow(110, 200, 196, 200)
+    d.label(110, 212, 280, 40, "the naive clock: time to ask")
+    d.arrow(110, 274, 518, 274)
+    d.label(110, 286, 408, 40, "the right clock: time until it is done")
+    return d
+
+
+def step_costs() -> Drawing:
+    """What a step consists of, with a small batch and with a large one."""
+    d = Drawing(
+        620, 430, "The parts of a step on one device and on two",
+        "With a small batch, Python's time for two devices and the all-reduce are more "
+        "than half of the forward and backward pass, which two devices save: they are "
+        "slower than one. With a large batch they are less.",
+    )  # fmt: skip
+    for y, work, batch in ((0, 100, "a small batch"), (220, 420, "a large batch")):
+        d.label(0, y, 620, 34, f"{batch}; time goes from left to right")
+        passes = "forward, backward" if work > 300 else "fwd, bwd"
+        d.label(0, y + 46, 86, 40, "1 device")
+        d.box(96, y + 46, 66, 40, "Python", SLATE)
+        d.box(164, y + 46, work, 40, passes, BLUE)
+        d.label(0, y + 104, 86, 84, "2 devices")
+        half = work // 2
+        half_passes = passes if work > 300 else "half"
+        d.box(96, y + 104, 66, 84, "Python\nfor 0", SLATE)
+        d.box(164, y + 104, 66, 84, "Python\nfor 1", SLATE)
+        d.box(232, y + 104, half, 40, half_passes, BLUE)
+        d.box(232, y + 148, half, 40, half_passes, ORANGE)
+        d.box(234 + half, y + 104, 90, 84, "all-reduce", GREEN)
+    return d
+
+
+def outlier_steps() -> Drawing:
+    """How the steps of an integer type are shared out, without an outlier and with."""
+    d = Drawing(
+        620, 300, "One outlier takes up the steps of all numbers",
+        "Eight steps between 0 and the largest number. Without an outlier the numbers "
+        "use all eight. With one number that is eight times as large, all others fall "
+        "into the first step, and six steps are used by no number.",
+    )  # fmt: skip
+    for y, words, used, most in (
+        (0, "without an outlier: all steps are used", range(8), "1"),
+        (160, "with an outlier: the others share one step", (0, 7), "8"),
+    ):
+        d.label(0, y, 620, 34, words)
+        for k in range(8):
+            fill = (ORANGE if (y and k == 7) else BLUE) if k in used else LINE
+            d.box(10 + 75 * k, y + 46, 71, 44, str(k) if k in used else "", fill)
+        d.label(10, y + 100, 71, 34, "0")
+        d.label(535, y + 100, 71, 34, most)
+    return d
+
+
+def gan_step() -> Drawing:
+    """The two updates of a GAN's step, as every device takes part in them."""
+    d = Drawing(
+        620, 442, "One step of a GAN on several devices",
+        "Each device has a shard of the noise and of the real faces. Its replica of "
+        "the generator G makes fakes once. The discriminator D judges real faces and "
+        "fakes, and the gradient stops at the fakes. The gradients of D are "
+        "all-reduced and D is updated. The updated D judges the same fakes, and the "
+        "gradient goes through it into G, whose gradients are all-reduced before its "
+        "update.",
+    )  # fmt: skip
+    d.box(20, 0, 270, 54, "noise z\nthe shard of a device", SLATE)
+    d.box(330, 0, 270, 54, "real faces X\nthe shard of a device", SLATE)
+    d.arrow(155, 54, 155, 84)
+    d.box(20, 86, 270, 40, "1. G makes fakes, once", ORANGE)
+    d.arrow(155, 126, 155, 156)
+    d.arrow(465, 54, 465, 156)
+    d.box(
+        20,
+        158,
+        580,
+        54,
+        "2. D judges X and the fakes, which are detached:\nno gradient reaches G",
+        BLUE,
+    )
+    d.arrow(310, 212, 310, 242)
+    d.box(20, 244, 580, 40, "3. all-reduce the gradients of D; Adam updates D", GREEN)
+    d.arrow(310, 284, 310, 314)
+    d.box(
+        20,
+        316,
+        580,
+        54,
+        "4. the updated D judges the same fakes:\nthe gradient goes through D into G",
+        ORANGE,
+    )
+    d.arrow(310, 370, 310, 400)
+    d.box(20, 402, 580, 40, "5. all-reduce the gradients of G; Adam updates G", GREEN)
+    return d
+
+
+def queues_of_devices() -> Drawing:
+    """What a device is: a queue of work, with cores and memory behind it."""
+    d = Drawing(
+        620, 462, "Two devices: a CPU context and a GPU, each with a queue",
+        "Python hands work to a device and goes on. Each device has a queue of its own "
+        "and computes what is in it, in order. A CPU context computes with threads "
+        "of the host and shares the host's memory. A GPU has thousands of cores and a "
+        "memory of its own, behind a link that is slow beside it.",
+    )  # fmt: skip
+    d.box(20, 0, 580, 62, "Python: hands work to a device, and goes on\n"
+          "without waiting for the result", SLATE)  # fmt: skip
+    for x, color, name, cores, memory in (
+        (20, BLUE, "mx.cpu(0)", "a few fast cores:\nthreads of the host",
+         "the host's memory, which\nall CPU contexts share"),
+        (330, ORANGE, "mx.gpu(0)", "thousands of simple cores\nof its own",
+         "a memory of its own,\nsmaller and faster"),
+    ):  # fmt: skip
+        middle = x + 135
+        d.arrow(middle, 62, middle, 102)
+        d.frame(x, 104, 270, 356, color)
+        d.box(x + 16, 118, 238, 38, f"device {name}", color)
+        d.label(x + 16, 168, 238, 34, "its queue: one after another")
+        for k, work in enumerate(("copy", "× 2", "sum")):
+            d.box(x + 16 + 82 * k, 212, 74, 38, work, color)
+        d.arrow(middle, 250, middle, 282)
+        d.box(x + 16, 284, 238, 64, cores, color)
+        d.arrow(middle, 348, middle, 380)
+        d.box(x + 16, 382, 238, 64, memory, color)
+    d.arrow(274, 404, 344, 404)
+    d.arrow(346, 424, 276, 424)
+    d.label(290, 340, 40, 54, "slow\nlink")
+    return d
+
+
+def memory_of_a_device() -> Drawing:
+    """What a training keeps on a device, and what a second device halves."""
+    d = Drawing(
+        620, 476, "What takes the memory of a device, on one device and on two",
+        "Parameters and their gradients take the same on every device, whatever the "
+        "batch. The images of the shard, the outputs of all layers for each of them, "
+        "and the work space of the backward pass grow with the shard: on two devices "
+        "each keeps half.",
+    )  # fmt: skip
+    for x, title, shard in ((20, "one device: 256 images", 1),
+                            (330, "each of two: 128 images", 2)):  # fmt: skip
+        d.label(x, 0, 270, 38, title)
+        d.frame(x, 50, 270, 352, SLATE)
+        y = 64
+        for height, lines, color in (
+            (38, "parameters", BLUE),
+            (38, "their gradients", BLUE),
+            (56 // shard, "images of the shard", ORANGE),
+            (124 // shard, "outputs of all layers,\nkept for backward", ORANGE),
+            (72 // shard, "work space of backward", ORANGE),
+        ):
+            d.box(x + 16, y, 238, height - 4, lines, color)
+            y += height
+        if shard == 2:
+            d.label(x + 16, y + 4, 238, 384 - y, "free:\na larger batch, or model")
+    d.box(20, 416, 270, 60, "the same on every device,\nwhatever the batch", BLUE)
+    d.box(330, 416, 270, 60, "grows with the shard,\nhalf on each of two", ORANGE)
+    return d
+
+
 DRAWINGS: dict[str, Callable[[], Drawing]] = {
+    "queues-of-devices.svg": queues_of_devices,
+    "memory-of-a-device.svg": memory_of_a_device,
     "split-allreduce-update.svg": split_allreduce_update,
     "rows-over-devices.svg": rows_over_devices,
     "parameter-server.svg": parameter_server,
+    "host-and-device.svg": host_and_device,
+    "asynchronous-call.svg": asynchronous_call,
+    "step-costs.svg": step_costs,
+    "gan-step.svg": gan_step,
+    "outlier-steps.svg": outlier_steps,
 }
 
 if __name__ == "__main__":

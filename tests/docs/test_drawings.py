@@ -23,4 +23,6 @@ def test_a_committed_drawing_is_what_the_code_draws(name):
     _, _, width, height = map(float, root.get("viewBox").split())
     for box in root.iter("{http://www.w3.org/2000/svg}rect"):
         x, y, w, h = (float(box.get(key)) for key in ("x", "y", "width", "height"))
-        assert 0 <= x and x + w <= width and 0 <= y and y + h <= height
+        line = float(box.get("stroke-width", 0)) / 2  # it stands half outside
+        assert line <= min(x, y)
+        assert x + w + line <= width and y + h + line <= height

@@ -266,6 +266,22 @@ def test_the_times_and_accuracies_of_the_readme_are_those_of_their_records():
         assert accuracy == f"{comparison.final_accuracy(record):.3f}", path
 
 
+def test_the_pages_compare_with_the_book_at_equal_threads():
+    """From scratch on two contexts, against each book loop with as many threads."""
+    arms = arm_times(files.read(ROOT / "figures/peers/custom-cpu2.jsonl"))
+    seconds = {arm.name: summarize(arm.seconds).median for arm in arms if arm.seconds}
+    ours = seconds["d2lpar from scratch, 2 contexts, 1 thread each"]
+    loop, tab = (
+        f"{seconds[name] / ours:.1f} times as fast as"
+        for name in ("d2l's notebook loop, 2 threads", "d2l's PyTorch tab, 2 threads")
+    )
+    readme, peers = (
+        " ".join(text_of(p).split()) for p in ("README.md", "docs/peers.md")
+    )
+    assert f"{loop} the book's MXNet loop with as many threads" in readme
+    assert f"{loop} the book's MXNet loop and {tab} its PyTorch tab" in peers
+
+
 def test_the_times_of_the_peers_are_those_of_their_records():
     checked = 0
     for section in text_of("docs/peers.md").split("\n## "):

@@ -1,0 +1,261 @@
+"""The book: built from the repository's pages, and read in a real Chromium."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlparse
+
+import pytest
+
+for module in ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "sphinx_design"):
+    pytest.importorskip(module, reason=f"no {module}: extra docs")
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: docs")
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+if not (ROOT / "docs" / "conf.py").is_file():
+    pytest.skip("not a checkout", allow_module_level=True)
+PHONE = {"width": 390, "height": 844}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+# What a page shows, read in the page itself. `faint` is text that hardly differs from
+# the first background behind it that is not transparent: a contrast below 3.
+READ = """() => {
+    const rgb = color => (color.match(/[\\d.]+/g) || []).map(Number);
+    const light = color => rgb(color).slice(0, 3)
+        .map(c => c / 255).map(c => c > 0.04 ? ((c + 0.055) / 1.055) ** 2.4 : c / 12.92)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = element => {
+        for (; element; element = element.parentElement) {
+            const color = getComputedStyle(element).backgroundColor;
+            if (rgb(color)[3] !== 0) return color;
+        }
+        return 'rgb(255, 255, 255)';
+    };
+    const contrast = element => {
+        const two = [light(getComputedStyle(element).color), light(behind(element))];
+        return (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05);
+    };
+    const texts = [...document.querySelectorAll('article *')].filter(
+        e => e.checkVisibility() && [...e.childNodes].some(
+            n => n.nodeType === Node.TEXT_NODE && n.textContent.trim()));
+    return {
+        sideways: Math.max(...[...document.querySelectorAll('html, body, .content')]
+            .map(e => e.scrollWidth - e.clientWidth)),
+        broken: [...document.images].filter(i => !i.naturalWidth).map(i => i.src),
+        images: document.images.length,
+        links: [...document.links].map(a => a.href),
+        anchors: [...document.querySelectorAll('[id]')].map(e => e.id),
+        background: light(behind(document.body)),
+        texts: texts.length,
+        faint: texts.filter(e => contrast(e) < 3 && !e.closest('svg, math'))
+            .map(e => e.textContent.trim().slice(0, 40)),
+    };
+}"""
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """The folder of the site, built without a warning."""
+    folder = tmp_path_factory.mktemp("book")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command += ["-c", "docs", "-d", str(folder / "doctrees"), ".", str(folder / "site")]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_api.sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        path = (
+            own
+            if os.path.exists(own)
+            else next(filter(None, map(shutil.which, BROWSERS)), None)
+        )
+        if path is None:
+            pytest.skip("no Chromium: install it, or run `playwright install chromium`")
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"]
+        )
+        yield browser
+        browser.close()
+
+
+class Reader:
+    """A window of the browser that keeps what goes wrong, and what it requests."""
+
+    def __init__(self, chromium, **settings) -> None:
+        self.page = chromium.new_context(**settings).new_page()
+        self.wrong, self.requests = [], []
+        note = self.wrong.append
+        on = self.page.on
+        on("console", lambda m: m.type in ("error", "warning") and note(m.text))
+        on("pageerror", lambda error: note(str(error)))
+        on("requestfailed", lambda r: note(f"{r.url}: {r.failure}"))
+        on("request", lambda request: self.requests.append(request.url))
+
+
+@pytest.fixture
+def reader(chromium):
+    return Reader(chromium, viewport={"width": 1280, "height": 900})
+
+
+@pytest.fixture(scope="module")
+def visited(book, chromium):
+    """What every page shows on a phone, light and dark; what failed; all requests."""
+    reader, pages = Reader(chromium, viewport=PHONE), {}
+    for path in sorted(book.glob("*/*.html")) + sorted(book.glob("[!i]*.html")):
+        reader.page.emulate_media(color_scheme="light")
+        reader.page.goto(path.as_uri())
+        light = reader.page.evaluate(READ)
+        reader.page.emulate_media(color_scheme="dark")
+        pages[path] = light, reader.page.evaluate(READ)
+    return pages, reader.wrong, reader.requests
+
+
+def test_every_page_loads_from_files_alone_and_without_an_error(book, visited):
+    pages, wrong, requests = visited
+    names = ("docs/index", "docs/reference", "chapters/gan", "figures/README", "search")
+    assert set(pages) >= {book / f"{name}.html" for name in names}
+    assert set(pages) | {book / "index.html"} == set(book.rglob("*.html"))
+    assert wrong == []
+    assert {urlparse(url).scheme for url in requests} <= {"file", "data"}
+
+
+def test_every_image_loads(book, visited):
+    pages, _, _ = visited
+    assert [src for page, _ in pages.values() for src in page["broken"]] == []
+    assert pages[book / "figures" / "README.html"][0]["images"] > 40
+
+
+def test_every_inner_link_and_anchor_leads_somewhere(book, visited):
+    pages, _, _ = visited
+    dead = []
+    for path, (page, _) in pages.items():
+        for link in page["links"]:
+            url, fragment = urldefrag(link)
+            if not url.startswith("file:"):
+                assert url.startswith(("https://", "http://")), link
+                continue
+            target = Path(unquote(urlparse(url).path))
+            inside = target.is_relative_to(book) and target.is_file()
+            known = pages[target][0]["anchors"] if target in pages else []
+            if not inside or (fragment and unquote(fragment) not in known):
+                dead.append((path.name, link))
+    assert dead == []
+
+
+def test_every_page_is_linked_and_chapters_are_pages(book, visited):
+    pages, _, _ = visited
+    links = {urldefrag(link)[0] for page, _ in pages.values() for link in page["links"]}
+    assert not [path.name for path in pages if path.as_uri() not in links]
+    chapters = {path.read_bytes() for path in (ROOT / "chapters").glob("*.py")}
+    files = {path.read_bytes() for path in (book / "_downloads").rglob("*.py")}
+    assert files and not files & chapters
+
+
+def test_no_page_scrolls_sideways_on_a_phone(visited):
+    pages, _, _ = visited
+    assert {p.name: page["sideways"] for p, (page, _) in pages.items()
+            if page["sideways"] > 0} == {}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_text_stands_out_from_its_background(visited, is_dark):
+    pages, _, _ = visited
+    shown = {path: both[is_dark] for path, both in pages.items()}
+    assert sum(page["texts"] for page in shown.values()) > 10_000
+    for page in shown.values():
+        assert page["background"] < 0.05 if is_dark else page["background"] > 0.9
+    assert [(p.name, page["faint"]) for p, page in shown.items() if page["faint"]] == []
+
+
+def test_pages_name_no_folder_of_this_machine(book):
+    for path in book.rglob("*.html"):
+        assert str(ROOT) not in path.read_text(encoding="utf-8"), path
+
+
+def test_two_clicks_lead_to_what_an_all_reduce_does(book, reader):
+    page = reader.page
+    page.goto((book / "index.html").as_uri())
+    page.wait_for_url("**/docs/index.html")
+    page.locator("article a[href='side-by-side.html#what-does-all-reduce-do']").click()
+    heading = page.get_by_role("heading", name="What does all-reduce do?")
+    sync_api.expect(heading).to_be_in_viewport()
+    sync_api.expect(page.get_by_text("all devices by their sum").first).to_be_visible()
+
+
+def test_search_finds_allreduce(book, reader):
+    page = reader.page
+    page.goto((book / "docs" / "index.html").as_uri())
+    page.get_by_placeholder("Search").fill("allreduce")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=allreduce*")
+    found = page.locator("#search-results li a")
+    sync_api.expect(page.locator(".search-summary")).to_contain_text("found")
+    targets = [a.get_attribute("href") for a in found.all()]
+    assert any(t.endswith("#d2lpar.parallel.allreduce") for t in targets)
+    assert any("chapters/multiple_gpus.html" in t for t in targets)
+    assert reader.wrong == []
+
+
+def pasted(page) -> str:
+    """What the clipboard holds, by pasting it."""
+    page.evaluate("document.body.prepend(document.createElement('textarea'))")
+    area = page.locator("textarea").first
+    area.focus()
+    page.keyboard.press("Control+V")
+    return area.input_value()
+
+
+def test_the_copy_button_copies_a_cell(book, reader):
+    page = reader.page
+    page.goto((book / "chapters" / "multiple_gpus.html").as_uri())
+    cell = page.locator("div.highlight", has_text="def allreduce(data)").first
+    cell.hover()
+    cell.locator("button.copybtn").click()
+    copied = pasted(page)
+    source = (ROOT / "chapters" / "multiple_gpus.py").read_text(encoding="utf-8")
+    (body,) = re.findall(r"^def allreduce.*?(?=\n\n\n)", source, re.M | re.S)
+    assert copied.startswith(body)
+    assert copied.strip() in source
+
+
+def test_the_copy_button_leaves_out_prompts_and_output(book, reader):
+    page = reader.page
+    page.goto((book / "docs" / "reference.html").as_uri())
+    example = page.locator("div.highlight", has_text="before allreduce:").first
+    example.hover()
+    example.locator("button.copybtn").click()
+    copied = pasted(page)
+    assert copied.startswith("from d2lpar._mxnet import mx, np\n")
+    assert ">>>" not in copied and "[[3. 3.]]" not in copied
+
+
+def test_the_button_for_dark_and_light_changes_both(book, reader):
+    page = reader.page
+    page.goto((book / "docs" / "usage.html").as_uri())
+    seen = set()
+    for _ in range(3):  # automatic, light, dark
+        page.locator("button.theme-toggle:visible").click()
+        seen.add(page.evaluate(READ)["background"] > 0.5)
+    assert seen == {True, False}
+
+
+def test_three_programs_stand_side_by_side(book, reader):
+    """On a wide page whole; on a phone they scroll in their box."""
+    page, box = reader.page, "document.querySelector('.three-columns')"
+    page.goto((book / "docs" / "side-by-side.html").as_uri())
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")
+    page.set_viewport_size(PHONE)
+    assert page.evaluate(f"{box}.scrollWidth > {box}.clientWidth")

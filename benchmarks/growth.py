@@ -3,10 +3,10 @@
     python benchmarks/growth.py --rounds 2
 
 LeNet, concise and from scratch, batch 256, one thread per context, as many contexts as
-cores, on 6,000, 60,000 and 600,000 generated images, in fresh processes in turn. The
-first epoch of each process warms up; ten more are timed of 6,000 images, one of the
-others. Writes growth.jsonl, .png and .svg to runs/benchmarks, and prints the largest
-deviation from the cost at 60,000.
+cores, on 2,000, 20,000 and 200,000 generated images, in fresh processes in turn. The
+first epoch of each process warms up; 30, 3 and 1 more are timed. Writes growth.jsonl,
+.png and .svg to runs/benchmarks, and prints the largest deviation from the cost at
+20,000.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from d2lpar.records import arms
 from d2lpar.records.kinds import ArmSample
 from d2lpar.runs import in_turn
 
-SIZES = (6_000, 60_000, 600_000)
+SIZES = (2_000, 20_000, 200_000)
 PER = 60_000  # samples
 
 

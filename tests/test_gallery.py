@@ -296,8 +296,10 @@ def test_every_record_of_a_table_stands_beside_its_command(what):
     for line in sources:
         command = line[3:].partition("`")[0]
         for link in LINK.findall(line):
-            header = json.loads((GALLERY / link).read_text().splitlines()[0])
+            header, *lines = map(json.loads, (GALLERY / link).read_text().splitlines())
             assert header["command"] == command
+            if any("PyTorch" in x["arm"] for x in of(lines, "arm-sample")):
+                assert f"PyTorch {header['versions']['torch']}" in line
             linked.add(link)
     rows = [x for x in BLOCKS[what].splitlines() if x.startswith("|")]
     assert {link for row in rows for link in LINK.findall(row)} == linked

@@ -44,7 +44,8 @@ WITHOUT_PICTURES = ("gan/quick", "gan/quick-seed1", "gan/quick-seed2")
 class Part(NamedTuple):
     """A part of the gallery: its commands, the records they write, and how long.
 
-    `minutes` are those on the 2 cores of the committed records.
+    `minutes` are estimated from the seconds and dates of the committed records. Each
+    command measures at least 5 epochs or samples after a warm-up, or 3 repeats.
     """
 
     name: str
@@ -62,13 +63,13 @@ def run_of(words: str, chapter: str, *names: str, minutes: int, name: str = "") 
 
 def trainings() -> Iterator[Part]:
     counts = ("cpu1", "cpu2")
-    for chapter, minutes in (("multiple_gpus", 14), ("multiple_gpus_concise", 13)):
-        book = "--preset=book --num-devices=1,2 --repeats=3 --data=fashion-mnist"
+    for chapter, minutes in (("multiple_gpus", 5), ("multiple_gpus_concise", 5)):
+        book = "--preset=book --num-devices=1,2 --data=fashion-mnist"  # 9 timed epochs
         names = [f"book-{count}" for count in counts]
         yield run_of(book, chapter, *names, minutes=minutes)
         names = [f"book-1thread-{count}" for count in counts]
         yield run_of(
-            f"{book} --threads=1", chapter, *names, minutes=minutes + 6,
+            f"{book} --threads=1", chapter, *names, minutes=minutes + 1,
             name=f"{chapter}, one thread",
         )  # fmt: skip
 
@@ -89,16 +90,16 @@ def studies() -> Iterator[Part]:
     names = [
         f"book-1thread-{way}-cpu{n}" for way in ("scratch", "concise") for n in (1, 2)
     ]
-    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=45)
+    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=20)
     names = ["book-cpu1", "book-cpu2"]
-    yield run_of("--preset=book --repeats=3", "timing", *names, minutes=75)
+    yield run_of("--preset=book", "timing", *names, minutes=18)
     words = f"{book} --num-devices=1 --threads=1"
     yield run_of(words, "low_precision", "book-1thread-cpu1", minutes=6)
 
 
 def gans() -> Iterator[Part]:
     words = "--data=cryptopunks --num-devices=1,2 --num-epochs=50"
-    yield run_of(words, "gan", "custom-cpu1", "custom-cpu2", minutes=4)
+    yield run_of(words, "gan", "custom-cpu1", "custom-cpu2", minutes=3)
     yield Part(
         "gan, three seeds", 3,
         tuple(f"d2lpar run gan --data=cryptopunks --num-devices=2 --seed={seed} "
@@ -114,7 +115,7 @@ def several_machines() -> Iterator[Part]:
         launch = f"d2lpar launch --workers 2 --devices=cpu:1 {flags}".strip()
         seeds = {seed: f"-seed{seed}" * (seed > 0) for seed in range(3)}
         yield Part(
-            f"multiple_machines, {way.rstrip('-') or 'sums'}", 7,
+            f"multiple_machines, {way.rstrip('-') or 'sums'}", 6,
             tuple(f"{launch} -- {run} --seed={s} --out=figures" for s in seeds),
             tuple(f"multiple_machines/book{end}-2workers-{way}cpu2.jsonl"
                   for end in seeds.values()),
@@ -122,17 +123,17 @@ def several_machines() -> Iterator[Part]:
 
 
 def benchmarks() -> Iterator[Part]:
-    rounds = "--rounds=3 --num-epochs=3"
+    rounds = "--rounds=3 --num-epochs=2"
     compare = f"d2lpar compare --peers --preset=book {rounds} --num-devices=1,2"
     command = f"{compare} --out=figures/peers"
-    yield Part("peers", 25, (command,), ("peers/custom-cpu2.jsonl",))
+    yield Part("peers", 17, (command,), ("peers/custom-cpu2.jsonl",))
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
-        ("kernels", "--rounds 3", 6),
-        ("growth", "--rounds 3", 14),
-        ("least_squares", "--rounds 3 --repeats 3", 8),
-        ("gan", "--rounds 3 --steps 10", 4),
-        ("workers", "--rounds 3 --epochs 3", 12),
+        ("kernels", "--rounds 3", 2),
+        ("growth", "--rounds 3", 12),
+        ("least_squares", "--rounds 3 --repeats 1", 17),
+        ("gan", "--rounds 3 --steps 10", 3),
+        ("workers", "--rounds 3 --epochs 1", 12),
     ):
         command = f"python benchmarks/{name}.py {flags} --out=figures/benchmarks"
         record = f"benchmarks/{name}.jsonl"

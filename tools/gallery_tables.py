@@ -21,10 +21,12 @@ from d2lpar.figures.workers import WAYS
 from d2lpar.records import comparison, precision_table, timing_table, wording
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import (
+    ArmSample,
     FrameRecord,
     PointRecord,
     PrecisionRecord,
     Run,
+    TimingRecord,
     group,
     timed_epochs,
 )
@@ -77,13 +79,26 @@ def _table(columns: Sequence[str], rows: Rows) -> str:
 
 
 def _sources(runs: Sequence[Run]) -> str:
-    """By command the records that it wrote, and the commit that it ran."""
+    """By command its records, and the commit and the PyTorch that it ran."""
     lines = []
     by_command = group(runs, lambda run: (run.header.command, run.header.git_commit))
     for (command, _), same in by_command.items():
         links = ", ".join(f"[{run.path.stem}]({_link(run.path)})" for run in same)
-        lines.append(f"- `{command}`, {wording.commit(same[0].header)}: {links}\n")
+        what = [f"`{command}`", wording.commit(same[0].header)]
+        what += [f"PyTorch {version}" for version in _pytorch(same)]
+        lines.append(f"- {', '.join(what)}: {links}\n")
     return "".join(lines)
+
+
+def _pytorch(runs: Sequence[Run]) -> list[str]:
+    """The versions of PyTorch that runs measured, none where they measured none."""
+    timings = [line for run in runs for line in run.of(TimingRecord)]
+    found = {line.version for line in timings if line.library == "PyTorch"}
+    for run in runs:
+        names = " ".join(sample.arm for sample in run.of(ArmSample))
+        if re.search("PyTorch|DDP", names):
+            found.add(run.header.versions["torch"])
+    return sorted(found)
 
 
 def _spread(summary: Summary, scale: float = 1.0) -> list[str]:

@@ -132,7 +132,9 @@ def _workers(works: dict[str, list[ArmTimes]]) -> str:
 
 def _of_one_work(first: ArmTimes, *others: ArmTimes) -> str:
     """The fastest arm, and the fastest of the other side or the slowest of all."""
-    name, seconds = first.name[0].upper() + first.name[1:], median(first.seconds)
+    name, seconds = first.name, median(first.seconds)
+    if not name.startswith("d2l"):  # which are written so
+        name = name[0].upper() + name[1:]
     said = f"{name}: {number(seconds)} s, the fastest"
     if not others:
         return said.removesuffix(", the fastest")

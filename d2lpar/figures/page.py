@@ -312,6 +312,8 @@ def log_numbers_up(axes: Axes, name: str, *, minor: bool = False) -> None:
     """A logarithmic y axis with plain numbers; `minor` for less than two decades."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
+    if minor:  # all nine of a decade would overlap
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
     axes.yaxis.set_minor_formatter(lambda y, _: f"{y:,g}" if minor else "")
     axes.set_ylabel(name)
 

@@ -17,7 +17,7 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from d2lpar.figures import page
-from d2lpar.records import step_model, wording
+from d2lpar.records import wording
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch
 from d2lpar.records.scaling_table import (
     ALL_REDUCE,
@@ -154,7 +154,7 @@ def _steps(study: Study) -> Figure:
     picture = page.new(
         _steps_title(study),
         _subtitle(study, "a step against its global batch"),
-        f"Points: medians, whiskers: quartiles; lines: the model. {_formula(study)}"
+        f"Whiskers: quartiles; lines: the model. {_formula(study)}"
         f"{_measured(study)} {_stamp(study)}",
     )
     (axes,) = picture.axes
@@ -188,12 +188,12 @@ def _steps_title(study: Study) -> str:
     """How well fewer devices predict most of them; or what a step takes."""
     noun, n = wording.noun(study.runs[0].header), study.counts[-1]
     if study.held_out is not None:
-        errors = step_model.relative_errors(study.held_out, study.steps, n)
-        within = median(map(abs, errors.values()))
         fewer = " and ".join(map(str, study.counts[:-1]))
+        fitted = f"Fitted to {fewer} {noun}{'s' * (fewer != '1')}, the model"
+        if not study.predicted:
+            return f"{fitted} misses the steps of {n} by {study.missed_by:.0%} (median)"
         return (
-            f"Fitted to {fewer} {noun}{'s' * (fewer != '1')}, the model predicts the "
-            f"steps of {n} within {within:.1%} (median)"
+            f"{fitted} predicts the steps of {n} within {study.missed_by:.1%} (median)"
         )
     first, *_, last = [study.batches[0], *study.batches]
     m = study.counts[0]
@@ -264,8 +264,9 @@ def _parts_title(bars: dict) -> str:
     share = step.by_name[largest] / whole
     reduce = step.by_name["all-reduce"] / whole
     also = f", the all-reduce {reduce:.0%}" if n > 1 else ""
+    what = f"{largest} pass" if largest in ("forward", "backward") else largest
     return (
-        f"The {largest} pass takes {share:.0%} of a step of {middle:,}{also} "
+        f"The {what} takes {share:.0%} of a step of {middle:,}{also} "
         f"({NAMES.get(name, name)})"
     )
 
@@ -285,8 +286,8 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
     picture = page.new(
         _all_reduce_title(found, count, lenet, shown),
         wording.subtitle(f"the same sum over {count} devices in several ways", runs),
-        "Medians, results checked. Trained with: book (from scratch), "
-        f"{ALL_REDUCE['concise']} (Gluon).{said} "
+        "Medians, results checked. Trained with: book on one array (from scratch), "
+        f"{ALL_REDUCE['concise', runs[0].header.device_kind]} (Gluon).{said} "
         f"{wording.stamp([run.header for run in runs])}",
         panels=2,
         size=(11.5, max(page.TALL, page.bars_height(rows))),

@@ -78,9 +78,8 @@ def _clocks(operation: str, table: Sequence[Row], runs: Sequence[Run]) -> Figure
     copied, limit = bandwidth(table), ""
     if copied and operation != "product":
         least = shown[0].num_bytes / (copy_rate(copied) * 1e9)
-        limit = (
-            f"Dashed: its bytes at the fastest copy's {copy_rate(copied):.3g} GB/s. "
-        )
+        rate = wording.number(copy_rate(copied))
+        limit = f"Dashed: its bytes at the fastest copy's {rate} GB/s. "
     picture = page.new(
         _clocks_title(operation, shown),
         wording.subtitle(f"{TITLES[operation]}, {shape(shown[0])}, float32", runs),

@@ -206,13 +206,7 @@ class RowShards:
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):
-            on_device = []
-            for array in arrays:
-                # mx.nd.array would make another copy on the host.
-                target = mx.nd.empty(array.shape, self.devices[k], self.dtype)
-                target[:] = array
-                on_device.append(target)
-            made.append(Block(k, *on_device))
+            made.append(Block(k, *(_on_device(a, self.devices[k]) for a in arrays)))
             yield made[-1]
 
     def unscaled(self, x: numpy.ndarray) -> numpy.ndarray:
@@ -263,6 +257,17 @@ class RowShards:
         """
         if not all(numpy.isfinite(result).all() for result in results):
             raise ValueError(find_not_finite(self.A, self.b) or otherwise)
+
+
+def _on_device(array: numpy.ndarray, device: mx.Context) -> mx.nd.NDArray:
+    """A host array on a device; cpu(0) reads it where it is."""
+    if device == mx.cpu(0) and array.flags.c_contiguous:
+        # A view, because MXNet makes what it is given read-only.
+        return mx.nd.from_numpy(array.view(), zero_copy=True)
+    # mx.nd.array would make another copy on the host.
+    target = mx.nd.empty(array.shape, device, array.dtype)
+    target[:] = array
+    return target
 
 
 def _wait_until_used(blocks: Iterable[Block]) -> None:

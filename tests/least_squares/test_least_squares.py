@@ -719,6 +719,19 @@ def test_a_file_that_cannot_be_written_names_its_folder(monkeypatch):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_what_is_solved_is_left_as_it_is(method, num_devices):
+    """cpu(0) reads A where it is: it must neither change nor become read-only."""
+    A, b = problem(300, 8)
+    were = A.copy(), b.copy()
+    solve(A, b, devices=f"cpu:{num_devices}", method=method)
+    assert (A == were[0]).all() and (b == were[1]).all()
+    assert A.flags.writeable and b.flags.writeable
+    A.flags.writeable = False
+    solve(A, b, devices=f"cpu:{num_devices}", method=method)
+
+
 # As on GPUs
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from measured_code import changed_since, code_of, git
 
 from d2lpar.errors import D2lparError, RecordError, RunError
 from d2lpar.figures import drawing
@@ -33,8 +34,6 @@ from d2lpar.records.kinds import Run, group
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "figures"
-# Of the package, what a measurement depends on: not what is done with it afterwards.
-CODE = ("d2lpar", *(f":!d2lpar/{room}" for room in ("figures", "cli", "records")))
 QUIET = 5.0  # percent of all cores that other work may take
 LONGEST_WAIT = 600  # seconds for the machine to become quiet
 # Their pictures would show what the others' do.
@@ -152,11 +151,6 @@ def parts() -> list[Part]:
     ]
 
 
-def git(*words: str) -> subprocess.CompletedProcess:
-    command = ["git", "-C", str(ROOT), *words]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 def why_to_measure(path: Path) -> str:
     """Why a record must be measured again, in a few words; "" if it need not be."""
     if not path.exists():
@@ -164,12 +158,9 @@ def why_to_measure(path: Path) -> str:
     header = files.read(path).header
     if header.git_dirty or not header.git_commit:
         return "measured by code that was not committed"
-    own = [f"chapters/{path.parent.name}.py"]
-    if path.parent.name in ("benchmarks", "peers"):
-        own = [f"benchmarks/{path.stem}.py", "peers"]
-    code = (*CODE, *own)
-    if git("diff", "--quiet", header.git_commit, "HEAD", "--", *code).returncode:
-        return f"measured by other code, of commit {header.git_commit[:7]}"
+    changed = changed_since(header.git_commit, code_of(path))
+    if changed:
+        return f"{changed} has changed since commit {header.git_commit[:7]}"
     return ""
 
 

@@ -127,7 +127,7 @@ def _map_title(study: Study) -> str:
     if at is None:
         return f"{many} pay at no batch up to {largest:,}; {said}"
     less = " or less" * (at == study.batches[0])
-    return f"{many} pay from a global batch of {number(at)}{less} on; {said}"
+    return f"{many} pay from a global batch of {at:,.0f}{less} on; {said}"
 
 
 def _cell(

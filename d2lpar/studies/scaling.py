@@ -129,36 +129,54 @@ def train(
 def _strong_scaling(
     study: Settings, devices: list[mx.Context], seed: int, data: datasets.ImageData
 ) -> Iterator[StepRecord]:
+    """A record for each batch size, of one sample in each pass over all of them.
+
+    The speed of a machine drifts over minutes: samples in a row would have nearly equal
+    times, and a drift would look like an effect of the batch size.
+    """
     X, y, _, _ = training.on_device(data, devices[0])
     order = training.shuffled(len(data.y_train), lenet.start(seed).rng, devices[0])
-    for size in study.batch_sizes:
-        if size < len(devices):  # a device would have no sample
-            continue
+
+    def begin(size: int) -> tuple[step_parts.Step, Iterator]:
         # A small learning rate, so that the parameters stay finite.
         params, per_device = networks.init_lenet(seed=seed), size // len(devices)
         step = STEP[study.implementation](devices, params, 1e-3, per_device)
-        batches = step_parts.endless_batches(X, y, size, order)
-        yield _time_step(study, step, (batches, order), size)
+        return step, step_parts.endless_batches(X, y, size, order)
+
+    records = {
+        size: StepRecord(size, steps=0, seconds=[], issue_seconds=[])
+        for size in study.batch_sizes
+        if size >= len(devices)  # else a device would have no sample
+    }
+    for passes_left in reversed(range(study.samples)):
+        for size, record in records.items():
+            step, batches = begin(size)
+            steps = record.steps or step_parts.steps_per_sample(
+                step, batches, study.seconds
+            )
+            step_parts.warm_up(step, batches)
+            seconds = step_parts.sample(step, batches, steps)
+            records[size] = replace(
+                record,
+                steps=steps,
+                seconds=[*record.seconds, seconds.step],
+                issue_seconds=[*record.issue_seconds, seconds.issue],
+            )
+            if not passes_left:
+                yield _with_parts(study, step, (batches, order), records[size])
 
 
-def _time_step(
+def _with_parts(
     study: Settings,
     step: step_parts.Step,
     source: tuple[Iterator, np.ndarray],
-    global_batch_size: int,
+    record: StepRecord,
 ) -> StepRecord:
+    """The record, with the parts of a step where the study times them, too."""
     batches, order = source
-    steps = step_parts.steps_per_sample(step, batches, study.seconds)
-    times = range(study.samples)
-    samples = [step_parts.sample(step, batches, steps) for _ in times]
-    record = StepRecord(
-        global_batch_size=global_batch_size,
-        steps=steps,
-        seconds=[s.step for s in samples],
-        issue_seconds=[s.issue for s in samples],
-    )
-    if global_batch_size not in study.parts_at:
+    if record.global_batch_size not in study.parts_at:
         return record
+    steps, times = record.steps, range(study.samples)
     return replace(
         record,
         parts=step_parts.parts(step, batches, steps, study.samples),

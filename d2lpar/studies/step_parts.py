@@ -165,12 +165,14 @@ def _wait(results) -> None:
     (last[-1] if isinstance(last, (list, tuple)) else last).wait_to_read()
 
 
-def steps_per_sample(step: Step, batches: Iterator, seconds: float) -> int:
-    """How many steps take about `seconds`.
-
-    The first steps, which compile and allocate, are not counted.
-    """
+def warm_up(step: Step, batches: Iterator) -> None:
+    """Two steps: the first ones compile and allocate."""
     sample(step, batches, 2)
+
+
+def steps_per_sample(step: Step, batches: Iterator, seconds: float) -> int:
+    """How many steps take about `seconds`, after a warm-up."""
+    warm_up(step, batches)
     one_step = sample(step, batches, 4).step
     return max(1, round(seconds / one_step))
 

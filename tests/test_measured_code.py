@@ -25,10 +25,13 @@ def test_a_chapter_depends_on_what_it_imports():
     assert "d2lpar/lenet_workers.py" in names("multiple_machines/book-cpu2.jsonl")
 
 
-def test_a_benchmark_depends_on_the_package():
+def test_a_benchmark_depends_on_the_package_and_its_own_studies():
     code = names("benchmarks/workers.jsonl")
     assert {"benchmarks/workers.py", "peers/ddp.py", "d2lpar/lenet_workers.py"} <= code
+    assert {"d2lpar/__main__.py", "d2lpar/workers/plan.py"} <= code
     assert "benchmarks/gan.py" not in code
+    study = "d2lpar/studies/kernel_times.py"
+    assert study not in code and study in names("benchmarks/kernels.jsonl")
 
 
 def test_prose_is_no_program():

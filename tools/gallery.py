@@ -62,7 +62,7 @@ def run_of(words: str, chapter: str, *names: str, minutes: int, name: str = "") 
 
 def trainings() -> Iterator[Part]:
     counts = ("cpu1", "cpu2")
-    for chapter, minutes in (("multiple_gpus", 5), ("multiple_gpus_concise", 5)):
+    for chapter, minutes in (("multiple_gpus", 6), ("multiple_gpus_concise", 6)):
         book = "--preset=book --num-devices=1,2 --data=fashion-mnist"  # 9 timed epochs
         names = [f"book-{count}" for count in counts]
         yield run_of(book, chapter, *names, minutes=minutes)
@@ -89,7 +89,7 @@ def studies() -> Iterator[Part]:
     names = [
         f"book-1thread-{way}-cpu{n}" for way in ("scratch", "concise") for n in (1, 2)
     ]
-    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=20)
+    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=23)
     names = ["book-cpu1", "book-cpu2"]
     yield run_of("--preset=book", "timing", *names, minutes=18)
     words = f"{book} --num-devices=1 --threads=1"
@@ -125,7 +125,7 @@ def benchmarks() -> Iterator[Part]:
     rounds = "--rounds=3 --num-epochs=2"
     compare = f"d2lpar compare --peers --preset=book {rounds} --num-devices=1,2"
     command = f"{compare} --out=figures/peers"
-    yield Part("peers", 17, (command,), ("peers/custom-cpu2.jsonl",))
+    yield Part("peers", 34, (command,), ("peers/custom-cpu2.jsonl",))
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
         ("kernels", "--rounds 3", 2),

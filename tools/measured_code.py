@@ -19,16 +19,27 @@ def code_of(record: Path) -> set[Path]:
     """The sources, from the root, that a record of figures/ depends on.
 
     Those of a chapter are what it imports, and what runs it in its own processes; those
-    of benchmarks and peers, which also run commands, are the whole package.
+    of benchmarks and peers, which also run commands, are the whole package but for
+    studies that they do not import.
     """
     if record.parent.name in ("benchmarks", "peers"):
-        begin = [*ROOT.glob("d2lpar/**/*.py"), *ROOT.glob("peers/*.py")]
-        begin += ROOT.glob(f"benchmarks/{record.stem}.py")
+        studies = set(ROOT.glob("d2lpar/studies/*.py"))
+        begin = [
+            path
+            for path in set(ROOT.glob("d2lpar/**/*.py")) - studies
+            if is_measuring(path.relative_to(ROOT))
+        ]
+        begin += [*ROOT.glob("peers/*.py"), *ROOT.glob(f"benchmarks/{record.stem}.py")]
     else:
         begin = [ROOT / "chapters" / f"{record.parent.name}.py"]
         begin += ROOT.glob("d2lpar/runs/*.py")
     found = (path.relative_to(ROOT) for path in imported(begin))
-    return {path for path in found if not path.as_posix().startswith(NOT_MEASURING)}
+    return {path for path in found if is_measuring(path)}
+
+
+def is_measuring(path: Path) -> bool:
+    """Whether a source, from the root, is at work while something is measured."""
+    return not path.as_posix().startswith(NOT_MEASURING)
 
 
 def imported(begin: Iterable[Path]) -> set[Path]:

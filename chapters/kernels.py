@@ -234,9 +234,9 @@ if __name__ == "__main__":
     chapter.show("kernels", compare)
 
 # %% [markdown]
-# On one core of an AMD EPYC, y = 2 x of 50,000,000 numbers takes the kernel 13.9 ms,
-# the loop in C 14.0 and MXNet 28.1: the limit is memory, and the multiplication costs
-# nothing. The update takes the kernel 14.1 ms and MXNet's two operations 143
+# On one core of an AMD EPYC, y = 2 x of 50,000,000 numbers takes the kernel 17.0 ms,
+# the loop in C 16.9 and MXNet 50.3: the limit is memory, and the multiplication costs
+# nothing. The update takes the kernel 18.0 ms and MXNet's two operations 190
 # ([figure](../figures/benchmarks/kernels.png)).
 #
 # ## Summary

@@ -271,7 +271,7 @@ if __name__ == "__main__":
 #
 # | | chapter 4, one device | two | here, one device | two |
 # |---|---|---|---|---|
-# | contexts of one thread on an AMD EPYC | 19.4 | 11.2 | 18.5 | 10.6 |
+# | contexts of one thread on an AMD EPYC | 22.0 | 13.2 | 20.8 | 13.6 |
 # | H200s | 0.295 | 0.521 | 0.241 | 0.273 |
 #
 # The accuracies are chapter 4's, 0.825 on one context and 0.815 on two.

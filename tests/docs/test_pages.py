@@ -282,6 +282,35 @@ def test_the_pages_compare_with_the_book_at_equal_threads():
     assert f"{loop} the book's MXNet loop and {tab} its PyTorch tab" in peers
 
 
+def test_the_ratios_of_the_speed_page_are_those_of_their_records():
+    ours = "2 contexts, 1 thread each"
+
+    def medians(record):
+        arms = arm_times(files.read(ROOT / "figures" / record))
+        return {a.name: summarize(a.seconds).median for a in arms if a.seconds}
+
+    def epoch(name):
+        record = files.read(ROOT / "figures/multiple_gpus_concise" / name)
+        return comparison.seconds_per_epoch(record).median
+
+    peers, gan = medians("peers/custom-cpu2.jsonl"), medians("benchmarks/gan.jsonl")
+    concise, scratch = (
+        peers[f"d2lpar {way}, {ours}"] for way in ("concise", "from scratch")
+    )
+    ratios = [
+        concise / peers["PyTorch, plain loop, 2 threads"],
+        scratch / peers["PyTorch, plain loop, 2 threads"],
+        scratch / peers["d2l's notebook loop, 2 threads"],
+        scratch / peers["d2l's notebook loop, as the book has it"],
+        epoch("book-1thread-cpu1.jsonl") / epoch("book-1thread-cpu2.jsonl"),
+        gan[ours] / gan["CryptoPunks notebook (PyTorch), 2 threads"],
+    ]
+    table = text_of("docs/speed.md").split("## Whole epochs")[1]
+    rows = re.findall(r"^\| (.+) \| ([\d.]+) \| [\d.]+ \|$", table, re.MULTILINE)
+    said = [value for what, value in rows if "rounds" not in what]
+    assert said == [f"{ratio:.2f}" for ratio in ratios]
+
+
 def test_the_times_of_the_peers_are_those_of_their_records():
     checked = 0
     for section in text_of("docs/peers.md").split("\n## "):

@@ -251,8 +251,8 @@ print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way
 
 # %% [markdown]
 # The server's link carries every worker's gradients: with more workers it is the limit,
-# and more servers share the keys. A step of 256 takes 44 ms on the two cores of chapter
-# 5's record. A second machine saves half of that, 22 ms, and costs 16.5 ms of traffic.
+# and more servers share the keys. A step of 256 takes 54 ms on the two cores of chapter
+# 5's record. A second machine saves half of that, 27 ms, and costs 16.5 ms of traffic.
 # On machines twice as fast it would cost more than it saves.
 #
 # ## Two bits per number
@@ -344,9 +344,9 @@ if __name__ == "__main__":
 #    *(You should find that 5 sends the 0.9 in full and nothing yet of the 0.02, and
 #    that 0.05 sends the 0.02 in full and only 0.05 of the others: a threshold below the
 #    gradients makes all of them alike.)*
-# 5. **When does a second machine pay?** Take 44 ms for a batch of 256 on one machine,
+# 5. **When does a second machine pay?** Take 54 ms for a batch of 256 on one machine,
 #    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *(You should find: from a
-#    batch of 192 on; at 10 Gbit/s from 20 on.)*
+#    batch of 157 on; at 10 Gbit/s from 16 on.)*
 # 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines`, and
 #    end one worker's process from another terminal (`kill -9`). *(You should find that
 #    the launcher says which one was killed, restarts all from the last checkpoint

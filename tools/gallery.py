@@ -79,7 +79,7 @@ def solvers() -> Iterator[Part]:
     names = [
         f"book-1thread-{method}-cpu{n}" for method in (*methods, "tsqr") for n in (1, 2)
     ]
-    yield run_of(book, "least_squares", *names, minutes=3)
+    yield run_of(book, "least_squares", *names, minutes=4)
     book = "--preset=book --num-devices=2 --repeats=3"
     yield run_of(book, "least_squares_large", "book-cgls-cpu2", minutes=8)
 
@@ -114,7 +114,7 @@ def several_machines() -> Iterator[Part]:
         launch = f"d2lpar launch --workers 2 --devices=cpu:1 {flags}".strip()
         seeds = {seed: f"-seed{seed}" * (seed > 0) for seed in range(3)}
         yield Part(
-            f"multiple_machines, {way.rstrip('-') or 'sums'}", 6,
+            f"multiple_machines, {way.rstrip('-') or 'sums'}", 8,
             tuple(f"{launch} -- {run} --seed={s} --out=figures" for s in seeds),
             tuple(f"multiple_machines/book{end}-2workers-{way}cpu2.jsonl"
                   for end in seeds.values()),

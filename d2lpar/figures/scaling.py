@@ -332,13 +332,14 @@ def _all_reduce_title(found: dict, count: int, lenet: set, shown: list) -> str:
     largest = max(sizes, default=None)
     sums = [key for key in found if key[0] == count and key[2] in lenet]
     said = []
-    for key, what in ((max(sums, default=None), "LeNet's gradients"), (largest, "")):
+    for key in (max(sums, default=None), largest):
         if key is None:
             continue
+        gradients = f"LeNet's {plural(key[1], 'gradient')}"
+        what = wording.byte_size(key[2]) if key == largest else gradients
         row = {name: median(found[key][name]) for name in shown if found[key].get(name)}
         if row:
             best = min(row, key=row.get)
-            what = what or wording.byte_size(key[2])
             said.append((best, f"{what} ({number(1e3 * row[best])} ms)"))
     if len(said) < 2:
         return "".join(f"The fastest all-reduce for {x} is {best}" for best, x in said)
@@ -444,4 +445,4 @@ def _measured(study: Study) -> str:
     records = [record for same in study.records.values() for record in same]
     samples = each(len(record.seconds) for record in records)
     steps = each(record.steps for record in records)
-    return f"Medians of {samples} samples of {steps} steps in a row."
+    return f"Medians of {samples} samples of {steps} steps."

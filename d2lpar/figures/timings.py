@@ -79,12 +79,12 @@ def _clocks(operation: str, table: Sequence[Row], runs: Sequence[Run]) -> Figure
     if copied and operation != "product":
         least = shown[0].num_bytes / (copy_rate(copied) * 1e9)
         rate = wording.number(copy_rate(copied))
-        limit = f"Dashed: its bytes at the fastest copy's {rate} GB/s. "
+        limit = f"Dashed: its bytes at a copy's {rate} GB/s. "
     picture = page.new(
         _clocks_title(operation, shown),
         wording.subtitle(f"{TITLES[operation]}, {shape(shown[0])}, float32", runs),
-        "Bars: the devices have finished, medians and quartiles of "
-        f"{each(row.seconds.n for row in shown)}; diamonds: the calls have returned. "
+        "Bars: devices have finished, medians and quartiles of "
+        f"{each(row.seconds.n for row in shown)}; diamonds: calls have returned. "
         f"{limit}{_stamp(runs)}",
         size=(page.WIDE, page.bars_height(bars)),
     )
@@ -112,8 +112,8 @@ def _roofline(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
     picture = page.new(
         _roofline_title(table, copied, best),
         wording.subtitle("rate against arithmetic intensity", runs),
-        "Slope: the fastest copy, roof: the fastest product. Operations for each byte "
-        "that must be read or written, sin and cos one each; above the slope is cache. "
+        "Slope: the fastest copy; roof: the fastest product. Operations per byte read "
+        "or written, sin and cos one each. "
         f"{_stamp(runs)}",
         size=(page.WIDE, 4.8),
     )
@@ -161,7 +161,9 @@ def _roofline_title(table: Sequence[Row], copied: Row, best: Row) -> str:
             x = row.flops / row.num_bytes
             limit = min(copy_rate(copied) * x, best.flops / best.seconds.median / 1e9)
             share = row.flops / row.seconds.median / 1e9 / (limit or 1.0)
-            said.append(f"{SHORT[operation]} {share:.0%}")
+            # More than the memory can give comes out of a cache.
+            cached = f" ({row.num_bytes / 1e6:.0f} MB, cached)" if share > 1 else ""
+            said.append(f"{SHORT[operation]} {share:.0%}{cached}")
     if not said:
         return f"The matrix product sets the limit of arithmetic: {best.name}"
     return f"Of what memory allows, the fastest forms reach: {', '.join(said)}"

@@ -18,7 +18,8 @@ def test_free_on_the_host_is_between_nothing_and_all():
         total = 1024 * int(f.readline().split()[1])
     (free,) = free_memory(cpus(1))
     assert 0 < free < total
-    assert free_memory(cpus(3)).count(free_memory(cpus(3))[0]) == 3
+    three = free_memory(cpus(3))  # what is free changes between two calls
+    assert three == [three[0]] * 3
 
 
 def test_a_limit_of_the_process_counts(in_a_process):

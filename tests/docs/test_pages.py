@@ -325,4 +325,19 @@ def test_the_times_of_the_peers_are_those_of_their_records():
         for arm, seconds in rows:
             assert seconds == number(summarize(first[arm]).median), arm
             checked += 1
-    assert checked == 24
+    assert checked == 23
+
+
+def test_the_times_on_gpus_are_those_of_their_records():
+    folders = {"256": "peers", "8,192": "peers_8192"}
+    ours = {"concise": "d2lpar concise", "from scratch": "d2lpar from scratch"}
+    row = r"^\| (.+?) \| (256|8,192) \| ([\d.]+) \| ([\d.]*) ?\|$"
+    rows = re.findall(row, text_of("docs/newer-gpus.md"), re.MULTILINE)
+    assert len(rows) == 9
+    for name, batch, *said in rows:
+        record = ROOT / f"figures/h200/{folders[batch]}/custom-gpu2.jsonl"
+        seconds = {arm.name: arm.seconds for arm in arm_times(files.read(record))}
+        for gpus, value in zip(("1 GPU", "2 GPUs"), said):
+            arm = f"{ours.get(name, name)}, {gpus}"
+            measured = number(summarize(seconds[arm]).median) if arm in seconds else ""
+            assert value == measured, (arm, batch)

@@ -115,8 +115,8 @@ print(f"LAPACK: {optimum:.6f}")
 # %% [markdown]
 # The assertion holds, although the package does not take 500 steps. Steps with the same
 # A and b are a polynomial in A^T A, and some ten products with A give its value up to
-# rounding (`d2lpar/least_squares/averaging.py`). That makes it 2.3 times as fast as the
-# notes' code.
+# rounding (`d2lpar/least_squares/averaging.py`). That makes it nearly twice as fast as
+# the notes' code.
 #
 # After one epoch the devices that work one after the other are ahead: the average of
 # 500 steps and 1,000 steps is worth about 750. But then nothing is parallel, so on two

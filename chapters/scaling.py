@@ -154,8 +154,8 @@ print(f"break-even by the model: {(fixed + exchange) / (per_image / 2):.0f}")
 #
 # The package's model is the same, but its all-reduce has a time per array and one per
 # byte, so that it can be asked about other networks, and about more devices than there
-# are. Here are four steps from this repository's records. The model is fitted to the
-# two on one device:
+# are. Here are four steps that were measured on two cores of an AMD EPYC. The model is
+# fitted to the two on one device:
 
 # %%
 recorded = {(1, 8): 3.15e-3, (1, 512): 176e-3, (2, 8): 3.56e-3, (2, 512): 97e-3}
@@ -174,7 +174,7 @@ for count in (2, 4, 8):
 
 # %% [markdown]
 # At a batch of 512 the prediction is 8 % too low, at 8 nearly 20 %, so the break-even
-# by the model is too early. The reason is Python. In these records it needs 1.4 ms per
+# by the model is too early. The reason is Python. In that run it needed 1.4 ms per
 # step to issue the work of one device and 2.9 ms for two. On one device most of that is
 # hidden, because Python issues the next operators while the device computes: only 0.4
 # ms remain as the fixed time. Two devices compute a batch of 8 in less time than Python
@@ -259,8 +259,8 @@ if __name__ == "__main__":
     )
 
 # %% [markdown]
-# On two cores of an AMD EPYC two contexts pay from a batch of 6 (concise) and 12 (from
-# scratch); on two H200s from about 1,350 and 3,350 (`figures/README.md`). The faster
+# On two cores of an AMD EPYC two contexts pay from a batch of 13 (concise) and 15 (from
+# scratch); on two H200s from about 1,300 and 4,700 (`figures/README.md`). The faster
 # the device, the later a second one pays.
 #
 # ## Summary

@@ -89,11 +89,11 @@ def studies() -> Iterator[Part]:
     names = [
         f"book-1thread-{way}-cpu{n}" for way in ("scratch", "concise") for n in (1, 2)
     ]
-    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=23)
+    yield run_of(f"{book} --num-devices=1,2", "scaling", *names, minutes=27)
     names = ["book-cpu1", "book-cpu2"]
-    yield run_of("--preset=book", "timing", *names, minutes=18)
+    yield run_of("--preset=book", "timing", *names, minutes=23)
     words = f"{book} --num-devices=1 --threads=1"
-    yield run_of(words, "low_precision", "book-1thread-cpu1", minutes=6)
+    yield run_of(words, "low_precision", "book-1thread-cpu1", minutes=7)
 
 
 def gans() -> Iterator[Part]:
@@ -129,10 +129,10 @@ def benchmarks() -> Iterator[Part]:
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
         ("kernels", "--rounds 3", 2),
-        ("growth", "--rounds 3", 12),
+        ("growth", "--rounds 3", 18),
         ("least_squares", "--rounds 3 --repeats 1", 17),
         ("gan", "--rounds 3 --steps 10", 3),
-        ("workers", "--rounds 3 --epochs 1", 12),
+        ("workers", "--rounds 3 --epochs 1", 24),
     ):
         command = f"python benchmarks/{name}.py {flags} --out=figures/benchmarks"
         record = f"benchmarks/{name}.jsonl"

@@ -212,16 +212,20 @@ for epoch in range(1, 6):
 # speedup over batch sizes and devices, with rows predicted for more devices; a step's
 # parts by leaving each out (`d2lpar.studies.step_parts`); five kinds of all-reduce
 # (`d2lpar.studies.allreduce_variants`); and accuracy under weak scaling. It does so for
-# chapter 4's training ("scratch") and chapter 5's ("concise").
+# chapter 4's training ("scratch") and chapter 5's ("concise"). A machine's speed drifts
+# by ten per cent within minutes. So steps on one device and on two take turns, and a
+# speedup is the ratio of times from the same minutes.
 
 # %%
 SIZES = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]
 PRESETS = {
     "quick": {
+        "device_counts": [],  # those of --num-devices, which take turns
         "batch_sizes": [2, 8, 32, 128, 512],
         "samples": 3,
         "seconds": 0.2,
         "parts_at": [32, 512],
+        "turns": 5,
         "all_reduce_sizes": [2**12, 2**16, 2**20, 2**24],
         "per_device_batch_sizes": [32],
         "num_epochs": 3,
@@ -229,6 +233,7 @@ PRESETS = {
         "data": {"n_train": 6_000, "n_test": 1_000},
     },
     "book": {
+        "device_counts": [],
         "batch_sizes": SIZES,
         "parts_at": [32, 256, 2048],
         "all_reduce_sizes": [2**k for k in range(10, 28, 2)],
@@ -241,6 +246,7 @@ PRESETS = {
         "samples": 1,
         "seconds": 0.01,
         "parts_at": [8],
+        "turns": 1,
         "all_reduce_sizes": [2**12],
         "per_device_batch_sizes": [16],
         "data": {"n_train": 128, "n_test": 100},

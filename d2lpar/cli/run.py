@@ -127,8 +127,9 @@ def jobs_of(
 ) -> list[Job]:
     """One job for each variant and each device count.
 
-    Raises :class:`SettingError` for flags that contradict each other or the chapter,
-    and OSError unless the folder for the record can be written.
+    A preset with `device_counts` measures all counts in turn, in one job on the most
+    devices. Raises :class:`SettingError` for flags that contradict each other or the
+    chapter, and OSError unless the folder for the record can be written.
     """
     check_together(flags)
     chosen = devices.parse(flags["devices"])
@@ -141,6 +142,8 @@ def jobs_of(
     if chapter.workload.locate is not None:
         data["data_dir"] = flags["data_dir"]
         data["name"] = chapter.workload.locate(flags["data"], flags["data_dir"])
+    if "device_counts" in settings:
+        settings["device_counts"], counts = counts, [max(counts)]
     folder = Path(flags["out"]) / chapter.name
     atomic.check_writable(folder)
     common = {
@@ -254,7 +257,8 @@ def _print_memory(chapter: Chapter, jobs: list[Job], flags: dict) -> None:
     """Print how much memory the real run would need, on each number of devices."""
     _, settings, data = settings_of(chapter.presets, {**flags, "dry_run": False})
     chosen, layers = devices.parse(flags["devices"]), chapter.workload.layers
-    for count in dict.fromkeys(job.num_devices for job in jobs):
+    counts = jobs[0].settings.get("device_counts") or [job.num_devices for job in jobs]
+    for count in dict.fromkeys(counts):
         text = estimate.report(layers, settings, chosen[:count], data)
         if text is not None:
             click.echo(text)

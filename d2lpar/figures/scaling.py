@@ -195,8 +195,9 @@ def _steps_title(study: Study) -> str:
         return (
             f"{fitted} predicts the steps of {n} within {study.missed_by:.1%} (median)"
         )
-    first, *_, last = [study.batches[0], *study.batches]
     m = study.counts[0]
+    measured = [batch for batch in study.batches if (m, batch) in study.records]
+    first, last = measured[0], measured[-1]
     small, large = (number(study.milliseconds(m, b).median) for b in (first, last))
     return (
         f"On {plural(m, noun)} a step of {first:,} takes {small} ms, and one of "

@@ -162,6 +162,10 @@ def _check_follows(before: list[Line], line: Line) -> None:
             raise RecordError(
                 f"{count} device_residual_norms on {header.num_devices} devices"
             )
+    if getattr(line, "num_devices", 0) > getattr(header, "num_devices", 0):
+        raise RecordError(
+            f"num_devices {line.num_devices} in a run on {header.num_devices} devices"
+        )
     if not isinstance(line, (*ARMS, Sample)):
         same = (item for item in reversed(before) if type(item) is type(line))
         _check_order(next(same, None), line)

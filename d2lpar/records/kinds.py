@@ -335,7 +335,7 @@ class Sample(Line, kind="sample"):
 
 @dataclass(frozen=True)
 class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True):
-    """How long one step takes on a run's devices.
+    """How long one step takes on a run's devices, or on the first `num_devices`.
 
     Each of `seconds` is the mean of `steps` steps in a row: Python runs ahead, and the
     devices are waited for at the end. `issue_seconds` is Python's time to issue a step.
@@ -352,6 +352,7 @@ class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True)
     parts: dict[str, Real] = field(default_factory=dict)
     without_overlap: list[Positive] = field(default_factory=list)
     without_python: list[Amount] = field(default_factory=list)  # 0: below the noise
+    num_devices: Whole = 0  # 0: all of the run's
     repeat: Whole = 0
     extra: Extra = field(default_factory=dict)
 
@@ -388,6 +389,7 @@ class AllReduceRecord(Line, kind="all-reduce", counts_as_progress=True):
     num_bytes: Number
     seconds: list[Positive] = field(default_factory=list)
     why_not: str = ""
+    num_devices: Whole = 0  # 0: all of the run's
     repeat: Whole = 0
     extra: Extra = field(default_factory=dict)
 
@@ -410,6 +412,7 @@ class ScaledEpoch(Line, kind="scaled-epoch", counts_as_progress=True):
     train_loss: Real | None = None
     test_acc: Share | None = None
     why_not: str = ""
+    num_devices: Whole = 0  # 0: all of the run's
     repeat: Whole = 0
     extra: Extra = field(default_factory=dict)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from d2lpar.records import step_model, wording
 from d2lpar.records.kinds import (
@@ -39,7 +39,10 @@ TARGET_ACC = 0.75
 
 @dataclass(frozen=True)
 class Study:
-    """One implementation: its runs, its steps by (devices, batch), and its model."""
+    """One implementation: its runs, its steps by (devices, batch), and its model.
+
+    A run has steps of its own device count, or of several counts in turn.
+    """
 
     name: str
     runs: Sequence[Run]
@@ -47,9 +50,7 @@ class Study:
     @cached_property
     def records(self) -> dict[tuple[int, int], list[StepRecord]]:
         """All records of a step, in the order of the runs."""
-        steps = [
-            (run.header.num_devices, r) for run in self.runs for r in run.of(StepRecord)
-        ]
+        steps = _with_counts(self.runs, StepRecord)
         return group(steps, lambda s: (s[0], s[1].global_batch_size), lambda s: s[1])
 
     @cached_property
@@ -120,23 +121,32 @@ def studies(runs: Sequence[Run]) -> list[Study]:
     return [Study(name, same) for name, same in by_variant.items()]
 
 
+def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:
+    """All lines of a kind, each with how many devices it was measured on."""
+    return [
+        (line.num_devices or run.header.num_devices, line)
+        for run in runs
+        for line in run.of(kind)
+    ]
+
+
 def _all_reduce(study: Study) -> tuple[AllReduceModel | None, int, int]:
     """The all-reduce's model, and the arrays and bytes of one replica's gradients.
 
     Fitted to the smallest device count that was measured; larger ones are predicted.
     """
-    reducing = [run for run in study.runs if run.of(AllReduceRecord)]
-    if not reducing:
+    found = all_reduces(study.runs)
+    if not found:
         return None, 0, 0
-    run = min(reducing, key=lambda run: run.header.num_devices)
-    variant = ALL_REDUCE.get((study.name, run.header.device_kind))
+    fewest = min(n for n, _, _ in found)
+    variant = ALL_REDUCE.get((study.name, study.runs[0].header.device_kind))
     points = [
         (arrays, num_bytes, median(row[variant]))
-        for (_, arrays, num_bytes), row in all_reduces([run]).items()
-        if row.get(variant)
+        for (n, arrays, num_bytes), row in found.items()
+        if n == fewest and row.get(variant)
     ]
     # Only the gradients are several arrays, so theirs is the largest point.
-    model = step_model.fit_all_reduce(run.header.num_devices, points)
+    model = step_model.fit_all_reduce(fewest, points)
     arrays, num_bytes, _ = max(points)
     return model, 1 if study.name in BUCKETED else arrays, num_bytes
 
@@ -165,9 +175,7 @@ def parts(study: Study) -> dict[tuple[int, int], StepParts]:
 
 def trainings(study: Study) -> dict[tuple[int, int], list[ScaledEpoch]]:
     """Epochs of the first repeat by (devices, global batch), in order."""
-    all_epochs = [
-        (r.header.num_devices, e) for r in study.runs for e in r.of(ScaledEpoch)
-    ]
+    all_epochs = _with_counts(study.runs, ScaledEpoch)
     first = [(n, e) for n, e in all_epochs if e.repeat == 0]
     return group(first, lambda e: (e[0], e[1].global_batch_size), lambda e: e[1])
 
@@ -175,11 +183,9 @@ def trainings(study: Study) -> dict[tuple[int, int], list[ScaledEpoch]]:
 def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
     """Seconds by (devices, arrays, bytes), then by variant; [] if not supported."""
     seconds: dict[tuple[int, int, int], dict[str, list[float]]] = {}
-    for run in runs:
-        for record in run.of(AllReduceRecord):
-            key = (run.header.num_devices, record.num_arrays, record.num_bytes)
-            by_variant = seconds.setdefault(key, {})
-            by_variant.setdefault(record.variant, []).extend(record.seconds)
+    for n, record in _with_counts(runs, AllReduceRecord):
+        by_variant = seconds.setdefault((n, record.num_arrays, record.num_bytes), {})
+        by_variant.setdefault(record.variant, []).extend(record.seconds)
     return seconds
 
 

@@ -3,7 +3,9 @@
 The book's two V100s were slower than one (2.5 against 1.8 seconds per epoch at a batch
 of 256), and the book does not show where that turns. Here every device count takes the
 same steps at every global batch (strong scaling), and trains with the same batch on
-every device, the learning rate scaled and warmed up (weak scaling).
+every device, the learning rate scaled and warmed up (weak scaling). The device counts
+take their steps in turn, in one process: a machine's speed drifts over minutes, and the
+drift between two measurements would pass for a speedup.
 :mod:`d2lpar.records.step_model` evaluates the measurements.
 """
 
@@ -81,11 +83,14 @@ class Settings:
     """What a study measures. Batch sizes are global unless they are per device."""
 
     implementation: str = "concise"  # or "from scratch"
+    # On the first so many of the devices, in turn; by default on all of them only.
+    device_counts: Sequence[int] = ()
     # A step at every batch size: `samples` means of steps that take `seconds` together.
     batch_sizes: Sequence[int] = (2, 8, 32, 128, 512, 2048)
     samples: int = 5
     seconds: float = 0.3
     parts_at: Sequence[int] = (32, 512)  # where the parts of a step are timed, too
+    turns: int = 15  # of the steps that the parts are the differences of
     # Bytes of one array; without sizes no all-reduce is timed, LeNet's neither.
     all_reduce_sizes: Sequence[int] = ()
     # `num_epochs` of training with each of these batches, see scaled_lr.
@@ -108,7 +113,8 @@ def train(
 
     `settings` are the fields of :class:`Settings`; the other arguments are those of
     :func:`d2lpar.lenet.train`. Raises :class:`SettingError` for an unknown
-    implementation and for a batch that is larger than the training set.
+    implementation, for a batch that is larger than the training set, and for more
+    devices than there are.
     """
     chosen = training.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
@@ -117,77 +123,118 @@ def train(
         raise SettingError(
             f"implementation {study.implementation!r}: write one of {', '.join(TRAIN)}"
         )
-    weak = [size * len(chosen) for size in study.per_device_batch_sizes]
+    counts = study.device_counts or [len(chosen)]
+    for count in counts:
+        training.check_whole("device-counts", count, most=len(chosen))
+    groups = [chosen[:count] for count in counts]
+    weak = [size * max(counts) for size in study.per_device_batch_sizes]
     for size in (*study.batch_sizes, *study.parts_at, *weak):
         training.check_whole("global-batch-size", size, most=len(data.y_train))
-    yield from _strong_scaling(study, chosen, seed, data)
-    if study.all_reduce_sizes and len(chosen) > 1:
-        yield from allreduce_variants.measure(chosen, study.all_reduce_sizes)
-    yield from _weak_scaling(study, chosen, seed, data)
+    yield from _strong_scaling(study, groups, seed, data)
+    for devices in groups:
+        if study.all_reduce_sizes and len(devices) > 1:
+            for record in allreduce_variants.measure(devices, study.all_reduce_sizes):
+                yield replace(record, num_devices=len(devices))
+    for devices in groups:
+        for epoch in _weak_scaling(study, devices, seed, data):
+            yield replace(epoch, num_devices=len(devices))
+
+
+class Sampled(NamedTuple):
+    """A step on some devices, its batches, and its record so far."""
+
+    step: step_parts.Step
+    batches: Iterator
+    record: StepRecord
 
 
 def _strong_scaling(
-    study: Settings, devices: list[mx.Context], seed: int, data: datasets.ImageData
+    study: Settings,
+    groups: list[list[mx.Context]],
+    seed: int,
+    data: datasets.ImageData,
 ) -> Iterator[StepRecord]:
-    """A record for each batch size, of one sample in each pass over all of them.
+    """A record for each batch size and group of devices, sampled in passes over all.
 
     The speed of a machine drifts over minutes: samples in a row would have nearly equal
-    times, and a drift would look like an effect of the batch size.
+    times, and a drift would look like an effect of the batch size or of the devices.
     """
-    X, y, _, _ = training.on_device(data, devices[0])
-    order = training.shuffled(len(data.y_train), lenet.start(seed).rng, devices[0])
+    first = groups[0][0]
+    X, y, _, _ = training.on_device(data, first)
+    order = training.shuffled(len(data.y_train), lenet.start(seed).rng, first)
 
-    def begin(size: int) -> tuple[step_parts.Step, Iterator]:
+    def begin(size: int, devices: list[mx.Context]) -> tuple[step_parts.Step, Iterator]:
         # A small learning rate, so that the parameters stay finite.
         params, per_device = networks.init_lenet(seed=seed), size // len(devices)
         step = STEP[study.implementation](devices, params, 1e-3, per_device)
         return step, step_parts.endless_batches(X, y, size, order)
 
     records = {
-        size: StepRecord(size, steps=0, seconds=[], issue_seconds=[])
+        (size, len(devices)): StepRecord(size, 0, [], [], num_devices=len(devices))
         for size in study.batch_sizes
+        for devices in groups
         if size >= len(devices)  # else a device would have no sample
     }
     for passes_left in reversed(range(study.samples)):
-        for size, record in records.items():
-            step, batches = begin(size)
-            steps = record.steps or step_parts.steps_per_sample(
-                step, batches, study.seconds
-            )
-            step_parts.warm_up(step, batches)
-            seconds = step_parts.sample(step, batches, steps)
-            records[size] = replace(
-                record,
-                steps=steps,
-                seconds=[*record.seconds, seconds.step],
-                issue_seconds=[*record.issue_seconds, seconds.issue],
-            )
+        for size in study.batch_sizes:
+            sampled = []
+            for devices in groups:
+                key = size, len(devices)
+                if key in records:
+                    sampled.append(
+                        _sampled(*begin(size, devices), records[key], study.seconds)
+                    )
+                    records[key] = sampled[-1].record
             if not passes_left:
-                yield _with_parts(study, step, (batches, order), records[size])
+                yield from _with_parts(study, sampled, order)
+
+
+def _sampled(
+    step: step_parts.Step, batches: Iterator, record: StepRecord, seconds: float
+) -> Sampled:
+    """A record with one more sample, of steps that take `seconds` together."""
+    steps = record.steps or step_parts.steps_per_sample(step, batches, seconds)
+    step_parts.warm_up(step, batches)
+    one = step_parts.sample(step, batches, steps)
+    longer = replace(
+        record,
+        steps=steps,
+        seconds=[*record.seconds, one.step],
+        issue_seconds=[*record.issue_seconds, one.issue],
+    )
+    return Sampled(step, batches, longer)
 
 
 def _with_parts(
-    study: Settings,
-    step: step_parts.Step,
-    source: tuple[Iterator, np.ndarray],
-    record: StepRecord,
-) -> StepRecord:
-    """The record, with the parts of a step where the study times them, too."""
-    batches, order = source
-    if record.global_batch_size not in study.parts_at:
-        return record
-    steps, times = record.steps, range(study.samples)
-    return replace(
-        record,
-        parts=step_parts.parts(step, batches, steps, study.samples),
-        without_overlap=[
-            step_parts.sample(step, batches, steps, finish_backward=True).step
-            for _ in times
-        ],
-        without_python=[
-            step_parts.without_python(step, batches, order, steps) for _ in times
-        ],
-    )
+    study: Settings, sampled: list[Sampled], order: np.ndarray
+) -> Iterator[StepRecord]:
+    """Records of one batch, with the parts of a step where the study times them."""
+    if not sampled or sampled[0].record.global_batch_size not in study.parts_at:
+        yield from (each.record for each in sampled)
+        return
+    turns = [
+        [
+            step_parts.turn(each.step, each.batches, each.record.steps)
+            for each in sampled
+        ]
+        for _ in range(study.turns)
+    ]
+    times = range(study.samples)
+    for (step, batches, record), same_step in zip(sampled, zip(*turns)):
+        yield replace(
+            record,
+            parts=step_parts.parts(same_step),
+            without_overlap=[
+                step_parts.sample(
+                    step, batches, record.steps, finish_backward=True
+                ).step
+                for _ in times
+            ],
+            without_python=[
+                step_parts.without_python(step, batches, order, record.steps)
+                for _ in times
+            ],
+        )
 
 
 def _weak_scaling(

@@ -2,7 +2,9 @@
 
 A step that ends after the forward pass, minus one that ends after the split, is the
 forward pass. Every shortened step is timed as training runs it, many in a row, so that
-the parts add up to a training step. The steps are those of
+the parts add up to a training step. A machine's speed drifts by more than the smaller
+parts take, so the shortened steps take turns, and only those of one turn are subtracted
+from each other. The steps are those of
 :func:`d2lpar.parallel.train_batch` and :func:`d2lpar.lenet_concise.train_batch`, taken
 apart; the tests compare their parameters.
 """
@@ -12,9 +14,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
+from statistics import mean
 from typing import NamedTuple
 
 import numpy
@@ -177,16 +179,30 @@ def steps_per_sample(step: Step, batches: Iterator, seconds: float) -> int:
     return max(1, round(seconds / one_step))
 
 
-def parts(step: Step, batches: Iterator, steps: int, samples: int) -> dict[str, float]:
-    """Seconds of each of PARTS, from medians of `samples` of each shortened step.
+def turn(step: Step, batches: Iterator, steps: int) -> dict[str, float]:
+    """Seconds of the step that ends after each of PARTS, one after the other.
 
-    The shortened steps take turns. A part below the noise is 0.
+    One device has no all-reduce: a step that ends after it is the one before.
     """
-    seconds = {name: [] for name in PARTS}
-    for _ in range(samples):
-        for name in PARTS:
-            seconds[name].append(sample(step, batches, steps, upto=name).step)
-    ends = list(itertools.accumulate((median(s) for s in seconds.values()), max))
+    seconds: dict[str, float] = {}
+    for name in PARTS:
+        if name == "all-reduce" and len(step.devices) == 1:
+            seconds[name] = seconds["backward"]
+        else:
+            seconds[name] = sample(step, batches, steps, upto=name).step
+    return seconds
+
+
+def parts(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds of each of PARTS, from several turns of all shortened steps.
+
+    Means over the half of the turns whose whole step is nearest to the median, so that
+    the parts add up to their whole step. A part below the noise is 0.
+    """
+    ordered, cut = sorted(turns, key=lambda t: t[PARTS[-1]]), len(turns) // 4
+    middle = ordered[cut : len(turns) - cut]
+    means = (mean(seconds[name] for seconds in middle) for name in PARTS)
+    ends = list(itertools.accumulate(means, max))
     return dict(zip(PARTS, (b - a for a, b in zip([0.0, *ends], ends))))
 
 

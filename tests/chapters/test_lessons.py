@@ -109,6 +109,7 @@ WRITTEN = {
     ),
     "multiple_machines": {"dry-run-synthetic-cpu2.jsonl"},
     "scaling": {
+        "dry-run-synthetic-1thread-concise-cpu2.jsonl",  # on one device, too
         "dry-run-synthetic-1thread-map-concise.png",
         "dry-run-synthetic-1thread-results.txt",
     },

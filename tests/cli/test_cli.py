@@ -240,6 +240,21 @@ def test_flags_override_the_preset_and_the_name_says_so(d2lpar_command, tmp_path
     assert settings["n_train"] == 32 and settings["threads"] == 1
 
 
+def test_device_counts_in_turn_are_one_job(d2lpar_command, tmp_path):
+    done = d2lpar_command(
+        "run", "scaling", "--dry-run", "--data=synthetic", "--devices=cpu:2"
+    )
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "work" / "runs" / "scaling"
+    records = sorted(path.name for path in folder.glob("*.jsonl"))
+    assert records == [
+        f"dry-run-synthetic-1thread-{way}-cpu2.jsonl" for way in ("concise", "scratch")
+    ]
+    run = records_files.read(folder / records[0])
+    assert run.header.settings["device_counts"] == [1, 2]
+    assert [s.num_devices for s in run.of(kinds.StepRecord)] == [1, 2, 1, 2]
+
+
 def test_settings_of_presets_flags_and_dry_runs():
     presets = {
         "quick": {

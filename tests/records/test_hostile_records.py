@@ -141,6 +141,9 @@ def records(draw, together):
             of_type("Amount"), min_size=len(names), max_size=len(names)
         )
     }}  # fmt: skip
+    for kind in (kinds.StepRecord, kinds.AllReduceRecord, kinds.ScaledEpoch):
+        some_devices = {"num_devices": st.integers(0, len(names))}
+        fitting[kind] = {**fitting.get(kind, {}), **some_devices}
     lines = []
     for kind in together:
         some = draw(st.lists(lines_of(kind, **fitting.get(kind, {})), max_size=4))

@@ -8,7 +8,7 @@ from PIL import Image
 
 from d2lpar import datasets, devices, lenet, lenet_concise, networks
 from d2lpar._mxnet import mx, np
-from d2lpar.errors import SettingError
+from d2lpar.errors import RecordError, SettingError
 from d2lpar.figures import scaling as figures_scaling
 from d2lpar.parallel import get_params, train_batch
 from d2lpar.records import files, kinds, scaling_table
@@ -101,7 +101,8 @@ def test_variants_are_measured_or_say_why_not():
 
 
 def study(n, **settings):
-    common = {"samples": 2, "seconds": 0.01, "parts_at": (8,), "batch_sizes": (2, 8)}
+    common = {"samples": 2, "seconds": 0.01, "turns": 2, "parts_at": (8,)}
+    common |= {"batch_sizes": (2, 8)}
     return list(scaling.train(devices=f"cpu:{n}", data=DATA, **{**common, **settings}))
 
 
@@ -117,7 +118,7 @@ def test_the_lines_of_a_study(implementation):
         warmup=1,
     )
     steps = [line for line in lines if isinstance(line, StepRecord)]
-    assert [s.global_batch_size for s in steps] == [2, 8]
+    assert [(s.global_batch_size, s.num_devices) for s in steps] == [(2, 2), (8, 2)]
     assert steps[0].parts == {}
     assert tuple(steps[1].parts) == PARTS
     assert min(steps[1].parts.values()) >= 0
@@ -131,6 +132,75 @@ def test_the_lines_of_a_study(implementation):
     ]  # fmt: skip
     assert any(isinstance(line, AllReduceRecord) for line in lines)
     assert [files.from_line(files.to_line(line)) for line in lines] == lines
+
+
+def test_device_counts_take_turns(monkeypatch):
+    """Drift must not pass for a speedup: samples on one and on two are neighbours."""
+    sampled, sample = [], step_parts.sample
+
+    def noting(step, batches, steps, *args, **kwargs):
+        if steps == 7:  # not a warm-up, nor a search for how many
+            sampled.append(len(step.devices))
+        return sample(step, batches, steps, *args, **kwargs)
+
+    monkeypatch.setattr(step_parts, "sample", noting)
+    monkeypatch.setattr(step_parts, "steps_per_sample", lambda *_: 7)
+    lines = study(
+        2,
+        device_counts=(1, 2),
+        samples=3,
+        parts_at=(),
+        all_reduce_sizes=(4096,),
+        per_device_batch_sizes=(8,),
+        num_epochs=1,
+    )
+    assert sampled == [1, 2] * 6  # three passes over two batches
+    assert all(files.from_line(files.to_line(line)) == line for line in lines)
+    steps = [line for line in lines if isinstance(line, StepRecord)]
+    assert [(s.global_batch_size, s.num_devices, len(s.seconds)) for s in steps] == [
+        (2, 1, 3), (2, 2, 3), (8, 1, 3), (8, 2, 3),
+    ]  # fmt: skip
+    reduces = [line for line in lines if isinstance(line, AllReduceRecord)]
+    assert {r.num_devices for r in reduces} == {2}
+    epochs = [line for line in lines if isinstance(line, ScaledEpoch)]
+    assert [(e.num_devices, e.global_batch_size) for e in epochs] == [(1, 8), (2, 16)]
+
+
+def test_more_devices_than_there_are_are_refused():
+    with pytest.raises(SettingError, match="device-counts 3"):
+        study(2, device_counts=(1, 3))
+
+
+def test_parts_are_differences_within_a_turn():
+    """A machine half as fast in some turns does not make a part of the difference."""
+    ends = dict(zip(PARTS, (1.0, 4.0, 8.0, 8.5, 9.0)))
+    slow = {name: 2 * end for name, end in ends.items()}
+    disturbed = dict(zip(PARTS, (1.0, 4.0, 50.0, 60.0, 99.0)))
+    assert step_parts.parts([ends]) == dict(zip(PARTS, (1.0, 3.0, 4.0, 0.5, 0.5)))
+    found = step_parts.parts([ends, slow, ends, slow, ends, slow, slow, disturbed])
+    assert sum(found.values()) == pytest.approx((9 + 18 * 3) / 4)
+    assert found["all-reduce"] / found["forward"] == pytest.approx(0.5 / 3)
+    below_noise = dict(zip(PARTS, (1.0, 4.0, 8.0, 7.9, 8.1)))
+    found = step_parts.parts([below_noise])
+    assert found["all-reduce"] == 0 and sum(found.values()) == pytest.approx(8.1)
+
+
+@pytest.mark.parametrize("n", (1, 2))
+def test_one_device_has_no_all_reduce_to_time(n, monkeypatch):
+    step = step_parts.from_scratch(
+        devices.parse(f"cpu:{n}"), networks.init_lenet(0.1), 0.1
+    )
+    timed = []
+
+    def sample(step, batches, steps, upto):
+        timed.append(upto)
+        return step_parts.Seconds(len(timed), 0.0)
+
+    monkeypatch.setattr(step_parts, "sample", sample)
+    turn = step_parts.turn(step, iter([]), 1)
+    assert tuple(turn) == PARTS
+    assert ("all-reduce" in timed) == (n > 1)
+    assert (step_parts.parts([turn])["all-reduce"] == 0) == (n == 1)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +344,28 @@ def test_the_model_is_recovered_and_predicts_unseen_steps(runs):
     # (2, B) is as fast as (1, B) where 0.15 ms x B are the 2 + 1 ms more
     assert measured.model.break_even(2) == pytest.approx(3 / 0.15)
     assert measured.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
+
+
+def test_one_run_on_several_counts_is_read_like_several_runs(runs, tmp_path):
+    lines = [
+        dataclasses.replace(line, num_devices=run.header.num_devices)
+        for run in runs
+        for line in run.lines
+    ]
+    together = [kinds.Run(runs[1].header, tuple(lines))]
+    (one,), (several,) = map(scaling_table.studies, (together, runs))
+    assert one.steps == several.steps and one.model == several.model
+    text = scaling_table.results(together).partition("Hardware:")[0]
+    assert text == scaling_table.results(runs).partition("Hardware:")[0]
+    assert figures_scaling.draw(together, tmp_path, "quick")
+
+
+def test_a_line_on_more_devices_than_its_run_is_refused(runs, tmp_path):
+    line = dataclasses.replace(runs[0].lines[0], num_devices=2)
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(files.to_line(x) + "\n" for x in (runs[0].header, line)))
+    with pytest.raises(RecordError, match="num_devices 2 in a run on 1"):
+        files.read(path)
 
 
 def test_a_model_that_misses_two_devices_predicts_no_more(runs, tmp_path):

@@ -128,7 +128,7 @@ def benchmarks() -> Iterator[Part]:
         ("layers", "--rounds 3", 2),
         ("kernels", "--rounds 3", 2),
         ("growth", "--rounds 3", 18),
-        ("least_squares", "--rounds 3 --repeats 1", 23),
+        ("least_squares", "--rounds 3 --repeats 3", 36),
         ("gan", "--rounds 3 --steps 10", 3),
         ("workers", "--rounds 3 --epochs 1", 24),
     ):

@@ -204,23 +204,24 @@ def check_arms(row: list[str], before: list[list[str]]) -> None:
 
 
 def check_steps(row: list[str], before: list[list[str]]) -> None:
-    batch, by_count = int(row[1].replace(",", "")), {}
+    batch, by_count, in_turn = int(row[1].replace(",", "")), {}, False
     for lines in records(row[-1]):
         assert row[0] == lines[0]["variant"]
-        samples = [
-            1e3 * second
-            for step in of(lines, "step")
-            if step["global_batch_size"] == batch
-            for second in step["seconds"]
-        ]
-        by_count[lines[0]["num_devices"]] = samples
-    shown = [cell for cell in row[2:-1] if cell != "-"]
-    measured = [median(by_count[n]) for n in sorted(by_count) if by_count[n]]
-    assert len(shown) == len(measured)
-    for cell, ms in zip(shown, measured):
-        assert says(cell, ms)
-        if "(" in cell:
-            assert says(cell.partition("(")[2], measured[0] / ms)
+        for step in of(lines, "step"):
+            if step["global_batch_size"] == batch:
+                in_turn = step.get("num_devices", 0) > 0
+                count = step.get("num_devices") or lines[0]["num_devices"]
+                by_count[count] = [1e3 * second for second in step["seconds"]]
+    one = by_count.pop(1, None)
+    expected = [one and median(one)]
+    for _, many in sorted(by_count.items()):
+        ratio = one and median(one) / median(many)
+        if in_turn and one:
+            ratio = median(a / b for a, b in zip(one, many))
+        expected += [median(many), ratio]
+    for cell, value in zip(row[2:-1], expected):
+        assert cell == "-" if value is None else says(cell, value)
+    assert sum(c != "-" for c in row[2:-1]) == sum(v is not None for v in expected)
 
 
 def check_precision(row: list[str], before: list[list[str]]) -> None:

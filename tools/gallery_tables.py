@@ -201,11 +201,15 @@ def _steps(runs: Sequence[Run]) -> tuple[list[str], Rows]:
                 measured = (n, batch) in study.records
                 ms = study.milliseconds(n, batch).median if measured else None
                 speedup = study.speedups_of(n).get(batch) if n > 1 else None
-                text = "-" if ms is None else number(ms)
-                cells.append(text + (f" ({speedup:.2f})" if speedup else ""))
+                cells.append("-" if ms is None else number(ms))
+                if n > 1:
+                    cells.append(f"{speedup:.2f}" if speedup else "-")
             rows.append([study.name, f"{batch:,}", *cells, _record(*study.runs)])
-    times = [f"ms on {wording.plural(n, noun)}" for n in counts]
-    return ["", "global batch", *times, "records"], rows
+    columns = ["", "global batch"]
+    for n in counts:
+        columns.append(f"ms on {wording.plural(n, noun)}")
+        columns += ["times as fast"] * (n > 1)
+    return [*columns, "records"], rows
 
 
 def _timing(runs: Sequence[Run]) -> tuple[list[str], Rows]:

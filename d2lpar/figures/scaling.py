@@ -75,7 +75,7 @@ def _map(study: Study) -> Figure:
     picture = page.new(
         _map_title(study),
         _subtitle(study, "step time of 1 over that of N at the same global batch"),
-        f"{_predicted_rows(study)}{_measured(study)} {_stamp(study)}",
+        f"{_predicted_rows(study)}{_pairs(study)} {_stamp(study)}",
         size=(max(page.WIDE, 0.72 * len(batches) + 1.2), 0.55 * len(rows) + 1.1),
     )
     (axes,) = picture.axes
@@ -439,6 +439,14 @@ def _predicted_rows(study: Study) -> str:
         "Black lines: break-even. Hatched, in italics: predicted by the model of a "
         "step, not measured. "
     )
+
+
+def _pairs(study: Study) -> str:
+    """What the map's caption says of the samples."""
+    if not any(r.num_devices for same in study.records.values() for r in same):
+        return _measured(study)
+    pairs = each(len(r.seconds) for same in study.records.values() for r in same)
+    return f"Medians over {pairs} pairs of neighbouring samples."
 
 
 def _measured(study: Study) -> str:

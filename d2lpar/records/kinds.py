@@ -371,7 +371,9 @@ class StepRecord(Line, kind="step", drawn_by="scaling", counts_as_progress=True)
 
     @classmethod
     def summary(cls, lines: Mapping[type, list]) -> str:
-        steps = ((s.global_batch_size, median(s.seconds)) for s in lines[cls])
+        most = max(step.num_devices for step in lines[cls])  # 0: all of the run's
+        on_all = [step for step in lines[cls] if step.num_devices == most]
+        steps = ((s.global_batch_size, median(s.seconds)) for s in on_all)
         speed, batch = max((batch / seconds, batch) for batch, seconds in steps)
         return f"up to {speed:,.0f} samples/s, at a batch of {batch:,}"
 

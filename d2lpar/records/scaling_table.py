@@ -104,10 +104,28 @@ class Study:
             return []
         return [n for n in PREDICTED if n not in self.counts]
 
+    @cached_property
+    def speedups(self) -> dict[tuple[int, int], float]:
+        """Measured speedup over one device at the same batch, by (devices, batch).
+
+        Where one device and more took turns, the median over the pairs of neighbouring
+        samples, whose ratio has no drift; else the ratio of the medians.
+        """
+        found = step_model.speedups(self.steps)
+        for n, batch in found:
+            one, many = self._in_turn(1, batch), self._in_turn(n, batch)
+            if one and len(one) == len(many):
+                found[n, batch] = median(a / b for a, b in zip(one, many))
+        return found
+
+    def _in_turn(self, num_devices: int, global_batch_size: int) -> list[float]:
+        """Seconds of the samples that took turns with other device counts."""
+        records = self.records[num_devices, global_batch_size]
+        return [s for record in records if record.num_devices for s in record.seconds]
+
     def speedups_of(self, num_devices: int) -> dict[int, float]:
         """Measured speedup over one device by global batch."""
-        by_key = step_model.speedups(self.steps)
-        return {batch: s for (n, batch), s in by_key.items() if n == num_devices}
+        return {b: s for (n, b), s in self.speedups.items() if n == num_devices}
 
     def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
         """Median and quartiles of a measured step."""
@@ -204,7 +222,7 @@ def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _steps_table(study: Study) -> str:
-    strong = step_model.speedups(study.steps)
+    strong = study.speedups
     weak = step_model.weak_efficiencies(study.steps)
     columns = ["batch", "devices", "ms", "quartiles, n", "samples/s", "speedup"]
     columns += ["strong", "weak", "Python ms"]
@@ -225,8 +243,9 @@ def _steps_table(study: Study) -> str:
         ])  # fmt: skip
     return _section(
         f"{study.name}: milliseconds per step (quartiles, n), samples/s; strong "
-        "scaling: speedup over 1 device at the same global batch, efficiency; weak "
-        "scaling: efficiency over 1 device with the same batch per device",
+        "scaling: speedup over 1 device at the same global batch (the median over "
+        "pairs of samples where both took turns), efficiency; weak scaling: efficiency "
+        "over 1 device with the same batch per device",
         columns,
         rows,
     )

@@ -360,6 +360,23 @@ def test_one_run_on_several_counts_is_read_like_several_runs(runs, tmp_path):
     assert figures_scaling.draw(together, tmp_path, "quick")
 
 
+def test_a_speedup_is_of_neighbouring_samples(runs):
+    """While the machine is half as fast both are, and their ratio stays."""
+
+    def steps(num_devices, seconds):
+        return StepRecord(8, 1, seconds, [], num_devices=num_devices)
+
+    one, two = steps(1, [4.0, 8.0, 8.0, 4.2, 4.1]), steps(2, [2.0, 4.0, 4.0, 4.0, 2.1])
+    (study,) = scaling_table.studies([kinds.Run(runs[1].header, (one, two))])
+    assert study.speedups_of(2) == {8: pytest.approx(2, rel=0.03)}
+    apart = [
+        kinds.Run(run.header, (dataclasses.replace(line, num_devices=0),))
+        for run, line in zip(runs, (one, two))
+    ]
+    (study,) = scaling_table.studies(apart)
+    assert study.speedups_of(2) == {8: pytest.approx(4.2 / 4.0)}
+
+
 def test_a_line_on_more_devices_than_its_run_is_refused(runs, tmp_path):
     line = dataclasses.replace(runs[0].lines[0], num_devices=2)
     path = tmp_path / "run.jsonl"

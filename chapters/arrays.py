@@ -260,7 +260,7 @@ for _ in range(10):
 # The left column is the notebook's. Where a core is free to go on while the device
 # works, it looks like a gain. The right one is true, and on a CPU context it is a loss,
 # hence negative: MXNet's sum on a CPU adds one number after the other, NumPy's many at
-# a time. On an H200 a sum of these 4 MB takes 0.14 ms, NumPy's on its host 0.22
+# a time. On an H200 a sum of these 4 MB takes 0.14 ms, NumPy's on its host 0.20
 # ([record](../figures/h200/timing/book-gpu1.jsonl)); the H200's memory could deliver
 # them in 0.001 ms.
 #

@@ -115,7 +115,7 @@ print(f"LAPACK: {optimum:.6f}")
 # %% [markdown]
 # The assertion holds, although the package does not take 500 steps. Steps with the same
 # A and b are a polynomial in A^T A, and some ten products with A give its value up to
-# rounding (`d2lpar/least_squares/averaging.py`). That makes it nearly twice as fast as
+# rounding (`d2lpar/least_squares/averaging.py`). That makes it about twice as fast as
 # the notes' code.
 #
 # After one epoch the devices that work one after the other are ahead: the average of

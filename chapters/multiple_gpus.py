@@ -405,7 +405,7 @@ if __name__ == "__main__":
 # The second GPU has not improved it: with this recipe the accuracy moves by some points
 # from run to run. On two cores of an AMD EPYC the `book` preset with one thread per
 # context ends at 0.825 on one context and 0.815 on two, in 22.0 and 13.2 s per epoch.
-# On H200s an epoch takes 0.324 s on one and 0.567 s on two: the second GPU makes it
+# On H200s an epoch takes 0.256 s on one and 0.446 s on two: the second GPU makes it
 # slower, as in the book ([all figures](../figures/README.md)).
 #
 # ## Summary

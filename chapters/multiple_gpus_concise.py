@@ -272,7 +272,7 @@ if __name__ == "__main__":
 # | | chapter 4, one device | two | here, one device | two |
 # |---|---|---|---|---|
 # | contexts of one thread on an AMD EPYC | 22.0 | 13.2 | 20.8 | 13.6 |
-# | H200s | 0.324 | 0.567 | 0.286 | 0.343 |
+# | H200s | 0.256 | 0.446 | 0.234 | 0.264 |
 #
 # The accuracies are chapter 4's, 0.825 on one context and 0.815 on two.
 #

@@ -265,8 +265,8 @@ if __name__ == "__main__":
     )
 
 # %% [markdown]
-# On two cores of an AMD EPYC two contexts pay from a batch of 13 (concise) and 15 (from
-# scratch); on two H200s from about 1,300 and 4,700 (`figures/README.md`). The faster
+# On two cores of an AMD EPYC two contexts pay from a batch of 11 (concise) and 17 (from
+# scratch); on two H200s from about 1,100 and 2,400 (`figures/README.md`). The faster
 # the device, the later a second one pays.
 #
 # ## Summary

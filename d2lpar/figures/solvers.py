@@ -216,11 +216,14 @@ def _distance(shown: Sequence[Run]) -> Figure:
     (axes,) = picture.axes
     labels = []
     for k, run in enumerate(shown):
+        ends = []
         for points in _repeats(run):
             known = [p for p in points if p.distance]
             _descent(axes, k, known, thin=points[0].repeat > 0)
-        last = [p for p in _first_repeat(run) if p.distance][-1:]
-        labels += [(p.seconds, p.distance, _method(run)) for p in last]
+            ends += known[-1:]
+        if ends:  # the name stands behind all repeats
+            latest = max(end.seconds for end in ends)
+            labels.append((latest, ends[0].distance, _method(run)))
     axes.axhline(1, **page.DASHED)
     axes.set(xscale="log", yscale="log", xlabel="seconds", ylabel="relative distance")
     low, high = axes.get_xlim()

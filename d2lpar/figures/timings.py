@@ -153,10 +153,13 @@ def _name_points(axes: Axes, series: dict[str, dict[str, Row]]) -> None:
 
 
 def _roofline_title(table: Sequence[Row], copied: Row, best: Row) -> str:
-    """What share of the limit each operation's fastest form reaches."""
+    """What share of the limit each operation's fastest form reaches.
+
+    The limit is that of the devices: beside GPUs the forms of the host do not count.
+    """
     said = []
     for operation in TITLES:
-        row = fastest(of(operation, table))
+        row = fastest(r for r in of(operation, table) if r.where != "CPU")
         if row and operation != "product":
             x = row.flops / row.num_bytes
             limit = min(copy_rate(copied) * x, best.flops / best.seconds.median / 1e9)
@@ -177,7 +180,7 @@ def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:
     series: dict[str, dict[str, Row]] = {}
     for row in table:
         if row.operation in TITLES and "float64" not in row.form:
-            name = row.library
+            name = ", ".join(filter(None, (row.library, row.where)))
             if row.library == "MXNet":
                 written = row.form in WRITTEN
                 name = "MXNet, as written" if written else "MXNet, fastest form"

@@ -102,6 +102,19 @@ def test_points_lie_under_the_roof_that_is_drawn():
     assert roof.get_ydata()[1] == pytest.approx(500_000 / 20e-3 / 1e9)
 
 
+def test_the_host_does_not_count_under_the_roof_of_gpus(tmp_path):
+    """What it reads out of its caches is no share of what the GPU's memory allows."""
+    host = a_line("sum", "PyTorch", "as written", 0.01, (100, 10), 4000)
+    run = a_run(1)
+    run = dataclasses.replace(run, lines=(*run.lines, host))
+    gpu = dataclasses.replace(run.header, device_kind="gpu", devices=["gpu(0) A GPU"])
+    for name, header in (("cpu", run.header), ("gpu", gpu)):
+        timings.draw([dataclasses.replace(run, header=header)], tmp_path, name)
+    on_cpu, on_gpu = (words(tmp_path / f"{n}-roofline.svg") for n in ("cpu", "gpu"))
+    assert "sum 5000%" in on_cpu and "PyTorch, CPU" not in on_cpu
+    assert "sum 6%" in on_gpu and "PyTorch, CPU" in on_gpu
+
+
 def test_one_device_count_has_no_all_reduce(tmp_path):
     timings.draw([a_run(1)], tmp_path, "book")
     text = words(tmp_path / "book-copies.svg")

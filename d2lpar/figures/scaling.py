@@ -445,13 +445,15 @@ def _pairs(study: Study) -> str:
     """What the map's caption says of the samples."""
     if not any(r.num_devices for same in study.records.values() for r in same):
         return _measured(study)
-    pairs = each(len(r.seconds) for same in study.records.values() for r in same)
-    return f"Medians over {pairs} pairs of neighbouring samples."
+    return f"Medians over {_samples(study)} pairs of neighbouring samples."
 
 
 def _measured(study: Study) -> str:
     """What a caption says of the samples."""
-    records = [record for same in study.records.values() for record in same]
-    samples = each(len(record.seconds) for record in records)
-    steps = each(record.steps for record in records)
-    return f"Medians of {samples} samples of {steps} steps."
+    steps = each(record.steps for same in study.records.values() for record in same)
+    return f"Medians of {_samples(study)} samples of {steps} steps."
+
+
+def _samples(study: Study) -> str:
+    """How many each step has, those of all repeats together."""
+    return each(sum(len(r.seconds) for r in same) for same in study.records.values())

@@ -6,146 +6,102 @@
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
     ...
 
-:data:`d2lpar.records.kinds.KINDS` lists the kinds. Reading keeps unknown fields in
-`extra`, so that an earlier version can plot the records of a later one.
+:data:`d2lpar.records.kinds.KINDS` lists the kinds.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from d2lpar.errors import RecordError
-from d2lpar.records import fields
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import (
     ARMS,
     EPOCHS,
     HEADERS,
-    KINDS,
+    AnyLine,
     BenchmarkHeader,
     FrameRecord,
     Header,
     Line,
     PointRecord,
     Run,
-    Sample,
 )
 
 log = logging.getLogger("d2lpar")
 
-_BY_NAME = {cls.kind: cls for cls in KINDS}
+_decoder = msgspec.json.Decoder(AnyLine)
 
 
-def to_line(item: Line) -> str:
+def to_line(item: Line | Header | BenchmarkHeader) -> str:
     """One JSON line, without the newline. Raises ValueError for NaN and infinities."""
-    values = dataclasses.asdict(item)
-    extra = values.pop("extra")
-    if values.get("resumed", "") is None:
-        del values["resumed"]  # few epochs follow a checkpoint
-    return json.dumps({"kind": item.kind, **values, **extra}, allow_nan=False)
+    check_finite(msgspec.to_builtins(item))  # msgspec would write them as null
+    return msgspec.json.encode(item).decode()
 
 
-def from_line(text: str) -> Line:
+def from_line(text: str | bytes) -> Line | Header | BenchmarkHeader:
     """The inverse of :func:`to_line`; raises :class:`RecordError` for other texts.
 
     Its message names the field whose value is of another type or out of range.
     """
     try:
-        values = _object(text)
-        cls = _BY_NAME[values.pop("kind")]
-        known = {f.name for f in dataclasses.fields(cls)} - {"extra"}
-        extra = {k: values.pop(k) for k in [*values] if k not in known}
-        line = cls(**values, extra=extra)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return _decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RecordError(f"not a record line ({error}): {text[:60]!r}") from None
-    wrong = (
-        fields.misfit(f.name, f.type, getattr(line, f.name))
-        for f in dataclasses.fields(line)
-    )
-    if problem := next(filter(None, wrong), "") or line.contradiction():
-        raise RecordError(f"{problem}: {text[:60]!r}")
-    return line
 
 
-def _object(text: str) -> dict:
-    """A JSON object without NaN, control characters and the like, not too deep."""
-    values = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    if not isinstance(values, dict):
-        raise ValueError("no JSON object")
-    if fields.depth(values) > fields.MOST_DEPTH:
-        raise ValueError(f"more than {fields.MOST_DEPTH} levels deep")
-    if bad := fields.not_text(values):
-        raise ValueError(f"holds {bad!r}, which is no text")
-    return values
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _no_number(text)
+def check_finite(value: Any) -> None:
+    """Raise ValueError if a number within these builtins is NaN or infinite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return
+    for item in value:
+        check_finite(item)
 
 
 def read(path: str | Path) -> Run:
-    """Read a record file, but for an incomplete last line, left by a killed run.
+    """Read a record file; a torn last line, of an interrupted run, is skipped.
 
-    Raises :class:`RecordError` when the file cannot be read, does not begin with a
-    header, or holds any other line that is not a record's or that contradicts those
-    before it. The message names the line and its field.
+    Raises :class:`RecordError` for any other file that is not a record, naming the line.
     """
     path = Path(path)
-    try:
-        special = (path.is_char_device, path.is_block_device, path.is_fifo)
-        if any(kind() for kind in special):  # reading one may never end
-            raise RecordError(f"{path}: a device or a pipe, not a record")
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except RecordError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise RecordError(f"{path}: cannot be read as a record ({reason})") from None
-    torn = lines.pop()  # what follows the last newline
-    items: list[Line] = []
-    for number, line in enumerate(lines + [torn] * bool(torn), 1):
+    if path.exists() and not path.is_file():
+        raise RecordError(f"{path}: not a regular file; name a record (.jsonl)")
+    texts = path.read_bytes().splitlines()
+    lines: list = []
+    for number, text in enumerate(texts, 1):
         try:
-            item = next_line(items, line)
+            line = from_line(text)
+            _check_follows(lines, line)
         except RecordError as error:
-            if 1 < number > len(lines) and not _is_json(line):
+            if 1 < number == len(texts) and not _is_json(text):
                 log.warning("%s: the last line is torn and was skipped", path)
-                continue
+                break
             raise RecordError(f"{path}, line {number}: {error}") from None
-        items.append(item)
-    if not items:
-        raise RecordError(f"{path}: the first line is not a record's header")
-    return Run(items[0], tuple(items[1:]), path)
+        lines.append(line)
+    if not lines:
+        raise RecordError(f"{path}: empty; a record starts with a header")
+    return Run(lines[0], tuple(lines[1:]), path)
 
 
-def next_line(before: list[Line], text: str) -> Line:
-    """The line of a record that a text is, after the lines `before` it.
-
-    Raises :class:`RecordError` for a text that is none, or that cannot follow them.
-    """
-    line = from_line(text)
-    _check_follows(before, line)
-    return line
-
-
-def _is_json(text: str) -> bool:
+def _is_json(text: bytes) -> bool:
     try:
-        json.loads(text)
-    except (ValueError, RecursionError):
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True
 
 
-def _check_follows(before: list[Line], line: Line) -> None:
+def _check_follows(before: list, line: Line | Header | BenchmarkHeader) -> None:
     """Raise :class:`RecordError` if a line cannot stand after those `before` it."""
     if not before:
         if not isinstance(line, HEADERS):
@@ -155,35 +111,31 @@ def _check_follows(before: list[Line], line: Line) -> None:
     if isinstance(line, HEADERS):
         raise RecordError("a second header; two runs have written to this file")
     if isinstance(line, ARMS) != isinstance(header, BenchmarkHeader):
-        raise RecordError(f"{line.kind} lines do not follow a {header.kind} line")
+        raise RecordError(
+            f"{type(line).__name__} does not follow {type(header).__name__}"
+        )
+    if isinstance(header, BenchmarkHeader):
+        return
     if isinstance(line, PointRecord):
         count = len(line.device_residual_norms)
         if count != header.num_devices:
             raise RecordError(
                 f"{count} device_residual_norms on {header.num_devices} devices"
             )
-    if getattr(line, "num_devices", 0) > getattr(header, "num_devices", 0):
+    if getattr(line, "num_devices", 0) > header.num_devices:
         raise RecordError(
             f"num_devices {line.num_devices} in a run on {header.num_devices} devices"
         )
-    if not isinstance(line, (*ARMS, Sample)):
-        same = (item for item in reversed(before) if type(item) is type(line))
-        _check_order(next(same, None), line)
-
-
-def _check_order(last: Line | None, line: Line) -> None:
-    """Repeats count 0, 1, ...; in each of them a training's epochs ascend."""
-    repeats = (0,) if last is None else (last.repeat, last.repeat + 1)
-    if line.repeat not in repeats:
-        after = "comes first" if last is None else f"follows {last.repeat}"
-        raise RecordError(f"repeat {line.repeat} {after}; repeats count 0, 1, ...")
-    if last is None or last.repeat != line.repeat:
-        return
-    if isinstance(line, (*EPOCHS, FrameRecord)) and line.epoch <= last.epoch:
+    last = next((item for item in reversed(before) if type(item) is type(line)), None)
+    if line.repeat not in ((0,) if last is None else (last.repeat, last.repeat + 1)):
+        raise RecordError(f"repeat {line.repeat}: repeats count 0, 1, ...")
+    same_repeat = last is not None and last.repeat == line.repeat
+    ascends = isinstance(line, (*EPOCHS, FrameRecord))
+    if same_repeat and ascends and line.epoch <= last.epoch:
         raise RecordError(f"epoch {line.epoch} follows {last.epoch}; epochs ascend")
 
 
-def write(path: str | Path, header: Line, lines: Iterable[Line]) -> None:
+def write(path: str | Path, header: Header | BenchmarkHeader, lines: Iterable) -> None:
     """Write a record file, whole or not at all."""
     text = "".join(to_line(item) + "\n" for item in (header, *lines))
     with replacing(path) as tmp:
@@ -191,16 +143,21 @@ def write(path: str | Path, header: Line, lines: Iterable[Line]) -> None:
 
 
 def run_stem(header: Header) -> str:
-    """What the pictures of one sweep are called: "book", "quick-synthetic-seed1"."""
+    """What the pictures of one sweep are called: "book", "quick-sample-seed1"."""
     threads = header.settings.get("threads")
-    return "-".join(
-        [header.preset]
-        + ["synthetic"] * header.synthetic
-        + [f"seed{header.seed}"] * (header.seed != 0)
-        + [f"{header.workers}workers"] * (header.workers > 1)
-        + [f"{threads}thread"] * (threads is not None)
-        + [name for name in ("tf32", "deterministic") if header.gpu_build.get(name)]
-    )
+    parts = [header.preset]
+    if header.synthetic:
+        parts.append("synthetic")
+    if header.dataset.endswith("-sample"):
+        parts.append("sample")
+    if header.seed != 0:
+        parts.append(f"seed{header.seed}")
+    if header.workers > 1:
+        parts.append(f"{header.workers}workers")
+    if threads is not None:
+        parts.append(f"{threads}thread")
+    parts += [name for name in ("tf32", "deterministic") if header.gpu_build.get(name)]
+    return "-".join(parts)
 
 
 def run_name(header: Header) -> str:

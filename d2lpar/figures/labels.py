@@ -1,0 +1,119 @@
+"""What pictures say of the runs they show: hardware, data, commit and date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from d2lpar.records.kinds import BenchmarkHeader, Header, Run
+from d2lpar.text import plural
+
+DATA_NAMES = {
+    "fashion-mnist": "Fashion-MNIST",
+    "fashion-mnist-sample": "Fashion-MNIST (sample)",
+    "cryptopunks": "CryptoPunks",
+}
+
+
+def where(run: Run) -> str:
+    """How messages name the run: its file, or else its devices."""
+    return str(run.path or f"the run, not from a file, on {devices(run.header)}")
+
+
+def devices(header: Header) -> str:
+    """What a run ran on: "2 devices: cpu(0), cpu(1) (1 thread each of 2 cores)".
+
+    On GPUs: "2 devices: gpu(0), gpu(1) NVIDIA T4". The CPU's model is left out.
+    """
+    ids = [label.partition(" ")[0] for label in header.devices]
+    # A legend has no room for "cpu(0), cpu(1), ..., cpu(7)".
+    places = ", ".join(ids) if len(ids) <= 2 else f"{ids[0]} ... {ids[-1]}"
+    if header.device_kind == "cpu":
+        details = f"({threads(header)} of {plural(header.cores, 'core')})"
+    else:
+        details = " + ".join(gpu_models(header))
+    return f"{plural(header.num_devices, 'device')}: {places} {details}".rstrip()
+
+
+def device_word(header: Header) -> str:
+    """What a device is called: "context" on CPUs, else "GPU"."""
+    return "context" if header.device_kind == "cpu" else "GPU"
+
+
+def threads(header: Header) -> str:
+    """Threads of the CPU contexts: "2 threads", "1 thread each"; "" on GPUs."""
+    if header.device_kind != "cpu":
+        return ""
+    if not header.threads_per_device:
+        return "threads unset"
+    each = " each" if header.num_devices > 1 else ""
+    return plural(header.threads_per_device, "thread") + each
+
+
+def gpu_models(header: Header) -> list[str]:
+    """Distinct models of the run's GPUs; [] on CPUs or where the labels name none."""
+    if header.device_kind != "gpu":
+        return []
+    models = (label.partition(" ")[2] for label in header.devices)
+    return [model for model in dict.fromkeys(models) if model]
+
+
+def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
+    """What changes results and times on GPUs: ["TF32 off", "peer access on"].
+
+    [] on CPUs and for records that do not say.
+    """
+    facts = header.gpu_build
+    if not facts:
+        return []
+    words = [f"TF32 {'on' if facts.get('tf32') else 'off'}"]
+    if facts.get("peer_access") is not None:
+        words.append(f"peer access {'on' if facts['peer_access'] else 'off'}")
+    if facts.get("deterministic"):
+        words.append("deterministic")
+    return words
+
+
+def commit(header: Header | BenchmarkHeader) -> str:
+    """The code that was run: "commit 1a2b3c4 with local changes"."""
+    if not header.git_commit:
+        return "commit not recorded"
+    changes = " with local changes" if header.git_dirty else ""
+    return f"commit {header.git_commit[:7]}{changes}"
+
+
+def data_name(header: Header) -> str:
+    """The data set in a few words, with a mark where it was generated in its place."""
+    name = DATA_NAMES.get(header.dataset, header.dataset)
+    return f"SYNTHETIC {name}" if header.synthetic else name
+
+
+def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
+    """The machine in a few words: "AMD EPYC, 2 cores", or the GPUs."""
+    if all(isinstance(h, Header) and h.device_kind == "gpu" for h in headers):
+        gpus = list(dict.fromkeys(m for h in headers for m in gpu_models(h)))
+        return ", ".join([*gpus, *gpu_words(headers[0])[:1]])
+    return " and ".join(
+        dict.fromkeys(f"{h.cpu_model}, {plural(h.cores, 'core')}" for h in headers)
+    )
+
+
+def subtitle(words: str, runs: Sequence[Run]) -> str:
+    """What a picture's subtitle says: the workload, and the hardware."""
+    machine = hardware([run.header for run in runs])
+    return " \u00b7 ".join(filter(None, (words, machine)))
+
+
+def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
+    """When and with what it was measured, for a caption."""
+    version = next((h.versions["mxnet"] for h in headers if "mxnet" in h.versions), "")
+    library = f"MXNet {version}. " if version not in ("", "not installed") else ""
+    days = sorted(h.date[:10] for h in headers)
+    period = " to ".join(dict.fromkeys((days[0], days[-1])))
+    commits = " and ".join(dict.fromkeys(map(commit, headers)))
+    return f"{library}{period}, {commits}."
+
+
+def resume_epochs(runs: Sequence[Run]) -> list[int]:
+    """The epochs after which runs continued from a checkpoint, ascending."""
+    epochs = {run.header.settings.get("resumed_at") for run in runs}
+    return sorted(epochs - {None})

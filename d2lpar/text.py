@@ -1,0 +1,78 @@
+"""Numbers, sizes and tables as plain text, for terminals, labels and messages."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+
+
+def number(value: float) -> str:
+    """Three significant digits or all of the whole part, never an exponent.
+
+    >>> number(9.1234), number(6580.4), number(0.0051234)
+    ('9.12', '6,580', '0.00512')
+    """
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:,.{2 - math.floor(math.log10(abs(value)))}f}"
+
+
+def plural(n: int, noun: str) -> str:
+    """The count and its noun.
+
+    >>> plural(1, "device"), plural(2, "device")
+    ('1 device', '2 devices')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def byte_size(size: float) -> str:
+    """Bytes in the unit that suits them, with one decimal unless the number is whole.
+
+    >>> byte_size(0), byte_size(512 * 2**10), byte_size(1_610_612_736)
+    ('0 B', '512 KiB', '1.5 GiB')
+    """
+    power = next((k for k in range(3) if size < 1024 ** (k + 1)), 3)
+    digits = f"{size / 1024**power:,.1f}".removesuffix(".0")
+    return f"{digits} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def plain_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 0
+) -> str:
+    """The rows under the columns' names, two spaces between columns.
+
+    Columns with numbers (cells that start with a digit or a sign) are aligned to the
+    right, as are columns of "-" alone; all others to the left, and always the first
+    `names` columns. Without `columns` (``[]``) there is no header.
+
+    >>> print(plain_table(["net", "seconds"], [["LeNet", "9.12"], ["MLP", "-"]]))
+    net    seconds
+    LeNet     9.12
+    MLP          -
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(rows)
+    lines = [columns, *rows] if columns else rows
+    table = Table.grid(padding=(0, 2))
+    for k, cells in enumerate(zip(*(rows or lines))):
+        right = k >= names and _holds_numbers(cells)
+        table.add_column(justify="right" if right else "left", no_wrap=True)
+    for line in lines:
+        table.add_row(*map(Text, line))
+    # In a notebook rich would display the table instead of writing it.
+    console = Console(
+        file=io.StringIO(), width=10_000, color_system=None, force_jupyter=False
+    )
+    console.print(table)
+    printed = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in printed)
+
+
+def _holds_numbers(cells: Sequence[str]) -> bool:
+    numbers = any(cell.lstrip("+-")[:1].isdigit() for cell in cells)
+    return numbers or all(cell == "-" for cell in cells)

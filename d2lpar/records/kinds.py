@@ -48,9 +48,7 @@ class Line(
 # Headers
 
 
-class Header(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"
-):
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
     """The provenance of a run: enough to repeat it and to know what it measured."""
 
     chapter: Name
@@ -122,8 +120,8 @@ class BenchmarkHeader(
     synthetic: bool = False
     seed: Whole = 0
     settings: dict[str, Any] = {}
-    first_losses_checked: list[str] = []
-    """arms whose first losses were equal to ours before they were timed"""
+    first_losses_checked: bool = False
+    """whether the peers repeated our first losses before they were timed"""
 
 
 # Trainings and solvers

@@ -77,7 +77,9 @@ def answer(
 ) -> dict:
     """The last of :func:`results`; raises :class:`RunError` if there is none."""
     last = None
-    for last in results(work, job, environment=environment, timeout=timeout):
+    for last in results(  # noqa: B007
+        work, job, environment=environment, timeout=timeout
+    ):
         pass
     if last is None:
         raise RunError(f"{work}: ended without an answer")

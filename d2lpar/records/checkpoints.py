@@ -1,40 +1,42 @@
 """A training's state on disk: written whole or not at all, loaded without running code.
 
 A checkpoint is a safetensors file. It holds the state's arrays and, as text in its
-header, the rest of the state (epoch, random state), the lines of the run's record so
-far, and a hash of everything. It is written to a temporary name, synced and renamed: a
+header, the rest of the state (epoch, seed), the lines of the run's record so far, and a
+hash of everything. It is written to a temporary name, synced and renamed: a
 file under its final name is complete. The last two of a run are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy
 
 from d2lpar.errors import CheckpointError, RecordError, first_line
-from d2lpar.records import fields, files
+from d2lpar.records import files
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import EPOCHS, Header, Line
+from d2lpar.records.kinds import EPOCHS, Header, Line, Name, Whole
 
 log = logging.getLogger("d2lpar")
 
-FORMAT = 1
+FORMAT = 2  # 1, of 0.2, held the state of a random generator
 KEEP = 2  # checkpoints per run
 ENDING = ".safetensors"
-# Of the JSON text in the header, as the annotations of a record's fields.
-_CONTENT = {
-    "format": "Number",
-    "workload": "Name",
-    "facts": "dict",
-    "lines": "list[Text]",
-}
+
+
+class _Content(msgspec.Struct):
+    """The JSON text in the header."""
+
+    format: int
+    workload: Name
+    facts: dict[str, Whole]
+    lines: list[str]
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,11 @@ class Checkpoint:
         Raises :class:`CheckpointError` if the facts are not those of such a state.
         """
         try:
-            for name, fact in like.facts().items():
-                kind = "Whole" if isinstance(fact, int) else "dict"
-                if problem := fields.misfit(name, kind, self.facts[name]):
-                    raise ValueError(problem)
             return type(like).restore(self.tensors, self.facts)
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            said = first_line(error)[:100]
+            why = first_line(error)[:100]
             raise CheckpointError(
-                f"{self.path}: its state cannot be restored ({said}); use another one"
+                f"{self.path}: its state cannot be restored ({why}); use another one"
             ) from None
 
 
@@ -88,8 +86,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
     tensors = {k: numpy.ascontiguousarray(a) for k, a in checkpoint.tensors.items()}
     lines = [files.to_line(line) for line in checkpoint.lines]
-    content = {"workload": checkpoint.workload, "facts": checkpoint.facts}
-    text = json.dumps({"format": FORMAT, **content, "lines": lines})
+    content = _Content(FORMAT, checkpoint.workload, checkpoint.facts, lines)
+    text = msgspec.json.encode(content).decode()
     file = to_bytes(tensors, {"d2lpar": text, "sha256": _digest(text, tensors)})
     run = files.run_name(checkpoint.header)
     path = folder / f"{run}.epoch{checkpoint.epoch:06d}{ENDING}"
@@ -142,31 +140,29 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
     try:
         content = _content(metadata, tensors)
         if like is not None:
-            _check_fits(content["workload"], tensors, like)
-        lines = _record(content["lines"], content["facts"]["epoch"])
+            _check_fits(content.workload, tensors, like)
+        lines = _record(content.lines, content.facts["epoch"])
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    return Checkpoint(content["workload"], tensors, content["facts"], lines, path)
+    return Checkpoint(content.workload, tensors, content.facts, lines, path)
 
 
-def _content(metadata: dict, tensors: dict) -> dict:
+def _content(metadata: dict, tensors: dict) -> _Content:
     """What the header says besides the arrays, after all checks of the file itself."""
     if metadata.get("sha256") != _digest(metadata["d2lpar"], tensors):
         raise CheckpointError("altered since it was written; use another one")
     try:
-        content = json.loads(metadata["d2lpar"])
-    except (ValueError, RecursionError):
-        raise CheckpointError("its header is not JSON; use another one") from None
-    content = content if isinstance(content, dict) else {}
-    if type(content.get("format")) is int and content["format"] > FORMAT:
+        content = msgspec.json.decode(metadata["d2lpar"], type=_Content)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise CheckpointError(
-            f"of format {content['format']}, this d2lpar reads {FORMAT}; update d2lpar"
+            f"its header cannot be read ({error}); use another one"
+        ) from None
+    if content.format != FORMAT:
+        raise CheckpointError(
+            f"of format {content.format}, this d2lpar reads {FORMAT}; train again"
         )
-    wrong = [fields.misfit(n, kind, content.get(n)) for n, kind in _CONTENT.items()]
-    if not any(wrong):
-        wrong.append(fields.misfit("epoch", "Number", content["facts"].get("epoch")))
-    if problem := next(filter(None, wrong), ""):
-        raise CheckpointError(f"{problem}; use another one")
+    if content.facts.get("epoch", 0) < 1:
+        raise CheckpointError("of no epoch; use another one")
     for name, array in tensors.items():
         if array.dtype.kind == "f" and not numpy.isfinite(array).all():
             raise CheckpointError(
@@ -180,7 +176,9 @@ def _record(texts: list[str], epoch: int) -> tuple[Line, ...]:
     lines: list[Line] = []
     try:
         for text in texts:
-            lines.append(files.next_line(lines, text))
+            line = files.from_line(text)
+            files.check_follows(lines, line)
+            lines.append(line)
     except RecordError as error:
         raise CheckpointError(f"line {len(lines) + 1} of its record: {error}") from None
     if not lines or not isinstance(lines[0], Header):

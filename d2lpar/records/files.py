@@ -71,7 +71,7 @@ def check_finite(value: Any) -> None:
 def read(path: str | Path) -> Run:
     """Read a record file; a torn last line, of an interrupted run, is skipped.
 
-    Raises :class:`RecordError` for any other file that is not a record, naming the line.
+    Raises :class:`RecordError`, naming the line, for a file that is not a record.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -81,7 +81,7 @@ def read(path: str | Path) -> Run:
     for number, text in enumerate(texts, 1):
         try:
             line = from_line(text)
-            _check_follows(lines, line)
+            check_follows(lines, line)
         except RecordError as error:
             if 1 < number == len(texts) and not _is_json(text):
                 log.warning("%s: the last line is torn and was skipped", path)
@@ -101,7 +101,7 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _check_follows(before: list, line: Line | Header | BenchmarkHeader) -> None:
+def check_follows(before: list, line: Line | Header | BenchmarkHeader) -> None:
     """Raise :class:`RecordError` if a line cannot stand after those `before` it."""
     if not before:
         if not isinstance(line, HEADERS):

@@ -1,20 +1,14 @@
-"""What a measuring process is given, and what it answers besides a record's lines.
-
-Jobs and answers travel through pipes, pickled.
-"""
+"""One measurement, as data: what a measuring process is asked to do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from d2lpar import experiments
 from d2lpar.errors import SettingError
-
-if TYPE_CHECKING:  # a measuring process imports MXNet when it is ready for it
-    from d2lpar.training import Workload
+from d2lpar.machine import cores
 
 # Every step allocates and frees activations of 10 MB. The C library would return each
 # of them to the system at once, and the page faults of all devices queue for one lock.
@@ -23,19 +17,6 @@ KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
 }
-
-
-def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """This process's environment for another Python, which finds this package too.
-
-    Of the `changes`, None unsets a variable.
-    """
-    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))
-    changed = {**os.environ, **changes}
-    changed["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    return {name: value for name, value in changed.items() if value is not None}
-
-
 # MXNet keeps to cuDNN's deterministic algorithms, and does not choose among them by
 # their times, which differ from run to run.
 DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
@@ -43,76 +24,74 @@ DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement, for a process of its own.
+    """One measurement, for a process of its own; travels as JSON.
 
-    The workload's `train` gets the first `num_devices` of `devices`, `seed` and the
-    `settings`; its `load` gets `data`. `variant` names one of several methods of the
-    chapter. A CPU context has `threads` threads. None shares the cores out; but with
-    `one_thread_each` several contexts have one thread each, as work needs that calls
-    OpenBLAS (see :func:`d2lpar.least_squares.solve`).
+    The experiment's `measure` gets the first `num_devices` of `devices`, `seed` and the
+    `settings`; its `load` gets `data`. `variant` names one of several methods. A CPU
+    context has `threads` threads; None shares the cores out.
 
-    Record, profiles (:mod:`d2lpar.runs.profile`) and checkpoints go to `folder`. With
-    `watch` the record says every second how busy the devices are. A checkpoint is
-    written every `checkpoint_every` epochs (None: never), and on an interrupt. `resume`
-    is the path of a checkpoint, or "last" for the newest one in `folder`; `num_epochs`
-    counts from the beginning. With `is_worker` the process is one of several that share
-    the work. On GPUs `tf32` lets float32 be computed in TF32, and with `deterministic`
-    repeats give the same bits. Raises :class:`SettingError` if the workload cannot be
-    resumed.
+    Record, profiles and checkpoints go to `folder`. A checkpoint is written every
+    `checkpoint_every` epochs (None: never), and on an interrupt. `resume` is the path
+    of a checkpoint, or "last" for the newest one in `folder`; `num_epochs` counts from
+    the beginning. With `is_worker` the process is one of several that share the work.
+    On GPUs `tf32` lets float32 be computed in TF32, and with `deterministic` repeats
+    give the same bits.
     """
 
-    chapter: str
+    experiment: str
     preset: str
-    workload: Workload
     devices: str
     num_devices: int
     seed: int
     settings: dict
     data: dict
     command: str
-    folder: Path
-    threads: int | None = None
+    folder: str
+    repeat: int = 0
     variant: str = ""
-    one_thread_each: bool = False
+    threads: int | None = None
     profile: bool = False
-    watch: bool = False
     checkpoint_every: int | None = None
     resume: str | None = None
     is_worker: bool = False
     tf32: bool = False
     deterministic: bool = False
+    environment: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         flags = {"--resume": self.resume, "--checkpoint-every": self.checkpoint_every}
         for flag, value in flags.items():
-            if value is not None and self.workload.start is None:
+            if value is not None and not self.of.start:
                 raise SettingError(
-                    f"{flag} {value}: {self.chapter} cannot be resumed, only trainings "
-                    "of networks; leave the flag out"
+                    f"{flag} {value}: {self.experiment} cannot be resumed, only "
+                    "trainings of networks; leave the flag out"
                 )
 
     @property
-    def gpu_variables(self) -> dict[str, str]:
-        """What `tf32` and `deterministic` set in the measuring process."""
-        variables = {"NVIDIA_TF32_OVERRIDE": "1"} if self.tf32 else {}
-        return variables | (DETERMINISTIC if self.deterministic else {})
+    def of(self) -> experiments.Experiment:
+        """The experiment that is measured."""
+        return experiments.get(self.experiment)
 
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
 
-@dataclass(frozen=True)
-class Warned:
-    """The work goes on; the message is for the user."""
+    def as_json(self) -> dict:
+        return asdict(self)
 
-    message: str
-
-
-@dataclass(frozen=True)
-class Progressed:
-    """The work goes on: a sign of life between two lines."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The work ended with an error that the user should see as one line."""
-
-    message: str
-    out_of_memory: bool = False
+    def variables(self) -> dict[str, str | None]:
+        """The environment of the measuring process, as changes to this one."""
+        threads = self.threads or cores.threads_per_context(self.num_devices)
+        if self.of.one_thread_each and self.num_devices > 1 and not self.threads:
+            threads = cores.USER_THREADS or 1
+        variables: dict[str, str | None] = {
+            name: os.environ.get(name, value)
+            for name, value in KEEP_FREED_MEMORY.items()
+        }
+        variables.update(self.environment)
+        variables["OMP_NUM_THREADS"] = str(threads)
+        if self.tf32:
+            variables["NVIDIA_TF32_OVERRIDE"] = "1"
+        if self.deterministic:
+            variables.update(DETERMINISTIC)
+        return variables

@@ -7,12 +7,12 @@ Resumed on the same devices, a training ends with the same bits as without inter
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict, replace
 
 from d2lpar.errors import CheckpointError
 from d2lpar.records import checkpoints, files, kinds
@@ -59,7 +59,9 @@ class Resumable:
         for name, now in header.settings.items():  # those of the flags are in force
             then = before.settings.get(name, now)
             if name != "num_epochs" and then != now:
-                log.warning("%s: goes on with %s %s, before %s", path, name, now, then)
+                log.warning(
+                    "%s: resuming with %s %s (checkpoint: %s)", path, name, now, then
+                )
         self.resumed_from, self.state = path, checkpoint.restore(self.state)
         settings = {**header.settings, "resumed_at": checkpoint.epoch}
         earlier = _as_timed_here(checkpoint, header)
@@ -77,7 +79,7 @@ class Resumable:
         self._remember()
         if self.epochs_to_go == 0:  # read from its checkpoint, or from worker 0
             if resumed:
-                log.warning("%s: was complete", self.resumed_from)
+                log.warning("%s: nothing to do, it is complete", self.resumed_from)
             return
         for line in train(self.state):
             is_epoch = isinstance(line, kinds.EPOCHS)
@@ -111,10 +113,16 @@ class Resumable:
         return checkpoints.save(self.folder, self.snapshot)
 
 
-# What an epoch's time does not depend on. num_epochs and resumed_at are settings.
-_NOT_OF_TIME = (
-    *("preset", "seed", "command", "date", "git_commit", "git_dirty"),
-    *("num_epochs", "resumed_at"),
+# Header fields and settings that do not affect timing.
+_TIMING_INDEPENDENT = (
+    "preset",
+    "seed",
+    "command",
+    "date",
+    "git_commit",
+    "git_dirty",
+    "num_epochs",
+    "resumed_at",
 )
 
 
@@ -173,6 +181,6 @@ def _as_timed_here(checkpoint: Checkpoint, header: Header) -> list[Line]:
 
 def _conditions(header: Header) -> dict:
     """What an epoch's time depends on, by name: settings, chapter, hardware, ..."""
-    values = dataclasses.asdict(header)
+    values = asdict(header)
     values.update(values.pop("settings"), profiled=header.preset.endswith("-profile"))
-    return {name: v for name, v in values.items() if name not in _NOT_OF_TIME}
+    return {name: v for name, v in values.items() if name not in _TIMING_INDEPENDENT}

@@ -1,0 +1,432 @@
+"""One description per chapter: what it measures, on what data, and how it is drawn.
+
+Everything that the command line knows of a chapter stands here. Functions are named as
+"module:function" and loaded when they are needed, so that importing this is cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from d2lpar.errors import RecordError, SettingError
+
+if TYPE_CHECKING:
+    from d2lpar.records.kinds import Run
+
+# Flags, named as in Python. Every experiment takes these:
+ALWAYS = frozenset({"devices", "num_devices", "preset", "dry_run", "out", "data"})
+MEASURED = frozenset({"threads", "tf32", "deterministic", "seed", "repeats", "profile"})
+RESUMABLE = frozenset({"checkpoint_every", "resume"})
+RECIPE = frozenset({"num_epochs", "global_batch_size", "lr"})
+GAN = frozenset({"micro_batch_size", "sync_batch_norm", "frames_every", "mp4"})
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a chapter measures.
+
+    `measure` names the generator ``f(num_devices, *, devices, seed, data, **settings)``
+    that yields a record's lines; `load` the function that returns its data set;
+    `report` is named in its place where a chapter prints a table and keeps no record:
+    ``f(devices, **settings)`` yields lines of text. `presets` holds the settings of
+    "quick" and "book", arguments of `measure`, with those of `load` under "data";
+    "dry-run" overrides them, where two batches of images would not do. `variants` are
+    the further settings of several methods, all of which are measured.
+    """
+
+    name: str
+    number: int
+    title: str
+    about: str
+    """what is measured, in one clause"""
+    presets: Mapping[str, dict]
+    takes: frozenset[str] = frozenset()
+    """the flags that apply, beyond ALWAYS"""
+    measure: str = ""
+    measure_with_workers: str = ""
+    """`measure` with a further argument ``workers=``, for `d2lpar launch`"""
+    report: str = ""
+    load: str = ""
+    locate: str = ""
+    """``f(name, data_dir)`` settles which data set --data names"""
+    datasets: Sequence[str] = ()
+    """what --data may name, beside auto"""
+    start: str = ""
+    """``f(seed)``: the state before the first epoch, of a training to be resumed"""
+    layers: str = ""
+    """``f(settings)``: the shapes from which the memory is estimated"""
+    figure: str = ""
+    """``draw(runs, folder, stem)``"""
+    variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
+    unit: str = "epoch"
+    """what is counted while it is measured"""
+    threads: int | None = None
+    """the default of --threads; None shares the cores out"""
+    one_thread_each: bool = False
+    """several contexts get one thread each: OpenBLAS deadlocks with more"""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """variables of the measuring process, where the user has set none"""
+    minutes: float = 1.0
+    """of the preset quick on two cores"""
+
+    def refuse_unused(self, given: Mapping[str, object]) -> None:
+        """Raise :class:`SettingError` for the first flag that does not apply."""
+        for why in self.unused(given).values():
+            raise SettingError(why)
+
+    def unused(self, given: Mapping[str, object]) -> dict[str, str]:
+        """By flag, why it does not apply; `given` are the flags with their values."""
+        why = {}
+        for flag, value in given.items():
+            text = f"--{flag.replace('_', '-')}"
+            if value is not True:
+                text += f" {value}"
+            if flag == "data" and value not in ("auto", *self.datasets):
+                choices = ", ".join(("auto", *self.datasets))
+                why[flag] = f"{text}: {self.name} takes {choices}"
+            elif flag not in ALWAYS | self.takes:
+                why[flag] = f"{text}: does not apply to {self.name}; leave it out"
+        return why
+
+
+def load(function: str) -> Callable:
+    """The function that "module:function" names."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def get(name: str) -> Experiment:
+    """The experiment of a chapter; raises :class:`SettingError` for an unknown name."""
+    if name not in EXPERIMENTS:
+        names = ", ".join(EXPERIMENTS)
+        raise SettingError(f"chapter {name!r}: write one of all, {names}")
+    return EXPERIMENTS[name]
+
+
+def draw(runs: Sequence[Run], folder: Path, stem: str, **how: object) -> list[Path]:
+    """Draw runs that were measured together, as ``<folder>/<stem>-*``.
+
+    Returns the files. `how` is for the pictures of a GAN. Raises :class:`RecordError`
+    for runs that do not belong in one picture.
+    """
+    chapters = {getattr(run.header, "chapter", "") for run in runs}
+    for run in runs:
+        if not run.lines:
+            raise RecordError(
+                f"{run.path}: holds no results yet; wait, or run it again"
+            )
+    shared_in = {
+        run.header.variant for run in runs if getattr(run.header, "workers", 1) > 1
+    }
+    if chapters == {""}:
+        figure = "d2lpar.figures.bars:draw"
+    elif len(shared_in) > 1:
+        figure = "d2lpar.workers.figure:draw"
+    else:
+        figure = FIGURES[sorted(chapters)[0]]
+    return load(figure)(runs, Path(folder), stem, **how)
+
+
+FASHION = {
+    "load": "d2lpar.datasets:load",
+    "locate": "d2lpar.datasets:locate",
+    "datasets": ("fashion-mnist", "sample"),
+}
+LENET = {
+    **FASHION,
+    "presets": {
+        "quick": {
+            "num_epochs": 10,
+            "global_batch_size": 64,
+            "lr": 0.2,
+            "data": {"n_train": 5_000, "n_test": 1_000},
+        },
+        "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
+    },
+    "takes": MEASURED | RECIPE | RESUMABLE | {"data_dir"},
+    "start": "d2lpar.lenet:start",
+    "layers": "d2lpar.memory.shapes:lenet_layers",
+    "figure": "d2lpar.figures.training:draw",
+}
+
+_ALL = (
+    Experiment(
+        "devices",
+        1,
+        "Devices",
+        "names this machine's GPUs and CPU contexts",
+        presets={"quick": {}, "book": {}},
+        report="d2lpar.machine.cards:report",
+        minutes=0.1,
+    ),
+    Experiment(
+        "arrays",
+        2,
+        "Arrays on a device",
+        "doubles an array in place and anew on each device",
+        presets={
+            "quick": {"n": 5_000_000},
+            "book": {"n": 50_000_000},
+            "dry-run": {"n": 1_000},
+        },
+        report="d2lpar.arrays.operations:report",
+        minutes=0.1,
+    ),
+    Experiment(
+        "timing",
+        3,
+        "Timing devices honestly",
+        "times array operations with a clock that waits and one that does not",
+        presets={
+            "quick": {
+                "data": {
+                    "x2": 20_000_000,
+                    "trig": 1_500,
+                    "product": 1_536,
+                    "largest_copy": 2**24,
+                }
+            },
+            "book": {"product_repeats": 3},
+            "dry-run": {
+                "repeats": 1,
+                "data": {
+                    "x2": 1_000,
+                    "sum_rows": 100,
+                    "trig": 40,
+                    "product": 64,
+                    "largest_copy": 2**12,
+                },
+            },
+        },
+        takes=MEASURED,
+        measure="d2lpar.arrays.timings:measure",
+        load="d2lpar.arrays.timings:load",
+        figure="d2lpar.arrays.figure:draw",
+        unit="timing",
+    ),
+    Experiment(
+        "multiple_gpus",
+        4,
+        "Training on several devices from scratch",
+        "trains LeNet on 1, 2, ... devices: accuracy and seconds per epoch",
+        measure="d2lpar.lenet:train",
+        **LENET,
+    ),
+    Experiment(
+        "multiple_gpus_concise",
+        5,
+        "Training on several devices in Gluon",
+        "trains the same network through Gluon's Trainer",
+        measure="d2lpar.lenet_concise:train",
+        measure_with_workers="d2lpar.lenet_workers:train",
+        **LENET,
+    ),
+    Experiment(
+        "scaling",
+        6,
+        "When does a second device pay?",
+        "times a step for many batch sizes, its parts, and the all-reduce",
+        presets={
+            "quick": {
+                "device_counts": [],  # those of --num-devices, which take turns
+                "batch_sizes": [2, 8, 32, 128, 512],
+                "samples": 3,
+                "seconds": 0.2,
+                "parts_at": [32, 512],
+                "turns": 5,
+                "all_reduce_sizes": [2**12, 2**16, 2**20, 2**24],
+                "per_device_batch_sizes": [32],
+                "num_epochs": 3,
+                "base_batch": 64,
+                "data": {"n_train": 5_000, "n_test": 1_000},
+            },
+            "book": {
+                "device_counts": [],
+                "batch_sizes": [2**k for k in range(1, 14)],
+                "parts_at": [32, 256, 2048],
+                "all_reduce_sizes": [2**k for k in range(10, 28, 2)],
+                "per_device_batch_sizes": [128, 512],
+                "num_epochs": 8,
+                "warmup": 3,
+            },
+            "dry-run": {
+                "batch_sizes": [8, 32],
+                "samples": 1,
+                "seconds": 0.01,
+                "parts_at": [8],
+                "turns": 1,
+                "all_reduce_sizes": [2**12],
+                "per_device_batch_sizes": [16],
+                "data": {"n_train": 128, "n_test": 100},
+            },
+        },
+        takes=MEASURED | {"num_epochs", "data_dir"},
+        measure="d2lpar.scaling.measure:measure",
+        figure="d2lpar.scaling.figure:draw",
+        # Accuracy under weak scaling is measured once, in the faster implementation.
+        variants={
+            "scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
+            "concise": {"implementation": "concise"},
+        },
+        unit="point",
+        threads=1,
+        minutes=2,
+        **FASHION,
+    ),
+    Experiment(
+        "least_squares",
+        7,
+        "Least squares by five methods",
+        "solves min ||A x - b||: the residual against seconds, method by method",
+        presets={
+            "quick": {"num_epochs": 10, "data": {"rows": 4_000, "columns": 400}},
+            "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
+            "dry-run": {"num_epochs": 1, "data": {"rows": 200, "columns": 20}},
+        },
+        takes=MEASURED | {"num_epochs"},
+        measure="d2lpar.least_squares.solver:measure",
+        load="d2lpar.datasets.linear:uniform_problem",
+        figure="d2lpar.least_squares.figure:draw",
+        variants={
+            "averaging": {"method": "averaging"},
+            "averaging-as-published": {"method": "averaging", "independent": False},
+            "gradient": {"method": "gradient", "max_iterations": 500},
+            "cgls": {"method": "cgls"},
+            "normal": {"method": "normal"},
+            "tsqr": {"method": "tsqr"},
+        },
+        unit="iteration",
+        one_thread_each=True,
+    ),
+    Experiment(
+        "least_squares_large",
+        8,
+        "Least squares larger than memory",
+        "solves a system that is read from disk in blocks",
+        presets={
+            "quick": {"data": {"rows": 20_000, "columns": 400}},
+            "book": {"data": {"rows": 100_000, "columns": 10_000}},
+            "dry-run": {"data": {"rows": 200, "columns": 20}},
+        },
+        takes=MEASURED,
+        measure="d2lpar.least_squares.solver:measure",
+        measure_with_workers="d2lpar.least_squares.solver:measure",
+        load="d2lpar.datasets.linear:uniform_file",
+        figure="d2lpar.least_squares.figure:draw",
+        variants={"cgls": {"method": "cgls", "resident_bytes": 0}},
+        unit="iteration",
+        one_thread_each=True,
+    ),
+    Experiment(
+        "gan",
+        9,
+        "A GAN on CryptoPunks",
+        "trains generator and discriminator: losses, faces, seconds per epoch",
+        presets={
+            "quick": {
+                "num_epochs": 20,
+                "global_batch_size": 100,
+                "lr": 2e-4,
+                "micro_batch_size": None,
+                "sync_batch_norm": False,
+                "frames_every": 1,
+                "data": {"n_train": 2_500},
+            },
+            "book": {
+                "num_epochs": 4_000,
+                "global_batch_size": 10_000,
+                "lr": 1e-4,
+                "micro_batch_size": None,
+                "sync_batch_norm": False,
+                "frames_every": 10,
+            },
+            "dry-run": {
+                "num_epochs": 1,
+                "global_batch_size": 50,
+                "data": {"n_train": 100},
+            },
+        },
+        takes=MEASURED | RECIPE | RESUMABLE | GAN | {"data_dir"},
+        measure="d2lpar.gan.training:train",
+        load="d2lpar.datasets.punks:load",
+        locate="d2lpar.datasets.punks:locate",
+        datasets=("cryptopunks", "synthetic"),
+        start="d2lpar.gan.training:start",
+        layers="d2lpar.memory.shapes:gan_layers",
+        figure="d2lpar.gan.figure:draw",
+        # Each of MXNet's temporary buffers grows to the largest activation; 16 are as
+        # fast as 256.
+        environment={"MXNET_CPU_TEMP_COPY": "16"},
+        minutes=2,
+    ),
+    Experiment(
+        "memory",
+        10,
+        "Running out of memory",
+        "prints how much memory is free on each device",
+        presets={"quick": {}, "book": {}},
+        report="d2lpar.memory.free:report",
+        minutes=0.1,
+    ),
+    Experiment(
+        "low_precision",
+        11,
+        "Inference in low precision",
+        "trains LeNet, then infers in bfloat16, float16 and INT8: accuracy and speed",
+        presets={
+            "quick": {
+                "num_epochs": 10,
+                "global_batch_size": 64,
+                "lr": 0.2,
+                "calibration_images": 400,
+                "repeats": 5,
+                "data": {"n_train": 5_000, "n_test": 1_000},
+            },
+            "book": {
+                "num_epochs": 10,
+                "global_batch_size": 256,
+                "lr": 0.2,
+                "repeats": 15,
+            },
+            "dry-run": {
+                "num_epochs": 1,
+                "repeats": 1,
+                "data": {"n_train": 1_000, "n_test": 200},
+            },
+        },
+        takes=MEASURED | RECIPE | {"data_dir"},
+        measure="d2lpar.low_precision.measure:measure",
+        figure="d2lpar.low_precision.figure:draw",
+        minutes=2,
+        **FASHION,
+    ),
+    Experiment(
+        "kernels",
+        12,
+        "Custom kernels in CUDA C",
+        "times a kernel beside MXNet's own operation",
+        presets={
+            "quick": {"n": 5_000_000},
+            "book": {"n": 50_000_000},
+            "dry-run": {"n": 1_000},
+        },
+        report="d2lpar.kernels.times:report",
+        minutes=0.3,
+    ),
+    Experiment(
+        "multiple_machines",
+        13,
+        "Several machines and a parameter server",
+        "trains LeNet in Gluon, alone or with `d2lpar launch` on several workers",
+        measure="d2lpar.lenet_concise:train",
+        measure_with_workers="d2lpar.lenet_workers:train",
+        **LENET,
+    ),
+)
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
+FIGURES = {name: experiment.figure for name, experiment in EXPERIMENTS.items()}
+FIGURES["gpu_scaling"] = FIGURES["scaling"]  # records of benchmarks/gpu_scaling.py

@@ -6,7 +6,6 @@ the epochs. :mod:`d2lpar.lenet_concise` trains the same network in Gluon.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,23 +37,25 @@ from d2lpar.training import (
 class TrainingState:
     """All that a training carries from one epoch to the next; independent of devices.
 
-    `params` are host arrays, `epoch` is the number of finished epochs, and `rng` draws
-    the order of the next epoch. To continue a training, hand its state to :func:`train`
-    again, with any number of devices.
+    `params` are host arrays and `epoch` is the number of finished epochs. The order of
+    epoch e comes from ``default_rng([seed, e])``. To continue a training, pass its
+    state to :func:`train` again, with any number of devices.
     """
 
     params: list[numpy.ndarray]
     epoch: int
-    rng: numpy.random.Generator
+    seed: int
 
     workload: ClassVar[str] = "lenet"
 
-    def finish_epoch(
-        self, params: list[numpy.ndarray], rng: numpy.random.Generator, lr: float
-    ) -> None:
-        """Go on to what an epoch ended with, unless that raises `DivergedError`."""
+    def next_rng(self) -> numpy.random.Generator:
+        """The generator that draws the order of the next epoch."""
+        return numpy.random.default_rng([self.seed, self.epoch + 1])
+
+    def finish_epoch(self, params: list[numpy.ndarray], lr: float) -> None:
+        """Advance to the parameters after an epoch, or raise `DivergedError`."""
         check_params(self.epoch + 1, params, lr)
-        self.params, self.rng, self.epoch = params, rng, self.epoch + 1
+        self.params, self.epoch = params, self.epoch + 1
 
     def tensors(self) -> dict[str, numpy.ndarray]:
         """The arrays of the state by name, for a checkpoint."""
@@ -62,21 +63,18 @@ class TrainingState:
 
     def facts(self) -> dict:
         """The rest of the state, as JSON can hold it."""
-        return {"epoch": self.epoch, "rng": self.rng.bit_generator.state}
+        return {"epoch": self.epoch, "seed": self.seed}
 
     @classmethod
     def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
         """The inverse of :meth:`tensors` and :meth:`facts`."""
-        rng = numpy.random.default_rng()
-        rng.bit_generator.state = facts["rng"]
         params = [tensors[f"params.{i}"] for i in range(len(tensors))]
-        return cls(params, facts["epoch"], rng)
+        return cls(params, facts["epoch"], facts["seed"])
 
 
 def start(seed: int = 0, scale: float = 0.01) -> TrainingState:
-    """The state before the first epoch."""
-    rng = numpy.random.default_rng([seed, 1])
-    return TrainingState(init_lenet(scale, seed), 0, rng)
+    """The state before the first epoch; the initial weights are N(0, `scale`)."""
+    return TrainingState(init_lenet(scale, seed), 0, seed)
 
 
 def train(
@@ -107,15 +105,14 @@ def train(
     X, y, X_test, y_test = on_device(data, devices[0])
     device_params = [Bucket(state.params, device) for device in devices]
     for _ in range(num_epochs):
-        epoch, rng = Epoch(), copy.deepcopy(state.rng)
+        epoch = Epoch()
         with pushed_together(devices[0]):
-            for batch in shuffled_batches(X, y, global_batch_size, rng):
+            for batch in shuffled_batches(X, y, global_batch_size, state.next_rng()):
                 epoch.add(train_batch(*batch, device_params, devices, lr, **BUCKETS))
         loss = epoch.end_training(n)
         acc = evaluate_accuracy(X_test, y_test, device_params, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
-        params = [p.asnumpy() for p in device_params[0]]
-        state.finish_epoch(params, rng, lr)
+        state.finish_epoch([p.asnumpy() for p in device_params[0]], lr)
         yield record
 
 

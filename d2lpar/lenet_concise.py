@@ -8,7 +8,6 @@ Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -88,8 +87,8 @@ def train(
     shard_losses = ShardLosses(net, loss)
     shard_losses.hybridize(static_alloc=True, static_shape=True)
     for _ in range(num_epochs):
-        epoch, rng = Epoch(), copy.deepcopy(state.rng)
-        order = rng.permutation(n).astype("int32")
+        epoch = Epoch()
+        order = state.next_rng().permutation(n).astype("int32")
         for rows in row_shards(order, global_batch_size, devices):
             shards = [(*copy, k) for copy, k in zip(copies, rows)]
             sizes = {
@@ -100,7 +99,7 @@ def train(
         train_loss = epoch.end_training(n)
         acc = evaluate(net, X_test, y_test, devices)
         record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
-        state.finish_epoch(get_host_params(net), rng, lr)
+        state.finish_epoch(get_host_params(net), lr)
         yield record
 
 

@@ -2,17 +2,14 @@
 
 A variant is a function of ``data`` that leaves the sum over the devices in every
 device's arrays; ``data[k]`` is the list of device k's arrays. Training from scratch
-takes the book's (:func:`d2lpar.parallel.allreduce`), of one flat array
-(:mod:`d2lpar.buckets`); Gluon's trainer takes "kvstore local" on CPUs and "kvstore
-device" on GPUs. The others are here for comparison. The vocabulary is that of MPI and
-Horovod.
+uses the book's (:func:`d2lpar.parallel.allreduce`), of one flat array
+(:mod:`d2lpar.buckets`); Gluon's trainer uses "kvstore local" on CPUs and "kvstore
+device" on GPUs. The others are here for comparison.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 
 import numpy
 
@@ -82,8 +79,8 @@ def ring(data: DeviceArrays) -> None:
 def kvstore(name: str) -> AllReduce:
     """An all-reduce that pushes the arrays to MXNet's kvstore and pulls the sums.
 
-    It takes arrays of the same shapes in every call. Raises MXNetError if the build has
-    no such kvstore: "nccl" is for GPUs.
+    It takes arrays of the same shapes in every call. Raises MXNetError if the build
+    lacks the kvstore: "nccl" is for GPUs.
     """
     store = mx.kv.create(name)
     initialised: set[int] = set()
@@ -103,9 +100,9 @@ VARIANTS: dict[str, Callable[[], AllReduce]] = {
     "book": lambda: book,
     "tree": lambda: tree,
     "ring": lambda: ring,
-    "kvstore local": partial(kvstore, "local"),
-    "kvstore device": partial(kvstore, "device"),
-    "kvstore nccl": partial(kvstore, "nccl"),
+    "kvstore local": lambda: kvstore("local"),
+    "kvstore device": lambda: kvstore("device"),
+    "kvstore nccl": lambda: kvstore("nccl"),
 }
 
 
@@ -123,22 +120,32 @@ def measure(
         host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
         num_bytes = sum(array.nbytes for array in host[0])
         for name, make in VARIANTS.items():
-            record = AllReduceRecord(name, len(shapes), num_bytes)
+            seconds: list[float] = []
+            why_not = ""
             try:
                 all_reduce = make()
             except mx.base.MXNetError as error:
-                yield replace(record, why_not=f"MXNet: {first_line(error)}")
-                continue
-            title = f"all-reduce ({name}) of {num_bytes:,} bytes"
-            measured = _time(all_reduce, devices, host, name=title, repeats=repeats)
-            yield replace(record, seconds=list(measured.seconds))
+                why_not = f"MXNet: {first_line(error)}"
+            else:
+                title = f"all-reduce ({name}) of {num_bytes:,} bytes"
+                measured = _time(all_reduce, devices, host, title, repeats)
+                seconds = list(measured.seconds)
+            yield AllReduceRecord(
+                variant=name,
+                num_arrays=len(shapes),
+                num_bytes=num_bytes,
+                seconds=seconds,
+                why_not=why_not,
+                num_devices=len(devices),
+            )
 
 
 def _time(
     all_reduce: AllReduce,
     devices: Sequence[mx.Context],
     host: Sequence[Sequence[numpy.ndarray]],
-    **options,
+    name: str,
+    repeats: int,
 ) -> timing.Timing:
     originals = [
         [np.array(array, ctx=device) for array in arrays]
@@ -156,17 +163,16 @@ def _time(
             for array, value in zip(arrays, values):
                 value.copyto(array)
 
-    def flat(rows: Sequence[Sequence]) -> numpy.ndarray:
-        """(devices, numbers) of all arrays."""
-        return numpy.stack(
-            [numpy.concatenate([a.ravel() for a in arrays]) for arrays in rows]
-        )
+    def everything(_) -> numpy.ndarray:
+        return numpy.concatenate([a.asnumpy().ravel() for row in data for a in row])
 
+    total = numpy.concatenate([sum(arrays).ravel() for arrays in zip(*host)])
     return timing.measure(
         call,
         devices,
-        expected=flat([[sum(arrays) for arrays in zip(*host)]] * len(devices)),
-        join=lambda _: flat([[a.asnumpy() for a in arrays] for arrays in data]),
+        expected=numpy.tile(total, len(devices)),
+        join=everything,
         before=restore,
-        **options,
+        name=name,
+        repeats=repeats,
     )

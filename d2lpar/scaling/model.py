@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from d2lpar.errors import RecordError
-from d2lpar.records.kinds import ScaledEpoch
 
 # Seconds of a step by (num_devices, global_batch_size).
 Steps = Mapping[tuple, float]
@@ -36,9 +35,9 @@ def speedups(steps: Steps) -> dict[tuple, float]:
 
 
 def weak_efficiencies(steps: Steps) -> dict[tuple, float]:
-    """Weak scaling: step(1, b) / step(N, N b) by (N, b), b samples on each device."""
+    """Weak scaling: step(1, b) / step(N, N b) by (N, N b), b samples on each device."""
     return {
-        (n, batch // n): steps[1, batch // n] / seconds
+        (n, batch): steps[1, batch // n] / seconds
         for (n, batch), seconds in steps.items()
         if batch % n == 0 and (1, batch // n) in steps
     }
@@ -88,7 +87,7 @@ def fit_all_reduce(
             f"all-reduce of {len(sizes)} size(s) on {num_devices} device(s): the model "
             "needs at least two sizes and two devices"
         )
-    arrays, num_bytes, seconds = (np.array(c, float) for c in zip(*sizes))
+    arrays, num_bytes, seconds = (np.array(column, float) for column in zip(*sizes))
     between_two = seconds / (num_devices - 1)
     latency, per_byte = _fit([arrays, num_bytes], between_two, between_two)
     return AllReduceModel(latency, 1 / per_byte if per_byte > 0 else math.inf)
@@ -123,8 +122,8 @@ class StepModel:
 
     def speedup(self, num_devices: int, global_batch_size: int) -> float:
         """Seconds of a step on one device / seconds on `num_devices`."""
-        seconds = [self.seconds(n, global_batch_size) for n in (1, num_devices)]
-        return seconds[0] / seconds[1]
+        one = self.seconds(1, global_batch_size)
+        return one / self.seconds(num_devices, global_batch_size)
 
     def break_even(self, num_devices: int) -> float:
         """The batch at which `num_devices` are as fast as one; infinite if never.
@@ -172,24 +171,3 @@ def _fit(columns: list, target: np.ndarray, seconds: np.ndarray) -> list[float]:
     scale = matrix.max(axis=0)  # arrays and bytes differ by orders of magnitude
     coefficients, _ = nnls(matrix / scale, target / seconds)
     return [float(c) for c in coefficients / scale]
-
-
-def relative_errors(
-    model: StepModel, steps: Steps, num_devices: int
-) -> dict[int, float]:
-    """The model's relative error by batch: predicted / measured - 1."""
-    return {
-        batch: model.seconds(n, batch) / seconds - 1
-        for (n, batch), seconds in steps.items()
-        if n == num_devices
-    }
-
-
-def time_to_accuracy(epochs: Sequence[ScaledEpoch], test_acc: float) -> float | None:
-    """Seconds of training until an epoch ends at `test_acc` or more; None if never."""
-    seconds = 0.0
-    for epoch in epochs:
-        seconds += epoch.seconds
-        if epoch.test_acc is not None and epoch.test_acc >= test_acc:
-            return seconds
-    return None

@@ -1,0 +1,254 @@
+"""Scaling studies: where more devices pay, a step's time and parts, the all-reduce."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from d2lpar.figures import labels, page
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch
+from d2lpar.scaling.table import Study, all_reduces, results, studies
+from d2lpar.text import number, plural
+
+BATCH = "global batch size (samples per step, all devices together)"
+INKS = ("0.8", page.OURS, "#003A5C", "#E69F00", "0.45")  # of PARTS
+HATCHES = ("", "", "", "////", "")
+
+
+@page.plain_style()
+def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
+    """All pictures and ``<stem>-results.txt``; return the files.
+
+    ``<stem>-map-<implementation>`` needs steps on one device and on more.
+    """
+    drawn: dict[str, Figure | str] = {}
+    for study in studies(runs):
+        if any(map(study.speedups_of, study.counts[1:])):
+            drawn[f"map-{study.variant}"] = _map(study)
+        if study.records:
+            drawn[f"steps-{study.variant}"] = _steps(study)
+        if study.trainings:
+            drawn[f"accuracy-{study.variant}"] = _accuracy(study)
+    if any(study.parts for study in studies(runs)):
+        drawn["parts"] = _parts(runs)
+    if all_reduces(runs):
+        drawn["all-reduce"] = _all_reduce(runs)
+    drawn["results"] = results(runs)
+    return page.save(drawn, folder, stem)
+
+
+def _subtitle(study: Study, words: str) -> str:
+    return labels.subtitle(f"LeNet, {study.name}: {words}", study.runs)
+
+
+def _stamp(runs: Sequence[Run]) -> str:
+    return labels.stamp([run.header for run in runs])
+
+
+def _map(study: Study) -> Figure:
+    """Speedup over one device by global batch (across) and devices (up)."""
+    counts, batches = study.counts[1:], study.batches
+    n = next(n for n in counts if study.speedups_of(n))
+    at = study.break_even(n)
+    pays = f"more than {batches[-1]:,}" if at is None else number(at)
+    noun = labels.device_word(study.runs[0].header)
+    picture = page.new(
+        f"{plural(n, noun)} pay from a global batch of {pays}",
+        _subtitle(study, "step time of 1 over that of N at the same global batch"),
+        f"Black lines: break-even. {_stamp(study.runs)}",
+        size=(max(page.WIDE, 0.72 * len(batches) + 1.2), 0.55 * len(counts) + 1.1),
+    )
+    (axes,) = picture.axes
+    for y, n in enumerate(counts):
+        for batch, speedup in study.speedups_of(n).items():
+            _cell(axes, (batches.index(batch), y), speedup, counts[-1])
+        at = study.break_even(n)
+        if at is not None:  # between the cells slower than one device and those faster
+            x = bisect.bisect_left(batches, at) - 0.5
+            axes.plot([x, x], [y - 0.5, y + 0.5], color="black", lw=3, zorder=5)
+    axes.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])
+    axes.set_yticks(range(len(counts)), map(str, counts))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set(xlim=(-0.55, len(batches) - 0.45), ylim=(-0.55, len(counts) - 0.45))
+    axes.grid(False)
+    axes.set(xlabel=BATCH, ylabel="devices N")
+    return picture.figure
+
+
+def _cell(axes: Axes, at: tuple[float, float], speedup: float, top: int) -> None:
+    """A square of the map: orange below 1, white at 1, blue above."""
+    ends = [page.D2L, "#f7f7f7", page.OURS]  # for colour-blind eyes
+    share = TwoSlopeNorm(1, 0, max(2, top))(min(speedup, top))
+    face = LinearSegmentedColormap.from_list("pays", ends)(share)
+    axes.bar(at[0], 1, 1, at[1] - 0.5, color=face, edgecolor="white", lw=1)
+    luminance = 0.3 * face[0] + 0.59 * face[1] + 0.11 * face[2]
+    ink = "white" if luminance < 0.55 else "black"
+    place = {"ha": "center", "va": "center", "size": page.NORMAL}
+    axes.text(*at, f"{speedup:.2f}", color=ink, **place)
+
+
+def _steps(study: Study) -> Figure:
+    """Milliseconds per step against batch: measured points and the model's lines."""
+    model, noun = study.model, labels.device_word(study.runs[0].header)
+    counts = " and ".join(map(str, study.counts))
+    lines = "" if model is None else ", as lines the model"
+    picture = page.new(
+        f"Time of a step on {counts} {noun}{'' if counts == '1' else 's'}",
+        _subtitle(study, f"medians and quartiles{lines}"),
+        _stamp(study.runs),
+    )
+    (axes,) = picture.axes
+    names = []
+    for k, n in enumerate(study.counts):
+        style = page.look(k, color=page.count_color(k), lw=1.5)
+        batches = [batch for batch in study.batches if (n, batch) in study.records]
+        summaries = [study.milliseconds(n, batch) for batch in batches]
+        medians, spread = [s.median for s in summaries], page.quartiles(summaries)
+        axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
+        if model is not None:
+            times = [1e3 * model.seconds(n, batch) for batch in batches]
+            axes.plot(batches, times, **{**style, "marker": ""})
+        names.append((batches[-1], medians[-1], plural(n, noun)))
+    few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    axes.set_xlabel(BATCH)
+    page.log_numbers_up(axes, "milliseconds per step", minor=few)
+    page.beside(axes, names)
+    return picture.figure
+
+
+def _parts(runs: Sequence[Run]) -> Figure:
+    """Where a step's milliseconds go: a stacked bar per implementation and count."""
+    noun = labels.device_word(runs[0].header)
+    panels: dict[int, dict[str, dict[str, float]]] = {}
+    for study in studies(runs):
+        for (n, batch), parts in study.parts.items():
+            name = f"{study.name}, {plural(n, noun)}"
+            panels.setdefault(batch, {})[name] = parts
+    most = max(map(len, panels.values()))
+    picture = page.new(
+        "Where the time of a step goes",
+        labels.subtitle("LeNet, each part by omission", runs),
+        _stamp(runs),
+        panels=len(panels),
+        size=(max(page.WIDE, 4.0 * len(panels)), 1.3 + 0.5 * most),
+        sharey=True,
+    )
+    for axes, (batch, bars) in zip(picture.axes, sorted(panels.items())):
+        for k, parts in enumerate(bars.values()):
+            _stack(axes, k, parts)
+        axes.set_yticks(range(len(bars)), bars)
+        axes.set_ylim(len(bars) - 0.5, -0.5)
+        axes.grid(False)
+        longest = max(sum(parts.values()) for parts in bars.values())
+        axes.set(xlim=(0, 1.3e3 * longest), xlabel=f"ms, global batch {batch:,}")
+    page.key(picture)
+    return picture.figure
+
+
+def _stack(axes: Axes, k: int, parts: dict[str, float]) -> None:
+    """The k-th bar of a panel, and the whole step's milliseconds at its end."""
+    left = 0.0
+    for name, ink, hatch in zip(PARTS, INKS, HATCHES):
+        width = 1e3 * parts[name]
+        axes.barh(
+            k, width, 0.6, left, color=ink, hatch=hatch, edgecolor="white", lw=0.6,
+            label=name if k == 0 else None,
+        )  # fmt: skip
+        left += width
+    place = {"textcoords": "offset points", "va": "center"}
+    axes.annotate(number(left), (left, k), (6, 0), **place)
+
+
+def _all_reduce(runs: Sequence[Run]) -> Figure:
+    """Milliseconds against bytes of one array, by variant; LeNet's gradients apart."""
+    seconds = all_reduces(runs)
+    count = max(n for n, _, _ in seconds)
+    rows = {key[1:]: row for key, row in seconds.items() if key[0] == count}
+    variants = [
+        name
+        for name in dict.fromkeys(name for row in rows.values() for name in row)
+        if any(row.get(name) for row in rows.values())
+    ]
+    # LeNet's gradients: all arrays of them, and one array with as many bytes.
+    gradients = {num_bytes for arrays, num_bytes in rows if arrays > 1}
+    bars = []
+    for (arrays, num_bytes), row in rows.items():
+        for k, name in enumerate(variants):
+            if num_bytes in gradients and row.get(name):
+                ms, color = [1e3 * s for s in row[name]], page.look(k)["color"]
+                bars.append(page.Bar(f"{name}, {plural(arrays, 'array')}", ms, color))
+    bars.sort(key=lambda bar: median(bar.values))
+    noun = labels.device_word(runs[0].header)
+    absent = {r.variant for run in runs for r in run.of(AllReduceRecord) if r.why_not}
+    missing = f"Not in this build: {', '.join(sorted(absent))}. " if absent else ""
+    picture = page.new(
+        f"The same all-reduce over {plural(count, noun)} in {len(variants)} ways",
+        labels.subtitle("medians, results checked", runs),
+        f"{missing}{_stamp(runs)}",
+        panels=2,
+        size=(11.5, max(page.TALL, page.bars_height(bars))),
+    )
+    left, right = picture.axes
+    names = []
+    for k, name in enumerate(variants):
+        points = [
+            (num_bytes, 1e3 * median(row[name]))
+            for (_, num_bytes), row in sorted(rows.items())
+            if num_bytes not in gradients and row.get(name)
+        ]
+        if points:
+            left.plot(*zip(*points), **page.look(k))
+            names.append((*points[-1], name))
+    left.set_title("one array")
+    page.bytes_along(left, "size of the array on each device")
+    page.log_numbers_up(left, "milliseconds")
+    page.beside(left, names)
+    right.set_title("LeNet's gradients")
+    page.bars(right, bars, "ms", 5.4)
+    return picture.figure
+
+
+def _accuracy(study: Study) -> Figure:
+    """Test accuracy against epoch and against seconds, weak scaling."""
+    picture = page.new(
+        "Test accuracy under weak scaling",
+        _subtitle(study, "learning rate scaled with the global batch and warmed up"),
+        f"Labels: devices \u00d7 batch per device. {_stamp(study.runs)}",
+        panels=2,
+        size=(10.6, page.TALL),
+        sharey=True,
+    )
+    left, right = picture.axes
+    by_epoch, by_second = [], []
+    for k, ((n, batch), epochs) in enumerate(study.trainings.items()):
+        done = [epoch for epoch in epochs if epoch.test_acc is not None]
+        accuracies = [epoch.test_acc for epoch in done]
+        seconds = list(itertools.accumulate(epoch.seconds for epoch in done))
+        left.plot([epoch.epoch for epoch in done], accuracies, **page.look(k))
+        right.plot(seconds, accuracies, **page.look(k))
+        if done:
+            name = f"{n} \u00d7 {batch // n:,}"
+            words = f"{name}: {_end(epochs[-1])}"
+            by_epoch.append((done[-1].epoch, accuracies[-1], words))
+            by_second.append((seconds[-1], accuracies[-1], name))
+    left.set(xlim=(0, None), xlabel="epoch", ylabel="test accuracy")
+    right.set(xlim=(0, None), xlabel="seconds of training")
+    page.beside(left, by_epoch)
+    page.beside(right, by_second)
+    return picture.figure
+
+
+def _end(epoch: ScaledEpoch) -> str:
+    if epoch.why_not:
+        return f"diverged in epoch {epoch.epoch}"
+    return f"{epoch.test_acc:.3f}"

@@ -10,64 +10,31 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-import runpy
 import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from d2lpar._version import __version__
-from d2lpar.cli.chapter_list import (
-    CHAPTERS,
-    as_word,
-    check_shared,
-    ordered,
-    unused,
-)
 from d2lpar.cli.error_lines import guard
 from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
     FILLED,
     POSITIVE,
-    as_arguments,
+    as_words,
     given,
     launch_options,
     peers_options,
     run_options,
 )
 from d2lpar.errors import SettingError
+from d2lpar.experiments import EXPERIMENTS, draw, get
 from d2lpar.machine.environment import check_backend, check_environment
+from d2lpar.text import plain_table
 
 log = logging.getLogger("d2lpar")
-
-
-def chapters_folder() -> Path:
-    """The chapter scripts: beside the package in a checkout, inside it in a wheel."""
-    package = Path(__file__).parents[1]
-    beside = package.parent / "chapters"
-    return beside if beside.is_dir() else package / "chapters"
-
-
-def chapter_files() -> dict[str, Path]:
-    """The chapters' scripts by the chapters' names, in the order of reading."""
-    files = {file.stem: file for file in chapters_folder().glob("[!_]*.py")}
-    return {name: files[name] for name in ordered(files)}
-
-
-def about(file: Path) -> tuple[str, str]:
-    """A chapter's title and the source it follows, without the source's address.
-
-    Both stand in the chapter's first cell, as `# # TITLE` and `# Source: SOURCE`.
-    """
-    text = file.read_text(encoding="utf-8")
-    title = re.search(r"^# # (.+)$", text, re.MULTILINE)
-    source = re.search(r"^# Source: ((?:.+\n)(?:# [^<].*\n)*)", text, re.MULTILINE)
-    words = source[1].replace("\n# ", " ").strip(" ,\n") if source else "?"
-    return title[1] if title else file.stem, words
 
 
 @click.group(context_settings=CONTEXT)
@@ -77,53 +44,46 @@ def d2lpar() -> None:
 
 
 def _complete_chapter(ctx, parameter, text: str) -> list[str]:
-    return [name for name in (*chapter_files(), "all") if name.startswith(text)]
+    return [name for name in (*EXPERIMENTS, "all") if name.startswith(text)]
 
 
 @d2lpar.command()
-@click.argument(
-    "chapter", default="", metavar="CHAPTER", shell_complete=_complete_chapter
-)
+@click.argument("chapter", metavar="CHAPTER", shell_complete=_complete_chapter)
 @run_options
 @click.pass_context
-def run(ctx: click.Context, chapter: str, **flags) -> None:
-    """Run CHAPTER (see `d2lpar list`) or all of them; figures go to --out.
+def run(ctx: click.Context, chapter: str, **flags) -> list:
+    """Measure CHAPTER (see `d2lpar list`) or all of them; figures go to --out.
 
-    A flag that the chapter has no use for is refused. With `all` every flag goes to the
-    chapters that have a use for it.
+    A flag that does not apply to the chapter is refused. With `all` every flag goes to
+    the chapters that it applies to. The lesson around the measurement is the chapter's
+    notebook, or `python chapters/CHAPTER.py`.
     """
-    from d2lpar.cli.run import check_devices, check_together
-
     check_environment()
-    check_together(flags)
-    files = chapter_files()
-    if chapter != "all" and chapter not in files:
-        raise SettingError(f"chapter {chapter!r}: write one of all, {', '.join(files)}")
-    every, flags = flags, given(ctx, flags)
-    chosen = list(files) if chapter == "all" else [chapter]
-    # For all of them before the first one runs, which may take hours.
-    refused = {name: unused(name, flags) for name in chosen}
-    if chapter == "all":
-        _say_who_ignores(flags, refused)
-    else:
-        for why in refused[chapter].values():
-            raise SettingError(why)
-    check_devices(every)
-    for name in chosen:
-        taken = {flag: v for flag, v in flags.items() if flag not in refused[name]}
-        before = sys.argv
-        sys.argv = [str(files[name]), *map(as_word, taken, taken.values())]
-        try:
-            runpy.run_path(str(files[name]), run_name="__main__")
-        finally:
-            sys.argv = before
+    chosen = list(EXPERIMENTS.values()) if chapter == "all" else [get(chapter)]
+    on_line = given(ctx)
+    unused = {experiment.name: experiment.unused(on_line) for experiment in chosen}
+    if chapter != "all":
+        get(chapter).refuse_unused(on_line)
+    from d2lpar.cli.run import check, run_experiment
+
+    check(flags)  # for all of them, before the first one takes its time
+    _warn_ignored_flags(on_line, unused)
+    runs = []
+    for experiment in chosen:
+        ignored = unused[experiment.name]
+        words = as_words({k: v for k, v in on_line.items() if k not in ignored})
+        defaults = {param.name: param.get_default(ctx) for param in ctx.command.params}
+        own = {**flags, **{flag: defaults[flag] for flag in ignored}}
+        command = shlex.join(["d2lpar", "run", experiment.name, *words])
+        runs += run_experiment(experiment, own, command)
+    return runs
 
 
-def _say_who_ignores(flags: dict, refused: dict[str, dict[str, str]]) -> None:
-    for flag, value in flags.items():
-        names = [name for name, why in refused.items() if flag in why]
+def _warn_ignored_flags(on_line: dict, unused: dict[str, dict[str, str]]) -> None:
+    for flag, value in on_line.items():
+        names = [name for name, why in unused.items() if flag in why]
         if names:
-            word = as_word(flag, value)
+            word = as_words({flag: value})[0]
             log.warning("%s: ignored by %s", word, ", ".join(names))
 
 
@@ -136,27 +96,31 @@ def launch(**flags) -> None:
     and restarts them from the last checkpoint when one dies.
     """
     from d2lpar.cli.launch import checked, run_launch
-    from d2lpar.cli.run import check_one_thing, check_together
+    from d2lpar.cli.run import ONE_MEASUREMENT
 
     check_environment()
-    name, *words = checked(flags["arguments"], chapter_files())[1:]
+    name, *words = checked(flags["arguments"], EXPERIMENTS)[1:]
+    if not get(name).measure_with_workers:
+        shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
+        raise SettingError(
+            f"launch: {name} is not shared among workers; write one of "
+            f"{', '.join(shared)}"
+        )
     ctx = run.make_context("d2lpar run", [name, *words])  # every worker will do it
-    check_together(ctx.params)
-    if name in CHAPTERS:
-        check_shared(name, CHAPTERS[name].workers)
-    for why in unused(name, given(ctx, ctx.params)).values():
-        raise SettingError(why)
-    check_one_thing(ctx.params)
+    get(name).refuse_unused(given(ctx))
+    if ctx.params["repeats"] > 1 or "," in (ctx.params["num_devices"] or ""):
+        raise SettingError(ONE_MEASUREMENT)
     run_launch(**flags)
 
 
 @d2lpar.command(name="list")
 def list_chapters() -> None:
-    """List the chapters in the order of reading, one per line, with their sources."""
-    for name, file in chapter_files().items():
-        title, source = about(file)
-        number = CHAPTERS[name].number if name in CHAPTERS else ""
-        click.echo(f"{number:>2}  {name:24}{title}  [{source}]")
+    """List the chapters: what each measures, and how long it takes on two cores."""
+    rows = [
+        [str(e.number), e.name, f"{e.minutes:g} min", e.about]
+        for e in EXPERIMENTS.values()
+    ]
+    click.echo(plain_table(["", "chapter", "quick", "what it measures"], rows))
 
 
 @d2lpar.command()
@@ -174,7 +138,6 @@ def plot(
     records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
 ) -> None:
     """Redraw the figures of RECORDS, of runs or benchmarks; needs no MXNet."""
-    from d2lpar.figures import drawing
     from d2lpar.records import files
     from d2lpar.records.kinds import FrameRecord, group
 
@@ -182,9 +145,10 @@ def plot(
     if (mp4 or data_dir) and not any(run.of(FrameRecord) for run in runs):
         flag = "--mp4" if mp4 else f"--data-dir {data_dir}"
         raise SettingError(f"{flag}: these records hold no faces, only a GAN's do")
-    for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
+    for (folder, chapter, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
-        for path in drawing.draw(sweep, to, stem, data_dir=data_dir, mp4=mp4):
+        how = {"data_dir": data_dir, "mp4": mp4} if chapter == "gan" else {}
+        for path in draw(sweep, to, stem, **how):
             click.echo(path)
 
 
@@ -250,7 +214,7 @@ def compare(
     if len(formats) > 1:
         raise SettingError("--json and --csv: one of them can be printed")
     printed = formats[0] if formats else "table"
-    words = as_arguments(ctx, flags)
+    words = as_words({k: v for k, v in given(ctx).items() if k in flags})
     if flags["peers"] is not None:
         if a is not None:
             raise SettingError(f"--peers and the record {a}: compare one or the other")
@@ -311,8 +275,8 @@ def devices(
     from d2lpar.records.files import to_line
 
     if not watch:
-        for word in as_arguments(ctx, {"interval": interval, "pid": pid}):
-            raise SettingError(f"{word}: goes with --watch only")
+        for flag in given(ctx).keys() & {"interval", "pid"}:
+            raise SettingError(f"--{flag}: goes with --watch only")
         here = cards.machine()
         click.echo(cards.as_json(here) if as_json else cards.as_text(here))
         return
@@ -322,16 +286,6 @@ def devices(
             click.echo(to_line(sample))
     else:
         show_live(samples, cards.machine())
-
-
-@d2lpar.command()
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-def completion(shell: str) -> None:
-    """Print the completion script, e.g. eval "$(d2lpar completion bash)"."""
-    from click.shell_completion import get_completion_class
-
-    complete = get_completion_class(shell)(d2lpar, {}, "d2lpar", "_D2LPAR_COMPLETE")
-    click.echo(complete.source())
 
 
 def main() -> None:

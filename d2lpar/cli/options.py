@@ -1,48 +1,32 @@
-"""The flags of `run`, `launch` and `compare --peers`.
-
-`d2lpar run CHAPTER` and the chapter's script run alone take the same flags. --help
-shows the defaults (`CONTEXT`).
-"""
+"""The flags of `run`, `launch` and `compare --peers`; --help shows the defaults."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import click
 from click import Choice, FloatRange, IntRange, option
 
-from d2lpar.cli.chapter_list import as_word
-
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
-SETTINGS = (  # the flags that override a preset's settings; None where not given
-    "num_epochs",
-    "global_batch_size",
-    "lr",
-    "micro_batch_size",
-    "sync_batch_norm",
-    "frames_every",
-)
-MOST = 2**31 - 1  # of what is counted: more than a run can do, and it fits any int
-COUNT, POSITIVE = IntRange(0, MOST), IntRange(1, MOST)
-THREADS = IntRange(1, 1024)  # more die in OpenMP, without a word
+MAX_COUNT = 2**31 - 1  # more than a run can do, and it fits any int
+COUNT, POSITIVE = IntRange(0, MAX_COUNT), IntRange(1, MAX_COUNT)
+THREADS = IntRange(1, 1024)  # OpenMP crashes above this
 PROCESSES = IntRange(1, 256)
 OVERRIDE = "Override the preset's."
 
 
 class Filled(click.ParamType):
-    """A text that is not empty: an unset shell variable must not pass for a default."""
+    """A text that is not empty: an unset shell variable is not the default."""
 
     name = "text"
 
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """The value; fails for an empty one, and for one that no file name may hold."""
-        if not value.strip():
+        """The value; fails for "" and for what no file name may hold."""
+        if not value.strip() or "\0" in value:
             self.fail("it is empty; write a value, or leave it out", param, ctx)
-        if "\0" in value:
-            self.fail("it holds a NUL character", param, ctx)
         return value
 
 
@@ -58,35 +42,12 @@ def finite(
     return value
 
 
-def _learning_rate(
-    ctx: click.Context, parameter: click.Parameter, lr: float | None
-) -> float | None:
-    if lr is not None and not 1e-12 <= lr <= 1e15:  # as a record's fields have it
-        raise click.BadParameter(f"{lr:g} is not a number from 1e-12 to 1e15.")
-    return lr
-
-
 def _flag(name: str, help: str, **settings) -> Callable:
     return option(name, is_flag=True, help=help, **settings)
 
 
 def _positive(name: str, help: str | None = None, **settings) -> Callable:
     return option(name, type=POSITIVE, help=help, **settings)
-
-
-def _devices(help: str) -> Callable:
-    return option("--devices", default="auto", type=FILLED, help=help)
-
-
-def _preset(help: str) -> Callable:
-    return option(
-        "--preset", default="quick", type=Choice(("quick", "book")), help=help
-    )
-
-
-def _data(*names: str) -> Callable:
-    help = "auto falls back to generated data, and says so."
-    return option("--data", default="auto", type=Choice(names), help=help)
 
 
 def _options(*options: Callable) -> Callable[[Callable], Callable]:
@@ -104,9 +65,15 @@ SEED = option("--seed", default=0, type=COUNT, help="Of the random numbers.")
 DATA_DIR = option(
     "--data-dir", type=FILLED, help="Folder to look for the data in first."
 )
+LR = FloatRange(1e-12, 1e15)
 
 run_options = _options(
-    _devices("auto, cpu:N, gpu:N (the first N) or gpu:I,J (those)."),
+    option(
+        "--devices",
+        default="auto",
+        type=FILLED,
+        help="auto, cpu:N, gpu:N (the first N) or gpu:I,J (those).",
+    ),
     option(
         "--num-devices",
         type=FILLED,
@@ -120,17 +87,28 @@ run_options = _options(
     ),
     _flag("--tf32", "float32 on GPUs in TF32: faster, 3 digits. [default: exact]"),
     _flag("--deterministic", "The same bits in every repeat on GPUs; slower."),
-    _preset("quick: a minute or two. book: the published recipe, all the data."),
+    option(
+        "--preset",
+        default="quick",
+        type=Choice(("quick", "book")),
+        help="quick: a minute or two. book: the published recipe, all the data.",
+    ),
     _positive("--num-epochs", OVERRIDE),
     _positive("--global-batch-size", OVERRIDE),
-    option("--lr", type=float, callback=_learning_rate, help=OVERRIDE),
+    option("--lr", type=LR, callback=finite, help=OVERRIDE),
     _positive("--micro-batch-size", "Images at a time; gradients add up. [gan]"),
     _flag("--sync-batch-norm", "BatchNorm over all devices. [gan]", default=None),
     _positive("--frames-every", "Epochs between frames of the animation. [gan]"),
     SEED,
-    _positive("--repeats", "Measure every device count so often, in turn.", default=1),
+    _positive("--repeats", "Repetitions for each device count, in turn.", default=1),
     _flag("--dry-run", "Train two batches only; estimate the memory needed."),
-    _data("auto", "fashion-mnist", "cryptopunks", "synthetic"),
+    option(
+        "--data",
+        default="auto",
+        type=Choice(("auto", "fashion-mnist", "cryptopunks", "sample", "synthetic")),
+        help="auto: the whole set if it can be had, else the sample of Fashion-MNIST "
+        "in the package, or drawn faces; the output says which.",
+    ),
     DATA_DIR,
     _positive("--checkpoint-every", "Epochs between them; Ctrl-C writes one too."),
     option(
@@ -143,7 +121,6 @@ run_options = _options(
         "--out", default="runs", type=FILLED, help="Folder for records and figures."
     ),
     _flag("--mp4", "Also write the animation as MP4. [gan]"),
-    _flag("--watch", "Record how busy the devices are, once a second, and draw it."),
     _flag("--profile", "Also write cProfile's table and MXNet's trace; is slower."),
 )
 
@@ -157,20 +134,35 @@ peers_options = _options(
         help="Time LeNet beside its peers: all, or a list such as ddp,pytorch_loop out "
         "of d2l_notebook, d2l_pytorch, pytorch_loop, ddp. The flags below go with it.",
     ),
-    _devices("As in `run`; also GPUs that only PyTorch can use."),
+    option(
+        "--devices",
+        default="auto",
+        type=FILLED,
+        help="As in `run`; also GPUs that only PyTorch can use.",
+    ),
     option("--num-devices", type=FILLED, help="As in `run`."),
     option(
         "--threads",
         type=THREADS,
         help="Per context and process. [default: cores // device count]",
     ),
-    _preset("quick: 12,000 images, 1 round. book: all of them, 3 rounds."),
+    option(
+        "--preset",
+        default="quick",
+        type=Choice(("quick", "book")),
+        help="quick: 5,000 images, 1 round. book: all of them, 3 rounds.",
+    ),
     _positive("--rounds", "Processes per row, in turn. [default: the preset's]"),
     _positive("--num-epochs", "Timed ones; one warms up. [default: the preset's]"),
     _positive("--global-batch-size", default=256),
-    option("--lr", default=0.2, type=float, callback=_learning_rate),
+    option("--lr", default=0.2, type=LR, callback=finite),
     SEED,
-    _data("auto", "fashion-mnist", "synthetic"),
+    option(
+        "--data",
+        default="auto",
+        type=Choice(("auto", "fashion-mnist", "sample")),
+        help="As in `run`.",
+    ),
     DATA_DIR,
     _positive("--n-train", OVERRIDE),
     _positive("--n-test", OVERRIDE),
@@ -239,18 +231,30 @@ launch_options = _options(
 )
 
 
-def given(ctx: click.Context, flags: dict) -> dict:
-    """The flags given on the command line, in their order there, and their values."""
+def given(ctx: click.Context) -> dict[str, object]:
+    """The flags that were given on the command line, and their values."""
     default = click.core.ParameterSource.DEFAULT
-    options = {p.name for p in ctx.command.params if isinstance(p, click.Option)}
+    options = [p.name for p in ctx.command.params if isinstance(p, click.Option)]
     return {
-        name: value
-        for name, value in flags.items()
-        if name in options and ctx.get_parameter_source(name) is not default
+        name: ctx.params[name]
+        for name in options
+        if name in ctx.params and ctx.get_parameter_source(name) is not default
     }
 
 
-def as_arguments(ctx: click.Context, flags: dict) -> list[str]:
-    """The flags that were given on the command line, as words of a command line."""
-    words = given(ctx, flags)
-    return list(map(as_word, words, words.values()))
+def as_words(flags: Mapping[str, object]) -> list[str]:
+    """Flags as words of a command line; None and False are flags not given.
+
+    >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "mp4": True, "lr": None})
+    ['--num-epochs=3', '--num-devices=1,2', '--mp4']
+    """
+    words = []
+    for name, value in flags.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words.append(f"{flag}={value}")
+    return words

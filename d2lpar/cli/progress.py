@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, lines in a log file, curves in a notebook."""
+"""How far a run is and what it found, in words, and curves in a notebook."""
 
 from __future__ import annotations
 
@@ -8,12 +8,31 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from statistics import median
 
 import click
 from tqdm import TqdmWarning, tqdm
 
 from d2lpar.cli import notebook
-from d2lpar.records.kinds import Line
+from d2lpar.records.kinds import (
+    EPOCHS,
+    AllReduceRecord,
+    EpochRecord,
+    FrameRecord,
+    GanEpochRecord,
+    Header,
+    Line,
+    PointRecord,
+    PrecisionRecord,
+    Run,
+    ScaledEpoch,
+    StepRecord,
+    TimingRecord,
+    timed_epochs,
+)
+from d2lpar.records.summary import summarize
+from d2lpar.runs.job import Job
+from d2lpar.text import byte_size, number, plural
 
 with warnings.catch_warnings():
     # In a notebook tqdm asks for ipywidgets, which no bar of ours needs.
@@ -26,6 +45,104 @@ SECONDS = 10  # between two lines of one run, unless it counts epochs
 SECONDS_TO_LOOK = 0.3  # between two pictures in a notebook
 
 
+def in_words(line: Line) -> str:
+    """What a line of a record says, as progress; "" for what only goes with others."""
+    if isinstance(line, EpochRecord):
+        return (
+            f"epoch {line.epoch}, loss {line.train_loss:.3f}, accuracy "
+            f"{line.test_acc:.3f}, {line.seconds:.3g} s"
+        )
+    if isinstance(line, GanEpochRecord):
+        return (
+            f"epoch {line.epoch}, loss of D {line.d_loss:.3f}, of G {line.g_loss:.3f}, "
+            f"{line.seconds:.3g} s"
+        )
+    if isinstance(line, PointRecord):
+        return f"iteration {line.iteration}, residual {line.residual_norm:.4g}"
+    if isinstance(line, StepRecord):
+        devices = (
+            f" on {plural(line.num_devices, 'device')}" if line.num_devices else ""
+        )
+        ms = 1e3 * median(line.seconds)
+        return f"a step of {line.global_batch_size} images{devices}: {ms:.3g} ms"
+    if isinstance(line, AllReduceRecord):
+        return f"all-reduce of {byte_size(line.num_bytes)}, {line.variant}"
+    if isinstance(line, ScaledEpoch):
+        return f"batch {line.global_batch_size}, epoch {line.epoch}"
+    if isinstance(line, TimingRecord):
+        ms = 1e3 * median(line.seconds)
+        return f"{line.operation}, {line.library}, {line.form}: {ms:.3g} ms"
+    if isinstance(line, PrecisionRecord):
+        return f"{line.precision} ({line.weights} weights)"
+    return ""
+
+
+def curves(line: Line) -> dict[str, float]:
+    """What a notebook draws of a line, by label; the first is the abscissa."""
+    if isinstance(line, EpochRecord):
+        return {
+            "epoch": line.epoch,
+            "training loss": line.train_loss,
+            "test accuracy": line.test_acc,
+        }
+    if isinstance(line, GanEpochRecord):
+        return {"epoch": line.epoch, "loss of D": line.d_loss, "loss of G": line.g_loss}
+    if isinstance(line, PointRecord):
+        return {"iteration": line.iteration, "residual ||A x - b||": line.residual_norm}
+    return {}
+
+
+def summary(run: Run) -> str:
+    """A run's result in one line: what it found, where, and on what data."""
+    header = run.header
+    words = f"{_result(run)} on {', '.join(header.devices)}"
+    if header.variant:
+        words = f"{header.variant}: {words}"
+    if header.synthetic:
+        words += " [synthetic data]"
+    if header.dataset.endswith("-sample"):
+        words += " [a sample of the data]"
+    return words
+
+
+def _result(run: Run) -> str:
+    by_kind: dict[type, list] = {}
+    for line in run.lines:
+        by_kind.setdefault(type(line), []).append(line)
+    if TimingRecord in by_kind:
+        return f"{len(by_kind[TimingRecord])} operations timed"
+    if StepRecord in by_kind:
+        steps = by_kind[StepRecord]
+        most = max(step.num_devices for step in steps)
+        speeds = [
+            (step.global_batch_size / median(step.seconds), step.global_batch_size)
+            for step in steps
+            if step.num_devices == most
+        ]
+        speed, batch = max(speeds)
+        return f"up to {speed:,.0f} samples/s, at a batch of {batch:,}"
+    if PointRecord in by_kind:
+        last = by_kind[PointRecord][-1]
+        return f"residual {last.residual_norm:.6g} in {number(last.seconds)} s"
+    if PrecisionRecord in by_kind:
+        return "\n" + "\n".join(
+            f"  {r.precision:22} accuracy {r.test_acc:.3f}, {r.images_per_sec:,.0f} "
+            "images/s"
+            for r in by_kind[PrecisionRecord]
+            if r.weights == "trained" and r.supported
+        )
+    if not run.epochs:
+        return "nothing measured"
+    seconds = f"{summarize([e.seconds for e in timed_epochs(run)])} s per epoch"
+    if GanEpochRecord in by_kind:
+        frames = by_kind.get(FrameRecord)
+        if not frames:
+            return seconds
+        first, last = frames[0].quality, frames[-1].quality
+        return f"distance to real faces {first:.3f} to {last:.3f}, {seconds}"
+    return f"test accuracy {run.epochs[-1].test_acc:.3f}, {seconds}"
+
+
 class _Bar:
     """A bar that is redrawn in place."""
 
@@ -35,8 +152,8 @@ class _Bar:
     def start(self, run: str) -> None:
         self.bar.set_description(run)
 
-    def advance(self, line: Line) -> None:
-        self.bar.set_postfix(line.progress())
+    def advance(self, words: str, line: Line) -> None:
+        self.bar.set_postfix_str(words)
         self.bar.leave = True  # an error before any result leaves one line only
         self.bar.update()
 
@@ -45,20 +162,18 @@ class _Bar:
 
 
 class _Lines:
-    """One line per epoch; of what comes faster, each run's last and some before it."""
+    """One line per epoch; faster progress is throttled to one line every 10 s."""
 
     def __init__(self, unit: str, total: int | None) -> None:
-        self.unit, self.total, self.done = unit, total, 0
-        self.run = self.unprinted = ""
+        self.unit, self.run, self.unprinted = unit, "", ""
         self.printed_at = time.monotonic()
 
     def start(self, run: str) -> None:
         self._print()
         self.run = run
 
-    def advance(self, line: Line) -> None:
-        self.done += 1
-        self.unprinted = _in_words(self.run, self.unit, self.done, self.total, line)
+    def advance(self, words: str, line: Line) -> None:
+        self.unprinted = f"{self.run}: {words}"
         if self.unit == "epoch" or time.monotonic() >= self.printed_at + SECONDS:
             self._print()
 
@@ -75,19 +190,17 @@ class _Curves:
     """What the lines so far look like, in one output of a notebook, drawn anew."""
 
     def __init__(self, unit: str, total: int | None) -> None:
-        self.unit, self.total, self.done = unit, total, 0
         self.runs: list[tuple[str, list[dict[str, float]]]] = []
         self.output, self.words, self.shown_at = notebook.Output(), "", 0.0
 
     def start(self, run: str) -> None:
         self.runs.append((run, []))
 
-    def advance(self, line: Line) -> None:
-        self.done += 1
-        run, curves = self.runs[-1]
-        self.words = _in_words(run, self.unit, self.done, self.total, line)
-        if point := line.curves():
-            curves.append(point)
+    def advance(self, words: str, line: Line) -> None:
+        run, points = self.runs[-1]
+        self.words = f"{run}: {words}"
+        if point := curves(line):
+            points.append(point)
         if time.monotonic() >= self.shown_at + SECONDS_TO_LOOK:
             self._show()
 
@@ -98,31 +211,50 @@ class _Curves:
     def _show(self) -> None:
         from d2lpar.figures import live  # matplotlib takes its time
 
-        drawn = [(run, curves) for run, curves in self.runs if curves]
+        drawn = [(run, points) for run, points in self.runs if points]
         picture = live.png(drawn, self.words) if drawn else None
         self.output.show(self.words, picture)
         self.shown_at = time.monotonic()
 
 
-def _in_words(run: str, unit: str, done: int, total: int | None, line: Line) -> str:
-    of_all = f"/{total}" if total else ""
-    facts = ", ".join(f"{name}={fact}" for name, fact in line.progress().items())
-    return f"{run}: {unit} {done}{of_all}, {facts}"
+class Progress:
+    """Shows `start(header)` for each run and `advance(line)` for each of its lines."""
+
+    def __init__(self, screen: _Bar | _Lines | _Curves) -> None:
+        self.screen, self.num_epochs = screen, 0
+
+    def start(self, header: Header) -> None:
+        """A measurement begins."""
+        self.num_epochs = header.settings.get("num_epochs", 0)
+        words = [header.chapter, header.variant, plural(header.num_devices, "device")]
+        self.screen.start(", ".join(filter(None, words)))
+
+    def advance(self, line: Line) -> None:
+        """A line has come."""
+        words = in_words(line)
+        if not words:
+            return
+        if isinstance(line, EPOCHS) and self.num_epochs:
+            of_all = f"epoch {line.epoch}/{self.num_epochs}"
+            words = words.replace(f"epoch {line.epoch}", of_all, 1)
+        self.screen.advance(words, line)
 
 
 @contextmanager
-def shown(unit: str, total: int | None) -> Iterator[_Bar | _Lines | _Curves]:
-    """Shows `start(run)` for each run and `advance(line)` for each line that counts.
-
-    `unit` is what is counted, `total` how many there will be, or None.
-    """
+def shown(jobs: list[Job], repeats: int) -> Iterator[Progress]:
+    """A :class:`Progress` for the place: a notebook, a terminal or a log."""
+    unit, total = jobs[0].of.unit, None
+    if unit == "epoch":
+        total = repeats * sum(job.settings["num_epochs"] for job in jobs)
     if notebook.is_here():
-        with closing(_Curves(unit, total)) as curves:
-            yield curves
-        return
-    if not sys.stderr.isatty():
-        with closing(_Lines(unit, total)) as lines:
-            yield lines
-        return
-    with closing(_Bar(unit, total)) as bar, logging_redirect_tqdm([log]):
-        yield bar
+        screen: _Bar | _Lines | _Curves = _Curves(unit, total)
+    elif not sys.stderr.isatty():
+        screen = _Lines(unit, total)
+    else:
+        screen = _Bar(unit, total)
+    with closing(screen):
+        if isinstance(screen, _Bar):
+            with logging_redirect_tqdm([log]):
+                yield Progress(screen)
+        else:
+            yield Progress(screen)

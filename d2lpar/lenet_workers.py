@@ -8,13 +8,11 @@ servers sum the gradients of all workers. Loss and accuracy are of all workers, 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy
 
-from d2lpar import datasets, lenet_concise
+from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.lenet import TrainingState, start
 from d2lpar.lenet_concise import build, clear_gradients, evaluate
@@ -53,16 +51,18 @@ def train(
     net, _, loss = build(state.params, devices, lr)
     trainer = workers.trainer(net.collect_params(), lr)
     for _ in range(num_epochs):
-        epoch, rng = Epoch(), copy.deepcopy(state.rng)
-        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, rng):
-            step = (X_batch, y_batch, net, devices, trainer)
-            epoch.add(train_batch(*step, loss=loss, workers=workers))
+        epoch = Epoch()
+        for batch in shuffled_batches(X, y, global_batch_size, state.next_rng()):
+            losses = train_batch(
+                *batch, net, devices, trainer, loss=loss, workers=workers
+            )
+            epoch.add(losses)
         train_loss = epoch.end_training(n)
         acc = evaluate(net, X_test, y_test, devices)
         share = len(y_test) / len(data.y_test)
         train_loss, acc = workers.epoch_means(train_loss, acc, share)
         record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
-        state.finish_epoch(get_host_params(net), rng, lr)
+        state.finish_epoch(get_host_params(net), lr)
         yield record
 
 
@@ -92,6 +92,3 @@ def train_batch(
         clear_gradients(net, len(busy))
     trainer.step(batch_size)
     return losses
-
-
-WORKLOAD = replace(lenet_concise.WORKLOAD, train_with_workers=train)

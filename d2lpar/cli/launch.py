@@ -7,63 +7,100 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
 
 from d2lpar.errors import SettingError
-from d2lpar.workers import plan, supervise
+from d2lpar.machine import cores
+from d2lpar.workers import launch
 
 log = logging.getLogger("d2lpar")
 
 
-def run_launch(**flags) -> None:
+def run_launch(
+    arguments: Sequence[str],
+    *,
+    workers: int,
+    servers: int,
+    hosts: str | None,
+    devices: Sequence[str],
+    interface: str,
+    port: int | None,
+    ssh: str | None,
+    python: str | None,
+    directory: str | None,
+    kvstore: str,
+    compress: float | None,
+    timeout: float,
+    heartbeat: int,
+    max_restarts: int,
+    logs: str,
+    print: bool,
+) -> None:
     """Start and supervise the roles that the flags name, or print them (--print)."""
-    arguments = list(flags["arguments"])
-    python = flags["python"] or sys.executable
-    directory = flags["directory"] or os.getcwd()
-    interface, port = flags["interface"], flags["port"]
-    address = plan.address_of(interface)
-    roles_at = _planner(flags, arguments, address)
-    if flags["print"]:
-        roles = roles_at(port or 9091)
-        click.echo(plan.as_text(roles, python, directory), nl=False)
-        return
-    if interface != plan.LOOPBACK:
-        # In dist_async the servers unpickle the optimizer, which may be any program.
-        also = ", or run programs as you" * (flags["kvstore"] == "dist_async")
-        log.warning(
-            "ps-lite on %s (%s) neither authenticates nor encrypts: whoever reaches it "
-            "can read, alter or stop the training%s; use a private network or a tunnel",
-            *(interface, address, also),
+    python, directory = python or sys.executable, directory or os.getcwd()
+    address = launch.address_of(interface)
+    if compress is not None and not 1e-30 <= compress <= 1e30:  # it is a float32
+        raise SettingError(
+            f"--compress {compress:g}: write a number greater than 0, 1e-30 to 1e30"
         )
-    roles_at(1)  # raises for impossible settings, before anything is started
-    if not flags["hosts"]:
-        _check_is_here(python, directory)
-    how = supervise.Launch(
-        directory,
-        Screen().show,
-        python,
-        ssh=flags["ssh"] or supervise.SSH,
-        timeout=flags["timeout"],
-        logs=Path(flags["logs"]),
+    if hosts and interface == launch.LOOPBACK:
+        raise SettingError(
+            "--hosts needs --interface: the one on which they reach this machine"
+        )
+    if ssh and not hosts:
+        raise SettingError(f"--ssh {ssh}: goes with --hosts only")
+    host_list = launch.read_hosts(hosts, interface) if hosts else []
+    words, devices_of_run = without_devices(arguments)
+    default = 1 if hosts else max(1, cores.usable_cores() // workers)
+
+    def roles_at(port: int) -> list[launch.Role]:
+        return launch.plan(
+            workers,
+            servers,
+            words,
+            hosts=host_list,
+            interface=interface,
+            devices=devices or devices_of_run or [f"cpu:{default}"],
+            address=address,
+            port=port,
+            kvstore=kvstore,
+            threshold=compress,
+            heartbeat=heartbeat,
+        )
+
+    roles = roles_at(port or 9091)  # raises before anything is started
+    if print:
+        for role in roles:
+            click.echo(f"# {role.full_name}\n{role.as_shell(python, directory)}\n")
+        return
+    if interface != launch.LOOPBACK:
+        # In dist_async the servers unpickle the optimizer, which may be any program.
+        also = ", or run programs as you" if kvstore == "dist_async" else ""
+        log.warning(
+            f"ps-lite on {interface} ({address}) neither authenticates nor encrypts: "
+            "whoever reaches it can read, alter or stop the training"
+            f"{also}; use a private network or a tunnel"
+        )
+    if not hosts:
+        if not os.path.isdir(directory):
+            raise SettingError(f"--directory {directory}: there is no such folder")
+        path = os.path.join(directory, python) if os.sep in python else python
+        if shutil.which(path) is None:
+            raise SettingError(f"--python {python}: there is no such program")
+    launcher = launch.Launcher(
+        directory, Screen().show, python, ssh or launch.SSH, timeout, Path(logs)
     )
-    limits = {"port": port, "max_restarts": flags["max_restarts"]}
-    supervise.launch(roles_at, how, address=address, **limits)
+    launch.launch(
+        roles_at, launcher, address=address, port=port, max_restarts=max_restarts
+    )
 
 
-def _check_is_here(python: str, directory: str) -> None:
-    if not os.path.isdir(directory):
-        raise SettingError(f"--directory {directory}: there is no such folder")
-    at = os.path.join(directory, python) if os.sep in python else python
-    if shutil.which(at) is None:
-        raise SettingError(f"--python {python}: there is no such program")
-
-
-def checked(arguments: tuple[str, ...], chapters: dict) -> list[str]:
+def checked(arguments: Sequence[str], chapters: Collection[str]) -> list[str]:
     """The words after `--`; :class:`SettingError` unless they run one chapter."""
-    if arguments[:1] != ("run",) or len(arguments) < 2:
+    if list(arguments[:1]) != ["run"] or len(arguments) < 2:
         raise SettingError(
             f"launch ... -- {' '.join(arguments) or '(nothing)'}: after -- write what "
             "each worker runs, as in: launch --workers 2 -- run multiple_gpus_concise"
@@ -75,49 +112,20 @@ def checked(arguments: tuple[str, ...], chapters: dict) -> list[str]:
     return list(arguments)
 
 
-def _planner(
-    flags: dict, arguments: list[str], address: str
-) -> Callable[[int], list[plan.Role]]:
-    """A function from the scheduler's port to the roles.
-
-    Raises :class:`SettingError` for a threshold or for hosts that cannot be used.
-    """
-    threshold, interface = flags["compress"], flags["interface"]
-    if threshold is not None and not 1e-30 <= threshold <= 1e30:  # it is a float32
-        raise SettingError(
-            f"--compress {threshold:g}: write a number greater than 0, 1e-30 to 1e30"
-        )
-    hosts = plan.read_hosts(flags["hosts"], interface) if flags["hosts"] else []
-    if hosts and interface == plan.LOOPBACK:
-        raise SettingError(
-            "--hosts needs --interface: the one on which they reach this machine"
-        )
-    if flags["ssh"] and not hosts:
-        raise SettingError(f"--ssh {flags['ssh']}: goes with --hosts only")
-    arguments, devices = without_devices(arguments)
-    default = plan.default_devices(max(1, flags["workers"]), hosts)
-    devices = flags["devices"] or devices or (default,)
-    common = {
-        **{name: flags[name] for name in ("interface", "kvstore", "heartbeat")},
-        **{"threshold": threshold, "hosts": hosts, "devices": devices},
-        "address": address,
-    }
-    counts = flags["workers"], flags["servers"]
-    return lambda port: plan.plan(*counts, arguments, port=port, **common)
-
-
-def without_devices(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The words without --devices, and what it is given, which every worker is given.
+def without_devices(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without --devices, and the value of --devices, for every worker.
 
     >>> without_devices(["run", "gan", "--devices", "gpu:1", "--seed=2"])
-    (['run', 'gan', '--seed=2'], ('gpu:1',))
+    (['run', 'gan', '--seed=2'], ['gpu:1'])
     """
-    rest, devices, words = [], (), iter(arguments)
+    rest: list[str] = []
+    devices: list[str] = []
+    words = iter(arguments)
     for word in words:
         if word == "--devices":
-            devices = (next(words, ""),)
+            devices = [next(words, "")]
         elif word.startswith("--devices="):
-            devices = (word.partition("=")[2],)
+            devices = [word.partition("=")[2]]
         else:
             rest.append(word)
     return rest, devices
@@ -130,7 +138,7 @@ class Screen:
         self.lock, self.bar = threading.Lock(), ""
         self.terminal = sys.stderr.isatty()
 
-    def show(self, role: plan.Role, line: str, bar: bool) -> None:
+    def show(self, role: launch.Role, line: str, bar: bool) -> None:
         """Print a line of `role`, or keep it below the others as the progress bar."""
         with self.lock:
             if bar and role.name == "worker 0":

@@ -1,6 +1,5 @@
 """Several processes that train one network through MXNet's parameter server (ps-lite).
 
-The launcher's side: `plan` says who takes part and where, `supervise` starts and
-watches them. A role's side: `node` is its process, `place` says which worker it is, and
-`group` is that worker among the others.
+`launch` plans, starts and watches them; `node` is the process of one role, and `group`
+is a worker among the others. `figure` draws their records.
 """

@@ -1,4 +1,4 @@
-"""One worker among the others: its part of the work, and what all sum together.
+"""One worker among the others: its share of each batch, and sums over all workers.
 
 All workers go through the same seeded sequence of global batches. Each takes its
 contiguous part, splits it over its devices, and the servers sum what the workers push.
@@ -10,39 +10,85 @@ Source: the book (d2l), "Parameter Servers".
 
 from __future__ import annotations
 
+import ctypes
 import json
-import logging
 from collections.abc import Callable
 
 import numpy
 
-from d2lpar._mxnet import gluon, np
+from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
 from d2lpar.shards import shares
-from d2lpar.workers.kvstore import DistributedKVStore
-from d2lpar.workers.place import NODE, Place, node_number
-
-log = logging.getLogger("d2lpar")
+from d2lpar.workers.node import WorkerInfo, node_number
 
 FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
+
+
+class DistributedKVStore(mx.kvstore.KVStore):
+    """The kvstore "dist_sync" or "dist_async" of a worker; made once all are there.
+
+    MXNet's, without its race at the start, and able to compress.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
+            raise SettingError(
+                "this MXNet was built without the distributed kvstore, which several "
+                "workers need: build it with USE_DIST_KVSTORE=1, or use the wheel"
+            )
+        handle, create = mx.base.KVStoreHandle(), mx.base._LIB.MXKVStoreCreate
+        mx.base.check_call(create(mx.base.c_str(name), ctypes.byref(handle)))
+        super().__init__(handle)
+        self.compresses = False
+
+    def broadcast(self, key, value, out, priority: int = 0) -> None:
+        """Give every worker the value of one of them, and wait until it is there.
+
+        MXNet orders a push after the last pull of the same key, except for the first
+        one: a gradient may be summed before a slow worker has pulled the parameter,
+        which would then receive the sum in its place.
+        """
+        super().broadcast(key, value, out, priority)
+        for array in out if isinstance(out, (list, tuple)) else [out]:
+            array.wait_to_read()
+
+    def set_gradient_compression(self, compression_params: dict) -> None:
+        """Compress what is pushed from now on."""
+        super().set_gradient_compression(compression_params)
+        self.compresses = True
+
+    def pushpull(self, key, value, out=None, priority: int = 0) -> None:
+        """Sum the values of all workers; in two calls where one refuses to compress."""
+        if not self.compresses:
+            super().pushpull(key, value, out, priority)
+            return
+        self.push(key, value, priority)
+        self.pull(key, value if out is None else out, priority)
+
+    def close(self) -> None:
+        """Wait for the other workers, and tell the servers that this one is done."""
+        handle, self.handle = self.handle, None
+        mx.base.check_call(mx.base._LIB.MXKVStoreFree(handle))
 
 
 class Workers:
     """This worker, connected to the others; creating it waits until all are there.
 
-    `on_step` is called at every step: the launcher is told that the worker progresses.
+    `report_progress` is called at every step.
     """
 
     def __init__(
-        self, place: Place, on_step: Callable[[], object] = lambda: None
+        self, info: WorkerInfo, report_progress: Callable[[], object] = lambda: None
     ) -> None:
-        self.place, self.number, self.count = place, place.number, place.count
-        self.synchronous = place.kvstore == "dist_sync"  # or servers apply each push
-        self.report_progress = on_step
-        self.kvstore = DistributedKVStore(place.kvstore)
-        log.warning("%s%d", NODE, node_number("worker", self.kvstore.rank))
-        self._keys: dict[tuple, int] = {}  # of the shapes that `_rows_of_all` sums
+        self.info, self.number, self.count = info, info.number, info.count
+        self.synchronous = info.kvstore == "dist_sync"  # or servers apply each push
+        self.report_progress = report_progress
+        self.kvstore = DistributedKVStore(info.kvstore)
+        self._keys: dict[tuple, int] = {}  # of the shapes that `_sum` has seen
         self._divisor: int | None = None
+        node = node_number("worker", self.kvstore.rank)
+        announcement = {"node": node, "role": f"worker {self.number}"}
+        self.kvstore._send_command_to_servers(0, json.dumps(announcement))
 
     # A data-parallel training
 
@@ -60,7 +106,7 @@ class Workers:
         Each worker then updates its own replicas, so that all hold the same parameters.
         In "dist_async" there is no such sum: the servers update.
         """
-        threshold = self.place.threshold
+        threshold = self.info.threshold
         return gluon.Trainer(
             params,
             "sgd",
@@ -82,7 +128,7 @@ class Workers:
             raise SettingError(
                 f"{len(y)} test images: fewer than the {self.count} workers"
             )
-        return self.part(X, y) if self.place.variant == "" else (X, y)
+        return self.part(X, y) if self.info.variant == "" else (X, y)
 
     def divisor(self, batch_size: int) -> int:
         """The number by which a step divides the sum of gradients: the global batch's.
@@ -93,16 +139,19 @@ class Workers:
             self._divisor = batch_size
         return self._divisor
 
-    def epoch_means(self, train_loss: float, test_acc: float, share: float) -> tuple:
+    def epoch_means(
+        self, train_loss: float, test_acc: float, share: float
+    ) -> tuple[float, float]:
         """Loss and accuracy of all workers, from those of each.
 
         `train_loss` is the sum over this worker's samples divided by the number of all
         samples; `test_acc` is that of its part of the test set, `share` of the whole.
         Where nothing can be summed, this worker's samples stand for all.
         """
-        if self.place.variant:
+        if self.info.variant:
             return train_loss * self.count, test_acc
-        return tuple(self.total(numpy.array([train_loss, test_acc * share])).tolist())
+        loss, acc = self.total(numpy.array([train_loss, test_acc * share])).tolist()
+        return loss, acc
 
     # Sums, to the bit
 
@@ -115,14 +164,15 @@ class Workers:
         rows = self._rows_of_all(array.reshape(-1).view(numpy.uint16))
         return rows.view(numpy.float64).sum(axis=0).reshape(array.shape)
 
-    def gather(self, content: bytes) -> list[bytes]:
-        """The contents of all workers, in their order, on each of them."""
+    def gather(self, facts) -> list:
+        """The facts (as JSON can hold them) of all workers, in their order, on each."""
+        content = json.dumps(facts).encode()
         lengths = numpy.zeros(self.count)
         lengths[self.number] = len(content)
         lengths = self.total(lengths).astype(int)
-        padded = content.ljust(lengths.max() + lengths.max() % 2, b"\0")
+        padded = content.ljust(lengths.max() + lengths.max() % 2)
         rows = self._rows_of_all(numpy.frombuffer(padded, numpy.uint16))
-        return [row.tobytes()[:length] for row, length in zip(rows, lengths)]
+        return [json.loads(row.tobytes()) for row in rows]
 
     def _rows_of_all(self, numbers: numpy.ndarray) -> numpy.ndarray:
         """The uint16 numbers of all workers, (n,) each, as (workers, n).
@@ -132,22 +182,26 @@ class Workers:
         a row of its own and leaves the others zero: those sums are exact, and the same
         bits in whatever order pushes arrive.
         """
+        rows = numpy.zeros((self.count, max(1, len(numbers))), numpy.float32)
+        rows[self.number, : len(numbers)] = numbers
+        return self._sum(rows).astype(numpy.uint16)[:, : len(numbers)]
+
+    def _sum(self, array: numpy.ndarray) -> numpy.ndarray:
+        """The servers' sum of all workers' float32 arrays of one shape."""
         self.report_progress()
         if not self.synchronous or self.kvstore.compresses:
             raise SettingError(
-                f"{self.place.variant}: this work needs sums; leave --kvstore and "
+                f"{self.info.variant}: this work needs sums; leave --kvstore and "
                 "--compress out"
             )
-        rows = numpy.zeros((self.count, max(1, len(numbers))), numpy.float32)
-        rows[self.number, : len(numbers)] = numbers
-        value = np.array(rows, dtype="float32")
+        value = np.array(array, dtype="float32")
         if value.shape not in self._keys:
             self._keys[value.shape] = FIRST_OWN_KEY + len(self._keys)
             self.kvstore.init(self._keys[value.shape], np.zeros_like(value))
         self.kvstore.pushpull(self._keys[value.shape], value, out=value)
-        return value.asnumpy().astype(numpy.uint16)[:, : len(numbers)]
+        return value.asnumpy()
 
-    # The beginning
+    # The beginning and the end
 
     def check_same(self, **facts: str) -> None:
         """Raise :class:`SettingError` if a fact differs from that of worker 0.
@@ -156,9 +210,9 @@ class Workers:
         """
         if not self.synchronous:
             return
-        first, *others = map(json.loads, self.gather(json.dumps(facts).encode()))
-        for name, value in first.items():
-            for number, other in enumerate(others, 1):
+        first, *others = self.gather(facts)
+        for number, other in enumerate(others, 1):
+            for name, value in first.items():
                 if other[name] != value:
                     raise SettingError(
                         f"worker {number} has another {name} ({other[name][:12]}) than "
@@ -168,20 +222,16 @@ class Workers:
     def state_of_first(self, state):
         """Worker 0's training state, on every worker: only it reads a checkpoint.
 
-        In "dist_async" each worker has read it, and continues from its own.
+        The others contribute zeros to a sum. In "dist_async" each worker has read it,
+        and continues from its own.
         """
-        from safetensors.numpy import load, save
-
         if not self.synchronous:
             return state
-        contents = (b"", b"")
-        if self.number == 0:
-            arrays = {n: numpy.ascontiguousarray(a) for n, a in state.tensors().items()}
-            contents = (json.dumps(state.facts()).encode(), save(arrays))
-        facts, tensors = (self.gather(content)[0] for content in contents)
-        return type(state).restore(load(tensors), json.loads(facts))
-
-    # The end
+        tensors = {}
+        for name, array in state.tensors().items():
+            mine = array if self.number == 0 else numpy.zeros_like(array)
+            tensors[name] = self._sum(mine)
+        return type(state).restore(tensors, self.gather(state.facts())[0])
 
     def leave(self) -> None:
         """Wait for the other workers, and tell the servers that this one is done."""

@@ -1,18 +1,19 @@
 """What the chapters train on, as host arrays; nothing here imports MXNet.
 
-Fashion-MNIST, the CryptoPunks, what is generated in their place, and linear problems.
+Fashion-MNIST and a sample of it, the CryptoPunks and generated faces, linear problems.
 """
 
 from d2lpar.datasets.fashion import (
     FASHION_MNIST_FILES,
     fashion_mnist,
+    fashion_sample,
     load,
     locate,
     read_idx,
 )
 from d2lpar.datasets.generated.faces import synthetic_punks
-from d2lpar.datasets.generated.fashion import FASHION_CLASSES, synthetic_fashion
-from d2lpar.datasets.images import ImageData, batches, to_float
+from d2lpar.datasets.generated.fashion import synthetic_fashion
+from d2lpar.datasets.images import FASHION_CLASSES, ImageData, batches, to_float
 from d2lpar.datasets.linear import LinearProblem, uniform_file, uniform_problem
 from d2lpar.datasets.punks import cryptopunks
 
@@ -24,6 +25,7 @@ __all__ = [
     "batches",
     "cryptopunks",
     "fashion_mnist",
+    "fashion_sample",
     "load",
     "locate",
     "read_idx",

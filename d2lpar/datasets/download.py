@@ -1,4 +1,4 @@
-"""Files of a published data set, found on disk or downloaded; none is trusted.
+"""Files of a published data set, found on disk or downloaded, and verified.
 
 They are looked for in the folder asked for (``--data-dir``), in ``$D2LPAR_DATA``, in
 d2lpar's cache and in MXNet's. If they are in none of these, they are downloaded from
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import platformdirs
@@ -24,6 +25,7 @@ from d2lpar.errors import DataError, SettingError
 log = logging.getLogger("d2lpar")
 
 CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
+Found = TypeVar("Found")
 
 
 class NotInFolderError(DataError):
@@ -36,13 +38,14 @@ class DownloadError(DataError):
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """A data set that was published as files, and how to get hold of it.
+    """A data set that was published as files, and where to find them.
 
-    `name` is its value of ``--data``, and its folder's name. `title` appears in
-    messages, as does `substitute`: what is generated if it cannot be had. Each of
-    `files` is below every one of `urls`; on disk, a ``.gz`` may be decompressed.
-    ``read_file(path)`` returns the array in a file, and raises :class:`DataError`
-    unless its content is the published one.
+    `name` is its value of ``--data`` and the name of its folder, `title` its name in
+    messages. `substitute` describes what is used if it cannot be had, and
+    `substitute_name` is that one's value of ``--data``. Each of `files` is below every
+    one of `urls`; on disk, a ``.gz`` may be decompressed. ``read_file(path)`` returns
+    the array in a file, and raises :class:`DataError` unless its content is the
+    published one.
     """
 
     name: str
@@ -51,32 +54,51 @@ class PublishedFiles:
     files: tuple[str, ...]
     urls: tuple[str, ...]
     read_file: Callable[[Path], np.ndarray]
+    substitute_name: str = "synthetic"
 
     @property
     def cache_folder(self) -> Path:
         """Where the downloaded files are kept."""
         return Path(platformdirs.user_cache_dir("d2lpar")) / self.name
 
-    def load_unless_synthetic(
+    def locate(self, name: str, data_dir: str | Path | None = None) -> str:
+        """Settle "auto": the data set's own name, or its substitute's, which is logged.
+
+        Files on disk are not read; without them, they are downloaded. Raises
+        :class:`DataError` for a folder asked for that cannot be read or lacks some of
+        the files, and :class:`SettingError` for other names.
+        """
+        self._check_name(name)
+        if name != "auto":
+            return name
+        if self._first_folder(self.paths, data_dir) is None:
+            try:
+                self._download()
+            except DownloadError as error:
+                log.warning("%s; using %s", error, self.substitute)
+                return self.substitute_name
+        return self.name
+
+    def load_or_none(
         self, name: str, data_dir: str | Path | None = None
     ) -> list[np.ndarray] | None:
-        """The arrays under the name "auto" or the data set's own; None for "synthetic".
+        """The arrays under the name "auto" or the data set's own; None: use the other.
 
-        "auto" gives None, too, where there is neither a copy nor a network, and logs
-        it. Raises what :meth:`load` raises, and :class:`SettingError` for other names.
+        "auto" gives None where there is neither a copy nor a network, and logs it.
+        Raises what :meth:`load` raises, and :class:`SettingError` for other names.
         """
-        names = ("auto", self.name, "synthetic")
-        if name not in names:
-            raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
-        if name == "synthetic":
+        self._check_name(name)
+        if name == self.substitute_name:
             return None
         try:
             return self.load(data_dir)
         except DownloadError as error:
             if name == self.name:
                 raise
-            log.warning("%s; using %s (synthetic) instead", error, self.substitute)
+            log.warning("%s; using %s", error, self.substitute)
             return None
+
+    load_unless_synthetic = load_or_none
 
     def load(self, data_dir: str | Path | None = None) -> list[np.ndarray]:
         """The array in each file, from disk or downloaded.
@@ -94,21 +116,8 @@ class PublishedFiles:
     def load_from_disk(
         self, data_dir: str | Path | None = None
     ) -> list[np.ndarray] | None:
-        """The arrays from the first folder that holds the files, or None.
-
-        A damaged copy in a folder that was asked for is an error; elsewhere it is
-        logged and passed over.
-        """
-        for asked_for, folder in self.folders(data_dir):
-            try:
-                return self.read(folder)
-            except NotInFolderError:
-                pass
-            except DataError as error:
-                if asked_for:
-                    raise
-                log.warning("%s; not used", error)
-        return None
+        """The arrays from the first folder that holds the files, or None."""
+        return self._first_folder(self.read, data_dir)
 
     def folders(
         self, data_dir: str | Path | None = None
@@ -135,11 +144,11 @@ class PublishedFiles:
         mxnet_home = os.environ.get("MXNET_HOME") or Path.home() / ".mxnet"
         yield False, Path(mxnet_home) / "datasets" / self.name
 
-    def read(self, folder: Path) -> list[np.ndarray]:
-        """The array in each file of a folder.
+    def paths(self, folder: Path) -> list[Path]:
+        """The files in a folder.
 
-        Raises :class:`NotInFolderError` if it holds none of the files, and
-        :class:`DataError` if it holds some of them only, or one is damaged.
+        Raises :class:`NotInFolderError` if it holds none of them, and
+        :class:`DataError` if it holds only some.
         """
         paths = [_find(folder, file) for file in self.files]
         if not any(paths):
@@ -149,7 +158,38 @@ class PublishedFiles:
                 f"{folder}: {self.files[paths.index(None)]} is missing; put all "
                 f"{len(paths)} files there, or none"
             )
-        return [self.read_file(path) for path in paths]
+        return paths
+
+    def read(self, folder: Path) -> list[np.ndarray]:
+        """The array in each file of a folder.
+
+        Raises what :meth:`paths` raises, and :class:`DataError` for a damaged file.
+        """
+        return [self.read_file(path) for path in self.paths(folder)]
+
+    def _check_name(self, name: str) -> None:
+        names = ("auto", self.name, self.substitute_name)
+        if name not in names:
+            raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
+
+    def _first_folder(
+        self, look: Callable[[Path], Found], data_dir: str | Path | None
+    ) -> Found | None:
+        """What `look` returns for the first folder that holds the files, or None.
+
+        A damaged copy in a folder that was asked for is an error; elsewhere it is
+        logged and skipped.
+        """
+        for asked_for, folder in self.folders(data_dir):
+            try:
+                return look(folder)
+            except NotInFolderError:
+                pass
+            except DataError as error:
+                if asked_for:
+                    raise
+                log.warning("%s; not used", error)
+        return None
 
     def _download(self) -> None:
         """Bring the files into the cache: all verified, then renamed into place."""
@@ -174,11 +214,12 @@ class PublishedFiles:
         )
         problem = "no address is known"
         for url in self.urls:
-            source = pooch.create(
-                path=folder, base_url=url, registry={file: None}, retry_if_failed=1
-            )
             try:
-                self.read_file(Path(source.fetch(file, downloader=downloader)))
+                # pooch would check the hash of the compressed file: ours is checked.
+                pooch.retrieve(
+                    url + file, None, fname=file, path=folder, downloader=downloader
+                )
+                self.read_file(folder / file)
             except DataError:
                 problem = f"{url}: sent a truncated, corrupt or foreign {file}"
                 (folder / file).unlink(missing_ok=True)

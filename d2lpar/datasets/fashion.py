@@ -1,10 +1,11 @@
-"""Fashion-MNIST, the real one or generated garments in its place.
+"""Fashion-MNIST: the whole set, or the sample of it that the package contains.
 
 A file counts only if its *decompressed* content has the published SHA-256: mirrors
-compress differently. Where there is neither a copy nor a network, :func:`load` falls
-back to generated garments, logs it, and marks them synthetic.
+compress differently. Where there is neither a copy nor a network, :func:`load` takes
+the sample and logs it; its name says so in every record.
 
-Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence.
+Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence; see
+``data/FASHION-MNIST-LICENCE`` for the sample.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from d2lpar.datasets.download import PublishedFiles, read_bytes
-from d2lpar.datasets.generated.fashion import synthetic_fashion
-from d2lpar.datasets.images import ImageData
+from d2lpar.datasets.images import ImageData, check_head
 from d2lpar.errors import DataError
+
+SAMPLE = Path(__file__).parent / "data" / "fashion_sample.npz"
 
 # name: (SHA-256 of the decompressed file, shape of the array in it)
 FASHION_MNIST_FILES = {
@@ -51,37 +53,76 @@ def load(
     n_test: int | None = None,
     seed: int = 0,
 ) -> ImageData:
-    """The data set of a run, by name, cut to `n_train` and `n_test` samples.
+    """The data set of a run, by name, cut to `n_train` and `n_test` images.
 
-    "fashion-mnist" is the real one or a :class:`DataError`; "synthetic" is generated
-    from `seed`; "auto" is the real one if it can be had, else the generated one, which
-    is logged. A corrupt file in a folder that was asked for is an error under every
-    name but "synthetic".
+    "fashion-mnist" is the whole set, of which the first images are taken, or a
+    :class:`DataError`; "sample" is :func:`fashion_sample`, of which `seed` chooses;
+    "auto" is the whole set if it can be had, else the sample, which is logged. A
+    corrupt file in a folder that was asked for is an error, unless `name` is "sample".
     """
-    arrays = FASHION_MNIST.load_unless_synthetic(name, data_dir)
+    if name == "synthetic":
+        from d2lpar.datasets.generated.fashion import synthetic_fashion
+
+        return ImageData(
+            *synthetic_fashion(n_train or 60_000, n_test or 10_000, seed),
+            "synthetic-fashion",
+        )
+    arrays = FASHION_MNIST.load_or_none(name, data_dir)
     if arrays is not None:
         return ImageData(*arrays, "fashion-mnist").head(n_train, n_test)
-    n_train = 60_000 if n_train is None else n_train
-    n_test = 10_000 if n_test is None else n_test
-    arrays = synthetic_fashion(n_train, n_test, seed)
-    return ImageData(*arrays, "synthetic-fashion")
+    return fashion_sample(
+        5000 if n_train is None else n_train, 1000 if n_test is None else n_test, seed
+    )
 
 
 def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
-    """Settle "auto": "fashion-mnist" if it can be had (downloading it), or "synthetic".
+    """Settle "auto": "fashion-mnist" if it is on disk or downloaded now, or "sample".
 
-    Raises what :func:`load` raises.
+    Files on disk are looked for, not read. Raises :class:`DataError` for a folder that
+    cannot be read or lacks some of the files, and :class:`SettingError` for a name that
+    does not exist.
     """
-    arrays = FASHION_MNIST.load_unless_synthetic(name, data_dir)
-    return "synthetic" if arrays is None else "fashion-mnist"
+    return FASHION_MNIST.locate(name, data_dir)
 
 
 def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
-    """The real Fashion-MNIST: 60,000 training and 10,000 test images.
+    """The whole of Fashion-MNIST: 60,000 training and 10,000 test images.
 
     Raises what :meth:`d2lpar.datasets.download.PublishedFiles.load` raises.
     """
     return load("fashion-mnist", data_dir=data_dir)
+
+
+def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> ImageData:
+    """Images of Fashion-MNIST that come with the package; no files, no network.
+
+    The sample has 500 training and 100 test images of each class. `seed` chooses
+    `n_train` and `n_test` of them at random; all of them are the same for every seed.
+    Raises :class:`DataError` for more than there are, and :class:`SettingError` for
+    less than 1.
+    """
+    with np.load(SAMPLE) as arrays:
+        X_train, y_train, X_test, y_test = (
+            arrays[name] for name in ("X_train", "y_train", "X_test", "y_test")
+        )
+    for name, n, available in (
+        ("n_train", n_train, len(y_train)),
+        ("n_test", n_test, len(y_test)),
+    ):
+        if n > available:
+            raise DataError(
+                f"{name} {n}: the packaged sample of Fashion-MNIST has {available} "
+                "images; ask for fewer, or name a folder with the whole set "
+                "(--data-dir or D2LPAR_DATA)"
+            )
+        check_head("fashion-mnist-sample", name, n, available)
+    rng = np.random.default_rng(seed)
+    train = np.sort(rng.permutation(len(y_train))[:n_train])
+    test = np.sort(rng.permutation(len(y_test))[:n_test])
+    return ImageData(
+        X_train[train], y_train[train], X_test[test], y_test[test],
+        name="fashion-mnist-sample",
+    )  # fmt: skip
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -100,20 +141,14 @@ def read_idx(path: Path) -> np.ndarray:
     # big-endian int.
     header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
     if content[: len(header)] != header:
-        raise DataError(
-            f"{path}: not an IDX file of uint8 {shape}; delete it or replace it by "
-            "Fashion-MNIST's"
-        )
-    announced = len(header) + int(np.prod(shape))
-    if len(content) != announced:
-        raise DataError(
-            f"{path}: {len(content)} bytes where {announced} are announced: truncated "
-            "or corrupt; delete it"
-        )
+        raise DataError(f"{path}: not an IDX file of uint8 {shape}; delete it")
+    size = len(header) + int(np.prod(shape))
+    if len(content) != size:
+        raise DataError(f"{path}: {len(content)} bytes, expected {size}; delete it")
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DataError(
-            f"{path}: content is not Fashion-MNIST's (SHA-256 of the decompressed file "
-            "differs): corrupt or foreign; delete it"
+            f"{path}: corrupt or foreign: the SHA-256 of the decompressed file is not "
+            "Fashion-MNIST's; delete it"
         )
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape)
 
@@ -121,7 +156,8 @@ def read_idx(path: Path) -> np.ndarray:
 FASHION_MNIST = PublishedFiles(
     name="fashion-mnist",
     title="Fashion-MNIST",
-    substitute="generated garments",
+    substitute="the sample of 5,000 and 1,000 images in the package",
+    substitute_name="sample",
     files=tuple(f"{name}.gz" for name in FASHION_MNIST_FILES),
     # The publisher's two addresses, then the mirrors that MXNet and Keras keep.
     urls=(

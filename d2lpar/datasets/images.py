@@ -9,8 +9,14 @@ from functools import cached_property
 
 import numpy as np
 
-from d2lpar.datasets.generated.fashion import FASHION_CLASSES
 from d2lpar.errors import SettingError
+
+# fmt: off
+FASHION_CLASSES = (
+    "t-shirt/top", "trouser", "pullover", "dress", "coat",
+    "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,8 @@ class ImageData:
     """Images and labels in host memory; unpacks into its four arrays.
 
     `X_train`, `X_test`: uint8 (n, 28, 28); `y_train`, `y_test`: uint8 (n,), the number
-    of the class in `classes`.
+    of the class in `classes`. `name` is "fashion-mnist", or "fashion-mnist-sample" for
+    the images in the package.
     """
 
     X_train: np.ndarray
@@ -71,8 +78,11 @@ def sha256_of(arrays: Iterable[np.ndarray]) -> str:
 
 
 def check_head(data: str, name: str, n: int | None, available: int) -> None:
-    """Raise :class:`SettingError` unless the data has `n` samples, at least one."""
-    if n is not None and not 1 <= n <= available:
+    """Raise :class:`SettingError` unless `n` is None or an int, 1 to `available`."""
+    if n is None:
+        return
+    whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+    if not (whole and 1 <= n <= available):
         raise SettingError(
             f"{name} {n}: {data} has {available}; ask for 1 to {available}"
         )

@@ -8,24 +8,21 @@ from pathlib import Path
 from statistics import median
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import page
+from d2lpar.figures import labels, page
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import BenchmarkHeader, Run, group
-from d2lpar.records.wording import each, gpu_words, hardware, number, stamp, where
 
 
 @page.plain_style()
-def draw(
-    runs: Sequence[Run], folder: Path, stem: str, *, data_dir=None, mp4: bool = False
-) -> list[Path]:
+def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
     """One benchmark as ``<stem>.png`` and ``.svg``, one panel per work.
 
     Raises :class:`RecordError` for several records of one benchmark.
     """
     if len(runs) > 1:
         raise RecordError(
-            f"{' and '.join(map(where, runs))}: records of one benchmark, {stem}; "
-            "name one of them"
+            f"{' and '.join(map(labels.where, runs))}: records of one benchmark, "
+            f"{stem}; name one of them"
         )
     (run,) = runs
     works = {
@@ -33,23 +30,26 @@ def draw(
         for work, arms in group(arm_times(run), lambda arm: arm.work).items()
     }
     columns = min(len(works), 2)
-    pairs = [list(works)[k : k + columns] for k in range(0, len(works), columns)]
+    names = list(works)
+    rows_of_panels = [names[k : k + columns] for k in range(0, len(names), columns)]
     heights = [
-        max(page.bars_height(list(map(_bar, works[work]))) for work in pair)
-        for pair in pairs
+        max(page.bars_height(list(map(_bar, works[work]))) for work in row)
+        for row in rows_of_panels
     ]
-    width = (page.WIDE + 0.6, 6.2)[columns > 1]
+    width = 6.2 if columns > 1 else page.WIDE + 0.6
+    gaps = 0.25 * len(rows_of_panels) if columns > 1 else 0
     picture = page.new(
-        _title(run.header.benchmark, works),
-        _subtitle(run.header),
-        _caption(run.header, works),
+        f"Seconds for {run.header.work}",
+        _machine(run.header),
+        f"Bars: medians; whiskers: quartiles; dots: samples. "
+        f"{labels.stamp([run.header])}",
         panels=columns,
-        rows=len(pairs),
-        size=(columns * width, sum(heights) + 0.25 * len(pairs) * (columns > 1)),
+        rows=len(rows_of_panels),
+        size=(columns * width, sum(heights) + gaps),
         height_ratios=heights,
     )
-    most = [max(len(works[work]) for work in pair) for pair in pairs]
-    for k, (work, axes) in enumerate(itertools.zip_longest(works, picture.axes)):
+    most = [max(len(works[work]) for work in row) for row in rows_of_panels]
+    for k, (work, axes) in enumerate(itertools.zip_longest(names, picture.axes)):
         if work is None:
             axes.set_axis_off()
             continue
@@ -68,97 +68,7 @@ def _bar(arm: ArmTimes) -> page.Bar:
     return page.Bar(arm.name, arm.seconds, color, arm.why_not)
 
 
-def _title(benchmark: str, works: dict[str, list[ArmTimes]]) -> str:
-    """What was found: the arms that this benchmark is about, or else the fastest."""
-    timed = {work: [a for a in arms if a.seconds] for work, arms in works.items()}
-    timed = {work: arms for work, arms in timed.items() if arms}
-    if not timed:
-        return "Nothing could be measured"
-    about = {"kernels": _kernels, "growth": _growth, "workers": _workers}
-    if benchmark in about and (said := about[benchmark](timed)):
-        return said
-    if len(timed) == 1:
-        return _of_one_work(*next(iter(timed.values())))
-    both = {w: arms for w, arms in timed.items() if len({a.is_peer for a in arms}) == 2}
-    if not both:
-        slowest = max(timed, key=lambda work: _fastest_first(timed[work][0]))
-        return f"{slowest}: {_of_one_work(*timed[slowest])}"
-    won = sum(not arms[0].is_peer for arms in both.values())
-    work, (first, *others) = next(iter(both.items()))
-    rival = next(arm for arm in others if arm.is_peer != first.is_peer)
-    return (
-        f"Ours are the fastest in {won} of {len(both)}; at {work} {first.name} is "
-        f"{_fastest_first(rival) / _fastest_first(first):.3g} times as fast as "
-        f"{rival.name}"
-    )
-
-
-def _kernels(works: dict[str, list[ArmTimes]]) -> str:
-    """The kernel beside the same loop in C, wherever both were measured."""
-    shares = []
-    for arms in works.values():
-        times = {arm.name: median(arm.seconds) for arm in arms}
-        for name, seconds in times.items():
-            loop = times.get(name.replace("kernel", "loop in C"))
-            if name.startswith("kernel") and loop:
-                shares.append(seconds / loop)
-    if not shares:
-        return ""
-    low, high = min(shares), max(shares)
-    return f"A kernel takes {low:.2f} to {high:.2f} of the time of a loop in C"
-
-
-def _growth(works: dict[str, list[ArmTimes]]) -> str:
-    """How far the costs of one training are apart, over all sizes of the data."""
-    arms = next(iter(works.values()))
-    kinds = group(arms, lambda arm: arm.name.partition(",")[0], _fastest_first)
-    said = [f"{max(t) / min(t) - 1:.0%} {kind}" for kind, t in kinds.items()]
-    return f"A sample costs the same in data of all sizes, within {', '.join(said)}"
-
-
-def _workers(works: dict[str, list[ArmTimes]]) -> str:
-    """The throughput of workers, as a share of that of contexts of one process."""
-    shares = []
-    for arms in works.values():
-        times = {arm.name: median(arm.seconds) for arm in arms}
-        contexts = [s for n, s in times.items() if n.startswith("1 process, ")]
-        workers = [s for n, s in times.items() if n.endswith(" workers")]
-        shares += [a / b for a, b in zip(contexts, workers)]
-    if not shares:
-        return ""
-    said = " and ".join(f"{share:.0%}" for share in shares)
-    return f"Workers reach {said} of the throughput of contexts of one process"
-
-
-def _of_one_work(first: ArmTimes, *others: ArmTimes) -> str:
-    """The fastest arm, and the fastest of the other side or the slowest of all."""
-    name, seconds = first.name, median(first.seconds)
-    if not name.startswith("d2l"):  # which are written so
-        name = name[0].upper() + name[1:]
-    said = f"{name}: {number(seconds)} s, the fastest"
-    if not others:
-        return said.removesuffix(", the fastest")
-    rival = next((a for a in others if a.is_peer != first.is_peer), others[-1])
-    which = "" if rival.is_peer != first.is_peer else "the slowest, "
-    ratio = median(rival.seconds) / seconds
-    return f"{said}; {which}{rival.name}, takes {ratio:.2f} times as long"
-
-
-def _subtitle(header: BenchmarkHeader) -> str:
-    machine = hardware([header])
-    if header.on_gpus:
-        machine = ", ".join([*dict.fromkeys(header.on_gpus), *gpu_words(header)])
-    return f"Seconds for {header.work} \u00b7 {machine}"
-
-
-def _caption(header: BenchmarkHeader, works: dict[str, list[ArmTimes]]) -> str:
-    counts = sorted(
-        {len(a.samples) for arms in works.values() for a in arms if a.seconds}
-    )
-    n = f"{counts[0]} to {counts[-1]}" if len(counts) > 2 else each(counts or [0])
-    peers = {a.name for arms in works.values() for a in arms if a.is_peer}
-    ours = "Blue: ours. " if peers else ""
-    return (
-        f"{ours}Bars: medians of n = {n}; whiskers: quartiles; dots: samples. "
-        f"{stamp([header])}"
-    )
+def _machine(header: BenchmarkHeader) -> str:
+    if not header.on_gpus:
+        return labels.hardware([header])
+    return ", ".join([*dict.fromkeys(header.on_gpus), *labels.gpu_words(header)])

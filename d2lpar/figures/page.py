@@ -1,9 +1,8 @@
-"""The house style of all pictures: words, palette, labels, bars, and their files.
+"""The house style of all pictures: layout, palette, labels, bars, and their files.
 
-A picture has a title, which is a sentence with what was found, a subtitle with the
-workload and the hardware, and a caption of two lines at most. Lines are labelled where
-they end. The same library has the same colour in every picture, and nothing is told by
-colour alone.
+A picture has a title, a subtitle with the workload and the hardware, and a caption of
+two lines at most. Lines are labelled where they end. The same library has the same
+colour in every picture, and nothing is told by colour alone.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from d2lpar.errors import RecordError
-from d2lpar.records import wording
 from d2lpar.records.atomic import replacing
 from d2lpar.records.summary import Summary, summarize
+from d2lpar.text import byte_size, number
 
 # Okabe and Ito's palette, told apart by colour-blind eyes; its yellow is too pale here.
 OURS, D2L, PYTORCH, NUMPY = "#0072B2", "#D55E00", "#B0568F", "#009E73"
@@ -33,16 +32,15 @@ COLORS = (OURS, "#E69F00", "#000000", "#56B4E9", "0.5", "#003A5C")  # none of th
 COUNTS = ("#56B4E9", OURS, "#003A5C")  # ours on more and more devices
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
-HATCHES = ("", "////", "xxxx", "----", "\\\\\\\\", "||||", "++", "\\\\--")
 NAMES = {"s": "seconds", "ms": "milliseconds"}  # of units along an axis
 DASHED = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 INK, PALE = "0.13", "0.4"  # of words
 
 SMALL, NORMAL, LARGE = 9.0, 10.0, 13.0  # points, to be read at half size
 WIDE, TALL = 7.6, 4.0  # inches of a panel that stands alone
-MOST_LINES = 2  # of a title, a subtitle and a caption each
-MOST_DOTS = 200  # beside a bar; more say nothing, and make an SVG of megabytes
-MOST_AREA = 2_500  # square inches of a picture: 170 MB of pixels
+MAX_LINES = 2  # of a title, a subtitle and a caption each
+MAX_DOTS = 200  # beside a bar; more say nothing, and make an SVG of megabytes
+MAX_AREA = 2_500  # square inches of a picture: 170 MB of pixels
 
 
 class Picture(NamedTuple):
@@ -95,7 +93,7 @@ def _lines(text: str) -> int:
 
 
 def _wrapped(text: str, width: float, size: float) -> str:
-    return wrap(text, width - 0.24, size, most=MOST_LINES)
+    return wrap(text, width - 0.24, size, most=MAX_LINES)
 
 
 def wrap(text: str, width: float, size: float, *, most: int | None = None) -> str:
@@ -205,14 +203,14 @@ def _bar(axes: Axes, k: int, row: Bar, unit: str, dots: bool) -> None:
         spread = [[s.median - low], [high - s.median]]
         whisker = {"color": INK, "capsize": 3, "lw": 1.2}
         axes.errorbar(s.median, k - 0.08 * dots, xerr=spread, **whisker)
-    if dots and 1 < s.n <= MOST_DOTS:
+    if dots and 1 < s.n <= MAX_DOTS:
         # Below the whisker, in two rows: few hide others.
         places = [k + 0.16 + 0.12 * (i % 2) for i in range(s.n)]
         dot = {"mfc": "white", "mec": INK, "mew": 0.6, "ms": 3, "ls": ""}
         axes.plot(row.values, places, "o", **dot)
     if row.mark is not None:
         axes.plot(row.mark, k, "D", mfc="white", mec=INK, ms=5.5, zorder=4)
-    text = f"{wording.number(s.median)} {unit}  {row.note}".strip()
+    text = f"{number(s.median)} {unit}  {row.note}".strip()
     end = max(*row.values, row.mark or 0)
     place = {"textcoords": "offset points", "va": "center"}
     place["weight"] = "bold" if row.note else "normal"
@@ -304,7 +302,7 @@ def bytes_along(axes: Axes, name: str) -> None:
     """Sizes on a logarithmic x axis, in KiB and MiB."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=5))
-    axes.xaxis.set_major_formatter(lambda size, _: wording.byte_size(size))
+    axes.xaxis.set_major_formatter(lambda size, _: byte_size(size))
     axes.set_xlabel(name)
 
 
@@ -333,7 +331,6 @@ def plain_style():
         matplotlib.rc("legend", frameon=False, fontsize=SMALL)
         matplotlib.rc("figure.constrained_layout", w_pad=0.12, h_pad=0.08)
         matplotlib.rc("grid", color="0.9")
-        matplotlib.rc("hatch", linewidth=0.8)
         matplotlib.rc("savefig", dpi=150)
         # The same record gives the same SVG, with words that can be searched.
         matplotlib.rc("svg", hashsalt="d2lpar", fonttype="none")
@@ -349,7 +346,7 @@ def save(drawn: dict[str, Figure | str], folder: Path, stem: str = "") -> list[P
     paths = []
     for key, figure in drawn.items():
         width, height = (0, 0) if isinstance(figure, str) else figure.get_size_inches()
-        if width * height > MOST_AREA:
+        if width * height > MAX_AREA:
             raise RecordError(
                 f"{folder / '-'.join(filter(None, (stem, key)))}: these records make a "
                 f"picture of {width:.0f} x {height:.0f} inches; draw fewer of them"

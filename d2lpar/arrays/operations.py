@@ -1,8 +1,7 @@
 """The sources' array operations: their data, their forms, and their right results.
 
 Each function draws the arrays of one operation, splits them over the devices by rows,
-and returns a :class:`Work`. Nothing is timed here; :mod:`d2lpar.studies.array_timings`
-does that.
+and returns a :class:`Work`. :mod:`d2lpar.arrays.timings` times them.
 
 Forms: "as written" in the source; "in place", in memory that exists already, with
 MXNet's fast operators; "one kernel", a single pass over memory by a kernel of
@@ -13,13 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy
 
+from d2lpar import timing
 from d2lpar._mxnet import mx, np, npx
+from d2lpar.devices import label
 from d2lpar.errors import SettingError
 from d2lpar.kernels import CudaModule, ElementwiseKernel
 from d2lpar.machine.cores import omp_threads
@@ -28,7 +29,6 @@ from d2lpar.training import check_whole
 
 AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
 AS_WRITTEN_64 = "as written, float64"
-FLOAT = 4  # bytes of a float32, the type of everything that says nothing else
 SUM_COLUMNS = 10  # the CryptoPunks notebook's
 
 # Each thread sums EACH elements. On a CPU they are neighbours, in 32 lanes that the
@@ -100,11 +100,11 @@ class Sizes:
     seed: int = 0
 
     name: ClassVar[str] = "random numbers"
-    synthetic: ClassVar[bool] = False  # they stand in for nothing
+    synthetic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name, size in self._counts.items():
-            check_whole(f"size of {name}", size)
+        for name in ("x2", "sum_rows", "trig", "product"):
+            check_whole(f"size of {name}", getattr(self, name))
         if self.largest_copy < 4**6:
             raise SettingError(
                 f"largest copy {self.largest_copy}: write 4096 bytes or more"
@@ -117,27 +117,31 @@ class Sizes:
 
     @property
     def sizes(self) -> dict:
-        """What a record says of how much data there is."""
-        return {**self._counts, "copies": self.copies}
+        """The amount of data, as a record states it."""
+        return {
+            "x2": self.x2,
+            "sum_rows": self.sum_rows,
+            "trig": self.trig,
+            "product": self.product,
+            "copies": self.copies,
+        }
 
     @property
     def sha256(self) -> str:
         """Of the sizes and `seed`, which determine the numbers."""
-        text = json.dumps([self._counts, self.copies, self.seed])
+        counts = {**self.sizes}
+        copies = counts.pop("copies")
+        text = json.dumps([counts, copies, self.seed])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    @property
-    def _counts(self) -> dict[str, int]:
-        names = ("x2", "sum_rows", "trig", "product")
-        return {name: vars(self)[name] for name in names}
 
-
-class Work(NamedTuple):
+@dataclass
+class Work:
     """An operation on arrays in memory, and the forms in which it is measured.
 
     `on_devices` are functions of a device, by form; `on_host` functions without
     arguments, by library and form. `num_bytes` and `flops` are a record's; `checks` are
-    the options of :func:`d2lpar.timing.measure` that check a result.
+    the arguments of :func:`d2lpar.timing.measure` that check a result.
     """
 
     operation: str
@@ -146,14 +150,14 @@ class Work(NamedTuple):
     flops: int
     checks: dict
     on_devices: dict[str, Callable]
-    on_host: dict[tuple[str, str], Callable] = {}
+    on_host: dict[tuple[str, str], Callable] = field(default_factory=dict)
 
 
 def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
     """The least-squares notes: every number twice."""
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
-    y = _room(x)
+    y = _zeros_like(x)
 
     def forms(library, x, y) -> dict:
         return {
@@ -162,8 +166,8 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
         }
 
     checks = {"expected": 2 * host, "rtol": 0, "before": _clearing(out, *y.values())}
-    kernel = {ONE_KERNEL: lambda d: (X2(x[d], y[d]), y[d])[1]}
-    on_devices = {**_on_devices(forms, x, y), **kernel}
+    on_devices = _on_devices(forms, x, y)
+    on_devices[ONE_KERNEL] = lambda d: (X2(x[d], y[d]), y[d])[1]
     on_host = _on_host(forms, torch, host, out)
     num_bytes = 2 * host.nbytes
     return Work("x2", host.shape, num_bytes, host.size, checks, on_devices, on_host)
@@ -173,7 +177,7 @@ def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
     """A copy of the arrays of x2: the limit that memory sets."""
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
-    y = _room(x)
+    y = _zeros_like(x)
     checks = {"expected": host, "rtol": 0, "before": _clearing(out, *y.values())}
     on_devices = {"copyto": lambda d: x[d].copyto(y[d])}
     on_host = {("NumPy", "copyto"): lambda: (numpy.copyto(out, host), out)[1]}
@@ -192,14 +196,17 @@ def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wo
     x = _shards(host, devices)
     ones = _ones(x)
 
-    forms = lambda library, x: {AS_WRITTEN: lambda: x.sum()}  # noqa: E731
-    product = {"product with ones": lambda d: _sum(x[d], ones[d])}
+    def forms(library, x) -> dict:
+        return {AS_WRITTEN: lambda: x.sum()}
+
+    on_devices = _on_devices(forms, x)
+    on_devices["product with ones"] = lambda d: _sum(x[d], ones[d])
     # Positive and negative numbers cancel: the error is relative to the sum of sizes.
     right, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
     checks = {"expected": right, "join": sum, "rtol": 1e-6 * size / abs(right)}
     return Work(
-        "sum", host.shape, host.nbytes, host.size, checks,
-        {**_on_devices(forms, x), **product}, _on_host(forms, torch, host),
+        "sum", host.shape, host.nbytes, host.size, checks, on_devices,
+        _on_host(forms, torch, host),
     )  # fmt: skip
 
 
@@ -235,11 +242,12 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
     before = _clearing(*sums.values())
     checks = {"expected": in_float64(), "join": sum, "rtol": 1e-5, "before": before}
     room = (numpy.zeros_like(host), numpy.zeros_like(host))
-    on_devices = _on_devices(forms, x, _room(x), _room(x), _ones(x))
+    on_devices = _on_devices(forms, x, _zeros_like(x), _zeros_like(x), _ones(x))
+    on_host = _on_host(forms, torch, host, *room)
+    on_host["NumPy", AS_WRITTEN_64] = in_float64
     return Work(
         "trig", host.shape, host.nbytes, 6 * host.size, checks,
-        {**on_devices, ONE_KERNEL: one_kernel},
-        {**_on_host(forms, torch, host, *room), ("NumPy", AS_WRITTEN_64): in_float64},
+        {**on_devices, ONE_KERNEL: one_kernel}, on_host,
     )  # fmt: skip
 
 
@@ -254,7 +262,9 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
     x = _shards(host, devices)
     w = {d: np.array(weight, ctx=d) for d in devices}
 
-    forms = lambda library, x, w: {AS_WRITTEN: lambda: x @ w.T}  # noqa: E731
+    def forms(library, x, w) -> dict:
+        return {AS_WRITTEN: lambda: x @ w.T}
+
     layer = {"num_hidden": n, "no_bias": True}
     on_devices = {"dense layer": lambda d: npx.fully_connected(x[d], w[d], **layer)}
     on_cpu = devices[0].device_type == "cpu"
@@ -264,10 +274,11 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
             x[d].as_nd_ndarray(), w[d].as_nd_ndarray(), transpose_b=True
         )
     v = rng.choice([-1.0, 1.0], n)
-    checks = {"expected": _times(host, _times(weight.T, v)), "rtol": 1e-4}
-    checks["join"] = lambda parts: numpy.concatenate(
-        [_times(part, v) for part in parts]
-    )
+    checks = {
+        "expected": _times(host, _times(weight.T, v)),
+        "join": lambda parts: numpy.concatenate([_times(part, v) for part in parts]),
+        "rtol": 1e-4,
+    }
     on_host = _on_host(forms, torch, host, weight)
     num_bytes = 3 * host.nbytes
     return Work("product", (n, n), num_bytes, 2 * n**3, checks, on_devices, on_host)
@@ -280,7 +291,7 @@ def copies(
     num_bytes: int, devices: list, rng: numpy.random.Generator
 ) -> Iterator[Work]:
     """Copies of `num_bytes` to, from and between devices, and their all-reduce."""
-    shape = (num_bytes // FLOAT,)
+    shape = (num_bytes // 4,)  # of float32
     hosts = {d: rng.random(shape, dtype="float32") for d in devices}
     x = {d: np.array(hosts[d], ctx=d) for d in devices}
     y = {d: np.zeros(shape, ctx=d) for d in devices}
@@ -336,13 +347,13 @@ def _shards(host: numpy.ndarray, devices: list) -> dict:
     return {d: np.array(part, ctx=d) for d, part in zip(devices, parts)}
 
 
-def _room(shards: dict) -> dict:
+def _zeros_like(shards: dict) -> dict:
     """Arrays of zeros in the shapes of the shards."""
     return {d: np.zeros(x.shape, ctx=d) for d, x in shards.items()}
 
 
 def _clearing(*arrays) -> Callable[[], None]:
-    """Forgets the last result, so that an operation that does nothing is an error."""
+    """Clears the last result, so that an operation that does nothing is an error."""
 
     def clear() -> None:
         for array in arrays:
@@ -369,3 +380,34 @@ def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
     """matrix @ v in float64, 1,024 rows at a time to save memory."""
     parts = (matrix[i : i + 1024] for i in range(0, len(matrix), 1024))
     return numpy.concatenate([part.astype("float64") @ v for part in parts])
+
+
+def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
+    """Double `n` numbers on each device and on the host, and copy them: text lines.
+
+    Each line has both clocks of :mod:`d2lpar.timing`.
+    """
+    rng = numpy.random.default_rng(0)
+    for device in devices:
+        yield f"{n:,} numbers on {label(device)}"
+        doubled = x2(Sizes(x2=n), [device], rng, None)
+        for form in (AS_WRITTEN, IN_PLACE):
+            for measured in (
+                timing.measure(
+                    doubled.on_devices[form],
+                    [device],
+                    name=f"x2, MXNet, {form}",
+                    **doubled.checks,
+                ),
+                timing.measure_host(
+                    doubled.on_host["NumPy", form],
+                    threads=1,
+                    name=f"x2, NumPy, {form}",
+                    **doubled.checks,
+                ),
+            ):
+                yield str(measured)
+        for work in copies(4 * n, [device], rng):
+            for form, call in work.on_devices.items():
+                name = f"{work.operation}, {form}"
+                yield str(timing.measure(call, [device], name=name, **work.checks))

@@ -3,8 +3,8 @@
 The least-squares notes double 50,000,000 numbers, the CryptoPunks notebook sums
 100,000 x 10, the GPU wiki sums sin^2/cos^2 over 10,000 x 10,000, and the GPUSOROBAN
 posts multiply two matrices of 15,360 x 15,360. Copies and an all-reduce follow: their
-cost decides whether parallel work pays. :mod:`d2lpar.studies.array_work` has the
-operations, and :mod:`d2lpar.timing` checks every result in every repetition.
+cost decides whether parallel work pays. :mod:`d2lpar.timing` checks every result in
+every repetition.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
-from functools import partial
 from types import ModuleType
 
 import numpy
 
 from d2lpar import timing
 from d2lpar._mxnet import mx
+from d2lpar.arrays import operations
+from d2lpar.arrays.operations import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
 from d2lpar.errors import SettingError
 from d2lpar.kernels import on_cpu as kernels_on_cpu
 from d2lpar.kernels.kernel import KernelError
 from d2lpar.machine.cores import omp_threads, usable_cores
 from d2lpar.records.kinds import TimingRecord
-from d2lpar.studies import array_work
-from d2lpar.studies.array_work import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
-from d2lpar.training import Workload, choose
+from d2lpar.training import choose
 
 log = logging.getLogger("d2lpar")
 
 MODULES = {"MXNet": "mxnet", "NumPy": "numpy", "PyTorch": "torch"}
 
 
-def train(
+def load(**sizes: int) -> Sizes:
+    """How large the arrays are: the fields of :class:`~d2lpar.arrays.operations.Sizes`.
+
+    The numbers themselves are drawn where they are measured.
+    """
+    return Sizes(**sizes)
+
+
+def measure(
     num_devices: int | None = None,
     *,
     devices: str | Sequence[mx.Context] = "auto",
@@ -45,11 +52,10 @@ def train(
 ) -> Iterator[TimingRecord]:
     """Time every operation, yielding a record for each of its forms and libraries.
 
-    Nothing is trained; the name is that of every workload's generator. `devices` and
-    `num_devices` are :func:`d2lpar.lenet.train`'s. NumPy and, if it is installed,
-    PyTorch are measured beside one device only, with as many threads as that CPU
-    context (beside a GPU: all cores). The product, which may take a minute, is repeated
-    `product_repeats` times after one warm-up.
+    `devices` and `num_devices` are those of :func:`d2lpar.lenet.train`. NumPy and, if
+    it is installed, PyTorch are measured beside one device only, with as many threads
+    as that CPU context (beside a GPU: all cores). The product, which may take a minute,
+    is repeated `product_repeats` times after one warm-up.
 
     Raises :class:`SettingError` for fewer rows than devices, and
     :class:`~d2lpar.timing.TimingError` for a wrong result.
@@ -64,18 +70,19 @@ def train(
     threads = (omp_threads() or 1) if on_cpu else usable_cores()
     torch = _torch(threads) if len(chosen) == 1 else None
     has_kernels = not on_cpu or _has_compiler()
-    often = {"warmup": warmup, "repeats": repeats}
-    rarely = {"warmup": min(warmup, 1), "repeats": product_repeats or repeats}
-    for make in array_work.OPERATIONS:
+    for make in operations.OPERATIONS:
         work = make(data, chosen, numpy.random.default_rng(seed), torch)
         if not has_kernels:
             work.on_devices.pop(ONE_KERNEL, None)
-        how_often = rarely if make is array_work.product else often
-        yield from _time(work, chosen, threads, **how_often)
+        if make is operations.product:
+            often = product_repeats or repeats
+            yield from _time(work, chosen, threads, min(warmup, 1), often)
+        else:
+            yield from _time(work, chosen, threads, warmup, repeats)
     for num_bytes in data.copies:
         rng = numpy.random.default_rng(seed)
-        for work in array_work.copies(num_bytes, chosen, rng):
-            yield from _time(work, chosen, threads, **often)
+        for work in operations.copies(num_bytes, chosen, rng):
+            yield from _time(work, chosen, threads, warmup, repeats)
 
 
 def _torch(threads: int) -> ModuleType | None:
@@ -98,21 +105,19 @@ def _has_compiler() -> bool:
 
 
 def _time(
-    work: Work, devices: list[mx.Context], host_threads: int, **how_often: int
+    work: Work, devices: list[mx.Context], host_threads: int, warmup: int, repeats: int
 ) -> Iterator[TimingRecord]:
-    measures = {
-        ("MXNet", form): partial(timing.measure, call, devices)
-        for form, call in work.on_devices.items()
-    }
+    calls = {("MXNet", form): call for form, call in work.on_devices.items()}
     if len(devices) == 1:
-        measures |= {
-            key: partial(timing.measure_host, call, host_threads)
-            for key, call in work.on_host.items()
-        }
-    for (library, form), measure in measures.items():
+        calls |= work.on_host
+    for (library, form), call in calls.items():
         name = f"{work.operation} in {library}, {form}"
+        how = {"name": name, "warmup": warmup, "repeats": repeats, **work.checks}
         try:
-            measured = measure(name=name, **work.checks, **how_often)
+            if library == "MXNet":
+                measured = timing.measure(call, devices, **how)
+            else:
+                measured = timing.measure_host(call, host_threads, **how)
         except KernelError as error:
             log.warning("%s, is not measured: %s", name, error)
             continue
@@ -132,6 +137,3 @@ def _time(
             devices=list(measured.devices),
             threads=measured.threads,
         )
-
-
-WORKLOAD = Workload(train, load=Sizes, locate=None, unit="timing")

@@ -57,7 +57,7 @@ def _map(study: Study) -> Figure:
     counts, batches = study.counts[1:], study.batches
     n = next(n for n in counts if study.speedups_of(n))
     at = study.break_even(n)
-    pays = f"more than {batches[-1]:,}" if at is None else number(at)
+    pays = f"more than {batches[-1]:,}" if at is None else f"{at:,.0f}"
     noun = labels.device_word(study.runs[0].header)
     picture = page.new(
         f"{plural(n, noun)} pay from a global batch of {pays}",
@@ -98,8 +98,8 @@ def _cell(axes: Axes, at: tuple[float, float], speedup: float, top: int) -> None
 def _steps(study: Study) -> Figure:
     """Milliseconds per step against batch: measured points and the model's lines."""
     model, noun = study.model, labels.device_word(study.runs[0].header)
-    counts = " and ".join(map(str, study.counts))
-    lines = "" if model is None else ", as lines the model"
+    counts = ", ".join(map(str, study.counts))
+    lines = "" if model is None else ", lines are the model"
     picture = page.new(
         f"Time of a step on {counts} {noun}{'' if counts == '1' else 's'}",
         _subtitle(study, f"medians and quartiles{lines}"),
@@ -113,9 +113,10 @@ def _steps(study: Study) -> Figure:
         summaries = [study.milliseconds(n, batch) for batch in batches]
         medians, spread = [s.median for s in summaries], page.quartiles(summaries)
         axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
+        curve = medians
         if model is not None:
-            times = [1e3 * model.seconds(n, batch) for batch in batches]
-            axes.plot(batches, times, **{**style, "marker": ""})
+            curve = [1e3 * model.seconds(n, batch) for batch in batches]
+        axes.plot(batches, curve, **{**style, "marker": ""})
         names.append((batches[-1], medians[-1], plural(n, noun)))
     few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     axes.set_xscale("log", base=2)

@@ -39,11 +39,11 @@ from d2lpar import (
     gluon,
     init_lenet,
     lenet,
-    lenet_workers,
+    mx,
     np,
 )
 from d2lpar.shards import shares
-from d2lpar.workers import plan
+from d2lpar.workers import launch
 
 one = devices.parse("cpu:1")
 
@@ -159,8 +159,8 @@ for num_workers in (2, 3, 6):
 # the roles are started over ssh.
 
 # %%
-port = plan.free_port("127.0.0.1")
-roles = plan.plan(2, servers=1, arguments=["run", "multiple_machines"], port=port)
+port = launch.free_port("127.0.0.1")
+roles = launch.plan(2, servers=1, arguments=["run", "multiple_machines"], port=port)
 for role in roles:
     names = ("DMLC_ROLE", "D2LPAR_WORKER")
     print(f"{role.name}:", {n: v for n, v in role.environment.items() if n in names})
@@ -216,8 +216,8 @@ def run_roles(folder):
             yield [file[f"arr_{key}"] for key in range(8)]
 
 
-if "DMLC_ROLE" in os.environ:
-    print("skipped: this process is itself a worker of a launch")
+if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
+    print("skipped: this MXNet was built without the distributed kvstore")
 else:
     with tempfile.TemporaryDirectory() as folder:
         for number, sums in enumerate(run_roles(folder)):
@@ -308,18 +308,8 @@ for step in range(1, 101):
 # trains the same on 1, 2, ... devices of one process, without a server.
 
 # %%
-PRESETS = {
-    "quick": {
-        "num_epochs": 5,
-        "global_batch_size": 64,
-        "lr": 0.2,
-        "data": {"n_train": 12_000, "n_test": 2_000},
-    },
-    "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
-}
-
 if __name__ == "__main__":
-    chapter.measure("multiple_machines", lenet_workers.WORKLOAD, PRESETS)
+    runs = chapter.measure("multiple_machines")
 
 # %% [markdown]
 # ## Summary

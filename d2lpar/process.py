@@ -24,6 +24,7 @@ import json
 import logging
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -57,9 +58,9 @@ def results(
 ) -> Iterator[dict]:
     """What a job's process answers, line by line.
 
-    `work` is "module:function" of a function that a fresh Python calls with the job's
-    keywords, or a program's command. `environment` changes variables; None unsets one.
-    Raises :class:`RunError` for an error that the process reports and after `timeout`
+    `work` is "module:function" (or "script.py:function") of a function that a fresh
+    Python calls with the job's keywords, or a program's command. `environment` changes
+    variables; None unsets one. Raises :class:`RunError` for an error that the process reports and after `timeout`
     seconds, and :class:`DiedError` if it ends otherwise.
     """
     lines = raw_lines(work, job, environment=environment, timeout=timeout)
@@ -250,10 +251,8 @@ def main() -> None:
     log.propagate = False
     request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    module, _, name = request["call"].partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
-        _send_all(function(**request["job"]))
+        _send_all(_function(request["call"])(**request["job"]))
     except D2lparError as error:
         send({"error": str(error)})
     except OSError as error:
@@ -266,6 +265,14 @@ def main() -> None:
         if not is_from_mxnet(error):
             raise
         _give_up(f"MXNet: {first_line(error)}")
+
+
+def _function(name: str) -> Callable:
+    """What "module:function" or "folder/script.py:function" names."""
+    module, _, function = name.rpartition(":")
+    if module.endswith(".py"):
+        return runpy.run_path(module)[function]
+    return getattr(importlib.import_module(module), function)
 
 
 def _send_all(found: Any) -> None:

@@ -142,7 +142,7 @@ def check(first, num_gpus):
 def main() -> None:
     parser = job.parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
-    args = parser.parse_args()
+    args = job.parse(parser)
     job.check_count(args.num_devices, d2l.num_gpus(), "MXNet")
     FashionMNISTOnDisk.images = job.data(args)
     start = params

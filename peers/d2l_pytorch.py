@@ -216,7 +216,7 @@ def main() -> None:
     parser = job.parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    args = parser.parse_args()
+    args = job.parse(parser)
     torch.set_num_threads(args.threads)
     job.check_count(args.num_devices, torch.cuda.device_count(), "PyTorch")
     FashionMNISTOnDisk.images = job.data(args)

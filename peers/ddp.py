@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="per epoch [default: all]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", help="file for the trained parameters")
-    args = parser.parse_args()
+    args = job.parse(parser)
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     by_torchrun = "LOCAL_RANK" in os.environ
     processes = int(os.environ["WORLD_SIZE"]) if by_torchrun else args.num_devices

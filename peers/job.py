@@ -45,11 +45,24 @@ def parser(about: str) -> argparse.ArgumentParser:
     flags.add_argument("--lr", type=float, default=0.2)
     flags.add_argument("--check", metavar="FILE", help="first steps to reproduce")
     flags.add_argument(
-        "--data", choices=("fashion-mnist", "synthetic"), default="fashion-mnist"
+        "--data", choices=("fashion-mnist", "sample"), default="fashion-mnist"
     )
     flags.add_argument("--n-train", type=int, help="use only the first images")
     flags.add_argument("--n-test", type=int)
+    flags.add_argument(
+        "--job",
+        action="store_true",
+        help="read the flags as one line of JSON from standard input, as d2lpar does",
+    )
     return flags
+
+
+def parse(flags: argparse.ArgumentParser) -> argparse.Namespace:
+    """The flags of the command line, or with --job those of standard input."""
+    args = flags.parse_args()
+    if args.job:
+        vars(args).update(json.loads(sys.stdin.readline()))
+    return args
 
 
 def data(args: argparse.Namespace) -> datasets.ImageData:

@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = job.parse(parser)
     if args.device == "cuda" and not torch.cuda.is_available():
         job.refuse("--device cuda: PyTorch sees no GPU here")
     device = torch.device(args.device)

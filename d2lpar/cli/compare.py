@@ -19,8 +19,8 @@ from statistics import median
 import click
 import msgspec
 
-from d2lpar import datasets, devices
-from d2lpar.errors import RecordError
+from d2lpar import datasets, devices, process
+from d2lpar.errors import RecordError, RunError
 from d2lpar.figures import bars, labels
 from d2lpar.figures import compare as figure
 from d2lpar.machine import cuda
@@ -28,8 +28,6 @@ from d2lpar.machine.gpu_build import tf32
 from d2lpar.records import atomic, comparison, files
 from d2lpar.records.comparison import check, is_gan
 from d2lpar.records.kinds import (
-    ArmAbsent,
-    ArmSample,
     FrameRecord,
     Header,
     Run,
@@ -284,26 +282,24 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     recipe.check(data, place.counts)
     atomic.check_writable(folder)
     arms, lines, unchecked = peers.measure(names, recipe, place, preset["rounds"])
-    synthetic = data.synthetic
-    stem = ("custom" if custom else flags["preset"]) + "-synthetic" * synthetic
-    stem += f"-{place.kind}{max(place.counts)}"
-    work = f"an epoch of LeNet, {len(data.y_train):,} images, "
-    work += f"batch {recipe.global_batch_size}" + " [synthetic data]" * synthetic
+    name = "custom" if custom else flags["preset"]
+    if data.name.endswith("-sample"):
+        name += "-sample"
+    stem = f"{name}-{place.kind}{max(place.counts)}"
     run = in_turn.record(
         folder / f"{stem}.jsonl",
         arms,
         lines,
-        work=work,
+        work=f"an epoch of LeNet on {labels.DATA_NAMES.get(data.name, data.name)}, "
+        f"{len(data.y_train):,} images, batch {recipe.global_batch_size}",
         command=command,
-        **(_gpu_fields(place, lines) if place.kind == "gpu" else {}),
-        extra={
-            "dataset": data.name,
-            "dataset_sha256": data.sha256,
-            "synthetic": synthetic,
-            "seed": recipe.seed,
-            "settings": {**recipe.settings, "threads": place.threads, **data.sizes},
-            "first_losses_checked": unchecked is None,
-        },
+        dataset=data.name,
+        dataset_sha256=data.sha256,
+        synthetic=data.synthetic,
+        seed=recipe.seed,
+        settings={**recipe.settings, "threads": place.threads, **data.sizes},
+        first_losses_checked=unchecked is None,
+        **(_gpu_fields(place) if place.kind == "gpu" else {}),
     )
     drawn = bars.draw([run], folder, stem)
     _print_rows(peers.rows(run, place.base_name), printed)
@@ -313,24 +309,23 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
         click.echo(f"record: {run.path}\nfigure: {drawn[0]}")
 
 
-def _gpu_fields(place: Place, lines: list[ArmSample | ArmAbsent]) -> dict:
-    """The header's fields on GPUs: which they are, and what ours say of MXNet on them.
-
-    Each of our arms says it in a line, where it is taken out; the last one has the most
-    GPUs. Where none ran, the field is only about the peers.
-    """
+def _gpu_fields(place: Place) -> dict:
+    """The header's fields on GPUs: which they are, and MXNet's build, if it has one."""
     gpus = cuda.cuda_devices()
-    said = [x.extra.pop("gpu_build") for x in lines if "gpu_build" in x.extra]
-    return {
-        "on_gpus": [gpus[i].name for i in place.ids],
-        "gpu_build": said[-1] if said else {"tf32": tf32(in_turn.exact_float32())},
-    }
+    ids = ",".join(map(str, place.ids))
+    try:
+        build = process.answer("d2lpar.runs.ours:gpu_build", {"devices": f"gpu:{ids},"})
+    except RunError:
+        build = {"tf32": tf32(in_turn.exact_float32())}
+    return {"on_gpus": [gpus[i].name for i in place.ids], "gpu_build": build}
 
 
 def _place(flags: dict) -> Place:
     kind, ids = peers.kind_and_ids(flags["devices"])
-    counts = flags["num_devices"] or devices.default_counts(len(ids))
-    return Place(kind, ids, devices.parse_counts(counts, len(ids)), flags["threads"])
+    counts = devices.default_counts(len(ids))
+    if flags["num_devices"]:
+        counts = devices.parse_counts(flags["num_devices"], len(ids))
+    return Place(kind, ids, counts, flags["threads"])
 
 
 def _recipe(flags: dict, preset: dict) -> Recipe:

@@ -90,6 +90,6 @@ def check(run: Run) -> None:
 
 
 def speedup(base: Summary, other: Summary) -> tuple[float, tuple[float, float]]:
-    """The ratio of the medians; lowest and highest while both times stay within quartiles."""
+    """Of the medians; lowest and highest while both times stay within quartiles."""
     spread = base.q1 / other.q3, base.q3 / other.q1
     return base.median / other.median, spread

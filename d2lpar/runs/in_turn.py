@@ -1,46 +1,45 @@
 """Arms of a benchmark in fresh processes, one after the other, round after round.
 
 The order is A B C A B C: if the machine drifts, it drifts for every arm. An arm is a
-command that prints one JSON line with "seconds" for each thing it times. An arm that
-cannot run says why: it prints {"error": ...} and exits with status 2, or it crashes.
+job for :mod:`d2lpar.process` that answers one line with "seconds" for each thing it
+times, or an error that says why it cannot run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 from tqdm import tqdm
 
-from d2lpar.errors import D2lparError, RunError
+from d2lpar import process
+from d2lpar.errors import RunError
 from d2lpar.machine import cores, cuda
 from d2lpar.machine.mxnet_builds import mxnet_version
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
-from d2lpar.runs.job import KEEP_FREED_MEMORY, environment
+from d2lpar.runs.job import KEEP_FREED_MEMORY
 
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
-EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 
 
 class Arm(NamedTuple):
-    """A command, its changes to the environment (None unsets), and whether it is ours.
+    """What :func:`d2lpar.process.results` is given, and whether it is ours.
 
     `work` is what it does, where a benchmark's arms do several things.
     """
 
     name: str
-    command: list[str]
+    call: str | list[str]
+    job: dict[str, Any]
     environment: Mapping[str, str | None]
     is_peer: bool = False
     work: str = ""
@@ -53,16 +52,18 @@ def peers_folder() -> Path:
     return beside if beside.is_dir() else package / "peers"
 
 
-def ours(name: str, threads: int, *words: object, work: str = "") -> Arm:
-    """Python on `words`, in the environment that the runner gives a context."""
+def ours(name: str, threads: int, call: str, *, work: str = "", **job: Any) -> Arm:
+    """A function of ours, in the environment that the runner gives a context."""
     changes = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
-    return Arm(name, [sys.executable, *map(str, words)], changes, work=work)
+    return Arm(name, call, job, changes, work=work)
 
 
-def peer(name: str, script: str, *words: object, **environment: str | None) -> Arm:
+def peer(
+    name: str, script: str, job: dict[str, Any], environment: Mapping[str, str | None]
+) -> Arm:
     """A script in peers/, in the default environment but for `environment`."""
-    command = [sys.executable, str(peers_folder() / script), *map(str, words)]
-    return Arm(name, command, {"OMP_NUM_THREADS": None, **environment}, is_peer=True)
+    call = [sys.executable, str(peers_folder() / script), "--job"]
+    return Arm(name, call, job, {"OMP_NUM_THREADS": None, **environment}, is_peer=True)
 
 
 def measure(
@@ -75,37 +76,36 @@ def measure(
     """
     lines: list[ArmSample | ArmAbsent] = []
     turns = [(round_, arm) for round_ in range(rounds) for arm in arms]
-    bar = tqdm(turns, unit="process", dynamic_ncols=True, leave=False)
+    bar = tqdm(turns, unit="process", dynamic_ncols=True, leave=False, disable=None)
     for round_, arm in bar:
         bar.set_description(arm.name)
         try:
-            printed = run(arm)
-            if not printed:
+            answers = run(arm)
+            if not answers:
                 raise RunError("printed no times")
         except RunError as error:
-            lines.append(ArmAbsent(arm.name, round_, str(error), arm.work))
+            lines.append(
+                ArmAbsent(arm=arm.name, round=round_, why_not=str(error), work=arm.work)
+            )
             continue
-        for number, values in enumerate(printed):
-            name, work = values.pop("arm", arm.name), values.pop("work", arm.work)
-            how = (values.pop("seconds"), work, number < warm_up, values)
-            lines.append(ArmSample(name, round_, *how))
+        lines += [
+            sample(arm, round_, number < warm_up, answer)
+            for number, answer in enumerate(answers)
+        ]
     return lines
+
+
+def sample(arm: Arm, round_: int, warm_up: bool, answer: dict) -> ArmSample:
+    """A line of the record; of the answer's fields those that a record has."""
+    known = {k: v for k, v in answer.items() if k in ArmSample.__struct_fields__}
+    same_for_all = {"arm": arm.name, "work": arm.work, "warm_up": warm_up}
+    return msgspec.convert({**same_for_all, **known, "round": round_}, ArmSample)
 
 
 def run(arm: Arm) -> list[dict]:
-    """The lines that an arm's process prints.
-
-    Raises :class:`RunError` with why it did not end with status 0, in one clause.
-    """
-    text = {"capture_output": True, "text": True, "errors": "replace"}
+    """What an arm's process answers; raises :class:`RunError` where it fails."""
     changes = {**exact_float32(), **arm.environment}
-    done = subprocess.run(arm.command, env=environment(changes), **text)
-    # MXNet's C++ side may print, too.
-    lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
-    errors = [line["error"] for line in lines if set(line) == {"error"}]
-    if done.returncode != 0:
-        raise RunError(errors[0] if errors else crash(done.returncode, done.stderr))
-    return lines
+    return list(process.results(arm.call, arm.job, environment=changes))
 
 
 def exact_float32() -> dict[str, str]:
@@ -116,49 +116,12 @@ def exact_float32() -> dict[str, str]:
     return {"NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", "0")}
 
 
-def crash(status: int, stderr: str) -> str:
-    """One clause for a process that crashed: the last line of its traceback.
-
-    >>> crash(1, "ModuleNotFoundError: No module named 'd2l'")
-    "d2l is not installed: pip install 'd2lpar[book]'"
-    """
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    last = lines[-1] if lines else f"ended with status {status}"
-    absent = re.search(r"No module named '(\w+)'", last)
-    if absent and absent[1] in EXTRAS:
-        extra = EXTRAS[absent[1]]
-        return f"{absent[1]} is not installed: pip install 'd2lpar[{extra}]'"
-    # The exception's class says nothing to a reader.
-    return re.sub(r"^[\w.]*(Error|Exception): ", "", last)
-
-
-def tell(lines: Iterable[dict]) -> None:
-    """In an arm's process: print the lines, or why there are none."""
-    try:
-        for line in lines:
-            print(json.dumps(line), flush=True)
-    except D2lparError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
-        sys.exit(2)
-
-
 def parser(about: str, rounds: int) -> argparse.ArgumentParser:
-    """The flags that all benchmarks have.
-
-    `--arm` marks one of the benchmark's own processes: `args.arm` are its settings.
-    """
+    """The flags that all benchmarks have."""
     flags = argparse.ArgumentParser(description=about.split("\n")[0])
     flags.add_argument("--rounds", type=int, default=rounds)
     flags.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
-    flags.add_argument("--arm", type=json.loads, help=argparse.SUPPRESS)
     return flags
-
-
-def itself(
-    name: str, script: str, threads: int, work: str = "", **settings: object
-) -> Arm:
-    """A process of the benchmark `script` itself, with these settings."""
-    return ours(name, threads, script, "--arm", json.dumps(settings), work=work)
 
 
 def record(

@@ -2,14 +2,13 @@
 
 A peer is a script in peers/ that does the same job elsewhere: same network, initial
 parameters, batch size and threads. Before it is timed it repeats our first steps, and
-it refuses where its losses are not ours (:mod:`d2lpar.runs.reference_steps`). What
+it refuses where its losses are not ours (:mod:`d2lpar.runs.ours`). What
 cannot run here (a library that is not installed, a GPU that MXNet has no code for) is a
 row that says why; the others run. Loads no MXNet itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,12 +22,12 @@ from d2lpar.machine import cores, cuda, mxnet_builds
 from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
 from d2lpar.records.summary import Summary, summarize
-from d2lpar.records.wording import plural
 from d2lpar.runs import in_turn
 from d2lpar.runs.in_turn import Arm
+from d2lpar.text import plural
 
 PRESETS = {
-    "quick": {"rounds": 1, "num_epochs": 2, "n_train": 12_000, "n_test": 2_000},
+    "quick": {"rounds": 1, "num_epochs": 2, "n_train": 5_000, "n_test": 1_000},
     "book": {"rounds": 3, "num_epochs": 3, "n_train": None, "n_test": None},
 }
 
@@ -160,25 +159,23 @@ def arms(
     """Ours on every count of devices, and the peers; `check` are our first steps."""
     every, data = [*_ours(recipe, place)], recipe.data
     common = {
-        "num-epochs": recipe.num_epochs + 1,
+        "num_epochs": recipe.num_epochs + 1,
         "data": data["name"],
-        "global-batch-size": recipe.global_batch_size,
+        "global_batch_size": recipe.global_batch_size,
         "lr": recipe.lr,
-        "n-train": data["n_train"],
-        "n-test": data["n_test"],
+        "n_train": data["n_train"],
+        "n_test": data["n_test"],
         "check": check,
     }
     folder = {"D2LPAR_DATA": str(data["data_dir"])} if data.get("data_dir") else {}
     theirs = group(_theirs(place, recipe.seed), lambda row: row[0])
     for peer, name, n, omp, flags in chain.from_iterable(map(theirs.get, peers)):
-        flags = {**common, **flags}.items()
-        words = [f"--{flag}={value}" for flag, value in flags if value is not None]
         environment = {
             "OMP_NUM_THREADS": None if omp is None else str(omp),
             "CUDA_VISIBLE_DEVICES": _visible(place, n),
             **folder,
         }
-        every.append(in_turn.peer(name, f"{peer}.py", *words, **environment))
+        every.append(in_turn.peer(name, f"{peer}.py", {**common, **flags}, environment))
     return every
 
 
@@ -187,10 +184,16 @@ def _ours(recipe: Recipe, place: Place) -> Iterator[Arm]:
     for training in ("from scratch", "concise"):
         for n in place.counts:
             where = {"num_devices": n, "devices": f"{place.kind}:{ids},"}
-            settings = {"data": recipe.data, **recipe.settings, **where}
-            words = ["-m", "d2lpar.runs.timed_epochs", training, json.dumps(settings)]
             name = f"d2lpar {training}, {place.words(n, 'context', 'contexts')}"
-            yield in_turn.ours(name, place.threads_each(n), *words)
+            yield in_turn.ours(
+                name,
+                place.threads_each(n),
+                "d2lpar.runs.ours:epochs",
+                training=training,
+                data=recipe.data,
+                **recipe.settings,
+                **where,
+            )
 
 
 def _theirs(
@@ -207,21 +210,21 @@ def _theirs(
     if on_gpu:
         for n in place.counts:
             name = f"{notebook}, {place.words_together(n)}"
-            yield "d2l_notebook", name, n, None, {"num-devices": n}
+            yield "d2l_notebook", name, n, None, {"num_devices": n}
     else:
         name = f"{notebook}, {place.words_together(1)}"
         yield "d2l_notebook", name, 1, together, {}
         yield "d2l_notebook", f"{notebook}, as the book has it", 1, None, {}
     for n in place.counts if on_gpu else [1]:
         name = f"d2l's PyTorch tab, {place.words_together(n)}"
-        flags = {"threads": together, "num-devices": n}
+        flags = {"threads": together, "num_devices": n}
         yield "d2l_pytorch", name, n, together, flags
     flags = {"threads": together, **torch}
     yield "pytorch_loop", place.base_name, 1, together, flags
     for n in place.counts:
         name = f"PyTorch DDP, {place.words(n, 'process', 'processes')}"
         threads = place.threads_each(n)
-        flags = {"threads": threads, "num-devices": n, **torch}
+        flags = {"threads": threads, "num_devices": n, **torch}
         yield "ddp", name, n, threads, flags
 
 
@@ -241,9 +244,11 @@ def write_first_steps(recipe: Recipe, path: Path) -> str | None:
         return "MXNet is not installed"
     settings = {"data": recipe.data, "seed": recipe.seed}
     settings["global_batch_size"] = recipe.global_batch_size
-    words = ["-m", "d2lpar.runs.reference_steps", path, json.dumps(settings)]
+    work = "d2lpar.runs.ours:write_first_steps"
     try:
-        in_turn.run(in_turn.ours("our first steps", 1, *words))
+        in_turn.run(
+            in_turn.ours("our first steps", 1, work, path=str(path), **settings)
+        )
     except RunError as error:
         raise RunError(f"our first steps, which the peers repeat: {error}") from None
     return None
@@ -282,8 +287,8 @@ def rows(run: Run, base: str) -> list[Row]:
             rows.append(Row(arm.name, arm.is_peer, why=arm.why_not))
             continue
         seconds, last = summaries[arm.name], arm.samples[-1]
-        samples = last.extra["samples_per_sec"] * last.seconds  # of any epoch
+        samples = last.samples_per_sec * last.seconds  # of any epoch
         speed = {"samples_per_sec": samples / seconds.median}
-        speed |= {"test_acc": last.extra["test_acc"], "of_base": seconds.median / one}
+        speed |= {"test_acc": last.test_acc, "of_base": seconds.median / one}
         rows.append(Row(arm.name, arm.is_peer, seconds, **speed))
     return rows

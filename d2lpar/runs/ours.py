@@ -1,15 +1,7 @@
-"""Our LeNet's first steps, written to a file for the peers to reproduce.
-
-    python -m d2lpar.runs.reference_steps FILE '{"data": {...}, "seed": 0, ...}'
-
-A peer trains on the batches in the file from the parameters in it, and refuses to be
-timed where a loss differs (``peers/job.py``).
-"""
+"""Our side of a comparison with peers: timed epochs, and first steps to repeat."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +9,6 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar.records import atomic
-from d2lpar.runs.in_turn import tell
 
 STEPS = 5
 # From the book's N(0, 0.01) every score is near 0 and every loss near log 10, whatever
@@ -25,15 +16,51 @@ STEPS = 5
 SCALE, LR = 0.1, 0.05
 
 
+def epochs(
+    training: str, data: dict, devices: str, num_devices: int, **settings
+) -> Iterator[dict]:
+    """Train our LeNet, "from scratch" or "concise"; one dict per epoch, as the peers'.
+
+    `data` are the arguments of :func:`d2lpar.datasets.load`, `settings` those of
+    `train`.
+    """
+    from d2lpar import lenet, lenet_concise
+    from d2lpar.devices import enable_peer_access
+    from d2lpar.training import choose
+
+    trainings = {"from scratch": lenet.train, "concise": lenet_concise.train}
+    chosen = choose(devices, num_devices)
+    enable_peer_access(chosen)
+    loaded = datasets.load(**data)
+    for epoch in trainings[training](devices=chosen, data=loaded, **settings):
+        yield {
+            "epoch": epoch.epoch,
+            "seconds": epoch.seconds,
+            "samples_per_sec": epoch.samples_per_sec,
+            "test_acc": epoch.test_acc,
+            "eval_seconds": epoch.eval_seconds,
+        }
+
+
+def gpu_build(devices: str) -> dict:
+    """MXNet's build and settings on these GPUs, for a record."""
+    from d2lpar.devices import enable_peer_access, parse
+    from d2lpar.runs.measure import gpu_build_of
+
+    gpus = parse(devices)
+    enable_peer_access(gpus)
+    return gpu_build_of(gpus)
+
+
 def first_steps(
     data: datasets.ImageData, seed: int, global_batch_size: int
 ) -> dict[str, numpy.ndarray]:
-    """The arrays in the file.
+    """Our first steps, for the peers to repeat.
 
     "params.0" ... "params.7" are where the training starts; "check.0" ... "check.7",
     float32, where these `STEPS` steps do, of learning rate "lr", on the samples "index"
     (STEPS, global_batch_size), int64; "losses" (STEPS,), float64, is the mean over each
-    batch before its step.
+    batch before its step. A peer refuses to be timed where a loss differs.
     """
     from d2lpar import devices, lenet, networks
     from d2lpar._mxnet import np
@@ -42,7 +69,7 @@ def first_steps(
     one = devices.parse("cpu:1")
     check = networks.init_lenet(SCALE, seed)
     state = lenet.start(seed)
-    order = state.rng.permutation(len(data.y_train))
+    order = numpy.random.default_rng([seed, 1]).permutation(len(data.y_train))
     index = numpy.resize(order, (STEPS, global_batch_size))
     replicas, losses = [get_params(check, one[0])], []
     for rows in index:
@@ -59,13 +86,9 @@ def first_steps(
     }
 
 
-def write(path: str, data: dict, **settings) -> Iterator[dict]:
-    """Write the file; one line with the losses."""
+def write_first_steps(path: str, data: dict, **settings) -> dict:
+    """Write :func:`first_steps` to a file; the losses."""
     arrays = first_steps(datasets.load(**data), **settings)
     with atomic.replacing(Path(path)) as tmp:
         numpy.savez(tmp, **arrays)
-    yield {"losses": arrays["losses"].tolist()}
-
-
-if __name__ == "__main__":
-    tell(write(sys.argv[1], **json.loads(sys.argv[2])))
+    return {"losses": arrays["losses"].tolist()}

@@ -15,15 +15,12 @@ Only the functions that return contexts load MXNet.
 from __future__ import annotations
 
 import functools
-import json
 import logging
-import os
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from d2lpar.errors import DeviceError, first_line
+from d2lpar.errors import DeviceError, RunError, first_line
 from d2lpar.machine.cores import omp_threads, usable_cores
 from d2lpar.machine.cuda import (
     BUILD_RANGE,
@@ -31,72 +28,54 @@ from d2lpar.machine.cuda import (
     build_has_code_for,
     cuda_devices,
 )
-from d2lpar.machine.fresh_process import answer_of
 from d2lpar.machine.mxnet_builds import FROM_SOURCE, own_library
-from d2lpar.records.wording import plural
+from d2lpar.text import plural
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
 log = logging.getLogger("d2lpar")
 
-# What was found out of a library built from source, for this process and those that it
-# starts: a try takes seconds.
-TRIED = "D2LPAR_GPUS_TRIED"
-TRY_SECONDS = 60  # a first import from a cold disk takes a while
-MOST_DEVICES = 256  # each CPU context has threads and buffers of its own
+PROBE_SECONDS = 60  # a first import from a cold disk takes a while
+MAX_DEVICES = 256  # each CPU context has threads and buffers of its own
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
-    """Kind and numbers of a device string; None for the numbers means all of them."""
-    match = re.fullmatch(r"(cpu|gpu)(?::([0-9]+(?:,[0-9]+)*,?))?", text.strip().lower())
+    """Kind and numbers of a device string; None for the numbers means all of them.
+
+    >>> kind_and_numbers("cpu:2"), kind_and_numbers("gpu:3,0"), kind_and_numbers("gpu")
+    (('cpu', [0, 1]), ('gpu', [3, 0]), ('gpu', None))
+    """
+    form = r"(cpu|gpu)(?::([0-9]{1,4}(?:,[0-9]{1,4})*)(,?))?"
+    match = re.fullmatch(form, text.strip().lower())
     if not match:
         raise DeviceError(
-            f"devices {_clipped(text)!r}: write auto, cpu:N, gpu:N (the first N) or "
-            "gpu:I,J (those numbers); CPU contexts and GPUs do not mix"
+            f"devices {text[:40]!r}: write auto, cpu:N, gpu:N (the first N) or gpu:I,J "
+            "(those numbers); CPU contexts and GPUs do not mix"
         )
-    kind, numbers = match.groups()
+    kind, numbers, comma = match.groups()
     if numbers is None:
         return kind, None
-    if any(_is_too_large(number) for number in numbers.strip(",").split(",")):
-        raise DeviceError(f"devices {_clipped(text)!r}: {MOST_DEVICES} are the most")
-    if "," not in numbers:
-        if int(numbers) == 0:
+    ids = [int(number) for number in numbers.split(",")]
+    if max(ids) > MAX_DEVICES:
+        raise DeviceError(f"devices {text!r}: at most {MAX_DEVICES}")
+    if len(ids) == 1 and not comma:
+        if ids == [0]:
             raise DeviceError(
                 f"devices {text!r}: asks for 0 devices; {kind}:1 is the first one, "
                 f"'{kind}:0,' the one numbered 0"
             )
-        return kind, list(range(int(numbers)))
-    ids = [int(i) for i in numbers.strip(",").split(",")]
+        return kind, list(range(ids[0]))
     if len(set(ids)) < len(ids):
         raise DeviceError(f"devices {text!r}: names a device twice")
     return kind, ids
-
-
-def _is_too_large(digits: str) -> bool:
-    return len(digits) > 99 or int(digits) > MOST_DEVICES  # int takes no 5,000 digits
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def check_texts(devices: str, num_devices: str | None) -> None:
-    """Raise :class:`DeviceError` for what two flags get wrong whatever devices exist.
-
-    Does not load MXNet.
-    """
-    auto = devices.strip().lower() == "auto"
-    _, ids = ("gpu", None) if auto else kind_and_numbers(devices)
-    if num_devices is not None:
-        parse_counts(num_devices, MOST_DEVICES if ids is None else len(ids))
 
 
 def parse(text: str = "auto") -> list[mx.Context]:
     """MXNet contexts for a device string (see the module's table).
 
     Raises :class:`DeviceError` for any other string, for a GPU that does not exist, and
-    for one whose compute capability MXNet has no code for, before allocating on it.
+    for one on which MXNet cannot compute, before allocating on it.
 
     >>> parse("cpu:2")
     [cpu(0), cpu(1)]
@@ -122,7 +101,10 @@ def parse(text: str = "auto") -> list[mx.Context]:
 
 
 def check_contexts(devices: Sequence[mx.Context]) -> None:
-    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts."""
+    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts.
+
+    Raises :class:`DeviceError`, a ValueError, if it is empty.
+    """
     from d2lpar._mxnet import mx
 
     if not isinstance(devices, (list, tuple)) or not all(
@@ -132,74 +114,74 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
             f"devices {devices!r}: write a list of contexts, such as "
             "d2lpar.devices.parse('cpu:2')"
         )
+    if not devices:
+        raise DeviceError("devices []: write at least one context")
 
 
 def usable_gpus(gpus: Sequence[CudaDevice]) -> list[int]:
-    """The numbers of those of all `gpus` that MXNet can compute on.
-
-    Where a library built from source was tried for it, a warning names each that it
-    cannot compute on.
-    """
-    before = os.environ.get(TRIED)
+    """The numbers of those of all `gpus` that MXNet can compute on."""
     refused = why_not_usable(range(len(gpus)), gpus)
-    if os.environ.get(TRIED) != before:
-        for why in refused.values():
-            log.warning("%s", why)
     return [i for i in range(len(gpus)) if i not in refused]
 
 
 def why_not_usable(
     numbers: Sequence[int], gpus: Sequence[CudaDevice]
 ) -> dict[int, str]:
-    """Why MXNet cannot compute on a GPU, by its number; {} where it can on all.
+    """Why MXNet cannot compute on a GPU, by its number; {} if it can on all.
 
     MXNet's wheels have code for a known range of compute capabilities. A library built
-    from source is tried on each GPU, in a process of its own.
+    from source is tried on each GPU, in a fresh process.
     """
-    names = {i: f"gpu({i}) {gpus[i].name}" for i in numbers}
-    if own_library():
-        return {
-            i: f"{names[i]}: the MXNet {FROM_SOURCE} cannot compute on it ({error}); "
-            "build it for this GPU (docs/newer-gpus.md), or use --devices cpu:N"
-            for i, error in _errors_when_tried(numbers).items()
-            if error
-        }
-    return {
-        i: f"{names[i]} has compute capability {'.'.join(map(str, gpus[i].capability))}"
-        f"; the MXNet GPU wheels have code for {BUILD_RANGE} only. Use --devices cpu:N,"
-        " a GPU in that range, PyTorch on this one, or an MXNet of your own build "
-        "(docs/newer-gpus.md)"
-        for i in numbers
-        if not build_has_code_for(gpus[i].capability)
-    }
+    reasons = {}
+    errors = _probe(tuple(numbers)) if own_library() else {}
+    for i in numbers:
+        name, capability = f"gpu({i}) {gpus[i].name}", gpus[i].capability
+        if errors.get(i):
+            reasons[i] = (
+                f"{name}: the MXNet {FROM_SOURCE} cannot compute on it ({errors[i]}); "
+                "build it for this GPU (docs/newer-gpus.md), or use --devices cpu:N"
+            )
+        elif not own_library() and not build_has_code_for(capability):
+            reasons[i] = (
+                f"{name} has compute capability {'.'.join(map(str, capability))}; the "
+                f"MXNet GPU wheels have code for {BUILD_RANGE} only. Use --devices "
+                "cpu:N, a GPU in that range, PyTorch on this one, or an MXNet of your "
+                "own build (docs/newer-gpus.md)"
+            )
+    return reasons
 
 
-def _errors_when_tried(numbers: Sequence[int]) -> dict[int, str]:
+@functools.cache
+def _probe(numbers: tuple[int, ...]) -> dict[int, str]:
     """The error of a tiny computation on each GPU, "" where it was right."""
-    of = f"{own_library()} {os.environ.get('CUDA_VISIBLE_DEVICES')}"
-    tried = json.loads(os.environ.get(TRIED, "{}"))
-    known = tried if tried.get("of") == of else {"of": of}
-    new = [i for i in numbers if str(i) not in known]
-    if new:
-        code = "from d2lpar import devices; devices.compute_on_gpu({})"
-        with ThreadPoolExecutor(len(new)) as pool:
-            answers = pool.map(lambda i: answer_of(code.format(i), TRY_SECONDS), new)
-            known |= {str(i): answer["error"] for i, answer in zip(new, answers)}
-        os.environ[TRIED] = json.dumps(known)
-    return {i: known[str(i)] for i in numbers}
+    from d2lpar import process
 
-
-def compute_on_gpu(number: int) -> None:
-    """In a process of its own: print {"error": ""} if gpu(number) computes, as JSON."""
+    work, errors = "d2lpar.devices:compute_on_gpus", {}
     try:
-        from d2lpar._mxnet import mx, np
+        for answer in process.results(
+            work, {"numbers": numbers}, timeout=PROBE_SECONDS
+        ):
+            errors[answer["number"]] = answer["why_not"]
+    except RunError as error:  # it crashed: GPUs without an answer are not usable
+        errors = {**dict.fromkeys(numbers, first_line(error)), **errors}
+    for number, error in errors.items():
+        if error:
+            log.warning("gpu(%d): MXNet cannot compute on it (%s)", number, error)
+    return errors
 
-        x = np.ones((4, 4), ctx=mx.gpu(number))
-        total = float(np.dot(x, 2 * x).sum())
-        error = "" if total == 128 else f"a sum of 128 came out as {total}"
-    except Exception as e:
-        error = first_line(e)
-    print("\n" + json.dumps({"error": error}), flush=True)
+
+def compute_on_gpus(numbers: Sequence[int]) -> Iterator[dict]:
+    """Multiply two small matrices on each GPU; yields why that failed, or ""."""
+    from d2lpar._mxnet import mx, np
+
+    for number in numbers:
+        try:
+            x = np.ones((4, 4), ctx=mx.gpu(number))
+            total = float(np.dot(x, 2 * x).sum())
+            why_not = "" if total == 128 else f"a sum of 128 came out as {total}"
+        except mx.MXNetError as error:
+            why_not = first_line(error)
+        yield {"number": number, "why_not": why_not}
 
 
 def enable_peer_access(devices: Sequence[mx.Context]) -> None:
@@ -230,11 +212,12 @@ def _what_exists(num_gpus: int) -> str:
     cpus = f"any number of CPU contexts (cpu:N) on {usable_cores()} cores"
     if num_gpus:
         return f"here are gpu(0) to gpu({num_gpus - 1}), and {cpus}"
-    here = "there is no GPU here"
     if names := ", ".join(device.name for device in cuda_devices()):
-        here = f"the installed MXNet cannot use the GPUs here ({names}): d2lpar doctor "
-        here += "says why"
-    return f"{here}; here are {cpus}"
+        return (
+            f"the installed MXNet cannot use the GPUs here ({names}): d2lpar doctor "
+            f"says why; here are {cpus}"
+        )
+    return f"there is no GPU here; here are {cpus}"
 
 
 def parse_counts(text: str, available: int) -> list[int]:
@@ -243,34 +226,35 @@ def parse_counts(text: str, available: int) -> list[int]:
     >>> parse_counts("1,2", available=2)
     [1, 2]
     """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch("0*[1-9][0-9]*", part) for part in parts):
+    if not re.fullmatch(r" *[0-9]{1,4} *(, *[0-9]{1,4} *)*", text):
         raise DeviceError(
-            f"num-devices {_clipped(text)!r}: write whole numbers above 0, as in 1,2,4"
+            f"num-devices {text[:40]!r}: write whole numbers above 0, as in 1,2,4"
         )
-    if any(map(_is_too_large, parts)):
-        message = f"num-devices {_clipped(text)!r}: {MOST_DEVICES} are the most"
-        raise DeviceError(message)
-    counts = list(map(int, parts))
+    counts = [int(part) for part in text.split(",")]
     for count in counts:
-        if count > available:
-            raise DeviceError(
-                f"num-devices {count}: --devices gives {available}; ask for 1 to "
-                f"{available}, or for more devices (--devices cpu:{count})"
-            )
+        check_count(count, available)
     if len(set(counts)) < len(counts):
         raise DeviceError(f"num-devices {text!r}: names a count twice")
     return counts
 
 
-def default_counts(available: int) -> str:
+def check_count(count: int, available: int) -> None:
+    """Raise :class:`DeviceError` unless 1 <= `count` <= `available`."""
+    if not 1 <= count <= available:
+        raise DeviceError(
+            f"num-devices {count}: --devices gives {available}; ask for 1 to "
+            f"{available}, or for more devices (--devices cpu:N)"
+        )
+
+
+def default_counts(available: int) -> list[int]:
     """The device counts of a sweep by default: 1, 2, 4, ... and all of them.
 
     >>> default_counts(6)
-    '1,2,4,6'
+    [1, 2, 4, 6]
     """
     powers = [2**k for k in range(available.bit_length()) if 2**k < available]
-    return ",".join(map(str, [*powers, available]))
+    return [*powers, available]
 
 
 def label(device: mx.Context) -> str:

@@ -9,25 +9,17 @@ Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
-from d2lpar.memory.shapes import lenet_layers
 from d2lpar.networks import MANY_IMAGES, LeNet, get_host_params, set_params
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.shards import shares
-from d2lpar.training import (
-    Epoch,
-    Workload,
-    check_settings,
-    choose,
-    on_device,
-)
+from d2lpar.training import Epoch, check_settings, choose, on_device
 
 
 def build(
@@ -90,12 +82,9 @@ def train(
         epoch = Epoch()
         order = state.next_rng().permutation(n).astype("int32")
         for rows in row_shards(order, global_batch_size, devices):
-            shards = [(*copy, k) for copy, k in zip(copies, rows)]
-            sizes = {
-                "num_devices": len(devices),
-                "global_batch_size": sum(k.size for k in rows),
-            }
-            epoch.add(_step(shards, shard_losses, net, trainer, **sizes))
+            shards = [(X, y, k) for (X, y), k in zip(copies, rows)]
+            size = sum(k.size for k in rows)
+            epoch.add(_step(shards, shard_losses, net, devices, trainer, size))
         train_loss = epoch.end_training(n)
         acc = evaluate(net, X_test, y_test, devices)
         record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
@@ -121,21 +110,16 @@ def train_batch(
         for X_shard, y_shard in zip(*split_batch(X, y, devices))
         if X_shard.shape[0] > 0
     ]
-    sizes = {"num_devices": len(devices), "global_batch_size": X.shape[0]}
-    return _step(shards, partial(_losses, net, loss), net, trainer, **sizes)
-
-
-def _losses(net: LeNet, loss: gluon.loss.Loss, X: np.ndarray, y: np.ndarray):
-    return loss(net(X), y)
+    losses_of = lambda X, y: loss(net(X), y)  # noqa: E731
+    return _step(shards, losses_of, net, devices, trainer, X.shape[0])
 
 
 def _step(
     shards: Sequence[tuple[np.ndarray, ...]],
     losses_of: Callable,
     net: LeNet,
+    devices: Sequence[mx.Context],
     trainer: gluon.Trainer,
-    *,
-    num_devices: int,
     global_batch_size: int,
 ) -> list[np.ndarray]:
     """One step, on one shard per busy device: ``losses_of(*shard)`` are its losses."""
@@ -143,7 +127,7 @@ def _step(
         losses = [losses_of(*shard) for shard in shards]
     for l in losses:
         l.backward()
-    if len(shards) < num_devices:
+    if len(shards) < len(devices):
         clear_gradients(net, len(shards))
     trainer.step(global_batch_size)
     return losses
@@ -205,6 +189,3 @@ def evaluate(
     # Gluon finds the replica by the shard's device.
     no_params: list[tuple] = [()] * len(devices)
     return evaluate_accuracy(X, y, no_params, devices, net=lambda X, _: net(X))
-
-
-WORKLOAD = Workload(train, start=start, layers=partial(lenet_layers, compiled=True))

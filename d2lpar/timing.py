@@ -13,21 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
+import numpy
 
 from d2lpar.devices import check_contexts, enable_peer_access, label
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.machine.cores import omp_threads
-from d2lpar.records.summary import Summary, efficiency, speedup, summarize
-from d2lpar.records.wording import plural
+from d2lpar.records.summary import Summary, summarize
+from d2lpar.text import plural
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
-__all__ = [
-    "Options", "Summary", "Timing", "TimingError", "efficiency", "measure",
-    "measure_host", "ratio", "speedup", "summarize",
-]  # fmt: skip
+__all__ = ["Summary", "Timing", "TimingError", "measure", "measure_host", "ratio",
+           "summarize"]  # fmt: skip
 
 
 class TimingError(D2lparError, ValueError):
@@ -51,7 +49,7 @@ class Timing:
     devices: tuple[str, ...]
     threads: int | None
     rtol: float
-    value: np.ndarray = field(repr=False, compare=False)
+    value: numpy.ndarray = field(repr=False, compare=False)
 
     @property
     def median(self) -> float:
@@ -59,34 +57,15 @@ class Timing:
         return summarize(self.seconds).median
 
     def __str__(self) -> str:
-        both = (self.seconds, self.naive_seconds)
-        ms, naive = (summarize([1e3 * x for x in seconds]) for seconds in both)
-        where = ", ".join(self.devices)
-        return f"{self.name} on {where}: {ms} ms, naive clock {naive} ms"
-
-
-@dataclass(frozen=True)
-class Options:
-    """How an operation is timed and its results are checked.
-
-    The first `warmup` repetitions do not count, the next `repeats` do. Outside the
-    clock, `join` makes one array of the devices' results (rows below each other;
-    ``sum`` adds partial sums), which must differ from `expected`, or else from the
-    first repetition's, by at most `rtol` times its largest element; and `before`, ahead
-    of every repetition, undoes what an operation does in place. `name` is for messages.
-    """
-
-    warmup: int = 2
-    repeats: int = 7
-    expected: np.ndarray | float | None = None
-    rtol: float = 1e-5
-    join: Callable[[list[np.ndarray]], np.ndarray] = np.concatenate
-    before: Callable[[], object] | None = None
-    name: str = "the operation"
+        ms = summarize([1e3 * x for x in self.seconds])
+        naive = summarize([1e3 * x for x in self.naive_seconds])
+        return (
+            f"{self.name} on {', '.join(self.devices)}: {ms} ms, naive clock {naive} ms"
+        )
 
 
 def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
-    """Time ``fn(device)`` on all devices at once; the options are :class:`Options`'s.
+    """Time ``fn(device)`` on all devices at once.
 
     A repetition calls `fn` for every device without waiting in between; its results
     live until the clocks are read, so that all work is done and no freeing is timed.
@@ -94,9 +73,15 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     The devices are idle before the first and the last reading; the naive clock is read
     in between, when the calls have returned.
 
-    Raises :class:`TimingError` for a result that is wrong or none, and
-    :class:`SettingError` for no devices, ``repeats < 1``, ``warmup < 0`` or
-    ``rtol < 0``.
+    Options: the first `warmup` repetitions (2) do not count, the next `repeats` (7) do.
+    Outside the clock, `join` makes one array of the devices' results (by default, rows
+    below each other; ``sum`` adds partial sums), which must differ from `expected`, or
+    else from the first repetition's, by at most `rtol` (1e-5) times its largest
+    element; and `before` is called ahead of every repetition, to undo what an operation
+    does in place. `name` is for messages.
+
+    Raises :class:`TimingError` for a wrong result, and :class:`SettingError` for
+    ``repeats < 1`` or ``warmup < 0``.
 
     >>> from d2lpar._mxnet import mx, np
     >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}
@@ -106,15 +91,15 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     """
     from d2lpar._mxnet import npx
 
-    how = Options(**options)
     check_contexts(devices)
-    if not devices:
-        raise SettingError(f"timing of {how.name}: the list of devices is empty")
     enable_peer_access(devices)
-    threads = omp_threads() if devices[0].device_type == "cpu" else None
-    labels = tuple(map(label, devices))
-    call = lambda: [fn(device) for device in devices]  # noqa: E731
-    return _repeat(call, npx.waitall, labels, threads, how)
+    return _repeat(
+        lambda: [fn(device) for device in devices],
+        wait=npx.waitall,
+        devices=tuple(label(device) for device in devices),
+        threads=omp_threads() if devices[0].device_type == "cpu" else None,
+        **options,
+    )
 
 
 def measure_host(fn: Callable, threads: int, **options) -> Timing:
@@ -123,15 +108,19 @@ def measure_host(fn: Callable, threads: int, **options) -> Timing:
     Otherwise as :func:`measure`; with nothing to wait for, both clocks agree. `threads`
     is recorded, not set: how many the library uses.
     """
-    labels = (f"host ({plural(threads, 'thread')})",)
-    return _repeat(lambda: [fn()], lambda: None, labels, threads, Options(**options))
+    return _repeat(
+        lambda: [fn()],
+        wait=lambda: None,
+        devices=(f"host ({plural(threads, 'thread')})",),
+        threads=threads,
+        **options,
+    )
 
 
 def ratio(a: Timing, b: Timing) -> float:
     """How many times as long `a` takes as `b`, by their medians.
 
-    Raises :class:`TimingError` where the two did not compute the same: a ratio of the
-    times of different work says nothing.
+    Raises :class:`TimingError` if the two did not compute the same.
     """
     rtol = max(a.rtol, b.rtol)
     difference = _difference(a.value, b.value)
@@ -145,71 +134,65 @@ def ratio(a: Timing, b: Timing) -> float:
 
 def _repeat(
     call: Callable[[], list],
+    *,
     wait: Callable[[], object],
     devices: tuple[str, ...],
     threads: int | None,
-    how: Options,
+    warmup: int = 2,
+    repeats: int = 7,
+    expected: numpy.ndarray | float | None = None,
+    rtol: float = 1e-5,
+    join: Callable[[list[numpy.ndarray]], numpy.ndarray] = numpy.concatenate,
+    before: Callable[[], object] = lambda: None,
+    name: str = "the operation",
 ) -> Timing:
-    whole = all(isinstance(n, int) for n in (how.repeats, how.warmup))
-    if not whole or how.repeats < 1 or how.warmup < 0:
-        raise SettingError(
-            f"timing of {how.name}: repeats {how.repeats}, warmup {how.warmup}: write "
-            "1 or more repeats and 0 or more for the warm-up"
-        )
-    if not how.rtol >= 0:
-        raise SettingError(f"timing of {how.name}: rtol {how.rtol}: write 0 or more")
-    right = None if how.expected is None else np.asarray(how.expected)
+    if repeats < 1 or warmup < 0:
+        raise SettingError(f"timing of {name}: repeats {repeats}, warmup {warmup}")
+    right = None if expected is None else numpy.asarray(expected)
     naive, seconds = [], []
-    for repetition in range(1, how.warmup + how.repeats + 1):
-        if how.before is not None:
-            how.before()
+    for repetition in range(1, warmup + repeats + 1):
+        before()
         wait()
         start = time.perf_counter()
         results = call()
         naive.append(time.perf_counter() - start)
         wait()
         seconds.append(time.perf_counter() - start)
-        value = _joined(results, how)
+        value = numpy.asarray(join([_as_numpy(result) for result in results]))
         del results  # its memory can serve the next repetition
         right = value if right is None else right
         difference = _difference(value, right)
-        if not difference <= how.rtol:  # NaN is wrong too
+        if not difference <= rtol:  # NaN is wrong too
             raise TimingError(
-                f"timing of {how.name}: repetition {repetition} gives a wrong result: "
+                f"timing of {name}: repetition {repetition} gives a wrong result: "
                 f"shape {value.shape}, off by {difference:.2g}, relative; right are "
-                f"shape {right.shape} and at most {how.rtol:g}"
+                f"shape {right.shape} and at most {rtol:g}"
             )
-    warm = how.warmup
-    timed, naive_timed = tuple(seconds[warm:]), tuple(naive[warm:])
     return Timing(
-        how.name, timed, naive_timed, tuple(seconds[:warm]), devices, threads,
-        how.rtol, value,
-    )  # fmt: skip
+        name=name,
+        seconds=tuple(seconds[warmup:]),
+        naive_seconds=tuple(naive[warmup:]),
+        warmup_seconds=tuple(seconds[:warmup]),
+        devices=devices,
+        threads=threads,
+        rtol=rtol,
+        value=value,
+    )
 
 
-def _joined(results: list, how: Options) -> np.ndarray:
-    try:
-        return np.asarray(how.join([_as_numpy(result) for result in results]))
-    except (TypeError, ValueError) as error:
-        raise TimingError(
-            f"timing of {how.name}: its results cannot be joined ({error}): return an "
-            "array from each device, or give join="
-        ) from None
+def _as_numpy(array) -> numpy.ndarray:
+    return array.asnumpy() if hasattr(array, "asnumpy") else numpy.asarray(array)
 
 
-def _as_numpy(array) -> np.ndarray:
-    return array.asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)
-
-
-def _difference(value: np.ndarray, right: np.ndarray) -> float:
+def _difference(value: numpy.ndarray, right: numpy.ndarray) -> float:
     """Largest difference relative to the largest element; infinite if shapes differ."""
     if value.shape != right.shape:
-        return np.inf
+        return numpy.inf
     if value.size == 0:
         return 0.0
     if right.dtype.kind in "bui":  # unsigned numbers wrap around, bools do not subtract
         right = right.astype("float64")
     largest = float(max(right.max(), -right.min()))
-    with np.errstate(invalid="ignore"):  # an infinity less itself
-        off = float(np.abs(value - right).max())
-    return off if off == 0 else off / largest if largest else np.inf
+    with numpy.errstate(invalid="ignore"):  # an infinity less itself
+        off = float(numpy.abs(value - right).max())
+    return off if off == 0 else off / largest if largest else numpy.inf

@@ -1,4 +1,4 @@
-"""What every training has in common: its contract, its settings, an epoch's clock."""
+"""Shared by all trainings: batches, an epoch's clock and losses, validation."""
 
 from __future__ import annotations
 
@@ -14,40 +14,14 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
-from d2lpar.devices import check_contexts, parse, parse_counts
-from d2lpar.errors import DeviceError, DivergedError, SettingError
+from d2lpar.devices import check_contexts, check_count, parse
+from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 
 # Python runs ahead of the devices, but by no more batches than this, so that the memory
 # that queued batches take does not grow with the epoch.
 BATCHES_IN_FLIGHT = 16
-MOST_SAMPLES = 2**31 - 1  # in a batch, and as many epochs: MXNet's sizes are ints
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What a chapter measures: a training and its data, as functions.
-
-    A workload travels to the measuring process by pickle. So its functions must be
-    importable: defined at the top of a module, not in a chapter script.
-    """
-
-    train: Callable
-    """``train(num_devices, devices=, seed=, data=, **settings)`` yields record lines"""
-    load: Callable = datasets.load
-    """``load(**data)`` returns the data set"""
-    locate: Callable | None = datasets.locate
-    """``locate(name, data_dir)`` settles what --data names; None: --data has no say"""
-    start: Callable | None = None
-    """``start(seed)`` returns the state before the first epoch, which `train` takes as
-    ``state=``; None: the training cannot be resumed"""
-    train_with_workers: Callable | None = None
-    """`train` with a further argument ``workers=``; None: workers cannot share it"""
-    layers: Callable | None = None
-    """``layers(settings)`` returns the shapes from which the memory is estimated;
-    None: it is not estimated"""
-    unit: str = "epoch"
-    """what the progress bar counts; only the number of epochs is known in advance"""
+MAX_COUNT = 2**31 - 1  # of samples in a batch, and of epochs: MXNet's sizes are ints
 
 
 class Epoch:
@@ -153,25 +127,17 @@ def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None
 
 def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
     """Raise :class:`SettingError` for the first setting that is out of range."""
-    check_whole("global-batch-size", global_batch_size, MOST_SAMPLES)
-    check_whole("num-epochs", num_epochs, MOST_SAMPLES)
-    if not (_is_number(lr) and lr > 0):
+    check_whole("global-batch-size", global_batch_size, MAX_COUNT)
+    check_whole("num-epochs", num_epochs, MAX_COUNT)
+    if not (isinstance(lr, numbers.Real) and 0 < lr < math.inf):
         raise SettingError(f"lr {lr!r}: write a finite number greater than 0")
 
 
 def check_whole(name: str, value: int, most: int | None = None) -> None:
     """Raise :class:`SettingError` unless `value` is a whole number from 1 to `most`."""
-    whole = _is_number(value) and value == int(value)
-    if not (whole and 1 <= value <= (most or math.inf)):
+    if not isinstance(value, numbers.Integral) or not 1 <= value <= (most or math.inf):
         limit = "1 or more" if most is None else f"1 to {most:,}"
         raise SettingError(f"{name} {value!r}: write a whole number, {limit}")
-
-
-def _is_number(value: float) -> bool:
-    """Whether a value is a finite real number; True and False are none."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return False
-    return abs(value) < math.inf
 
 
 def choose(
@@ -179,12 +145,36 @@ def choose(
 ) -> list[mx.Context]:
     """The first `num_devices` contexts of a device string or list (None: all).
 
-    Raises TypeError for what is neither, :class:`DeviceError` for an empty list.
+    Raises TypeError for other types, and :class:`DeviceError` unless there are as many.
     """
     contexts = parse(devices) if isinstance(devices, str) else devices
     check_contexts(contexts)
-    if not contexts:
-        raise DeviceError("devices []: the list is empty; write at least one context")
     if num_devices is not None:
-        parse_counts(str(num_devices), len(contexts))  # raises unless there are so many
+        check_count(num_devices, len(contexts))
     return list(contexts[:num_devices])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a chapter measures: a training and its data, as functions.
+
+    A workload travels to the measuring process by pickle. So its functions must be
+    importable: defined at the top of a module, not in a chapter script.
+    """
+
+    train: Callable
+    """``train(num_devices, devices=, seed=, data=, **settings)`` yields record lines"""
+    load: Callable = datasets.load
+    """``load(**data)`` returns the data set"""
+    locate: Callable | None = datasets.locate
+    """``locate(name, data_dir)`` settles what --data names; None: --data has no say"""
+    start: Callable | None = None
+    """``start(seed)`` returns the state before the first epoch, which `train` takes as
+    ``state=``; None: the training cannot be resumed"""
+    train_with_workers: Callable | None = None
+    """`train` with a further argument ``workers=``; None: workers cannot share it"""
+    layers: Callable | None = None
+    """``layers(settings)`` returns the shapes from which the memory is estimated;
+    None: it is not estimated"""
+    unit: str = "epoch"
+    """what the progress bar counts; only the number of epochs is known in advance"""

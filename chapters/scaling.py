@@ -34,8 +34,8 @@ from d2lpar import (
     npx,
     train_batch,
 )
-from d2lpar.records.step_model import break_even, fit_all_reduce, fit_step
-from d2lpar.studies import scaling
+from d2lpar.scaling.measure import scaled_lr
+from d2lpar.scaling.model import break_even, fit_all_reduce, fit_step
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -196,7 +196,7 @@ for count in (2, 4, 8):
 
 # %%
 for epoch in range(1, 6):
-    lr = scaling.scaled_lr(1024, epoch, base_lr=0.2, base_batch=256, warmup=3)
+    lr = scaled_lr(1024, epoch, base_lr=0.2, base_batch=256, warmup=3)
     print(f"epoch {epoch}, batch 1,024 instead of 256: lr {lr:.1f}")
 
 # %% [markdown]
@@ -209,60 +209,16 @@ for epoch in range(1, 6):
 # ## The map
 #
 # The run uses one thread per context, so that a device is a core. It draws a map of the
-# speedup over batch sizes and devices, with rows predicted for more devices; a step's
-# parts by leaving each out (`d2lpar.studies.step_parts`); five kinds of all-reduce
-# (`d2lpar.studies.allreduce_variants`); and accuracy under weak scaling. It does so for
-# chapter 4's training ("scratch") and chapter 5's ("concise"). A machine's speed drifts
-# by ten per cent within minutes. So steps on one device and on two take turns, and a
-# speedup is the ratio of times from the same minutes.
+# speedup over batch sizes and devices; a step's parts by leaving each out
+# (`d2lpar.scaling.step`); five kinds of all-reduce (`d2lpar.scaling.allreduce`); and
+# accuracy under weak scaling. It does so for chapter 4's training ("from scratch") and
+# chapter 5's ("concise"). A machine's speed drifts by ten per cent within minutes. So
+# steps on one device and on two take turns, and a speedup is the ratio of times from
+# the same minutes.
 
 # %%
-SIZES = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]
-PRESETS = {
-    "quick": {
-        "device_counts": [],  # those of --num-devices, which take turns
-        "batch_sizes": [2, 8, 32, 128, 512],
-        "samples": 3,
-        "seconds": 0.2,
-        "parts_at": [32, 512],
-        "turns": 5,
-        "all_reduce_sizes": [2**12, 2**16, 2**20, 2**24],
-        "per_device_batch_sizes": [32],
-        "num_epochs": 3,
-        "base_batch": 64,
-        "data": {"n_train": 6_000, "n_test": 1_000},
-    },
-    "book": {
-        "device_counts": [],
-        "batch_sizes": SIZES,
-        "parts_at": [32, 256, 2048],
-        "all_reduce_sizes": [2**k for k in range(10, 28, 2)],
-        "per_device_batch_sizes": [128, 512],
-        "num_epochs": 8,
-        "warmup": 3,
-    },
-    "dry-run": {
-        "batch_sizes": [8, 32],
-        "samples": 1,
-        "seconds": 0.01,
-        "parts_at": [8],
-        "turns": 1,
-        "all_reduce_sizes": [2**12],
-        "per_device_batch_sizes": [16],
-        "data": {"n_train": 128, "n_test": 100},
-    },
-}
-
-WAYS = {
-    # Accuracy under weak scaling is measured once, in the faster implementation.
-    "scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
-    "concise": {"implementation": "concise"},
-}
-
 if __name__ == "__main__":
-    runs = chapter.measure(
-        "scaling", scaling.WORKLOAD, PRESETS, variants=WAYS, threads=1
-    )
+    runs = chapter.measure("scaling")
 
 # %% [markdown]
 # On two cores of an AMD EPYC two contexts pay from a batch of 11 (concise) and 17 (from

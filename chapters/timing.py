@@ -28,7 +28,6 @@ from statistics import quantiles
 import numpy
 
 from d2lpar import allreduce, chapter, devices, np, npx, timing
-from d2lpar.studies import array_timings
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
@@ -219,16 +218,8 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 # allow, the two limits above.
 
 # %%
-QUICK = {"x2": 20_000_000, "trig": 1_500, "product": 1_536, "largest_copy": 2**24}
-DRY = {"x2": 1_000, "sum_rows": 100, "trig": 40, "product": 64, "largest_copy": 2**12}
-PRESETS = {
-    "quick": {"data": QUICK},
-    "book": {"product_repeats": 3},
-    "dry-run": {"repeats": 1, "data": DRY},
-}
-
 if __name__ == "__main__":
-    runs = chapter.measure("timing", array_timings.WORKLOAD, PRESETS)
+    runs = chapter.measure("timing")
 
 # %% [markdown]
 # ## Summary

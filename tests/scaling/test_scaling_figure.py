@@ -1,0 +1,166 @@
+"""Scaling records as studies, as text and as pictures."""
+
+import msgspec
+import pytest
+
+from d2lpar.records.kinds import (
+    PARTS,
+    AllReduceRecord,
+    Header,
+    Run,
+    ScaledEpoch,
+    StepRecord,
+)
+from d2lpar.scaling import figure, table
+
+
+def header(n, variant="concise", implementation="concise"):
+    return Header(
+        chapter="scaling",
+        preset="quick",
+        num_devices=n,
+        device_kind="cpu",
+        devices=[f"cpu({k})" for k in range(n)],
+        threads_per_device=1,
+        cores=2,
+        cpu_model="A CPU",
+        dataset="fashion-mnist",
+        dataset_sha256="0" * 64,
+        synthetic=False,
+        seed=0,
+        settings={"implementation": implementation},
+        command="d2lpar run scaling",
+        versions={"mxnet": "1.9.1"},
+        git_commit=None,
+        git_dirty=None,
+        date="2026-11-21T00:00:00+00:00",
+        variant=variant,
+    )
+
+
+def step(batch, n, seconds, **others):
+    return StepRecord(
+        global_batch_size=batch,
+        steps=4,
+        seconds=seconds,
+        issue_seconds=[1e-3],
+        num_devices=n,
+        **others,
+    )
+
+
+def all_reduce(variant, arrays, num_bytes, **others):
+    return AllReduceRecord(
+        variant=variant, num_arrays=arrays, num_bytes=num_bytes, num_devices=2, **others
+    )
+
+
+@pytest.fixture
+def run():
+    """Steps of N x 2 ms + 0.3 ms a sample of the shard + 1 ms of all-reduce on two."""
+    lines = []
+    for n in (1, 2):
+        for batch in (2, 4, 8, 32, 128):
+            seconds = 2e-3 * n + 3e-4 * batch / n + 1e-3 * (n - 1)
+            parts = dict.fromkeys(PARTS, 1e-3) if batch == 32 else {}
+            lines.append(step(batch, n, [seconds] * 3, parts=parts))
+        for epoch in (1, 2):
+            lines.append(
+                ScaledEpoch(
+                    global_batch_size=64 * n,
+                    epoch=epoch,
+                    lr=0.1,
+                    seconds=2.0 / n,
+                    train_loss=1.0,
+                    test_acc=0.4 * epoch,
+                    num_devices=n,
+                )
+            )
+    for arrays, num_bytes in ((1, 4096), (1, 2**20), (1, 100_000), (8, 100_000)):
+        seconds = [arrays * 1e-4 + num_bytes * 2e-9]
+        for variant in ("kvstore local", "book"):
+            lines.append(all_reduce(variant, arrays, num_bytes, seconds=seconds))
+    lines.append(all_reduce("kvstore nccl", 1, 4096, why_not="compile with NCCL"))
+    return Run(header(2), tuple(lines))
+
+
+def apart(run):
+    """The same measured by one run per device count."""
+    runs = []
+    for n in (1, 2):
+        lines = (x for x in run.lines if x.num_devices == n)
+        alone = (msgspec.structs.replace(x, num_devices=0) for x in lines)
+        runs.append(Run(header(n), tuple(alone)))
+    return runs
+
+
+def test_the_model_is_recovered(run):
+    (study,) = table.studies([run])
+    assert study.counts == [1, 2] and study.batches == [2, 4, 8, 32, 128]
+    assert study.model.fixed == pytest.approx(2e-3)
+    assert study.model.per_sample == pytest.approx(3e-4)
+    assert study.model.all_reduce_seconds(2) == pytest.approx(1e-3)
+    # (2, B) is as fast as (1, B) where 0.15 ms x B are the 2 + 1 ms more
+    assert study.model.break_even(2) == pytest.approx(3 / 0.15)
+    assert study.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
+    assert 8 < study.break_even(2) < 32
+
+
+def test_from_scratch_reduces_one_array(run):
+    head = header(2, "scratch", "from scratch")
+    (study,) = table.studies([Run(head, run.lines)])
+    assert (study.name, study.variant) == ("from scratch", "scratch")
+    reduce = study.model.all_reduce_seconds(2)
+    assert reduce == pytest.approx(1e-4 + 100_000 * 2e-9)
+
+
+def test_several_devices_without_an_all_reduce_have_no_model(run):
+    steps = run.of(StepRecord)
+    (study,) = table.studies([Run(header(2, "ddp"), steps)])
+    assert study.model is None
+    alone = tuple(line for line in steps if line.num_devices == 1)
+    (study,) = table.studies([Run(header(1), alone)])
+    assert study.model.fixed == pytest.approx(2e-3)
+
+
+def test_one_run_on_several_counts_is_read_like_several_runs(run):
+    (one,), (several,) = table.studies([run]), table.studies(apart(run))
+    assert one.steps == several.steps and one.model == several.model
+    assert table.results([run]) == table.results(apart(run))
+
+
+def test_a_speedup_is_of_neighbouring_samples():
+    """While the machine is half as fast both are, and their ratio stays."""
+    one = step(8, 1, [4.0, 8.0, 8.0, 4.2, 4.1])
+    two = step(8, 2, [2.0, 4.0, 4.0, 4.0, 2.1])
+    run = Run(header(2), (one, two))
+    (study,) = table.studies([run])
+    assert study.speedups_of(2) == {8: pytest.approx(2, rel=0.03)}
+    (study,) = table.studies(apart(run))
+    assert study.speedups_of(2) == {8: pytest.approx(4.2 / 4.0)}
+
+
+def test_time_to_an_accuracy_adds_up_the_epochs(run):
+    (study,) = table.studies([run])
+    epochs = study.trainings[1, 64]
+    assert table.time_to_accuracy(epochs, 0.4) == 2.0
+    assert table.time_to_accuracy(epochs, 0.75) == 4.0
+    assert table.time_to_accuracy(epochs, 0.95) is None
+
+
+def test_pictures_and_text(run, tmp_path):
+    drawn = figure.draw([run], tmp_path, "quick")
+    names = {path.name for path in drawn if path.suffix != ".svg"}
+    assert names == {
+        "quick-map-concise.png", "quick-steps-concise.png", "quick-parts.png",
+        "quick-all-reduce.png", "quick-accuracy-concise.png", "quick-results.txt",
+    }  # fmt: skip
+    assert "compile with NCCL" in (tmp_path / "quick-results.txt").read_text()
+
+
+def test_one_device_alone_whose_training_diverged(run, tmp_path):
+    lines = [line for line in run.lines if line.num_devices == 1]
+    lines.append(ScaledEpoch(global_batch_size=64, epoch=3, lr=0.1, why_not="diverged"))
+    drawn = figure.draw([Run(header(1), tuple(lines))], tmp_path, "quick")
+    assert not any("map" in path.name for path in drawn)
+    assert "diverged" in (tmp_path / "quick-results.txt").read_text()

@@ -3,11 +3,13 @@
 import http.server
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from last_cells import last_cell
 
 # A shell's background job ignores Ctrl-C, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,21 +34,31 @@ def real_data():
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
 
 
+def d2lpar(*words, **how):
+    """Run a command of d2lpar in a process of its own."""
+    command = [sys.executable, "-m", "d2lpar", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, **how)
+
+
+class RealRun(NamedTuple):
+    """A folder that real runs have filled, and what they printed."""
+
+    folder: Path
+    training: subprocess.CompletedProcess
+    solver: subprocess.CompletedProcess
+
+
 @pytest.fixture(scope="session")
-def short_checkout(tmp_path_factory):
-    """A folder for PYTHONPATH: this package, and chapters without their lessons.
-
-    For tests of what follows the cells, which would train for a while first.
-    """
-    from d2lpar.cli import main
-
-    folder = tmp_path_factory.mktemp("checkout")
-    package = Path(main.__file__).parents[1]
-    (folder / "d2lpar").symlink_to(package, target_is_directory=True)
-    (folder / "chapters").mkdir()
-    for name, script in main.chapter_files().items():
-        (folder / "chapters" / f"{name}.py").write_text(last_cell(script))
-    return folder
+def real_run(tmp_path_factory):
+    """Three epochs on one and two contexts, with checkpoints; least squares once."""
+    out = tmp_path_factory.mktemp("runs")
+    common = ["--devices=cpu:2", f"--out={out}"]
+    trained = d2lpar(
+        "run", "multiple_gpus", "--data=sample", "--num-devices=1,2", "--num-epochs=3",
+        "--global-batch-size=500", "--checkpoint-every=1", *common,
+    )  # fmt: skip
+    solved = d2lpar("run", "least_squares", "--dry-run", "--num-devices=2", *common)
+    return RealRun(out, trained, solved)
 
 
 @pytest.fixture

@@ -1,0 +1,272 @@
+"""Record files: what goes in comes out, and what is damaged is refused in one line."""
+
+import datetime
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from factories import benchmark_header, epoch, header, point, training
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from d2lpar.errors import RecordError
+from d2lpar.records import atomic, files, kinds, provenance
+from d2lpar.records.kinds import ArmSample, EpochRecord, FrameRecord, Run
+
+RUN = training(2, repeats=2)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "quick-cpu2.jsonl"
+    files.write(path, RUN.header, RUN.lines)
+    return path
+
+
+def test_a_file_reads_back_as_it_was_written(path):
+    assert files.read(path) == Run(RUN.header, RUN.lines, path)
+    first, *others = path.read_text().splitlines()
+    assert first.startswith('{"kind":"header"') and len(others) == len(RUN.lines)
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+POSITIVE = st.floats(min_value=1e-300, max_value=1e300)
+
+
+@settings(max_examples=50)
+@given(
+    st.builds(
+        EpochRecord,
+        epoch=st.integers(1, 2**40),
+        seconds=POSITIVE,
+        samples_per_sec=POSITIVE,
+        train_loss=FINITE,
+        test_acc=st.floats(0, 1),
+        repeat=st.integers(0, 9),
+        resumed=st.sampled_from([None, "here", "elsewhere"]),
+    )
+)
+def test_any_epoch_survives_the_round_trip(line):
+    assert files.from_line(files.to_line(line)) == line
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_not_written(path, value):
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="not a finite number"):
+        files.write(path, RUN.header, [epoch(1), epoch(2, train_loss=value)])
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_unknown_fields_are_ignored_and_absent_ones_have_defaults(path):
+    line = '{"kind":"epoch","epoch":1,"seconds":1,"samples_per_sec":9,"train_loss":1,'
+    line += '"test_acc":0.5,"later":{"a":1}}'
+    assert files.from_line(line).repeat == 0
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_a_torn_last_line_is_skipped_and_logged(path, caplog, cut):
+    path.write_bytes(path.read_bytes()[:-cut])
+    run = files.read(path)
+    whole = 0 if cut == 1 else 1  # without its newline a line is whole
+    assert run.lines == RUN.lines[: len(RUN.lines) - whole]
+    assert ("torn" in caplog.text) == bool(whole)
+
+
+DEEP = "[" * 200_000
+LINE = files.to_line(epoch(1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "\x00\x00",
+        DEEP,
+        '{"kind":' + DEEP,
+        '{"kind":"wonder"}',
+        LINE.replace('"seconds":2.0', '"seconds":-2.0'),
+        LINE.replace('"seconds":2.0', '"seconds":1e999'),
+        LINE.replace('"seconds":2.0', '"seconds":NaN'),
+        LINE.replace('"seconds":2.0', '"seconds":"2.0"'),
+        LINE.replace('"epoch":1,', '"epoch":true,'),
+        LINE.replace('"epoch":1,', '"epoch":0,'),
+        LINE.replace('"epoch":1,', ""),
+        LINE.replace('"test_acc":0.2', '"test_acc":1.2'),
+        files.to_line(header(2)).replace('"num_devices":2', '"num_devices":3'),
+        files.to_line(header()).replace('"book"', '"../../etc/passwd"'),
+        files.to_line(header()).replace('"book"', '"a\\u0000b"'),
+    ],
+)
+def test_garbage_is_an_error_with_path_and_line(path, text):
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], text, *lines[1:]]))
+    with pytest.raises(RecordError, match=f"{path.name}, line 2: ") as error:
+        files.read(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+STEP = kinds.StepRecord(
+    global_batch_size=8, steps=1, seconds=[1.0], issue_seconds=[1.0], num_devices=3
+)
+
+
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        ([epoch(1), header()], "second header"),
+        ([epoch(2), epoch(1)], "epoch 1 follows 2"),
+        ([epoch(1), epoch(1)], "epoch 1 follows 1"),
+        ([epoch(1, repeat=1)], "repeat 1"),
+        ([epoch(1), epoch(1, repeat=2)], "repeat 2"),
+        ([point(1, num_devices=3)], "3 device_residual_norms on 2 devices"),
+        ([STEP], "num_devices 3 in a run on 2 devices"),
+        ([ArmSample(arm="a", round=0, seconds=1.0)], "does not follow Header"),
+    ],
+)
+def test_lines_that_contradict_those_before_are_refused(tmp_path, lines, words):
+    path = tmp_path / "x.jsonl"
+    files.write(path, header(2), lines)
+    with pytest.raises(RecordError, match=words):
+        files.read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\x89PNG\r\n", LINE.encode()])
+def test_a_file_without_a_header_is_an_error(path, content):
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=str(path)):
+        files.read(path)
+
+
+def test_a_missing_file_a_folder_and_a_pipe_are_errors(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordError, match="regular file"):
+        files.read(tmp_path / "pipe")  # it would wait for a writer
+    with pytest.raises(RecordError, match="regular file"):
+        files.read(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        files.read(tmp_path / "none")
+
+
+def test_contradictions_within_a_line_are_refused():
+    for wrong in (
+        lambda: header(2, devices=["cpu(0)"]),
+        lambda: FrameRecord(epoch=1, fixed="", quality=0.1, samples="x"),
+        lambda: kinds.StepRecord(
+            global_batch_size=8,
+            steps=1,
+            seconds=[1.0],
+            issue_seconds=[1.0],
+            parts={"sleep": 1.0},
+        ),
+        lambda: kinds.ScaledEpoch(global_batch_size=8, epoch=1, lr=0.1),
+        lambda: kinds.PrecisionRecord(
+            precision="float32", weights="trained", per_device_batch_size=1
+        ),
+    ):
+        with pytest.raises(ValueError):
+            wrong()
+
+
+def test_a_benchmark_keeps_what_its_arms_report(tmp_path):
+    line = ArmSample(arm="ours", round=0, seconds=2.0, error=1e-9, wire_bytes=7)
+    files.write(tmp_path / "b.jsonl", benchmark_header(), [line])
+    assert files.read(tmp_path / "b.jsonl").lines == (line,)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "changes, stem, name",
+    [
+        ({}, "book", "book-cpu1"),
+        ({"seed": 7}, "book-seed7", "book-seed7-cpu1"),
+        ({"synthetic": True}, "book-synthetic", "book-synthetic-cpu1"),
+        ({"dataset": "fashion-mnist-sample"}, "book-sample", "book-sample-cpu1"),
+        ({"variant": "cgls"}, "book", "book-cgls-cpu1"),
+        ({"settings": {"threads": 1}}, "book-1thread", "book-1thread-cpu1"),
+        ({"workers": 2}, "book-2workers", "book-2workers-cpu1"),
+        ({"gpu_build": {"tf32": True}}, "book-tf32", "book-tf32-cpu1"),
+    ],
+)
+def test_names_tell_what_differs_from_the_rule(changes, stem, name):
+    changed = header(**changes)
+    assert (files.run_stem(changed), files.run_name(changed)) == (stem, name)
+
+
+def test_timed_epochs_leave_out_each_repeats_warm_up():
+    assert [e.seconds for e in kinds.timed_epochs(RUN)] == [2.0, 1.8, 2.2] * 2
+    one = Run(RUN.header, RUN.lines[:1])
+    assert kinds.timed_epochs(one) == [RUN.lines[0]]  # there is no other
+    resumed = [
+        epoch(1, resumed="elsewhere"),
+        epoch(2, resumed="here"),
+        epoch(3),
+    ]
+    assert kinds.timed(resumed) == resumed[2:]
+
+
+def test_records_import_no_mxnet_no_figures_and_no_words():
+    code = (
+        "import sys, d2lpar.records.files, d2lpar.records.checkpoints; "
+        "print([m for m in sys.modules if m.startswith(('mxnet', 'matplotlib', "
+        "'d2lpar.cli', 'd2lpar.figures'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+# Files that are replaced whole or not at all
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError(28, "full")])
+def test_replacing_leaves_the_earlier_file_after_any_error(path, error):
+    before = path.read_bytes()
+    with pytest.raises((ValueError, KeyboardInterrupt, OSError)):
+        with atomic.replacing(path) as tmp:
+            tmp.write_text("half")
+            raise error
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_only_regular_and_new_files_are_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for target in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(OSError, match=str(target)), atomic.replacing(target):
+            pass
+    with atomic.replacing(tmp_path / "a" / "new") as tmp:
+        tmp.write_text("whole")
+    assert (tmp_path / "a" / "new").read_text() == "whole"
+
+
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o077, 0o600)])
+def test_replacing_gives_the_permissions_of_a_plain_open(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        with atomic.replacing(tmp_path / "file"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+def test_provenance_knows_a_checkout_from_an_installed_copy(monkeypatch):
+    commit, dirty = provenance.git_state()
+    assert (commit is None) == (dirty is None)
+    assert datetime.datetime.fromisoformat(provenance.now()).utcoffset().seconds == 0
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("D2LPAR_COMMIT", "abc123")
+    assert provenance.git_state() == ("abc123", False)
+    monkeypatch.delenv("D2LPAR_COMMIT")
+    assert provenance.git_state() == (None, None)
+
+
+def test_a_line_with_changes_is_checked_when_it_is_read():
+    line = msgspec.structs.replace(epoch(1), epoch=-1)
+    with pytest.raises(RecordError, match="epoch"):
+        files.from_line(files.to_line(line))

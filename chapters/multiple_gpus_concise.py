@@ -28,7 +28,7 @@
 import time
 
 import d2lpar
-from d2lpar import autograd, chapter, devices, gluon, init_lenet, lenet_workers, np, npx
+from d2lpar import autograd, chapter, devices, gluon, init_lenet, np, npx
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -199,10 +199,10 @@ for n in (1, 256):
 #
 # ## The training loop
 #
-# The same as in chapter 4, on the same generated garments.
+# The same as in chapter 4, on the same images.
 
 # %%
-X_train, y_train, X_test, y_test = d2lpar.synthetic_fashion(6_000, 1_000, seed=0)
+X_train, y_train, X_test, y_test = d2lpar.datasets.fashion_sample()
 X_train = np.array(X_train[:, None] / 255, dtype="float32")  # (n, 1, 28, 28)
 X_test = np.array(X_test[:, None] / 255, dtype="float32")
 y_train = np.array(y_train, dtype="float32")
@@ -252,19 +252,8 @@ train(2, batch_size=16, lr=0.1)
 # In a notebook the flags are arguments: `preset="book"`, `num_devices="1,2"`, `lr=0.1`.
 
 # %%
-PRESETS = {
-    "quick": {
-        "num_epochs": 5,
-        "global_batch_size": 64,
-        "lr": 0.2,
-        "data": {"n_train": 12_000, "n_test": 2_000},
-    },
-    "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
-}
-
 if __name__ == "__main__":
-    # The workload of lenet_concise, which `d2lpar launch` can share among workers, too.
-    runs = chapter.measure("multiple_gpus_concise", lenet_workers.WORKLOAD, PRESETS)
+    runs = chapter.measure("multiple_gpus_concise")
 
 # %% [markdown]
 # Seconds per epoch of the `book` preset ([all figures](../figures/README.md)):

@@ -1,4 +1,4 @@
-"""The errors of d2lpar, and what errors of others say in one line.
+"""The errors of d2lpar, and one-line summaries of third-party errors.
 
 The command line shows any :class:`D2lparError` as one line and exits with its code.
 """
@@ -57,14 +57,14 @@ _TRACE = re.compile(r"\s|$|Traceback|Stack trace|\[bt\]")
 
 
 def first_line(error: BaseException | str) -> str:
-    """What an error says in one line, without the C++ or Python trace around it.
+    """An error's message in one line, without the C++ or Python trace around it.
 
-    The name of the error's class for one without words.
+    The name of the error's class if there is no message.
     """
     lines = [line for line in str(error).splitlines() if not _TRACE.match(line)]
     telling = [line for line in lines if "Error:" in line or "Check failed" in line]
-    said = (telling or lines or [""])[0].removeprefix("MXNetError: ")
-    return said or ("" if isinstance(error, str) else type(error).__name__)
+    message = (telling or lines or [""])[0].removeprefix("MXNetError: ")
+    return message or ("" if isinstance(error, str) else type(error).__name__)
 
 
 def is_from_mxnet(error: BaseException) -> bool:

@@ -4,5 +4,5 @@
 >>> from d2lpar.memory.shapes import lenet_layers
 >>> need = estimate(lenet_layers, {"global_batch_size": 256}, 2)
 >>> need.batch, need.largest
-(256, 'convolution 1, float32 (128, 20, 26, 26)')
+(256, 'Conv2D 1, float32 (128, 20, 26, 26)')
 """

@@ -1,53 +1,42 @@
 """The memory a training needs, estimated from shapes before it runs.
 
-:mod:`d2lpar.memory.shapes` says what is counted. The peak resident memory of a process
-that trains and evaluates, divided by the estimate, measured 0.96 to 1.13 for LeNet from
-scratch, 0.86 to 0.99 in Gluon (batches of 256 to 4,096) and 0.82 to 1.12 for the GAN
-(64 to 2,048 faces), on 1 and 2 CPU contexts; 0.76 to 1.39 without the 220 MiB of Python
-and MXNet on either side, worst for small batches. On a GPU CUDA's own context is
-counted too, and the most that a convolution of MXNet's lets cuDNN have as a workspace,
-which small batches do not fill; neither was measured against a process.
+Every layer's output of each sample of a shard stays until the backward pass has used
+it. Beside these a device keeps parameters, gradients, what the optimiser keeps, and,
+where the outputs are largest, the gradients of two of them.
 
-**Temporary buffers.** On a CPU an operator that needs scratch space takes the next of
-``MXNET_CPU_TEMP_COPY`` buffers (256 in d2lpar, see :mod:`d2lpar._mxnet`). Each keeps
-the size of its largest request until the process ends. The GAN's average 5,760 numbers
-per face within 100 steps: for a batch of 64, 406 MiB with 256 buffers, 56 MiB with 4.
-LeNet's in Gluon stay small but reserve addresses (12 GiB for a batch of 1,024, never
-touched), which ``ulimit -v`` and ``-d`` count: under such a limit, set
-``MXNET_CPU_TEMP_COPY`` to 1 or so.
+The peak resident memory of a process that trains and evaluates, divided by the
+estimate, measured MEASURED.
 
-Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/resource.cc``.
+Not counted: the temporary buffers of CPU contexts, of which there are
+``MXNET_CPU_TEMP_COPY``, each as large as its largest request so far; and cuDNN's
+workspaces.
+
+Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from d2lpar.memory.free import address_limits, free_memory
+from d2lpar.memory.free import free_memory
 from d2lpar.memory.shapes import Layers, LayersOf
-from d2lpar.records.tables import plain_table
-from d2lpar.records.wording import byte_size, plural
+from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used once
-# The margin that the largest batch leaves of the free memory; and where a limit counts
-# addresses, of which a process reserves more than it touches.
-SPARE, SPARE_OF_ADDRESSES = 0.2, 0.5
 CUDA_CONTEXT = 500 * 2**20  # about, with the code of the libraries' kernels
-# The default of a convolution's `workspace`. All on a GPU take turns with one.
-CUDNN_WORKSPACE = 2**30
+EVALUATED = 1000  # samples that are evaluated at once
+SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 
 
 @dataclass(frozen=True)
 class Item:
     """One thing that takes `size` bytes.
 
-    `where` is "each device" or "first device"; or "each GPU", from before the training;
-    or, once for all devices, "process" (from before the training) or "host" (while it
-    runs).
+    `where` is "process" (from before the training), "each GPU" (likewise), "each
+    device" or "first device".
     """
 
     name: str
@@ -77,14 +66,13 @@ class Need:
 
     def on(self, k: int) -> int:
         """Bytes on the k-th device alone."""
-        also = ["first device"] if k == 0 else []
-        return self.of("each device", "each GPU", *also)
+        size = self.of("each device", "each GPU")
+        return size + self.of("first device") if k == 0 else size
 
     @property
     def total(self) -> int:
         """Bytes of the process and of all devices: what CPU contexts need together."""
-        each = sum(self.on(k) for k in range(self.num_devices))
-        return each + self.of("process", "host")
+        return self.of("process") + sum(map(self.on, range(self.num_devices)))
 
     def by_memory(self, running: bool = False) -> list[int]:
         """Bytes in each separate memory: the host's alone, or that of each GPU.
@@ -98,21 +86,14 @@ class Need:
 
     def text(self, *more: tuple[str, str]) -> str:
         """A title, a line per item with its size and place, and `more` lines."""
-        n, samples = self.num_devices, -(-self.batch // self.num_devices)
-        each = f", {samples:,} each" if n > 1 else ""
-        devices = plural(n, {"cpu": "CPU context", "gpu": "GPU"}[self.kind])
+        devices = {"cpu": "CPU context", "gpu": "GPU"}[self.kind]
+        title = f"memory for a batch of {self.batch:,} on "
+        title += plural(self.num_devices, devices)
         rows = [(item.name, byte_size(item.size), item.where) for item in self.items]
         rows += [(*row, "") for row in (("all together", byte_size(self.total)), *more)]
-        title = f"memory for a batch of {self.batch:,} on {devices}{each}:"
-        return f"{title}\n{plain_table([], rows)}"
+        return f"{title}:\n{plain_table([], rows)}"
 
     __str__ = text
-
-
-def temp_copies() -> int:
-    """How many temporary buffers CPU contexts share, by the environment."""
-    value = os.environ.get("MXNET_CPU_TEMP_COPY", "")
-    return int(value) if value.isdigit() and int(value) > 0 else 256
 
 
 def estimate(
@@ -125,74 +106,44 @@ def estimate(
     """What a training needs on `num_devices` devices of a `kind`, "cpu" or "gpu".
 
     `layers` gives the shapes of the network that `settings` make; `settings` and `data`
-    are those of a :class:`d2lpar.runs.job.Job`. A batch is never larger than the data.
+    are those of a job. A batch is never larger than the data.
     """
-    net = layers(settings)
-    n_train = (data or {}).get("n_train") or net.samples[0]
-    n_test = (data or {}).get("n_test") or net.samples[1]
+    return _need(layers(settings), settings, num_devices, data or {}, kind)
+
+
+def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) -> Need:
+    n_train = data.get("n_train") or net.n_train
+    n_test = data.get("n_test") or net.n_test
     batch = min(settings["global_batch_size"], n_train)
     samples = -(-batch // num_devices)  # of the device that has most
     samples = min(samples, settings.get("micro_batch_size") or samples)
+    name, shape = net.largest
+    sample, largest = math.prod(net.input), math.prod(shape)
+    parameters = FLOAT * net.parameters
+    kept, gradients = FLOAT * samples * net.kept, FLOAT * samples * 2 * largest
+    evaluation = FLOAT * -(-EVALUATED // num_devices) * 2 * largest
     items = [
-        *_of_the_data(net, n_train, n_test, batch, samples),
-        *_of_the_network(net, samples, n_test, num_devices),
+        Item("Python and MXNet", PROCESS, "process"),
+        Item("data set", (n_train + n_test) * sample, "process"),
+        Item("CUDA context", CUDA_CONTEXT if kind == "gpu" else 0, "each GPU"),
+        Item("data set, its copy", (n_train + n_test) * sample, "first device"),
+        # As float32, before and after dividing by 255.
+        Item("batch", 2 * FLOAT * batch * sample, "first device"),
+        Item("parameters", parameters, "each device"),
+        Item("gradients", parameters, "each device"),
+        Item("optimiser state", net.moments * parameters, "each device"),
+        Item("outputs kept for backward", kept, "each device"),
+        Item("gradients of outputs", gradients, "each device"),
+        Item("evaluation", evaluation, "each device"),
     ]
-    if kind == "cpu":
-        buffers, size = temp_copies(), FLOAT * samples * net.temporary
-        items.append(Item(f"{buffers} temporary buffers", buffers * size, "host"))
-    else:
-        items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
-        items.append(Item("cuDNN's workspace, at most", CUDNN_WORKSPACE, "each device"))
-    name, shape, times = max(net.kept, key=lambda kept: kept[2] * math.prod(kept[1]))
-    shape = (samples * times, *shape)
     return Need(
         kind=kind,
         num_devices=num_devices,
         batch=batch,
         items=tuple(item for item in items if item.size),
-        largest=f"{name}, float32 {shape}",
-        largest_size=FLOAT * math.prod(shape),
+        largest=f"{name}, float32 {(samples, *shape)}",
+        largest_size=FLOAT * samples * largest,
     )
-
-
-def _of_the_data(
-    net: Layers, n_train: int, n_test: int, batch: int, samples: int
-) -> list[Item]:
-    """What holds data, of which a device trains on `samples` of the `batch` at once."""
-    images = (n_train + n_test) * net.sample_bytes
-    where, cut = ("each device", samples) if net.own_data else ("first device", batch)
-    return [
-        Item("Python and MXNet", PROCESS, "process"),
-        Item("data set", images, "process"),
-        Item("data set, its copy", images, where),
-        Item("an epoch's noise", FLOAT * n_train * net.noise, "first device"),
-        Item("batch", FLOAT * cut * net.batch, where),
-        Item("comparison with the data set", FLOAT * n_train * net.judged, "host"),
-    ]
-
-
-def _of_the_network(
-    net: Layers, samples: int, n_test: int, num_devices: int
-) -> list[Item]:
-    """What a device keeps to train on `samples` at once, and to evaluate `n_test`."""
-    where = "each device"
-    parameters = FLOAT * sum(map(math.prod, net.parameters))
-    kept = sum(times * math.prod(shape) for _, shape, times in net.kept)
-    kept, backward = FLOAT * samples * kept, FLOAT * samples * net.backward
-    evaluators, evaluated = "first device", net.evaluated
-    if net.share:
-        evaluators, evaluated = where, -(-min(evaluated, n_test) // num_devices)
-    evaluation = FLOAT * evaluated * net.evaluation
-    if not net.compiled:  # the memory that training gives back serves the evaluation
-        evaluation = max(0, evaluation - kept - backward)
-    return [
-        Item("parameters", parameters, where),
-        Item("gradients", parameters, where),
-        Item("optimiser state", net.moments * parameters, where),
-        Item("activations kept for backward", kept, where),
-        Item("gradients of activations", backward, where),
-        Item("evaluation, beside the above", evaluation, evaluators),
-    ]
 
 
 def largest_batch(
@@ -203,25 +154,23 @@ def largest_batch(
     data: dict | None = None,
     *,
     running: bool = False,
-    setting: str = "global_batch_size",
 ) -> int:
-    """The largest value of `setting` that fits, at most the data; 0: not even 1.
+    """The largest "global_batch_size" that fits, at most the data; 0: not even 1.
 
-    `setting` may also be "micro_batch_size". Of the `free` bytes of each device a fifth
-    is left as a margin (half where a limit counts addresses). With `running` the
+    Of the `free` bytes of each device a fifth is left as a margin. With `running` the
     process exists and has loaded its data set.
     """
-    kind = devices[0].device_type
-    spare = SPARE_OF_ADDRESSES if kind == "cpu" and address_limits() else SPARE
+    net, kind = layers(settings), devices[0].device_type
 
-    def need(**changed: int) -> Need:
-        return estimate(layers, {**settings, **changed}, len(devices), data, kind)
+    def need(batch: int) -> Need:
+        changed = {**settings, "global_batch_size": batch}
+        return _need(net, changed, len(devices), data or {}, kind)
 
-    low, high = 0, need(global_batch_size=2**62).batch + 1  # one fits, the other not
+    low, high = 0, need(2**62).batch + 1  # one fits, the other not
     while high - low > 1:
         middle = (low + high) // 2
-        needed = need(**{setting: middle}).by_memory(running)
-        if all(n <= f * (1 - spare) for n, f in zip(needed, free)):
+        needed = need(middle).by_memory(running)
+        if all(n <= f * (1 - SAFETY_MARGIN) for n, f in zip(needed, free)):
             low = middle
         else:
             high = middle
@@ -229,14 +178,9 @@ def largest_batch(
 
 
 def report(
-    layers: LayersOf | None,
-    settings: dict,
-    devices: Sequence,
-    data: dict | None = None,
-) -> str | None:
-    """The estimate beside what is free on `devices`; None without `layers`."""
-    if layers is None:
-        return None
+    layers: LayersOf, settings: dict, devices: Sequence, data: dict | None = None
+) -> str:
+    """The estimate beside what is free on `devices`, as lines of text."""
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
     free = free_memory(devices)
     rows = [(f"free on {device}", byte_size(f)) for device, f in zip(devices, free)]

@@ -1,24 +1,20 @@
 """When memory runs out: one line that helps, and the memory back for the next run.
 
-**When memory returns.** On a CPU, MXNet 1.9.1 has no pool: an array's memory goes to
-the C library once its last reference is gone and the work on it is done, and from there
-to the system, at once if the array is large, otherwise with ``malloc_trim``. On a GPU
-it goes to a pool (``MXNET_GPU_MEM_POOL_TYPE``). MXNet empties the pool when an
-allocation fails, which it then tries again; when less than 5 % is free
-(``MXNET_GPU_MEM_POOL_RESERVE``); and by ``ctx.empty_cache()``.
+On a CPU, MXNet 1.9.1 has no pool: an array's memory goes to the C library once its last
+reference is gone and the work on it is done, and from there to the system, at once if
+the array is large, otherwise with ``malloc_trim``. On a GPU it goes to a pool, which
+MXNet empties when an allocation fails, and by ``ctx.empty_cache()``.
 
 After a failure three things hold memory, and :func:`release` ends each: the error,
 whose traceback has the frames that failed, with their arrays; pending work, which fails
-in turn; and pools. The temporary buffers of CPU contexts (see
-:mod:`d2lpar.memory.estimate`) and CUDA's context stay until the process ends.
+in turn; and pools. The temporary buffers of CPU contexts and CUDA's context stay until
+the process ends.
 
 **Better a new process.** To enlarge a temporary buffer, MXNet frees the old one and
 asks for a new one; if that fails it continues with the old address, so that later work
-may write where it must not. Under a limit, the next training in Gluon on two contexts
-ended in a segmentation fault three times out of three; where the buffers had their size
-already, 50 runs of which every other failed did no harm. So `d2lpar run` measures in a
-fresh process each time. At a container's limit, or when the system's memory ends, Linux
-kills the process (signal 9), and only its parent can say so.
+may write where it must not. So `d2lpar run` measures in a fresh process each time. At a
+container's limit, or when the system's memory ends, Linux kills the process (signal 9),
+and only its parent can say so.
 
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
 """
@@ -32,14 +28,13 @@ import re
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from d2lpar.errors import DeviceError, first_line, is_from_mxnet
 from d2lpar.memory.estimate import estimate, largest_batch
 from d2lpar.memory.free import free_memory, process_status
 from d2lpar.memory.shapes import LayersOf
-from d2lpar.records.wording import byte_size
+from d2lpar.text import byte_size
 
 # In errors of MXNet's CPU storage, of its pool on a GPU, of CUDA and its libraries
 # (CUBLAS_STATUS_ALLOC_FAILED, ...; one whose handle finds no memory is "not
@@ -66,7 +61,7 @@ def explain(
     devices: Sequence,
     data: dict | None = None,
 ) -> str | None:
-    """One line for an allocation that failed; None for any other error.
+    """One line for an allocation that failed in this process; None for other errors.
 
     Releases first what the failed work holds (:func:`release`), so that the memory it
     calls free is what the next run can have. The other arguments are
@@ -74,9 +69,9 @@ def explain(
     """
     if not is_out_of_memory(error):
         return None
-    said = first_line(error)
+    reason = first_line(error)
     release(devices, error)
-    return advice(layers, settings, devices, data, said=said, running=True)
+    return advice(layers, settings, devices, data, said=reason, running=True)
 
 
 def advice(
@@ -88,58 +83,42 @@ def advice(
     said: str = "",
     running: bool = False,
 ) -> str:
-    """One line: the allocation, the device, what is free, and what would fit.
+    """One line: the device, the largest array, what is free, and what would fit.
 
-    A parent can call it for a process that has ended. `said` is the error's line, in
-    which NumPy names the array; MXNet does not, so the batch's largest stands for it.
-    With `running` the next run is in this process, too, not in a new one.
+    `said` is the line of the error. With `running` the next run is in this process, not
+    in a new one.
     """
     device = str(devices[0]) + (f" to {devices[-1]}" if len(devices) > 1 else "")
+    reason = f" ({said})" if said else ""
     try:
-        free = free_memory(devices, running)
-    except DeviceError as problem:
-        return f"out of memory on {device} ({said or problem}): use a smaller batch"
+        free = free_memory(devices)
+    except DeviceError:
+        return f"out of memory on {device}{reason}: use a smaller batch"
     if layers is None:
         return (
-            f"out of memory on {device}{f' ({said})' if said else ''}, where "
-            f"{byte_size(min(free))} are free: use less data or a smaller batch"
+            f"out of memory on {device}{reason}, {byte_size(min(free))} are free: use "
+            "less data or a smaller batch"
         )
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
     needed = need.by_memory(running)
-    k = min(range(len(needed)), key=lambda k: free[k] - needed[k])  # the tightest
+    tightest = min(range(len(needed)), key=lambda k: free[k] - needed[k])
     if need.kind == "gpu":
-        device = str(devices[k])
-    array = f"{need.largest}, takes {byte_size(need.largest_size)}"
-    if said.startswith("Unable to allocate"):  # NumPy's own words
-        array = said[0].lower() + said[1:]
-    parts = settings.get("micro_batch_size")
-    by = f" by {parts}" if parts else ""
-    largest = partial(
-        largest_batch, layers, settings, devices, free, data, running=running
-    )
+        device = str(devices[tightest])
+    fitting = largest_batch(layers, settings, devices, free, data, running=running)
+    if fitting >= need.batch:
+        remedy = "it should fit, so something else takes memory: use a smaller batch"
+    elif fitting:
+        remedy = f"use at most --global-batch-size {fitting}"
+    else:
+        remedy = "not even a batch of 1 fits: free some of it"
+    if "micro_batch_size" in settings:
+        remedy += ", or a smaller --micro-batch-size"
     return (
-        f"out of memory on {device}: {array}, and the batch of {need.batch}{by} "
-        f"needs {byte_size(needed[k])}, where {byte_size(free[k])} are free: "
-        f"{_remedy(largest, settings, need.batch)}"
+        f"out of memory on {device}: the batch of {need.batch} needs about "
+        f"{byte_size(needed[tightest])} ({need.largest}, takes "
+        f"{byte_size(need.largest_size)}), {byte_size(free[tightest])} are free: "
+        f"{remedy}"
     )
-
-
-def _remedy(largest: Callable[..., int], settings: dict, batch: int) -> str:
-    """What to set, given the largest value of a setting that fits."""
-    fitting = largest()
-    if fitting >= batch:
-        return (
-            "by the estimate it fits, so something else takes memory: use a "
-            f"--global-batch-size well below {batch}"
-        )
-    flags = [f"--global-batch-size {fitting}"] if fitting else []
-    if "micro_batch_size" in settings and (
-        micro := largest(setting="micro_batch_size")
-    ):
-        flags.append(f"--micro-batch-size {micro}")
-    if not flags:
-        return "not even a batch of 1 fits: free some of it"
-    return f"use at most {' or '.join(flags)}"
 
 
 def release(devices: Sequence = (), error: BaseException | None = None) -> None:

@@ -7,9 +7,9 @@ MXNet 1.9.1 has no code for GPUs of compute capability 9.0 and above. On those t
 `peers/ddp.py` (DistributedDataParallel, NCCL) and `peers/d2l_pytorch.py` (the book's
 loop) on 1, 2, ... GPUs at each global batch, in fresh processes in turn, and writes a
 scaling study's records: a step is the mean of an epoch of `--steps` steps, the first
-epoch of a process warms up. FIRST.npz holds our first steps (`python -m
-d2lpar.runs.reference_steps`), which the peers must repeat before they are timed. Needs
-PyTorch, not MXNet.
+epoch of a process warms up. FIRST.npz holds our first steps, which the peers must
+repeat before they are timed; `d2lpar.runs.ours.write_first_steps` writes it where MXNet
+is installed. Needs PyTorch, not MXNet.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from d2lpar.records.kinds import StepRecord
 from d2lpar.runs import in_turn
 
 SCRIPTS = {"ddp": "ddp.py", "d2l": "d2l_pytorch.py"}
+NAMES = {"ddp": "PyTorch DistributedDataParallel", "d2l": "d2l's PyTorch loop"}
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -40,18 +41,15 @@ def step_seconds(
 
     Raises :class:`~d2lpar.errors.RunError` where the peer does not run.
     """
-    flags = {
-        "num-devices": n,
-        "global-batch-size": batch,
-        "num-epochs": args.epochs + 1,
+    job = {
+        "num_devices": n,
+        "global_batch_size": batch,
+        "num_epochs": args.epochs + 1,
+        "check": args.check,
     }
-    if args.check:
-        flags["check"] = args.check
     if peer == "ddp":
-        flags["steps"] = args.steps
-    script = str(in_turn.peers_folder() / SCRIPTS[peer])
-    words = [f"--{flag}={value}" for flag, value in flags.items()]
-    _, *epochs = in_turn.run(in_turn.Arm(peer, [sys.executable, script, *words], {}))
+        job["steps"] = args.steps
+    _, *epochs = in_turn.run(in_turn.peer(peer, SCRIPTS[peer], job, {}))
     steps = epochs[0].get("steps", -(-60_000 // batch))  # d2l's loop takes every step
     return steps, [epoch["seconds"] / steps for epoch in epochs]
 
@@ -76,12 +74,17 @@ def header(peer: str, n: int, args: argparse.Namespace) -> kinds.Header:
         dataset_sha256=data.sha256,
         synthetic=data.synthetic,
         seed=0,
-        settings={**data.sizes, "steps": args.steps, "first_losses_sha256": check},
+        settings={
+            **data.sizes,
+            "implementation": NAMES[peer],
+            "steps": args.steps,
+            "first_losses_sha256": check,
+        },
         variant=peer,
         command=shlex.join(["python", "benchmarks/gpu_scaling.py", *sys.argv[1:]]),
         versions={
             "d2lpar": __version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
         git_commit=commit or args.commit,
@@ -115,7 +118,13 @@ def main() -> None:
             except RunError as error:
                 print(f"{where}: {error}", file=sys.stderr)
                 continue
-            record = StepRecord(batch, steps, seconds, [], repeat=repeat)
+            record = StepRecord(
+                global_batch_size=batch,
+                steps=steps,
+                seconds=seconds,
+                issue_seconds=[],
+                repeat=repeat,
+            )
             lines.setdefault(n, []).append(record)
             print(f"{where}: {1e3 * min(seconds):.3f} ms", flush=True)
         for n, records in lines.items():

@@ -125,7 +125,7 @@ def _time(
         yield TimingRecord(
             operation=work.operation,
             library=library,
-            version=importlib.import_module(MODULES[library]).__version__,
+            version=str(importlib.import_module(MODULES[library]).__version__),
             form=form,
             dtype="float64" if is_float64 else "float32",
             shape=list(work.shape),

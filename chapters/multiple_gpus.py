@@ -417,17 +417,17 @@ if __name__ == "__main__":
 # 1. Leave out the `allreduce` in `train_batch`. What does `agree` say? Does the network
 #    still learn? *(False. Each replica learns from its own half only, with steps half
 #    as large, since they are still divided by the whole batch. After two epochs the
-#    accuracy is about 0.10, where it was 0.45.)*
+#    accuracy is about 0.10, where it was 0.31.)*
 # 2. Divide by `X_shards[0].shape[0]`, the shard, instead of by the batch, and compare
 #    `one_step` on two devices with `one_step` on one. *(On two devices the step is
 #    twice as large, exactly that of one device with a learning rate of 0.4. With N
 #    devices the rate would be N times as high, until training diverges.)*
 # 3. Train three epochs with a learning rate of 0.02 and of 0.2, on one device and on
 #    two, and print `largest_difference` of the first replicas, which `train` returns.
-#    *(At 0.02 they differ by 0.0003 at most, and nothing is learnt yet. At 0.2 they
-#    differ by as much as they are large, 0.9, and yet both are right: 0.70 and 0.72. A
-#    large learning rate makes training chaotic: each rounding error grows with every
-#    step, until two runs are two different networks.)*
+#    *(At 0.02 they differ by 0.0001 at most, and nothing is learnt yet. At 0.2 they
+#    differ by up to 0.3, where the largest parameter is 0.9, and yet both are right:
+#    0.73 and 0.74. A large learning rate makes training chaotic: each rounding error
+#    grows with every step, until two runs are two different networks.)*
 # 4. Leave out `npx.waitall()` in `train`. *(The epoch seems shorter: the clock is read
 #    when Python has issued the work. The next line that needs a number, the accuracy,
 #    waits for the rest.)*

@@ -1,6 +1,9 @@
 """LeNet's training, from scratch and in Gluon: the two must tell the same story."""
 
 import math
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy
@@ -16,7 +19,7 @@ from d2lpar import (
 )
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.errors import DeviceError, DivergedError, SettingError
-from d2lpar.parallel import get_params
+from d2lpar.parallel import get_params, train_batch
 
 BOTH = pytest.mark.parametrize("implementation", [lenet, lenet_concise])
 RECIPE = {"global_batch_size": 32, "lr": 0.05, "num_epochs": 2}
@@ -25,7 +28,7 @@ RECIPE = {"global_batch_size": 32, "lr": 0.05, "num_epochs": 2}
 @pytest.fixture(scope="module")
 def data():
     """100 images: three batches of 32 and one of 4."""
-    return datasets.load("synthetic", n_train=100, n_test=30)
+    return datasets.fashion_sample(n_train=100, n_test=30)
 
 
 def same(a, b):
@@ -79,21 +82,18 @@ def test_a_record_an_epoch_and_not_a_word(implementation, data, capfd):
 
 @BOTH
 def test_the_last_partial_batch_is_trained_on(implementation, data):
-    """An epoch of 100 in batches of 32 has a fourth step, divided by 4."""
-    states = []
-    for n_train in (96, 100):
-        state = lenet.TrainingState(init_lenet(), 0, UnshuffledRng())
-        settings = {**RECIPE, "num_epochs": 1, "lr": 1.0}
-        part = data.head(n_train=n_train)
-        next(implementation.train(devices="cpu:1", data=part, state=state, **settings))
-        states.append(state.params)
-    moved = max(abs(a - b).max() for a, b in zip(*states))
-    assert moved > 1e-3
-
-
-class UnshuffledRng:
-    def permutation(self, n):
-        return numpy.arange(n)
+    """An epoch of 33 in batches of 32 has a second step, divided by 1."""
+    state, expected = lenet.start(0, scale=0.1), lenet.start(0, scale=0.1)
+    part = data.head(n_train=33)
+    settings = {"global_batch_size": 32, "lr": 0.1, "num_epochs": 1}
+    next(implementation.train(devices="cpu:1", data=part, state=state, **settings))
+    order = numpy.random.default_rng([0, 1]).permutation(33)
+    replicas = [get_params(expected.params, mx.cpu(0))]
+    X, y = datasets.to_float(part.X_train[order]), part.y_train[order]
+    for rows in (slice(32), slice(32, 33)):
+        train_batch(X[rows], y[rows], replicas, [mx.cpu(0)], 0.1)
+    for ours, theirs in zip(state.params, replicas[0]):
+        numpy.testing.assert_allclose(ours, theirs.asnumpy(), atol=1e-5)
 
 
 @BOTH
@@ -110,17 +110,15 @@ def test_the_number_of_devices_does_not_matter(implementation, data):
 
 def test_both_implementations_give_the_same_losses(data):
     """From parameters that learn at once: the book's 0.01 stays on a plateau."""
-    curves = []
+    curves, states = [], []
     for implementation in (lenet, lenet_concise):
-        state = lenet.TrainingState(
-            init_lenet(scale=0.1), 0, numpy.random.default_rng(0)
-        )
+        state = lenet.start(0, scale=0.1)
         epochs = implementation.train(devices="cpu:2", data=data, state=state, **RECIPE)
         curves.append([r.train_loss for r in epochs])
-        curves.append(state.params)
+        states.append(state.params)
     assert curves[0][1] < curves[0][0]  # it learns
-    assert curves[0] == pytest.approx(curves[2], rel=1e-4)
-    for ours, gluons in zip(curves[1], curves[3]):
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)
+    for ours, gluons in zip(*states):
         numpy.testing.assert_allclose(ours, gluons, atol=1e-4)
 
 
@@ -131,10 +129,10 @@ def test_a_state_goes_on_where_it_stopped(implementation, data):
     list(implementation.train(state=whole, **recipe))
     recipe["num_epochs"] = 1
     for expected in (1, 2):
+        parts = lenet.TrainingState.restore(parts.tensors(), parts.facts())
         (record,) = implementation.train(state=parts, **recipe)
         assert record.epoch == parts.epoch == expected
-    assert same(whole.params, parts.params)
-    assert whole.rng.integers(1 << 30) == parts.rng.integers(1 << 30)
+    assert same(whole.params, parts.params)  # to the bit, through a checkpoint's facts
 
 
 def test_a_state_goes_on_in_the_other_implementation(data):
@@ -159,68 +157,44 @@ def test_the_seed_decides(implementation, data):
     assert not same(params(1), params(2))
 
 
-@BOTH
 @pytest.mark.parametrize(
-    ("setting", "value", "says"),
+    ("changed", "error"),
     [
-        ("global_batch_size", 0, "global-batch-size 0"),
-        ("global_batch_size", -256, "global-batch-size -256"),
-        ("global_batch_size", 2.5, "global-batch-size 2.5"),
-        ("num_epochs", 0, "num-epochs 0"),
-        ("num_epochs", -1, "num-epochs -1"),
-        ("lr", 0.0, "lr 0.0"),
-        ("lr", -0.2, "lr -0.2"),
-        ("lr", math.nan, "lr nan"),
-        ("lr", math.inf, "lr inf"),
+        ({"global_batch_size": 0}, SettingError),
+        ({"global_batch_size": 2.5}, SettingError),
+        ({"global_batch_size": 2**63}, SettingError),
+        ({"num_epochs": -1}, SettingError),
+        ({"lr": 0.0}, SettingError),
+        ({"lr": math.nan}, SettingError),
+        ({"num_devices": 0}, DeviceError),
+        ({"num_devices": 3}, DeviceError),
     ],
 )
-def test_settings_that_cannot_be(implementation, data, setting, value, says):
-    recipe = {**RECIPE, setting: value}
-    with pytest.raises(SettingError, match=says):
-        next(implementation.train(devices="cpu:1", data=data, **recipe))
-
-
 @BOTH
-@pytest.mark.parametrize("num_devices", [0, -1, 3])
-def test_device_counts_that_cannot_be(implementation, data, num_devices):
-    with pytest.raises(DeviceError, match=f"num-devices '?{num_devices}"):
-        next(implementation.train(num_devices, devices="cpu:2", data=data, **RECIPE))
-
-
-@BOTH
-def test_divergence_is_named_with_its_epoch(implementation, data):
-    state = lenet.TrainingState(init_lenet(scale=0.1), 0, numpy.random.default_rng(0))
-    recipe = {**RECIPE, "lr": 1e6, "num_epochs": 5}
-    with pytest.raises(DivergedError, match=r"loss of epoch [12] is (nan|inf)"):
-        list(implementation.train(devices="cpu:2", data=data, state=state, **recipe))
-
-
-class SameBatches:
-    """An order of the samples that does not change, and says how often it was asked."""
-
-    asked = 0
-
-    def permutation(self, n):
-        self.asked += 1
-        return numpy.arange(n)
+def test_settings_that_cannot_be(implementation, data, changed, error):
+    ((name, value),) = changed.items()
+    with pytest.raises(error, match=f"{name.replace('_', '-')} {value}"):
+        next(implementation.train(devices="cpu:2", data=data, **{**RECIPE, **changed}))
 
 
 @BOTH
 @pytest.mark.parametrize(
-    ("lr", "n_train", "says"),
+    ("lr", "n_train", "reason"),
     [
         (1e6, 100, "loss of epoch 1 is (nan|inf)"),
         # One step: the loss before it is finite, the parameters after it are not.
         (3e38, 32, "epoch 1 ended with parameters that are not finite"),
     ],
 )
-def test_divergence_leaves_the_state_as_it_was(implementation, data, lr, n_train, says):
+def test_divergence_leaves_the_state_as_it_was(
+    implementation, data, lr, n_train, reason
+):
     params = [p * 1e3 for p in init_lenet(scale=0.1)]
-    state = lenet.TrainingState(params, 0, SameBatches())
+    state = lenet.TrainingState(params, epoch=0, seed=0)
     recipe = {**RECIPE, "lr": lr, "data": data.head(n_train=n_train)}
-    with pytest.raises(DivergedError, match=says):
+    with pytest.raises(DivergedError, match=reason):
         list(implementation.train(devices="cpu:2", state=state, **recipe))
-    assert state.params is params and state.epoch == 0 and state.rng.asked == 0
+    assert state.params is params and state.epoch == 0
 
 
 def brighter(X, params):
@@ -229,7 +203,7 @@ def brighter(X, params):
     return np.stack([-mean, mean], axis=1)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32"])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_integers_are_pixels_and_floats_are_what_they_are(dtype, on_device):
     y = numpy.array([0, 1, 1, 0, 1])
@@ -245,42 +219,29 @@ IMAGES, CLASSES = numpy.zeros((4, 28, 28), "uint8"), numpy.zeros(4, "uint8")
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "says"),
+    ("changed", "error"),
     [
-        ({"X": IMAGES[:0], "y": CLASSES[:0]}, ValueError, "at least one"),
-        ({"y": CLASSES[:3]}, ValueError, r"\(4, 28, 28\) and y of shape \(3,\)"),
-        ({"X": IMAGES[0]}, ValueError, r"X of shape \(28, 28\)"),
-        ({"X": IMAGES[:, None]}, ValueError, r"X of shape \(4, 1, 28, 28\)"),
-        ({"y": CLASSES[:, None]}, ValueError, r"y of shape \(4, 1\)"),
-        ({"X": IMAGES + numpy.int32(256)}, ValueError, "X from 256 to 256: integers"),
-        (
-            {"X": IMAGES.astype("int32") - 1},
-            ValueError,
-            "X from -1 to -1: integers are",
-        ),
-        ({"X": IMAGES.tolist()}, TypeError, "X is a list: write an array"),
-        ({"devices": [mx.cpu(0)] * 2}, ValueError, "1 replicas for 2 devices"),
-        ({"devices": "cpu:1"}, TypeError, "devices 'cpu:1': write a list"),
-        ({"batch_size": 0}, ValueError, "batch-size 0: write a whole number"),
-        ({"batch_size": 1.5}, ValueError, "batch-size 1.5: write a whole number"),
+        ({"X": IMAGES[:0], "y": CLASSES[:0]}, ValueError),
+        ({"y": CLASSES[:3]}, ValueError),
+        ({"X": IMAGES[:, None]}, ValueError),
+        ({"y": CLASSES + 0.5}, ValueError),
+        ({"y": CLASSES * math.nan}, ValueError),
+        ({"devices": [mx.cpu(0)] * 2}, ValueError),
+        ({"devices": "cpu:1"}, TypeError),
+        ({"batch_size": 0}, ValueError),
     ],
 )
-def test_what_cannot_be_evaluated_is_named(asked, error, says):
-    asked = {"X": IMAGES, "y": CLASSES, "devices": [mx.cpu(0)], **asked}
-    X, y, devices = asked.pop("X"), asked.pop("y"), asked.pop("devices")
-    with pytest.raises(error, match=says):
-        evaluate_accuracy(X, y, [None], devices, net=brighter, **asked)
+def test_what_cannot_be_evaluated_is_refused(changed, error):
+    call = {"X": IMAGES, "y": CLASSES, "devices": [mx.cpu(0)], **changed}
+    with pytest.raises(error):
+        evaluate_accuracy(device_params=[None], net=brighter, **call)
 
 
 def test_several_contexts_with_several_threads_each_do_not_hang(data):
     """np.dot would: see `networks.dense`. In a process of its own, for its threads."""
-    import os
-    import subprocess
-    import sys
-
     code = """
 from d2lpar import datasets, lenet, lenet_concise
-data = datasets.load("synthetic", n_train=600, n_test=100)
+data = datasets.fashion_sample(n_train=600, n_test=100)
 for module in (lenet, lenet_concise):
     for record in module.train(devices="cpu:3", num_epochs=1, data=data):
         print(record.epoch)

@@ -4,7 +4,6 @@ import math
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -45,9 +44,6 @@ def test_init_lenet_has_the_books_shapes_and_scale():
     assert not any(p.any() for p in params[1::2])
     assert params[4].std() == pytest.approx(0.01, rel=0.01)
     assert init_lenet(scale=0.1)[4].std() == pytest.approx(0.1, rel=0.01)
-
-
-def test_init_lenet_is_the_seeds():
     assert same(init_lenet(seed=1), init_lenet(seed=1))
     assert not same(init_lenet(seed=1), init_lenet(seed=2))
 
@@ -274,13 +270,6 @@ def test_a_bias_as_a_weight_is_the_same_convolution():
         results.append([losses.asnumpy(), *gradients])
     for expected, found in zip(*results):
         numpy.testing.assert_allclose(found, expected, rtol=1e-4, atol=5e-5)
-
-
-def test_on_a_gpu_dense_is_the_books(monkeypatch):
-    """No transpose of the weight at each call, which serves a CPU's library alone."""
-    X, W = SimpleNamespace(ctx=mx.gpu(0)), SimpleNamespace()
-    monkeypatch.setattr(networks, "np", SimpleNamespace(dot=lambda *pair: pair))
-    assert networks.dense(X, W, (3,)) == (X, W, 3)
 
 
 def test_dense_is_the_same_on_a_cpu():

@@ -33,11 +33,11 @@ from functools import partial
 import psutil
 from loky import ProcessPoolExecutor
 
-from d2lpar import chapter, devices, gan, get_params, init_lenet, lenet, np, npx
+from d2lpar import chapter, devices, get_params, init_lenet, np, npx
 from d2lpar.machine.cuda import cuda_devices
 from d2lpar.memory import estimate
-from d2lpar.memory.free import free_memory
-from d2lpar.records.wording import byte_size
+from d2lpar.memory.shapes import gan_layers, lenet_layers
+from d2lpar.text import byte_size
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -84,11 +84,11 @@ print(f"a batch of 256: {byte_size(kept)}; the parameters: {byte_size(4 * parame
 # The package counts the same, and the rest: gradients, the data set, Python itself.
 
 # %%
-need = estimate.estimate(lenet.WORKLOAD.layers, {"global_batch_size": 256}, 1)
-(counted,) = (i.size for i in need.items if i.name == "activations kept for backward")
+need = estimate.estimate(lenet_layers, {"global_batch_size": 256}, 1)
+(counted,) = (i.size for i in need.items if i.name == "outputs kept for backward")
 print(f"d2lpar: {byte_size(counted)}, here: {byte_size(kept)}")
 assert counted == kept
-print(estimate.report(lenet.WORKLOAD.layers, {"global_batch_size": 256}, two))
+print(estimate.report(lenet_layers, {"global_batch_size": 256}, two))
 
 # %% [markdown]
 # ## Measure
@@ -106,7 +106,7 @@ def peak(batch_size: int) -> int:
     from d2lpar import datasets, lenet
     from d2lpar.memory.free import process_status
 
-    data = datasets.load("synthetic", n_train=batch_size, n_test=200)
+    data = datasets.fashion_sample(n_train=batch_size, n_test=200)
     epochs = {"num_epochs": 1, "global_batch_size": batch_size, "devices": "cpu:1"}
     for _ in lenet.train(data=data, **epochs):
         break
@@ -122,7 +122,7 @@ for size in (1_000, 3_000):
     print(f"batches of {size:,}: at most {byte_size(peaks[size])} resident")
 measured = (peaks[3_000] - peaks[1_000]) / 2_000
 by_estimate = [
-    estimate.estimate(lenet.WORKLOAD.layers, {"global_batch_size": n}, 1).total
+    estimate.estimate(lenet_layers, {"global_batch_size": n}, 1).total
     for n in (1_000, 3_000)
 ]
 print(f"per image: measured {measured / 1000:,.0f} kB", end=", ")
@@ -139,14 +139,15 @@ print(f"estimated {(by_estimate[1] - by_estimate[0]) / 2e6:,.0f} kB")
 #
 # The GAN's full batch of 10,000 faces needs gigabytes, unless a device takes a part at
 # a time (`--micro-batch-size`): the gradients of the parts add up to that of the whole,
-# so only time is lost. On CPUs MXNet's `MXNET_CPU_TEMP_COPY` temporary buffers come on
-# top: each keeps the largest size ever requested, so a process grows until all of them
-# have reached it.
+# so only time is lost. On CPUs MXNet's `MXNET_CPU_TEMP_COPY` temporary buffers, which
+# the estimate does not count, come on top: each keeps the largest size ever requested,
+# so a process grows until all of them have reached it. This is why chapter `gan` runs
+# with 16 of them, and not with 256.
 
 # %%
 for micro_batch_size in (None, 500):
     settings = {"global_batch_size": 10_000, "micro_batch_size": micro_batch_size}
-    need = estimate.estimate(gan.WORKLOAD.layers, settings, num_devices=2)
+    need = estimate.estimate(gan_layers, settings, num_devices=2)
     print(f"by {micro_batch_size}: {byte_size(need.total)} in all")
 print(need)
 
@@ -165,10 +166,11 @@ def train_within(limit: int, batch_sizes: tuple) -> list[str]:
     from d2lpar import datasets, devices, lenet
     from d2lpar.memory import out_of_memory
     from d2lpar.memory.free import process_status
-    from d2lpar.records.wording import byte_size
+    from d2lpar.memory.shapes import lenet_layers
+    from d2lpar.text import byte_size
 
-    sizes, one, said = {"n_train": 2_000, "n_test": 200}, devices.parse("cpu:1"), []
-    data = datasets.load("synthetic", **sizes)
+    sizes, one, lines = {"n_train": 2_000, "n_test": 200}, devices.parse("cpu:1"), []
+    data = datasets.fashion_sample(**sizes)
     run = partial(lenet.train, devices=one, data=data, num_epochs=1)
     list(run(global_batch_size=2_000))  # the temporary buffers take their size now
     out_of_memory.release(one)
@@ -179,14 +181,13 @@ def train_within(limit: int, batch_sizes: tuple) -> list[str]:
                 (epoch,) = run(**settings)
                 line = f"trained, loss {epoch.train_loss:.3f}"
             except Exception as error:
-                layers = lenet.WORKLOAD.layers
-                line = out_of_memory.explain(error, layers, settings, one, sizes)
+                line = out_of_memory.explain(error, lenet_layers, settings, one, sizes)
                 if line is None:
                     raise
             out_of_memory.release(one)
             resident = byte_size(process_status("VmRSS"))
-            said.append(f"{size}: {line}\n  resident afterwards: {resident}")
-    return said
+            lines.append(f"{size}: {line}\n  resident afterwards: {resident}")
+    return lines
 
 
 with ProcessPoolExecutor(1, env=environment) as executor:
@@ -303,13 +304,8 @@ else:
 
 
 # %%
-def show_free(chosen: list, **flags) -> None:
-    for device, size in zip(chosen, free_memory(chosen)):
-        print(f"free on {device}: {byte_size(size)}")
-
-
 if __name__ == "__main__":
-    chapter.show("memory", show_free)
+    runs = chapter.measure("memory")
 
 # %% [markdown]
 # ## Summary
@@ -326,12 +322,12 @@ if __name__ == "__main__":
 # 1. **Twice the batch, twice the devices.** Print the estimates of batches of 256 and
 #    512 on one device and on two (`need.on(k)`). *(You should find that what is kept
 #    doubles (39.4 and 78.8 MiB), and that two devices halve it, but not the first
-#    device's total (161 against 108 MiB for 256): it also holds the data set.)*
-# 2. **The temporary buffers.** Set `os.environ["MXNET_CPU_TEMP_COPY"]` to 256, 16 and 4
-#    and estimate the GAN's 10,000 faces on two devices. *(You should find 32.6, 6.9 and
-#    5.6 GiB. This is why chapter `gan` runs with 16.)*
-# 3. **Micro-batches.** With 16 buffers, what fits into 1 GiB? *(You should find that
-#    500 faces at a time take 1.2 GiB in all, and 100 take 735 MiB.)*
+#    device's total (139 against 224 MiB for 256): it also holds the data set.)*
+# 2. **BatchNorm over all devices.** Estimate the GAN's 10,000 faces on two devices with
+#    `"sync_batch_norm": True`. *(You should find 6 GiB instead of 4.6: the centred
+#    input of BatchNorm and its square are kept, too.)*
+# 3. **Micro-batches.** What fits into 1 GiB? *(You should find that 500 faces at a time
+#    take 954 MiB in all, and 100 take 617 MiB.)*
 # 4. **Keep the errors.** In `train_within` append each error to a list, and leave out
 #    `explain` and `release`. *(You should find that the batches of 500 still train
 #    here, because the failing allocation came early, and that what is resident grows

@@ -121,7 +121,7 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
     sample, largest = math.prod(net.input), math.prod(shape)
     parameters = FLOAT * net.parameters
     kept, gradients = FLOAT * samples * net.kept, FLOAT * samples * 2 * largest
-    evaluation = FLOAT * -(-EVALUATED // num_devices) * 2 * largest
+    evaluated = -(-min(EVALUATED, n_test or EVALUATED) // num_devices)
     items = [
         Item("Python and MXNet", PROCESS, "process"),
         Item("data set", (n_train + n_test) * sample, "process"),
@@ -134,7 +134,7 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
         Item("optimiser state", net.moments * parameters, "each device"),
         Item("outputs kept for backward", kept, "each device"),
         Item("gradients of outputs", gradients, "each device"),
-        Item("evaluation", evaluation, "each device"),
+        Item("evaluation", FLOAT * evaluated * 2 * largest, "each device"),
     ]
     return Need(
         kind=kind,

@@ -10,50 +10,44 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import epoch as an_epoch
+from factories import header as a_header
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from d2lpar.errors import CheckpointError
 from d2lpar.records import checkpoints, files
-from d2lpar.records import kinds as records_kinds
 from d2lpar.records.checkpoints import Checkpoint
 
 
-def a_header(num_devices=2, **settings):
-    return records_kinds.Header(
-        chapter="multiple_gpus", preset="quick", num_devices=num_devices,
-        device_kind="cpu", devices=["cpu(0)", "cpu(1)"][:num_devices],
-        threads_per_device=1, cores=2, cpu_model="A CPU", dataset="toy",
-        dataset_sha256="0" * 64, synthetic=False, seed=0,
-        settings={"num_epochs": 4, **settings}, command="d2lpar run", versions={},
-        git_commit=None, git_dirty=None, date="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
-
-
 class State:
-    """A state as a workload has it, of two arrays and a random generator."""
+    """A state as a training has it, of two arrays."""
 
     workload = "toy"
 
     def __init__(self, seed=0, size=3):
-        self.rng, self.epoch = np.random.default_rng(seed), 0
-        self.arrays = {"w": self.rng.normal(size=(size, 2)), "b": np.zeros(2, "f")}
+        rng, self.epoch, self.seed = np.random.default_rng(seed), 0, seed
+        self.arrays = {"w": rng.normal(size=(size, 2)), "b": np.zeros(2, "f")}
 
     def tensors(self):
         return self.arrays
 
     def facts(self):
-        return {"epoch": self.epoch, "rng": self.rng.bit_generator.state}
+        return {"epoch": self.epoch, "seed": self.seed}
+
+    @classmethod
+    def restore(cls, tensors, facts):
+        state = cls(facts["seed"])
+        state.arrays, state.epoch = tensors, facts["epoch"]
+        return state
 
 
 def a_checkpoint(epoch=3, seed=0, num_devices=2):
     state = State(seed)
     state.epoch = epoch
-    epochs = [
-        records_kinds.EpochRecord(e, 1.5, 40.0, 0.7, 0.5) for e in range(1, epoch + 1)
-    ]
-    lines = (a_header(num_devices), *epochs)
-    return Checkpoint(state.workload, state.tensors(), state.facts(), lines)
+    epochs = [an_epoch(e) for e in range(1, epoch + 1)]
+    header = a_header(num_devices, preset="quick")
+    return Checkpoint("toy", state.tensors(), state.facts(), (header, *epochs))
 
 
 def test_what_goes_in_comes_out(tmp_path):
@@ -66,10 +60,8 @@ def test_what_goes_in_comes_out(tmp_path):
         np.testing.assert_array_equal(loaded.tensors[name], array)
         assert loaded.tensors[name].dtype == array.dtype
     assert loaded.lines == saved.lines and loaded.epoch == 3
-    again = np.random.default_rng()
-    again.bit_generator.state = loaded.facts["rng"]
-    expected = State()  # it has drawn as much
-    assert again.random() == expected.rng.random()
+    state = loaded.restore(State())
+    assert (state.epoch, state.seed) == (3, 0)
 
 
 def test_the_last_two_are_kept(tmp_path):
@@ -108,7 +100,7 @@ def test_a_failed_write_leaves_the_earlier_ones(tmp_path, monkeypatch):
 
 
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -124,7 +116,7 @@ def test_a_truncated_one_is_refused_wherever_it_ends(tmp_path, part):
 
 
 @settings(
-    max_examples=100,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -183,7 +175,7 @@ def test_a_later_format_and_another_network_are_named(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="of workload toy, not of gan"):
         checkpoints.load(path, like=larger)
     monkeypatch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT - 1)
-    with pytest.raises(CheckpointError, match="of format 1, this d2lpar reads 0"):
+    with pytest.raises(CheckpointError, match="of format 2, this d2lpar reads 1"):
         checkpoints.load(path, like=State())
 
 
@@ -197,7 +189,7 @@ def forged(folder, **content):
     saved = a_checkpoint()
     tensors = content.pop("tensors", saved.tensors)
     lines = [files.to_line(line) for line in saved.lines]
-    whole = {"format": 1, "workload": "toy", "facts": saved.facts, "lines": lines}
+    whole = {"format": 2, "workload": "toy", "facts": saved.facts, "lines": lines}
     whole = {k: v for k, v in {**whole, **content}.items() if v is not ABSENT}
     text = content.get("text") or json.dumps(whole)
     metadata = {"d2lpar": text, "sha256": checkpoints._digest(text, tensors)}
@@ -209,35 +201,26 @@ ABSENT = ...  # its name is the same in every process, as pytest-xdist needs
 LINES = [files.to_line(line) for line in a_checkpoint().lines]
 FACTS = a_checkpoint().facts
 FORGED = [
-    ({"text": "[1"}, "its header is not JSON"),
-    ({"text": "[1]"}, "format: None is not a whole number, 1 or more"),
-    ({"text": "[" * 100_000}, "its header is not JSON"),
-    ({"format": "1"}, "format: '1' is not a whole number"),
-    ({"format": ABSENT}, "format: None is not"),
-    ({"format": 2}, "of format 2, this d2lpar reads 1; update d2lpar"),
-    ({"workload": 7}, "workload: 7 is not a name"),
-    ({"facts": ABSENT}, "facts: None is not an object"),
-    ({"facts": [3]}, r"facts: \[3\] is not an object"),
-    ({"facts": {}}, "epoch: None is not a whole number"),
-    ({"facts": {**FACTS, "epoch": 0}}, "epoch: 0 is not a whole number, 1 or more"),
-    ({"facts": {**FACTS, "epoch": -3}}, "epoch: -3 is not a whole number, 1 or more"),
-    ({"facts": {**FACTS, "epoch": "3"}}, "epoch: '3' is not a whole number"),
-    ({"facts": {**FACTS, "epoch": 2.5}}, "epoch: 2.5 is not a whole number"),
-    ({"facts": {**FACTS, "epoch": True}}, "epoch: True is not a whole number"),
-    ({"facts": {**FACTS, "epoch": 4}}, "its record does not hold epochs 1 to 4"),
-    ({"facts": {**FACTS, "epoch": 2}}, "its record does not hold epochs 1 to 2"),
-    ({"lines": ABSENT}, "lines: None is not a list"),
-    ({"lines": [7]}, r"lines\[0\]: 7 is not a text"),
+    ({"text": "[1"}, "its header cannot be read"),
+    ({"text": "[" * 100_000}, "its header cannot be read"),
+    ({"format": "1"}, r"\$.format"),
+    ({"format": ABSENT}, "format"),
+    ({"format": 1}, "of format 1, this d2lpar reads 2"),
+    ({"workload": 7}, r"\$.workload"),
+    ({"facts": [3]}, r"\$.facts"),
+    ({"facts": {}}, "of no epoch"),
+    ({"facts": {**FACTS, "epoch": 0}}, "of no epoch"),
+    ({"facts": {**FACTS, "epoch": -3}}, r"\$.facts"),
+    ({"facts": {**FACTS, "epoch": 2.5}}, r"\$.facts"),
+    ({"facts": {**FACTS, "epoch": True}}, r"\$.facts"),
+    ({"facts": {**FACTS, "epoch": 4}}, "does not hold epochs 1 to 4"),
+    ({"lines": [7]}, r"\$.lines"),
     ({"lines": []}, "its record is not that of a training"),
     ({"lines": LINES[1:]}, "line 1 of its record: the first line is not a record's"),
     ({"lines": [LINES[0], *LINES]}, "line 2 of its record: a second header"),
     ({"lines": [*LINES, LINES[1]]}, "line 5 of its record: epoch 1 follows 3"),
     ({"lines": [*LINES[:2], LINES[3]]}, "its record does not hold epochs 1 to 3"),
     ({"lines": [*LINES[:2], "{}"]}, "line 3 of its record: not a record line"),
-    (
-        {"lines": [LINES[0], LINES[1].replace("0.5", "5")]},
-        "line 2 of its record: test_acc: 5 is not a number from 0 to 1",
-    ),
     (
         {"tensors": {"\x1b[31m\n" * 50: np.zeros(2), **a_checkpoint().tensors}},
         r"of another network \('.x1b.*here absent\)$",
@@ -258,92 +241,10 @@ def test_wrong_content_under_the_right_hash_is_named(tmp_path, content, says):
     assert message.startswith(f"{path}: ") and "\n" not in message
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(max_size=9), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_any_content_is_a_state_or_refused(tmp_path, data):
-    """Anything in the place of any part of it; what is refused names its file."""
-    whole = {"format": 1, "workload": "toy", "facts": {**FACTS, "num_steps": 7}}
-    whole = json.loads(json.dumps({**whole, "lines": LINES}))
-    place, names = whole, data.draw(st.sampled_from(PLACES))
-    for name in names[:-1]:
-        place = place[name]
-    place[names[-1]] = data.draw(JSON)
-    path = forged(tmp_path, text=json.dumps(whole))
-    try:
-        state = checkpoints.load(path, like=Restorable()).restore(Restorable())
-    except CheckpointError as error:
-        assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
-    else:
-        assert state.epoch == 3 and 0 <= state.rng.random() < 1
-
-
-PLACES = [
-    *(["format"], ["workload"], ["facts"], ["lines"], ["lines", 0], ["lines", 3]),
-    *(["facts", "epoch"], ["facts", "num_steps"], ["facts", "rng"]),
-    *(["facts", "rng", name] for name in FACTS["rng"]),
-    *(["facts", "rng", "state", name] for name in FACTS["rng"]["state"]),
-]
-
-
-class Restorable(State):
-    def facts(self):
-        return {**super().facts(), "num_steps": 7}
-
-    @classmethod
-    def restore(cls, tensors, facts):
-        state = cls()
-        state.arrays, state.epoch = tensors, facts["epoch"]
-        state.rng.bit_generator.state = facts["rng"]
-        return state
-
-
-RNG = FACTS["rng"]
-WRONG_FACTS = [
-    ({"rng": ABSENT}, "'rng'"),
-    ({"rng": None}, "rng: None is not an object"),
-    ({"rng": 7}, "rng: 7 is not an object"),
-    ({"rng": {}}, "PCG64 RNG"),
-    ({"rng": {"bit_generator": "MT19937"}}, "PCG64 RNG"),
-    ({"rng": {**RNG, "state": {"state": -1}}}, ""),
-    ({"rng": {**RNG, "state": {"state": "x", "inc": 1}}}, ""),
-    ({"rng": {**RNG, "state": {"state": 2**200, "inc": 1}}}, ""),
-    ({"num_steps": ABSENT}, "'num_steps'"),
-    ({"num_steps": -1}, "num_steps: -1 is not a whole number"),
-    ({"num_steps": 1.5}, "num_steps: 1.5 is not a whole number"),
-    ({"num_steps": 10**30}, "num_steps: 1000000000000000000000000000000 is not"),
-]
-
-
-@pytest.mark.parametrize(("facts", "says"), WRONG_FACTS, ids=ascii)
-def test_facts_that_are_those_of_no_state_are_refused(tmp_path, facts, says):
-    whole = {**FACTS, "num_steps": 7, **facts}
-    whole = {name: fact for name, fact in whole.items() if fact is not ABSENT}
-    loaded = checkpoints.load(forged(tmp_path, facts=whole), like=State())
-    with pytest.raises(CheckpointError) as caught:
-        loaded.restore(Restorable())
-    message = str(caught.value)
-    assert message.startswith(f"{loaded.path}: its state cannot be restored (")
-    assert says in message and "\n" not in message
-
-
-def test_facts_of_a_state_are_restored(tmp_path):
-    path = forged(tmp_path, facts={**FACTS, "num_steps": 7})
-    state = checkpoints.load(path, like=Restorable()).restore(Restorable())
-    assert state.epoch == 3 and state.rng.random() == State().rng.random()
+def test_facts_that_are_those_of_no_state_are_refused(tmp_path):
+    loaded = checkpoints.load(forged(tmp_path, facts={"epoch": 3}), like=State())
+    with pytest.raises(CheckpointError, match="cannot be restored .'seed'"):
+        loaded.restore(State())
 
 
 # Killed while a checkpoint is written
@@ -352,7 +253,7 @@ def test_facts_of_a_state_are_restored(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 import test_checkpoints as made
 from d2lpar.records import atomic, checkpoints
 

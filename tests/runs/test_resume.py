@@ -1,11 +1,12 @@
 """An interrupted training that is resumed: the same bits on the same devices."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from factories import epoch as an_epoch
+from factories import header
+from msgspec.structs import asdict, replace
 
-from d2lpar import datasets, gan, lenet, lenet_concise
+from d2lpar import datasets, lenet, lenet_concise
 from d2lpar.datasets import punks
 from d2lpar.errors import CheckpointError
 from d2lpar.gan import training as gan_training
@@ -14,35 +15,42 @@ from d2lpar.runs.resume import Resumable
 
 
 def a_header(num_devices=2, **settings):
-    return kinds.Header(
-        chapter="multiple_gpus", preset="quick", num_devices=num_devices,
-        device_kind="cpu", devices=["cpu(0)", "cpu(1)"][:num_devices],
-        threads_per_device=1, cores=2, cpu_model="A CPU", dataset="toy",
-        dataset_sha256="0" * 64, synthetic=False, seed=0,
-        settings={"num_epochs": 4, **settings}, command="d2lpar run", versions={},
-        git_commit=None, git_dirty=None, date="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+    return header(
+        num_devices,
+        preset="quick",
+        dataset="toy",
+        dataset_sha256="0" * 64,
+        settings={"num_epochs": 4, **settings},
+    )
 
 
-IMAGES = datasets.load("synthetic", n_train=120, n_test=40)
+IMAGES = datasets.load("sample", n_train=120, n_test=40)
 FACES = punks.load("synthetic", n_train=60)
 WORKLOADS = {
-    "lenet": (lenet, IMAGES, {"global_batch_size": 50, "lr": 0.05}),
-    "lenet_concise": (lenet_concise, IMAGES, {"global_batch_size": 50, "lr": 0.05}),
-    "gan": (gan_training, FACES, {"global_batch_size": 25, "frames_every": 2}),
+    "lenet": (lenet, lenet.start, IMAGES, {"global_batch_size": 50, "lr": 0.05}),
+    "lenet_concise": (
+        lenet_concise,
+        lenet.start,
+        IMAGES,
+        {"global_batch_size": 50, "lr": 0.05},
+    ),
+    "gan": (
+        gan_training,
+        gan_training.start,
+        FACES,
+        {"global_batch_size": 25, "frames_every": 2},
+    ),
 }
 
 
 @pytest.fixture(params=WORKLOADS)
 def training(request, tmp_path):
     """A function that trains to an epoch in a folder; the finished Resumable."""
-    module, data, settings = WORKLOADS[request.param]
+    module, start, data, settings = WORKLOADS[request.param]
 
     def training(num_epochs, num_devices=2, resume=None, every=None, folder=tmp_path):
         header = a_header(num_devices, **settings, num_epochs=num_epochs)
-        run = Resumable(
-            header, module.start(seed=3), folder, every=every, resume=resume
-        )
+        run = Resumable(header, start(seed=3), folder, every=every, resume=resume)
 
         def train(state):
             return module.train(
@@ -63,7 +71,7 @@ def epochs_of(run):
 def without_times(line):
     return {
         name: value
-        for name, value in vars(line).items()
+        for name, value in asdict(line).items()
         if name not in ("seconds", "samples_per_sec", "eval_seconds", "resumed")
     }
 
@@ -127,7 +135,7 @@ def test_what_was_complete_stays_so(training, caplog):
     again = training(2, resume="last")
     assert again.epochs_to_go == 0
     assert again.yielded[1:] == whole.yielded[1:]
-    assert f"{path}: was complete" in caplog.text
+    assert f"{path}: nothing to do" in caplog.text
 
 
 def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
@@ -140,7 +148,6 @@ def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
         yield from lenet.train(
             2, devices="cpu:2", data=IMAGES, state=state, num_epochs=2, **settings
         )
-        state.rng.permutation(120)  # the third epoch's order
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -150,30 +157,17 @@ def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
     reference = lenet.start(0)
     list(lenet.train(2, devices="cpu:2", data=IMAGES, state=reference, num_epochs=2,
                      **settings))  # fmt: skip
-    assert again.state.rng.random() == reference.rng.random()
+    assert again.state.facts() == reference.facts()
     for ours, expected in zip(again.state.params, reference.params):
         np.testing.assert_array_equal(ours, expected)
 
 
 CONTRADICTIONS = {
-    "trained with seed 0, this run has 5; give --seed 0": {"seed": 5},
-    "trained with n_train 120, this run has 12000; give the flags of: d2lpar run": {
-        "n_train": 12_000,
-        "dataset_sha256": "1" * 64,
-    },
-    "trained with n_test 40, this run has 10000; give the flags of: d2lpar run": {
-        "n_test": 10_000,
-        "dataset_sha256": "1" * 64,
-    },
-    "trained with data toy (SHA-256 0000000000000000...), this run has other (SHA-256 "
-    "1111111111111111...); give the flags of: d2lpar run": {
-        "dataset": "other",
-        "dataset_sha256": "1" * 64,
-    },
-    "of epoch 3, this run ends with epoch 2; give --num-epochs 3 or more": {
-        "num_epochs": 2
-    },
-    "complete, with other cpu_model; nothing is left to measure here: give "
+    "--seed 0": {"seed": 5},
+    "n_train 120, this run has 12000": {"n_train": 12_000, "dataset_sha256": "1" * 64},
+    "n_test 40, this run has 10000": {"n_test": 10_000, "dataset_sha256": "1" * 64},
+    "this run has other": {"dataset": "other", "dataset_sha256": "1" * 64},
+    "--num-epochs 3 or more": {"num_epochs": 2},
     "--num-epochs 4 or more": {"num_epochs": 3, "cpu_model": "Another CPU"},
 }
 
@@ -186,7 +180,7 @@ def three_epochs(tmp_path):
     """A checkpoint of LeNet after three epochs that nothing has trained."""
     state = lenet.start(0)
     state.epoch = 3
-    epochs = [kinds.EpochRecord(e, 1.5, 40.0, 0.7, 0.5) for e in (1, 2, 3)]
+    epochs = [an_epoch(e) for e in (1, 2, 3)]
     lines = (a_header(**{**SETTINGS, "num_epochs": 3}), *epochs)
     saved = checkpoints.Checkpoint("lenet", state.tensors(), state.facts(), lines)
     return str(checkpoints.save(tmp_path, saved))
@@ -201,9 +195,9 @@ def a_changed_header(changes):
 @pytest.mark.parametrize("says", CONTRADICTIONS)
 def test_a_run_that_contradicts_its_checkpoint_is_refused(three_epochs, tmp_path, says):
     header = a_changed_header(CONTRADICTIONS[says])
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=says) as caught:
         Resumable(header, lenet.start(0), tmp_path, resume=three_epochs)
-    assert str(caught.value) == f"{three_epochs}: {says}"
+    assert str(caught.value).startswith(f"{three_epochs}: ")
 
 
 SAME = [
@@ -232,7 +226,7 @@ def test_times_count_under_the_same_conditions_only(
 ):
     header = a_changed_header(changes)
     run = Resumable(header, lenet.start(0), tmp_path, resume=three_epochs)
-    here = kinds.EpochRecord(4, 3.0, 20.0, 0.7, 0.5, resumed="here")
+    here = an_epoch(4, resumed="here")
     timed = kinds.timed([*run.lines[1:], here])
     warned = [m for m in caplog.messages if "do not count in the timing" in m]
     if changes in SAME:
@@ -250,9 +244,9 @@ def test_other_data_and_other_settings(tmp_path, caplog):
         1, devices="cpu:1", data=IMAGES, state=state, num_epochs=1)))  # fmt: skip
     path = str(run.save())
     Resumable(a_header(lr=0.1), lenet.start(0), tmp_path, resume=path)
-    assert "goes on with lr 0.1, before 0.2" in caplog.text
+    assert "resuming with lr 0.1 (checkpoint: 0.2)" in caplog.text
     other = replace(a_header(), dataset_sha256="1" * 64)
     with pytest.raises(CheckpointError, match="trained with data toy .SHA"):
         Resumable(other, lenet.start(0), tmp_path, resume=path)
     with pytest.raises(CheckpointError, match="of workload lenet, not of gan"):
-        Resumable(a_header(), gan.start(0), tmp_path, resume=path)
+        Resumable(a_header(), gan_training.start(0), tmp_path, resume=path)

@@ -420,9 +420,10 @@ class Process:
             self.show(self.role, text, bar)
 
     def finish_reading(self, seconds: float) -> None:
-        """Wait until what the role has written is read."""
-        for reader in self.readers:
-            reader.join(timeout=seconds)
+        """Wait until all is read that a role has written which has ended."""
+        if self.process.poll() is not None:
+            for reader in self.readers:
+                reader.join(timeout=seconds)
 
     def death(self, how: str) -> _DiedError:
         """The error of a role that ended as `how` says."""

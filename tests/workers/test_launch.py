@@ -1,0 +1,425 @@
+"""The launcher: its plan, what it refuses, who dies, who starts again, what stays.
+
+The roles that run here are shell scripts of a line or two, so that what is tested is
+the launcher alone; test_faults.py kills real ones.
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from d2lpar.cli import main
+from d2lpar.cli.launch import checked
+from d2lpar.errors import DeviceError, SettingError
+from d2lpar.workers import launch, node
+
+ROOT = Path(main.__file__).parents[2]
+RUN = ["run", "multiple_gpus_concise"]
+
+
+# The plan
+
+
+def test_every_role_knows_the_others():
+    planned = launch.plan(3, 2, RUN, port=5000, devices=["cpu:2"])
+    names = [role.name for role in planned]
+    assert names == [
+        "scheduler", "server 0", "server 1", "worker 0", "worker 1", "worker 2",
+    ]  # fmt: skip
+    for role in planned:
+        environment = role.environment
+        assert environment["DMLC_NUM_WORKER"] == "3"
+        assert environment["DMLC_NUM_SERVER"] == "2"
+        assert environment["DMLC_PS_ROOT_URI"] == "127.0.0.1"
+        assert environment["DMLC_PS_ROOT_PORT"] == "5000"
+        assert environment["DMLC_INTERFACE"] == "lo"
+        assert environment["DMLC_ROLE"] == role.name.split()[0]
+        expected = [*RUN, "--devices=cpu:2"] if role.kind == "worker" else []
+        assert role.arguments == expected
+    workers = [role.environment["D2LPAR_WORKER"] for role in planned[3:]]
+    assert workers == ["0", "1", "2"]
+
+
+def test_servers_and_workers_go_over_the_hosts_in_turn(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# the room\nana eth1\nbo  # by the window\n\n")
+    hosts = launch.read_hosts(file, "eth0")
+    assert hosts == [launch.Host("ana", "eth1"), launch.Host("bo", "eth0")]
+    planned = launch.plan(3, 1, RUN, interface="wlan0", hosts=hosts)
+    where = {role.name: role.host.name for role in planned}
+    assert where == {
+        "scheduler": "", "server 0": "ana",
+        "worker 0": "ana", "worker 1": "bo", "worker 2": "ana",
+    }  # fmt: skip
+    interfaces = [role.environment["DMLC_INTERFACE"] for role in planned]
+    assert interfaces == ["wlan0", "eth1", "eth1", "eth0", "eth1"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "# nobody\n", "ana eth0 extra\n", "ana\n-oProxy=x\n", "ana -x\n",
+     "ana;reboot\n", "ana\0\n", b"\x89PNG\r\n\x1a\n\xff\xfe"],
+    ids=ascii,
+)  # fmt: skip
+def test_an_invalid_file_of_hosts(tmp_path, content):
+    file = tmp_path / "hosts"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SettingError) as caught:
+        launch.read_hosts(file, "eth0")
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_ssh_takes_for_a_host_is_a_host(tmp_path):
+    names = ["ana", "me@ana.lan", "10.0.0.1", "[fe80::1%eth0]", "ssh://me@ana:22"]
+    (tmp_path / "hosts").write_text("\n".join(names))
+    hosts = launch.read_hosts(tmp_path / "hosts", "lo")
+    assert [host.name for host in hosts] == names
+
+
+@pytest.mark.parametrize(
+    ("args", "devices", "words"),
+    [
+        ((0, 1), [], "--workers 0"),
+        ((2, 0), [], "--servers 0"),
+        ((3, 1), ["cpu:1", "cpu:2"], "given 2 times for 3 workers"),
+        ((2, 1), ["gpu:0,1"], r"workers 0 and 1 .*share gpu\(0\)"),
+        ((2, 1), ["gpu:3,"], r"share gpu\(3\)"),
+        ((2, 1), ["gpu"], r"share gpu\(0\)"),
+        ((2, 1), ["gpu:1", "gpu:1"], r"share gpu\(0\)"),
+        ((2, 1), ["gpu:0,2,", "gpu:2,1"], r"share gpu\(2\)"),
+    ],
+)
+def test_impossible_plans(args, devices, words):
+    with pytest.raises(SettingError, match=words):
+        launch.plan(*args, RUN, devices=devices)
+
+
+def test_an_invalid_device_is_refused_before_anything_starts():
+    with pytest.raises(DeviceError, match="gpux"):
+        launch.plan(2, 1, RUN, devices=["gpux"])
+
+
+def test_an_interface_that_does_not_exist():
+    assert launch.address_of("lo") == "127.0.0.1"
+    with pytest.raises(SettingError, match="nope0"):
+        launch.address_of("nope0")
+
+
+def devices_of(planned):
+    flags = [role.arguments[-1] for role in planned if role.kind == "worker"]
+    return [flag.removeprefix("--devices=") for flag in flags]
+
+
+def test_workers_get_gpus_of_their_own():
+    hosts = [launch.Host("ana", "eth1"), launch.Host("bo", "eth1")]
+    assert devices_of(launch.plan(2, 1, RUN, devices=["gpu:1"])) == ["gpu:0,", "gpu:1,"]
+    planned = launch.plan(2, 1, RUN, devices=["gpu:2"])
+    assert devices_of(planned) == ["gpu:0,1,", "gpu:2,3,"]
+    planned = launch.plan(3, 1, RUN, devices=["gpu:1"], hosts=hosts)
+    assert devices_of(planned) == ["gpu:0,", "gpu:0,", "gpu:1,"]
+    named = ["gpu:1,", "gpu:0,"]
+    assert devices_of(launch.plan(2, 1, RUN, devices=named)) == named
+    assert devices_of(launch.plan(1, 1, RUN, devices=["gpu:0,1"])) == ["gpu:0,1"]
+    assert devices_of(launch.plan(2, 1, RUN, devices=["cpu:2"])) == ["cpu:2"] * 2
+
+
+# The command
+
+
+def test_the_commands_are_for_a_shell():
+    role = launch.plan(1, 1, [*RUN, "--out=my figures"])[-1]
+    text = role.as_shell("py thon", "/some where")
+    assert text.startswith("cd '/some where' && exec env DMLC_ROLE=worker ")
+    assert text.endswith("'py thon' -m d2lpar.workers.node run multiple_gpus_concise "
+                         "'--out=my figures'")  # fmt: skip
+
+
+def printed(*words):
+    launch_words = ["launch", "--workers=2", "--print", "--", *RUN, *words]
+    done = CliRunner().invoke(main.d2lpar, launch_words)
+    assert done.exception is None, done.output
+    return done.output.splitlines()
+
+
+def test_print_writes_each_roles_environment_and_command():
+    lines = printed()
+    assert lines[::3] == ["# scheduler", "# server 0", "# worker 0", "# worker 1"]
+    assert all("exec env DMLC_ROLE=" in line for line in lines[1::3])
+    assert lines[-2].count(f" -m d2lpar.workers.node {' '.join(RUN)} ") == 1
+
+
+@pytest.mark.parametrize("words", [["--devices=cpu:3"], ["--devices", "cpu:3"]])
+def test_devices_after_the_dashes_are_those_of_each_worker(words):
+    for line in printed(*words, "--seed=3")[-5::3]:
+        assert line.endswith(f" {' '.join(RUN)} --seed=3 --devices=cpu:3")
+
+
+@pytest.mark.parametrize(
+    ("flags", "run", "words"),
+    [
+        (["--workers=0"], [], "--workers"),
+        (["--compress=-1"], [], "--compress -1"),
+        (["--interface=nope0"], [], "--interface nope0"),
+        (["--ssh=ssh"], [], "--ssh ssh"),
+        (["--hosts=/dev/null"], [], "--hosts needs --interface"),
+        (["--python=/nope"], [], "--python /nope"),
+        (["--directory=/nope"], [], "--directory /nope"),
+        ([], ["--repeats=2"], "launch: "),
+        ([], ["--num-devices=1,2"], "launch: "),
+    ],
+)
+def test_flags_that_are_refused_before_anything_starts(flags, run, words):
+    done = CliRunner().invoke(main.d2lpar, ["launch", *flags, "--", *RUN, *run])
+    assert words in (str(done.exception) + done.output)
+    assert done.exit_code == 2 or isinstance(done.exception, SettingError)
+
+
+def test_after_launch_comes_a_run():
+    with pytest.raises(SettingError, match="after -- write what"):
+        checked((), ["gan"])
+    with pytest.raises(SettingError, match="chapter 'nope': write one of gan"):
+        checked(("run", "nope"), ["gan"])
+    words = ["run", "gan", "--checkpoint-every=3"]
+    assert checked(tuple(words), ["gan"]) == words
+
+
+# Roles that run. Each line: what a role does at its start number $N, counted in a file.
+# Text goes to standard error; its status, as JSON, to file descriptor 3.
+
+FAKE = """#!/bin/sh
+name=$DMLC_ROLE$D2LPAR_WORKER
+[ "$3" = --about ] && {{ {about}; }}
+exec 3>&1 1>&2
+echo x >> {folder}/$name.starts; N=$(wc -l < {folder}/$name.starts)
+echo $$ > {folder}/$name.pid
+case $name in
+    scheduler) {scheduler} ;;
+    server) {server} ;;
+    worker0) {worker0} ;;
+    worker1) {worker1} ;;
+esac
+"""
+WAIT = "exec cat"  # to the end of its standard input, as a role does
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """Write the roles' script; a function that launches them."""
+
+    def fake(hosts=(), timeout=30, max_restarts=3, port=None, **does):
+        script = tmp_path / "fake"
+        words = {"scheduler": WAIT, "server": WAIT, "worker0": "exit 0",
+                 "worker1": "exit 0", "about": "exit 9", **does}  # fmt: skip
+        script.write_text(FAKE.format(folder=tmp_path, **words))
+        script.chmod(0o755)
+        shown = []
+        roles_at = partial(_roles, hosts=[launch.Host(host) for host in hosts])
+        launcher = launch.Launcher(
+            str(tmp_path),
+            lambda role, line, bar: shown.append((role.name, line, bar)),
+            str(script),
+            ssh=str(tmp_path / "ssh"),
+            timeout=timeout,
+            logs=tmp_path / "logs",
+        )
+        launch.launch(
+            roles_at,
+            launcher,
+            address="127.0.0.1",
+            port=port,
+            max_restarts=max_restarts,
+        )
+        return shown
+
+    return fake
+
+
+def _roles(port, hosts=()):
+    return launch.plan(2, 1, ["run", "toy"], port=port, hosts=hosts)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(launch, "SECONDS_TO_FINISH", 0.2)
+
+
+def starts(tmp_path, name):
+    return (tmp_path / f"{name}.starts").read_text().count("x")
+
+
+def is_gone(tmp_path, name):
+    return not psutil.pid_exists(int((tmp_path / f"{name}.pid").read_text()))
+
+
+def test_a_complete_training_is_the_end(fake, tmp_path):
+    bar = r"printf '10%%\r20%%\r\nresult\n'"
+    shown = fake(worker0=f"echo epoch 1; {bar}; echo '{{\"alive\": true}}' >&3")
+    assert [(line, bar) for name, line, bar in shown if name == "worker 0"] == [
+        ("epoch 1", False), ("10%", True), ("20%", True), ("result", False),
+    ]  # fmt: skip
+    log = (tmp_path / "logs" / "worker-0.log").read_bytes()
+    assert log == b"epoch 1\n10%\r20%\r\nresult\n"
+    for name in ("scheduler", "server", "worker0", "worker1"):
+        assert starts(tmp_path, name) == 1 and is_gone(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("scheduler", "scheduler"), ("server", "server 0"), ("worker1", "worker 1")],
+)
+def test_if_one_is_killed_all_start_again(fake, tmp_path, caplog, name, role):
+    wait_once = f"if [ $N = 1 ]; then {WAIT}; fi"
+    does = {"worker0": wait_once, "worker1": wait_once}
+    dies_once = "if [ $N = 1 ]; then echo last words; kill -9 $$; fi"
+    does[name] = f"{dies_once}; {does.get(name, WAIT)}"
+    before = time.time()
+    does["worker0"] += "; echo $D2LPAR_RESUME_SINCE > since"
+    with caplog.at_level(logging.WARNING):
+        fake(**does)
+    assert f"{role} was killed (signal 9)" in caplog.text
+    assert "    last words" in caplog.text and "restart 1 of 3" in caplog.text
+    assert all(starts(tmp_path, n) == 2 for n in ("scheduler", "server", "worker0"))
+    assert before <= float((tmp_path / "since").read_text()) <= time.time()
+
+
+def test_it_gives_up(fake, tmp_path):
+    with pytest.raises(launch.LaunchError, match=r"after 1 restarts: worker 1 "
+                       r"ended with status 7; it wrote last:\n    oh"):  # fmt: skip
+        fake(worker1="echo oh; exit 7", worker0=WAIT, max_restarts=1)
+    assert starts(tmp_path, "worker1") == 2 and is_gone(tmp_path, "worker0")
+
+
+def test_an_error_that_would_repeat_is_not_tried_again(fake, tmp_path):
+    wrong = "echo 'd2lpar: lr 0: write another'; exit 2"
+    with pytest.raises(SettingError, match=r"^worker 1: lr 0: write another$"):
+        fake(worker1=wrong, worker0=WAIT)
+    assert starts(tmp_path, "worker1") == 1 and is_gone(tmp_path, "worker0")
+
+
+def test_workers_that_make_no_step_hang(fake, tmp_path):
+    with pytest.raises(launch.LaunchError, match="no step for 1 s"):
+        fake(worker0=WAIT, worker1=WAIT, timeout=1, max_restarts=0)
+    assert is_gone(tmp_path, "worker0") and is_gone(tmp_path, "scheduler")
+
+
+def test_one_worker_that_makes_steps_is_enough(fake, tmp_path):
+    """In step they all are. It takes longer than the limit, and writes no text."""
+    alive = "echo '{\"alive\": true}' >&3; sleep 0.5"
+    fake(worker0="; ".join([alive] * 4), worker1="sleep 2", timeout=1, max_restarts=0)
+    assert (tmp_path / "logs" / "worker-0.log").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(9, "worker 1"), (11, "worker 0"), (8, "server 0")]
+)
+def test_a_role_without_a_heartbeat_is_named(fake, tmp_path, number, name):
+    """The scheduler has ps-lite's number; the server knows whose it is."""
+    nodes = {9: "worker 1", 11: "worker 0", 8: "server 0"}
+    statuses = [f'{{"node": {n}, "role": "{role}"}}' for n, role in nodes.items()]
+    server = "; ".join(f"echo '{status}' >&3" for status in statuses)
+    silent = f'sleep 0.5; echo \'{{"silent": {number}, "seconds": 8}}\' >&3; exit 1'
+    with pytest.raises(launch.LaunchError) as error:
+        fake(
+            scheduler=silent,
+            server=f"{server}; echo hi; {WAIT}",
+            worker0=f"echo hi; {WAIT}",
+            worker1=f"echo hi; {WAIT}",
+            max_restarts=0,
+        )
+    assert f"{name} is silent: no heartbeat for 8 s" in str(error.value)
+    assert str(error.value).endswith("\n    hi")
+    assert is_gone(tmp_path, "worker0") and is_gone(tmp_path, "server")
+
+
+def test_a_taken_port(fake):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingError, match=f"--port {port}: not available"):
+            fake(port=port)
+
+
+# Hosts: the ssh here is a script, too
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    def ssh(text):
+        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "ssh").chmod(0o755)
+
+    return ssh
+
+
+def about(**changes):
+    versions = str({**node.versions(), **changes}).replace("'", '"')
+    return f"""echo '{{"versions": {versions}, "time": 1.5}}'; exit 0"""
+
+
+def test_roles_run_on_the_hosts(fake, ssh, tmp_path):
+    ssh('host=$1; shift; echo $host >> ${0%/*}/hosts; exec sh -c "$*"')
+    server = "echo at $DMLC_PS_ROOT_URI; exec cat"
+    shown = fake(hosts=["a", "b"], about=about(), server=server)
+    assert sorted((tmp_path / "hosts").read_text().split()) == ["a"] * 3 + ["b"] * 2
+    assert ("server 0", "at 127.0.0.1", False) in shown
+
+
+@pytest.mark.parametrize("changes", [{"d2lpar": "0" * 12}, {"MXNet": "1.8"}])
+def test_hosts_with_other_versions_are_refused(fake, ssh, tmp_path, changes):
+    ssh('shift; exec sh -c "$*"')
+    ((what, version),) = changes.items()
+    words = rf"host a has another {what} \({version}\)"
+    with pytest.raises(SettingError, match=words):
+        fake(hosts=["a"], about=about(**changes))
+    assert not (tmp_path / "scheduler.starts").exists()
+
+
+def test_a_host_that_ssh_does_not_reach(fake, ssh, tmp_path):
+    ssh("echo no route to host >&2; exit 255")
+    with pytest.raises(SettingError, match="host a: .*no route to host"):
+        fake(hosts=["a"])
+    assert not (tmp_path / "scheduler.starts").exists()
+
+
+# The end of the launcher itself
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_however_the_launcher_ends_no_role_outlives_it(tmp_path, number):
+    script = tmp_path / "fake"
+    names = ("scheduler", "server", "worker0", "worker1")
+    does = dict.fromkeys(names, WAIT)
+    script.write_text(FAKE.format(folder=tmp_path, about="exit 9", **does))
+    script.chmod(0o755)
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "d2lpar", "launch", f"--python={script}", "--", *RUN],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pids = [tmp_path / f"{name}.pid" for name in names]
+    _until(lambda: all(p.exists() and p.read_text().strip() for p in pids))
+    launcher.send_signal(number)
+    _, stderr = launcher.communicate(timeout=10)
+    _until(lambda: all(is_gone(tmp_path, name) for name in names))
+    assert all(is_gone(tmp_path, name) for name in names)
+    if number == signal.SIGKILL:
+        assert launcher.returncode == -number
+    else:
+        assert launcher.returncode == 130 and "interrupted" in stderr
+
+
+def _until(condition, seconds=10):
+    limit = time.monotonic() + seconds
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.02)

@@ -9,7 +9,7 @@ import pytest
 
 from d2lpar import devices
 from d2lpar.errors import DeviceError
-from d2lpar.records.wording import plural
+from d2lpar.text import plural
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """On one and two GPUs the helpers, and steps of training, are those of a CPU."""
 
+import functools
+
 import numpy
 import pytest
 
@@ -28,10 +30,10 @@ def batches(n):
         yield X.astype("float32"), y
 
 
-def scratch(contexts, n, make=get_params, **how):
+def scratch(contexts, n, make=get_params, **options):
     replicas = [make(params(), context) for context in contexts]
     for X, y in batches(n):
-        train_batch(X, y, replicas, contexts, LR, **how)
+        train_batch(X, y, replicas, contexts, LR, **options)
     return [[p.asnumpy() for p in replica] for replica in replicas]
 
 
@@ -57,21 +59,14 @@ def distance(a, b):
     return numpy.linalg.norm(a - b) / numpy.linalg.norm(b)
 
 
-@pytest.fixture(scope="module")
-def on_the_cpu():
-    found = {}
-
-    def get(n):
-        if n not in found:
-            found[n] = scratch([mx.cpu(0)], n)[0]
-        return found[n]
-
-    return get
+@functools.cache
+def on_the_cpu(n):
+    return scratch([mx.cpu(0)], n)[0]
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("train", [scratch, buckets, concise])
-def test_steps_on_gpus_are_those_of_a_cpu(train, n, gpus, on_the_cpu):
+def test_steps_on_gpus_are_those_of_a_cpu(train, n, gpus):
     replicas = train(gpus, n)
     assert distance(on_the_cpu(n), params()) > 1e-3  # the steps went somewhere
     assert distance(replicas[0], on_the_cpu(n)) < CLOSE
@@ -126,15 +121,15 @@ def test_a_bias_as_a_weight_is_the_plain_convolution(gpu):
     def plain(X, W, b):
         return npx.convolution(data=X, weight=W, bias=b, kernel=(3, 3), num_filter=4)
 
-    found = []
+    results = []
     for convolution in (networks.convolve, plain):
         arrays = get_params(hosts, gpu)
         with autograd.record():
             out = convolution(*arrays)
             loss = (out * out).sum()
         loss.backward()
-        found.append([out.asnumpy(), *(a.grad.asnumpy() for a in arrays)])
-    for ours, expected in zip(*found):
+        results.append([out.asnumpy(), *(a.grad.asnumpy() for a in arrays)])
+    for ours, expected in zip(*results):
         assert distance([ours], [expected]) < CLOSE
 
 

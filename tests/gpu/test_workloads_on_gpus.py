@@ -1,5 +1,6 @@
 """Every workload on one GPU, on two, and on a CPU; memory that runs out; precisions."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -7,13 +8,13 @@ import sys
 import numpy
 import pytest
 
-from d2lpar import datasets, gan, lenet, lenet_concise
+from d2lpar import datasets, gan, lenet, lenet_concise, process
 from d2lpar._mxnet import mx
 from d2lpar.least_squares import METHODS, solve
 from d2lpar.memory.free import free_memory
 from d2lpar.parallel import split_batch
+from d2lpar.records.kinds import PrecisionRecord
 from d2lpar.runs import job, sweep
-from d2lpar.studies import array_timings, array_work, low_precision
 
 pytestmark = pytest.mark.gpu
 
@@ -34,7 +35,7 @@ def distance(a, b):
 @pytest.fixture(scope="module")
 def data():
     """Three batches of 32 and one of 5."""
-    return datasets.load("synthetic", n_train=101, n_test=30)
+    return datasets.fashion_sample(n_train=101, n_test=30)
 
 
 def epochs(workload, contexts, data, count=2, state=None):
@@ -49,14 +50,7 @@ def epochs(workload, contexts, data, count=2, state=None):
 
 @pytest.fixture(scope="module")
 def on_the_cpu(data):
-    found = []
-
-    def get():
-        if not found:
-            found.append(epochs(lenet, [mx.cpu(0)], data))
-        return found[0]
-
-    return get
+    return functools.cache(lambda: epochs(lenet, [mx.cpu(0)], data))
 
 
 @pytest.mark.parametrize("workload", [lenet, lenet_concise])
@@ -80,40 +74,34 @@ def test_a_checkpoint_goes_from_gpus_to_the_cpu_and_back(workload, gpus, data):
         state = lenet.TrainingState.restore(state.tensors(), facts)
     _, expected = epochs(workload, gpus[:1], data, 3)
     assert state.epoch == expected.epoch == 3
-    assert state.rng.bit_generator.state == expected.rng.bit_generator.state
     assert distance(state.params, expected.params) < 10 * CLOSE
 
 
-@pytest.mark.parametrize("workload", [lenet, lenet_concise])
-def test_deterministic_repeats_are_equal_to_the_bit(workload, gpus, tmp_path):
+@pytest.mark.parametrize("chapter", ["multiple_gpus", "multiple_gpus_concise"])
+def test_deterministic_repeats_are_equal_to_the_bit(chapter, gpus, tmp_path):
     """Two processes, large enough batches for another order of sums to show."""
     repeated = job.Job(
-        chapter="test",
+        experiment=chapter,
         preset="quick",
-        workload=workload.WORKLOAD,
         devices="gpu",
         num_devices=len(gpus),
         seed=0,
         settings={"num_epochs": 3, "global_batch_size": 2100, "lr": 0.2},
-        data={"name": "synthetic", "n_train": 6000, "n_test": 100, "seed": 0},
+        data={"name": "sample", "n_test": 100},
         command="d2lpar run test",
-        folder=tmp_path,
+        folder=str(tmp_path),
         deterministic=True,
     )
-    header, *epochs = sweep.sweep([repeated], repeats=2)
-    epochs = [line for line in epochs if line.kind == "epoch"]
-    assert header.gpu_build["deterministic"] is True
-    first, second = (
-        [(e.train_loss, e.test_acc) for e in epochs if e.repeat == repeat]
-        for repeat in (0, 1)
-    )
-    assert len(first) == 3 and first == second
+    lines = list(sweep.sweep([repeated], repeats=2))
+    assert lines[0].gpu_build["deterministic"] is True
+    losses = [line.train_loss for line in lines if hasattr(line, "train_loss")]
+    assert len(losses) == 6 and losses[:3] == losses[3:]
 
 
 # The GAN
 
 
-def gan_steps(contexts, **how):
+def gan_steps(contexts, **options):
     """Losses and parameters after two steps on 11 faces."""
     rng = numpy.random.default_rng(1)
     X = rng.random((11, 3, 24, 24), dtype="float32")
@@ -121,7 +109,7 @@ def gan_steps(contexts, **how):
     state = gan.start(0)
     nets, losses = gan.Nets(state, contexts, lr=1e-4), []
     for _ in range(2):
-        d, g, _ = gan.step(*split_batch(X, z, contexts), nets, **how)
+        d, g, _ = gan.step(*split_batch(X, z, contexts), nets, **options)
         losses += [sum(map(float, d)), sum(map(float, g))]
     nets.update(state)
     return losses, state.params_D + state.params_G
@@ -171,9 +159,9 @@ def test_least_squares_in_float32_without_tf32(method, gpus):
 
 def test_averaging_is_that_of_cpu_contexts(gpus):
     A, b = problem()
-    how = {"method": "averaging", "num_epochs": 3, "seed": 4}
-    on_cpus = solve(A, b, devices=[mx.cpu(k) for k in range(len(gpus))], **how)
-    x = solve(A, b, devices=gpus, **how).x
+    options = {"method": "averaging", "num_epochs": 3, "seed": 4}
+    on_cpus = solve(A, b, devices=[mx.cpu(k) for k in range(len(gpus))], **options)
+    x = solve(A, b, devices=gpus, **options).x
     numpy.testing.assert_allclose(x, on_cpus.x, rtol=1e-6, atol=1e-9)
 
 
@@ -250,7 +238,7 @@ except mx.MXNetError as error:
     print(line)
 (after,) = free_memory([gpu], running=True)
 print(before - after)
-data = datasets.load("synthetic", n_train=101, n_test=30)
+data = datasets.fashion_sample(n_train=101, n_test=30)
 (again,) = lenet.train(devices=[gpu], data=data, global_batch_size=32, num_epochs=1)
 print(again.train_loss)
 """
@@ -258,8 +246,12 @@ print(again.train_loss)
 
 def test_out_of_memory_is_one_line_and_the_process_recovers(gpu):
     """In a process of its own, so that no other test depends on it."""
-    how = {"env": job.environment({}), "capture_output": True, "text": True}
-    ran = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], **how)
+    ran = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY],
+        env=process.child_environment({}),
+        capture_output=True,
+        text=True,
+    )
     assert ran.returncode == 0, ran.stderr
     line, missing, loss = ran.stdout.splitlines()
     assert line.startswith(f"out of memory on {gpu}: convolution 1, float32 (256, ")
@@ -268,37 +260,38 @@ def test_out_of_memory_is_one_line_and_the_process_recovers(gpu):
     assert float(loss) == pytest.approx(2.3, abs=0.1)
 
 
-# Studies
+# Array operations and precisions
 
 
-def test_every_form_of_the_timing_study_is_right(take):
-    """The study checks every result itself; no kernel may be left out."""
-    sizes = array_work.Sizes(
+def test_every_form_of_the_timed_operations_is_right(take):
+    """Each result is checked where it is timed; no kernel may be left out."""
+    from d2lpar.arrays import operations, timings
+
+    sizes = operations.Sizes(
         x2=10_001, sum_rows=203, trig=300, product=67, largest_copy=2**14
     )
-    contexts = take(2)
-    records = array_timings.train(devices=contexts, data=sizes, warmup=1, repeats=2)
+    records = timings.measure(devices=take(2), data=sizes, warmup=1, repeats=2)
     forms = {(record.operation, record.form) for record in records}
     assert {("x2", "one kernel"), ("trig", "one kernel"), ("product", "dot")} <= forms
     assert ("all-reduce", "allreduce") in forms
 
 
 def test_a_precision_is_measured_or_refused_for_its_own_reason(gpu):
-    data = datasets.load("synthetic", n_train=100, n_test=100)
-    params = lenet.start(0, scale=0.1).params
-    task = low_precision.Task(
-        X=data.X_test,
-        y=data.y_test,
-        y_float32=low_precision.predictions(params, data.X_test, gpu),
-        X_calibration=data.X_train,
+    from d2lpar.low_precision.measure import measure
+
+    lines = measure(
         devices=[gpu],
-        batch_size=50,
+        data=datasets.fashion_sample(n_train=100, n_test=100),
+        precisions=["float32", "int8-none", "int8-naive"],
+        stretch_factor=1,
+        per_device_batch_size=50,
+        calibration_images=100,
         repeats=1,
+        num_epochs=1,
     )
-    for precision in ("float32", "int8-none", "int8-naive"):
-        row = low_precision.measure_apart(precision, params, task, "trained")
-        print(f"{precision}: {row.why_not or 'measured'}")
-        assert row.supported or (row.why_not and "\n" not in row.why_not)
-        assert "cpu(0)" not in row.why_not and "same context" not in row.why_not
-        if precision == "float32":
-            assert row.supported and row.agreement == 1
+    for row in lines:
+        if isinstance(row, PrecisionRecord):
+            assert row.supported or (row.why_not and "\n" not in row.why_not)
+            assert "cpu(0)" not in (row.why_not or "")
+            if row.precision == "float32":
+                assert row.supported and row.agreement == 1

@@ -11,6 +11,7 @@ runs/benchmarks.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import statistics
@@ -34,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 CHAPTER = "multiple_gpus_concise"
 D2LPAR = [sys.executable, "-m", "d2lpar"]
 WRITING, LAUNCH = "writing a checkpoint", "a launch of 2 workers, 6 epochs"
+KILLED = "a worker killed in the third epoch"
 
 
 def epochs_of(words: list[str]) -> Iterator[dict]:
@@ -49,7 +51,7 @@ def epochs_of(words: list[str]) -> Iterator[dict]:
                 "seconds": epoch.seconds,
                 "epoch": epoch.epoch,
                 "eval_seconds": epoch.eval_seconds,
-                "wire_bytes": epoch.extra.get("wire_bytes"),
+                "wire_bytes": epoch.wire_bytes,
             }
 
 
@@ -65,7 +67,13 @@ def arms_of(n: int, epochs: int, data: str) -> Iterator[in_turn.Arm]:
             f"{n} workers": [*launch, f"--checkpoint-every={epochs}"],
         }
         for name, words in commands.items():
-            yield in_turn.itself(name, __file__, 1, epoch_work(batch), words=words)
+            yield in_turn.ours(
+                name,
+                1,
+                [sys.executable, __file__, "--job"],
+                work=epoch_work(batch),
+                words=words,
+            )
 
 
 def contexts(n: int) -> str:
@@ -82,7 +90,7 @@ def checkpoint_seconds(rounds: int = 30) -> Iterator[ArmSample]:
     from d2lpar.records import checkpoints
 
     state = lenet.start(0)
-    header = files.read(next(Path("figures").glob(f"{CHAPTER}/*.jsonl"))).header
+    header = files.read(next(ROOT.glob(f"figures/{CHAPTER}/*.jsonl"))).header
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for epoch in range(1, rounds + 1):
             state.epoch = epoch
@@ -91,7 +99,8 @@ def checkpoint_seconds(rounds: int = 30) -> Iterator[ArmSample]:
                 state.workload, state.tensors(), state.facts(), (header,)
             )
             checkpoints.save(Path(folder), content)
-            yield ArmSample("1 process", 0, time.perf_counter() - begin, WRITING)
+            seconds = time.perf_counter() - begin
+            yield ArmSample(arm="1 process", round=0, seconds=seconds, work=WRITING)
 
 
 def restart_seconds(round_: int, data: str, epochs: int = 6) -> list[ArmSample]:
@@ -102,11 +111,11 @@ def restart_seconds(round_: int, data: str, epochs: int = 6) -> list[ArmSample]:
     """
     undisturbed, _ = launch(data, epochs, kill=False)
     killed, lost = launch(data, epochs, kill=True)
-    extra = {"lost": lost, "cost": killed - undisturbed - lost}
-    name = "a worker killed in the third epoch"
+    cost = killed - undisturbed - lost
+    same = {"round": round_, "work": LAUNCH}
     return [
-        ArmSample("undisturbed", round_, undisturbed, LAUNCH),
-        ArmSample(name, round_, killed, LAUNCH, extra=extra),
+        ArmSample(arm="undisturbed", seconds=undisturbed, **same),
+        ArmSample(arm=KILLED, seconds=killed, lost=lost, cost=cost, **same),
     ]
 
 
@@ -144,20 +153,22 @@ def kill_worker(launcher: int) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--job"]:  # one of the processes that this starts
+        for line in epochs_of(**json.loads(sys.stdin.readline())):
+            print(json.dumps(line), flush=True)
+        return
     parser = in_turn.parser(__doc__, rounds=2)
     parser.add_argument("--epochs", type=int, default=3, help="one more warms up")
     parser.add_argument("--data", default="fashion-mnist")
     args = parser.parse_args()
-    if args.arm:
-        return in_turn.tell(epochs_of(**args.arm))
 
     n = usable_cores()
-    every = list(arms_of(n, args.epochs + 1, args.data))
-    lines = [*in_turn.measure(every, args.rounds), *checkpoint_seconds()]
+    timed = list(arms_of(n, args.epochs + 1, args.data))
+    lines = [*in_turn.measure(timed, args.rounds), *checkpoint_seconds()]
     for round_ in range(args.rounds):
         lines += restart_seconds(round_, args.data)
     work = f"LeNet on {n} one-thread devices in all"
-    run = in_turn.record(args.out / "workers.jsonl", every, lines, work=work)
+    run = in_turn.record(args.out / "workers.jsonl", timed, lines, work=work)
     print(arms.table(run))
     bars.draw([run], args.out, "workers")
     report(run, n)
@@ -175,8 +186,7 @@ def report(run, n: int) -> None:
             f"batch {batch}: workers reach {share:.2f} of the throughput; "
             f"a checkpoint every epoch costs {save:.2%}"
         )
-    killed = times[LAUNCH, "a worker killed in the third epoch"].samples
-    costs = ", ".join(f"{sample.extra['cost']:.1f}" for sample in killed)
+    costs = ", ".join(f"{sample.cost:.1f}" for sample in times[LAUNCH, KILLED].samples)
     print(f"a restart costs, beyond the lost steps: {costs} s")
 
 

@@ -33,10 +33,9 @@ def root(*words):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread(short_checkout):
+def one_thread():
     """With more threads, numbers are added in another order, and rounded otherwise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(short_checkout))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 
@@ -124,8 +123,8 @@ def test_a_link_that_is_cut_for_good(hosts, tmp_path):
     begin = time.monotonic()
     text = finish(launcher)
     assert launcher.returncode == 3, text
-    assert "is silent: no heartbeat of node" in text
-    assert "not complete after 1 restarts" in text.splitlines()[-2] or text
+    assert "is silent: no heartbeat" in text
+    assert "not complete after 1 restarts" in text
     assert time.monotonic() - begin < 60
     assert last_state(tmp_path / "run", "multiple_gpus_concise").epoch >= 2
 

@@ -85,7 +85,8 @@ def advice(
 ) -> str:
     """One line: the device, the largest array, what is free, and what would fit.
 
-    `said` is the line of the error. With `running` the next run is in this process, not
+    `said` is the line of the error, in which NumPy names the array; MXNet does not, so
+    the batch's largest is named instead. With `running` the next run is in this process, not
     in a new one.
     """
     device = str(devices[0]) + (f" to {devices[-1]}" if len(devices) > 1 else "")
@@ -113,11 +114,13 @@ def advice(
         remedy = "not even a batch of 1 fits: free some of it"
     if "micro_batch_size" in settings:
         remedy += ", or a smaller --micro-batch-size"
+    array = f"{need.largest}, takes {byte_size(need.largest_size)}"
+    if numpy_says := re.search("Unable to allocate .*", said):
+        array = numpy_says[0]
     return (
         f"out of memory on {device}: the batch of {need.batch} needs about "
-        f"{byte_size(needed[tightest])} ({need.largest}, takes "
-        f"{byte_size(need.largest_size)}), {byte_size(free[tightest])} are free: "
-        f"{remedy}"
+        f"{byte_size(needed[tightest])} ({array}), {byte_size(free[tightest])} are "
+        f"free: {remedy}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Few temporary buffers, processes of their own, and GPUs that are faked."""
+"""Processes of their own, and GPUs that are faked."""
 
 import os
 import subprocess
@@ -11,25 +11,20 @@ import pytest
 from d2lpar._mxnet import mx
 from d2lpar.memory import free
 
-ONE_BUFFER = {"MXNET_CPU_TEMP_COPY": "1", "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(autouse=True)
-def four_buffers(monkeypatch):
-    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "4")
+ENVIRONMENT = {"MXNET_CPU_TEMP_COPY": "4", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
 def in_a_process():
     """What some code prints, run in a process of its own."""
 
-    def run(code, timeout=120, **environment):
+    def run(code, **environment):
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, **ONE_BUFFER, **environment},
+            env={**os.environ, **ENVIRONMENT, **environment},
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout

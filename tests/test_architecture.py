@@ -1,4 +1,4 @@
-"""How the package is built, checked on its source: who imports whom, sizes, words."""
+"""How the package is built, checked on its source: who imports whom, and names."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # A module may import its own room and those on the lines below its line, nothing else.
 ROOMS = [
-    ["__main__", "chapter"],
+    ["__main__"],
+    ["chapter"],
     ["cli"],
-    ["figures"],
     ["runs"],
-    ["studies"],
-    ["gan", "least_squares", "lenet_workers"],
+    ["experiments"],
+    ["arrays", "scaling", "least_squares", "gan", "low_precision"],
+    ["lenet_workers"],
     ["lenet_concise"],
     ["lenet"],
     ["memory", "workers"],
@@ -36,28 +37,16 @@ ROOMS = [
     ["_mxnet"],
     ["_numpy_names"],
     ["machine"],
+    ["process"],
+    ["figures"],
     ["records"],
-    ["errors", "shards"],
+    ["text", "errors", "shards"],
     ["_version"],
 ]
 LEVEL = {room: number for number, line in enumerate(ROOMS) for room in line}
-FIGURES_MAY_IMPORT = {"figures", "records", "datasets", "errors"}
-MAY_IMPORT_FIGURES = {"figures", "cli", "chapter"}
 MAY_IMPORT_CLI = {"cli", "chapter", "__main__"}
 
 FORBIDDEN_NAMES = {"utils", "common", "core", "base", "helpers", "misc"}
-MOST_LINES = 45
-MOST_POSITIONAL = 5
-# Functions that may have more parameters or lines, with the reason.
-EXCEPTIONS = {
-    "d2lpar.parallel.train_batch": "the book's parameters, in the book's order",
-}
-
-# A seed is where random numbers start, never a document that the reader does not have.
-THE_SEED = re.compile(
-    r"\b([Tt]he|[Aa]nother|[Tt]wo|[Ff]our) seeds?\b(?! of )"
-    r"|\bseeds?['’]|\bseed \(?00\d|\bSeed: |as-the-seed|\b(gan|squares)_seed\b"
-)
 
 
 def module_name(path: Path) -> str:
@@ -69,12 +58,6 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 CHAPTERS = {path.stem: path for path in sorted((ROOT / "chapters").glob("[!_]*.py"))}
-OTHERS = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "figures/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "benchmarks").glob("*.py")),
-    *sorted((ROOT / "peers").glob("*.[mp]*")),
-]
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
@@ -148,13 +131,40 @@ def test_the_command_line_is_imported_by_its_entries_only():
     ] == []
 
 
-def test_figures_know_records_only():
-    assert [
-        f"{name} imports {target}"
-        for name, target in imports_between_rooms()
-        if (room(name) == "figures" and room(target) not in FIGURES_MAY_IMPORT)
-        or (room(target) == "figures" and room(name) not in MAY_IMPORT_FIGURES)
-    ] == []
+def reached(module: str) -> set[str]:
+    """The modules that importing a module loads, through all that these import."""
+    todo, seen = [module], set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += at_the_top(name)
+            package = name.rpartition(".")[0]
+            todo += [package] if package else []
+    return seen
+
+
+def at_the_top(module: str) -> list[str]:
+    """What a module imports when it is loaded: not inside functions."""
+    tree = ast.Module([], [])
+    tree.body = [
+        node
+        for node in TREES[module].body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    return [name for name in map(module_of, imported_names(tree)) if name]
+
+
+FIGURES = [
+    name
+    for name in FILES
+    if name.startswith("d2lpar.figures.") or name.endswith(".figure")
+]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_drawn_without_mxnet(name):
+    assert "d2lpar._mxnet" not in reached(name)
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
@@ -186,41 +196,3 @@ def test_public_functions_and_classes_have_a_docstring():
         and not node.name.startswith("_")
         and not ast.get_docstring(node)
     ] == []
-
-
-def functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Every function of a module by its dotted name, nested ones and methods too."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            name = f"{prefix}.{node.name}"
-            if isinstance(node, FUNCTIONS):
-                yield name, node
-            yield from functions(node, name)
-        else:
-            yield from functions(node, prefix)
-
-
-def test_functions_are_short_and_take_few_positional_arguments():
-    offenders = {}
-    for module, tree in TREES.items():
-        for name, node in functions(tree, module):
-            taken = [a.arg for a in node.args.posonlyargs + node.args.args]
-            count = len(taken) - (taken[:1] in (["self"], ["cls"]))
-            lines = node.end_lineno - node.lineno + 1
-            if lines > MOST_LINES or count > MOST_POSITIONAL:
-                offenders[name] = f"{lines} lines, {count} positional parameters"
-    assert {n: why for n, why in offenders.items() if n not in EXCEPTIONS} == {}
-
-
-def occurrences(path: Path) -> list[str]:
-    """Where a text calls a document "the seed", with its words over line ends."""
-    text = re.sub(r"\n[ \t]*(# )?", " ", path.read_text("utf-8"))
-    return [
-        f"{path.relative_to(ROOT)}: {text[max(0, m.start() - 30) : m.end() + 20]}"
-        for m in THE_SEED.finditer(text)
-    ]
-
-
-def test_a_seed_is_where_random_numbers_start():
-    paths = [*FILES.values(), *CHAPTERS.values(), *OTHERS]
-    assert [where for path in paths for where in occurrences(path)] == []

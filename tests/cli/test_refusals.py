@@ -1,0 +1,224 @@
+"""Wrong commands, as tables: each is one line on standard error that names the value.
+
+All run in this process, as `d2lpar` does them: exit code 2, and nothing is written.
+"""
+
+import os
+
+import pytest
+from factories import epoch, header
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from d2lpar.cli import main, run
+from d2lpar.experiments import ALWAYS, EXPERIMENTS
+from d2lpar.records import files
+
+LENET = ["run", "multiple_gpus", "--data=sample", "--devices=cpu:1", "--dry-run"]
+SOLVER = ["run", "least_squares", "--devices=cpu:1", "--dry-run"]
+LAUNCH = ["launch", "--print"]
+THEN = ["--", "run", "multiple_gpus_concise"]
+
+REFUSED = [
+    # Values out of range
+    ([*LENET, "--threads=100000"], "100000"),
+    ([*LENET, "--threads=1e3"], "1e3"),
+    ([*LENET, f"--global-batch-size={2**31}"], str(2**31)),
+    ([*LENET, "--num-epochs=0"], "--num-epochs"),
+    ([*LENET, f"--seed={2**64}"], "--seed"),
+    ([*LENET, "--lr=inf"], "--lr"),
+    ([*LENET, "--lr=nan"], "--lr"),
+    ([*LENET, "--lr=1e-300"], "--lr"),
+    (["run", "gan", "--frames-every=0"], "--frames-every"),
+    (["sample", "--checkpoint=x", "--n=100000"], "100000"),
+    (["sample", "--checkpoint=x", "--scale=3000"], "3,000"),
+    (["devices", "--watch", "--interval=nan"], "nan"),
+    (["devices", "--watch", "--interval=1e9"], "1e+09"),
+    ([*LAUNCH, "--timeout=nan", *THEN], "nan"),
+    ([*LAUNCH, "--workers=0", *THEN], "--workers"),
+    ([*LAUNCH, "--port=65536", *THEN], "65536"),
+    ([*LAUNCH, "--compress=nan", *THEN], "--compress nan"),
+    ([*LAUNCH, "--compress=1e-50", *THEN], "--compress 1e-50"),
+    (["compare", "--peers", "--rounds=0"], "--rounds"),
+    # Empty values, such as unset shell variables
+    ([*LENET, "--out="], "--out"),
+    ([*LENET, "--devices="], "--devices"),
+    (["plot", ""], "RECORDS"),
+    (["plot", "record", "--out=a\0b"], "--out"),
+    (["compare", "--peers="], "--peers"),
+    # Flags that do not apply, or contradict each other
+    ([*LENET, "--mp4"], "--mp4: does not apply to multiple_gpus"),
+    ([*LENET, "--watch"], "--watch"),
+    (["run", "devices", "--tf32"], "--tf32: does not apply to devices"),
+    (["run", "memory", "--resume=last"], "--resume last: does not apply to memory"),
+    (["run", "memory", "--data=cryptopunks"], "--data cryptopunks: memory takes auto"),
+    (["run", "gan", "--data=sample"], "--data sample: gan takes auto, cryptopunks"),
+    ([*SOLVER, "--lr=0.1"], "--lr 0.1: does not apply to least_squares"),
+    ([*SOLVER, "--checkpoint-every=1"], "--checkpoint-every 1: does not apply"),
+    ([*LENET, "--tf32"], "--tf32 with --devices cpu:1"),
+    ([*LENET, "--resume=last", "--repeats=2"], "--resume with --repeats"),
+    ([*LENET, "--data-dir=."], "--data-dir . with --data sample"),
+    ([*LENET, "--depth=3"], "--depth"),
+    ([*LENET, "more"], "more"),
+    ([*LAUNCH, *THEN, "--repeats=2"], "one thing at a time"),
+    ([*LAUNCH, *THEN, "--num-devices=1,2"], "one thing at a time"),
+    ([*LAUNCH, *THEN, "--mp4"], "--mp4: does not apply"),
+    ([*LAUNCH, "--", "run", "gan"], "gan is not shared"),
+    ([*LAUNCH, "--", "run", "all"], "'all'"),
+    ([*LAUNCH, "--", "plot", "x"], "plot x"),
+    (LAUNCH, "launch"),
+    ([*LAUNCH, "--ssh=ssh -p 22", *THEN], "--ssh ssh -p 22"),
+    (["launch", "--python=nope", *THEN], "--python nope"),
+    (["compare", "record", "record", "--json", "--csv"], "--json and --csv"),
+    (["compare", "record", "record", "--lr=0.1"], "--lr"),
+    (["compare", "record", "--peers"], "record"),
+    (["compare", "record"], "two records"),
+    (["devices", "--interval=2"], "--interval"),
+    (["plot", "record", "--mp4"], "--mp4"),
+    # Chapters and devices that are not there
+    (["run", "multiple"], "'multiple'"),
+    (["run", "../gan"], "'../gan'"),
+    ([*LENET, "--devices=tpu:1"], "tpu:1"),
+    ([*LENET, "--devices=cpu:0"], "cpu:0"),
+    ([*LENET, "--devices=cpu:1,1"], "cpu:1,1"),
+    ([*LENET, "--devices=cpu:2,gpu:1"], "cpu:2,gpu:1"),
+    ([*LENET, "--devices=cpu:100000000"], "256"),
+    ([*LENET, "--devices=gpu:250,"], "gpu:250"),
+    ([*LENET, "--num-devices=two"], "two"),
+    ([*LENET, "--num-devices=4"], "4"),
+    ([*LENET, "--num-devices=1,1"], "1,1"),
+    # Files and folders
+    ([*LENET, "--out=record"], "record: Not a directory"),
+    ([*LENET, "--out=/dev/full"], "/dev/full"),
+    ([*LENET, "--out=loop"], "loop"),
+    (["run", "multiple_gpus", "--data-dir=nope"], "--data-dir nope"),
+    (["plot", "absent"], "absent"),
+    (["plot", "/dev/zero"], "/dev/zero"),
+    (["plot", "."], ".: "),
+    (["plot", "binary"], "binary"),
+    (["plot", "empty"], "empty"),
+    (["plot", "header"], "header: holds no results"),
+    (["plot", "escape"], "escape, line 1"),
+    (["plot", "record", "--out=/dev/null"], "/dev/null"),
+    (["compare", "absent", "absent"], "absent"),
+    (["compare", "record", "header"], "header: holds no epochs"),
+    (["sample", "--checkpoint=absent"], "absent"),
+    (["sample", "--checkpoint=binary"], "binary"),
+    ([*LAUNCH, "--hosts=option", *THEN], "-oProxyCommand=x"),
+    ([*LAUNCH, "--hosts=empty", *THEN], "empty"),
+    ([*LAUNCH, "--hosts=absent", *THEN], "absent"),
+]
+CONTENT = {
+    "binary": b"\x89PNG\xff\xfe\x00",
+    "empty": b"",
+    "option": b"-oProxyCommand=x\n",
+    "escape": b'{"kind": "header", "chapter": "\\u001b[2J"}\n',
+    "header": f"{files.to_line(header())}\n".encode(),
+    "record": f"{files.to_line(header())}\n{files.to_line(epoch(1))}\n".encode(),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("refused")
+    for name, content in CONTENT.items():
+        (folder / name).write_bytes(content)
+    (folder / "loop").symlink_to("loop")
+    return folder
+
+
+@pytest.fixture
+def answer(folder, monkeypatch, capfd):
+    """A function: what `d2lpar WORDS` prints on standard error, and its exit code."""
+
+    def answer(words):
+        monkeypatch.chdir(folder)
+        monkeypatch.delenv("D2LPAR_DATA", raising=False)
+        monkeypatch.setattr("sys.argv", ["d2lpar", *words])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        return capfd.readouterr().err, ended.value.code
+
+    return answer
+
+
+def name_of(value):
+    return ascii(" ".join(value))[1:60] if isinstance(value, list) else ""
+
+
+@pytest.mark.parametrize(("words", "value"), REFUSED, ids=name_of)
+def test_one_line_names_the_value_and_nothing_is_written(answer, folder, words, value):
+    error, code = answer(words)
+    assert code == 2, error
+    assert error.startswith("d2lpar: ") and error.count("\n") == 1, error
+    assert value in error
+    assert set(os.listdir(folder)) == {*CONTENT, "loop"}
+
+
+FLAGS = sorted(ALWAYS.union(*(e.takes for e in EXPERIMENTS.values()), {"nope"}))
+VALUES = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.sampled_from(["auto", "cpu:2", "gpu:1", "1,2", "quick", "sample", "last"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chapter=st.sampled_from([*EXPERIMENTS, "all", "nope"]) | VALUES,
+    flags=st.dictionaries(st.sampled_from(FLAGS), st.none() | VALUES, max_size=3),
+)
+@example(chapter="all", flags={"lr": "0.1", "mp4": None})
+def test_any_command_line_runs_or_is_refused_in_a_line(chapter, flags):
+    words = [f"--{flag}".replace("_", "-") for flag in flags]
+    words = [w if v is None else f"{w}={v}" for w, v in zip(words, flags.values())]
+    ran = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["d2lpar", "run", chapter, *words])
+        patch.setattr(run, "run_experiment", lambda *args: ran.append(args) or [])
+        said = []
+        patch.setattr("click.echo", lambda message="", **how: said.append(message))
+        try:
+            main.main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code
+    if code == 0:
+        assert ran or any("Usage" in text for text in said)
+    else:
+        assert code == 2 and not ran
+        assert len(said) == 1 and "\n" not in said[0]
+
+
+def test_all_gives_each_flag_to_those_it_applies_to(monkeypatch, caplog):
+    ran = {}
+
+    def run_experiment(experiment, flags, command):
+        ran[experiment.name] = flags, command
+        return []
+
+    monkeypatch.setattr(run, "run_experiment", run_experiment)
+    words = ["run", "all", "--seed=3", "--data=cryptopunks", "--mp4", "--devices=cpu:2"]
+    monkeypatch.setattr("sys.argv", ["d2lpar", *words])
+    with caplog.at_level("WARNING", logger="d2lpar"):
+        main.d2lpar.main(words, standalone_mode=False)
+    assert list(ran) == list(EXPERIMENTS)
+    flags, command = ran["gan"]
+    assert (flags["seed"], flags["data"], flags["mp4"]) == (3, "cryptopunks", True)
+    assert "--data=cryptopunks" in command and "--mp4" in command
+    flags, command = ran["multiple_gpus"]
+    assert (flags["seed"], flags["data"], flags["mp4"]) == (3, "auto", False)
+    assert command == "d2lpar run multiple_gpus --devices=cpu:2 --seed=3"
+    assert ran["devices"][0]["seed"] == 0
+    assert "--mp4: ignored by devices" in caplog.text
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_flag_of_a_preset_can_be_overridden(name):
+    experiment = EXPERIMENTS[name]
+    for preset in ("quick", "book"):
+        overridable = experiment.presets[preset].keys() & {
+            param.name for param in main.run.params
+        }
+        assert overridable - {"data", "repeats"} <= experiment.takes

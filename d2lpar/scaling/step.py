@@ -93,15 +93,9 @@ class Concise:
         per_device_batch_size: int,
     ) -> None:
         self.devices = devices
-        self._net, self._trainer, self._loss = lenet_concise.build(
+        self.net, self._trainer, self._loss = lenet_concise.build(
             params, devices, 0.0, per_device_batch_size
         )
-
-    @property
-    def replicas(self) -> list[tuple[np.ndarray, ...]]:
-        """The parameters on each device."""
-        by_parameter = [p.list_data() for p in self._net.collect_params().values()]
-        return list(zip(*by_parameter))
 
     def step(self, X: np.ndarray, y: np.ndarray, lr: float, upto: str = UPDATE) -> list:
         """Take the step up to one of PARTS; see :meth:`FromScratch.step`."""
@@ -110,7 +104,7 @@ class Concise:
         if upto == FORWARD:
             shards = zip(*split_batch(X, y, self.devices))
             with autograd.record():
-                return [self._loss(self._net(X_k), y_k) for X_k, y_k in shards]
+                return [self._loss(self.net(X_k), y_k) for X_k, y_k in shards]
         trainer = self._trainer
         trainer.set_learning_rate(lr)
         if upto == BACKWARD:
@@ -118,16 +112,16 @@ class Concise:
         elif upto == ALL_REDUCE:
             trainer = SimpleNamespace(step=lambda _: self._trainer.allreduce_grads())
         return lenet_concise.train_batch(
-            X, y, self._net, self.devices, trainer, loss=self._loss
+            X, y, self.net, self.devices, trainer, loss=self._loss
         )
 
     def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
         """See :meth:`FromScratch.accuracy`."""
-        return lenet_concise.evaluate(self._net, X, y, self.devices)
+        return lenet_concise.evaluate(self.net, X, y, self.devices)
 
     def params(self) -> list[numpy.ndarray]:
         """The parameters as host arrays."""
-        return networks.get_host_params(self._net)
+        return networks.get_host_params(self.net)
 
 
 IMPLEMENTATIONS = {"from scratch": FromScratch, "concise": Concise}

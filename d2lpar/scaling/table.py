@@ -193,6 +193,10 @@ def results(runs: Sequence[Run]) -> str:
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
+def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f"{title}\n{plain_table(columns, rows)}" if rows else ""
+
+
 def _steps(study: Study) -> str:
     weak = step_model.weak_efficiencies(study.steps)
     rows = []
@@ -211,10 +215,12 @@ def _steps(study: Study) -> str:
         ])  # fmt: skip
     columns = ["batch", "devices", "ms", "quartiles, n", "samples/s", "speedup"]
     columns += ["strong", "weak", "Python ms"]
-    return (
+    return _section(
         f"{study.name}: milliseconds per step; speedup over 1 device at the same "
         "global batch; efficiency of strong scaling (same global batch) and weak "
-        f"scaling (same batch per device)\n{plain_table(columns, rows)}"
+        "scaling (same batch per device)",
+        columns,
+        rows,
     )
 
 
@@ -241,10 +247,8 @@ def _parts(study: Study) -> str:
         [f"{batch:,}", str(n), *(f"{1e3 * parts[name]:.3g}" for name in PARTS)]
         for (n, batch), parts in study.parts.items()
     ]
-    if not rows:
-        return ""
-    table = plain_table(["batch", "devices", *PARTS], rows)
-    return f"{study.name}: milliseconds of each part of a step, by omission\n{table}"
+    title = f"{study.name}: milliseconds of each part of a step, by omission"
+    return _section(title, ["batch", "devices", *PARTS], rows)
 
 
 def _epochs(study: Study) -> str:
@@ -258,14 +262,10 @@ def _epochs(study: Study) -> str:
             "never" if seconds is None else number(seconds),
             number(sum(e.seconds for e in epochs)),
         ])  # fmt: skip
-    if not rows:
-        return ""
     columns = ["devices", "batch", "per device", "lr", "epochs", "accuracy"]
     columns += [f"seconds to {TARGET_ACC:g}", "seconds"]
-    return (
-        f"{study.name}: weak scaling, learning rate scaled with the global batch and "
-        f"warmed up\n{plain_table(columns, rows)}"
-    )
+    title = f"{study.name}: weak scaling, learning rate scaled with the global batch"
+    return _section(title, columns, rows)
 
 
 def _all_reduces(runs: Sequence[Run]) -> str:
@@ -276,10 +276,8 @@ def _all_reduces(runs: Sequence[Run]) -> str:
         + [number(1e3 * median(row[k])) if row.get(k) else "-" for k in names]
         for (n, arrays, num_bytes), row in seconds.items()
     ]
-    if not rows:
-        return ""
     records = [record for run in runs for record in run.of(AllReduceRecord)]
     absent = {record.variant: record.why_not for record in records if record.why_not}
-    table = plain_table(["devices", "arrays", "bytes", *names], rows)
     title = "All-reduce: median milliseconds, results checked"
-    return "\n".join([title, table, *(f"{k}: {why}" for k, why in absent.items())])
+    table = _section(title, ["devices", "arrays", "bytes", *names], rows)
+    return "\n".join([table, *(f"{name}: {why}" for name, why in absent.items())])

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -91,7 +90,7 @@ def run_launch(
         if shutil.which(path) is None:
             raise SettingError(f"--python {python}: there is no such program")
     launcher = launch.Launcher(
-        directory, Screen().show, python, ssh or launch.SSH, timeout, Path(logs)
+        directory, show, python, ssh or launch.SSH, timeout, Path(logs)
     )
     launch.launch(
         roles_at, launcher, address=address, port=port, max_restarts=max_restarts
@@ -131,21 +130,6 @@ def without_devices(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, devices
 
 
-class Screen:
-    """The lines of all roles, each after its role's name, over worker 0's progress."""
-
-    def __init__(self) -> None:
-        self.lock, self.bar = threading.Lock(), ""
-        self.terminal = sys.stderr.isatty()
-
-    def show(self, role: launch.Role, line: str, bar: bool) -> None:
-        """Print a line of `role`, or keep it below the others as the progress bar."""
-        with self.lock:
-            if bar and role.name == "worker 0":
-                self.bar = line
-            if self.terminal:
-                click.echo("\r\x1b[K", nl=False, err=True)
-            if not bar:
-                click.echo(f"[{role.name}] {line}")
-            if self.terminal:
-                click.echo(self.bar, nl=False, err=True)
+def show(role: launch.Role, line: str) -> None:
+    """Print a line that a role has written, after the role's name."""
+    click.echo(f"[{role.name}] {line}")

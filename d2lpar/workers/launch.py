@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -124,12 +124,9 @@ def plan(
     all workers, or one for each; see :func:`own_devices`. Without `hosts` all run here.
     `address` and `port` are the scheduler's, which ends if a role sends no heartbeat
     for `heartbeat` seconds (0: it does not listen). `kvstore` and `threshold` are those
-    of :class:`~d2lpar.workers.node.WorkerInfo`. Raises :class:`SettingError` for
-    impossible counts, and for two workers that would share a GPU.
+    of :class:`~d2lpar.workers.node.WorkerInfo`. Raises :class:`SettingError` for a
+    number of devices that does not fit, and for two workers that would share a GPU.
     """
-    for flag, count in (("workers", workers), ("servers", servers)):
-        if count < 1:
-            raise SettingError(f"--{flag} {count}: write a whole number, 1 or more")
     if len(devices) not in (0, 1, workers):
         raise SettingError(
             f"--devices is given {len(devices)} times for {workers} workers: once for "
@@ -208,16 +205,11 @@ def read_hosts(path: str | Path, interface: str) -> list[Host]:
     """The hosts of a file: one line each, "name [interface]"; # begins a comment.
 
     `interface` is that of hosts without one. Raises :class:`SettingError` for any other
-    line, for a file without a host, and unless the file is text.
+    line, and for a file without a host.
     """
     hosts = []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise SettingError(
-            f"{path}: not a text file; write a host per line: name [interface]"
-        ) from None
-    for number, line in enumerate(lines, 1):
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if len(words) > 2 or not all(map(_HOST_WORD.fullmatch, words)):
             raise SettingError(
@@ -265,22 +257,21 @@ class Launcher:
 
     They run `python` in `directory`, on other hosts through `ssh`. After `timeout`
     seconds without a step of any worker the training counts as hung. What the roles
-    write goes to the folder `logs` and to ``show(role, line, bar)``, where `bar` says
-    that the line is a progress bar.
+    write goes to the folder `logs` and to ``show(role, line)``.
     """
 
     directory: str
-    show: Callable[[Role, str, bool], None]
+    show: Callable[[Role, str], None]
     python: str = sys.executable
     ssh: str = SSH
     timeout: float = 120
     logs: Path = Path("launch-logs")
 
-    def command(self, role: Role) -> list[str]:
+    def command(self, role: Role, attached: bool = True) -> list[str]:
         """The words that start a role, here or on its host."""
         if not role.host.name:
-            return role.command(self.python, attached=True)
-        line = role.as_shell(self.python, self.directory, attached=True)
+            return role.command(self.python, attached)
+        line = role.as_shell(self.python, self.directory, attached)
         return [*shlex.split(self.ssh), role.host.name, line]
 
 
@@ -322,18 +313,17 @@ def check_hosts(roles: Sequence[Role], launcher: Launcher) -> float:
 
     Returns the time by the clock of worker 0's host.
     """
-    ours = versions()
-    answers = {"": {"versions": ours, "time": time.time()}}
+    ours = {"versions": versions(), "time": time.time()}
+    answers = {"": ours}
     for role in roles:
-        name = role.host.name
-        if name in answers:
-            continue
-        answers[name] = _about(role, launcher)
-        for what, version in ours.items():
-            theirs = answers[name]["versions"].get(what, "none")
+        host = role.host.name
+        if host not in answers:
+            answers[host] = _about(role, launcher)
+        for name, version in ours["versions"].items():
+            theirs = answers[host]["versions"].get(name)
             if theirs != version:
                 raise SettingError(
-                    f"host {name} has another {what} ({theirs}) than this one "
+                    f"host {host} has another {name} ({theirs}) than this one "
                     f"({version}): install the same d2lpar, MXNet and NumPy on all"
                 )
     worker = next(role for role in roles if role.kind == "worker")
@@ -341,27 +331,24 @@ def check_hosts(roles: Sequence[Role], launcher: Launcher) -> float:
 
 
 def _about(role: Role, launcher: Launcher) -> dict:
-    """What the host of a role says of its package, with the role's PYTHONPATH."""
-    about = Role(role.name, role.host, role.environment, ["--about"])
-    line = about.as_shell(launcher.python, launcher.directory)
-    host = f"host {role.host.name}"
+    """What ``--about`` prints on the host of a role."""
+    host = role.host.name
+    about = replace(role, arguments=["--about"])
     try:
         done = subprocess.run(
-            [*shlex.split(launcher.ssh), role.host.name, line],
+            launcher.command(about, attached=False),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=SECONDS_TO_ANSWER,
         )
     except subprocess.TimeoutExpired:
-        seconds = SECONDS_TO_ANSWER
         raise SettingError(
-            f"{host}: no answer within {seconds} s through ssh"
+            f"host {host}: no answer within {SECONDS_TO_ANSWER} s through ssh"
         ) from None
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        last = lines[-1] if lines else f"status {done.returncode}"
-        raise SettingError(f"{host}: cannot be used through ssh: {last}")
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise SettingError(f"host {host}: cannot be used through ssh: {lines[-1]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -402,22 +389,14 @@ class Process:
                     self.nodes[self.status["node"]] = self.status["role"]
 
     def _read_text(self) -> None:
-        rest = b""
-        while chunk := os.read(self.process.stderr.fileno(), 65536):
+        for line in self.process.stderr:
             self.last_sign = time.monotonic()
-            self.log.write(chunk)
+            self.log.write(line)
             self.log.flush()
-            *lines, rest = re.split(rb"(?<=[\n\r])", rest + chunk)
-            for line in lines:
-                self._take(line)
-        self._take(rest)
-
-    def _take(self, line: bytes) -> None:
-        text, bar = line.decode(errors="replace").rstrip(), line.endswith(b"\r")
-        if text:
-            if not bar:
+            text = line.decode(errors="replace").rstrip()
+            if text:
                 self.last.append(text)
-            self.show(self.role, text, bar)
+                self.show(self.role, text)
 
     def finish_reading(self, seconds: float) -> None:
         """Wait until all is read that a role has written which has ended."""
@@ -460,12 +439,12 @@ def _check_alive(process: Process, running: Sequence[Process]) -> None:
     if process.role.kind == "worker" and code == FATAL:
         last = process.last[-1] if process.last else "no message"
         raise SettingError(f"{process.role.name}: {last.removeprefix('d2lpar: ')}")
-    silent = process.status.get("silent")  # of the scheduler: a node's number
-    if silent is not None:
+    if "silent" in process.status:  # the scheduler's, with ps-lite's number of a role
         names = {node: name for p in running for node, name in p.nodes.items()}
-        seconds = process.status["seconds"]
+        silent = names.get(process.status["silent"])
         for other in running:
-            if other.role.name == names.get(silent):
+            if other.role.name == silent:
+                seconds = process.status["seconds"]
                 raise other.death(f"is silent: no heartbeat for {seconds} s")
     how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
     raise process.death(how)

@@ -32,8 +32,6 @@ from typing import IO
 
 from d2lpar.machine.mxnet_builds import mxnet_version
 
-KVSTORES = ("dist_sync", "dist_async")
-
 _status: IO[str] | None = None
 
 
@@ -44,8 +42,8 @@ _status: IO[str] | None = None
 class WorkerInfo:
     """Which worker this process is: `number` of `count`, and how they share gradients.
 
-    `kvstore` is one of KVSTORES; `threshold` is that of 2-bit gradient compression
-    (None: no compression).
+    `kvstore` is "dist_sync" or "dist_async"; `threshold` is that of 2-bit gradient
+    compression (None: no compression).
     """
 
     number: int

@@ -1,0 +1,209 @@
+"""compare: ratios of known timings, and every way in which two runs can differ."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from factories import training
+from matplotlib.text import Text
+from msgspec.structs import replace as changed
+
+from d2lpar.cli import compare as words
+from d2lpar.cli.compare import compare
+from d2lpar.errors import RecordError
+from d2lpar.figures import compare as figure
+from d2lpar.figures import labels, page
+from d2lpar.records import comparison
+
+ONE = training(1)
+TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25))
+
+
+def test_speedup_and_efficiency_of_known_timings():
+    c = compare(ONE, TWO)
+    assert (c.a.seconds.median, c.a.seconds.q1, c.a.seconds.q3) == (2.0, 1.9, 2.1)
+    assert c.a.seconds.n == c.b.seconds.n == 3  # the warm-ups, 9 and 7 s, are left out
+    assert c.speedup == pytest.approx(1.6)
+    assert c.spread == pytest.approx((1.9 / 1.25, 2.1 / 1.25))
+    assert c.efficiency == pytest.approx(0.8)
+    assert c.a.samples_per_sec == pytest.approx(30_000)
+    assert c.b.samples_per_sec == pytest.approx(48_000)
+    assert c.a.test_acc == c.b.test_acc == pytest.approx(0.8)
+    assert c.differences == []
+
+
+def test_efficiency_is_that_of_the_run_with_more_devices():
+    c = compare(TWO, ONE)
+    assert c.speedup == pytest.approx(0.625)
+    assert c.efficiency == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    "other", [training(1), training(2, device_kind="gpu", devices=["gpu(0)", "gpu(1)"])]
+)
+def test_no_efficiency_without_a_scaling(other):
+    assert compare(ONE, other).efficiency is None
+
+
+def test_final_accuracy_is_the_median_of_the_repeats_that_got_there():
+    run = training(1, repeats=3)
+    accuracies = iter((0.7, 0.9, 0.6))
+    epochs = [
+        changed(e, test_acc=next(accuracies)) if e.epoch == 4 else e for e in run.epochs
+    ]
+    assert comparison.final_accuracy(replace(run, lines=tuple(epochs))) == 0.7
+    assert comparison.final_accuracy(replace(run, lines=tuple(epochs[:-1]))) == 0.8
+
+
+def test_different_data_is_compared_by_throughput():
+    few = training(1, seconds=(1.0, 1.0, 1.0, 1.0), dataset_sha256="b" * 64)
+    few = replace(
+        few, lines=tuple(changed(e, samples_per_sec=15_000) for e in few.epochs)
+    )
+    c = compare(ONE, few)  # 60,000 samples in 2 s; 15,000 in 1 s
+    assert c.speedup == pytest.approx(0.5)
+    assert c.spread == pytest.approx((0.475, 0.525))
+    assert c.differences == ["data set hash: aaaaaaaaaaaa and bbbbbbbbbbbb"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("chapter", "gan", "chapter: multiple_gpus and gan"),
+        ("preset", "quick", "preset: book and quick"),
+        ("seed", 3, "seed: 0 and 3"),
+        ("cpu_model", "Other CPU", "CPU: Some CPU and Other CPU"),
+        ("cores", 8, "cores: 2 and 8"),
+        ("dataset", "synthetic", "data set: fashion-mnist and synthetic"),
+        ("synthetic", True, "synthetic data: no and yes"),
+        ("threads_per_device", 2, "threads per device: 1 and 2"),
+        ("settings", {**ONE.header.settings, "lr": 0.1}, "lr: 0.2 and 0.1"),
+        (
+            "settings",
+            {**ONE.header.settings, "momentum": None},
+            "momentum: not recorded and not set",
+        ),
+        ("versions", {"mxnet": "2.0"}, "mxnet version: 1.9.1 and 2.0"),
+    ],
+)
+def test_what_differs_is_listed_with_both_values(field, value, sentence):
+    other = training(1, **{field: value})
+    assert compare(ONE, other).differences == [sentence]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"date": "2027-01-01T00:00:00+00:00"},
+        {"command": "d2lpar run all"},
+        {"settings": {**ONE.header.settings, "num_devices": 9, "devices": "cpu:9"}},
+    ],
+)
+def test_what_says_nothing_is_not_listed(fields):
+    assert compare(ONE, training(1, **fields)).differences == []
+
+
+def test_the_commit_is_listed_unless_it_is_what_is_compared():
+    fields = {"git_commit": "f" * 40, "git_dirty": True}
+    assert compare(ONE, training(1, **fields)).differences == []
+    assert compare(ONE, training(2, **fields)).differences == [
+        "code: commit 0123456 and commit fffffff with local changes"
+    ]
+
+
+def test_gpu_models_are_listed_and_device_numbers_are_not():
+    def gpu(name, number):
+        fields = {"device_kind": "gpu", "threads_per_device": None}
+        return training(1, devices=[f"gpu({number}) {name}"], **fields)
+
+    assert compare(gpu("NVIDIA T4", 0), gpu("NVIDIA T4", 1)).differences == []
+    c = compare(gpu("NVIDIA T4", 0), gpu("NVIDIA A10", 0))
+    assert c.differences == ["GPUs: NVIDIA T4 and NVIDIA A10"]
+    c = compare(ONE, gpu("NVIDIA T4", 0))
+    assert c.differences == ["device kind: cpu and gpu"]
+
+
+def test_labels_tell_the_runs_apart():
+    c = compare(ONE, TWO)
+    assert c.a.label == "1 device: cpu(0) (1 thread of 2 cores)"
+    assert c.b.label == "2 devices: cpu(0), cpu(1) (1 thread each of 2 cores)"
+    c = compare(ONE, training(1, seed=3))
+    assert (c.a.label, c.b.label) == ("seed 0", "seed 3")
+    c = compare(ONE, training(1, git_commit="f" * 40))
+    assert (c.a.label, c.b.label) == ("commit 0123456", "commit fffffff")
+    c = compare(ONE, replace(ONE, path=Path("later.jsonl")))
+    assert (c.a.label, c.b.label) == ("book-cpu1.jsonl", "later.jsonl")
+    c = compare(ONE, ONE)
+    assert (c.a.label, c.b.label) == ("first", "second")
+
+
+def test_device_labels():
+    gpus = {"device_kind": "gpu", "threads_per_device": None}
+    t4s = training(2, devices=["gpu(0) NVIDIA T4", "gpu(3) NVIDIA T4"], **gpus)
+    assert labels.devices(t4s.header) == "2 devices: gpu(0), gpu(3) NVIDIA T4"
+    mixed = training(2, devices=["gpu(0) NVIDIA T4", "gpu(1) NVIDIA A10"], **gpus)
+    assert labels.devices(mixed.header).endswith(
+        "gpu(0), gpu(1) NVIDIA T4 + NVIDIA A10"
+    )
+    unset = training(1, threads_per_device=None, cores=1)
+    assert labels.devices(unset.header) == "1 device: cpu(0) (threads unset of 1 core)"
+
+
+def test_scaling_against_the_smallest_count():
+    four, two = (
+        training(4, seconds=(9.0, 1.25, 1.25)),
+        training(2, seconds=(9.0, 2.0, 2.0)),
+    )
+    base, other = comparison.scaling([four, two])
+    assert (base.num_devices, base.speedup, base.spread) == (2, 1.0, (1.0, 1.0))
+    assert (other.num_devices, other.ideal) == (4, 2.0)
+    assert other.speedup == pytest.approx(1.6)
+    assert other.efficiency == pytest.approx(0.8)
+    assert other.efficiency_spread == pytest.approx((0.8, 0.8))
+
+
+def test_a_run_without_usable_epochs_is_named():
+    empty = replace(ONE, lines=(), path=Path("figures/killed.jsonl"))
+    for pair in ((empty, ONE), (ONE, empty)):
+        with pytest.raises(RecordError, match=r"killed\.jsonl.*no epochs"):
+            compare(*pair)
+
+
+def test_the_table_holds_the_numbers_of_both_sides():
+    other = training(2, seconds=(7.0, 1.25, 1.25, 1.25), threads_per_device=2)
+    text = words.comparison_table(compare(ONE, other))
+    rows = {line[:20].strip(): line[20:].split() for line in text.splitlines()}
+    assert rows["sec/epoch, median"] == ["2.00", "1.25"]
+    assert rows["epochs timed"] == ["3", "3"]
+    assert rows["speedup of b over a"] == ["1.60", "(1.52-1.68)"]
+    assert rows["parallel efficiency"] == ["80%"]
+    assert text.endswith("differences:\n  threads per device: 1 and 2")
+    assert words.comparison_table(compare(ONE, ONE)).endswith("no other differences")
+
+
+def test_both_runs_are_drawn(monkeypatch, tmp_path):
+    kept = {}
+    monkeypatch.setattr(page, "save", lambda figures, *_: kept.update(figures) or [])
+    figure.draw(ONE, TWO, compare(ONE, TWO), tmp_path, "both")
+    (picture,) = kept.values()
+    curves, bars = picture.axes
+    assert [bar.get_width() for bar in bars.patches] == [2.0, 1.25]
+    texts = [text.get_text() for text in picture.findobj(Text)]
+    assert any("1.60" in text for text in texts)
+
+
+def test_rows_suit_json_and_csv():
+    c = compare(ONE, training(2, seconds=(7.0, 1.25, 1.25), seed=1, cores=4))
+    rows = words.comparison_rows(c)
+    assert [row["run"] for row in rows] == ["a", "b"]
+    assert rows[0].keys() == rows[1].keys()
+    assert rows[0]["speedup"] == 1.0 and rows[1]["speedup"] == pytest.approx(1.6)
+    assert rows[0]["parallel_efficiency"] is None
+    assert rows[1]["parallel_efficiency"] == pytest.approx(0.8)
+    assert rows[1]["differences"] == "cores: 2 and 4; seed: 0 and 1"
+    assert (rows[0]["sec_per_epoch"], rows[0]["n"]) == (2.0, 3)
+    assert json.loads(json.dumps(rows)) == rows
+    json.dumps(asdict(c))  # nothing in it that JSON cannot hold

@@ -13,28 +13,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from d2lpar import datasets, devices, lenet, lenet_concise
 from d2lpar.cli import main
 from d2lpar.errors import SettingError
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import workers as measuring
-from d2lpar.shards import shares
 from d2lpar.workers import launch, node
 
 ROOT = Path(main.__file__).parents[2]
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
 DATA = {"n_train": 152, "n_test": 50}
-
-
-@given(n=st.integers(0, 100), count=st.integers(1, 9))
-def test_the_parts_are_the_whole(n, count):
-    parts = [range(n)[part] for part in shares(n, count)]
-    assert [i for part in parts for i in part] == list(range(n))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_process_that_was_not_launched_is_no_worker(monkeypatch):
@@ -94,14 +84,6 @@ def test_two_workers_with_the_same_gpu_are_refused(monkeypatch):
     measuring.check_own_gpus(Group(["ana", []]), [no_gpu])
     with pytest.raises(SettingError, match="workers 0 and 2 share the GPU 0:5e:0 of"):
         measuring.check_own_gpus(Group(elsewhere, ["ana", ["0:5e:0"]]), both)
-
-
-def test_heartbeats_are_throttled():
-    calls = []
-    call = measuring.throttled(lambda: calls.append(1), seconds=60)
-    call()
-    call()
-    assert len(calls) == 1
 
 
 @pytest.fixture

@@ -1,19 +1,12 @@
 """Two hosts: network namespaces on a bridge, reached by a script in place of ssh.
 
-A link between them is cut, for a while or for good, or made slow: a training completes
-or clearly ends, and never hangs.
+A link between them is cut, for a while or for good: a training completes or ends with
+an error, and never hangs.
 """
 
-import contextlib
-import fcntl
 import os
-import queue
-import random
 import shutil
-import struct
 import subprocess
-import sys
-import threading
 import time
 
 import pytest
@@ -127,68 +120,3 @@ def test_a_link_that_is_cut_for_good(hosts, tmp_path):
     assert "not complete after 1 restarts" in text
     assert time.monotonic() - begin < 60
     assert last_state(tmp_path / "run", "multiple_gpus_concise").epoch >= 2
-
-
-def tap(name):
-    """An open network interface: what it is to send can be read, and the other way."""
-    fd = os.open("/dev/net/tun", os.O_RDWR)
-    fcntl.ioctl(fd, 0x400454CA, struct.pack("16sH", name.encode(), 0x1002))
-    return fd
-
-
-def relay(source, target, seconds, loss, seed):
-    """Pass packets on after so many seconds, but for a part of them."""
-    rng, waiting = random.Random(seed), queue.SimpleQueue()
-
-    def send():
-        while True:
-            when, packet = waiting.get()
-            time.sleep(max(0.0, when - time.monotonic()))
-            with contextlib.suppress(OSError):  # the test has ended
-                os.write(target, packet)
-
-    threading.Thread(target=send, daemon=True).start()
-    with contextlib.suppress(OSError):
-        while packet := os.read(source, 65536):
-            if rng.random() >= loss:
-                waiting.put((time.monotonic() + seconds, packet))
-
-
-KNOCK = """
-import socket, time
-seconds = []
-for _ in range(3):
-    begin = time.monotonic()
-    socket.socket().connect_ex(("10.213.77.1", 9))  # nobody is there
-    seconds.append(time.monotonic() - begin)
-print(min(seconds))
-"""
-
-
-@pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
-def test_a_link_that_is_slow_and_loses_packets(hosts, tmp_path, expected):
-    """50 ms and 1 % each way; relayed here, as few kernels of containers have netem."""
-    root("ip", "link", "del", f"{NET}vb")
-    try:
-        ends = [tap(f"{NET}vb"), tap(f"{NET}i")]
-    except OSError as error:
-        pytest.skip(f"no network interface can be opened here: {error}")
-    root("ip", "link", "set", f"{NET}vb", "master", NET, "up")
-    root("ip", "link", "set", f"{NET}i", "netns", f"{NET}b", "name", "eth0")
-    within = ("ip", "-n", f"{NET}b")
-    root(*within, "addr", "add", "10.213.77.3/24", "dev", "eth0")
-    root(*within, "link", "set", "eth0", "up")
-    for pair in (ends, ends[::-1]):
-        words = (*pair, 0.05, 0.01, pair[0])
-        threading.Thread(target=relay, args=words, daemon=True).start()
-    there_and_back = subprocess.run(
-        ["ip", "netns", "exec", f"{NET}b", sys.executable, "-c", KNOCK],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    launcher = launch(tmp_path)
-    text = finish(launcher)
-    for end in ends:
-        os.close(end)
-    assert launcher.returncode == 0, text
-    assert_same(last_state(tmp_path / "run", "multiple_gpus_concise"), expected)
-    assert float(there_and_back.stdout) >= 0.1

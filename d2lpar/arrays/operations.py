@@ -11,7 +11,6 @@ MXNet's fast operators; "one kernel", a single pass over memory by a kernel of
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -88,8 +87,8 @@ class Sizes:
     drawn from `seed`. Raises :class:`SettingError` for a size below 1, or a largest
     copy below 4 KiB.
 
-    >>> Sizes(x2=6, sum_rows=5, trig=4, product=3, largest_copy=20_000).sizes
-    {'x2': 6, 'sum_rows': 5, 'trig': 4, 'product': 3, 'copies': (4096, 16384)}
+    >>> Sizes(largest_copy=20_000).copies
+    (4096, 16384)
     """
 
     x2: int = 50_000_000
@@ -116,23 +115,15 @@ class Sizes:
         return tuple(4**k for k in range(6, 32) if 4**k <= self.largest_copy)
 
     @property
-    def sizes(self) -> dict:
+    def sizes(self) -> dict[str, int]:
         """The amount of data, as a record states it."""
-        return {
-            "x2": self.x2,
-            "sum_rows": self.sum_rows,
-            "trig": self.trig,
-            "product": self.product,
-            "copies": self.copies,
-        }
+        names = ("x2", "sum_rows", "trig", "product", "largest_copy")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def sha256(self) -> str:
         """Of the sizes and `seed`, which determine the numbers."""
-        counts = {**self.sizes}
-        copies = counts.pop("copies")
-        text = json.dumps([counts, copies, self.seed])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 @dataclass
@@ -387,27 +378,22 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
 
     Each line has both clocks of :mod:`d2lpar.timing`.
     """
+
+    def line(measured: timing.Timing) -> str:
+        naive = 1e3 * numpy.median(measured.naive_seconds)
+        ms = 1e3 * measured.median
+        return f"{ms:10.3f} ms, naive clock {naive:10.3f} ms  {measured.name}"
+
     rng = numpy.random.default_rng(0)
     for device in devices:
         yield f"{n:,} numbers on {label(device)}"
-        doubled = x2(Sizes(x2=n), [device], rng, None)
+        work = x2(Sizes(x2=n), [device], rng, None)
         for form in (AS_WRITTEN, IN_PLACE):
-            for measured in (
-                timing.measure(
-                    doubled.on_devices[form],
-                    [device],
-                    name=f"x2, MXNet, {form}",
-                    **doubled.checks,
-                ),
-                timing.measure_host(
-                    doubled.on_host["NumPy", form],
-                    threads=1,
-                    name=f"x2, NumPy, {form}",
-                    **doubled.checks,
-                ),
-            ):
-                yield str(measured)
+            call, name = work.on_devices[form], f"x 2, {form}"
+            yield line(timing.measure(call, [device], name=name, **work.checks))
+            call, name = work.on_host["NumPy", form], f"x 2 in NumPy, {form}"
+            yield line(timing.measure_host(call, 1, name=name, **work.checks))
         for work in copies(4 * n, [device], rng):
             for form, call in work.on_devices.items():
                 name = f"{work.operation}, {form}"
-                yield str(timing.measure(call, [device], name=name, **work.checks))
+                yield line(timing.measure(call, [device], name=name, **work.checks))

@@ -19,10 +19,9 @@ import numpy
 from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.arrays import operations
-from d2lpar.arrays.operations import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
+from d2lpar.arrays.operations import AS_WRITTEN_64, Sizes, Work
 from d2lpar.errors import SettingError
-from d2lpar.kernels import on_cpu as kernels_on_cpu
-from d2lpar.kernels.kernel import KernelError
+from d2lpar.kernels import KernelError
 from d2lpar.machine.cores import omp_threads, usable_cores
 from d2lpar.records.kinds import TimingRecord
 from d2lpar.training import choose
@@ -69,11 +68,8 @@ def measure(
     on_cpu = chosen[0].device_type == "cpu"
     threads = (omp_threads() or 1) if on_cpu else usable_cores()
     torch = _torch(threads) if len(chosen) == 1 else None
-    has_kernels = not on_cpu or _has_compiler()
     for make in operations.OPERATIONS:
         work = make(data, chosen, numpy.random.default_rng(seed), torch)
-        if not has_kernels:
-            work.on_devices.pop(ONE_KERNEL, None)
         if make is operations.product:
             often = product_repeats or repeats
             yield from _time(work, chosen, threads, min(warmup, 1), often)
@@ -95,15 +91,6 @@ def _torch(threads: int) -> ModuleType | None:
     return torch
 
 
-def _has_compiler() -> bool:
-    """Whether kernels can run on CPUs; warns if not."""
-    try:
-        return bool(kernels_on_cpu.compiler())
-    except KernelError as error:
-        log.warning("%r is not measured: %s", ONE_KERNEL, error)
-        return False
-
-
 def _time(
     work: Work, devices: list[mx.Context], host_threads: int, warmup: int, repeats: int
 ) -> Iterator[TimingRecord]:
@@ -119,7 +106,7 @@ def _time(
             else:
                 measured = timing.measure_host(call, host_threads, **how)
         except KernelError as error:
-            log.warning("%s, is not measured: %s", name, error)
+            log.warning("%s is not measured: %s", name, error)
             continue
         is_float64 = form == AS_WRITTEN_64
         yield TimingRecord(

@@ -165,19 +165,15 @@ def test_pytorch_beside_one_device():
     assert {line.version for line in records} == {str(torch.__version__)}
 
 
-def test_what_cannot_run_here_is_left_out_with_a_warning(monkeypatch, caplog):
-    monkeypatch.setenv("CXX", "no-such-compiler")
+def test_without_pytorch_a_warning_says_so(monkeypatch, caplog):
     find = timings.importlib.util.find_spec
     monkeypatch.setattr(
         timings.importlib.util,
         "find_spec",
         lambda name: None if name == "torch" else find(name),
     )
-    records = lines(1)
-    forms = {line.form for line in records}
-    assert "one kernel" not in forms and "in place" in forms
-    assert {line.library for line in records} == {"MXNet", "NumPy"}
-    assert "CXX=no-such-compiler" in caplog.text and "d2lpar[peers]" in caplog.text
+    assert {line.library for line in lines(1)} == {"MXNet", "NumPy"}
+    assert "d2lpar[peers]" in caplog.text
 
 
 def test_a_kernel_that_does_not_compile_is_left_out_with_a_line(monkeypatch, caplog):
@@ -222,5 +218,5 @@ def test_fewer_rows_than_devices():
 def test_the_report_names_each_device_and_has_both_clocks():
     text = list(operations.report(contexts(2), 1000))
     assert sum(line.startswith("1,000 numbers on cpu(") for line in text) == 2
-    for name in ("x2, MXNet, in place", "x2, NumPy, as written", "host to device"):
+    for name in ("x 2, in place", "x 2 in NumPy, as written", "host to device"):
         assert sum(name in line and "naive" in line for line in text) == 2

@@ -60,8 +60,8 @@ def results(
 
     `work` is "module:function" (or "script.py:function") of a function that a fresh
     Python calls with the job's keywords, or a program's command. `environment` changes
-    variables; None unsets one. Raises :class:`RunError` for an error that the process reports and after `timeout`
-    seconds, and :class:`DiedError` if it ends otherwise.
+    variables; None unsets one. Raises :class:`RunError` for an error that the process
+    reports and after `timeout` seconds, and :class:`DiedError` if it ends otherwise.
     """
     lines = raw_lines(work, job, environment=environment, timeout=timeout)
     with contextlib.closing(lines):

@@ -114,10 +114,10 @@ def train(args, device):
     on_gpu = device.type == "cuda"
     label = torch.cuda.get_device_name(device) if on_gpu else f"{args.threads} threads"
     dist.all_gather_object(labels, f"{device} {label}")
-    rng = np.random.default_rng([args.seed, 1])  # the same order in every process
     for epoch in range(args.num_epochs):
         wait(device)
         start = time.perf_counter()
+        rng = np.random.default_rng([args.seed, epoch + 1])  # the same in all processes
         order = torch.from_numpy(rng.permutation(len(y))).to(device)
         batches = order.split(args.global_batch_size)[: args.steps]
         for index in batches:

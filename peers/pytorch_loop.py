@@ -93,11 +93,11 @@ def main() -> None:
 
     net = lenet(params, device)
     optimizer = sgd(net, args.lr)
-    rng = np.random.default_rng([args.seed, 1])
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     for epoch in range(args.num_epochs):
         wait(device)
         start = time.perf_counter()
+        rng = np.random.default_rng([args.seed, epoch + 1])
         order = torch.from_numpy(rng.permutation(len(y))).to(device)
         for index in order.split(args.global_batch_size):
             train_batch(net, optimizer, X[index], y[index])

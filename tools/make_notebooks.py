@@ -20,11 +20,13 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from d2lpar.cli.main import chapter_files
+from d2lpar.experiments import EXPERIMENTS
 from d2lpar.records.atomic import replacing
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-MOST_BYTES = 1_000_000
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+FILES = {name: ROOT / "chapters" / f"{name}.py" for name in EXPERIMENTS}
+MAX_BYTES = 1_000_000
 TIMEOUT = 600  # seconds for each cell
 # A folder of some machine: of its user, its temporary files or its Python.
 PATH = re.compile(r"/(?:home|root|Users|tmp|work|mnt|usr|var|opt)/[\w.+-]+")
@@ -105,19 +107,18 @@ def wrong_with(notebook: nbformat.NotebookNode) -> list[str]:
         f"a path of a machine: {p}" for t in texts(notebook) for p in PATH.findall(t)
     ]
     size = len(nbformat.writes(notebook).encode())
-    if size > MOST_BYTES:
-        wrong.append(f"{size:,} bytes: at most {MOST_BYTES:,}")
+    if size > MAX_BYTES:
+        wrong.append(f"{size:,} bytes: at most {MAX_BYTES:,}")
     return wrong
 
 
 def main(chapters: list[str]) -> int:
-    files = chapter_files()
     for name in chapters:
-        if name not in files:
-            print(f"chapter {name!r}: write one of {', '.join(files)}", file=sys.stderr)
+        if name not in FILES:
+            print(f"chapter {name!r}: write one of {', '.join(FILES)}", file=sys.stderr)
             return 2
-    for name in chapters or files:
-        notebook = converted(files[name])
+    for name in chapters or FILES:
+        notebook = converted(FILES[name])
         with tempfile.TemporaryDirectory() as folder:
             try:
                 execute(notebook, environment_of(name, folder), folder)

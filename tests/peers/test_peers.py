@@ -13,10 +13,11 @@ import numpy
 import pytest
 
 from d2lpar import datasets
-from d2lpar.runs import in_turn, reference_steps
+from d2lpar.runs import in_turn
+from d2lpar.runs import ours as our_side
 
 PEERS = Path(__file__).parents[2] / "peers"
-DATA = ("--data=synthetic", "--n-train=250", "--n-test=100")
+DATA = ("--data=sample", "--n-train=250", "--n-test=100")
 NEEDS = {
     "d2l_notebook.py": ("d2l",),
     "d2l_pytorch.py": ("torch", "torchvision"),
@@ -44,13 +45,13 @@ def run_peer(script, *arguments):
 
 @pytest.fixture(scope="module")
 def data():
-    return datasets.load("synthetic", n_train=250, n_test=100)
+    return datasets.load("sample", n_train=250, n_test=100)
 
 
 @pytest.fixture(scope="module")
 def ours(data):
     """Our first steps, on batches of 100."""
-    return reference_steps.first_steps(data, seed=0, global_batch_size=100)
+    return our_side.first_steps(data, seed=0, global_batch_size=100)
 
 
 def write(folder, arrays, **changes):

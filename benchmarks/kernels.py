@@ -3,7 +3,7 @@
     python benchmarks/kernels.py --rounds 3
 
 Each arrangement of contexts and threads is measured in a fresh process, round after
-round; within it the ways take turns (:mod:`d2lpar.studies.kernel_times`), and every
+round; within it the ways take turns (:mod:`d2lpar.kernels.times`), and every
 answer is compared with NumPy's. Writes kernels.jsonl, .png and .svg to
 runs/benchmarks, and prints the kernel's time beside that of the loop in C on the
 same threads, which is the memory's limit.
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from d2lpar.figures import bars
 from d2lpar.machine.cores import usable_cores
 from d2lpar.records import arms
-from d2lpar.records.wording import plural
 from d2lpar.runs import in_turn
+from d2lpar.text import plural
 
 WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}
 WAYS = ("loop in C", "kernel", "MXNet", "NumPy")
@@ -31,12 +31,12 @@ def timed_ways(
 ) -> Iterator[dict]:
     """Time both works in every way, one line per sample."""
     from d2lpar import devices
-    from d2lpar.studies import kernel_times
+    from d2lpar.kernels.times import times
 
-    times = kernel_times.times(devices.parse(f"cpu:{num_devices}"), n, repeats)
+    timed = times(devices.parse(f"cpu:{num_devices}"), n, repeats)
     for work, words in WORKS.items():
         for way in WAYS:
-            for seconds in times.get((work, way), []):
+            for seconds in timed.get((work, way), []):
                 name = f"{way}, {arrangement}"
                 yield {"work": words, "arm": name, "seconds": seconds}
 
@@ -48,8 +48,6 @@ def main() -> None:
         "-n", type=int, default=50_000_000, help="float32 values on each context"
     )
     args = parser.parse_args()
-    if args.arm:
-        return in_turn.tell(timed_ways(**args.arm))
 
     from d2lpar.kernels.on_cpu import FLAGS, compiler
 
@@ -57,9 +55,17 @@ def main() -> None:
     for num_devices, threads in dict.fromkeys([(1, 1), (1, cores), (cores, 1)]):
         each = " each" if num_devices > 1 else ""
         name = f"{plural(num_devices, 'context')}, {plural(threads, 'thread')}{each}"
-        settings = {"num_devices": num_devices, "n": args.n, "repeats": args.repeats}
-        arm = in_turn.itself(name, __file__, threads, arrangement=name, **settings)
-        timed.append(arm)
+        timed.append(
+            in_turn.ours(
+                name,
+                threads,
+                f"{__file__}:timed_ways",
+                arrangement=name,
+                num_devices=num_devices,
+                n=args.n,
+                repeats=args.repeats,
+            )
+        )
     lines = in_turn.measure(timed, args.rounds, warm_up=0)
     command = shlex.join([*map(os.path.basename, compiler()), *FLAGS])
     note = (

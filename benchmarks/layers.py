@@ -10,9 +10,7 @@ runs/benchmarks. PyTorch's arms need `pip install 'd2lpar[cpu,peers]'`.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -97,26 +95,23 @@ def matrix_peak() -> Iterator[dict]:
         yield {"seconds": time.perf_counter() - begin}
 
 
-ARMS = {"mxnet": in_mxnet, "pytorch": in_pytorch, "peak": matrix_peak}
-
-
 def arms_of() -> Iterator[in_turn.Arm]:
-    yield in_turn.itself("MXNet", __file__, 1, PEAK, library="peak")
+    yield in_turn.ours("MXNet", 1, f"{__file__}:matrix_peak", work=PEAK)
     for layer, (_, w, _) in LAYERS.items():
-        ours = {"library": "mxnet", "layer": layer}
-        yield in_turn.itself("MXNet", __file__, 1, layer, **ours)
+        yield in_turn.ours("MXNet", 1, f"{__file__}:in_mxnet", work=layer, layer=layer)
         for last in (False, True) if len(w) == 4 else (False,):
-            name = "PyTorch, channels last" if last else "PyTorch"
-            theirs = {"library": "pytorch", "layer": layer, "channels_last": last}
-            command = [sys.executable, __file__, "--arm", json.dumps(theirs)]
-            yield in_turn.Arm(name, command, {"OMP_NUM_THREADS": "1"}, True, layer)
+            yield in_turn.Arm(
+                "PyTorch, channels last" if last else "PyTorch",
+                f"{__file__}:in_pytorch",
+                {"layer": layer, "channels_last": last},
+                {"OMP_NUM_THREADS": "1"},
+                is_peer=True,
+                work=layer,
+            )
 
 
 def main() -> None:
     args = in_turn.parser(__doc__, rounds=3).parse_args()
-    if args.arm:
-        return in_turn.tell(ARMS[args.arm.pop("library")](**args.arm))
-
     every = list(arms_of())
     work = f"forward and backward of a layer of LeNet, {BATCH} images, one thread"
     lines = in_turn.measure(every, args.rounds, WARM_UP)

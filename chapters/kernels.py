@@ -28,10 +28,7 @@ import math
 import numpy
 
 from d2lpar import chapter, devices, get_params, init_lenet, np, sgd, train_batch
-from d2lpar.kernels import CudaModule, ElementwiseKernel, fused_sgd
-from d2lpar.kernels.kernel import KernelError
-from d2lpar.records import summary
-from d2lpar.studies import kernel_times
+from d2lpar.kernels import CudaModule, ElementwiseKernel, KernelError, fused_sgd
 
 device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 
@@ -220,18 +217,8 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # stopped before the GPU has finished (chapter `timing`).
 
 # %%
-PRESETS = {"quick": 5_000_000, "book": 50_000_000, "dry-run": 1_000}
-
-
-def compare(chosen: list, preset: str, dry_run: bool = False, **flags) -> None:
-    n = PRESETS["dry-run" if dry_run else preset]
-    for (work, way), seconds in kernel_times.times(chosen, n).items():
-        milliseconds = summary.summarize([1e3 * s for s in seconds])
-        print(f"{work} of {n:,} on {len(chosen)} device(s), {way}: {milliseconds} ms")
-
-
 if __name__ == "__main__":
-    chapter.show("kernels", compare)
+    runs = chapter.measure("kernels")
 
 # %% [markdown]
 # On one core of an AMD EPYC, y = 2 x of 50,000,000 numbers takes the kernel 17.0 ms,

@@ -28,34 +28,38 @@ from collections.abc import Sequence
 import numpy
 
 from d2lpar._mxnet import mx, np
+from d2lpar.errors import first_line
 from d2lpar.kernels import on_cpu
-from d2lpar.kernels.source import (
-    DTYPES,
-    SGD_ARGUMENTS,
-    SGD_OPERATION,
-    KernelError,
-    Parameter,
-    elementwise_source,
-    parse_signature,
-)
+from d2lpar.kernels.signature import DTYPES, KernelError, Parameter, parse_signature
 
 BLOCK_SIZE = 256  # threads of a block of an ElementwiseKernel
-MAX_BLOCK_DIMS, MAX_BLOCK_THREADS = (1024, 1024, 64), 1024  # CUDA's limits
+# CUDA's limits
 MAX_GRID_DIMS = (2**31 - 1, 65535, 65535)
+MAX_BLOCK_DIMS, MAX_BLOCK_THREADS = (1024, 1024, 64), 1024
 # The compiler of the GPU fuses a * b + c into one rounding; NumPy and a CPU do not.
 GPU_OPTIONS = ("--fmad=false",)
+
+# One thread per element. PyCUDA's threads stride over the array instead, with the same
+# result, but a C++ compiler can vectorise this loop over threadIdx.x.
+_ELEMENTWISE = """\
+__global__ void {name}({arguments}, long long n)
+{{
+  long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) {{
+    {operation};
+  }}
+}}
+"""
 
 
 class CudaModule:
     """Kernels in CUDA C source, as ``mx.rtc.CudaModule`` and PyCUDA's ``SourceModule``.
 
-    Names need no ``extern "C"``; that of a template is like "axpy<float>". A kernel is
-    compiled when it is first launched, once for each kind of device.
+    Names need no ``extern "C"``. A kernel is compiled when it is first launched, once
+    for each kind of device.
     """
 
     def __init__(self, source: str) -> None:
-        if not isinstance(source, str):
-            raise TypeError(f"source {source!r}: write the kernels in CUDA C, a text")
         self.source = source
 
     def get_kernel(self, name: str, signature: str) -> CudaKernel:
@@ -98,19 +102,18 @@ class CudaKernel:
         number that its type cannot hold, an array that is written and given twice,
         dims that CUDA does not allow, or a kernel that does not compile.
         """
-        args = _checked(args, self.parameters, ctx, self.name)
-        _check_dims(self.name, "grid_dims", grid_dims, MAX_GRID_DIMS)
-        _check_dims(self.name, "block_dims", block_dims, MAX_BLOCK_DIMS)
+        args = _checked(self.name, self.parameters, args, ctx)
+        for dims, limits in ((grid_dims, MAX_GRID_DIMS), (block_dims, MAX_BLOCK_DIMS)):
+            if len(dims) != 3 or not all(map(_is_whole, dims, limits)):
+                raise KernelError(
+                    f"kernel {self.name}: dims {dims}: write three whole numbers from "
+                    f"1 to {limits}"
+                )
         threads = block_dims[0] * block_dims[1] * block_dims[2]
         if threads > MAX_BLOCK_THREADS:
             raise KernelError(
-                f"kernel {self.name}: block_dims {tuple(block_dims)} are {threads} "
-                f"threads; a block has {MAX_BLOCK_THREADS} at most"
-            )
-        if shared_mem and ctx.device_type == "cpu":
-            raise KernelError(
-                f"kernel {self.name}: {shared_mem} bytes of shared memory, which only "
-                "a GPU has"
+                f"kernel {self.name}: block_dims {block_dims} are {threads} threads; "
+                f"a block has at most {MAX_BLOCK_THREADS}"
             )
         self.compiled(ctx).launch(args, ctx, grid_dims, block_dims, shared_mem)
 
@@ -134,8 +137,8 @@ class CudaKernel:
             module = mx.rtc.CudaModule(self.source, GPU_OPTIONS, (self.name,))
             return module.get_kernel(self.name, signature)
         except mx.base.MXNetError as error:
-            lines = str(error).strip().splitlines()
-            shown = next((line for line in lines if "error" in line), lines[0])
+            lines = str(error).splitlines()
+            shown = next((line for line in lines if "error" in line), first_line(error))
             raise KernelError(f"kernel {self.name} does not compile: {shown}") from None
 
 
@@ -149,10 +152,20 @@ class ElementwiseKernel:
     """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
-        self.parameters = parse_signature(arguments)
-        self.source = elementwise_source(self.parameters, operation, name)
-        signature = ", ".join(map(str, self.parameters)) + ", long long n"
-        self._kernel = CudaKernel(self.source, name, signature)
+        parameters = parse_signature(arguments)
+        names = {parameter.name for parameter in parameters}
+        if names & {"", "i", "n"} or not any(p.pointer for p in parameters):
+            raise KernelError(
+                f"kernel {name}: {arguments!r}: name every argument, but not i (the "
+                "index) or n (the number of elements), and take an array (*)"
+            )
+        self.source = _ELEMENTWISE.format(
+            name=name,
+            arguments=", ".join(f"{p.cuda_type}{p.name}" for p in parameters),
+            operation=operation.strip().rstrip(";"),
+        )
+        self.parameters = parameters
+        self._kernel = CudaKernel(self.source, name, f"{arguments}, long long n")
 
     def __call__(self, *args) -> None:
         """Run on the context of the arrays, which must be of one size.
@@ -163,7 +176,7 @@ class ElementwiseKernel:
         name = self._kernel.name
         arrays = [arg for arg in args if isinstance(arg, mx.nd.NDArray)]
         ctx = arrays[0].ctx if arrays else mx.cpu()
-        args = _checked(args, self.parameters, ctx, name)
+        args = _checked(name, self.parameters, args, ctx)
         n = arrays[0].size
         if any(array.size != n for array in arrays):
             shapes = ", ".join(str(array.shape) for array in arrays)
@@ -175,8 +188,12 @@ class ElementwiseKernel:
 
 
 _SGD = {
-    DTYPES[t]: ElementwiseKernel(SGD_ARGUMENTS.format(t), SGD_OPERATION, "sgd")
-    for t in ("float", "double")
+    DTYPES[ctype]: ElementwiseKernel(
+        f"{ctype} *p, const {ctype} *grad, {ctype} step",
+        "p[i] -= step * grad[i]",
+        "sgd",
+    )
+    for ctype in ("float", "double")
 }
 
 
@@ -208,62 +225,50 @@ def storage(array: mx.nd.NDArray) -> int:
     return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
 
 
-def _check_dims(name: str, what: str, dims: Sequence[int], most: tuple) -> None:
-    if len(dims) != 3 or not all(
-        isinstance(d, numbers.Integral) and 1 <= d <= m for d, m in zip(dims, most)
-    ):
-        raise KernelError(
-            f"kernel {name}: {what} {tuple(dims)}: write three whole numbers from 1 to "
-            f"{most}"
-        )
+def _is_whole(value: int, most: int) -> bool:
+    return isinstance(value, numbers.Integral) and 1 <= value <= most
 
 
-def _checked(args: Sequence, parameters, ctx: mx.Context, name: str) -> list:
-    """The arguments, numbers converted; :class:`KernelError` if one does not fit."""
+def _checked(
+    name: str, parameters: Sequence[Parameter], args: Sequence, ctx: mx.Context
+) -> list:
+    """The arguments, numbers as NumPy's; :class:`KernelError` if one does not fit."""
     if len(args) != len(parameters):
         raise KernelError(
             f"kernel {name} takes {len(parameters)} arguments "
             f"({', '.join(map(str, parameters))}), not {len(args)}"
         )
-    checked, arrays = [], []
-    for k, (p, arg) in enumerate(zip(parameters, args), 1):
-        problem = (_problem_of_array if p.pointer else _problem_of_number)(arg, p, ctx)
+    for p, arg in zip(parameters, args):
+        problem = _problem(arg, p, ctx)
         if problem:
-            raise KernelError(f"kernel {name}, argument {k} ({p}): {problem}")
-        checked.append(arg if p.pointer else p.dtype.type(arg))
-        if p.pointer:
-            arrays.append((storage(arg), p))
+            raise KernelError(f"kernel {name}, argument {p}: {problem}")
+    arrays = [(p, storage(arg)) for p, arg in zip(parameters, args) if p.pointer]
     # An operation that has an array twice and writes it deadlocks the engine.
-    for (one, p), (other, q) in itertools.combinations(arrays, 2):
+    for (p, one), (q, other) in itertools.combinations(arrays, 2):
         if one == other and not (p.const and q.const):
             raise KernelError(
-                f"kernel {name}: {str(p)!r} and {str(q)!r} are one array, or two parts "
-                "of one, and not both const: copy one of them, or write the kernel "
-                "with one argument"
+                f"kernel {name}: {str(p)!r} and {str(q)!r} share memory, and one is "
+                "written: copy it, or write the kernel with one argument"
             )
-    return checked
+    return [arg if p.pointer else p.dtype.type(arg) for p, arg in zip(parameters, args)]
 
 
-def _problem_of_array(arg, parameter: Parameter, ctx: mx.Context) -> str:
-    if not isinstance(arg, mx.nd.NDArray):
-        return f"an MXNet array on {ctx} is needed, not {type(arg).__name__}"
-    if arg.stype != "default":
-        return f"the array is sparse ({arg.stype}), not contiguous"
-    if arg.dtype != parameter.dtype:
-        return f"the array is {numpy.dtype(arg.dtype)}, not {parameter.dtype}"
-    if arg.ctx != ctx:
-        return f"the array is on {arg.ctx}, the launch on {ctx}"
-    return ""
+def _problem(arg, parameter: Parameter, ctx: mx.Context) -> str:
+    """Why an argument does not fit its parameter; "" if it does.
 
-
-def _problem_of_number(arg, parameter: Parameter, ctx: mx.Context) -> str:
-    """Integers must be whole and in range, floats in range, infinite or NaN."""
+    A C function would read and write beyond such an array, or wrap such a number.
+    """
     dtype = parameter.dtype
+    if parameter.pointer:
+        if not isinstance(arg, mx.nd.NDArray) or arg.stype != "default":
+            return f"expected a dense MXNet array, got {type(arg).__name__}"
+        if arg.dtype != dtype:
+            return f"the array is {numpy.dtype(arg.dtype)}, not {dtype}"
+        return "" if arg.ctx == ctx else f"the array is on {arg.ctx}, not on {ctx}"
     if dtype.kind == "f":
         fits = isinstance(arg, numbers.Real)
         fits = fits and not float(numpy.finfo(dtype).max) < abs(arg) < numpy.inf
     else:
         limits = numpy.iinfo(dtype)
         fits = isinstance(arg, numbers.Integral) and limits.min <= arg <= limits.max
-    what = arg if isinstance(arg, numbers.Number) else type(arg).__name__
-    return "" if fits else f"{what} is not a number that {dtype} holds"
+    return "" if fits else f"expected a number that {dtype} holds, got {arg!r}"

@@ -1,10 +1,9 @@
 """CUDA C kernels on CPU contexts: compiled once by a C++ compiler, run by the engine.
 
-A kernel's C++ (:func:`d2lpar.kernels.cpp.cpp_source`) becomes a shared library in
-d2lpar's cache, named after everything that it depends on. A launch is an operation of
-MXNet's engine, as mx.rtc's is: it runs on the context's own worker thread, after the
-operations that write its arguments and before those that read its results, while Python
-continues.
+A kernel becomes C++ that runs every thread of a grid one after the other, and a shared
+library in d2lpar's cache. A launch is an operation of MXNet's engine, as mx.rtc's is:
+it runs on the context's own worker thread, after the operations that write its
+arguments and before those that read its results, while Python continues.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import hashlib
 import importlib.util
 import math
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -30,9 +28,8 @@ from typing import NamedTuple
 import platformdirs
 
 from d2lpar._mxnet import mx
-from d2lpar.kernels.cpp import cpp_source
-from d2lpar.kernels.source import KernelError, Parameter
-from d2lpar.machine.cores import cpu_flags, cpu_model, omp_threads
+from d2lpar.kernels.signature import KernelError, Parameter
+from d2lpar.machine.cores import cpu_model, omp_threads
 from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
@@ -42,27 +39,116 @@ FLAGS = (
     "-fwrapv -shared -fPIC -pthread -s"
 ).split()
 COMPILERS = ("c++", "g++", "clang++")
-COMPILE_SECONDS = 120
 # Threads of a grid that are worth a thread of the machine.
 WORTH_A_THREAD = 1 << 15
 
-_libc = ctypes.CDLL(None)
-_libc.malloc.restype = ctypes.c_void_p
-_libc.malloc.argtypes = [ctypes.c_size_t]
+# The source becomes the body of a class, so that threadIdx and its like are members of
+# an object that the optimiser dissolves: as globals they would prevent vector code.
+_CPP = """\
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <algorithm>
+#include <thread>
+#include <vector>
+#define __global__ __attribute__((always_inline))
+#define __device__
+#define __host__
+#define __forceinline__ __attribute__((always_inline))
+struct uint3 {{ unsigned x, y, z; }};
+struct dim3 {{ unsigned x, y, z; }};
+using std::max;
+using std::min;
+static inline float cuda_rsqrt(float x) {{ return 1 / sqrtf(x); }}
+static inline double cuda_rsqrt(double x) {{ return 1 / sqrt(x); }}
+#define rsqrtf cuda_rsqrt
+#define rsqrt cuda_rsqrt
+struct cuda_thread {{
+const uint3 threadIdx, blockIdx;
+const dim3 blockDim, gridDim;
+#line 1 "{name}.cu"
+{body}
+}};
+#line 1 "{name} by its signature"
+struct launch_record {{
+  uint32_t grid[3], block[3];
+  uint64_t num_threads, slots[{count}];
+}};
+template <class T> static T slot(const launch_record &r, int k) {{
+  T value;
+  __builtin_memcpy(&value, r.slots + k, sizeof(T));
+  return value;
+}}
+static void run_blocks(const launch_record &r, uint64_t first, uint64_t last) {{
+  const dim3 grid{{r.grid[0], r.grid[1], r.grid[2]}};
+  const dim3 block{{r.block[0], r.block[1], r.block[2]}};
+{locals}
+  for (uint64_t b = first; b < last; ++b) {{
+    const uint3 at{{uint32_t(b % grid.x), uint32_t(b / grid.x % grid.y),
+                   uint32_t(b / grid.x / grid.y)}};
+    for (unsigned z = 0; z < block.z; ++z)
+      for (unsigned y = 0; y < block.y; ++y)
+        for (unsigned x = 0; x < block.x; ++x) {{
+          cuda_thread one{{{{x, y, z}}, at, block, grid}};
+          one.{name}({arguments});
+        }}
+  }}
+}}
+extern "C" void cuda_launch(void *, void *record) {{
+  const launch_record &r = *static_cast<const launch_record *>(record);
+  const uint64_t blocks = uint64_t(r.grid[0]) * r.grid[1] * r.grid[2];
+  const uint64_t parts = std::max<uint64_t>(1, std::min(r.num_threads, blocks));
+  std::vector<std::thread> threads;
+  for (uint64_t p = 1; p < parts; ++p)
+    threads.emplace_back(run_blocks, r, blocks * p / parts, blocks * (p + 1) / parts);
+  run_blocks(r, 0, blocks / parts);
+  for (std::thread &thread : threads) thread.join();
+}}
+"""
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# What would compile here is not needed, such as __device__ variables: each thread of a
+# grid would have its own.
+_ONLY_ON_A_GPU = re.compile(
+    r"__shared__|__constant__|__sync\w+|__shfl\w+|\batomic\w+|\bwarpSize\b|\basm\b"
+    r"|__device__[^(){};]*[;=\[]"
+)
+
+
+def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
+    """C++17 that runs kernel `name` of the CUDA C `source` for every thread of a grid.
+
+    It defines ``cuda_launch(void *, launch_record *)``, which
+    :meth:`CpuKernel.launch` calls. Compile errors name lines of `source`; arrays that
+    differ from the signature are compile errors. Raises :class:`KernelError` for what a
+    CPU lacks. The threads of a block run one after the other here, so they have no
+    shared memory, no synchronisation, no warps and no atomics.
+    """
+    only_on_a_gpu = _ONLY_ON_A_GPU.search(_COMMENT.sub("", source))
+    if only_on_a_gpu:
+        raise KernelError(
+            f"kernel {name} uses {only_on_a_gpu[0].strip('[;= ')}, which only a GPU "
+            "has: launch it on mx.gpu(i), or write it without"
+        )
+    return _CPP.format(
+        name=name,
+        # Members of a class have no linkage.
+        body=re.sub(r'extern\s*"C"', "", source),
+        count=len(parameters),
+        locals="\n".join(
+            f"  const auto a{k} = slot<{p.cuda_type}>(r, {k});"
+            for k, p in enumerate(parameters)
+        ),
+        arguments=", ".join(f"a{k}" for k in range(len(parameters))),
+    )
 
 
 def compiler() -> list[str]:
     """The command of the C++ compiler: $CXX, else the system's, else ziglang's.
 
-    Raises :class:`KernelError` when $CXX does not exist, or no compiler at all.
+    Raises :class:`KernelError` if there is none.
     """
     if command := shlex.split(os.environ.get("CXX", "")):
-        if shutil.which(command[0]):
-            return command
-        raise KernelError(
-            f"CXX={os.environ['CXX']}: there is no such compiler; unset CXX, or name "
-            "one that exists"
-        )
+        return command
     for name in COMPILERS:
         if shutil.which(name):
             return [name]
@@ -84,34 +170,28 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
     """Kernel `name` of CUDA C `source`, compiled unless the cache has it.
 
     Raises :class:`KernelError` for a kernel that a CPU cannot run or that does not
-    compile, for parameters that differ from the source's, without a compiler, and for a
+    compile, for arrays that differ from the source's, without a compiler, and for a
     cache that cannot be written.
     """
     text = cpp_source(source, name, parameters)
-    return CpuKernel(_load(text, name, tuple(compiler())), parameters)
+    return CpuKernel(_library(text, name, tuple(compiler())).cuda_launch, parameters)
 
 
 @functools.cache
-def _load(text: str, name: str, command: tuple[str, ...]):
-    # Machines with other compilers or processors (-march=native) may share a cache.
-    compiler = os.path.realpath(shutil.which(command[0]) or command[0])
-    version = _run([*command, "--version"]).stdout.splitlines()[:1]
-    here = (platform.machine(), cpu_model(), cpu_flags())
-    parts = "\0".join([text, *FLAGS, compiler, *command[1:], *version, *here])
-    digest = hashlib.sha256(parts.encode()).hexdigest()[:32]
-    path = cache_folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', name)}-{digest}.so"
+def _library(text: str, name: str, command: tuple[str, ...]) -> ctypes.CDLL:
+    # Machines with other processors (-march=native) may share a cache.
+    key = "\0".join([text, *FLAGS, *command, cpu_model()])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    path = cache_folder() / f"{name}-{digest}.so"
     try:
         if not path.is_file():
             with replacing(path) as tmp:
                 compile_cpp(text, name, command, tmp)
-        library = ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path))
     except OSError as error:
-        reason = error.strerror or error
         raise KernelError(
-            f"kernel {name}: {path} cannot be written or loaded ({reason}); name "
-            "another cache with XDG_CACHE_HOME, or delete the file"
+            f"kernel {name}: {error}; XDG_CACHE_HOME names another cache"
         ) from None
-    return library.cuda_launch
 
 
 def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
@@ -119,29 +199,22 @@ def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         cpp = Path(folder, "kernel.cpp")
         cpp.write_text(text, encoding="utf-8")
-        done = _run([*command, *FLAGS, str(cpp), "-o", str(to)])
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        errors = [line for line in lines if "error" in line] or lines or ["no message"]
-        message = re.sub(r"^.*?(\w+\.cu:\d+)(:\d+)?: ", r"\1: ", errors[0])
-        message = re.sub(r"^.*: (?=its argument)", "", message)  # a static_assert's
-        raise KernelError(f"kernel {name} does not compile: {message}")
-
-
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
-    try:
-        return subprocess.run(
-            command,
+        done = subprocess.run(
+            [*command, *FLAGS, str(cpp), "-o", str(to)],
             capture_output=True,
             text=True,
             errors="replace",
             env={**os.environ, "LC_ALL": "C"},  # the user sees the first error
-            stdin=subprocess.DEVNULL,
-            timeout=COMPILE_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = getattr(error, "strerror", None) or f"no answer in {COMPILE_SECONDS} s"
-        raise KernelError(f"{shlex.join(command[:3])}: {reason}") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        shown = next((line for line in lines if "error" in line), lines[0])
+        raise KernelError(f"kernel {name} does not compile: {shown}")
+
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = [ctypes.c_size_t]
 
 
 class _Context(ctypes.Structure):

@@ -5,11 +5,13 @@ it. Beside these a device keeps parameters, gradients, what the optimiser keeps,
 where the outputs are largest, the gradients of two of them.
 
 The peak resident memory of a process that trains and evaluates, divided by the
-estimate, measured MEASURED.
+estimate, measured 0.73 to 1.10 for LeNet (batches of 64 to 3,000) and 1.07 to 1.16 for
+the GAN (100 to 2,400 faces) on 1 and 2 CPU contexts; with synchronised BatchNorm, which
+is not compiled as one block, up to 2.0. On GPUs it was not measured.
 
 Not counted: the temporary buffers of CPU contexts, of which there are
-``MXNET_CPU_TEMP_COPY``, each as large as its largest request so far; and cuDNN's
-workspaces.
+``MXNET_CPU_TEMP_COPY``, each as large as its largest request so far; and the workspaces
+of cuDNN.
 
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``.
 """

@@ -86,8 +86,8 @@ def advice(
     """One line: the device, the largest array, what is free, and what would fit.
 
     `said` is the line of the error, in which NumPy names the array; MXNet does not, so
-    the batch's largest is named instead. With `running` the next run is in this process, not
-    in a new one.
+    the batch's largest is named instead. With `running` the next run is in this
+    process, not in a new one.
     """
     device = str(devices[0]) + (f" to {devices[-1]}" if len(devices) > 1 else "")
     reason = f" ({said})" if said else ""

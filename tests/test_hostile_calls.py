@@ -13,7 +13,6 @@ from d2lpar import (
     gan,
     get_params,
     init_lenet,
-    kernels,
     lenet,
     lenet_concise,
     mx,
@@ -62,8 +61,6 @@ CALLS = [
     (lambda: list(datasets.batches(X, y, -1)), "-1"),
     (lambda: timing.measure(one, "cpu:2"), "'cpu:2'"),
     (lambda: timing.measure(one, CPUS, repeats=0), "repeats 0"),
-    (lambda: kernels.CudaModule(None), "None"),
-    (lambda: kernels.ElementwiseKernel("int *x", "x", "f;"), "'f;'"),
 ]
 
 

@@ -5,28 +5,41 @@
 Nothing here needs hypothesis, PyTorch or d2l, so that it runs beside any MXNet.
 """
 
+import functools
+
 import pytest
 
 from d2lpar import devices
 from d2lpar.errors import DeviceError
-from d2lpar.text import plural
+
+
+@functools.cache
+def usable():
+    """The GPUs that MXNet can use, and the reason if there is none."""
+    try:
+        return devices.parse("gpu"), ""
+    except DeviceError as error:
+        return [], str(error)
+
+
+def pytest_runtest_setup(item):
+    """Skip the folder without a GPU: from here, so that pytest reports it once."""
+    gpus, reason = usable()
+    if not gpus:
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def take():
     """``take(n)``: the first n GPUs."""
-    try:
-        usable, why = devices.parse("gpu"), ""
-    except DeviceError as error:
-        usable, why = [], f": {error}"
 
     def first(n):
-        if len(usable) < n:
-            here = f"MXNet can use {plural(len(usable), 'GPU')} here{why}"
-            pytest.skip(f"needs {plural(n, 'GPU')}; {here}")
+        gpus, _ = usable()
+        if len(gpus) < n:
+            pytest.skip(f"needs {n} GPUs; MXNet can use {len(gpus)} here")
         if n > 1:
-            devices.enable_peer_access(usable[:n])
-        return usable[:n]
+            devices.enable_peer_access(gpus[:n])
+        return gpus[:n]
 
     return first
 

@@ -1,15 +1,16 @@
 """Measure the gallery, draw its pictures, and write the tables of figures/README.md.
 
-    python tools/gallery.py            what has no record of this code; all pictures
+    python tools/gallery.py            what has no record of this version; all pictures
     python tools/gallery.py --list     the parts, their commands, and the time they take
     python tools/gallery.py --draw     pictures and tables of the records that are there
+    python tools/gallery.py --check    what disagrees with the records; exit 1 if any
     python tools/gallery.py scaling timing      some parts only
 
 Only this writes to figures/: runs of `d2lpar` go to runs/. Each part is a few commands,
 run one after the other on a machine that must have nothing else to do. A part whose
-records were measured by the code as it is now is skipped, so that the command can be
-interrupted and repeated. GPU records (figures/h200, figures/gpu_scaling) are drawn, not
-measured. Needs the data sets (D2LPAR_DATA), and a clean checkout.
+records are of this version of d2lpar is skipped, so that the command can be interrupted
+and repeated. GPU records (figures/h200, figures/gpu_scaling) are drawn, not measured.
+Needs the data sets (D2LPAR_DATA), and a clean checkout.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import document_numbers
+import gallery_tables
 import psutil
-from measured_code import changed_since, code_of, git
 
+from d2lpar import __version__, experiments
 from d2lpar.errors import D2lparError, RecordError, RunError
-from d2lpar.figures import drawing
 from d2lpar.records import files
 from d2lpar.records.kinds import Run, group
 
@@ -156,9 +159,8 @@ def why_to_measure(path: Path) -> str:
     header = files.read(path).header
     if header.git_dirty or not header.git_commit:
         return "measured by code that was not committed"
-    changed = changed_since(header.git_commit, code_of(path))
-    if changed:
-        return f"{changed} has changed since commit {header.git_commit[:7]}"
+    if header.versions["d2lpar"] != __version__:
+        return f"measured by version {header.versions['d2lpar']}"
     return ""
 
 
@@ -252,7 +254,7 @@ def draw(sweep: str, runs: list[Run], to: Path) -> list[Path]:
     kept = {name: os.environ.pop(name) for name in names if name in os.environ}
     os.environ.update(nowhere)
     try:
-        return drawing.draw(runs, to, sweep.rpartition("/")[2])
+        return experiments.draw(runs, to, sweep.rpartition("/")[2])
     finally:
         for name in nowhere:
             del os.environ[name]
@@ -261,17 +263,39 @@ def draw(sweep: str, runs: list[Run], to: Path) -> list[Path]:
 
 def draw_all() -> None:
     """All pictures and tables; pictures whose record is gone are deleted."""
-    import gallery_tables
-
-    written = set()
-    for sweep, runs in sweeps().items():
+    written, found = set(), sweeps()
+    for sweep, runs in found.items():
         if sweep not in WITHOUT_PICTURES:
             written |= set(draw(sweep, runs, FIGURES / Path(sweep).parent))
             print(f"drawn: {sweep}", flush=True)
     for suffix in ("png", "svg", "gif", "txt"):
         for path in set(FIGURES.rglob(f"*.{suffix}")) - written:
             path.unlink()
-    gallery_tables.write(FIGURES / "README.md")
+    gallery_tables.write(FIGURES / "README.md", found)
+
+
+def disagreements() -> list[str]:
+    """What in figures/ and in documents is not what the records say."""
+    found, wrong = sweeps(), []
+    readme = (FIGURES / "README.md").read_text(encoding="utf-8")
+    if gallery_tables.rendered(readme, found) != readme:
+        wrong.append("figures/README.md: its tables are not those of the records")
+    expected = {FIGURES / "README.md", *FIGURES.rglob("*.jsonl")}
+    with tempfile.TemporaryDirectory() as folder:
+        for sweep, runs in found.items():
+            if sweep not in WITHOUT_PICTURES:
+                place = Path(sweep).parent
+                drawn = draw(sweep, runs, Path(folder) / place)
+                expected |= {FIGURES / place / path.name for path in drawn}
+    there = {path for path in FIGURES.rglob("*") if path.is_file()}
+    wrong += [f"{path}: no record draws it" for path in sorted(there - expected)]
+    wrong += [f"{path}: is not there" for path in sorted(expected - there)]
+    wrong += [
+        f"{path}: {path.stat().st_size:,} bytes; at most 200,000"
+        for path in sorted(there)
+        if path.suffix in (".png", ".svg") and path.stat().st_size > 200_000
+    ]
+    return wrong + document_numbers.disagreements()
 
 
 def main() -> None:
@@ -279,11 +303,16 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help="[default: all]")
     parser.add_argument("--list", action="store_true", help="run nothing")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
+    parser.add_argument("--check", action="store_true", help="change nothing")
     args = parser.parse_args()
     known = {part.name: part for part in parts()}
     for name in args.parts:
         if name not in known:
             parser.error(f"part {name!r}: write some of {', '.join(known)}")
+    if args.check:
+        wrong = disagreements()
+        print("\n".join(wrong) or "figures/ and documents agree with the records")
+        sys.exit(1 if wrong else 0)
     try:
         chosen = [known[name] for name in args.parts] or list(known.values())
         if not args.draw:
@@ -311,7 +340,8 @@ def measure_all(chosen: list[Part], only_list: bool) -> None:
     print(f"{len(due)} of {len(chosen)} parts to measure: {total} minutes", flush=True)
     if only_list or not due:
         return
-    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)figures").stdout
+    words = ["git", "status", "--porcelain", "--", ":/", ":(top,exclude)figures"]
+    changes = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout
     if changes.strip():
         raise RecordError(
             f"{changes.split()[1]}: a local change; commit it, so that records name "

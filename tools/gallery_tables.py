@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-import gallery
 from PIL import Image
 
+from d2lpar.arrays import table as timing_table
+from d2lpar.figures import labels
 from d2lpar.figures.training import CHAPTERS
-from d2lpar.figures.workers import WAYS
-from d2lpar.records import comparison, precision_table, timing_table, wording
+from d2lpar.low_precision import table as precision_table
+from d2lpar.records import comparison
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import (
     ArmSample,
@@ -30,22 +31,25 @@ from d2lpar.records.kinds import (
     group,
     timed_epochs,
 )
-from d2lpar.records.scaling_table import studies
 from d2lpar.records.summary import Summary, summarize
-from d2lpar.records.wording import number
+from d2lpar.scaling.table import studies
+from d2lpar.text import number, plural
+from d2lpar.workers.figure import WAYS
 
 BLOCK = re.compile(r"(<!-- begin (?P<what>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = Sequence[Sequence[str]]
+Sweeps = dict[str, list[Run]]
+FIGURES = Path(__file__).parents[1] / "figures"
 
 
-def write(readme: Path) -> None:
+def write(readme: Path, found: Sweeps) -> None:
     """Replace the blocks of a file by what the records hold now."""
-    readme.write_text(rendered(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    text = rendered(readme.read_text(encoding="utf-8"), found)
+    readme.write_text(text, encoding="utf-8")
 
 
-def rendered(text: str) -> str:
+def rendered(text: str, found: Sweeps) -> str:
     """The text with its blocks written anew. Raises KeyError for an unknown one."""
-    found = gallery.sweeps()
 
     def block(match: re.Match) -> str:
         kind, *names = match["what"].split()
@@ -62,7 +66,7 @@ def _pictures(sweep: str, *names: str) -> str:
     """The pictures of a sweep, each with its own title as the text beside it."""
     lines = []
     for name in names or ("",):
-        path = gallery.FIGURES / f"{sweep}{'-' * bool(name)}{name}.png"
+        path = FIGURES / f"{'-'.join(filter(None, (sweep, name)))}.png"
         with Image.open(path) as picture:
             title = picture.info["Title"]
         lines.append(f"![{title}]({_link(path)})\n")
@@ -70,7 +74,7 @@ def _pictures(sweep: str, *names: str) -> str:
 
 
 def _link(path: Path) -> str:
-    return path.relative_to(gallery.FIGURES).as_posix()
+    return path.relative_to(FIGURES).as_posix()
 
 
 def _table(columns: Sequence[str], rows: Rows) -> str:
@@ -84,7 +88,7 @@ def _sources(runs: Sequence[Run]) -> str:
     by_command = group(runs, lambda run: (run.header.command, run.header.git_commit))
     for (command, _), same in by_command.items():
         links = ", ".join(f"[{run.path.stem}]({_link(run.path)})" for run in same)
-        what = [f"`{command}`", wording.commit(same[0].header)]
+        what = [f"`{command}`", labels.commit(same[0].header)]
         what += [f"PyTorch {version}" for version in _pytorch(same)]
         lines.append(f"- {', '.join(what)}: {links}\n")
     return "".join(lines)
@@ -112,8 +116,8 @@ def _record(*runs: Run) -> str:
 
 
 def _devices(run: Run) -> str:
-    count = wording.plural(run.header.num_devices, wording.noun(run.header))
-    return ", ".join(filter(None, (count, wording.threads(run.header))))
+    count = plural(run.header.num_devices, labels.device_word(run.header))
+    return ", ".join(filter(None, (count, labels.threads(run.header))))
 
 
 def _training(runs: Sequence[Run]) -> tuple[list[str], Rows]:
@@ -177,7 +181,7 @@ def _arms(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 
 def _error(arm: ArmTimes) -> str:
     """The median error that an arm reports of its answers, where it does."""
-    errors = [s.extra["error"] for s in arm.samples if s.extra.get("error") is not None]
+    errors = [s.error for s in arm.samples if s.error is not None]
     return f"{median(errors):.2f}" if errors else ""
 
 
@@ -193,7 +197,7 @@ def _steps(runs: Sequence[Run]) -> tuple[list[str], Rows]:
     """Milliseconds of a step by global batch and device count, and the speedups."""
     found = studies(runs)
     counts = sorted({n for study in found for n in study.counts})
-    noun, rows = wording.noun(runs[0].header), []
+    noun, rows = labels.device_word(runs[0].header), []
     for study in found:
         for batch in study.batches:
             cells = []
@@ -207,8 +211,9 @@ def _steps(runs: Sequence[Run]) -> tuple[list[str], Rows]:
             rows.append([study.name, f"{batch:,}", *cells, _record(*study.runs)])
     columns = ["", "global batch"]
     for n in counts:
-        columns.append(f"ms on {wording.plural(n, noun)}")
-        columns += ["times as fast"] * (n > 1)
+        columns.append(f"ms on {plural(n, noun)}")
+        if n > 1:
+            columns.append("times as fast")
     return [*columns, "records"], rows
 
 
@@ -261,10 +266,10 @@ def _sharing(runs: Sequence[Run]) -> tuple[list[str], Rows]:
     for way, same in group(runs, lambda run: run.header.variant).items():
         seconds = [epoch.seconds for run in same for epoch in timed_epochs(run)]
         sent = [
-            epoch.extra["wire_bytes"] / 1e6
+            epoch.wire_bytes / 1e6
             for run in same
             for epoch in timed_epochs(run)
-            if epoch.extra.get("wire_bytes") is not None
+            if epoch.wire_bytes is not None
         ]
         accuracies = ", ".join(f"{comparison.final_accuracy(run):.3f}" for run in same)
         rows.append([

@@ -169,7 +169,8 @@ def _serve(role: str) -> None:
         is sent.
         """
         if body.startswith(b"{"):
-            send_status(**json.loads(body))
+            announced = json.loads(body)
+            send_status(node=announced["node"], role=announced["role"])
             send_status(node=node_number("server", kvstore.rank), role=name)
         elif os.environ.get("D2LPAR_KVSTORE") == "dist_async":
             default(number, body, _)
@@ -193,10 +194,9 @@ def node_number(role: str, rank: int) -> int:
 def _watch_heartbeats(mx, handle, timeout: int) -> None:
     """End the scheduler if a node is silent for `timeout` seconds."""
     nodes = [
-        node_number("worker", k) for k in range(int(os.environ["DMLC_NUM_WORKER"]))
-    ]
-    nodes += [
-        node_number("server", k) for k in range(int(os.environ["DMLC_NUM_SERVER"]))
+        node_number(role, rank)
+        for role in ("worker", "server")
+        for rank in range(int(os.environ[f"DMLC_NUM_{role.upper()}"]))
     ]
     dead = ctypes.c_int()
     while True:

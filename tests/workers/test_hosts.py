@@ -110,7 +110,7 @@ def test_a_link_that_is_cut_for_5_seconds(hosts, tmp_path, expected):
 
 @pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
 def test_a_link_that_is_cut_for_good(hosts, tmp_path):
-    launcher = launch(tmp_path, "--timeout=10", "--max-restarts=1")
+    launcher = launch(tmp_path, "--timeout=40", "--max-restarts=1")
     has_begun(tmp_path / "run", launcher)
     link("b", "down")
     begin = time.monotonic()
@@ -118,5 +118,5 @@ def test_a_link_that_is_cut_for_good(hosts, tmp_path):
     assert launcher.returncode == 3, text
     assert "is silent: no heartbeat" in text
     assert "not complete after 1 restarts" in text
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 120
     assert last_state(tmp_path / "run", "multiple_gpus_concise").epoch >= 2

@@ -7,12 +7,14 @@ copy: their devices work one after the other, each going on from the previous on
 
 from __future__ import annotations
 
+import math
+
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.checks import check_above_zero, check_count, check_count_or_0
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import Block, RowShards, times
+from d2lpar.errors import DivergedError
+from d2lpar.least_squares.rows import Answer, Block, Progress, RowShards, times
+from d2lpar.training import check_whole
 
 
 def averaging(
@@ -31,45 +33,46 @@ def averaging(
 
     A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
     steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A
-    alone; the default `x0` is drawn from [0, 1). Where the squares of A or b would not
-    fit, both are those of A and b brought to unit size. Unless `independent`, devices
-    work one after the other, as in the notes. Raises ValueError for a problem that is
-    not in memory, for several right-hand sides, for counts below 1, and if the steps
-    diverge.
+    alone; the default `x0` is drawn from [0, 1). If A or b is scaled (see
+    :class:`~d2lpar.least_squares.rows.RowShards`), both defaults are those of the
+    scaled problem. Unless `independent`, devices work one after the other, as in the
+    notes. Raises ValueError for a problem that is not in memory, for several right-hand
+    sides, and for counts below 1, and :class:`DivergedError` if the steps diverge.
     """
-    _check(shards, num_epochs, num_samples, steps_per_epoch)
-    check_count_or_0("seed", seed)
-    # Not the stream that a generated A of the same seed comes from.
-    rng = numpy.random.default_rng([seed, 1])
-    (blocks,) = shards.rounds()
-    blocks = sorted(blocks)
-    x = rng.random((shards.n, 1)) if x0 is None else shards.starting_point(x0)
-    if lr is not None:
-        check_above_zero("lr", lr)
-    lr = 1e-3 / shards.n if lr is None else shards.scale.fit_lr(lr)
-    for epoch in range(1, num_epochs + 1):
-        samples = [_sample(block, num_samples, rng) for block in blocks]
-        if independent:
-            xs = _descend(samples, [x] * len(samples), lr, steps_per_epoch)
-        else:
-            xs = []
-            for sample in samples:
-                xs += _descend([sample], xs[-1:] or [x], lr, steps_per_epoch)
-        x = sum(xs) / len(xs)
-        diverged = f"method averaging diverged in epoch {epoch}: use a smaller lr"
-        shards.check_finite(x, otherwise=diverged)
-        progress.record(epoch, x, xs)
-    return Answer(x)
-
-
-def _check(shards: RowShards, *counts: int) -> None:
     if not shards.resident or shards.num_rhs > 1:
         raise ValueError(
             "method averaging samples rows of an A in memory for one right-hand side: "
             "use another method"
         )
-    for name, count in zip(("num_epochs", "num_samples", "steps_per_epoch"), counts):
-        check_count(name, count)
+    check_whole("num_epochs", num_epochs)
+    check_whole("num_samples", num_samples)
+    check_whole("steps_per_epoch", steps_per_epoch)
+    if lr is not None and not 0 < lr < math.inf:
+        raise ValueError(f"lr {lr!r}: write a finite number above 0")
+    lr = 1e-3 / shards.n if lr is None else math.ldexp(lr, 2 * int(shards.A_power))
+    # Not the stream that a generated A of the same seed comes from.
+    rng = numpy.random.default_rng([seed, 1])
+    (blocks,) = shards.rounds()
+    blocks = sorted(blocks)
+    x = rng.random((shards.n, 1)) if x0 is None else shards.starting_point(x0)
+    for epoch in range(1, num_epochs + 1):
+        samples = [_sample(block, num_samples, rng) for block in blocks]
+        if independent:
+            krylovs = _descend(samples, [x] * len(samples), lr, steps_per_epoch)
+            xs = [x + krylov.movement() for krylov in krylovs]
+        else:
+            krylovs, xs = [], []
+            for sample in samples:
+                start = xs[-1] if xs else x
+                krylovs += _descend([sample], [start], lr, steps_per_epoch)
+                xs.append(start + krylovs[-1].movement())
+        x = sum(xs) / len(xs)
+        diverged = f"method averaging diverged in epoch {epoch}: use a smaller lr"
+        if any(lr * krylov.largest > 1 for krylov in krylovs):
+            raise DivergedError(diverged)
+        shards.check_finite(x, otherwise=diverged)
+        progress.record(epoch, x, xs)
+    return Answer(x)
 
 
 def _sample(block: Block, num_samples: int, rng: numpy.random.Generator) -> Block:
@@ -79,8 +82,8 @@ def _sample(block: Block, num_samples: int, rng: numpy.random.Generator) -> Bloc
     return Block(block.k, block.A.take(index), block.b.take(index))
 
 
-def _descend(samples: list[Block], xs: list, lr: float, steps: int) -> list:
-    """Each device's x (n, 1) after its steps; all devices work at the same time."""
+def _descend(samples: list[Block], xs: list, lr: float, steps: int) -> list[_Krylov]:
+    """Each device's steps from its x (n, 1); all devices work at the same time."""
     krylovs = [_Krylov(r, lr, steps) for r in _products(samples, xs, residual=True)]
     for _ in range(min(steps, len(xs[0]))):
         directions = [krylov.basis[-1] for krylov in krylovs]
@@ -88,7 +91,7 @@ def _descend(samples: list[Block], xs: list, lr: float, steps: int) -> list:
             krylov.extend(product)
         if all(krylov.has_converged() for krylov in krylovs):
             break
-    return [x + krylov.movement() for x, krylov in zip(xs, krylovs)]
+    return krylovs
 
 
 def _products(samples: list[Block], vectors, residual: bool = False) -> list:
@@ -117,6 +120,7 @@ class _Krylov:
         self.basis = [r / self.length if 0 < self.length < numpy.inf else r]
         self.diagonal, self.beside = [], []
         self.coefficients = numpy.zeros(0)  # of q(G) r in the basis
+        self.largest = 0.0  # eigenvalue of G; steps with lr above its inverse diverge
 
     def extend(self, product: numpy.ndarray) -> None:
         """Add G times the last basis vector."""
@@ -152,6 +156,7 @@ class _Krylov:
             return numpy.full(len(T), numpy.nan)
         t, U = numpy.linalg.eigh(T)
         t = numpy.maximum(t, numpy.finfo(float).tiny)
+        self.largest = float(t[-1])
         d = 2 * self.lr * t
         with numpy.errstate(over="ignore", invalid="ignore"):
             q = numpy.where(

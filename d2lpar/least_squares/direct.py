@@ -6,22 +6,20 @@ many rows there are.
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import RESIDENT_BYTES, Block, RowShards, times
+from d2lpar.least_squares.rows import Answer, Progress, RowShards, times
 
 log = logging.getLogger("d2lpar")
 
 # Condition numbers of A. A Gram matrix squares them, and loses twice as many digits.
-WORTH_A_REFINEMENT = 1e2
-WORTH_A_WARNING = {"float64": 1e5, "float32": 3e1}
-TOO_ILL_CONDITIONED = {"float64": 3e7, "float32": 2e3}
+REFINE_ABOVE_CONDITION = 1e2
+WARN_ABOVE_CONDITION = {"float64": 1e5, "float32": 3e1}
+MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
 # ||L L^T - G|| / ||G|| of a factor L that is one. Rounding leaves n * eps at most, or
 # 1e-3 where products are rounded to TF32; what a failed factorisation leaves is of 1.
 SMALL_RESIDUAL = {"float64": 1e-9, "float32": 5e-3}
@@ -49,13 +47,13 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
     scale, how_met = _scale_columns(G, c, shards)
     L, condition = _cholesky(G, shards, how_met)
     x = _cholesky_solve(L, c * scale) * scale
-    if condition > WORTH_A_WARNING[shards.dtype.name]:
+    if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
         log.warning(
             "A's condition is about %.0e%s: the normal equations square it; method "
             "tsqr keeps the digits",
             condition, how_met,
         )  # fmt: skip
-    if condition > WORTH_A_REFINEMENT:
+    if condition > REFINE_ABOVE_CONDITION:
         xs = [x.as_in_context(device) for device in shards.devices]
         (descent,) = _sums(
             shards, lambda k, A, b: [times(A, b - times(A, xs[k]), transpose=True)]
@@ -90,7 +88,7 @@ def _scale_columns(
     return scale, " after scaling its columns"
 
 
-def _sums(shards: RowShards, terms) -> list[mx.nd.NDArray]:
+def _sums(shards: RowShards, terms: Callable) -> list[mx.nd.NDArray]:
     """The sum over all rows of each of ``terms(k, A, b)``, on the first device.
 
     They are the arrays that a block of device `k` contributes. The devices' sums are
@@ -132,7 +130,7 @@ def _cholesky(
             condition = _condition(L)
     except mx.base.MXNetError:  # as on a CPU
         L = None
-    if not condition < TOO_ILL_CONDITIONED[shards.dtype.name]:
+    if not condition < MAX_CONDITION[shards.dtype.name]:
         raise ValueError(
             "A is rank-deficient or too ill-conditioned for method normal in "
             f"{shards.dtype.name} (condition "
@@ -198,17 +196,18 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
     on the first device, and three to four times on each other device.
     """
     width = shards.n + shards.num_rhs
-    # A QR of fewer rows than columns gains nothing.
-    shards.block_rows = max(shards.block_rows, width)
+    # A QR of fewer rows than columns gains nothing; it takes several times its rows'
+    # memory, so that large blocks are taken in parts.
+    shards.block_rows = rows = max(shards.block_rows, width)
     triangles = {}
     for blocks in shards.rounds():
-        for k, A, b in itertools.chain.from_iterable(
-            _parts(block, shards.block_rows) for block in blocks
-        ):
-            rows = [mx.nd.concat(A, b, dim=1)]
-            if k in triangles:
-                rows.insert(0, triangles[k])
-            triangles[k] = _triangle(rows, width)
+        for k, A, b in blocks:
+            for start in range(0, A.shape[0], rows):
+                A_rows, b_rows = A[start : start + rows], b[start : start + rows]
+                parts = [mx.nd.concat(A_rows, b_rows, dim=1)]
+                if k in triangles:
+                    parts.insert(0, triangles[k])
+                triangles[k] = _triangle(parts, width)
     first = shards.devices[min(triangles)]
     stacked = [triangles[k].as_in_context(first) for k in sorted(triangles)]
     triangle = stacked[0] if len(stacked) == 1 else _triangle(stacked, width)
@@ -226,15 +225,6 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
         x, rank = _minimum_norm(R.asnumpy(), z.asnumpy(), shards)
     progress.record(1, x)
     return Answer(x, condition, rank)
-
-
-def _parts(block: Block, rows: int) -> Iterator[Block]:
-    """A block of a GPU's own size in parts: a QR takes several times their memory."""
-    k, A, b = block
-    size = A.size * numpy.dtype(A.dtype).itemsize
-    step = A.shape[0] if size <= RESIDENT_BYTES else rows
-    for start in range(0, A.shape[0], step):
-        yield Block(k, A[start : start + step], b[start : start + step])
 
 
 def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:

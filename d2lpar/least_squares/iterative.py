@@ -1,26 +1,24 @@
 """Iterative least-squares solvers: gradient descent and conjugate gradients.
 
-Both all-reduce one vector per step, as data-parallel training does.
+Both all-reduce one vector per step, as data-parallel training does, and return the x
+whose gradient, computed anew from A and b, is the smallest.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy
 import scipy.linalg
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.checks import check_above_zero, check_count
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import RowShards, times
+from d2lpar.least_squares.rows import Answer, Progress, RowShards, times
+from d2lpar.training import check_whole
 
 log = logging.getLogger("d2lpar")
 
-WORTH_A_WARNING = {"float64": 3e4, "float32": 3e1}  # condition numbers of A
+WARN_ABOVE_CONDITION = {"float64": 3e4, "float32": 3e1}  # of A
 
 
 def gradient(
@@ -36,9 +34,21 @@ def gradient(
     The step size is 1 / the largest eigenvalue of A^T A, found by power iteration (one
     all-reduce each): it converges for any A, but slowly for an ill-conditioned one. It
     starts at `x0` (None is 0), and stops when the norm of the gradient is `tol` times
-    that at x = 0, or with a warning after `max_iterations`.
+    that at x = 0, or with a warning after `max_iterations`, or if rounding errors stop
+    all progress. A `tol` below ten times the dtype's epsilon counts as that.
     """
-    return _iterate(_gradient_descent, shards, progress, x0, (tol, max_iterations))
+    search = _Search(shards, progress, tol, max_iterations, x0)
+    v = numpy.random.default_rng(0).normal(size=(shards.n, 1))
+    for _ in range(20):
+        v, squares = _products(shards, v / (numpy.linalg.norm(v) or 1))
+    # The estimate is a lower bound: keep some distance.
+    step = first_step = 0.95 / max(squares.max(), numpy.finfo(float).tiny)
+    while search.goes_on() and step > first_step / 100:
+        x = search.x + step * search.descent
+        search.count(x)
+        if search.take(x) >= 1:
+            step /= 2
+    return search.end()
 
 
 def cgls(
@@ -52,144 +62,132 @@ def cgls(
     """Conjugate gradients on the least-squares problem: one all-reduce per iteration.
 
     Every device sends n + 1 numbers per right-hand side, A_k^T A_k p and ||A_k p||^2,
-    and no transpose is ever formed. Each right-hand side has its own step lengths. One
-    more, which costs about a fifth of the time, has a known random solution: where A is
-    ill-conditioned, a small gradient is not yet a small error. So iterations go on
-    until that solution is found with a relative error of sqrt(tol), too, but not much
-    longer than three times what the gradient takes; then it warns. Otherwise it starts
-    and stops as :func:`gradient` does; `max_iterations` is 20 n by default.
+    and no transpose is ever formed. Each right-hand side has its own step lengths.
+    Starts and stops as :func:`gradient` does; `max_iterations` is 20 n by default.
+    From x0 = None, x is the minimum-norm solution if A is rank-deficient. If A is
+    ill-conditioned, ||A x - b|| reaches its minimum long before x is right: a warning
+    says so where the steps show it.
+
+    The gradient is updated from step to step, and rounding errors let it drift away
+    from the true one. So once it is small enough, or no longer shrinks, the true one is
+    computed, and the search begins again from there as long as that halves it.
     """
     most = 20 * shards.n if max_iterations is None else max_iterations
-    return _iterate(_conjugate_gradients, shards, progress, x0, (tol, most))
-
-
-class _Step(NamedTuple):
-    """Where a method stands after an iteration."""
-
-    x: numpy.ndarray  # (n, k)
-    gradient: numpy.ndarray  # its norms (k,)
-    error: float = 0.0  # relative, of the solution that is known
-    coefficients: tuple[list, list] = ([], [])  # see _condition
-
-
-class _Goal(NamedTuple):
-    """When to stop: `norms` (k,) are those of the gradients at x = 0."""
-
-    tol: float
-    norms: numpy.ndarray
-
-    def is_near(self, step: _Step) -> bool:
-        return bool((step.gradient <= self.tol * self.norms).all())
-
-    def is_reached(self, step: _Step) -> bool:
-        return self.is_near(step) and step.error <= math.sqrt(self.tol)
-
-
-def _iterate(method, shards: RowShards, progress: Progress, x0, limits) -> Answer:
-    """Iterate until the gradient is small, recording about 20 points of history."""
-    tol, most = limits
-    check_above_zero("tol", tol)
-    check_count("max_iterations", most)
-    zeros = numpy.zeros((shards.n, shards.num_rhs))
-    at_zero, _ = _products(shards, zeros, residual=True)
-    shards.check_finite(at_zero)
-    x, descent = shards.starting_point(x0), at_zero
-    if x0 is not None:
-        descent, _ = _products(shards, x, residual=True)
-        shards.check_finite(descent, otherwise="x0 is too large: A x0 overflows")
-    norms = numpy.linalg.norm(at_zero, axis=0)
-    # Where 0 is the solution (b is 0), reduce the gradient at x0 instead.
-    norms = numpy.where(norms > 0, norms, numpy.linalg.norm(descent, axis=0))
-    goal, next_point, best = _Goal(tol, norms), 1, None
-    for iteration, step in enumerate(method(shards, x, descent, goal)):
-        if iteration == next_point:
-            next_point = math.ceil(1.5 * iteration)
-            progress.record(iteration, step.x)
-        if goal.is_near(step):
-            if best is None:
-                most = min(most, 3 * iteration + 10)
-            if best is None or step.error <= best.error:
-                best = step
-        if goal.is_reached(step) or iteration >= most:
-            break
-    step = best or step  # rounding errors may have grown since
-    progress.record(iteration, step.x)
-    _warn(iteration, step, goal, shards.dtype.name)
-    return Answer(step.x)
-
-
-def _warn(iteration: int, step: _Step, goal: _Goal, dtype: str) -> None:
-    """Warn of a goal that is not reached, and of a condition that costs digits."""
-    if not goal.is_near(step):
-        log.warning(
-            "%d iterations brought the gradient to %.1e of its start, not to %g",
-            iteration, _ratio(step.gradient, goal.norms).max(), goal.tol,
-        )  # fmt: skip
-    if step.error > math.sqrt(goal.tol):
-        log.warning(
-            "%d iterations found a known x with a relative error of %.0e: A is "
-            "ill-conditioned or rank-deficient; method tsqr keeps the digits",
-            iteration, step.error,
-        )  # fmt: skip
-    elif (condition := _condition(*step.coefficients)) > WORTH_A_WARNING[dtype]:
+    search = _Search(shards, progress, tol, most, x0)
+    eps = numpy.finfo(shards.dtype).eps
+    lengths, ratios = [], []  # of the first steps for the first right-hand side
+    shrinks, is_first = True, True
+    while search.goes_on() and shrinks:
+        x = best_x = search.x
+        descent = direction = search.descent
+        gamma = least = (descent**2).sum(axis=0)
+        left, idle = search.squares, 0  # ||A x - b||^2, as the steps have it
+        active = numpy.sqrt(gamma) > search.goal
+        while active.any() and idle <= shards.n and search.may_count():
+            products, squares = _products(shards, direction)
+            alpha = _ratio(gamma, squares)
+            x = x + alpha * direction
+            descent = descent - alpha * products
+            left = left - alpha * gamma
+            previous, gamma = gamma, (descent**2).sum(axis=0)
+            beta = _ratio(gamma, previous)
+            search.count(x)
+            if is_first and active[0]:
+                lengths.append(alpha[0])
+                ratios.append(beta[0])
+            # Steps that claim to remove more than there is are rounding errors.
+            active &= numpy.isfinite(gamma) & (left >= -(eps**0.5) * search.squares)
+            smaller = active & (gamma < least)
+            best_x = numpy.where(smaller, x, best_x)
+            least = numpy.where(smaller, gamma, least)
+            idle = 0 if smaller.any() else idle + 1
+            active &= numpy.sqrt(gamma) > search.goal
+            x = numpy.where(active, x, best_x)
+            direction = numpy.where(active, descent + beta * direction, 0)
+            descent = numpy.where(active, descent, 0)
+            gamma = numpy.where(active, gamma, 0)
+        shrinks, is_first = search.take(best_x) <= 0.5, False
+    condition = _condition(lengths, ratios)
+    if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
         log.warning(
             "A's condition is about %.0e: method tsqr keeps the digits", condition
         )
+    return search.end()
 
 
-def _gradient_descent(
-    shards: RowShards, x: numpy.ndarray, descent: numpy.ndarray, goal: _Goal
-) -> Iterator[_Step]:
-    """Where gradient descent stands before the first step and after each."""
-    v = numpy.random.default_rng(0).normal(size=x.shape)
-    for _ in range(20):
-        v, squares = _products(shards, _ratio(v, numpy.linalg.norm(v, axis=0)))
-    # The estimate is a lower bound: keep some distance.
-    step = 0.95 / max(squares.max(), numpy.finfo(float).tiny)
-    while True:
-        yield _Step(x, numpy.linalg.norm(descent, axis=0))
-        x = x + step * descent
-        descent, _ = _products(shards, x, residual=True)
+class _Search:
+    """The best x so far with its true gradient, and when to stop."""
 
+    def __init__(
+        self,
+        shards: RowShards,
+        progress: Progress,
+        tol: float,
+        max_iterations: int,
+        x0: numpy.ndarray | None,
+    ) -> None:
+        if not 0 < tol < math.inf:
+            raise ValueError(f"tol {tol!r}: write a finite number above 0")
+        check_whole("max_iterations", max_iterations)
+        self.shards, self.progress = shards, progress
+        self.iteration, self.max_iterations, self._next_point = 0, max_iterations, 1
+        self.tol = max(tol, 10 * float(numpy.finfo(shards.dtype).eps))
+        self.x = shards.starting_point(None)
+        # A^T (b - A x), and ||A x - b||^2 of each right-hand side
+        self.descent, self.squares = _products(shards, self.x, residual=True)
+        shards.check_finite(self.descent)
+        self.goal = self.tol * numpy.linalg.norm(self.descent, axis=0)
+        if x0 is not None:
+            self.x = shards.starting_point(x0)
+            self.descent, self.squares = _products(shards, self.x, residual=True)
+            too_large = "x0 is too large: A x0 overflows"
+            shards.check_finite(self.descent, otherwise=too_large)
+            # If 0 is the solution (b is 0), reduce the gradient at x0 instead.
+            at_x0 = self.tol * numpy.linalg.norm(self.descent, axis=0)
+            self.goal = numpy.where(self.goal > 0, self.goal, at_x0)
 
-def _conjugate_gradients(
-    shards: RowShards, x: numpy.ndarray, descent: numpy.ndarray, goal: _Goal
-) -> Iterator[_Step]:
-    """As :func:`_gradient_descent`; where the goal is reached, the gradient is true."""
-    known = numpy.random.default_rng(0).normal(size=(shards.n, 1))
-    if shards.m < shards.n:
-        known = 0 * known  # no x can be found again: the minimum-norm one is the answer
-    descent = numpy.hstack([descent, _products(shards, known)[0]])
-    x = numpy.hstack([x, numpy.zeros_like(known)])
-    direction, gamma, exact = descent, (descent**2).sum(axis=0), True
-    lengths, ratios = [], []  # of the known solution's steps, and of its gradients
-    while True:
-        step = _progress_of(x, gamma, known)
-        if not exact and goal.is_reached(step):
-            # The recurrence drifts away from the true gradient: begin again with that.
-            descent = descent.copy()
-            descent[:, :-1], _ = _products(shards, x[:, :-1], residual=True)
-            direction, gamma, exact = descent, (descent**2).sum(axis=0), True
-            step = _progress_of(x, gamma, known)
-        yield step._replace(coefficients=(lengths, ratios))
-        products, squares = _products(shards, direction)
-        alpha = _ratio(gamma, squares)
-        x = x + alpha * direction
-        descent = descent - alpha * products
-        previous, gamma = gamma, (descent**2).sum(axis=0)
-        beta = _ratio(gamma, previous)
-        direction = descent + beta * direction
-        lengths.append(alpha[-1])
-        ratios.append(beta[-1])
-        exact = False
+    def goes_on(self) -> bool:
+        far = numpy.linalg.norm(self.descent, axis=0) > self.goal
+        return self.may_count() and bool(far.any())
 
+    def may_count(self) -> bool:
+        return self.iteration < self.max_iterations
 
-def _progress_of(x: numpy.ndarray, gamma: numpy.ndarray, known: numpy.ndarray) -> _Step:
-    """The step of x (n, k + 1), whose last column is to become the `known` x."""
-    error = 0.0
-    if gamma[-1] > 0 or x[:, -1].any():  # else A is 0: there is nothing to find
-        error = numpy.linalg.norm(x[:, -1:] - known) / numpy.linalg.norm(known)
-    return _Step(x[:, :-1], numpy.sqrt(gamma[:-1]), float(error))
+    def count(self, x: numpy.ndarray) -> None:
+        """Count an iteration; about 20 of them become points of the history."""
+        self.iteration += 1
+        if self.iteration == self._next_point:
+            self._next_point = math.ceil(1.5 * self.iteration)
+            self.progress.record(self.iteration, x)
+
+    def take(self, x: numpy.ndarray) -> float:
+        """Keep the columns of `x` that are better than the best so far.
+
+        Their true gradient must be smaller and their residual no larger. Returns the
+        least ratio of a gradient to the best so far, of those not yet small enough; 1
+        if none is better.
+        """
+        descent, squares = _products(self.shards, x, residual=True)
+        before = numpy.linalg.norm(self.descent, axis=0)
+        after = numpy.linalg.norm(descent, axis=0)
+        slack = 1 + float(numpy.finfo(self.shards.dtype).eps) ** 0.5
+        better = (after < before) & (squares <= slack * self.squares)
+        ratios = (after / before)[better & (before > self.goal)]
+        self.x = numpy.where(better, x, self.x)
+        self.descent = numpy.where(better, descent, self.descent)
+        self.squares = numpy.where(better, squares, self.squares)
+        return float(ratios.min()) if len(ratios) else 1.0
+
+    def end(self) -> Answer:
+        """Record the best x; warn if its gradient is not small enough."""
+        self.progress.record(self.iteration, self.x)
+        norms = numpy.linalg.norm(self.descent, axis=0)
+        if (norms > self.goal).any():
+            log.warning(
+                "%d iterations brought the gradient to %.1e of its start, not to %.1e",
+                self.iteration, _ratio(norms, self.goal).max() * self.tol, self.tol,
+            )  # fmt: skip
+        return Answer(self.x)
 
 
 def _condition(lengths: list[float], ratios: list[float]) -> float:
@@ -199,7 +197,7 @@ def _condition(lengths: list[float], ratios: list[float]) -> float:
     method, whose eigenvalues lie between those of A^T A (Golub and Van Loan, 11.3).
     """
     alpha, beta = numpy.array(lengths), numpy.array(ratios)
-    if not (len(alpha) and alpha.all()):
+    if not (len(alpha) and alpha.all() and numpy.isfinite(alpha + beta).all()):
         return 1.0
     diagonal = 1 / alpha
     diagonal[1:] += beta[:-1] / alpha[:-1]

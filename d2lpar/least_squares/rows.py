@@ -1,30 +1,33 @@
-"""The rows of a least-squares problem, shared over devices and read in blocks.
+"""The rows of A and b: shared over devices, read in blocks, scaled, and measured.
 
-Each device has a range of consecutive rows. :meth:`RowShards.rounds` brings one block
-of rows at a time to every device, while the next blocks are being read.
+A is anything with a shape, a dtype and rows that can be sliced: a NumPy array or
+memmap, the path of an ``.npy`` file, a Zarr or HDF5 array, or MXNet's. It need not fit
+in memory: :meth:`RowShards.rounds` brings one block of rows at a time to every device,
+while the next blocks are being read.
 """
 
 from __future__ import annotations
 
+import mmap
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy
 
-from d2lpar._mxnet import mx
-from d2lpar.least_squares.checks import check_count, check_count_or_0
-from d2lpar.least_squares.problem import find_not_finite, open_problem, rows_of
-from d2lpar.least_squares.scaling import Scale, largest
-from d2lpar.memory.estimate import SPARE
-from d2lpar.memory.free import free_memory
+from d2lpar._mxnet import mx, npx
+from d2lpar.records.kinds import PointRecord
 from d2lpar.shards import shares
+from d2lpar.training import check_whole
 from d2lpar.workers.group import Workers
 
 BLOCK_BYTES = 2**26  # of A, per device and round
 RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds
-# The matrices (n, n + k) for which a GPU keeps room beside A: what tsqr takes.
-WORK_MATRICES = 10
+# Numbers between 2^-limit and 2^limit need no scaling: products of four of them, summed
+# over many rows, stay far from the limits of the dtype.
+SCALED_BEYOND = {"float64": 100, "float32": 13}
 
 
 class Block(NamedTuple):
@@ -40,9 +43,11 @@ class RowShards:
 
     `dtype` is that of the computation, float64 or float32; `flat` tells that b was
     (m,). One of several `workers` has, and reads, its own part of the rows of A alone.
-    Blocks are scaled, where A or b needs it: `scale` says how, once the first round has
-    begun. Raises ValueError for what
-    :func:`~d2lpar.least_squares.problem.open_problem` refuses.
+
+    Squares of 1e200 overflow float64, those of 1e20 float32. So blocks hold A and b
+    divided by powers of two, which is exact, if their numbers are very large or small;
+    ordinary numbers stay as they are. Methods solve the scaled problem, and
+    :meth:`unscaled` makes the result an x of the problem given.
     """
 
     def __init__(
@@ -59,13 +64,9 @@ class RowShards:
         self.A, b = open_problem(A, b)
         self.b, self.flat = b.reshape(b.shape[0], -1), b.ndim == 1
         (self.m, self.n), self.num_rhs = self.A.shape, self.b.shape[1]
-        if not devices:
-            raise ValueError("devices is empty: name one or more")
-        check_count("block_bytes", block_bytes)
-        if resident_bytes is not None:
-            check_count_or_0("resident_bytes", resident_bytes)
         if dtype not in ("float64", "float32", numpy.float64, numpy.float32):
             raise ValueError(f"dtype {dtype}: write float64 or float32")
+        check_whole("block_bytes", block_bytes)
         self.devices, self.workers = list(devices), workers
         self.dtype = numpy.dtype(dtype)
         mine = slice(0, self.m)
@@ -79,127 +80,104 @@ class RowShards:
             for part in shares(num_rows, len(self.devices))
         ]
         self.block_rows = max(block_bytes // row_bytes, 1)
-        self._kept: list[list[Block]] = []  # the first rounds, if they stay
-        self._room = 0
-        size = num_rows * row_bytes
-        if resident_bytes is None and size > RESIDENT_BYTES:
-            self._room = self._room_on_gpus()
-            longest = max(stop - start for start, stop in self.bounds)
-            self.resident = longest <= self._room
-        else:
-            limit = RESIDENT_BYTES if resident_bytes is None else resident_bytes
-            self.resident = size <= limit
-        self.scale: Scale | None = None
+        limit = RESIDENT_BYTES if resident_bytes is None else resident_bytes
+        self.resident = num_rows * row_bytes <= limit
+        self._kept: list[Block] = []  # all blocks, if they stay
 
-    def _room_on_gpus(self) -> int:
-        """How many rows may stay on each GPU beyond RESIDENT_BYTES; 0 on CPU contexts.
+        sizes = [self._size_of_A(mine), *abs(self.b.astype("float64")).max(axis=0)]
+        sizes = self._of_every_worker(numpy.array([sizes])).max(axis=0)
+        powers = numpy.frexp(sizes)[1]
+        is_ordinary = abs(powers) <= SCALED_BEYOND[self.dtype.name]
+        powers[is_ordinary | ~numpy.isfinite(sizes)] = 0
+        self.A_power, self.b_powers = powers[0], powers[1:]
+        self._scaled_b = _divided(self.b, self.b_powers, self.dtype)
 
-        What is free on the fullest GPU, less a fifth, less what the methods themselves
-        need there. Raises :class:`~d2lpar.errors.DeviceError` if NVML does not know.
+    def _size_of_A(self, mine: slice) -> float:
+        """The largest absolute value of this worker's rows of A.
+
+        Of an A that is not in memory, that of the first block of rows that is not zero.
+        If later rows are so much larger that their products overflow,
+        :meth:`check_finite` says so.
         """
-        if self.devices[0].device_type == "cpu":
-            return 0
-        free = min(free_memory(self.devices, running=True))
-        row = self.dtype.itemsize * (self.n + self.num_rhs)
-        work = WORK_MATRICES * self.n * row + 2 * self.block_rows * row
-        return max(0, int((1 - SPARE) * free - work) // row)
+        in_memory = type(self.A) is numpy.ndarray
+        step = self.m if in_memory else self.block_rows
+        for start in range(mine.start, mine.stop, step):
+            stop = min(start + step, mine.stop)
+            rows = self.A[start:stop]
+            if not in_memory:
+                rows = rows_of(self.A, start, stop, self.A.dtype)
+            size = max(float(rows.max()), -float(rows.min()))
+            if size != 0:
+                return size
+        return 0.0
 
     def starting_point(self, x0: numpy.ndarray | None) -> numpy.ndarray:
-        """`x0` as (n, k) float64, scaled; None is 0. Call it after the first round.
+        """`x0` as (n, k) float64 of the scaled problem; None is 0.
 
         Raises ValueError for another size, or for numbers that are not finite.
         """
-        size = (self.n, self.num_rhs)
-        try:
-            x0 = numpy.zeros(size) if x0 is None else numpy.array(x0, float)
-        except (TypeError, ValueError):
+        shape = (self.n, self.num_rhs)
+        x0 = numpy.zeros(shape) if x0 is None else numpy.array(x0, "float64")
+        if x0.size != self.n * self.num_rhs or not numpy.isfinite(x0).all():
             raise ValueError(
-                f"x0 {x0!r}: write {size[0]} x {size[1]} finite numbers"
-            ) from None
-        if x0.size != numpy.prod(size) or not numpy.isfinite(x0).all():
-            raise ValueError(
-                f"x0 is of shape {x0.shape} with {numpy.isfinite(x0).sum()} finite "
-                f"numbers: write {size[0]} x {size[1]} finite numbers"
+                f"x0 of shape {x0.shape}: write {shape[0]} x {shape[1]} finite numbers"
             )
-        return self.scale.fit_x(x0.reshape(size))
+        return numpy.ldexp(x0.reshape(shape), self.A_power - self.b_powers)
+
+    def unscaled(self, x: numpy.ndarray) -> numpy.ndarray:
+        """A solution (n, k) of the scaled problem as one of the problem given.
+
+        Raises ValueError for an x that the dtype cannot hold.
+        """
+        with numpy.errstate(over="ignore", under="ignore"):
+            result = numpy.ldexp(x.astype("float64"), self.b_powers - self.A_power)
+            result = result.astype(self.dtype)
+        largest = abs(result).max(axis=0)
+        vanished = (largest < numpy.finfo(self.dtype).tiny) & x.any(axis=0)
+        if vanished.any() or not numpy.isfinite(largest).all():
+            size = "small" if vanished.any() else "large"
+            raise ValueError(f"x is too {size} for {self.dtype}: scale A or b")
+        return result
 
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Blocks of all devices, one round at a time, until every row has been used.
 
         A problem that fits stays on the devices, in one block each. Of a larger one the
-        first rounds stay on GPUs that have room; of the others the next round is read
-        while the devices work on this one. On CPU contexts that work has ended when the
-        next round is asked for; on GPUs it may go on while the next blocks are copied.
-        So two blocks per device are in memory besides, however many rows there are.
-        Blocks come in the order in which the devices can start soonest; use each at
-        once.
+        next round is read while the devices work on this one; on GPUs that work may go
+        on while the next blocks are copied. So three blocks per device are in memory,
+        however many rows there are. Blocks come in the order in which the devices can
+        start soonest; use each at once.
         """
+        if self._kept:
+            yield self._kept
+            return
         step = self.m if self.resident else self.block_rows
-        kept = len(self._kept)
-        yield from self._kept
-        starts = range(0, max(stop - start for start, stop in self.bounds), step)[kept:]
-        if starts:
-            yield from self._rounds_read_ahead(starts)
-
-    def _rounds_read_ahead(self, starts: range) -> Iterator[Iterable[Block]]:
-        step, earlier = starts.step, []
+        longest = max(stop - start for start, stop in self.bounds)
+        earlier: list[Block] = []
         with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(self._read, starts[0], step)
-            for row in starts:
-                host, blocks = self._scaled(ahead.result()), []
+            ahead = reader.submit(self._read, 0, step)
+            for row in range(0, longest, step):
+                host, blocks = ahead.result(), []
                 ahead = reader.submit(self._read, row + step, step)
                 yield self._on_devices(host, blocks)
-                if self.resident or row + step <= self._room:
-                    self._kept.append(blocks)
-                if self._overlaps:
-                    _wait_until_used(earlier)
-                    earlier = blocks
-                else:
-                    mx.nd.waitall()
-                host = blocks = None  # free before the next ones are waited for
+                if self.resident:
+                    self._kept = blocks
+                _wait_until_used(earlier)
+                earlier, host = blocks, None  # free before the next are waited for
                 if self.workers is not None:  # a pass may take longer than --timeout
                     self.workers.report_progress()
 
-    @property
-    def _overlaps(self) -> bool:
-        """Whether devices work on a round while the next one is copied to them."""
-        return self.devices[0].device_type == "gpu"
-
     def _read(self, row: int, count: int) -> list[tuple]:
-        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b).
-
-        A is scaled, and of the computation's dtype, once the scale is known.
-        """
-        # Until then, keep what float32 cannot hold.
-        narrow = numpy.result_type(self.A.dtype, self.dtype) == self.dtype
-        wide = self.dtype if narrow else numpy.dtype("float64")
+        """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
+        dtype = numpy.dtype("float64") if self.A_power else self.dtype
         blocks = []
         for k, (first, end) in enumerate(self.bounds):
             start, stop = first + row, min(first + row + count, end)
             if stop > start:
-                A = rows_of(self.A, start, stop, wide)
-                A = A if self.scale is None else self.scale.fit_A(A)
-                blocks.append((k, A, self.b[start:stop]))
+                A = rows_of(self.A, start, stop, dtype)
+                A = _divided(A, self.A_power, self.dtype)
+                blocks.append((k, A, self._scaled_b[start:stop]))
         return blocks
-
-    def _scaled(self, host: list[tuple]) -> list[tuple]:
-        """What was read, scaled. The first round decides on the scale.
-
-        That is by b, and by the first rows of A that are not all zero. Where others are
-        so much larger that their products overflow, :meth:`check_finite` says so.
-        """
-        if self.scale is None:
-            size = largest(A for _, A, _ in host)
-            more, row = host, self.block_rows
-            while size == 0 and more and not self.resident:
-                more = self._read(row, self.block_rows)
-                size, row = largest(A for _, A, _ in more), row + self.block_rows
-            b = self.b[self.bounds[0][0] : self.bounds[-1][1]].astype("float64")
-            sizes = numpy.array([[size, *abs(b).max(axis=0)]])
-            size, *b_sizes = self._of_every_worker(sizes).max(axis=0)
-            self.scale = Scale.choose(size, b_sizes, self.dtype)
-            host = [(k, self.scale.fit_A(A), b) for k, A, b in host]
-        return [(k, A, self.scale.fit_b(b)) for k, A, b in host]
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
         """The blocks on their devices, one by one; each is also added to `made`."""
@@ -209,11 +187,6 @@ class RowShards:
             made.append(Block(k, *(_on_device(a, self.devices[k]) for a in arrays)))
             yield made[-1]
 
-    def unscaled(self, x: numpy.ndarray) -> numpy.ndarray:
-        """A solution (n, k) of the scaled problem as one of the problem given."""
-        assert self.scale is not None  # the first round has set it
-        return self.scale.x(x)
-
     def to_devices(self, x: numpy.ndarray) -> list[mx.nd.NDArray]:
         """A copy of the host array on every device."""
         return [mx.nd.array(x, ctx=d, dtype=self.dtype) for d in self.devices]
@@ -222,10 +195,11 @@ class RowShards:
         """The sum of a host array over the workers, if there are several."""
         return array if self.workers is None else self.workers.total(array)
 
-    def residual_squares(self, x: numpy.ndarray) -> numpy.ndarray:
-        """Sums (devices, k) of squared residuals of the host array `x` (n, k), scaled.
+    def residual_norms(self, x: numpy.ndarray) -> numpy.ndarray:
+        """||A x - b|| (devices, k) of each device's rows, of the problem given.
 
-        The devices are those of all workers, worker 0's first.
+        `x` (n, k) is a host array of the scaled problem. The devices are those of all
+        workers, worker 0's first.
         """
         sums = numpy.zeros((len(self.devices), self.num_rhs))
         xs = self.to_devices(x)
@@ -236,7 +210,8 @@ class RowShards:
                 squares.append((k, (r * r).sum(axis=0)))
             for k, square in squares:
                 sums[k] += square.asnumpy()
-        return self._of_every_worker(sums)
+        with numpy.errstate(over="ignore"):
+            return numpy.ldexp(numpy.sqrt(self._of_every_worker(sums)), self.b_powers)
 
     def _of_every_worker(self, rows: numpy.ndarray) -> numpy.ndarray:
         """The rows of all workers' arrays (r, width) as (workers * r, width)."""
@@ -255,8 +230,74 @@ class RowShards:
 
         A and b are searched only then; `otherwise` is the reason if both are finite.
         """
-        if not all(numpy.isfinite(result).all() for result in results):
-            raise ValueError(find_not_finite(self.A, self.b) or otherwise)
+        if all(numpy.isfinite(result).all() for result in results):
+            return
+        for name, array in (("A", self.A), ("b", self.b)):
+            step = max(1, 2**23 // array.shape[1])  # 64 MB at a time
+            for start in range(0, self.m, step):
+                stop = min(start + step, self.m)
+                rows = rows_of(array, start, stop, numpy.dtype("float64"))
+                for row, column in numpy.argwhere(~numpy.isfinite(rows)):
+                    raise ValueError(
+                        f"{name} is {rows[row, column]} in row {start + row}, "
+                        f"column {column}"
+                    )
+        raise ValueError(otherwise)
+
+
+def open_problem(A, b):
+    """A as something that can be sliced, b as a host array (m,) or (m, k).
+
+    Raises ValueError, naming what is wrong, for arrays that are empty, not real
+    numbers, or not of matching shapes.
+    """
+    A, b = _open(A, "A"), numpy.asarray(_open(b, "b"))
+    for name, array in (("A", A), ("b", b)):
+        if numpy.dtype(array.dtype).kind not in "fiub":
+            raise ValueError(f"{name} is of dtype {array.dtype}: write real numbers")
+    if len(A.shape) != 2:
+        raise ValueError(f"A is of shape {tuple(A.shape)}: write a matrix (m, n)")
+    if 0 in A.shape or 0 in b.shape:
+        raise ValueError(f"A {tuple(A.shape)} or b {tuple(b.shape)} is empty")
+    if b.ndim not in (1, 2) or b.shape[0] != A.shape[0]:
+        raise ValueError(
+            f"b is of shape {b.shape}, A of shape {tuple(A.shape)}: b needs "
+            f"{A.shape[0]} rows"
+        )
+    return A, b
+
+
+def _open(array, name: str):
+    if isinstance(array, (str, Path)):
+        try:
+            return numpy.load(array, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{name}: {array} cannot be opened ({error})") from None
+    if isinstance(array, mx.nd.NDArray):  # mx.np's are, too
+        return array.asnumpy()
+    return array if hasattr(array, "dtype") else numpy.asarray(array)
+
+
+def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
+    """Rows start:stop of A as an array of their own.
+
+    Those of a whole memmap are read from its file, because the pages of a mapping would
+    stay in memory. (A part of a memmap does not know where in the file it begins.)
+    """
+    whole = isinstance(A, numpy.memmap) and isinstance(A.base, mmap.mmap)
+    if not whole or not A.flags.c_contiguous:
+        return numpy.ascontiguousarray(A[start:stop], dtype=dtype)
+    with open(A.filename, "rb") as f:
+        f.seek(A.offset + start * A.strides[0])
+        rows = numpy.fromfile(f, A.dtype, (stop - start) * A.shape[1])
+    return rows.reshape(stop - start, A.shape[1]).astype(dtype, copy=False)
+
+
+def _divided(array: numpy.ndarray, power, dtype: numpy.dtype) -> numpy.ndarray:
+    """The array divided by 2^power (one power, or one per column), in a dtype."""
+    if numpy.any(power):
+        array = numpy.ldexp(array.astype("float64", copy=False), -power)
+    return array.astype(dtype, copy=False)
 
 
 def _on_device(array: numpy.ndarray, device: mx.Context) -> mx.nd.NDArray:
@@ -287,3 +328,67 @@ def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
     if x.shape[1] == 1:
         return product.reshape((-1, 1))
     return product.T
+
+
+class Answer(NamedTuple):
+    """A method's x (n, k) on the host; for condition and rank see ``Solution``."""
+
+    x: numpy.ndarray
+    condition: float | None = None
+    rank: int | None = None
+
+
+class Progress:
+    """The history of a run, with a timer that is paused while residuals are computed.
+
+    Raises ValueError if the size of `reference` is not that of x.
+    """
+
+    def __init__(self, shards: RowShards, reference=None) -> None:
+        self.shards, self.reference = shards, None
+        if reference is not None:
+            self.reference = numpy.array(reference, "float64")
+            if self.reference.size != shards.n * shards.num_rhs:
+                raise ValueError(
+                    f"reference is of shape {self.reference.shape}: write one of x's, "
+                    f"{shards.n} x {shards.num_rhs}"
+                )
+        self.history: list[PointRecord] = []
+        self.seconds = 0.0
+        self.column_norms = numpy.empty(0)  # (k,), of the last residual
+        self._begin = time.perf_counter()
+
+    def record(self, iteration: int, x: numpy.ndarray, device_xs=None) -> None:
+        """Add the host array `x` (n, k), of the scaled problem, to the history.
+
+        `device_xs` are the devices' own (n, k), if they differ. Norms are Frobenius
+        norms over all right-hand sides; the distance to a reference of 0 is ||x||.
+        """
+        npx.waitall()
+        self.seconds += time.perf_counter() - self._begin
+        norms = self.shards.residual_norms(x)
+        self.column_norms = numpy.hypot.reduce(norms, axis=0)
+        per_device = numpy.hypot.reduce(norms, axis=1)
+        if device_xs is not None:
+            per_device = [_norm(self.shards.residual_norms(x_k)) for x_k in device_xs]
+        distance = None
+        if self.reference is not None:
+            best = self.reference.reshape(x.shape)
+            off = _norm(self.shards.unscaled(x).astype("float64") - best)
+            distance = off / (_norm(best) or 1)
+        self.history.append(
+            PointRecord(
+                iteration=iteration,
+                seconds=self.seconds,
+                residual_norm=_norm(self.column_norms),
+                device_residual_norms=[float(norm) for norm in per_device],
+                distance=distance,
+            )
+        )
+        npx.waitall()
+        self._begin = time.perf_counter()
+
+
+def _norm(array: numpy.ndarray) -> float:
+    """The Frobenius norm, also of numbers whose squares over- or underflow."""
+    return float(numpy.hypot.reduce(numpy.ravel(array)))

@@ -5,7 +5,7 @@ min ||A x - b|| over x, with the rows of A and b shared over devices:
 ========== ===================================================================
 averaging  local gradient descent, parameters averaged after each epoch
 gradient   synchronous gradient descent, one all-reduce per step
-cgls       conjugate gradients, one all-reduce of length n + k per iteration
+cgls       conjugate gradients, one all-reduce of length n + 1 per iteration
 normal     one Gram matrix per device, summed; Cholesky. Fastest
 tsqr       one QR per device, QR of the stacked R factors. Most accurate
 ========== ===================================================================
@@ -16,29 +16,28 @@ Demmel et al., "Communication-optimal parallel and sequential QR" (2012) for TSQ
 
 from __future__ import annotations
 
-import inspect
 import resource
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
-from d2lpar.devices import label
+from d2lpar.devices import label, parse
 from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
-from d2lpar.least_squares.progress import Progress
-from d2lpar.least_squares.rows import BLOCK_BYTES, RowShards
+from d2lpar.least_squares.rows import BLOCK_BYTES, Progress, RowShards
 from d2lpar.machine import cores
 from d2lpar.records.kinds import PointRecord
-from d2lpar.training import Workload, choose
+from d2lpar.training import choose
 from d2lpar.workers.group import Workers
 
-LONGEST_X = 1_000  # that is recorded; NumPy prints no longer one whole, either
-OF_WORKERS = ("normal", "cgls", "gradient")  # those that need nothing but sums
+LONGEST_X = 1_000  # that is recorded whole
+DISTRIBUTED_METHODS = ("normal", "cgls", "gradient")  # those that need only sums
 METHODS = {
     "normal": normal,
     "tsqr": tsqr,
@@ -52,14 +51,14 @@ METHODS = {
 class Solution:
     """What :func:`solve` returns.
 
-    `x` is (n,) or (n, k), as b is (m,) or (m, k), of the computation's dtype.
-    `residual_norm` is ||A x - b||, a number or (k,). `seconds` are of work, without
-    measuring residuals, as in the history. `condition` and `rank` are known to "normal"
-    and "tsqr" alone, else None: an estimate of the condition number of A with columns
-    scaled to length 1 ("normal" scales only if their lengths differ tenfold), and a
-    rank that is less than n if A is rank-deficient: then `x` is the minimum-norm
+    `x` is (n,) or (n, k), as b is (m,) or (m, k), in the dtype of the computation.
+    `residual_norm` is ||A x - b||, a number or (k,). `seconds` are those of the work,
+    without measuring residuals, as in the history. `condition` and `rank` are known to
+    "normal" and "tsqr" alone, else None: an estimate of the condition number of A with
+    columns scaled to length 1 ("normal" scales only if their lengths differ tenfold),
+    and a rank that is less than n if A is rank-deficient: then `x` is the minimum-norm
     solution. Badly scaled columns alone do not lower the rank, unlike that of
-    ``numpy.linalg.lstsq``: :func:`~d2lpar.least_squares.direct.tsqr` has the rule.
+    ``numpy.linalg.lstsq``; :func:`~d2lpar.least_squares.direct.tsqr` has the rule.
     """
 
     x: numpy.ndarray
@@ -90,42 +89,58 @@ def solve(
     A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
     array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
     computation and of x, float64 or float32. For all methods but "averaging" A may
-    exceed the memory: beyond `resident_bytes` it is read in blocks of `block_bytes` per
-    device. None stands for 1 GiB in all on CPU contexts, and on GPUs for what their
-    free memory holds. The history holds the distance to a `reference`, shaped as x.
-    Several `workers` read a part each and get the same x. `options` are the method's.
+    exceed the memory: beyond `resident_bytes` (None: 1 GiB on all devices together) it
+    is read in blocks of `block_bytes` per device. The history holds the distance to a
+    `reference`, shaped as x. Several `workers` read a part each and get the same x.
+    `options` are the method's.
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
-    for an x that its dtype cannot hold, and for "normal" on an A that is rank-deficient
-    or too ill-conditioned for it: "tsqr" solves those. Raises TypeError for an option
-    that the method lacks, :class:`DeviceError` if the devices would deadlock.
+    for an x that its dtype cannot hold, for an x that is no better than 0, and for
+    "normal" on an A that is rank-deficient or too ill-conditioned for it: "tsqr" solves
+    those. Raises :class:`DivergedError` if "averaging" diverges, and
+    :class:`DeviceError` if the devices would deadlock.
     """
     devices = choose(devices, None)
-    _check(method, devices, workers)
-    _check_options(method, options)
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
+    if workers is not None and method not in DISTRIBUTED_METHODS:
+        raise ValueError(
+            f"method {method} cannot be shared among workers; these can: "
+            + ", ".join(DISTRIBUTED_METHODS)
+        )
+    _check_threads(devices)
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
         resident_bytes=resident_bytes, workers=workers,
     )  # fmt: skip
     progress = Progress(shards, reference)
     answer = METHODS[method](shards, progress, **options)
-    x = shards.unscaled(answer.x)
-    norms: numpy.ndarray | float = progress.column_norms
-    if shards.flat:
-        x, norms = x[:, 0], float(progress.column_norms[0])
-    return Solution(
-        x, norms, tuple(progress.history), method, tuple(map(label, devices)),
-        progress.seconds, answer.condition, answer.rank,
-    )  # fmt: skip
-
-
-def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) -> None:
-    if not isinstance(method, str) or method not in METHODS:
-        raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
-    if workers is not None and method not in OF_WORKERS:
+    x, norms = shards.unscaled(answer.x), progress.column_norms
+    if not numpy.isfinite(norms).all():
+        raise ValueError("||A x - b|| is too large for float64: scale b")
+    slack = 1 + numpy.finfo(shards.dtype).eps ** 0.5
+    zero_norms = numpy.hypot.reduce(shards.b.astype("float64"), axis=0)
+    from_zero = method != "averaging" and options.get("x0") is None
+    if from_zero and (norms > slack * zero_norms).any():
         raise ValueError(
-            f"method {method} is not shared among workers: {', '.join(OF_WORKERS)} are"
+            f"method {method} in {shards.dtype} found an x that is worse than 0: use "
+            "float64 or method tsqr"
         )
+    if shards.flat:
+        x, norms = x[:, 0], float(norms[0])
+    return Solution(
+        x=x,
+        residual_norm=norms,
+        history=tuple(progress.history),
+        method=method,
+        devices=tuple(map(label, devices)),
+        seconds=progress.seconds,
+        condition=answer.condition,
+        rank=answer.rank,
+    )
+
+
+def _check_threads(devices: Sequence[mx.Context]) -> None:
     # The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
     # threads call it at the same time and each call would use several threads.
     on_cpu = [device for device in devices if device.device_type == "cpu"]
@@ -139,18 +154,7 @@ def _check(method: str, devices: Sequence[mx.Context], workers: Workers | None) 
         )
 
 
-def _check_options(method: str, options: dict) -> None:
-    kinds = inspect.signature(METHODS[method]).parameters.values()
-    known = [kind.name for kind in kinds if kind.kind is kind.KEYWORD_ONLY]
-    for name in options:
-        if name not in known:
-            raise TypeError(
-                f"method {method} has no option {name!r}: it has "
-                + (", ".join(known) or "none")
-            )
-
-
-def train(
+def measure(
     num_devices: int | None = None,
     *,
     devices: str | Sequence[mx.Context] = "auto",
@@ -163,12 +167,12 @@ def train(
 ) -> Iterator[PointRecord]:
     """Solve a problem for the runner, yielding a record for each point of the history.
 
-    The arguments are those of :func:`d2lpar.lenet.train`; `data` defaults to the
-    least-squares notes' problem, 10,000 x 1,000. `num_epochs` are those of "averaging".
-    Where A is in memory, all iterative methods start at the x of the notes, so that
-    their distances can be compared. Records hold the most memory the process has had
-    resident, in MB; the last one also holds the first five numbers of x, and for
-    "averaging" all of at most 1,000, as in the notes.
+    `data` defaults to the least-squares notes' problem, 10,000 x 1,000. `num_epochs`
+    are those of "averaging"; `options` are arguments of :func:`solve`. If A is in
+    memory, all iterative methods start at the x of the notes, so that their distances
+    can be compared. Records hold the peak of the process's resident memory, in MB; the
+    last one also holds the first five elements of x, and for "averaging" all of at most
+    1,000, as in the notes.
     """
     data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
     devices = choose(devices, num_devices)
@@ -185,14 +189,14 @@ def train(
         data.A, data.b, devices=devices, method=method, reference=reference,
         workers=workers, **options,
     )  # fmt: skip
-    for point in solution.history:
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        extra: dict = {"peak_resident_mb": round(kilobytes / 1000)}
-        if point is solution.history[-1]:
-            extra["x_begins"] = solution.x[:5].tolist()
-            if method == "averaging" and len(solution.x) <= LONGEST_X:
-                extra["x"] = [float(f"{number:.8e}") for number in solution.x]
-        yield replace(point, extra=extra)
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    *points, last = solution.history
+    if method == "averaging" and len(solution.x) <= LONGEST_X:
+        rounded = [float(f"{number:.8e}") for number in solution.x]
+        last = msgspec.structs.replace(last, x=rounded)
+    last = msgspec.structs.replace(last, x_begins=solution.x[:5].tolist())
+    for point in (*points, last):
+        yield msgspec.structs.replace(point, peak_resident_mb=round(kilobytes / 1000))
 
 
 def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) -> None:
@@ -200,16 +204,46 @@ def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) 
     rows = len(data.b) // 100 + 1
     if method in ("normal", "tsqr"):
         rows = max(rows, data.A.shape[1])
-    short: dict[str, dict] = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}
-    brief = short.get(method, {})
+    brief: dict[str, dict] = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}
     solve(
         data.A[:rows], data.b[:rows], devices=devices, method=method,
-        **{**options, **brief},
+        **{**options, **brief.get(method, {})},
     )  # fmt: skip
 
 
-WORKLOAD = Workload(
-    train, load=datasets.uniform_problem, locate=None, train_with_workers=train,
-    unit="point",
-)  # fmt: skip
-WORKLOAD_ON_DISK = replace(WORKLOAD, load=datasets.uniform_file)
+class LeastSquare:
+    """The class of the least-squares notes: only its import changes in their script.
+
+    ``LeastSquare(A, b, num_gpu=2, epoches=40).run()`` is method "averaging" on the
+    first `num_gpu` devices (GPUs that MXNet can use, else CPU contexts), and
+    ``check(x)`` is ||A x - b||. As in the notes, `error_list` keeps these errors and,
+    after each epoch, every device's. Unlike in the notes, the devices work
+    independently and in parallel; `options` are those of
+    :func:`~d2lpar.least_squares.averaging.averaging`, such as ``independent=False``,
+    which restores their order. As published, in NumPy, the class stands in
+    ``peers/least_squares_notes.py``.
+    """
+
+    def __init__(self, A, b, num_gpu: int = 2, epoches: int = 2, **options) -> None:
+        self.A, self.b, self.num_gpu = A, b, num_gpu
+        self.options = {"num_epochs": epoches, **options}
+        self.error_list: list[float] = []
+
+    def run(self) -> numpy.ndarray:
+        """The averaged x (n,) after the last epoch."""
+        available = parse("auto")
+        if available[0].device_type == "cpu":
+            available = parse(f"cpu:{self.num_gpu}")
+        devices = choose(available, self.num_gpu)
+        solution = solve(
+            self.A, self.b, devices=devices, method="averaging", **self.options
+        )
+        for point in solution.history:
+            self.error_list += point.device_residual_norms
+        return solution.x
+
+    def check(self, x: numpy.ndarray) -> float:
+        """||A x - b||, also appended to `error_list`."""
+        error = float(numpy.linalg.norm(self.b - self.A @ x))
+        self.error_list.append(error)
+        return error

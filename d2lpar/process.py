@@ -44,6 +44,8 @@ log = logging.getLogger("d2lpar")
 
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 _CONTROL = {"error", "warning", "alive"}
+# Names the folder for temporary files of a process, which is deleted with it.
+SCRATCH = "D2LPAR_SCRATCH"
 
 
 # In the parent
@@ -106,7 +108,7 @@ def raw_lines(
         scratch = tempfile.mkdtemp(prefix="d2lpar-")
         at_the_end.callback(shutil.rmtree, scratch, ignore_errors=True)
         stderr = at_the_end.enter_context(tempfile.TemporaryFile())
-        changes = {**(environment or {}), "TMPDIR": scratch}
+        changes = {**(environment or {}), "TMPDIR": scratch, SCRATCH: scratch}
         process = _start(work, job, child_environment(changes), stderr)
         at_the_end.callback(_end, process)
         timer = None if timeout is None else _kill_after(timeout, process)
@@ -300,7 +302,8 @@ def _end_with_parent() -> None:
     """End when standard input closes; its temporary files go too."""
     while os.read(0, 4096):  # sys.stdin would be locked when the process ends
         pass
-    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+    # Not tempfile.gettempdir(): it is /tmp where the scratch folder has gone already.
+    shutil.rmtree(os.environ[SCRATCH], ignore_errors=True)
     os._exit(1)
 
 

@@ -24,11 +24,16 @@ HATCHES = ("", "", "", "////", "")
 
 @page.plain_style()
 def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """All pictures and ``<stem>-results.txt``; return the files.
+    """All pictures and ``<stem>-results.txt``; return the files."""
+    return page.save({**pictures(runs), "results": results(runs)}, folder, stem)
 
-    ``<stem>-map-<implementation>`` needs steps on one device and on more.
+
+def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
+    """By name what the runs hold: a map, steps, accuracies, parts, all-reduces.
+
+    ``map-<implementation>`` needs steps on one device and on more.
     """
-    drawn: dict[str, Figure | str] = {}
+    drawn = {}
     for study in studies(runs):
         if any(map(study.speedups_of, study.counts[1:])):
             drawn[f"map-{study.variant}"] = _map(study)
@@ -40,8 +45,7 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
         drawn["parts"] = _parts(runs)
     if all_reduces(runs):
         drawn["all-reduce"] = _all_reduce(runs)
-    drawn["results"] = results(runs)
-    return page.save(drawn, folder, stem)
+    return drawn
 
 
 def _subtitle(study: Study, words: str) -> str:
@@ -98,10 +102,9 @@ def _cell(axes: Axes, at: tuple[float, float], speedup: float, top: int) -> None
 def _steps(study: Study) -> Figure:
     """Milliseconds per step against batch: measured points and the model's lines."""
     model, noun = study.model, labels.device_word(study.runs[0].header)
-    counts = ", ".join(map(str, study.counts))
     lines = "" if model is None else ", lines are the model"
     picture = page.new(
-        f"Time of a step on {counts} {noun}{'' if counts == '1' else 's'}",
+        f"Time of a step, by global batch and number of {noun}s",
         _subtitle(study, f"medians and quartiles{lines}"),
         _stamp(study.runs),
     )

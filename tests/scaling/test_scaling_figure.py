@@ -1,57 +1,34 @@
 """Scaling records as studies, as text and as pictures."""
 
+import factories
 import msgspec
 import pytest
 
-from d2lpar.records.kinds import (
-    PARTS,
-    AllReduceRecord,
-    Header,
-    Run,
-    ScaledEpoch,
-    StepRecord,
-)
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch, StepRecord
 from d2lpar.scaling import figure, table
 
 
 def header(n, variant="concise", implementation="concise"):
-    return Header(
-        chapter="scaling",
-        preset="quick",
-        num_devices=n,
-        device_kind="cpu",
-        devices=[f"cpu({k})" for k in range(n)],
-        threads_per_device=1,
-        cores=2,
-        cpu_model="A CPU",
-        dataset="fashion-mnist",
-        dataset_sha256="0" * 64,
-        synthetic=False,
-        seed=0,
-        settings={"implementation": implementation},
-        command="d2lpar run scaling",
-        versions={"mxnet": "1.9.1"},
-        git_commit=None,
-        git_dirty=None,
-        date="2026-11-21T00:00:00+00:00",
-        variant=variant,
-    )
+    settings = {"implementation": implementation}
+    return factories.header(n, chapter="scaling", variant=variant, settings=settings)
 
 
-def step(batch, n, seconds, **others):
+def step(batch, n, seconds, parts=None):
     return StepRecord(
-        global_batch_size=batch,
-        steps=4,
-        seconds=seconds,
-        issue_seconds=[1e-3],
-        num_devices=n,
-        **others,
-    )
+        global_batch_size=batch, steps=4, seconds=seconds, issue_seconds=[1e-3],
+        parts=parts or {}, num_devices=n,
+    )  # fmt: skip
 
 
 def all_reduce(variant, arrays, num_bytes, **others):
     return AllReduceRecord(
         variant=variant, num_arrays=arrays, num_bytes=num_bytes, num_devices=2, **others
+    )
+
+
+def epoch(n, number, **others):
+    return ScaledEpoch(
+        global_batch_size=64 * n, epoch=number, lr=0.1, num_devices=n, **others
     )
 
 
@@ -64,18 +41,9 @@ def run():
             seconds = 2e-3 * n + 3e-4 * batch / n + 1e-3 * (n - 1)
             parts = dict.fromkeys(PARTS, 1e-3) if batch == 32 else {}
             lines.append(step(batch, n, [seconds] * 3, parts=parts))
-        for epoch in (1, 2):
-            lines.append(
-                ScaledEpoch(
-                    global_batch_size=64 * n,
-                    epoch=epoch,
-                    lr=0.1,
-                    seconds=2.0 / n,
-                    train_loss=1.0,
-                    test_acc=0.4 * epoch,
-                    num_devices=n,
-                )
-            )
+        for e in (1, 2):
+            measured = {"seconds": 2.0 / n, "train_loss": 1.0, "test_acc": 0.4 * e}
+            lines.append(epoch(n, e, **measured))
     for arrays, num_bytes in ((1, 4096), (1, 2**20), (1, 100_000), (8, 100_000)):
         seconds = [arrays * 1e-4 + num_bytes * 2e-9]
         for variant in ("kvstore local", "book"):
@@ -149,18 +117,28 @@ def test_time_to_an_accuracy_adds_up_the_epochs(run):
 
 
 def test_pictures_and_text(run, tmp_path):
-    drawn = figure.draw([run], tmp_path, "quick")
-    names = {path.name for path in drawn if path.suffix != ".svg"}
-    assert names == {
-        "quick-map-concise.png", "quick-steps-concise.png", "quick-parts.png",
-        "quick-all-reduce.png", "quick-accuracy-concise.png", "quick-results.txt",
+    names = {"map-concise", "steps-concise", "parts", "all-reduce", "accuracy-concise"}
+    assert set(figure.pictures([run])) == names
+    steps = Run(run.header, tuple(x for x in run.of(StepRecord) if not x.parts))
+    drawn = figure.draw([steps], tmp_path, "quick")
+    assert {path.name for path in drawn if path.suffix != ".svg"} == {
+        "quick-map-concise.png", "quick-steps-concise.png", "quick-results.txt",
     }  # fmt: skip
-    assert "compile with NCCL" in (tmp_path / "quick-results.txt").read_text()
+    assert "compile with NCCL" in table.results([run])
 
 
-def test_one_device_alone_whose_training_diverged(run, tmp_path):
+def test_the_map_shows_the_speedups_and_the_break_even(run):
+    (axes,) = figure.pictures([run])["map-concise"].axes
+    shown = [text.get_text() for text in axes.texts]
+    (study,) = table.studies([run])
+    assert shown == [f"{s:.2f}" for s in study.speedups_of(2).values()]
+    (line,) = axes.lines  # faster from 32 on, the fourth of five batches
+    assert list(line.get_xdata()) == [2.5, 2.5]
+
+
+def test_one_device_alone_whose_training_diverged(run):
     lines = [line for line in run.lines if line.num_devices == 1]
-    lines.append(ScaledEpoch(global_batch_size=64, epoch=3, lr=0.1, why_not="diverged"))
-    drawn = figure.draw([Run(header(1), tuple(lines))], tmp_path, "quick")
-    assert not any("map" in path.name for path in drawn)
-    assert "diverged" in (tmp_path / "quick-results.txt").read_text()
+    lines.append(epoch(1, 3, why_not="diverged"))
+    run = Run(header(1), tuple(lines))
+    assert set(figure.pictures([run])) == {"steps-concise", "parts", "accuracy-concise"}
+    assert "diverged" in table.results([run])

@@ -12,7 +12,6 @@ from d2lpar.datasets.fashion import (
     read_idx,
 )
 from d2lpar.datasets.generated.faces import synthetic_punks
-from d2lpar.datasets.generated.fashion import synthetic_fashion
 from d2lpar.datasets.images import FASHION_CLASSES, ImageData, batches, to_float
 from d2lpar.datasets.linear import LinearProblem, uniform_file, uniform_problem
 from d2lpar.datasets.punks import cryptopunks
@@ -29,7 +28,6 @@ __all__ = [
     "load",
     "locate",
     "read_idx",
-    "synthetic_fashion",
     "synthetic_punks",
     "to_float",
     "uniform_file",

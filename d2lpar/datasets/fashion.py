@@ -60,13 +60,6 @@ def load(
     "auto" is the whole set if it can be had, else the sample, which is logged. A
     corrupt file in a folder that was asked for is an error, unless `name` is "sample".
     """
-    if name == "synthetic":
-        from d2lpar.datasets.generated.fashion import synthetic_fashion
-
-        return ImageData(
-            *synthetic_fashion(n_train or 60_000, n_test or 10_000, seed),
-            "synthetic-fashion",
-        )
     arrays = FASHION_MNIST.load_or_none(name, data_dir)
     if arrays is not None:
         return ImageData(*arrays, "fashion-mnist").head(n_train, n_test)

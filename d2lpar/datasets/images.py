@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class ImageData:
     y_test: np.ndarray
     name: str
     classes: tuple[str, ...] = FASHION_CLASSES
+    synthetic: ClassVar[bool] = False
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return iter((self.X_train, self.y_train, self.X_test, self.y_test))
@@ -41,10 +43,6 @@ class ImageData:
     @cached_property
     def sha256(self) -> str:
         return sha256_of(self)
-
-    @property
-    def synthetic(self) -> bool:
-        return self.name.startswith("synthetic")
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ _MODULE_OF = {
     "evaluate_accuracy": "lenet",
     "init_lenet": "networks",
     "fashion_mnist": "datasets",
-    "synthetic_fashion": "datasets",
+    "fashion_sample": "datasets",
     "try_all_gpus": "devices",
     "try_gpu": "devices",
     "autograd": "_mxnet",

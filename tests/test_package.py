@@ -88,7 +88,7 @@ print('mxnet' in sys.modules)
 
 def test_the_command_line_and_figures_load_no_mxnet(python):
     code = """
-import sys, d2lpar.cli.main, d2lpar.figures.drawing
+import sys, d2lpar.cli.main, d2lpar.experiments, d2lpar.figures.training
 print('mxnet' in sys.modules)
 """
     assert python(code).stdout == "False\n"
@@ -137,7 +137,7 @@ def test_public_names_are_those_of_their_modules():
     for module, names in (
         (parallel, "allreduce get_params sgd split_batch train_batch"),
         (devices, "try_all_gpus try_gpu"),
-        (fashion, "fashion_mnist synthetic_fashion"),
+        (fashion, "fashion_mnist fashion_sample"),
     ):
         for name in names.split():
             assert getattr(d2lpar, name) is getattr(module, name)
@@ -184,8 +184,8 @@ for attempt in range(2):  # a failed import leaves nothing half done
     except MXNetMissingError as error:
         assert isinstance(error, D2lparError) and isinstance(error, ImportError)
         print(error)
-from d2lpar import fashion_mnist, synthetic_fashion
-print(len(synthetic_fashion(2, 1)[0]), "mxnet" in __import__("sys").modules)
+from d2lpar import fashion_mnist, fashion_sample
+print(len(fashion_sample(2, 1)[0]), "mxnet" in __import__("sys").modules)
 """
     first, second, rest = python(code).stdout.splitlines()
     assert install_command("cpu") in first and install_command("cu112") in first

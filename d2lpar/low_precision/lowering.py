@@ -28,12 +28,8 @@ from pathlib import Path
 import numpy
 
 from d2lpar._mxnet import gluon, mx, np
-from d2lpar.errors import D2lparError, SettingError
+from d2lpar.errors import SettingError
 from d2lpar.records.kinds import PRECISIONS
-
-
-class ConversionError(D2lparError, ValueError):
-    """A network has an operator that exists under NumPy semantics only."""
 
 
 @contextmanager
@@ -78,8 +74,8 @@ def to_symbol_block(
 
     `net` has one input and one output and is initialised; it is hybridized, but
     otherwise left as it is. `example` is one input, float32 (1, ...). Call the result
-    within :func:`legacy_semantics`; it computes the same bits. Raises
-    :class:`ConversionError` for an operator that exists under NumPy semantics only.
+    within :func:`legacy_semantics`; it computes the same bits. Raises ValueError for an
+    operator that exists under NumPy semantics only.
     """
     net.hybridize()
     params = net.collect_params()
@@ -91,7 +87,7 @@ def to_symbol_block(
         graph = Path(folder, "net-symbol.json").read_text(encoding="utf-8")
     for node in json.loads(graph)["nodes"]:
         if node["op"].startswith(("_np_", "_npi_", "_npx_")):
-            raise ConversionError(
+            raise ValueError(
                 f"{node['name']}: the operator {node['op']} exists under NumPy "
                 "semantics only; build the network from layers of gluon.nn"
             )

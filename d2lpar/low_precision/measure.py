@@ -1,0 +1,249 @@
+"""LeNet's inference in float32, bfloat16, float16 and INT8: accuracy, speed, bytes.
+
+A network is trained in float32 and lowered *after* training
+(:mod:`d2lpar.low_precision.lowering`). A precision that the hardware or the build does
+not support is a row that says so. It may even crash the process (MXNet 1.9.1: one scale
+per channel without calibration), so each is measured in a process of its own.
+
+The channels stay 20 and 50: padded with zeros to 32 and 64, for whole vectors, INT8 was
+slower (30 thousand images/s against 39 on one thread of an AMD EPYC); float32 gained
+with 24 and 56 (16 against 11).
+
+Source: the GPU wiki, "Low Precision Inference on GPU" (T4: 8.1 TFLOPS in float32, 130
+TOPS in INT8).
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy
+
+from d2lpar import datasets, lenet, lenet_concise, networks, process, training
+from d2lpar._mxnet import gluon, mx, np
+from d2lpar.errors import RunError, SettingError
+from d2lpar.low_precision.equalize import equalize, stretch
+from d2lpar.low_precision.lowering import (
+    check_precision,
+    legacy_semantics,
+    lower,
+    weight_bytes,
+)
+from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
+from d2lpar.records.summary import summarize
+
+WARMUP_PASSES = 2  # INT8 packs its weights in the first
+
+
+class Task(NamedTuple):
+    """What every precision infers, and how: the same for all of them.
+
+    `X` and `X_calibration` are images uint8 (n, 28, 28), `y` (n,) the classes of `X`
+    and `y_float32` (n,) those that the trained network predicts in float32. Each device
+    takes `batch_size` images at a time; `repeats` passes are timed.
+    """
+
+    X: numpy.ndarray
+    y: numpy.ndarray
+    y_float32: numpy.ndarray
+    X_calibration: numpy.ndarray
+    devices: Sequence[mx.Context]
+    batch_size: int
+    repeats: int
+
+
+def measure(
+    num_devices: int | None = None,
+    *,
+    devices: str | Sequence[mx.Context] = "auto",
+    seed: int = 0,
+    data: datasets.ImageData | None = None,
+    precisions: Sequence[str] = PRECISIONS,
+    stretch_factor: float = 128,
+    per_device_batch_size: int = 200,
+    calibration_images: int = 1000,
+    repeats: int = 15,
+    **recipe: float,
+) -> Iterator[EpochRecord | PrecisionRecord]:
+    """Train LeNet in float32, yielding its epochs; then a row for each precision.
+
+    `recipe` are :func:`d2lpar.lenet_concise.train`'s `global_batch_size`, `lr` and
+    `num_epochs`. Inference is data-parallel on the same devices, calibrated with the
+    first `calibration_images` training images. INT8 with one scale per tensor follows
+    again with an outlier of `stretch_factor` (none if 1), before and after equalising
+    (:mod:`d2lpar.low_precision.equalize`). Raises :class:`SettingError` for settings
+    out of range, before anything is trained.
+    """
+    data = datasets.fashion_mnist() if data is None else data
+    state, devices = lenet.start(seed), training.choose(devices, num_devices)
+    for precision in precisions:
+        check_precision(precision)
+    stretch(state.params, stretch_factor)  # raises now what it would raise later
+    size, most = per_device_batch_size, len(data.y_train)
+    training.check_whole("per-device-batch-size", size, len(data.y_test))
+    training.check_whole("calibration-images", calibration_images, most)
+    training.check_whole("repeats", repeats)
+    if calibration_images < size:
+        raise SettingError(f"calibration-images {calibration_images}: at least {size}")
+    yield from lenet_concise.train(devices=devices, data=data, state=state, **recipe)
+    y_float32 = predictions(state.params, data.X_test, devices[0])
+    X_calibration = data.X_train[:calibration_images]
+    task = Task(
+        data.X_test, data.y_test, y_float32, X_calibration, devices, size, repeats
+    )
+    for precision in precisions:
+        yield measure_apart(precision, state.params, task)
+    if stretch_factor > 1:
+        stretched = stretch(state.params, stretch_factor)
+        outlier = {"stretched": stretched, "equalised": equalize(stretched)}
+        for weights, params in outlier.items():
+            for precision in [name for name in INT8 if name in precisions]:
+                yield measure_apart(precision, params, task, weights)
+
+
+def measure_apart(
+    precision: str,
+    params: Sequence[numpy.ndarray],
+    task: Task,
+    weights: str = "trained",
+) -> PrecisionRecord:
+    """The row of one precision, measured in a fresh process, or why there is none.
+
+    `params` are :func:`d2lpar.networks.init_lenet`'s, `weights` their name in the row.
+    """
+    row = {
+        "precision": precision,
+        "weights": weights,
+        "per_device_batch_size": task.batch_size,
+    }
+    with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
+        path = Path(folder, "task.npz")
+        X, y, y_float32, X_calibration = task[:4]
+        numpy.savez(
+            path, *params, X=X, y=y, y_float32=y_float32, X_calibration=X_calibration
+        )
+        job = {
+            "path": str(path),
+            "devices": [(d.device_type, d.device_id) for d in task.devices],
+            "repeats": task.repeats,
+            **row,
+        }
+        try:
+            line = process.answer("d2lpar.low_precision.measure:in_process", job)
+        except RunError as error:  # MXNet refused, or crashed
+            return PrecisionRecord(why_not=str(error), **row)
+    return msgspec.convert(line, PrecisionRecord)
+
+
+def in_process(
+    path: str,
+    devices: Sequence[tuple[str, int]],
+    repeats: int,
+    precision: str,
+    weights: str,
+    per_device_batch_size: int,
+) -> PrecisionRecord:
+    """The work of :func:`measure_apart`'s process: the row, or an MXNetError."""
+    with numpy.load(path) as arrays:
+        params = [arrays[f"arr_{k}"] for k in range(len(networks.SHAPES))]
+        task = Task(
+            X=arrays["X"],
+            y=arrays["y"],
+            y_float32=arrays["y_float32"],
+            X_calibration=arrays["X_calibration"],
+            devices=[mx.Context(kind, number) for kind, number in devices],
+            batch_size=per_device_batch_size,
+            repeats=repeats,
+        )
+    return infer(precision, params, task, weights)
+
+
+def infer(
+    precision: str,
+    params: Sequence[numpy.ndarray],
+    task: Task,
+    weights: str = "trained",
+) -> PrecisionRecord:
+    """Infer the test images in one precision, in this process.
+
+    Raises MXNetError for what the device or the build does not support; MXNet may raise
+    it again at whoever waits next, because every pending batch has failed.
+    """
+    X_calibration, size = datasets.to_float(task.X_calibration), task.batch_size
+    nets = [
+        lower(gluon_lenet(params, device), precision, X_calibration, device, size)
+        for device in task.devices
+    ]
+    with legacy_semantics():
+        predicted, images_per_sec = _timed_passes(nets, task)
+    speed = summarize(images_per_sec)
+    return PrecisionRecord(
+        precision=precision,
+        weights=weights,
+        per_device_batch_size=size,
+        test_acc=float((predicted == task.y).mean()),
+        agreement=float((predicted == task.y_float32).mean()),
+        images_per_sec=speed.median,
+        images_per_sec_q1=speed.q1,
+        images_per_sec_q3=speed.q3,
+        n=speed.n,
+        weight_bytes=weight_bytes(nets[0]),
+    )
+
+
+def _timed_passes(
+    nets: Sequence[gluon.SymbolBlock], task: Task
+) -> tuple[numpy.ndarray, list[float]]:
+    """The classes (n,) of all images, and images/s of each timed pass.
+
+    Each device takes every N-th batch. The images are on the devices before the clock
+    starts; only full batches are timed.
+    """
+    X, size = datasets.to_float(task.X), task.batch_size
+    batches = [
+        mx.nd.array(X[start : start + size], ctx=device)
+        for start, device in zip(range(0, len(X), size), itertools.cycle(task.devices))
+    ]
+    scores = [scores.asnumpy() for scores in _forward(nets, batches)]
+    predicted = numpy.concatenate(scores).argmax(axis=1)
+    full, images_per_sec = batches[: len(X) // size], []
+    for _ in range(WARMUP_PASSES + task.repeats):
+        mx.nd.waitall()
+        begin = time.perf_counter()
+        outputs = _forward(nets, full)
+        mx.nd.waitall()
+        images_per_sec.append(size * len(full) / (time.perf_counter() - begin))
+        del outputs  # kept until the clock was read
+    return predicted, images_per_sec[WARMUP_PASSES:]
+
+
+def _forward(nets: Sequence, batches: Sequence) -> list:
+    """The outputs of every batch, on its device, without waiting for them."""
+    return [net(X) for net, X in zip(itertools.cycle(nets), batches)]
+
+
+def gluon_lenet(
+    params: Sequence[numpy.ndarray], device: mx.Context
+) -> gluon.HybridBlock:
+    """LeNet in Gluon on a device, with parameters from scratch."""
+    net, _, _ = lenet_concise.build(params, [device], lr=1)  # which is not trained
+    return net
+
+
+def predictions(
+    params: Sequence[numpy.ndarray], X: numpy.ndarray, device: mx.Context
+) -> numpy.ndarray:
+    """Classes (n,) that the network from scratch predicts for X uint8 (n, 28, 28)."""
+    params = [np.array(p, ctx=device) for p in params]
+    parts = [X[start : start + 1000] for start in range(0, len(X), 1000)]
+    scores = [
+        networks.lenet(np.array(datasets.to_float(part), ctx=device), params).asnumpy()
+        for part in parts
+    ]
+    return numpy.concatenate(scores).argmax(axis=1)

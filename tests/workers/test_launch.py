@@ -391,7 +391,13 @@ def test_a_host_that_ssh_does_not_reach(fake, ssh, tmp_path):
 # The end of the launcher itself
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+SLOW = [
+    pytest.param(number, marks=pytest.mark.slow)
+    for number in (signal.SIGTERM, signal.SIGINT)
+]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, *SLOW])
 def test_however_the_launcher_ends_no_role_outlives_it(tmp_path, number):
     script = tmp_path / "fake"
     names = ("scheduler", "server", "worker0", "worker1")

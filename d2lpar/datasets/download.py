@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import platformdirs
@@ -25,7 +24,6 @@ from d2lpar.errors import DataError, SettingError
 log = logging.getLogger("d2lpar")
 
 CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
-Found = TypeVar("Found")
 
 
 class NotInFolderError(DataError):
@@ -64,19 +62,21 @@ class PublishedFiles:
     def locate(self, name: str, data_dir: str | Path | None = None) -> str:
         """Settle "auto": the data set's own name, or its substitute's, which is logged.
 
-        Files on disk are not read; without them, they are downloaded. Raises
-        :class:`DataError` for a folder asked for that cannot be read or lacks some of
-        the files, and :class:`SettingError` for other names.
+        Files on disk are looked for, not read; if there are none, they are downloaded.
+        Raises :class:`DataError` for a folder asked for that cannot be read, and
+        :class:`SettingError` for other names.
         """
         self._check_name(name)
         if name != "auto":
             return name
-        if self._first_folder(self.paths, data_dir) is None:
-            try:
-                self._download()
-            except DownloadError as error:
-                log.warning("%s; using %s", error, self.substitute)
-                return self.substitute_name
+        places = ((f, file) for _, f in self.folders(data_dir) for file in self.files)
+        if any(_find(folder, file) for folder, file in places):
+            return self.name
+        try:
+            self._download()
+        except DownloadError as error:
+            self._log_substitute(error)
+            return self.substitute_name
         return self.name
 
     def load_or_none(
@@ -95,7 +95,7 @@ class PublishedFiles:
         except DownloadError as error:
             if name == self.name:
                 raise
-            log.warning("%s; using %s", error, self.substitute)
+            self._log_substitute(error)
             return None
 
     load_unless_synthetic = load_or_none
@@ -116,8 +116,21 @@ class PublishedFiles:
     def load_from_disk(
         self, data_dir: str | Path | None = None
     ) -> list[np.ndarray] | None:
-        """The arrays from the first folder that holds the files, or None."""
-        return self._first_folder(self.read, data_dir)
+        """The arrays from the first folder that holds the files, or None.
+
+        A damaged copy in a folder that was asked for is an error; elsewhere it is
+        logged and skipped.
+        """
+        for asked_for, folder in self.folders(data_dir):
+            try:
+                return self.read(folder)
+            except NotInFolderError:
+                pass
+            except DataError as error:
+                if asked_for:
+                    raise
+                log.warning("%s; not used", error)
+        return None
 
     def folders(
         self, data_dir: str | Path | None = None
@@ -144,11 +157,11 @@ class PublishedFiles:
         mxnet_home = os.environ.get("MXNET_HOME") or Path.home() / ".mxnet"
         yield False, Path(mxnet_home) / "datasets" / self.name
 
-    def paths(self, folder: Path) -> list[Path]:
-        """The files in a folder.
+    def read(self, folder: Path) -> list[np.ndarray]:
+        """The array in each file of a folder.
 
-        Raises :class:`NotInFolderError` if it holds none of them, and
-        :class:`DataError` if it holds only some.
+        Raises :class:`NotInFolderError` if it holds none of the files, and
+        :class:`DataError` if it holds some of them only, or one is damaged.
         """
         paths = [_find(folder, file) for file in self.files]
         if not any(paths):
@@ -158,38 +171,16 @@ class PublishedFiles:
                 f"{folder}: {self.files[paths.index(None)]} is missing; put all "
                 f"{len(paths)} files there, or none"
             )
-        return paths
+        return [self.read_file(path) for path in paths]
 
-    def read(self, folder: Path) -> list[np.ndarray]:
-        """The array in each file of a folder.
-
-        Raises what :meth:`paths` raises, and :class:`DataError` for a damaged file.
-        """
-        return [self.read_file(path) for path in self.paths(folder)]
+    def _log_substitute(self, error: DownloadError) -> None:
+        name = self.substitute_name
+        log.warning("%s; using %s (--data %s)", error, self.substitute, name)
 
     def _check_name(self, name: str) -> None:
         names = ("auto", self.name, self.substitute_name)
         if name not in names:
             raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
-
-    def _first_folder(
-        self, look: Callable[[Path], Found], data_dir: str | Path | None
-    ) -> Found | None:
-        """What `look` returns for the first folder that holds the files, or None.
-
-        A damaged copy in a folder that was asked for is an error; elsewhere it is
-        logged and skipped.
-        """
-        for asked_for, folder in self.folders(data_dir):
-            try:
-                return look(folder)
-            except NotInFolderError:
-                pass
-            except DataError as error:
-                if asked_for:
-                    raise
-                log.warning("%s; not used", error)
-        return None
 
     def _download(self) -> None:
         """Bring the files into the cache: all verified, then renamed into place."""

@@ -72,8 +72,7 @@ def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
     """Settle "auto": "fashion-mnist" if it is on disk or downloaded now, or "sample".
 
     Files on disk are looked for, not read. Raises :class:`DataError` for a folder that
-    cannot be read or lacks some of the files, and :class:`SettingError` for a name that
-    does not exist.
+    cannot be read, and :class:`SettingError` for a name that does not exist.
     """
     return FASHION_MNIST.locate(name, data_dir)
 

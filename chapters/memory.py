@@ -331,7 +331,7 @@ if __name__ == "__main__":
 # 4. **Keep the errors.** In `train_within` append each error to a list, and leave out
 #    `explain` and `release`. *(You should find that the batches of 500 still train
 #    here, because the failing allocation came early, and that what is resident grows
-#    with each error kept (327, 332, 336 MiB against 324, 328, 328).)*
+#    with each error kept (322, 326, 335 MiB against 312, 314, 314).)*
 # 5. **Ask for a GPU that is not there.** Compare three answers:
 #    `devices.parse("gpu:1")`, `d2lpar.try_gpu(0)` and XGBoost's `device="cuda"`. *(You
 #    should find an error that names what exists, a CPU context in silence, and a

@@ -175,7 +175,7 @@ class PublishedFiles:
 
     def _log_substitute(self, error: DownloadError) -> None:
         name = self.substitute_name
-        log.warning("%s; using %s (--data %s)", error, self.substitute, name)
+        log.warning("%s; using %s (%s) instead", error, self.substitute, name)
 
     def _check_name(self, name: str) -> None:
         names = ("auto", self.name, self.substitute_name)

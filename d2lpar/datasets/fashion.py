@@ -148,7 +148,7 @@ def read_idx(path: Path) -> np.ndarray:
 FASHION_MNIST = PublishedFiles(
     name="fashion-mnist",
     title="Fashion-MNIST",
-    substitute="the sample of 5,000 and 1,000 images in the package",
+    substitute="6,000 images of it in the package",
     substitute_name="sample",
     files=tuple(f"{name}.gz" for name in FASHION_MNIST_FILES),
     # The publisher's two addresses, then the mirrors that MXNet and Keras keep.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -83,12 +82,6 @@ def run_launch(
             "whoever reaches it can read, alter or stop the training"
             f"{also}; use a private network or a tunnel"
         )
-    if not hosts:
-        if not os.path.isdir(directory):
-            raise SettingError(f"--directory {directory}: there is no such folder")
-        path = os.path.join(directory, python) if os.sep in python else python
-        if shutil.which(path) is None:
-            raise SettingError(f"--python {python}: there is no such program")
     launcher = launch.Launcher(
         directory, show, python, ssh or launch.SSH, timeout, Path(logs)
     )

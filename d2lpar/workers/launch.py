@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -33,7 +33,6 @@ import psutil
 from d2lpar.devices import kind_and_numbers
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.records.atomic import make_folder
-from d2lpar.workers.node import versions
 
 log = logging.getLogger("d2lpar")
 
@@ -45,7 +44,6 @@ PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5"
 LINES_SHOWN = 5  # of the last lines that a role wrote before it died
 SECONDS_TO_FINISH = 10  # for scheduler and servers, once all workers have finished
-SECONDS_TO_ANSWER = 30  # for a host, through ssh
 FATAL = 2  # a worker's exit code for an error that a restart cannot mend
 
 
@@ -267,11 +265,11 @@ class Launcher:
     timeout: float = 120
     logs: Path = Path("launch-logs")
 
-    def command(self, role: Role, attached: bool = True) -> list[str]:
+    def command(self, role: Role) -> list[str]:
         """The words that start a role, here or on its host."""
         if not role.host.name:
-            return role.command(self.python, attached)
-        line = role.as_shell(self.python, self.directory, attached)
+            return role.command(self.python, attached=True)
+        line = role.as_shell(self.python, self.directory, attached=True)
         return [*shlex.split(self.ssh), role.host.name, line]
 
 
@@ -290,66 +288,26 @@ def launch(
     :class:`SettingError` for an error that a restart cannot mend.
     """
     make_folder(launcher.logs)
-    roles = roles_at(free_port(address, port))
-    begin = check_hosts(roles, launcher)
-    for restart in range(1, max_restarts + 2):
-        try:
-            return _run_once(roles, launcher)
-        except _DiedError as death:
-            if restart > max_restarts:
-                message = f"not complete after {max_restarts} restarts: {death}"
-                raise LaunchError(message) from None
-            seconds = min(10.0, 0.25 * 2**restart)
-            again = f"restart {restart} of {max_restarts} in {seconds:g} s"
-            log.warning("%s\n%s, from the last checkpoint", death, again)
-            time.sleep(seconds)
+    since = None  # when worker 0 first began, by the clock of its host
+    for restart in range(max_restarts + 1):
         roles = roles_at(free_port(address, port))
         for role in roles:
-            role.environment["D2LPAR_RESUME_SINCE"] = repr(begin)
-
-
-def check_hosts(roles: Sequence[Role], launcher: Launcher) -> float:
-    """Raise :class:`SettingError` for a host that does not answer or is different.
-
-    Returns the time by the clock of worker 0's host.
-    """
-    ours = {"versions": versions(), "time": time.time()}
-    answers = {"": ours}
-    for role in roles:
-        host = role.host.name
-        if host not in answers:
-            answers[host] = _about(role, launcher)
-        for name, version in ours["versions"].items():
-            theirs = answers[host]["versions"].get(name)
-            if theirs != version:
-                raise SettingError(
-                    f"host {host} has another {name} ({theirs}) than this one "
-                    f"({version}): install the same d2lpar, MXNet and NumPy on all"
-                )
-    worker = next(role for role in roles if role.kind == "worker")
-    return answers[worker.host.name]["time"]
-
-
-def _about(role: Role, launcher: Launcher) -> dict:
-    """What ``--about`` prints on the host of a role."""
-    host = role.host.name
-    about = replace(role, arguments=["--about"])
-    try:
-        done = subprocess.run(
-            launcher.command(about, attached=False),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_TO_ANSWER,
-        )
-    except subprocess.TimeoutExpired:
-        raise SettingError(
-            f"host {host}: no answer within {SECONDS_TO_ANSWER} s through ssh"
-        ) from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise SettingError(f"host {host}: cannot be used through ssh: {lines[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
+            if since is not None:
+                role.environment["D2LPAR_RESUME_SINCE"] = repr(since)
+        running: list[Process] = []
+        try:
+            return _run_once(roles, launcher, running)
+        except _DiedError as death:
+            if restart == max_restarts:
+                message = f"not complete after {max_restarts} restarts: {death}"
+                raise LaunchError(message) from None
+            seconds = min(10.0, 0.5 * 2**restart)
+            again = f"restart {restart + 1} of {max_restarts} in {seconds:g} s"
+            log.warning("%s\n%s, from the last checkpoint", death, again)
+            time.sleep(seconds)
+        for process in running:
+            if process.role.name == "worker 0" and since is None:
+                since = process.begin
 
 
 class Process:
@@ -358,6 +316,7 @@ class Process:
     def __init__(self, role: Role, launcher: Launcher) -> None:
         self.role, self.show = role, launcher.show
         self.status: dict = {}
+        self.begin: float | None = None  # by the clock of its host
         self.nodes: dict[int, str] = {}  # the roles by ps-lite's numbers
         self.last: deque[str] = deque(maxlen=LINES_SHOWN)
         self.last_sign = time.monotonic()
@@ -385,6 +344,7 @@ class Process:
             self.last_sign = time.monotonic()
             with contextlib.suppress(ValueError):  # cut short by a kill
                 self.status = json.loads(line)
+                self.begin = self.status.get("begin", self.begin)
                 if "node" in self.status:
                     self.nodes[self.status["node"]] = self.status["role"]
 
@@ -411,9 +371,13 @@ class Process:
         return _DiedError(f"{self.role.full_name} {how}; it wrote last:{wrote}")
 
 
-def _run_once(roles: Sequence[Role], launcher: Launcher) -> None:
-    """Run the roles from start to end; raises :class:`_DiedError` if one dies."""
-    running: list[Process] = []
+def _run_once(
+    roles: Sequence[Role], launcher: Launcher, running: list[Process]
+) -> None:
+    """Run the roles from start to end, or raise :class:`_DiedError` if one dies.
+
+    Their processes are added to `running`.
+    """
     with _ending(running):
         for role in roles:
             running.append(Process(role, launcher))

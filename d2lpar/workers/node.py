@@ -6,13 +6,13 @@ server, or a worker, which runs ``d2lpar`` with the rest of the command line. Wi
 launcher, or the ssh that started it. Its standard output then carries its status as
 JSON lines, and all text goes to standard error:
 
+- {"begin": 1763857753.1}: the time by the clock of its host;
 - {"alive": true} from a worker, at most once per second while it makes steps;
 - {"node": 9, "role": "worker 0"} from a server: ps-lite's number of a worker, which
   has announced it, or of this server;
 - {"silent": 9, "seconds": 8} from the scheduler: no heartbeat of that number.
 
-``--about`` prints what the launcher compares between hosts. Never imports MXNet in the
-process of a worker: its measuring process does.
+Without ``--attached`` there is no status, and nobody watches but the scheduler.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def resume_after_restart(resume: str | None, folder: Path) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all hosts: our source's digest, MXNet, NumPy."""
+    """What must be the same for all workers: our source's digest, MXNet, NumPy."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
@@ -130,13 +130,11 @@ def main() -> None:
     """Be the role that the environment describes, until it is done."""
     global _status
     arguments = sys.argv[1:]
-    if arguments[:1] == ["--about"]:
-        print(json.dumps({"versions": versions(), "time": time.time()}))
-        return
     if arguments[:1] == ["--attached"]:
         del arguments[0]
         _status = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
+        send_status(begin=time.time())
         threading.Thread(target=_end_with_launcher, daemon=True).start()
     if os.environ.get("DMLC_ROLE") in ("scheduler", "server"):
         _serve(os.environ["DMLC_ROLE"])

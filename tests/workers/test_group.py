@@ -209,29 +209,6 @@ def test_a_launch_keeps_the_record_and_the_checkpoints_of_one_training(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_launch_continues_what_one_device_began(tmp_path):
-    """Two trainings of two epochs: on a device; on a device, then on two workers."""
-    whole, begun = tmp_path / "whole", tmp_path / "begun"
-    whole.mkdir()
-    begun.mkdir()
-    alone = [*RUN, "--devices=cpu:1", "--checkpoint-every=1"]
-    assert d2lpar(whole, *alone).returncode == 0
-    assert d2lpar(begun, *alone, "--num-epochs=1").returncode == 0
-    done = d2lpar(begun, "launch", "--devices=cpu:1", "--", *RUN, "--resume=last")
-    assert done.returncode == 0, done.stdout + done.stderr
-    name = "dry-run-sample-2workers-cpu2"
-    folder = Path("runs", "multiple_gpus_concise")
-    (path,) = (whole / folder).glob("*epoch000002.safetensors")
-    expected = checkpoints.load(path)
-    state = checkpoints.load(begun / folder / f"{name}.epoch000002.safetensors")
-    assert state.facts == expected.facts
-    for key, array in expected.tensors.items():
-        np.testing.assert_allclose(state.tensors[key], array, rtol=1e-4, atol=1e-6)
-    run = files.read(begun / folder / f"{name}.jsonl")
-    assert [epoch.resumed for epoch in run.epochs] == ["elsewhere", "here"]
-
-
-@pytest.mark.slow
 def test_workers_with_other_data_are_refused(tmp_path):
     """Worker 1's seed is another: so is its part of the sample."""
     (tmp_path / "python").write_text(

@@ -299,9 +299,9 @@ for name, without, mended in lost:
     print(f"{name:28}{without:>10}  {mended}")
 
 # %% [markdown]
-# The wiki's are per cent of a score, ours points of accuracy on the sample's 1,000
-# test images, where one image is 0.10: differences of a few tenths mean nothing. On the real test
-# images of the `book` preset, LeNet loses 0.01 points in calibrated INT8; with an
+# The wiki's are per cent of a score, ours points of accuracy on the sample's 1,000 test
+# images, where one image is 0.10: differences of a few tenths mean nothing. On the real
+# test images of the `book` preset, LeNet loses 0.01 points in calibrated INT8; with an
 # outlier 3.4, 0.8 with "entropy" and none when equalised ([all
 # rows](../figures/README.md)).
 #

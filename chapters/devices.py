@@ -19,12 +19,12 @@
 #     d2lpar devices --watch            how busy they are, once a second
 
 # %%
-import os
 import time
+
+import psutil
 
 from d2lpar import chapter, devices, mx, np, npx, try_gpu
 from d2lpar.errors import DeviceError
-from d2lpar.machine import load
 from d2lpar.machine.cards import as_text, cores_text, machine
 from d2lpar.machine.gpu_cards import CORES_PER_MULTIPROCESSOR, GpuCard
 
@@ -92,7 +92,7 @@ print(f"{t4.name}: 40 x {each} = {t4.cores_by_table:,}; the notes: 40 x 128 = 5,
 
 # %%
 floats = (here.cpu.vector_bits or 32) // 32
-cores = here.cpu.usable_physical or here.cpu.usable_cores
+cores = min(here.cpu.physical_cores or 1, here.cpu.usable_cores)
 print(f"this host: {cores} cores x {floats} floats in one instruction")
 for gpu in here.gpus:
     print(f"{gpu.label}: {cores_text(gpu)}")
@@ -141,8 +141,8 @@ print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
 #
 # ## How busy are they?
 #
-# A second device pays only if it is busy. Below, a thread takes a sample of this
-# process every quarter of a second while contexts compute sines.
+# A second device pays only if it is busy. psutil knows how long each thread of this
+# process has worked; below, contexts compute sines for a second.
 #
 # *Predict before you run*: 100 % is one core. How much will one context use, how much
 # two?
@@ -151,31 +151,34 @@ print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 
-def watched(chosen: list) -> load.Sample:
-    """The last sample of a second in which all chosen devices compute sines."""
+def seconds_of_threads() -> dict[int, float]:
+    """How long each thread of this process has worked so far."""
+    threads = psutil.Process().threads()
+    return {thread.id: thread.user_time + thread.system_time for thread in threads}
+
+
+def watched(chosen: list) -> tuple[float, int]:
+    """Per cent of a core, and busy threads, while all chosen devices compute sines."""
     arrays = [np.ones((1000, 1000), ctx=device) for device in chosen]
-    taken, end = [], time.perf_counter() + 1
-    with load.sampling(os.getpid(), taken.append, interval=0.25):
-        while time.perf_counter() < end:
-            sines = [np.sin(array) for array in arrays]  # noqa: F841
-            npx.waitall()
-    return taken[-1]
+    npx.waitall()
+    before, begin = seconds_of_threads(), time.perf_counter()
+    while time.perf_counter() < begin + 1:
+        sines = [np.sin(array) for array in arrays]
+        npx.waitall()
+    elapsed, now = time.perf_counter() - begin, seconds_of_threads()
+    work = [now[k] - before.get(k, 0.0) for k in now]
+    assert sines[-1].shape == (1000, 1000)
+    return 100 * sum(work) / elapsed, sum(w > 0.1 * elapsed for w in work)
 
 
 for chosen in (two[:1], two):
-    sample = watched(chosen)
-    print(
-        f"{len(chosen)} device(s): {sample.cpu_percent:.0f} % of a core, "
-        f"threads busy: {sample.busy_threads}"
-    )
-    for label, percent in zip(sample.gpus, sample.gpu_percent):
-        print(f"   {label}: {percent} %")
+    percent, busy = watched(chosen)
+    print(f"{len(chosen)} device(s): {percent:.0f} % of a core, threads busy: {busy}")
 
 # %% [markdown]
 # On an idle machine with two cores or more: about 100 and 200. Less than that for two
 # contexts means that something else uses the cores, or that the contexts wait for each
-# other. `d2lpar run ... --watch` samples a run in the same way and draws it under the
-# accuracy; `d2lpar devices --watch` is a screen that you keep open in another terminal.
+# other. `d2lpar devices --watch` is a screen that you keep open in another terminal.
 #
 # ### nvtop, beside our own watch
 #
@@ -223,19 +226,13 @@ for chosen in (two[:1], two):
 #
 # ## The devices of a run
 #
-# As a program this chapter ends with the devices that its flags choose. The name of
-# each says what computes there: `cpu(0) (1 thread of 2 cores)`, or a GPU's model. The
-# record of a run has the same names.
-
+# The measurement of this chapter is a list: the cards again, and the devices that the
+# flags choose. The name of each says what computes there: `cpu(0) (1 thread of 2
+# cores)`, or a GPU's model. The record of a run has the same names.
 
 # %%
-def show_devices(chosen: list, **flags) -> None:
-    names = ", ".join(map(devices.label, chosen))
-    print(f"a run on {len(chosen)} uses {names}")
-
-
 if __name__ == "__main__":
-    chapter.show("devices", show_devices)
+    runs = chapter.measure("devices")
 
 # %% [markdown]
 # ## Summary

@@ -1,31 +1,24 @@
 """Whether training can run on this machine, with a remedy for each finding.
 
-:func:`examine` never raises, whatever is broken. Therefore MXNet is tried in a process
-of its own, which an unsuitable native library may abort, and every package that may be
-missing is imported by the check that needs it.
+:func:`examine` never raises, whatever is broken: MXNet is tried in a process of its
+own, and every package that may be missing is imported by the check that needs it.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from d2lpar import process
 from d2lpar.errors import D2lparError, DataError, RunError, first_line
-from d2lpar.machine.fresh_process import answer_of
 from d2lpar.machine.mxnet_builds import (
     FROM_SOURCE,
     install_command,
@@ -34,17 +27,9 @@ from d2lpar.machine.mxnet_builds import (
     own_library,
 )
 
-if TYPE_CHECKING:
-    from d2lpar.machine.cards import Machine
-
-MXNET_VERSION = "1.9.1"
 CPU, GPU = install_command("cpu"), install_command("cu112")
-CHILD = "from d2lpar.cli.doctor import answer_parent; answer_parent()"
-CHILD_SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
-
-ONE_LINE = 1000  # columns, more than any finding needs
+SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-
 # Libraries that MXNet's wheels take from the system and that slim containers lack, with
 # the packages of Debian and Fedora that provide them.
 SYSTEM_LIBRARIES = {
@@ -67,46 +52,28 @@ def examine(
     out: str | Path = "runs", data_dir: str | Path | None = None
 ) -> list[Check]:
     """Check everything that training and its figures need; never raises."""
-
-    def cores() -> Check:
-        from d2lpar.machine.cores import usable_cores
-
-        return check_cores(usable_cores(), os.environ)
-
-    def gpus() -> list[Check]:
-        from d2lpar.machine.cards import machine
-
-        return check_gpus(machine(), list(installed_builds()))
-
-    def mxnet() -> list[Check]:
-        from d2lpar.machine.environment import find_fault
-
-        fault = find_fault(os.environ, sys.flags.optimize)
-        if fault is not None:  # MXNet would abort, and its words say less
-            return [Check("environment", "fail", *fault)]
-        return check_mxnet(installed_builds(), ask_child)
-
     checks = {
-        "Python": lambda: check_python(sys.version_info[:3]),
-        "platform": lambda: check_platform(platform.system(), platform.machine()),
-        "NumPy": lambda: check_numpy(importlib.metadata.version("numpy")),
-        "MXNet": mxnet,
-        "cores": cores,
-        "GPU": gpus,
+        "Python": check_python,
+        "platform": check_platform,
+        "NumPy": check_numpy,
+        "MXNet": check_mxnet,
+        "cores": check_cores,
+        "GPU": check_gpus,
         "data": lambda: check_data(data_dir),
         "figures": lambda: check_figures(out),
     }
     findings: list[Check] = []
     for name, check in checks.items():
         try:
-            lines = check()
+            findings += check()
         except Exception as error:
-            # Other failed checks than these leave it open whether training can run.
-            stops = name == "MXNet" or isinstance(error, ImportError) and name != "GPU"
-            message = f"cannot be examined: {_cause(error)}"
             remedy = "pip install --force-reinstall d2lpar"
-            lines = Check(name, "fail" if stops else "warn", message, remedy)
-        findings += [lines] if isinstance(lines, Check) else lines
+            if isinstance(error, FileNotFoundError):  # the working directory is gone
+                remedy = "change to a folder that exists"
+            # Other checks than MXNet's leave it open whether training can run.
+            status = "fail" if name == "MXNet" else "warn"
+            message = f"cannot be examined: {_cause(error)}"
+            findings.append(Check(name, status, message, remedy))
     return findings
 
 
@@ -115,23 +82,27 @@ def can_train(checks: Iterable[Check]) -> bool:
     return all(check.status != "fail" for check in checks)
 
 
-def print_report(checks: Sequence[Check], console: Console | None = None) -> None:
-    """Print the checks as a table, then whether training can run here.
+def print_report(checks: list[Check]) -> None:
+    """Print a line per check, wrapped on a terminal, then whether training can run."""
+    import click
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    On a terminal long findings wrap within their column; elsewhere each check is one
-    line, for grep.
-    """
-    console = console or Console(width=None if sys.stdout.isatty() else ONE_LINE)
-    table = Table.grid("status", "name", "finding", padding=(0, 2))
+    console, table = Console(), Table.grid(padding=(0, 2))
     for check in checks:
-        finding = f"{check.message}; {check.remedy}" if check.remedy else check.message
-        status = Text(check.status, STYLES[check.status])
-        table.add_row(status, check.name, Text(" ".join(finding.split())))
-    console.print(table)
+        finding = "; ".join(filter(None, (check.message, check.remedy)))
+        finding = " ".join(finding.split())
+        if console.is_terminal:
+            style = STYLES[check.status]
+            table.add_row(Text(check.status, style), check.name, Text(finding))
+        else:  # one line, for grep
+            click.echo(f"{check.status:6}{check.name:10}{finding}")
+    if console.is_terminal:
+        console.print(table)
     warn, fail = (sum(c.status == s for c in checks) for s in ("warn", "fail"))
     can = "can" if can_train(checks) else "cannot"
-    summary = f"training {can} run here ({warn} warn, {fail} fail)"
-    console.print(summary, highlight=False)
+    click.echo(f"training {can} run here ({warn} warn, {fail} fail)")
 
 
 def _cause(error: Exception) -> str:
@@ -141,92 +112,98 @@ def _cause(error: Exception) -> str:
     return shorten(line if named else f"{kind}: {line}", 240)
 
 
-def check_python(version: tuple[int, ...]) -> Check:
-    """Takes (major, minor, patch)."""
-    text = ".".join(map(str, version))
-    if version[:2] < (3, 9):
-        message = f"d2lpar does not run on Python {text}"
-        return Check("Python", "fail", message, "use Python 3.9 to 3.14")
-    if version[:2] > (3, 14):
-        message = f"{text}: nobody has tried d2lpar on it"
-        return Check("Python", "warn", message, "where training fails, use 3.9 to 3.14")
-    return Check("Python", "ok", text)
+def check_python() -> Iterator[Check]:
+    """Python 3.9 to 3.13 have been tried."""
+    text = platform.python_version()
+    if sys.version_info[:2] <= (3, 13):
+        yield Check("Python", "ok", text)
+    else:
+        remedy = "where training fails, use 3.9 to 3.13"
+        yield Check("Python", "warn", f"{text}: untested", remedy)
 
 
-def check_platform(system: str, machine: str) -> Check:
-    """Takes what ``platform.system()`` and ``platform.machine()`` return."""
-    text = f"{system} {machine}"
-    if text == "Linux x86_64":
-        return Check("platform", "ok", text)
+def check_platform() -> Iterator[Check]:
+    """MXNet's wheels are for Linux x86-64, a few for others."""
+    text = f"{platform.system()} {platform.machine()}"
     remedy = "use a Linux x86-64 machine or container, or WSL2 on Windows"
-    if text in ("Linux aarch64", "Darwin x86_64"):  # these have a CPU wheel of 1.9.1
-        message = f"{text}: d2lpar is tested on Linux x86_64 only"
-        return Check("platform", "warn", message, f"where training fails, {remedy}")
-    message = f"no wheel of MXNet {MXNET_VERSION} for {text}"
-    return Check("platform", "fail", message, remedy)
+    if text == "Linux x86_64":
+        yield Check("platform", "ok", text)
+    elif text in ("Linux aarch64", "Darwin x86_64"):  # these have a CPU wheel
+        yield Check("platform", "warn", f"{text}: untested", remedy)
+    else:
+        yield Check("platform", "fail", f"no wheel of MXNet 1.9.1 for {text}", remedy)
 
 
-def check_numpy(version: str) -> Check:
+def check_numpy() -> Iterator[Check]:
     """MXNet was made for NumPy 1; d2lpar puts back the names that NumPy 2 lacks."""
+    version = importlib.metadata.version("numpy")
     if int(version.split(".")[0]) < 3:
-        return Check("NumPy", "ok", version)
-    message = f"{version}: nobody has tried MXNet {MXNET_VERSION} with it"
-    return Check(
-        "NumPy", "warn", message, "where training fails, pip install 'numpy<3'"
-    )
+        yield Check("NumPy", "ok", version)
+    else:
+        remedy = "where training fails, pip install 'numpy<3'"
+        yield Check("NumPy", "warn", f"{version}: untested", remedy)
 
 
-def check_mxnet(builds: Mapping[str, str], ask: Callable[[], dict]) -> list[Check]:
-    """The installed build, its libraries, and whether it trains.
+def check_mxnet() -> Iterator[Check]:
+    """The installed build, its libraries, and whether it trains."""
+    from d2lpar.machine.environment import find_fault
 
-    `builds` maps names to versions; `ask` returns the result of :func:`train_a_little`
-    and is called only if there is exactly one build.
-    """
+    fault = find_fault(os.environ, sys.flags.optimize)
+    if fault is not None:  # MXNet would abort, and its words say less
+        yield Check("environment", "fail", *fault)
+        return
+    builds = installed_builds()
     if not builds:
         remedy = f"{CPU} (any machine) or {GPU} (NVIDIA GPU)"
-        return [Check("MXNet", "fail", "not installed", remedy)]
+        yield Check("MXNet", "fail", "not installed", remedy)
+        return
     if len(builds) > 1:
         message = f"{' and '.join(builds)} overwrite each other's files"
         remedy = f"pip uninstall {' '.join(builds)}, then {CPU} or {GPU}"
-        return [Check("MXNet", "fail", message, remedy)]
+        yield Check("MXNet", "fail", message, remedy)
+        return
     ((build, version),) = builds.items()
-    answer = ask()
+    try:
+        answer = process.answer("d2lpar.cli.doctor:train_a_little", {}, timeout=SECONDS)
+    except RunError as error:
+        answer = {"error": str(error)}
     features = [f for f in answer.get("features", ()) if not f.startswith("CPU_")]
     message = f"{version}, {' '.join([build, *features])}"
     if build == FROM_SOURCE:
         message += f" ({own_library()})"
-    installed = Check("MXNet", "ok", message)
-    if version != MXNET_VERSION:
-        message += f": d2lpar is tested with {MXNET_VERSION} only"
-        remedy = f"pip install {build}=={MXNET_VERSION}"
+    if version == "1.9.1":
+        yield Check("MXNet", "ok", message)
+    else:
+        remedy = f"pip install {build}==1.9.1"
         if build == FROM_SOURCE:
-            remedy = f"build {MXNET_VERSION}: docs/newer-gpus.md"
-        installed = Check("MXNet", "warn", message, remedy)
-    return [installed, *_training(build, answer)]
+            remedy = "build 1.9.1: docs/newer-gpus.md"
+        yield Check("MXNet", "warn", f"{message}: tested with 1.9.1 only", remedy)
+    yield from _training(build, answer)
 
 
-def _training(build: str, answer: Mapping) -> list[Check]:
+def _training(build: str, answer: dict) -> Iterator[Check]:
     if "trained" in answer:
         message = f"gradients are right on {', '.join(answer['trained'])}"
-        return [Check("training", "ok", message)]
+        yield Check("training", "ok", message)
+        return
     missing, error = dict(answer.get("missing", {})), answer.get("error", "")
     if "libcuda.so.1" in missing:
         missing["libcuda.so.1"] += f"; without a GPU: pip uninstall {build} && {CPU}"
-    again = f"pip install --force-reinstall --no-deps {build}=={MXNET_VERSION}"
+    again = f"pip install --force-reinstall --no-deps {build}==1.9.1"
     if build == FROM_SOURCE:
         again = "see docs/newer-gpus.md; libraries are found through LD_LIBRARY_PATH"
     lacking = re.search(r"(lib\S+\.so[.\d]*): cannot open shared object", error)
     if lacking:
         missing[lacking[1]] = SYSTEM_LIBRARIES.get(lacking[1], again)
-    if missing:
-        lines = [(f"{name} is missing", remedy) for name, remedy in missing.items()]
-        return [Check("library", "fail", *line) for line in lines]
-    again = "pip install setuptools" if "distutils" in error else again
-    return [Check("training", "fail", error, again)]
+    for name, remedy in missing.items():
+        yield Check("library", "fail", f"{name} is missing", remedy)
+    if not missing:
+        again = "pip install setuptools" if "distutils" in error else again
+        yield Check("training", "fail", shorten(error, 240), again)
 
 
 def train_a_little() -> dict:
-    """Compute a gradient on each device that `auto` selects; run in a child process.
+    """Compute a gradient on each device that `auto` selects; in a process of its own.
 
     Returns either "missing" libraries with remedies, or "features" and "trained"
     devices. Raises :class:`RunError` where a gradient is wrong.
@@ -250,43 +227,35 @@ def train_a_little() -> dict:
     return {"features": features, "trained": [str(device) for device in used]}
 
 
-def answer_parent() -> None:
-    """In the child: print :func:`train_a_little`'s result, or the error, as JSON."""
-    try:
-        answer = train_a_little()
-    except Exception as error:
-        answer = {"error": _cause(error)}
-    print("\n" + json.dumps(answer), flush=True)
+def check_cores() -> Iterator[Check]:
+    """The number of usable cores, and the two variables that can waste them."""
+    from d2lpar.machine.cores import usable_cores
 
-
-def ask_child(code: str = CHILD, seconds: float = CHILD_SECONDS) -> dict:
-    """The answer of a process of its own, by default of :func:`answer_parent`."""
-    return answer_of(code, seconds)
-
-
-def check_cores(cores: int, environ: Mapping[str, str]) -> Check:
-    """Check the number of usable cores and the two variables that can waste them."""
-    threads = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    copies = environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
+    cores = usable_cores()
+    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    copies = os.environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
     message = f"{cores} usable, OMP_NUM_THREADS={threads}"
     if not threads:
         message = f"{cores} usable, shared out among the CPU contexts of a run"
     elif not (threads.isdigit() and 1 <= int(threads) <= cores):
         message += f" is not from 1 to {cores}"
-        return Check("cores", "warn", message, "unset OMP_NUM_THREADS")
+        yield Check("cores", "warn", message, "unset OMP_NUM_THREADS")
+        return
     if not (copies.isdigit() and int(copies) >= 64):
         message += f", MXNET_CPU_TEMP_COPY={copies} makes contexts wait for each other"
-        return Check("cores", "warn", message, "unset MXNET_CPU_TEMP_COPY")
-    return Check("cores", "ok", message)
+        yield Check("cores", "warn", message, "unset MXNET_CPU_TEMP_COPY")
+    else:
+        yield Check("cores", "ok", message)
 
 
-def check_gpus(here: Machine, builds: Sequence[str]) -> list[Check]:
-    """One check per GPU of a machine on which these builds of MXNet are installed."""
+def check_gpus() -> Iterator[Check]:
+    """One check per GPU, with the installed builds of MXNet."""
+    from d2lpar.machine.cards import machine
     from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
 
+    here, builds = machine(), installed_builds()
     if not here.gpus:
-        return [Check("GPU", "ok", f"training uses CPU contexts: {here.no_gpu}")]
-    checks = []
+        yield Check("GPU", "ok", f"training uses CPU contexts: {here.no_gpu}")
     for gpu in here.gpus:
         gib = f"{gpu.memory_total / 2**30:.1f}" if gpu.memory_total else "?"
         capability = ".".join(map(str, gpu.capability or "?"))
@@ -298,14 +267,14 @@ def check_gpus(here: Machine, builds: Sequence[str]) -> list[Check]:
             what += found
         elif gpu.capability is None or not build_has_code_for(gpu.capability):
             what += f": MXNet's GPU wheels have code for {BUILD_RANGE} only"
-            remedy = "use CPU contexts (--devices cpu), PyTorch on this GPU, or an "
-            remedy += "MXNet of your own build (docs/newer-gpus.md)"
+            remedy = (
+                "use CPU contexts (--devices cpu), PyTorch on this GPU, or an MXNet of "
+                "your own build (docs/newer-gpus.md)"
+            )
         elif all(build == "mxnet" for build in builds):
             what += ": not usable without a GPU build"
             remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
-        status = "warn" if remedy else "ok"
-        checks.append(Check(f"GPU {gpu.index}", status, what, remedy))
-    return checks
+        yield Check(f"GPU {gpu.index}", "warn" if remedy else "ok", what, remedy)
 
 
 def _try_gpu(number: int | None) -> tuple[str, str | None]:
@@ -321,8 +290,8 @@ def _try_gpu(number: int | None) -> tuple[str, str | None]:
     return f", MXNet {FROM_SOURCE} computes on it", None
 
 
-def check_data(data_dir: str | Path | None = None) -> Check:
-    """Check that Fashion-MNIST is on disk and intact, where a run looks for it."""
+def check_data(data_dir: str | Path | None = None) -> Iterator[Check]:
+    """Whether Fashion-MNIST is on disk and intact, where a run looks for it."""
     from d2lpar.datasets.download import NotInFolderError
     from d2lpar.datasets.fashion import FASHION_MNIST
 
@@ -338,16 +307,18 @@ def check_data(data_dir: str | Path | None = None) -> Check:
                     raise  # a run also stops there
                 corrupt = corrupt or str(error)
             else:
-                return Check("data", "ok", f"Fashion-MNIST is intact in {folder}")
+                yield Check("data", "ok", f"Fashion-MNIST is intact in {folder}")
+                return
     except DataError as error:
         message, _, remedy = str(error).partition("; ")
-        return Check("data", "fail", message, remedy or "name another folder")
-    remedy = "the first run downloads it (30 MB), or generates garments if it cannot"
-    return Check("data", "warn", corrupt or "Fashion-MNIST is not on disk", remedy)
+        yield Check("data", "fail", message, remedy or "name another folder")
+        return
+    remedy = "the first run downloads it (30 MB), or takes the sample in the package"
+    yield Check("data", "warn", corrupt or "Fashion-MNIST is not on disk", remedy)
 
 
-def check_figures(out: str | Path) -> Check:
-    """Check that files can be written below `out`, by writing and removing one."""
+def check_figures(out: str | Path) -> Iterator[Check]:
+    """Whether files can be written below `out`, by writing and removing one."""
     folder = there = Path(out).absolute()
     # os.access always says yes to root. So write a file, in the folder or, if that does
     # not exist, in the closest parent that does.
@@ -360,5 +331,6 @@ def check_figures(out: str | Path) -> Check:
             (made / "figure").write_bytes(b"figure")
     except OSError as error:
         message = f"{folder} cannot be written ({error.strerror} at {there})"
-        return Check("figures", "fail", message, "name another folder with --out")
-    return Check("figures", "ok", f"{folder} can be written")
+        yield Check("figures", "fail", message, "name another folder with --out")
+    else:
+        yield Check("figures", "ok", f"{folder} can be written")

@@ -270,9 +270,8 @@ def devices(
     ctx: click.Context, as_json: bool, watch: bool, interval: float, pid: int | None
 ) -> None:
     """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
-    from d2lpar.cli.watch_screen import show_live
+    from d2lpar.cli.watch import show_live
     from d2lpar.machine import cards, load
-    from d2lpar.records.files import to_line
 
     if not watch:
         for flag in given(ctx).keys() & {"interval", "pid"}:
@@ -283,7 +282,7 @@ def devices(
     samples = load.samples(load.watched(pid), interval)
     if as_json:
         for sample in samples:
-            click.echo(to_line(sample))
+            click.echo(json.dumps(asdict(sample)))
     else:
         show_live(samples, cards.machine())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from d2lpar.errors import DeviceError
@@ -10,8 +11,7 @@ from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
 from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards, nvml_session
 from d2lpar.machine.host_card import CpuCard, cpu_card
 from d2lpar.machine.mxnet_builds import own_library
-from d2lpar.records.tables import plain_table
-from d2lpar.records.wording import byte_size, plural
+from d2lpar.text import byte_size, plain_table
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,14 @@ def machine() -> Machine:
     except DeviceError as error:
         return Machine(cpu, (), str(error))
     return Machine(cpu, gpus, None if gpus else "the NVIDIA driver sees no GPU")
+
+
+def report(devices: Sequence) -> Iterator[str]:
+    """What `d2lpar run devices` prints: the cards, and the names of these devices."""
+    from d2lpar.devices import label
+
+    yield from as_text(machine()).splitlines()
+    yield f"a run on {len(devices)} uses {', '.join(map(label, devices))}"
 
 
 def as_json(here: Machine) -> str:
@@ -97,28 +105,23 @@ def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | No
 
 
 def _link_text(link: Link) -> str:
-    nvlinks = plural(link.nvlinks, "link") if link.nvlinks else None
+    path = {True: "NVLink", False: "PCIe", None: None}[link.nvlink]
     peer = {True: "direct access", False: "copies through the host", None: None}
-    return ", ".join(filter(None, [link.path, nvlinks, peer[link.peer]]))
+    return ", ".join(filter(None, [path, peer[link.peer]])) or "unknown"
 
 
 def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
-    physical = cpu.physical_cores or "unknown"
-    usable = f"usable {cpu.usable_cores}"
-    if cpu.usable_physical is not None:
-        usable += f" on {cpu.usable_physical} physical"
     vectors = ", ".join(cpu.vector_extensions)
     if cpu.vector_bits:
         vectors += f": {cpu.vector_bits // 32} floats in one instruction"
     limit = cpu.memory_limit and f", limit {byte_size(cpu.memory_limit)}"
-    cores = f"{physical} physical, {cpu.logical_cores} logical; {usable}"
-    caches = [f"{c.name} {c.count} x {byte_size(c.size)}" for c in cpu.caches]
+    cores = f"{cpu.physical_cores or 'unknown'} physical, {cpu.logical_cores} logical"
+    sockets = cpu.sockets or "unknown"
     return [
-        ("cores", f"{cores}; sockets {cpu.sockets or 'unknown'}"),
+        ("cores", f"{cores}; usable {cpu.usable_cores}; sockets {sockets}"),
         ("threads", f"{cpu.threads_per_context} per context"),
-        ("caches", ", ".join(caches)),
+        ("caches", ", ".join(f"{name} {size}" for name, size in cpu.caches.items())),
         ("vectors", vectors),
-        ("clock", cpu.clock and f"{cpu.clock} MHz"),
         ("memory", f"{_memory(cpu)}{limit or ''}"),
     ]
 

@@ -1,14 +1,37 @@
-"""The CPU cores of this process, and how many threads a CPU context has."""
+"""The processor as lscpu describes it, usable cores, and threads of a CPU context."""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import platform
 import re
-from pathlib import Path
+import subprocess
 
 import loky
+
+
+@functools.cache
+def lscpu() -> dict[str, str]:
+    """What ``lscpu -J`` says, by field: {"Model name": ...}; {} where there is none."""
+    try:
+        done = subprocess.run(
+            ["lscpu", "-J"],
+            capture_output=True,
+            timeout=10,
+            check=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        fields = json.loads(done.stdout)["lscpu"]
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+        return {}
+    found = {}
+    while fields:  # newer versions nest them
+        field = fields.pop()
+        fields += field.get("children", [])
+        found[field["field"].rstrip(":")] = field["data"]
+    return found
 
 
 def usable_cores() -> int:
@@ -16,24 +39,14 @@ def usable_cores() -> int:
     return loky.cpu_count()
 
 
-@functools.cache
-def _cpu_facts() -> dict[str, str]:
-    """What /proc/cpuinfo says of the first processor; {} where there is none."""
-    try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
-    except OSError:
-        return {}
-    return dict(re.findall(r"^(.*?)\s*: (.*)$", first, re.MULTILINE))
-
-
 def cpu_model() -> str:
     """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
-    return _cpu_facts().get("model name") or platform.processor() or platform.machine()
+    return lscpu().get("Model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> str:
-    """The instruction sets of the processor, as /proc/cpuinfo names them."""
-    return _cpu_facts().get("flags") or _cpu_facts().get("Features", "")
+    """The instruction sets of the processor, separated by spaces."""
+    return lscpu().get("Flags", "")
 
 
 def omp_threads() -> int | None:

@@ -30,15 +30,14 @@ CORES_PER_MULTIPROCESSOR = {
 
 @dataclass(frozen=True)
 class Link:
-    """The path from one GPU to the one whose NVML index is `to`.
+    """How one GPU reaches the one whose NVML index is `to`.
 
-    `nvlinks` counts its NVLinks, 0 where data goes over PCIe; `peer` is whether one GPU
-    can read the other's memory without a copy through the host.
+    `nvlink` is whether data goes over NVLink, or else over PCIe; `peer` whether one GPU
+    can read the other's memory without a copy through the host. None: not known.
     """
 
     to: int
-    path: str
-    nvlinks: int = 0
+    nvlink: bool | None = None
     peer: bool | None = None
 
 
@@ -161,46 +160,16 @@ def _gpu_card(nvml, index: int, handles: dict, visible: dict) -> GpuCard:
 
 
 def _link(nvml, a: int, b: int, handles: dict) -> Link:
-    pair = handles[a], handles[b]
-
     def can(what: int | tuple[int]) -> bool | None:
         # nvidia-ml-py 13 has tuples among its constants, by a stray comma.
         number = what[0] if isinstance(what, tuple) else what
-        status = ask(nvml.nvmlDeviceGetP2PStatus, *pair, number)
+        status = ask(nvml.nvmlDeviceGetP2PStatus, handles[a], handles[b], number)
         return None if status is None else status == nvml.NVML_P2P_STATUS_OK
 
-    peer = can(nvml.NVML_P2P_CAPS_INDEX_READ)
-    direct, switched = _nvlinks(nvml, handles[a], _pci_address(nvml, handles[b]))
-    if direct:
-        return Link(b, "NVLink", direct, peer)
-    # Through switches every GPU reaches every other: this one, if NVLink carries it.
-    if switched and can(nvml.NVML_P2P_CAPS_INDEX_NVLINK):
-        return Link(b, "NVLink, through switches", switched, peer)
-    ancestor = ask(nvml.nvmlDeviceGetTopologyCommonAncestor, *pair)
-    paths = {
-        nvml.NVML_TOPOLOGY_INTERNAL: "on one board",
-        nvml.NVML_TOPOLOGY_SINGLE: "PCIe, one switch",
-        nvml.NVML_TOPOLOGY_MULTIPLE: "PCIe, several switches",
-        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PCIe, through the host bridge",
-        nvml.NVML_TOPOLOGY_NODE: "PCIe, through the CPU",
-        nvml.NVML_TOPOLOGY_SYSTEM: "PCIe, through the link between CPUs",
-    }
-    return Link(b, paths.get(ancestor, "unknown"), 0, peer)
+    nvlink, read = nvml.NVML_P2P_CAPS_INDEX_NVLINK, nvml.NVML_P2P_CAPS_INDEX_READ
+    return Link(b, nvlink=can(nvlink), peer=can(read))
 
 
 def _pci_address(nvml, gpu) -> str | None:
     pci = ask(nvml.nvmlDeviceGetPciInfo, gpu)
     return pci and plain_pci_address(pci.busId)
-
-
-def _nvlinks(nvml, gpu, other: str | None) -> tuple[int, int]:
-    """Active NVLinks of a GPU that end at address `other`, and at a switch."""
-    direct = switched = 0
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        if not ask(nvml.nvmlDeviceGetNvLinkState, gpu, link):
-            continue
-        end = ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, gpu, link)
-        kind = ask(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, gpu, link)
-        direct += bool(end and other and plain_pci_address(end.busId) == other)
-        switched += kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
-    return direct, switched

@@ -11,8 +11,6 @@ library is not installed says so.
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +23,8 @@ from d2lpar.errors import RunError
 from d2lpar.figures import bars
 from d2lpar.machine.cores import usable_cores
 from d2lpar.records import arms
-from d2lpar.records.wording import plural
 from d2lpar.runs import in_turn
+from d2lpar.text import plural
 
 LARGE = (10_000, 1_000)  # the notes' rows and columns
 ROWS = (1_000, 10_000, 100_000, 1_000_000)  # at 100 columns
@@ -111,32 +109,24 @@ def write_problem(path: str) -> Iterator[dict]:
     yield {"optimum": solution.residual_norm}
 
 
-PROCESSES = {
-    "solves": timed_solves,
-    "averaging": timed_averaging,
-    "problem": write_problem,
-}
-
-
-def arms_of(cores: int, repeats: int, check: Path) -> Iterator[in_turn.Arm]:
+def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
     all_cores = {"OMP_NUM_THREADS": str(cores)}
 
     def arm(method: str, num_devices: int, size: tuple[int, int]) -> in_turn.Arm:
         rows, columns = size
         work = f"{rows:,} x {columns:,}"
-        settings = {
-            "process": "solves",
+        job = {
             "method": method,
             "num_devices": num_devices,
             "rows": rows,
             "columns": columns,
             "repeats": repeats,
         }
+        call = f"{__file__}:timed_solves"
         if num_devices:
             name = f"{method} on {plural(num_devices, 'context')}"
-            return in_turn.itself(name, __file__, 1, work, **settings)
-        command = [sys.executable, __file__, "--arm", json.dumps(settings)]
-        return in_turn.Arm(method, command, all_cores, True, work)
+            return in_turn.ours(name, 1, call, work=work, **job)
+        return in_turn.Arm(method, call, job, all_cores, is_peer=True, work=work)
 
     yield arm("normal", 1, LARGE)
     for size in (LARGE, HUNDREDFOLD):
@@ -144,11 +134,11 @@ def arms_of(cores: int, repeats: int, check: Path) -> Iterator[in_turn.Arm]:
             yield arm(method, cores, size)
         for library in LIBRARIES:
             yield arm(library, 0, size)
-        yield from _averaging(*size)
-    notes = f"{LARGE[0]:,} x {LARGE[1]:,}"
-    yield in_turn.peer(
-        "least-squares notes", "least_squares_notes.py", "--check", check, **all_cores
-    )._replace(work=notes)
+        yield from averaging_arms(*size)
+    notes = in_turn.peer(
+        "least-squares notes", "least_squares_notes.py", {"check": check}, all_cores
+    )
+    yield notes._replace(work=f"{LARGE[0]:,} x {LARGE[1]:,}")
     for rows in ROWS:
         for method in ("normal", "tsqr", "cgls"):
             yield arm(method, cores, (rows, 100))
@@ -156,35 +146,38 @@ def arms_of(cores: int, repeats: int, check: Path) -> Iterator[in_turn.Arm]:
             yield arm(library, 0, (rows, 100))
 
 
-def _averaging(rows: int, columns: int) -> Iterator[in_turn.Arm]:
+def averaging_arms(rows: int, columns: int) -> Iterator[in_turn.Arm]:
     """The notes' method as they have it, and with devices that do work in parallel."""
     work, epochs = f"{rows:,} x {columns:,}", EPOCHS[rows, columns]
+    call = f"{__file__}:timed_averaging"
     for independent in (True, False):
-        settings = {"rows": rows, "columns": columns, "independent": independent}
-        name = "averaging" + " as published" * (not independent)
-        name += f", {epochs} epochs, on 2 contexts"
-        yield in_turn.itself(name, __file__, 1, work, process="averaging", **settings)
+        method = "averaging" if independent else "averaging as published"
+        yield in_turn.ours(
+            f"{method}, {epochs} epochs, on 2 contexts", 1, call, work=work, rows=rows,
+            columns=columns, independent=independent,
+        )  # fmt: skip
 
 
 def main() -> None:
     parser = in_turn.parser(__doc__, rounds=2)
     parser.add_argument("--repeats", type=int, default=3, help="solves after a warm-up")
     args = parser.parse_args()
-    if args.arm:
-        return in_turn.tell(PROCESSES[args.arm.pop("process")](**args.arm))
 
+    cores = usable_cores()
     with tempfile.TemporaryDirectory() as folder:
-        check = Path(folder) / "problem.npz"
-        settings = {"process": "problem", "path": str(check)}
-        in_turn.run(in_turn.itself("problem", __file__, usable_cores(), **settings))
-        every = list(arms_of(usable_cores(), args.repeats, check))
-        lines = in_turn.measure(every, args.rounds, warm_up=0)
-    note = (
-        "Ours with one thread per context, the others with all cores. Copying A to the "
-        "devices counts."
+        check = str(Path(folder) / "problem.npz")
+        problem = in_turn.ours("", cores, f"{__file__}:write_problem", path=check)
+        in_turn.run(problem)
+        arms_in_turn = list(arms_of(cores, args.repeats, check))
+        lines = in_turn.measure(arms_in_turn, args.rounds, warm_up=0)
+    run = in_turn.record(
+        args.out / "least_squares.jsonl",
+        arms_in_turn,
+        lines,
+        work="min ||A x - b||",
+        note="Ours with one thread per context, the others with all cores. Copying A "
+        "to the devices counts.",
     )
-    words = {"work": "min ||A x - b||", "note": note}
-    run = in_turn.record(args.out / "least_squares.jsonl", every, lines, **words)
     print(arms.table(run))
     bars.draw([run], args.out, "least_squares")
 

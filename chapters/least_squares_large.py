@@ -30,7 +30,7 @@ import numpy
 from loky import ProcessPoolExecutor
 
 from d2lpar import allreduce, chapter, datasets, devices, np
-from d2lpar.least_squares import WORKLOAD_ON_DISK, solve
+from d2lpar.least_squares import solve
 from d2lpar.shards import shares
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -315,21 +315,8 @@ for num_rows in (160_000, 320_000):
 # memory.
 
 # %%
-PRESETS = {
-    "quick": {"data": {"rows": 20_000, "columns": 400}},
-    "book": {"data": {"rows": 100_000, "columns": 10_000}},
-    "dry-run": {"data": {"rows": 200, "columns": 20}},
-}
-METHODS = {"cgls": {"method": "cgls", "resident_bytes": 0}}
-
 if __name__ == "__main__":
-    chapter.measure(
-        "least_squares_large",
-        WORKLOAD_ON_DISK,
-        PRESETS,
-        variants=METHODS,
-        one_thread_each=True,
-    )
+    runs = chapter.measure("least_squares_large")
 
 # %% [markdown]
 # ## Summary

@@ -5,8 +5,9 @@
 Its three faults are kept: `x = self.x_hat` does not copy, both halves draw their row
 numbers from the same range, and the "GPUs" work one after the other. Prints a JSON line
 with the seconds of run(), the error it reaches and LAPACK's. With `--check FILE` (an
-.npz with A, b and our solution's error) it solves that problem; where LAPACK's error is
-not ours it prints {"error": ...} and exits with status 2.
+.npz with A, b and our solution's error) it solves that problem; if LAPACK's error is
+not ours it prints {"error": ...} and exits with status 2. With `--job` it reads its
+flags as a line of JSON from standard input, as d2lpar's benchmarks write it.
 """
 
 import argparse
@@ -80,7 +81,10 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", metavar="FILE", help="a problem and our error")
+    parser.add_argument("--job", action="store_true", help="flags from standard input")
     args = parser.parse_args()
+    if args.job:
+        vars(args).update(json.loads(sys.stdin.readline()))
     np.random.seed(args.seed)
     if args.check:
         with np.load(args.check) as file:

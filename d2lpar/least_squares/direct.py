@@ -44,15 +44,15 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
     G, c = _sums(
         shards, lambda k, A, b: [syrk(A, transpose=True), times(A, b, transpose=True)]
     )
-    scale, how_met = _scale_columns(G, c, shards)
-    L, condition = _cholesky(G, shards, how_met)
+    scale = _scale_columns(G, c, shards)
+    L, condition = _cholesky(G, shards.dtype.name)
     x = _cholesky_solve(L, c * scale) * scale
     if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
         log.warning(
-            "A's condition is about %.0e%s: the normal equations square it; method "
-            "tsqr keeps the digits",
-            condition, how_met,
-        )  # fmt: skip
+            "A's condition is about %.0e: the normal equations square it; method tsqr "
+            "keeps the digits",
+            condition,
+        )
     if condition > REFINE_ABOVE_CONDITION:
         xs = [x.as_in_context(device) for device in shards.devices]
         (descent,) = _sums(
@@ -66,11 +66,11 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
 
 def _scale_columns(
     G: mx.nd.NDArray, c: mx.nd.NDArray, shards: RowShards
-) -> tuple[mx.nd.NDArray, str]:
+) -> mx.nd.NDArray:
     """Scale A's columns, in its Gram matrix G, to length 1 if lengths differ tenfold.
 
-    Returns the scale (n, 1) and what a message says of it. Raises ValueError for A or b
-    that is not finite (c is A^T b), and for a column of zeros.
+    Returns the scale (n, 1). Raises ValueError for A or b that is not finite (c is
+    A^T b), and for a column of zeros.
     """
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
@@ -82,10 +82,10 @@ def _scale_columns(
         )
     scale = mx.nd.array(1 / lengths[:, None], ctx=G.context, dtype=shards.dtype)
     if lengths.max() < 10 * lengths.min():
-        return mx.nd.ones_like(scale), ""
+        return mx.nd.ones_like(scale)
     G *= scale  # in place: another (n, n) may be gigabytes
     G *= scale.T
-    return scale, " after scaling its columns"
+    return scale
 
 
 def _sums(shards: RowShards, terms: Callable) -> list[mx.nd.NDArray]:
@@ -115,12 +115,10 @@ def _sums(shards: RowShards, terms: Callable) -> list[mx.nd.NDArray]:
     ]
 
 
-def _cholesky(
-    G: mx.nd.NDArray, shards: RowShards, how_met: str
-) -> tuple[mx.nd.NDArray, float]:
+def _cholesky(G: mx.nd.NDArray, dtype: str) -> tuple[mx.nd.NDArray, float]:
     """The lower factor of the Gram matrix G, and the condition number of its A.
 
-    Raises ValueError if that is too large; `how_met` says what was done to A before.
+    Raises ValueError if that is too large.
     """
     condition = numpy.inf
     try:
@@ -130,12 +128,10 @@ def _cholesky(
             condition = _condition(L)
     except mx.base.MXNetError:  # as on a CPU
         L = None
-    if not condition < MAX_CONDITION[shards.dtype.name]:
+    if not condition < MAX_CONDITION[dtype]:
         raise ValueError(
-            "A is rank-deficient or too ill-conditioned for method normal in "
-            f"{shards.dtype.name} (condition "
-            + (f"about {condition:.0e}" if numpy.isfinite(condition) else "not finite")
-            + f"{how_met}): use method tsqr"
+            f"A is rank-deficient or too ill-conditioned for method normal in {dtype} "
+            f"(condition about {condition:.0e}): use method tsqr"
         )
     return L, condition
 

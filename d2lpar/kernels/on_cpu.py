@@ -106,11 +106,10 @@ extern "C" void cuda_launch(void *, void *record) {{
 }}
 """
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# What would compile here is not needed, such as __device__ variables: each thread of a
-# grid would have its own.
+# A __device__ variable would compile, but each thread of a grid would have its own.
 _ONLY_ON_A_GPU = re.compile(
-    r"__shared__|__constant__|__sync\w+|__shfl\w+|\batomic\w+|\bwarpSize\b|\basm\b"
-    r"|__device__[^(){};]*[;=\[]"
+    r"\b__(?!global__|device__|host__|restrict__|forceinline__)\w+"
+    r"|\batomic\w+|\bwarpSize\b|\basm\b|__device__[^(){};]*[;=\[]"
 )
 
 

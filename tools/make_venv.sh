@@ -1,6 +1,6 @@
 #!/bin/sh
 # make_venv.sh FOLDER [PYTHON]: a virtual environment on a Python that MXNet 1.9.1 works
-# with (3.9 to 3.14), the best one found. 3.11 first: d2l 1.0.3 pins a NumPy that has no
+# with (3.9 to 3.13), the best one found. 3.11 first: d2l 1.0.3 pins a NumPy that has no
 # wheels beyond it.
 set -eu
 venv=$1
@@ -13,14 +13,14 @@ sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 15))' >/dev/null 2>&1
 
 if [ -n "$asked" ]; then
     suits "$asked" || {
-        echo "make: $asked is not a Python 3.9-3.14 with the venv module;" \
+        echo "make: $asked is not a Python 3.9-3.13 with the venv module;" \
             "choose another PYTHON=" >&2
         exit 2
     }
     candidates=$asked
 else
     candidates=
-    for version in 3.11 3.10 3.9 3.12 3.13 3.14; do
+    for version in 3.11 3.10 3.9 3.12 3.13; do
         candidates="$candidates python$version"
         # pyenv's own: its shims answer only for the versions that are switched on.
         for python in "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
@@ -41,7 +41,7 @@ if command -v uv >/dev/null 2>&1; then
     uv venv --quiet --seed --python 3.11 "$venv"
     exit 0
 fi
-echo "make: no Python 3.9-3.14 with the venv module here. Install one (Debian, Ubuntu: apt" \
+echo "make: no Python 3.9-3.13 with the venv module here. Install one (Debian, Ubuntu: apt" \
     "install python3-venv; anywhere: pip install uv) and run make again, or name it:" \
     "make PYTHON=..." >&2
 exit 2

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
 from d2lpar.records.summary import summarize
-from d2lpar.records.tables import plain_table
+from d2lpar.text import plain_table
 
 
 class ArmTimes(NamedTuple):

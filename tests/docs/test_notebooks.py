@@ -8,7 +8,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat", reason="no nbformat: extra docs")
 pytest.importorskip("nbclient", reason="no nbclient: extra docs")
 
-from d2lpar.cli.main import chapter_files  # noqa: E402
+from d2lpar.experiments import EXPERIMENTS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "make_notebooks.py"
@@ -23,14 +23,14 @@ def sources(notebook):
 
 
 def test_every_chapter_has_its_notebook():
-    assert {path.stem for path in COMMITTED} == set(chapter_files())
+    assert {path.stem for path in COMMITTED} == set(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
 def test_a_notebook_is_in_step_and_whole(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
-    chapter = TOOLS["converted"](chapter_files()[path.stem])
+    chapter = TOOLS["converted"](TOOLS["FILES"][path.stem])
     assert sources(notebook) == sources(chapter), "make notebooks"
     assert TOOLS["wrong_with"](notebook) == []
 

@@ -15,12 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from d2lpar.cli.chapter_list import CHAPTERS
 from d2lpar.cli.main import d2lpar
-from d2lpar.records import comparison, files
-from d2lpar.records.arms import arm_times
-from d2lpar.records.summary import summarize
-from d2lpar.records.wording import number
+from d2lpar.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -86,10 +82,8 @@ def pages_linked(page: Path) -> set[Path]:
 
 def test_readme_lists_the_chapters_in_their_order():
     rows = re.findall(r"^\| (\d+) \| \[(\w+)\]\((\S+)\)", text_of(README), re.MULTILINE)
-    numbers = {name: chapter.number for name, chapter in CHAPTERS.items()}
-    assert [(int(k), name) for k, name, _ in rows] == [
-        (k, name) for name, k in sorted(numbers.items(), key=lambda item: item[1])
-    ]
+    listed = [(e.number, e.name) for e in EXPERIMENTS.values()]
+    assert [(int(k), name) for k, name, _ in rows] == listed
     assert all(path == f"chapters/{name}.py" for _, name, path in rows)
 
 
@@ -125,7 +119,7 @@ def test_the_flags_of_a_command_exist(line):
         given = {word.partition("=")[0] for word in here[1:] if word.startswith("-")}
         assert given <= known
         if here[0] == "run":
-            assert here[1] in {*CHAPTERS, "all"}
+            assert here[1] in {*EXPERIMENTS, "all"}
         words = rest
 
 
@@ -252,92 +246,3 @@ def test_a_quoted_message_stands_in_the_source_code(quote):
 def test_a_message_that_nobody_says_would_be_found():
     assert not stands_in_source("MXNet is not installed here at all")
     assert len(quoted_messages()) > 25
-
-
-# Numbers
-
-
-def test_the_times_and_accuracies_of_the_readme_are_those_of_their_records():
-    cells = re.findall(r"\[([\d.]+) s\]\((\S+\.jsonl)\), ([\d.]+)", text_of(README))
-    assert len(cells) == 10
-    for seconds, path, accuracy in cells:
-        record = files.read(ROOT / path)
-        assert seconds == number(comparison.seconds_per_epoch(record).median), path
-        assert accuracy == f"{comparison.final_accuracy(record):.3f}", path
-
-
-def test_the_pages_compare_with_the_book_at_equal_threads():
-    """From scratch on two contexts, against each book loop with as many threads."""
-    arms = arm_times(files.read(ROOT / "figures/peers/custom-cpu2.jsonl"))
-    seconds = {arm.name: summarize(arm.seconds).median for arm in arms if arm.seconds}
-    ours = seconds["d2lpar from scratch, 2 contexts, 1 thread each"]
-    loop, tab = (
-        f"{seconds[name] / ours:.1f} times as fast as"
-        for name in ("d2l's notebook loop, 2 threads", "d2l's PyTorch tab, 2 threads")
-    )
-    readme, peers = (
-        " ".join(text_of(p).split()) for p in ("README.md", "docs/peers.md")
-    )
-    assert f"{loop} the book's MXNet loop with as many threads" in readme
-    assert f"{loop} the book's MXNet loop and {tab} its PyTorch tab" in peers
-
-
-def test_the_ratios_of_the_speed_page_are_those_of_their_records():
-    ours = "2 contexts, 1 thread each"
-
-    def medians(record):
-        arms = arm_times(files.read(ROOT / "figures" / record))
-        return {a.name: summarize(a.seconds).median for a in arms if a.seconds}
-
-    def epoch(name):
-        record = files.read(ROOT / "figures/multiple_gpus_concise" / name)
-        return comparison.seconds_per_epoch(record).median
-
-    peers, gan = medians("peers/custom-cpu2.jsonl"), medians("benchmarks/gan.jsonl")
-    concise, scratch = (
-        peers[f"d2lpar {way}, {ours}"] for way in ("concise", "from scratch")
-    )
-    ratios = [
-        concise / peers["PyTorch, plain loop, 2 threads"],
-        scratch / peers["PyTorch, plain loop, 2 threads"],
-        scratch / peers["d2l's notebook loop, 2 threads"],
-        scratch / peers["d2l's notebook loop, as the book has it"],
-        epoch("book-1thread-cpu1.jsonl") / epoch("book-1thread-cpu2.jsonl"),
-        gan[ours] / gan["CryptoPunks notebook (PyTorch), 2 threads"],
-    ]
-    table = text_of("docs/speed.md").split("## Whole epochs")[1]
-    rows = re.findall(r"^\| (.+) \| ([\d.]+) \| [\d.]+ \|$", table, re.MULTILINE)
-    said = [value for what, value in rows if "rounds" not in what]
-    assert said == [f"{ratio:.2f}" for ratio in ratios]
-
-
-def test_the_times_of_the_peers_are_those_of_their_records():
-    checked = 0
-    for section in text_of("docs/peers.md").split("\n## "):
-        record = re.search(
-            r"\]\(\.\./(figures/(?:peers|benchmarks)/\S+\.jsonl)\)", section
-        )
-        rows = re.findall(r"^\| (.+?) \| ([\d.]+) \|", section, re.MULTILINE)
-        if not (record and rows):
-            continue
-        arms = arm_times(files.read(ROOT / record[1]))
-        first = {arm.name: arm.seconds for arm in reversed(arms) if arm.seconds}
-        for arm, seconds in rows:
-            assert seconds == number(summarize(first[arm]).median), arm
-            checked += 1
-    assert checked == 24
-
-
-def test_the_times_on_gpus_are_those_of_their_records():
-    folders = {"256": "peers", "8,192": "peers_8192"}
-    ours = {"concise": "d2lpar concise", "from scratch": "d2lpar from scratch"}
-    row = r"^\| (.+?) \| (256|8,192) \| ([\d.]+) \| ([\d.]*) ?\|$"
-    rows = re.findall(row, text_of("docs/newer-gpus.md"), re.MULTILINE)
-    assert len(rows) == 10
-    for name, batch, *said in rows:
-        record = ROOT / f"figures/h200/{folders[batch]}/custom-gpu2.jsonl"
-        seconds = {arm.name: arm.seconds for arm in arm_times(files.read(record))}
-        for gpus, value in zip(("1 GPU", "2 GPUs"), said):
-            arm = f"{ours.get(name, name)}, {gpus}"
-            measured = number(summarize(seconds[arm]).median) if arm in seconds else ""
-            assert value == measured, (arm, batch)

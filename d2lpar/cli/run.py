@@ -20,7 +20,7 @@ from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
-from d2lpar.workers.place import Place, place, resume_after_restart
+from d2lpar.workers.node import WorkerInfo, resume_after_restart, worker_info
 
 log = logging.getLogger("d2lpar")
 
@@ -41,7 +41,7 @@ def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Ru
     if experiment.report:
         _report(experiment, flags)
         return []
-    here = place()
+    here = worker_info()
     jobs = jobs_of(experiment, flags, command, here)
     if here is None:
         if flags["dry_run"]:
@@ -90,7 +90,7 @@ def _counts(flags: dict, chosen: list) -> list[int]:
 
 
 def jobs_of(
-    experiment: Experiment, flags: dict, command: str, here: Place | None = None
+    experiment: Experiment, flags: dict, command: str, here: WorkerInfo | None = None
 ) -> list[Job]:
     """One job for each variant and each device count.
 

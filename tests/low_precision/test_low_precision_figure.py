@@ -1,0 +1,99 @@
+"""Rows of precisions as a table and as a picture; no MXNet."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from factories import header
+
+from d2lpar.errors import RecordError
+from d2lpar.low_precision import figure
+from d2lpar.low_precision.table import baseline, merged, table
+from d2lpar.records import files
+from d2lpar.records.kinds import PrecisionRecord, Run
+
+COMMITTED = sorted(Path(__file__).parents[2].glob("figures/low_precision/*.jsonl"))
+
+
+def row(precision, weights="trained", **fields):
+    return PrecisionRecord(
+        precision=precision, weights=weights, per_device_batch_size=200, **fields
+    )
+
+
+def measured(precision, weights="trained", acc=0.8, speed=1e4):
+    return row(
+        precision, weights, test_acc=acc, agreement=0.98, images_per_sec=speed,
+        images_per_sec_q1=0.9 * speed, images_per_sec_q3=1.1 * speed, n=5,
+        weight_bytes=516_272,
+    )  # fmt: skip
+
+
+ROWS = [
+    measured("float32"),
+    row("float16", why_not="MXNet: FP16 gemm not implemented!"),
+    measured("int8-none", acc=0.79, speed=2e4),
+    measured("int8-none", "stretched", acc=0.55, speed=2e4),
+    measured("int8-none", "equalised", speed=2e4),
+]
+
+
+def run_of(rows):
+    return Run(header(chapter="low_precision"), tuple(rows))
+
+
+def test_the_table_has_every_row_and_why_not():
+    lines = table(ROWS).splitlines()
+    assert [line.split()[1:3] for line in lines[1:3]] == [
+        ["float32", "0.8000"],
+        ["float16", "-"],
+    ]
+    assert lines[3].split() == [
+        *("trained", "int8-none", "0.7900", "0.9800", "20,000", "18,000-22,000"),
+        *("2.00x", "516,272"),
+    ]
+    assert lines[-1].endswith("FP16 gemm not implemented!")
+
+
+def test_repeats_become_one_row():
+    second = msgspec.structs.replace(
+        ROWS[0], images_per_sec=3e4, images_per_sec_q1=2e4, images_per_sec_q3=4e4
+    )
+    (both,) = merged([ROWS[0], second])
+    assert (both.images_per_sec, both.n) == (2e4, 10)
+    assert (both.images_per_sec_q1, both.images_per_sec_q3) == (9e3, 4e4)
+    (refused,) = merged([ROWS[0], row("float32", why_not="crashed")])
+    assert not refused.supported and baseline([refused]) is None
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:2], ROWS[2:3]])
+def test_the_picture_and_the_text(rows, tmp_path):
+    paths = figure.draw([run_of(rows)], tmp_path, "book")
+    assert [path.name for path in paths] == [
+        "book-cpu1-precision.png",
+        "book-cpu1-precision.svg",
+        "book-results.txt",
+    ]
+    svg = " ".join(paths[1].read_text().split())
+    assert ("float16" in svg) == (ROWS[1] in rows)  # which is not supported here
+    assert ("int8-none: 25.0" in svg) == (len(rows) > 2)  # points lost by an outlier
+    assert table(rows) in paths[-1].read_text()
+
+
+def test_nothing_to_draw_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="no measured precision"):
+        figure.draw([run_of(ROWS[1:2])], tmp_path, "book")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_a_committed_record_redraws(path, tmp_path):
+    assert len(figure.draw([files.read(path)], tmp_path, "book")) == 3
+
+
+def test_figures_load_no_mxnet():
+    code = "import sys, d2lpar.low_precision.figure; print('mxnet' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

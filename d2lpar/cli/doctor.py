@@ -17,24 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
+import click
+
 from d2lpar import process
-from d2lpar.errors import D2lparError, DataError, RunError, first_line
+from d2lpar.errors import DataError, DiedError, RunError, first_line
 from d2lpar.machine.mxnet_builds import (
     FROM_SOURCE,
     install_command,
     installed_builds,
-    missing_libraries,
     own_library,
 )
+from d2lpar.text import plain_table
 
-CPU, GPU = install_command("cpu"), install_command("cu112")
+MXNET_VERSION = "1.9.1"
 SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-# Libraries that MXNet's wheels take from the system and that slim containers lack, with
-# the packages of Debian and Fedora that provide them.
-SYSTEM_LIBRARIES = {
-    "libgomp.so.1": "apt-get install libgomp1, or dnf install libgomp",
-    "libquadmath.so.0": "apt-get install libquadmath0, or dnf install libquadmath",
+# By what MXNet's loader names: libraries that its wheels take from the system and slim
+# containers lack, in the packages of Debian and Fedora; and what Python 3.12 lacks.
+REMEDIES = {
+    "libgomp.so": "apt-get install libgomp1, or dnf install libgomp",
+    "libquadmath.so": "apt-get install libquadmath0, or dnf install libquadmath",
+    "distutils": "pip install setuptools",
 }
 
 
@@ -52,6 +55,11 @@ def examine(
     out: str | Path = "runs", data_dir: str | Path | None = None
 ) -> list[Check]:
     """Check everything that training and its figures need; never raises."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        message = "the current folder has been deleted"
+        return [Check("folder", "fail", message, "cd to a folder that exists")]
     checks = {
         "Python": check_python,
         "platform": check_platform,
@@ -67,12 +75,11 @@ def examine(
         try:
             findings += check()
         except Exception as error:
-            remedy = "pip install --force-reinstall d2lpar"
-            if isinstance(error, FileNotFoundError):  # the working directory is gone
-                remedy = "change to a folder that exists"
             # Other checks than MXNet's leave it open whether training can run.
             status = "fail" if name == "MXNet" else "warn"
-            message = f"cannot be examined: {_cause(error)}"
+            cause = shorten(f"{type(error).__name__}: {first_line(error)}", 240)
+            remedy = "pip install --force-reinstall d2lpar"
+            message = f"cannot be examined: {cause}"
             findings.append(Check(name, status, message, remedy))
     return findings
 
@@ -83,55 +90,53 @@ def can_train(checks: Iterable[Check]) -> bool:
 
 
 def print_report(checks: list[Check]) -> None:
-    """Print a line per check, wrapped on a terminal, then whether training can run."""
-    import click
+    """Print the checks, then whether training can run here.
+
+    On a terminal long findings wrap within their column; elsewhere each check is one
+    line, for grep.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console, table = Console(), Table.grid(padding=(0, 2))
+    rows = []
     for check in checks:
-        finding = "; ".join(filter(None, (check.message, check.remedy)))
-        finding = " ".join(finding.split())
-        if console.is_terminal:
-            style = STYLES[check.status]
-            table.add_row(Text(check.status, style), check.name, Text(finding))
-        else:  # one line, for grep
-            click.echo(f"{check.status:6}{check.name:10}{finding}")
+        finding = f"{check.message}; {check.remedy}" if check.remedy else check.message
+        rows.append((check.status, check.name, " ".join(finding.split())))
+    console = Console()
     if console.is_terminal:
+        table = Table.grid(padding=(0, 2))
+        for status, *words in rows:
+            table.add_row(Text(status, STYLES[status]), *map(Text, words))
         console.print(table)
+    else:
+        click.echo(plain_table([], rows, names=3))
     warn, fail = (sum(c.status == s for c in checks) for s in ("warn", "fail"))
     can = "can" if can_train(checks) else "cannot"
     click.echo(f"training {can} run here ({warn} warn, {fail} fail)")
 
 
-def _cause(error: Exception) -> str:
-    """The error's kind and the line that names its cause."""
-    line, kind = first_line(error), type(error).__name__
-    named = isinstance(error, D2lparError) or line.startswith(kind)
-    return shorten(line if named else f"{kind}: {line}", 240)
-
-
 def check_python() -> Iterator[Check]:
     """Python 3.9 to 3.13 have been tried."""
-    text = platform.python_version()
+    version = platform.python_version()
     if sys.version_info[:2] <= (3, 13):
-        yield Check("Python", "ok", text)
+        yield Check("Python", "ok", version)
     else:
         remedy = "where training fails, use 3.9 to 3.13"
-        yield Check("Python", "warn", f"{text}: untested", remedy)
+        yield Check("Python", "warn", f"{version}: untested", remedy)
 
 
 def check_platform() -> Iterator[Check]:
-    """MXNet's wheels are for Linux x86-64, a few for others."""
+    """MXNet's wheels are for Linux x86-64, its CPU wheel also for two others."""
     text = f"{platform.system()} {platform.machine()}"
     remedy = "use a Linux x86-64 machine or container, or WSL2 on Windows"
     if text == "Linux x86_64":
         yield Check("platform", "ok", text)
-    elif text in ("Linux aarch64", "Darwin x86_64"):  # these have a CPU wheel
+    elif text in ("Linux aarch64", "Darwin x86_64"):
         yield Check("platform", "warn", f"{text}: untested", remedy)
     else:
-        yield Check("platform", "fail", f"no wheel of MXNet 1.9.1 for {text}", remedy)
+        message = f"no wheel of MXNet {MXNET_VERSION} for {text}"
+        yield Check("platform", "fail", message, remedy)
 
 
 def check_numpy() -> Iterator[Check]:
@@ -145,72 +150,47 @@ def check_numpy() -> Iterator[Check]:
 
 
 def check_mxnet() -> Iterator[Check]:
-    """The installed build, its libraries, and whether it trains."""
-    from d2lpar.machine.environment import find_fault
-
-    fault = find_fault(os.environ, sys.flags.optimize)
-    if fault is not None:  # MXNet would abort, and its words say less
-        yield Check("environment", "fail", *fault)
-        return
-    builds = installed_builds()
-    if not builds:
-        remedy = f"{CPU} (any machine) or {GPU} (NVIDIA GPU)"
-        yield Check("MXNet", "fail", "not installed", remedy)
-        return
-    if len(builds) > 1:
-        message = f"{' and '.join(builds)} overwrite each other's files"
-        remedy = f"pip uninstall {' '.join(builds)}, then {CPU} or {GPU}"
-        yield Check("MXNet", "fail", message, remedy)
-        return
-    ((build, version),) = builds.items()
+    """The installed build, and whether it trains; asked in a process of its own."""
     try:
         answer = process.answer("d2lpar.cli.doctor:train_a_little", {}, timeout=SECONDS)
     except RunError as error:
-        answer = {"error": str(error)}
-    features = [f for f in answer.get("features", ()) if not f.startswith("CPU_")]
+        message = str(error).removesuffix(": d2lpar doctor names the remedy")
+        yield Check("MXNet", "fail", shorten(message, 600), _remedy(error))
+        return
+    ((build, version),) = installed_builds().items()
+    features = [name for name in answer["features"] if not name.startswith("CPU_")]
     message = f"{version}, {' '.join([build, *features])}"
     if build == FROM_SOURCE:
         message += f" ({own_library()})"
-    if version == "1.9.1":
+    if version == MXNET_VERSION:
         yield Check("MXNet", "ok", message)
     else:
-        remedy = f"pip install {build}==1.9.1"
-        if build == FROM_SOURCE:
-            remedy = "build 1.9.1: docs/newer-gpus.md"
-        yield Check("MXNet", "warn", f"{message}: tested with 1.9.1 only", remedy)
-    yield from _training(build, answer)
+        remedy = f"where training fails, use {MXNET_VERSION}"
+        yield Check("MXNet", "warn", f"{message}: untested", remedy)
+    trained = ", ".join(answer["trained"])
+    yield Check("training", "ok", f"gradients are right on {trained}")
 
 
-def _training(build: str, answer: dict) -> Iterator[Check]:
-    if "trained" in answer:
-        message = f"gradients are right on {', '.join(answer['trained'])}"
-        yield Check("training", "ok", message)
-        return
-    missing, error = dict(answer.get("missing", {})), answer.get("error", "")
-    if "libcuda.so.1" in missing:
-        missing["libcuda.so.1"] += f"; without a GPU: pip uninstall {build} && {CPU}"
-    again = f"pip install --force-reinstall --no-deps {build}==1.9.1"
-    if build == FROM_SOURCE:
-        again = "see docs/newer-gpus.md; libraries are found through LD_LIBRARY_PATH"
-    lacking = re.search(r"(lib\S+\.so[.\d]*): cannot open shared object", error)
-    if lacking:
-        missing[lacking[1]] = SYSTEM_LIBRARIES.get(lacking[1], again)
-    for name, remedy in missing.items():
-        yield Check("library", "fail", f"{name} is missing", remedy)
-    if not missing:
-        again = "pip install setuptools" if "distutils" in error else again
-        yield Check("training", "fail", shorten(error, 240), again)
+def _remedy(error: RunError) -> str | None:
+    """What to do where MXNet does not load or crashes; our own errors say it."""
+    for name, remedy in REMEDIES.items():
+        if name in str(error):
+            return remedy
+    from_mxnet = re.match(r"MXNet: |MXNet cannot be loaded \(", str(error))
+    if not from_mxnet and not isinstance(error, DiedError):
+        return None
+    if own_library():
+        return "see docs/newer-gpus.md; libraries are found through LD_LIBRARY_PATH"
+    build = " ".join(installed_builds())
+    return f"pip install --force-reinstall --no-deps {build}=={MXNET_VERSION}"
 
 
 def train_a_little() -> dict:
-    """Compute a gradient on each device that `auto` selects; in a process of its own.
+    """Compute a gradient on each device that `auto` selects.
 
-    Returns either "missing" libraries with remedies, or "features" and "trained"
-    devices. Raises :class:`RunError` where a gradient is wrong.
+    Returns MXNet's "features" and the "trained" devices. Raises :class:`RunError` where
+    a gradient is wrong, and what :mod:`d2lpar._mxnet` raises.
     """
-    missing = missing_libraries(installed_builds())
-    if missing:
-        return {"missing": missing}
     from d2lpar import devices
     from d2lpar._mxnet import autograd, mx, np, npx
 
@@ -229,92 +209,63 @@ def train_a_little() -> dict:
 
 def check_cores() -> Iterator[Check]:
     """The number of usable cores, and the two variables that can waste them."""
-    from d2lpar.machine.cores import usable_cores
+    from d2lpar.machine.cores import omp_threads, usable_cores
 
-    cores = usable_cores()
-    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    cores, threads = usable_cores(), omp_threads()
     copies = os.environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
-    message = f"{cores} usable, OMP_NUM_THREADS={threads}"
-    if not threads:
-        message = f"{cores} usable, shared out among the CPU contexts of a run"
-    elif not (threads.isdigit() and 1 <= int(threads) <= cores):
-        message += f" is not from 1 to {cores}"
+    if threads is not None and threads > cores:
+        message = f"{cores} usable, but OMP_NUM_THREADS={threads}"
         yield Check("cores", "warn", message, "unset OMP_NUM_THREADS")
-        return
-    if not (copies.isdigit() and int(copies) >= 64):
-        message += f", MXNET_CPU_TEMP_COPY={copies} makes contexts wait for each other"
+    elif not (copies.isdigit() and int(copies) >= 64):
+        message = f"MXNET_CPU_TEMP_COPY={copies} makes contexts wait for each other"
         yield Check("cores", "warn", message, "unset MXNET_CPU_TEMP_COPY")
-    else:
+    elif threads is None:
+        message = f"{cores} usable, shared out among the CPU contexts of a run"
         yield Check("cores", "ok", message)
+    else:
+        yield Check("cores", "ok", f"{cores} usable, OMP_NUM_THREADS={threads}")
 
 
 def check_gpus() -> Iterator[Check]:
-    """One check per GPU, with the installed builds of MXNet."""
-    from d2lpar.machine.cards import machine
-    from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
-
-    here, builds = machine(), installed_builds()
-    if not here.gpus:
-        yield Check("GPU", "ok", f"training uses CPU contexts: {here.no_gpu}")
-    for gpu in here.gpus:
-        gib = f"{gpu.memory_total / 2**30:.1f}" if gpu.memory_total else "?"
-        capability = ".".join(map(str, gpu.capability or "?"))
-        what = f"{gpu.name or '?'}, {gib} GiB, capability {capability}, "
-        what += f"driver {gpu.driver or '?'}"
-        remedy = None
-        if FROM_SOURCE in builds:
-            found, remedy = _try_gpu(gpu.number)
-            what += found
-        elif gpu.capability is None or not build_has_code_for(gpu.capability):
-            what += f": MXNet's GPU wheels have code for {BUILD_RANGE} only"
-            remedy = (
-                "use CPU contexts (--devices cpu), PyTorch on this GPU, or an MXNet of "
-                "your own build (docs/newer-gpus.md)"
-            )
-        elif all(build == "mxnet" for build in builds):
-            what += ": not usable without a GPU build"
-            remedy = f"pip uninstall mxnet && {GPU}" if builds else GPU
-        yield Check(f"GPU {gpu.index}", "warn" if remedy else "ok", what, remedy)
-
-
-def _try_gpu(number: int | None) -> tuple[str, str | None]:
-    """What a library built from source does on a GPU, and a remedy where it fails."""
+    """One check per GPU: whether the installed MXNet computes on it."""
     from d2lpar import devices
+    from d2lpar.machine.cards import machine
     from d2lpar.machine.cuda import cuda_devices
 
-    if number is None:
-        return ": hidden from CUDA", "unset CUDA_VISIBLE_DEVICES"
-    for why in devices.why_not_usable([number], cuda_devices()).values():
-        error, _, remedy = why.partition("; ")
-        return f": {error}", remedy
-    return f", MXNet {FROM_SOURCE} computes on it", None
+    here, visible = machine(), cuda_devices()
+    if not here.gpus:
+        yield Check("GPU", "ok", f"training uses CPU contexts: {here.no_gpu}")
+    refused = devices.why_not_usable(range(len(visible)), visible)
+    cpu_build_only = set(installed_builds()) <= {"mxnet"}
+    for gpu in here.gpus:
+        name, what = f"GPU {gpu.index}", f"{gpu.label}, driver {gpu.driver or '?'}"
+        if gpu.number is None:
+            yield Check(name, "warn", what, "unset CUDA_VISIBLE_DEVICES")
+        elif gpu.number in refused:
+            message, _, remedy = refused[gpu.number].partition("; ")
+            yield Check(name, "warn", message, remedy)
+        elif cpu_build_only:
+            remedy = f"pip uninstall mxnet && {install_command('cu112')}"
+            yield Check(name, "warn", f"{what}: needs MXNet's GPU build", remedy)
+        else:
+            yield Check(name, "ok", what)
 
 
 def check_data(data_dir: str | Path | None = None) -> Iterator[Check]:
     """Whether Fashion-MNIST is on disk and intact, where a run looks for it."""
-    from d2lpar.datasets.download import NotInFolderError
     from d2lpar.datasets.fashion import FASHION_MNIST
 
-    corrupt = None
     try:
-        for asked_for, folder in FASHION_MNIST.folders(data_dir):
-            try:
-                FASHION_MNIST.read(folder)
-            except NotInFolderError:
-                continue
-            except DataError as error:
-                if asked_for:
-                    raise  # a run also stops there
-                corrupt = corrupt or str(error)
-            else:
-                yield Check("data", "ok", f"Fashion-MNIST is intact in {folder}")
-                return
+        arrays = FASHION_MNIST.load_from_disk(data_dir)
     except DataError as error:
         message, _, remedy = str(error).partition("; ")
         yield Check("data", "fail", message, remedy or "name another folder")
         return
-    remedy = "the first run downloads it (30 MB), or takes the sample in the package"
-    yield Check("data", "warn", corrupt or "Fashion-MNIST is not on disk", remedy)
+    if arrays is None:
+        message = "the whole of Fashion-MNIST is not on disk; a sample is installed"
+        yield Check("data", "warn", message, "the first run downloads it (30 MB)")
+    else:
+        yield Check("data", "ok", "Fashion-MNIST is on disk and intact")
 
 
 def check_figures(out: str | Path) -> Iterator[Check]:

@@ -1,11 +1,10 @@
-"""A live screen of how busy GPUs and cores are, drawn with rich."""
+"""A live screen of how busy GPUs and cores are: one table per sample."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
 
-from rich.bar import Bar
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -14,6 +13,8 @@ from rich.text import Text
 from d2lpar.errors import DeviceError
 from d2lpar.machine.cards import Machine
 from d2lpar.machine.load import Sample
+
+CORES_PER_ROW = 8
 
 
 def show_live(
@@ -37,43 +38,33 @@ def show_live(
 
 
 def screen(sample: Sample, machine: Machine) -> Group:
-    """A sample as tables: the GPUs, the cores, and the watched processes."""
-    used, total = _gib(sample.machine_memory), _gib(machine.cpu.memory_total)
-    watched = "No run of d2lpar measures here now: start one in another terminal."
-    if sample.processes:
-        watched = (
-            f"watched: {sample.cpu_percent:.0f} % of a core, {_gib(sample.memory)}; "
-            f"{sample.processes} processes, {sample.threads} threads, "
-            f"{sample.busy_threads} busy"
-        )
-    return Group(
-        _gpus(sample) if sample.gpus else Text(machine.no_gpu or "no GPU"),
-        Text(f"\n{machine.cpu.model}: memory {used} of {total}"),
-        _cores(sample),
-        Text(f"\n{watched}"),
-    )
-
-
-def _gpus(sample: Sample) -> Table:
-    table = Table("GPU", "busy", "", "memory", "temperature", "power", box=None)
+    """A sample as a table of GPUs and cores, below it the watched processes."""
+    table = Table("device", "busy", "memory in use", "temperature", "power", box=None)
     for gpu in sample.gpus:
         table.add_row(
             Text(gpu.label),
             _or_dash(gpu.percent, "%"),
-            Bar(100, 0, min(gpu.percent or 0, 100), width=20),
             "-" if gpu.memory is None else _gib(gpu.memory),
             _or_dash(gpu.temperature, "°C"),
             _or_dash(gpu.power, "W"),
         )
-    return table
-
-
-def _cores(sample: Sample) -> Table:
-    table = Table("core", "busy", "", box=None)
-    for k, percent in enumerate(sample.machine_percent):
-        bar = Bar(100, 0, min(percent, 100), width=20)
-        table.add_row(str(k), f"{percent:.0f} %", bar)
-    return table
+    busy = sample.machine_percent
+    memory = f"{_gib(sample.machine_memory)} of {_gib(machine.cpu.memory_total)}"
+    mean = f"{sum(busy) / len(busy):.0f} %"
+    table.add_row(Text(f"all cores, {machine.cpu.model}"), mean, memory, "-", "-")
+    cores = Table.grid(padding=(0, 2))
+    for first in range(0, len(busy), CORES_PER_ROW):
+        row = [f"{percent:.0f} %" for percent in busy[first : first + CORES_PER_ROW]]
+        cores.add_row(f" cores from {first}", *row)
+    processes = "No run of d2lpar measures here now: start one in another terminal."
+    if sample.processes:
+        processes = (
+            f"watched: {sample.cpu_percent:.0f} % of a core, {_gib(sample.memory)}; "
+            f"{sample.processes} processes, {sample.threads} threads, "
+            f"{sample.busy_threads} busy"
+        )
+    why = [Text(machine.no_gpu)] if machine.no_gpu else []
+    return Group(table, cores, Text(f"\n {processes}"), *why)
 
 
 def _or_dash(value: float | None, unit: str) -> str:

@@ -1,17 +1,133 @@
-"""All devices of this machine: their cards, for people and for other programs."""
+"""The devices of this machine as cards: what each GPU and the host is and has.
+
+NVML, the library behind nvidia-smi, describes the GPUs, and counts their CUDA cores
+itself; multiprocessors, which it does not know, come from the CUDA driver. The
+least-squares notes ("Querying your GPU") ask PyCUDA instead, and multiply the
+multiprocessors by a table's cores of one: the table is here too, so that the two can be
+compared. lscpu and psutil describe the host.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from d2lpar.errors import DeviceError
-from d2lpar.machine.cuda import BUILD_RANGE, build_has_code_for
-from d2lpar.machine.gpu_cards import GpuCard, Link, gpu_cards, nvml_session
-from d2lpar.machine.host_card import CpuCard, cpu_card
+from d2lpar.machine.cores import cpu_model, lscpu, omp_threads, usable_cores
+from d2lpar.machine.cuda import (
+    BUILD_RANGE,
+    build_has_code_for,
+    cuda_devices,
+    plain_pci_address,
+)
 from d2lpar.machine.mxnet_builds import own_library
-from d2lpar.text import byte_size, plain_table
+from d2lpar.text import byte_size, plain_table, plural
+
+# CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
+# samples, Common/helper_cuda.h, _ConvertSMVer2Cores; the same as the results per clock
+# of 32-bit additions in "Throughput of Native Arithmetic Instructions", CUDA C++
+# Programming Guide. The notes have 128 for 7.5 (and a 5.1 that no GPU has).
+CORES_PER_MULTIPROCESSOR = {
+    (5, 0): 128, (5, 2): 128, (5, 3): 128,  # Maxwell
+    (6, 0): 64, (6, 1): 128, (6, 2): 128,  # Pascal: P100, others
+    (7, 0): 64, (7, 2): 64, (7, 5): 64,  # Volta: V100; Turing: T4
+    (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128,  # Ampere: A100, others; Ada
+    (9, 0): 128, (10, 0): 128, (12, 0): 128,  # Hopper: H100; Blackwell: B200, RTX 50
+}  # fmt: skip
+
+# The vector instructions by their names among a processor's flags, narrow to wide, with
+# the bits of a register (0: they use the registers of the others); "asimd" is Arm's.
+VECTOR_EXTENSIONS = {
+    "asimd": 128, "sse2": 128, "avx": 256, "avx2": 256, "fma": 0, "f16c": 0,
+    "avx_vnni": 0, "avx512f": 512, "avx512_vnni": 0, "avx512_bf16": 0,
+    "avx512_fp16": 0, "amx_bf16": 0, "amx_int8": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Link:
+    """How one GPU reaches the one whose NVML index is `to`.
+
+    `nvlink` is whether data goes over NVLink, or else over PCIe; `peer` whether one GPU
+    can read the other's memory without a copy through the host. None: not known.
+    """
+
+    to: int
+    nvlink: bool | None = None
+    peer: bool | None = None
+
+
+@dataclass(frozen=True)
+class GpuCard:
+    """A GPU. None is what its driver does not know. Memory in bytes, clocks in MHz.
+
+    `number` is i in ``mx.gpu(i)``: CUDA's order, which is not NVML's `index`, and None
+    for a GPU that CUDA_VISIBLE_DEVICES hides. `cores` is NVML's count of CUDA cores,
+    `cores_per_multiprocessor` the table's. `power_limit` is in watts.
+    """
+
+    index: int
+    number: int | None = None
+    name: str | None = None
+    capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    cores_per_multiprocessor: int | None = None
+    cores: int | None = None
+    memory_total: int | None = None
+    memory_free: int | None = None
+    clock: int | None = None
+    memory_clock: int | None = None
+    power_limit: float | None = None
+    host_link: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    links: tuple[Link, ...] = ()
+
+    @property
+    def cores_by_table(self) -> int | None:
+        """Multiprocessors times the cores of one, as the least-squares notes count."""
+        if self.multiprocessors is None or self.cores_per_multiprocessor is None:
+            return None
+        return self.multiprocessors * self.cores_per_multiprocessor
+
+    @property
+    def label(self) -> str:
+        """ "gpu(0) NVIDIA T4", as in a record; "GPU 1 ..., hidden" outside of CUDA."""
+        name = self.name or "of unknown name"
+        if self.number is None:
+            return f"GPU {self.index} {name}, hidden from CUDA"
+        return f"gpu({self.number}) {name}"
+
+
+@dataclass(frozen=True)
+class CpuCard:
+    """The host that all CPU contexts share. Memory in bytes.
+
+    `usable_cores` are those within affinity and container limits. `caches` has sizes
+    by name, in lscpu's words. `vector_bits` is the width of a vector register.
+    `memory_free` is what a program can still take, `memory_limit` a container's limit.
+    ``--devices auto`` makes a context of `threads_per_context` threads per usable core.
+    """
+
+    model: str
+    sockets: int | None
+    physical_cores: int | None
+    logical_cores: int
+    usable_cores: int
+    threads_per_context: int
+    caches: dict[str, str]
+    vector_extensions: tuple[str, ...]
+    vector_bits: int | None
+    memory_total: int
+    memory_free: int
+    memory_limit: int | None
 
 
 @dataclass(frozen=True)
@@ -35,11 +151,19 @@ def machine() -> Machine:
 
 
 def report(devices: Sequence) -> Iterator[str]:
-    """What `d2lpar run devices` prints: the cards, and the names of these devices."""
-    from d2lpar.devices import label
-
-    yield from as_text(machine()).splitlines()
-    yield f"a run on {len(devices)} uses {', '.join(map(label, devices))}"
+    """Lines of text: the cards, and the names of these MXNet contexts in a record."""
+    here = machine()
+    yield from as_text(here).splitlines()
+    gpus = {gpu.number: gpu.label for gpu in here.gpus}
+    threads = plural(here.cpu.threads_per_context, "thread")
+    cores = plural(here.cpu.usable_cores, "core")
+    names = []
+    for device in devices:
+        if device.device_type == "cpu":
+            names.append(f"{device} ({threads} of {cores})")
+        else:
+            names.append(gpus.get(device.device_id, str(device)))
+    yield f"a run on {plural(len(devices), 'device')} uses {', '.join(names)}"
 
 
 def as_json(here: Machine) -> str:
@@ -62,26 +186,18 @@ def as_text(here: Machine) -> str:
 
 
 def cores_text(gpu: GpuCard) -> str:
-    """Multiprocessors and CUDA cores, and whether NVML and the table agree.
+    """CUDA cores, by the table and as NVML counts them, so that they can be compared.
 
-    >>> cores_text(GpuCard(0, multiprocessors=40, cores_per_multiprocessor=64))
-    '40 x 64 = 2,560 CUDA cores by the table; NVML has no count'
+    >>> cores_text(GpuCard(0, 0, "T4", (7, 5), 40, 64, cores=2560))
+    '40 x 64 = 2,560 CUDA cores by the table; 2,560 by NVML'
     """
-    table, cores = gpu.cores_by_table, gpu.cores
-    multiprocessors = gpu.multiprocessors or "unknown to CUDA"
-    if cores is None and table is None:
-        return f"{multiprocessors}; NVML has no count of CUDA cores"
-    if table is None:
-        absent = ", no table entry" if gpu.cores_per_multiprocessor is None else ""
-        return f"{multiprocessors}; {cores:,} CUDA cores, as NVML counts{absent}"
-    product = f"{multiprocessors} x {gpu.cores_per_multiprocessor} = {table:,}"
-    if cores is None:
-        return f"{product} CUDA cores by the table; NVML has no count"
-    if cores != table:
-        return (
-            f"{multiprocessors}; {cores:,} CUDA cores by NVML; the table says {product}"
-        )
-    return f"{product} CUDA cores, as NVML counts"
+    if gpu.cores_by_table is not None:
+        product = f"{gpu.multiprocessors} x {gpu.cores_per_multiprocessor}"
+        by_table = f"{product} = {gpu.cores_by_table:,} CUDA cores by the table"
+    else:
+        by_table = "CUDA cores by the table unknown"
+    by_nvml = "unknown" if gpu.cores is None else f"{gpu.cores:,}"
+    return f"{by_table}; {by_nvml} by NVML"
 
 
 def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | None]]:
@@ -114,7 +230,9 @@ def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
     vectors = ", ".join(cpu.vector_extensions)
     if cpu.vector_bits:
         vectors += f": {cpu.vector_bits // 32} floats in one instruction"
-    limit = cpu.memory_limit and f", limit {byte_size(cpu.memory_limit)}"
+    memory = _memory(cpu)
+    if cpu.memory_limit:
+        memory = f"{memory}, limit {byte_size(cpu.memory_limit)}"
     cores = f"{cpu.physical_cores or 'unknown'} physical, {cpu.logical_cores} logical"
     sockets = cpu.sockets or "unknown"
     return [
@@ -122,7 +240,7 @@ def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
         ("threads", f"{cpu.threads_per_context} per context"),
         ("caches", ", ".join(f"{name} {size}" for name, size in cpu.caches.items())),
         ("vectors", vectors),
-        ("memory", f"{_memory(cpu)}{limit or ''}"),
+        ("memory", memory),
     ]
 
 
@@ -130,3 +248,162 @@ def _memory(card: GpuCard | CpuCard) -> str | None:
     if card.memory_total is None:
         return None
     return f"{byte_size(card.memory_total)}, {byte_size(card.memory_free)} free"
+
+
+# GPUs
+
+
+@contextlib.contextmanager
+def nvml_session() -> Iterator:
+    """The module pynvml, initialised. Raises :class:`DeviceError` without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        names = ", ".join(device.name for device in cuda_devices())
+        but = f", though CUDA sees {names}" if names else ""
+        raise DeviceError(
+            f"no GPU can be read ({error}){but}: where there is an NVIDIA GPU, install "
+            "its driver, or pass it into the container"
+        ) from None
+    try:
+        yield pynvml
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def ask(query: Callable, *args):
+    """The answer to a query of NVML, text as str; None where it is not supported."""
+    try:
+        answer = query(*args)
+        return answer.decode() if isinstance(answer, bytes) else answer
+    except Exception:
+        return None
+
+
+def gpu_handles(nvml) -> dict[int, object]:
+    """NVML's handles of the GPUs that answer, by NVML's index."""
+    count = ask(nvml.nvmlDeviceGetCount) or 0
+    handles = {i: ask(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(count)}
+    return {i: handle for i, handle in handles.items() if handle is not None}
+
+
+def gpu_cards(nvml) -> tuple[GpuCard, ...]:
+    """A card per GPU, in NVML's order; `nvml` is an initialised module like pynvml."""
+    handles, visible = gpu_handles(nvml), {}
+    for i, device in reversed(list(enumerate(cuda_devices()))):
+        # Slices of one GPU (MIG) share its address: MXNet uses the first.
+        visible[device.pci_address or i] = i, device
+    return tuple(_gpu_card(nvml, i, handles, visible) for i in handles)
+
+
+def _gpu_card(nvml, index: int, handles: dict, visible: dict) -> GpuCard:
+    gpu = handles[index]
+    pci = ask(nvml.nvmlDeviceGetPciInfo, gpu)
+    address = pci and plain_pci_address(pci.busId)
+    number, device = visible.get(address, (None, None))
+    capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
+    capability = capability and tuple(capability)
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
+    limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+    lanes = ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)
+    generation = ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu)
+    cuda = ask(nvml.nvmlSystemGetCudaDriverVersion)
+    return GpuCard(
+        index=index,
+        number=number,
+        name=ask(nvml.nvmlDeviceGetName, gpu),
+        capability=capability,
+        multiprocessors=device and device.multiprocessors,
+        cores_per_multiprocessor=CORES_PER_MULTIPROCESSOR.get(capability),
+        cores=ask(nvml.nvmlDeviceGetNumGpuCores, gpu),
+        memory_total=memory and memory.total,
+        memory_free=memory and memory.free,
+        clock=ask(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
+        memory_clock=ask(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_MEM),
+        power_limit=limit and limit / 1000,
+        host_link=f"PCIe {generation}, {lanes} lanes" if generation and lanes else None,
+        driver=ask(nvml.nvmlSystemGetDriverVersion),
+        cuda=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
+        links=tuple(_link(nvml, index, j, handles) for j in handles if j != index),
+    )
+
+
+def _link(nvml, a: int, b: int, handles: dict) -> Link:
+    def can(what: int | tuple[int]) -> bool | None:
+        # nvidia-ml-py 13 has tuples among its constants, by a stray comma.
+        number = what[0] if isinstance(what, tuple) else what
+        status = ask(nvml.nvmlDeviceGetP2PStatus, handles[a], handles[b], number)
+        return None if status is None else status == nvml.NVML_P2P_STATUS_OK
+
+    nvlink, read = nvml.NVML_P2P_CAPS_INDEX_NVLINK, nvml.NVML_P2P_CAPS_INDEX_READ
+    return Link(b, nvlink=can(nvlink), peer=can(read))
+
+
+# The host
+
+
+def cpu_card() -> CpuCard:
+    """The card of the host."""
+    facts, memory = lscpu(), host_memory()
+    flags, sockets = facts.get("Flags", "").split(), facts.get("Socket(s)", "")
+    extensions = tuple(name for name in VECTOR_EXTENSIONS if name in flags)
+    return CpuCard(
+        model=cpu_model(),
+        sockets=int(sockets) if sockets.isdigit() else None,  # Arm's may be "-"
+        physical_cores=psutil.cpu_count(logical=False),
+        logical_cores=os.cpu_count() or usable_cores(),
+        usable_cores=usable_cores(),
+        threads_per_context=omp_threads() or 1,  # d2lpar._mxnet sets 1
+        caches={
+            name.removesuffix(" cache"): size
+            for name, size in facts.items()
+            if name.endswith(" cache")
+        },
+        vector_extensions=extensions,
+        vector_bits=max((VECTOR_EXTENSIONS[e] for e in extensions), default=None),
+        memory_total=memory.total,
+        memory_free=memory.free,
+        memory_limit=memory.limit,
+    )
+
+
+class HostMemory(NamedTuple):
+    """Bytes: the machine's, what can still be taken, a container's limit or None."""
+
+    total: int
+    free: int
+    limit: int | None
+
+
+def host_memory() -> HostMemory:
+    """The memory here; what can be taken stays below a container's limit."""
+    memory = psutil.virtual_memory()
+    limit, used = container_memory()
+    if limit is None or limit >= memory.total:
+        return HostMemory(memory.total, memory.available, None)
+    free = max(0, min(memory.available, limit - used))
+    return HostMemory(memory.total, free, limit)
+
+
+def container_memory(
+    group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
+) -> tuple[int | None, int]:
+    """(limit, bytes in use) of the tightest control group here, or (None, 0).
+
+    That is this process's group or one around it (version 2). Files that the kernel has
+    cached give way, so they do not count as in use.
+    """
+    limits = []
+    with contextlib.suppress(OSError):
+        path = Path(group).read_text().rpartition("::/")[2].strip()
+        inside = Path(root, path)
+        for folder in (inside, *inside.parents):
+            with contextlib.suppress(OSError, ValueError):  # none here, or "max"
+                limit = int((folder / "memory.max").read_text())
+                used = int((folder / "memory.current").read_text())
+                cached = (folder / "memory.stat").read_text().partition("inactive_file")
+                limits.append((limit, used - int(cached[2].split()[0])))
+    return min(limits, key=lambda group: group[0] - group[1], default=(None, 0))

@@ -15,6 +15,13 @@ import loky
 @functools.cache
 def lscpu() -> dict[str, str]:
     """What ``lscpu -J`` says, by field: {"Model name": ...}; {} where there is none."""
+    facts = {}
+
+    def collect(entry: dict) -> dict:  # newer versions nest entries
+        if "field" in entry:
+            facts[entry["field"].rstrip(":")] = entry["data"] or ""
+        return entry
+
     try:
         done = subprocess.run(
             ["lscpu", "-J"],
@@ -23,15 +30,10 @@ def lscpu() -> dict[str, str]:
             check=True,
             env={**os.environ, "LC_ALL": "C"},
         )
-        fields = json.loads(done.stdout)["lscpu"]
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+        json.loads(done.stdout, object_hook=collect)
+    except (OSError, subprocess.SubprocessError, ValueError):
         return {}
-    found = {}
-    while fields:  # newer versions nest them
-        field = fields.pop()
-        fields += field.get("children", [])
-        found[field["field"].rstrip(":")] = field["data"]
-    return found
+    return facts
 
 
 def usable_cores() -> int:
@@ -42,11 +44,6 @@ def usable_cores() -> int:
 def cpu_model() -> str:
     """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
     return lscpu().get("Model name") or platform.processor() or platform.machine()
-
-
-def cpu_flags() -> str:
-    """The instruction sets of the processor, separated by spaces."""
-    return lscpu().get("Flags", "")
 
 
 def omp_threads() -> int | None:

@@ -1,7 +1,7 @@
 """Environment variables that MXNet, Python and Matplotlib read before we can.
 
-MXNet aborts the process, or never ends it, for a value that it does not expect. So what
-it reads is checked before it is imported. Loads no MXNet.
+MXNet crashes or hangs on unexpected values, so they are checked before it is imported.
+Loads no MXNet.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
 
 from d2lpar.errors import SettingError
 
@@ -32,43 +31,36 @@ OF_A_NODE = ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER")
 
 
 def check_environment() -> None:
-    """Raise :class:`SettingError` for a variable that MXNet would not survive."""
-    fault = find_fault(os.environ, sys.flags.optimize)
-    if fault is not None:
-        raise SettingError(": ".join(fault))
-
-
-def find_fault(environ: Mapping[str, str], optimize: int) -> tuple[str, str] | None:
-    """The first variable that MXNet would not survive, and the remedy.
-
-    `optimize` is Python's level: 1 drops assertions, 2 docstrings, too.
-    """
+    """Raise :class:`SettingError` for a variable that would crash MXNet."""
     for name, most in WHOLE_NUMBERS.items():
-        value = environ.get(name, "").strip()
-        if value and not (
-            re.fullmatch("[0-9]{1,9}", value) and 1 <= int(value) <= most
-        ):
-            remedy = f"write a whole number, 1 to {most:,}, or unset it"
-            first = value.split(",")[0]
-            if name == "OMP_NUM_THREADS" and re.fullmatch(
-                r"[1-9]\d{0,2}(,\d+)+", value
-            ):
-                remedy = f"MXNet takes no list: write {first}"
-            return f"{name} {_shown(value)}", remedy
+        _check_whole_number(name, most)
     for name, words in WORDS.items():
-        value = environ.get(name, "")
+        value = os.environ.get(name, "")
         if value and value not in words:
             remedy = f"write {', '.join(words[:-1])} or {words[-1]}, or unset it"
-            return f"{name} {_shown(value)}", remedy
-    role = environ.get("DMLC_ROLE")
-    absent = [name for name in OF_A_NODE if not environ.get(name)]
+            raise SettingError(f"{name} {_short(value)}: {remedy}")
+    role = os.environ.get("DMLC_ROLE")
+    absent = [name for name in OF_A_NODE if not os.environ.get(name)]
     if role in ("server", "scheduler") and absent:
-        remedy = "unset it, or start workers by d2lpar launch"
-        return f"DMLC_ROLE {role!r} without {absent[0]}", remedy
-    if optimize > 1:
-        what = "PYTHONOPTIMIZE 2 (python -OO) drops the docstrings that MXNet needs"
-        return what, "unset it, or write 1"
-    return None
+        raise SettingError(
+            f"DMLC_ROLE {role!r} without {absent[0]}: unset it, or start workers by "
+            "d2lpar launch"
+        )
+    if sys.flags.optimize > 1:
+        raise SettingError(
+            "PYTHONOPTIMIZE 2 (python -OO) drops the docstrings that MXNet needs: "
+            "unset it, or write 1"
+        )
+
+
+def _check_whole_number(name: str, most: int) -> None:
+    value = os.environ.get(name, "").strip()
+    if not value or re.fullmatch("[0-9]{1,9}", value) and 1 <= int(value) <= most:
+        return
+    remedy = f"write a whole number, 1 to {most:,}, or unset it"
+    if name == "OMP_NUM_THREADS" and re.fullmatch(r"[1-9]\d{0,2}(,\d+)+", value):
+        remedy = f"MXNet takes no list: write {value.split(',')[0]}"
+    raise SettingError(f"{name} {_short(value)}: {remedy}")
 
 
 def check_backend() -> None:
@@ -81,10 +73,10 @@ def check_backend() -> None:
             import matplotlib  # noqa: F401  reads the variable
         except ValueError:
             raise SettingError(
-                f"MPLBACKEND {_shown(os.environ['MPLBACKEND'])}: Matplotlib has no "
+                f"MPLBACKEND {_short(os.environ['MPLBACKEND'])}: Matplotlib has no "
                 "such backend; unset it: figures are drawn into files"
             ) from None
 
 
-def _shown(value: str) -> str:
+def _short(value: str) -> str:
     return repr(value if len(value) <= 40 else value[:40] + "...")

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine import cuda
-from d2lpar.machine.gpu_cards import ask, nvml_session
+from d2lpar.machine.cards import ask, nvml_session
 from d2lpar.machine.mxnet_builds import FROM_SOURCE, installed_builds
 
 

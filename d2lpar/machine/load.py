@@ -10,100 +10,61 @@ from dataclasses import dataclass
 import psutil
 
 from d2lpar.errors import DeviceError, SettingError
-from d2lpar.machine.gpu_cards import ask, gpu_cards, gpu_handles, nvml_session
+from d2lpar.machine.cards import ask, gpu_cards, gpu_handles, nvml_session
 
-INTERVAL = 1.0  # seconds; NVML's own average is over about that long
-SHORTEST, LONGEST = 0.1, 86_400
+SHORTEST, LONGEST = 0.1, 86_400  # seconds between samples
 BUSY = 0.1  # the part of an interval that a thread works to be called busy
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """What a GPU does: None is what its driver does not report."""
+class GpuLoad:
+    """What a GPU does. None is what its driver does not report.
+
+    `percent` is of the time in which any kernel ran, `memory` the bytes in use by all
+    processes, `temperature` in degrees Celsius, `power` in watts.
+    """
 
     label: str
     percent: int | None
-    """of the time in which any kernel ran"""
     memory: int | None
-    """bytes in use by all processes and the driver"""
     temperature: int | None
-    """degrees Celsius"""
     power: float | None
-    """watts"""
 
 
 @dataclass(frozen=True)
 class Sample:
     """What the devices did in the `interval` seconds up to `seconds` from the start.
 
-    Of the watched processes and their children: `cpu_percent` of their work (100 is one
+    Of the watched processes and their children: `cpu_percent` of work (100 is one
     core's), resident `memory` in bytes, `threads`, of which `busy_threads` worked for a
     tenth of the interval or more. Of the host: how busy each core was with anything at
-    all, and the bytes in use.
+    all, in per cent, and the bytes in use.
     """
 
     seconds: float
     interval: float
-    cpu_percent: float
-    memory: int
     processes: int
     threads: int
     busy_threads: int
+    cpu_percent: float
+    memory: int
     machine_percent: list[float]
     machine_memory: int
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuLoad, ...]
 
 
-def samples(
-    pids: Callable[[], Iterable[int]], interval: float = INTERVAL
-) -> Iterator[Sample]:
-    """A sample of some processes every `interval` seconds.
+def samples(pids: Callable[[], Iterable[int]], interval: float) -> Iterator[Sample]:
+    """A sample of some processes every `interval` seconds, without end.
 
-    `pids` is called for each sample. Raises :class:`SettingError` for an interval that
-    is too short to measure, or longer than a day.
+    `pids` is called for each sample. A thread counts from the sample after the one that
+    finds it. Raises :class:`SettingError`, at once, for an interval that is too short
+    to measure, or longer than a day.
     """
     if not SHORTEST <= interval <= LONGEST:
         raise SettingError(
-            f"interval {interval:g}: the shortest is {SHORTEST} seconds, the longest "
-            f"{LONGEST:,} (a day)"
+            f"interval {interval:g}: write {SHORTEST} to {LONGEST:,} seconds"
         )
     return _samples(pids, interval)
-
-
-def _samples(pids: Callable, interval: float) -> Iterator[Sample]:
-    with contextlib.ExitStack() as stack:
-        nvml, handles = None, {}
-        with contextlib.suppress(DeviceError):  # no driver, no GPU
-            nvml = stack.enter_context(nvml_session())
-            by_index = gpu_handles(nvml)
-            handles = {card.label: by_index[card.index] for card in gpu_cards(nvml)}
-        start = before = time.perf_counter()
-        worked = _thread_seconds(_process_tree(pids()))
-        psutil.cpu_percent(percpu=True)  # its next answer is of the time since now
-        while True:
-            time.sleep(max(0.0, before + interval - time.perf_counter()))
-            tree = _process_tree(pids())
-            now, percent = time.perf_counter(), psutil.cpu_percent(percpu=True)
-            worked_now, elapsed = _thread_seconds(tree), now - before
-            done = [
-                seconds - worked[thread]
-                for thread, seconds in worked_now.items()
-                if thread in worked
-            ]
-            host = psutil.virtual_memory()
-            yield Sample(
-                seconds=round(now - start, 3),
-                interval=round(elapsed, 3),
-                cpu_percent=round(100 * sum(done) / elapsed, 1),
-                memory=sum(_resident(process) for process in tree),
-                processes=len(tree),
-                threads=len(worked_now),
-                busy_threads=sum(seconds >= BUSY * elapsed for seconds in done),
-                machine_percent=percent,
-                machine_memory=host.total - host.available,
-                gpus=tuple(_gpu(nvml, *item) for item in handles.items()),
-            )
-            before, worked = now, worked_now
 
 
 def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
@@ -122,22 +83,54 @@ def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
     return lambda: [pid]
 
 
-def _process_tree(pids: Iterable[int]) -> list[psutil.Process]:
+def _samples(pids: Callable, interval: float) -> Iterator[Sample]:
+    with contextlib.ExitStack() as stack:
+        nvml, gpus = None, {}
+        with contextlib.suppress(DeviceError):  # no driver, no GPU
+            nvml = stack.enter_context(nvml_session())
+            handles = gpu_handles(nvml)
+            gpus = {card.label: handles[card.index] for card in gpu_cards(nvml)}
+        start = before = time.perf_counter()
+        worked_before = _seconds_of_threads(_with_children(pids()))
+        psutil.cpu_percent(percpu=True)  # its next answer is of the time since now
+        while True:
+            time.sleep(max(0.0, before + interval - time.perf_counter()))
+            tree = _with_children(pids())
+            now, worked = time.perf_counter(), _seconds_of_threads(tree)
+            elapsed = now - before
+            work = [worked[k] - worked_before[k] for k in worked.keys() & worked_before]
+            host = psutil.virtual_memory()
+            yield Sample(
+                seconds=round(now - start, 3),
+                interval=round(elapsed, 3),
+                processes=len(tree),
+                threads=len(worked),
+                busy_threads=sum(seconds >= BUSY * elapsed for seconds in work),
+                cpu_percent=round(100 * sum(work) / elapsed, 1),
+                memory=sum(map(_resident, tree)),
+                machine_percent=psutil.cpu_percent(percpu=True),
+                machine_memory=host.total - host.available,
+                gpus=tuple(_gpu_load(nvml, *gpu) for gpu in gpus.items()),
+            )
+            before, worked_before = now, worked
+
+
+def _with_children(pids: Iterable[int]) -> list[psutil.Process]:
     """The processes and all their descendants, each once."""
     tree = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            for one in (process, *process.children(recursive=True)):
-                tree[one.pid] = one
+            for member in (process, *process.children(recursive=True)):
+                tree[member.pid] = member
     return list(tree.values())
 
 
-def _thread_seconds(tree: Iterable[psutil.Process]) -> dict[tuple[int, int], float]:
+def _seconds_of_threads(tree: Iterable[psutil.Process]) -> dict[tuple, float]:
     """Seconds of work so far, by process and thread."""
     seconds = {}
     for process in tree:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error):  # it has ended
             for thread in process.threads():
                 worked = thread.user_time + thread.system_time
                 seconds[process.pid, thread.id] = worked
@@ -150,15 +143,14 @@ def _resident(process: psutil.Process) -> int:
     return 0
 
 
-def _gpu(nvml, label: str, handle: object) -> Gpu:
-    rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-    milliwatts = ask(nvml.nvmlDeviceGetPowerUsage, handle)
-    sensor = nvml.NVML_TEMPERATURE_GPU
-    return Gpu(
+def _gpu_load(nvml, label: str, gpu: object) -> GpuLoad:
+    rates = ask(nvml.nvmlDeviceGetUtilizationRates, gpu)
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
+    milliwatts = ask(nvml.nvmlDeviceGetPowerUsage, gpu)
+    return GpuLoad(
         label,
         percent=rates and rates.gpu,
         memory=memory and memory.used,
-        temperature=ask(nvml.nvmlDeviceGetTemperature, handle, sensor),
+        temperature=ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
         power=None if milliwatts is None else milliwatts / 1000,
     )

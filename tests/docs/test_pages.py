@@ -174,7 +174,7 @@ def test_the_helpers_snippet_finds_the_line_on_both_devices(page, with_d2l):
 @pytest.mark.parametrize("k", range(1, len(blocks("docs/api.md", "python"))))
 def test_the_other_snippets_of_the_api_run(k):
     code = blocks("docs/api.md", "python")[k]
-    assert run(code=code.replace('load("auto"', 'load("synthetic"'))
+    assert run(code=code.replace('load("auto"', 'load("sample"'))
 
 
 def side_by_side() -> list[str]:
@@ -196,7 +196,7 @@ def test_the_programs_side_by_side_end_with_the_same_loss(tmp_path):
     printed.append(run(*torchrun, str(tmp_path / "ddp.py")))
     losses = [float(line.removeprefix("loss ")) for line in printed]
     assert losses[0] < 2.2  # it learns: ten classes at random are 2.30
-    assert losses == pytest.approx([losses[0]] * 3, abs=2e-4)
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-3)
 
 
 # Messages

@@ -29,7 +29,7 @@ import platformdirs
 
 from d2lpar._mxnet import mx
 from d2lpar.kernels.signature import KernelError, Parameter
-from d2lpar.machine.cores import cpu_model, omp_threads
+from d2lpar.machine.cores import lscpu, omp_threads
 from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
@@ -182,8 +182,8 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
 
 @functools.cache
 def _library(text: str, name: str, command: tuple[str, ...]) -> ctypes.CDLL:
-    # Machines with other processors (-march=native) may share a cache.
-    key = "\0".join([text, *FLAGS, *command, cpu_model()])
+    # Machines with other instruction sets (-march=native) may share a cache.
+    key = "\0".join([text, *FLAGS, *command, lscpu().get("Flags", "")])
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     path = cache_folder() / f"{name}-{digest}.so"
     try:

@@ -25,8 +25,13 @@ import psutil
 
 from d2lpar import chapter, devices, mx, np, npx, try_gpu
 from d2lpar.errors import DeviceError
-from d2lpar.machine.cards import as_text, cores_text, machine
-from d2lpar.machine.gpu_cards import CORES_PER_MULTIPROCESSOR, GpuCard
+from d2lpar.machine.cards import (
+    CORES_PER_MULTIPROCESSOR,
+    GpuCard,
+    as_text,
+    cores_text,
+    machine,
+)
 
 # %% [markdown]
 # ## What is in this machine
@@ -73,15 +78,14 @@ for capability, notes in NOTES_TABLE.items():
     if notes != nvidia:
         print(f"capability {capability}: {notes} in the notes; NVIDIA: {nvidia}")
 
-each = CORES_PER_MULTIPROCESSOR[7, 5]
-t4 = GpuCard(0, 0, "Tesla T4", (7, 5), 40, each, clock=1590)
-print(f"{t4.name}: 40 x {each} = {t4.cores_by_table:,}; the notes: 40 x 128 = 5,120")
+t4 = GpuCard(0, 0, "Tesla T4", (7, 5), 40, CORES_PER_MULTIPROCESSOR[7, 5], clock=1590)
+print(f"{t4.name}: {cores_text(t4)}; the notes: 40 x 128 = 5,120")
 
 # %% [markdown]
 # It does not: the T4 has half the cores that the notes print. Their table has 128 for
 # capability 7.5 where NVIDIA has 64, and a capability 5.1 that no GPU has. The lesson
 # is not the table, it is the check: a number that can be computed in two ways should
-# be. (Where NVML counts cores itself, a card says if the table disagrees.)
+# be. (Where NVML counts cores itself, a card shows its number beside the table's.)
 #
 # ## What a GPU adds
 #
@@ -92,7 +96,7 @@ print(f"{t4.name}: 40 x {each} = {t4.cores_by_table:,}; the notes: 40 x 128 = 5,
 
 # %%
 floats = (here.cpu.vector_bits or 32) // 32
-cores = min(here.cpu.physical_cores or 1, here.cpu.usable_cores)
+cores = min(here.cpu.physical_cores or here.cpu.logical_cores, here.cpu.usable_cores)
 print(f"this host: {cores} cores x {floats} floats in one instruction")
 for gpu in here.gpus:
     print(f"{gpu.label}: {cores_text(gpu)}")
@@ -163,12 +167,11 @@ def watched(chosen: list) -> tuple[float, int]:
     npx.waitall()
     before, begin = seconds_of_threads(), time.perf_counter()
     while time.perf_counter() < begin + 1:
-        sines = [np.sin(array) for array in arrays]
+        sines = [np.sin(array) for array in arrays]  # noqa: F841
         npx.waitall()
     elapsed, now = time.perf_counter() - begin, seconds_of_threads()
-    work = [now[k] - before.get(k, 0.0) for k in now]
-    assert sines[-1].shape == (1000, 1000)
-    return 100 * sum(work) / elapsed, sum(w > 0.1 * elapsed for w in work)
+    work = [now[thread] - before.get(thread, 0.0) for thread in now]
+    return 100 * sum(work) / elapsed, sum(worked > 0.1 * elapsed for worked in work)
 
 
 for chosen in (two[:1], two):
@@ -255,7 +258,7 @@ if __name__ == "__main__":
 #    operator is not implemented for GPU. Compare `devices.parse("gpu:8")`.)*
 # 4. Call `watched(devices.parse("cpu:4"))` on a machine with two cores. *(About 200 %:
 #    the contexts share the cores. More contexts do not make more cores.)*
-# 5. Leave out `npx.waitall()` in `watched` (and be ready to restart the kernel). *(In
+# 5. Leave out `npx.waitall()` in the loop (and be ready to restart the kernel). *(In
 #    its second Python queues more than 10,000 rounds, minutes of work: the devices are
 #    still at 200 % long after the function has returned, and the next line that needs a
 #    number waits for all of it. `d2lpar.training.Epoch` bounds how far Python runs

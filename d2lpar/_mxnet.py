@@ -14,7 +14,7 @@ MXNet reads these once, so they must be in place before its first import:
 * the names that NumPy has removed and MXNet still uses (:mod:`d2lpar._numpy_names`):
   without them it imports on NumPy 1.23 only, with them on NumPy 2, too;
 * ``NVIDIA_TF32_OVERRIDE=0``: GPUs of capability 8.0 and above would multiply float32
-  in TF32, 10 bits of mantissa, and nobody would be told. ``run --tf32`` allows it.
+  in TF32, 10 bits of mantissa, silently. ``run --tf32`` allows it.
 * for the GPU wheel, the CUDA libraries it links, loaded from NVIDIA's wheels.
 
 A variable that the user has set keeps its value.
@@ -49,9 +49,7 @@ ENGINE_DEFAULTS = {
 def _prepare() -> None:
     """Everything that must happen before MXNet's first import.
 
-    Raises :class:`MXNetMissingError` unless one build is installed, with the libraries
-    that it links, or MXNET_LIBRARY_PATH names one; :class:`SettingError` for a variable
-    that MXNet would not survive.
+    Refuses no build, two builds, and one whose libraries are missing.
     """
     check_environment()
     check_own_library()
@@ -91,7 +89,7 @@ def _import():
     restore_numpy_names()
     try:
         with warnings.catch_warnings():
-            # distutils' and others' about MXNet's own code, which no user can mend.
+            # distutils and others warn about MXNet's own code.
             warnings.simplefilter("ignore")
             import mxnet
     except OSError as error:

@@ -59,10 +59,7 @@ def write_numbers_plainly() -> None:
     type: `gluon.utils.split_and_load` asked for "[0, np.int64(2)]", which no operator
     reads. A second call changes nothing.
     """
-    for name in (
-        "ndarray",
-        "symbol",
-    ):  # which call str() for that, and for nothing else
+    for name in ("ndarray", "symbol"):  # they call str() for nothing else
         module = sys.modules.get(f"mxnet._ctypes.{name}")
         if module:
             setattr(module, "str", _as_text)  # noqa: B010  (mypy knows no such name)

@@ -189,15 +189,15 @@ def cores_text(gpu: GpuCard) -> str:
     """CUDA cores, by the table and as NVML counts them, so that they can be compared.
 
     >>> cores_text(GpuCard(0, 0, "T4", (7, 5), 40, 64, cores=2560))
-    '40 x 64 = 2,560 CUDA cores by the table; 2,560 by NVML'
+    '40 x 64 = 2,560 CUDA cores by the table; 2,560 CUDA cores by NVML'
     """
+    counts = []
     if gpu.cores_by_table is not None:
         product = f"{gpu.multiprocessors} x {gpu.cores_per_multiprocessor}"
-        by_table = f"{product} = {gpu.cores_by_table:,} CUDA cores by the table"
-    else:
-        by_table = "CUDA cores by the table unknown"
-    by_nvml = "unknown" if gpu.cores is None else f"{gpu.cores:,}"
-    return f"{by_table}; {by_nvml} by NVML"
+        counts.append(f"{product} = {gpu.cores_by_table:,} CUDA cores by the table")
+    if gpu.cores is not None:
+        counts.append(f"{gpu.cores:,} CUDA cores by NVML")
+    return "; ".join(counts) or "unknown number of CUDA cores"
 
 
 def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | None]]:

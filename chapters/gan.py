@@ -321,31 +321,8 @@ print("nearest to three faces:", numbers, gaps.round(3))
 # device takes at a time.
 
 # %%
-PRESETS = {
-    "quick": {
-        "num_epochs": 20,
-        "global_batch_size": 100,
-        "lr": 2e-4,
-        "micro_batch_size": None,
-        "sync_batch_norm": False,
-        "frames_every": 1,
-        "data": {"n_train": 2_500},
-    },
-    "book": {
-        "num_epochs": 4_000,
-        "global_batch_size": 10_000,
-        "lr": 1e-4,
-        "micro_batch_size": None,
-        "sync_batch_norm": False,
-        "frames_every": 10,
-    },
-    "dry-run": {"num_epochs": 1, "global_batch_size": 50, "data": {"n_train": 100}},
-}
-
 if __name__ == "__main__":
-    # Each of MXNet's temporary buffers grows to the largest activation; 16 are as fast.
-    few_buffers = {"MXNET_CPU_TEMP_COPY": "16"}
-    chapter.measure("gan", gan.WORKLOAD, PRESETS, environment=few_buffers)
+    runs = chapter.measure("gan")
 
 # %% [markdown]
 # ## Summary

@@ -1,34 +1,35 @@
 """A GAN that draws faces of 24 x 24 pixels, trained data-parallel.
 
-A generator makes faces of noise, a discriminator tells them from real ones, and each
+A generator makes faces from noise, a discriminator tells them from real ones, and each
 learns from the other. Networks, losses and Adam are those of the CryptoPunks notebook.
+
+The names below are loaded, and MXNet with them, when they are first used, so that
+:mod:`~d2lpar.gan.figure` draws without MXNet.
 """
 
-from d2lpar.gan.networks import (
-    Z_SHAPE,
-    Discriminator,
-    Generator,
-    build,
-    generate,
-)
-from d2lpar.gan.state import Nets, TrainingState, start
-from d2lpar.gan.training import WORKLOAD, frame, sample, train
-from d2lpar.gan.updates import step, update_D, update_G
+import importlib
 
-__all__ = [
-    "WORKLOAD",
-    "Discriminator",
-    "Generator",
-    "Nets",
-    "TrainingState",
-    "Z_SHAPE",
-    "build",
-    "frame",
-    "generate",
-    "sample",
-    "start",
-    "step",
-    "train",
-    "update_D",
-    "update_G",
-]
+_MODULE_OF = {
+    "Discriminator": "networks",
+    "Generator": "networks",
+    "Z_SHAPE": "networks",
+    "build": "networks",
+    "generate": "networks",
+    "Nets": "state",
+    "TrainingState": "state",
+    "start": "state",
+    "frame": "training",
+    "sample": "training",
+    "train": "training",
+    "step": "updates",
+    "update_D": "updates",
+    "update_G": "updates",
+}
+
+__all__ = list(_MODULE_OF)
+
+
+def __getattr__(name: str):
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -29,9 +29,9 @@ LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in ord
 class TrainingState:
     """The state after `epoch` epochs, on the host; it does not depend on the devices.
 
-    Parameters and moments are host arrays, in the networks' order. `num_steps` is the
-    number of steps that each Adam has taken, `rng` draws order and noise, and `fixed_z`
-    (1, 16, 3, 3) is the noise of the frames.
+    Parameters and moments are host arrays, in the networks' order. `fixed_z`
+    (1, 16, 3, 3) is the noise of the frames; `num_steps` is the number of steps that
+    each Adam has taken. To continue a training, pass its state to :func:`train` again.
     """
 
     params_D: list[numpy.ndarray]
@@ -39,11 +39,18 @@ class TrainingState:
     moments_D: list[numpy.ndarray]
     moments_G: list[numpy.ndarray]
     fixed_z: numpy.ndarray
-    rng: numpy.random.Generator
+    seed: int
     num_steps: int = 0
     epoch: int = 0
 
     workload: ClassVar[str] = "gan"
+
+    def next_rngs(self) -> tuple[numpy.random.Generator, numpy.random.Generator]:
+        """The generators of the next epoch's order and of its noise."""
+        order, noise = (
+            numpy.random.default_rng([self.seed, self.epoch + 1, k]) for k in (1, 2)
+        )
+        return order, noise
 
     def tensors(self) -> dict[str, numpy.ndarray]:
         """The state's arrays by name, for a checkpoint."""
@@ -59,8 +66,8 @@ class TrainingState:
         """The rest of the state, as JSON can hold it."""
         return {
             "epoch": self.epoch,
+            "seed": self.seed,
             "num_steps": self.num_steps,
-            "rng": self.rng.bit_generator.state,
         }
 
     @classmethod
@@ -71,10 +78,7 @@ class TrainingState:
             keys = (f"{name}.{i}" for i in count())
             return [tensors[key] for key in takewhile(tensors.__contains__, keys)]
 
-        rng = numpy.random.default_rng()
-        rng.bit_generator.state = facts["rng"]
-        lists = map(numbered, LISTS)
-        return cls(*lists, tensors["fixed_z"], rng, facts["num_steps"], facts["epoch"])
+        return cls(*map(numbered, LISTS), fixed_z=tensors["fixed_z"], **facts)
 
 
 def start(seed: int = 0) -> TrainingState:
@@ -84,9 +88,9 @@ def start(seed: int = 0) -> TrainingState:
         params.append(init_params(net, numpy.random.default_rng([seed, k])))
         trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
         moments.append([numpy.zeros(p.shape, numpy.float32) for p in trained * 2])
-    rng, rng_z = (numpy.random.default_rng([seed, k]) for k in (2, 3))
+    rng_z = numpy.random.default_rng([seed, 3])
     z = rng_z.standard_normal((1, *Z_SHAPE), dtype=numpy.float32)
-    return TrainingState(*params, *moments, fixed_z=z, rng=rng)
+    return TrainingState(*params, *moments, fixed_z=z, seed=seed)
 
 
 class Nets:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy
+from msgspec.structs import replace
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
@@ -20,10 +20,9 @@ from d2lpar.errors import DivergedError
 from d2lpar.gan.networks import Z_SHAPE, Generator, build, faces_of
 from d2lpar.gan.state import Nets, TrainingState, start
 from d2lpar.gan.updates import StepSums, step
-from d2lpar.memory.shapes import gan_layers
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
-from d2lpar.training import Workload, check_params, check_settings, check_whole, choose
+from d2lpar.training import check_params, check_settings, check_whole, choose, shuffled
 
 # Python runs at most this many batches ahead of the devices: each batch that waits
 # holds its activations.
@@ -64,12 +63,11 @@ def train(
     if state.epoch == 0:
         yield frame(nets.G, devices[0], state, data)
     while state.epoch < last:
-        ended = replace(state, epoch=state.epoch + 1, rng=copy.deepcopy(state.rng))
-        shuffled = batches(faces, global_batch_size, ended.rng)
-        done = _train_epoch(nets, shuffled, devices, micro_batch_size, sync_batch_norm)
+        of_epoch = batches(faces, global_batch_size, *state.next_rngs())
+        done = _train_epoch(nets, of_epoch, devices, micro_batch_size, sync_batch_norm)
         begin = time.perf_counter()
-        record = _epoch_record(ended.epoch, *done, n=len(faces), lr=lr)
-        _finish_epoch(state, ended, nets, lr)
+        record = _epoch_record(state.epoch + 1, *done, n=len(faces), lr=lr)
+        _finish_epoch(state, nets, lr)
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
@@ -78,17 +76,19 @@ def train(
         yield from [*frames, record]
 
 
-def _finish_epoch(
-    state: TrainingState, ended: TrainingState, nets: Nets, lr: float
-) -> None:
-    """Make `state` the one that the epoch `ended` with, unless it diverged."""
+def _finish_epoch(state: TrainingState, nets: Nets, lr: float) -> None:
+    """Advance to what the networks are after an epoch, unless it diverged."""
+    ended = dataclasses.replace(state, epoch=state.epoch + 1)
     nets.update(ended)
     check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
     vars(state).update(vars(ended))
 
 
 def batches(
-    faces: np.ndarray, batch_size: int, rng: numpy.random.Generator
+    faces: np.ndarray,
+    batch_size: int,
+    order_rng: numpy.random.Generator,
+    noise_rng: numpy.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """One epoch of real faces float32 (n, 3, 24, 24) in [0, 1] and noise (n, 16, 3, 3).
 
@@ -97,8 +97,8 @@ def batches(
     n, device = len(faces), faces.ctx
     # An epoch's order and noise are copied at once: a copy from the host waits for all
     # the work that cpu(0) has.
-    order = np.array(rng.permutation(n).astype("int32"), dtype="int32", ctx=device)
-    noise = rng.standard_normal((n, *Z_SHAPE), dtype=numpy.float32)
+    order = shuffled(n, order_rng, device)
+    noise = noise_rng.standard_normal((n, *Z_SHAPE), dtype=numpy.float32)
     z = np.array(noise, ctx=device)
     for first in range(0, n, batch_size):
         index = order[first : first + batch_size]
@@ -170,19 +170,18 @@ def frame(
         samples = {
             "samples": to_png(sheet(drawn[:NUM_SAMPLES], columns=5)),
             "nearest": numbers.tolist(),
-            "distances": [round(d, 4) for d in distances],
+            "distances": distances.round(4).tolist(),
         }
-    extra = {}
+    floor = None
     if state.epoch == 0 and len(data.X) >= 2 * n:
         # What a perfect generator would reach: as many other faces of the data.
         others = data.X[rng.permutation(len(data.X))[: 2 * n]]
         floor = face_quality.sliced_wasserstein(others[:n], others[n:])
-        extra["floor"] = floor
     return FrameRecord(
-        extra=extra,
         epoch=state.epoch,
         fixed=to_png(sheet(faces_of(net_G, state.fixed_z, device), columns=1)),
         quality=face_quality.sliced_wasserstein(drawn, real),
+        floor=floor,
         **samples,
     )
 
@@ -195,8 +194,3 @@ def sample(
     check_contexts([device])
     z = numpy.random.default_rng(seed).standard_normal((n, *Z_SHAPE), numpy.float32)
     return faces_of(build(Generator(), state.params_G, [device]), z, device)
-
-
-WORKLOAD = Workload(
-    train, load=punks.load, locate=punks.locate, start=start, layers=gan_layers
-)

@@ -19,9 +19,10 @@ from matplotlib.figure import Figure
 
 from d2lpar.datasets import face_images, face_quality, punks
 from d2lpar.errors import DataError, RecordError, SettingError
-from d2lpar.figures import animation, page, training
-from d2lpar.records import wording
+from d2lpar.figures import labels, page, training
+from d2lpar.gan import animation
 from d2lpar.records.kinds import FrameRecord, Run, group
+from d2lpar.text import plural
 
 log = logging.getLogger("d2lpar")
 
@@ -58,7 +59,7 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
     faces = _real_faces(last, data_dir)
     synthetic = last.header.synthetic
     like = faces if synthetic and faces is not None else _synthetic(last)
-    words = f"after {wording.plural(frame.epoch, 'epoch')}"
+    words = f"after {plural(frame.epoch, 'epoch')}"
     beside = {words: sheet, "synthetic faces": face_images.sheet(like[:25], 5)}
     drawn["samples"] = _sheets(last, _samples_title(frame, synthetic), beside)
     if faces is not None:
@@ -73,7 +74,7 @@ def pictures(runs: Sequence[Run], data_dir: str | Path | None) -> dict[str, Figu
 def _samples_title(frame: FrameRecord, synthetic: bool) -> str:
     kind = "synthetic" if synthetic else "real"
     return (
-        f"{wording.plural(len(frame.nearest), 'generated face')}: the nearest {kind} "
+        f"{plural(len(frame.nearest), 'generated face')}: the nearest {kind} "
         f"ones differ by {median(frame.distances):.2f} (median; a copy by 0)"
     )
 
@@ -92,14 +93,14 @@ def _losses(runs: Sequence[Run]) -> Figure:
         training.workload(runs),
         "D: discriminator, of faces x; G: generator, of noise z. Grey: D cannot tell "
         f"them apart (losses 0.69, opinions 0.5). {points}{_reading(runs)}"
-        f"{wording.stamp([run.header for run in runs])}",
+        f"{labels.stamp([run.header for run in runs])}",
         panels=2,
         size=(10.6, page.TALL),
     )
     left, right = picture.axes
     left.axhline(math.log(2), color="0.8", lw=2.5)
     right.axhline(0.5, color="0.8", lw=2.5)
-    labels: list[list] = [[], []]
+    ends: list[list] = [[], []]
     for k, run in enumerate(runs):
         for j, names in enumerate((("d_loss", "d_real"), ("g_loss", "d_fake"))):
             width = max(1.2, 2.6 - 0.7 * k)  # all are seen where they coincide
@@ -110,23 +111,23 @@ def _losses(runs: Sequence[Run]) -> Figure:
                 axes.plot(epochs, values, **style)
                 what = (("D", "G"), ("D(x)", "D(G(z))"))[i][j]
                 label = f"{what}, {_count(run)}" if len(runs) > 1 else what
-                labels[i].append((epochs[-1], values[-1], label))
+                ends[i].append((epochs[-1], values[-1], label))
     left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))
     right.set(ylabel="mean opinion (0 generated, 1 of the data)", ylim=(0, 1))
-    for axes, ends in zip(picture.axes, labels):
-        page.epochs_along(axes, wording.seams(runs))
-        page.beside(axes, ends)
+    for axes, named in zip(picture.axes, ends):
+        page.epochs_along(axes, labels.resume_epochs(runs))
+        page.beside(axes, named)
     return picture.figure
 
 
 def _count(run: Run) -> str:
-    return wording.plural(run.header.num_devices, wording.noun(run.header))
+    return plural(run.header.num_devices, labels.device_word(run.header))
 
 
 def _losses_title(run: Run) -> str:
     last = run.epochs[-1]
     return (
-        f"After {wording.plural(last.epoch, 'epoch')} D gives faces of the data "
+        f"After {plural(last.epoch, 'epoch')} D gives faces of the data "
         f"{last.d_real:.2f} and generated ones {last.d_fake:.2f}"
     )
 
@@ -134,24 +135,20 @@ def _losses_title(run: Run) -> str:
 def _quality(runs: Sequence[Run]) -> Figure:
     """Distance to the faces of the data, with that of these among themselves below."""
     kind = "synthetic" if any(run.header.synthetic for run in runs) else "real"
-    floors = [f.extra["floor"] for r in runs for f in r.of(FrameRecord) if _floor(f)]
+    floors = [f.floor for r in runs for f in r.of(FrameRecord) if f.floor]
     floor = f"Dashed: {kind} faces to other {kind} ones. " if floors else ""
     picture = page.new(
         _quality_title(runs, kind, floors),
         training.workload(runs),
         "Sliced Wasserstein distance (Rabin et al., 2011) of up to 1,000 faces; epoch "
         f"0 is before training. {floor}{_own_batch_norm(runs)}"
-        f"{_reading(runs)}{wording.stamp([run.header for run in runs])}",
+        f"{_reading(runs)}{labels.stamp([run.header for run in runs])}",
     )
     (axes,) = picture.axes
     if floors:
         axes.axhline(median(floors), **page.DASHED)
     quality_curves(axes, runs)
     return picture.figure
-
-
-def _floor(frame: FrameRecord) -> bool:
-    return isinstance(frame.extra.get("floor"), (int, float))
 
 
 def _own_batch_norm(runs: Sequence[Run]) -> str:
@@ -166,7 +163,7 @@ def _quality_title(runs: Sequence[Run], kind: str, floors: Sequence[float]) -> s
     distances = list(_curve(runs[-1].of(FrameRecord), "quality").values())
     if not distances:
         return "No frames were recorded, so no distance is known"
-    epochs = wording.plural(max(e.epoch for e in runs[-1].epochs), "epoch")
+    epochs = plural(max(e.epoch for e in runs[-1].epochs), "epoch")
     least = f" ({kind} to {kind}: {median(floors):.3f})" if floors else ""
     return (
         f"The distance to {kind} faces falls from {distances[0]:.3f} to "
@@ -179,7 +176,7 @@ def quality_curves(axes: Axes, runs: Sequence[Run], names: Sequence[str] = ()) -
 
     Labelled at their ends by `names`, or else by the runs' device counts.
     """
-    labels = []
+    ends = []
     for k, run in enumerate(runs):
         distances = _curve(run.of(FrameRecord), "quality")
         style = page.look(k, markevery=max(1, len(distances) // 20))
@@ -190,10 +187,10 @@ def quality_curves(axes: Axes, runs: Sequence[Run], names: Sequence[str] = ()) -
                 names[k] if names else _count(run),
                 [*distances.items()][-1],
             )
-            labels.append((at, last, f"{name}: {last:.3f}"))
+            ends.append((at, last, f"{name}: {last:.3f}"))
     axes.set(ylim=(0, None), ylabel="distance to the data")
-    page.epochs_along(axes, wording.seams(runs))
-    page.beside(axes, labels)
+    page.epochs_along(axes, labels.resume_epochs(runs))
+    page.beside(axes, ends)
 
 
 def _curve(lines: Sequence, name: str) -> dict[int, float]:
@@ -214,7 +211,7 @@ def _reading(runs: Sequence[Run]) -> str:
     """What a caption says of curves, and where they come from."""
     repeated = any(e.repeat for run in runs for e in run.epochs)
     medians = "Curves: median of the repeats. " if repeated else ""
-    return f"{medians}{wording.reading_seams(runs)}"
+    return f"{medians}"
 
 
 def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
@@ -229,7 +226,7 @@ def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
     picture = page.new(
         title,
         training.workload([run]),
-        f"The same noise after each epoch. {wording.stamp([run.header])}",
+        f"The same noise after each epoch. {labels.stamp([run.header])}",
         panels=len(shown),
         size=(max(page.WIDE, 0.95 * len(shown)), 1.35),
     )
@@ -244,7 +241,7 @@ def _nearest(run: Run, sheet: np.ndarray, faces: np.ndarray) -> Figure:
     frame = run.of(FrameRecord)[-1]
     if max(frame.nearest) >= len(faces):
         raise RecordError(
-            f"{wording.where(run)}: nearest of epoch {frame.epoch} names face "
+            f"{labels.where(run)}: nearest of epoch {frame.epoch} names face "
             f"{max(frame.nearest)} of {len(faces):,}"
         )
     below = face_images.sheet(faces[frame.nearest[:5]], 5)
@@ -276,7 +273,7 @@ def _sheets(
     picture = page.new(
         title,
         training.workload([run]),
-        f"{caption}{wording.stamp([run.header])}",
+        f"{caption}{labels.stamp([run.header])}",
         panels=len(sheets),
         size=(page.WIDE, 0.4 + 0.026 * height * (1.4 if len(sheets) == 1 else 1)),
     )
@@ -316,5 +313,5 @@ def _real_faces(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
     except (DataError, SettingError) as error:
         why = str(error)
     text = "the faces of %s are not at hand (%s): only generated ones are drawn"
-    log.warning(text, wording.where(run), why)
+    log.warning(text, labels.where(run), why)
     return None

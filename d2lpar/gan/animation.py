@@ -12,7 +12,7 @@ import numpy as np
 
 from d2lpar.datasets import face_images, punks
 from d2lpar.errors import DataError, RecordError
-from d2lpar.records import wording
+from d2lpar.figures import labels
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import FrameRecord, Run
 
@@ -34,7 +34,7 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
     ffmpeg = _ffmpeg() if mp4 else None
     frames = [f for f in run.of(FrameRecord) if f.repeat == 0]
     if len(frames) < 2:
-        log.warning("%s: too few frames for an animation", wording.where(run))
+        log.warning("%s: too few frames for an animation", labels.where(run))
         return []
     kept = np.unique(np.linspace(0, len(frames) - 1, MOST_FRAMES).round().astype(int))
     faces = [_counted(run, frames[i]) for i in kept]
@@ -73,7 +73,7 @@ def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarr
             raise DataError(f"a PNG of {width} x {height} pixels")
     except DataError as error:
         raise RecordError(
-            f"{wording.where(run)}: {name} of epoch {frame.epoch} is {error}, not a "
+            f"{labels.where(run)}: {name} of epoch {frame.epoch} is {error}, not a "
             f"sheet of {across} x {rows} faces of {punks.TILE} pixels"
         ) from None
     return picture

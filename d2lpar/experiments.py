@@ -394,6 +394,7 @@ _ALL = (
             },
             "dry-run": {
                 "num_epochs": 1,
+                "precisions": ["float32", "float16", "int8-naive"],
                 "repeats": 1,
                 "data": {"n_train": 1_000, "n_test": 200},
             },

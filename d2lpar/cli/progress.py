@@ -125,11 +125,12 @@ def _result(run: Run) -> str:
         last = by_kind[PointRecord][-1]
         return f"residual {last.residual_norm:.6g} in {number(last.seconds)} s"
     if PrecisionRecord in by_kind:
-        return "\n" + "\n".join(
-            f"  {r.precision:22} accuracy {r.test_acc:.3f}, {r.images_per_sec:,.0f} "
-            "images/s"
-            for r in by_kind[PrecisionRecord]
-            if r.weights == "trained" and r.supported
+        found = by_kind[PrecisionRecord]
+        of_trained = [r for r in found if r.weights == "trained" and r.supported]
+        best = max(of_trained, key=lambda r: r.images_per_sec)
+        return (
+            f"{len(of_trained)} precisions; the fastest is {best.precision}: "
+            f"{best.images_per_sec:,.0f} images/s at accuracy {best.test_acc:.3f}"
         )
     if not run.epochs:
         return "nothing measured"

@@ -163,7 +163,7 @@ def settings_of(experiment: Experiment, flags: dict) -> tuple[str, dict, dict]:
         data["name"] = experiments.load(experiment.locate)(
             flags["data"], flags["data_dir"]
         )
-    if flags["dry_run"] and "dry-run" not in experiment.presets:
+    if flags["dry_run"] and experiment.datasets and "dry-run" not in experiment.presets:
         batch = settings["global_batch_size"]
         data["n_train"] = min(2 * batch, data.get("n_train") or 5_000)
         data["n_test"] = min(batch, data.get("n_test") or 1_000)

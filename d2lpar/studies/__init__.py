@@ -1,1 +1,0 @@
-"""What the chapters measure beyond training: scaling, arrays, precision, kernels."""

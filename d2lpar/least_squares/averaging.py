@@ -55,6 +55,8 @@ def averaging(
     (blocks,) = shards.rounds()
     blocks = sorted(blocks)
     x = rng.random((shards.n, 1)) if x0 is None else shards.starting_point(x0)
+    norm_of_b = shards.residual_norm(numpy.zeros_like(x))
+    shards.check_finite(numpy.array(norm_of_b))
     for epoch in range(1, num_epochs + 1):
         samples = [_sample(block, num_samples, rng) for block in blocks]
         if independent:
@@ -67,10 +69,11 @@ def averaging(
                 krylovs += _descend([sample], [start], lr, steps_per_epoch)
                 xs.append(start + krylovs[-1].movement())
         x = sum(xs) / len(xs)
-        diverged = f"method averaging diverged in epoch {epoch}: use a smaller lr"
-        if any(lr * krylov.largest > 1 for krylov in krylovs):
-            raise DivergedError(diverged)
-        shards.check_finite(x, otherwise=diverged)
+        grows = any(not lr * krylov.largest <= 1 for krylov in krylovs)
+        if grows and not shards.residual_norm(x) <= norm_of_b:
+            raise DivergedError(
+                f"method averaging diverged in epoch {epoch}: use a smaller lr"
+            )
         progress.record(epoch, x, xs)
     return Answer(x)
 
@@ -153,6 +156,7 @@ class _Krylov:
         beside = numpy.diag(self.beside, 1)
         T = numpy.diag(self.diagonal) + beside + beside.T
         if not numpy.isfinite(T).all():
+            self.largest = numpy.inf
             return numpy.full(len(T), numpy.nan)
         t, U = numpy.linalg.eigh(T)
         t = numpy.maximum(t, numpy.finfo(float).tiny)

@@ -85,6 +85,7 @@ def cgls(
         active = numpy.sqrt(gamma) > search.goal
         while active.any() and idle <= shards.n and search.may_count():
             products, squares = _products(shards, direction)
+            shards.check_finite(products, squares)
             alpha = _ratio(gamma, squares)
             x = x + alpha * direction
             descent = descent - alpha * products
@@ -135,8 +136,9 @@ class _Search:
         self.x = shards.starting_point(None)
         # A^T (b - A x), and ||A x - b||^2 of each right-hand side
         self.descent, self.squares = _products(shards, self.x, residual=True)
-        shards.check_finite(self.descent)
-        self.goal = self.tol * numpy.linalg.norm(self.descent, axis=0)
+        with numpy.errstate(over="ignore"):
+            self.goal = self.tol * numpy.linalg.norm(self.descent, axis=0)
+        shards.check_finite(self.goal)
         if x0 is not None:
             self.x = shards.starting_point(x0)
             self.descent, self.squares = _products(shards, self.x, residual=True)

@@ -99,14 +99,11 @@ class RowShards:
         If later rows are so much larger that their products overflow,
         :meth:`check_finite` says so.
         """
-        in_memory = type(self.A) is numpy.ndarray
-        step = self.m if in_memory else self.block_rows
-        for start in range(mine.start, mine.stop, step):
-            stop = min(start + step, mine.stop)
-            rows = self.A[start:stop]
-            if not in_memory:
-                rows = rows_of(self.A, start, stop, self.A.dtype)
-            size = max(float(rows.max()), -float(rows.min()))
+        if type(self.A) is numpy.ndarray:
+            return _size(self.A[mine])
+        for start in range(mine.start, mine.stop, self.block_rows):
+            stop = min(start + self.block_rows, mine.stop)
+            size = _size(rows_of(self.A, start, stop, self.A.dtype))
             if size != 0:
                 return size
         return 0.0
@@ -221,6 +218,10 @@ class RowShards:
         every[self.workers.number] = rows
         return self.total(every).reshape(-1, rows.shape[1])
 
+    def residual_norm(self, x: numpy.ndarray) -> float:
+        """||A x - b|| over all rows and right-hand sides, as :meth:`residual_norms`."""
+        return frobenius_norm(self.residual_norms(x))
+
     def check_finite(
         self,
         *results: numpy.ndarray,
@@ -291,6 +292,11 @@ def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
         f.seek(A.offset + start * A.strides[0])
         rows = numpy.fromfile(f, A.dtype, (stop - start) * A.shape[1])
     return rows.reshape(stop - start, A.shape[1]).astype(dtype, copy=False)
+
+
+def _size(rows: numpy.ndarray) -> float:
+    """The largest absolute value, without another array of that size."""
+    return max(float(rows.max()), -float(rows.min()))
 
 
 def _divided(array: numpy.ndarray, power, dtype: numpy.dtype) -> numpy.ndarray:
@@ -370,17 +376,17 @@ class Progress:
         self.column_norms = numpy.hypot.reduce(norms, axis=0)
         per_device = numpy.hypot.reduce(norms, axis=1)
         if device_xs is not None:
-            per_device = [_norm(self.shards.residual_norms(x_k)) for x_k in device_xs]
+            per_device = [self.shards.residual_norm(x_k) for x_k in device_xs]
         distance = None
         if self.reference is not None:
             best = self.reference.reshape(x.shape)
-            off = _norm(self.shards.unscaled(x).astype("float64") - best)
-            distance = off / (_norm(best) or 1)
+            off = self.shards.unscaled(x).astype("float64") - best
+            distance = frobenius_norm(off) / (frobenius_norm(best) or 1)
         self.history.append(
             PointRecord(
                 iteration=iteration,
                 seconds=self.seconds,
-                residual_norm=_norm(self.column_norms),
+                residual_norm=frobenius_norm(self.column_norms),
                 device_residual_norms=[float(norm) for norm in per_device],
                 distance=distance,
             )
@@ -389,6 +395,6 @@ class Progress:
         self._begin = time.perf_counter()
 
 
-def _norm(array: numpy.ndarray) -> float:
+def frobenius_norm(array: numpy.ndarray) -> float:
     """The Frobenius norm, also of numbers whose squares over- or underflow."""
     return float(numpy.hypot.reduce(numpy.ravel(array)))

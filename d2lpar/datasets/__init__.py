@@ -3,6 +3,7 @@
 Fashion-MNIST and a sample of it, the CryptoPunks and generated faces, linear problems.
 """
 
+from d2lpar.datasets.drawn_faces import synthetic_punks
 from d2lpar.datasets.fashion import (
     FASHION_MNIST_FILES,
     fashion_mnist,
@@ -11,7 +12,6 @@ from d2lpar.datasets.fashion import (
     locate,
     read_idx,
 )
-from d2lpar.datasets.generated.faces import synthetic_punks
 from d2lpar.datasets.images import FASHION_CLASSES, ImageData, batches, to_float
 from d2lpar.datasets.linear import LinearProblem, uniform_file, uniform_problem
 from d2lpar.datasets.punks import cryptopunks

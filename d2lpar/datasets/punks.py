@@ -1,8 +1,8 @@
-"""Faces of 24 x 24 pixels for the GAN: the CryptoPunks, or generated ones.
+"""Faces of 24 x 24 pixels for the GAN: the CryptoPunks, or drawn ones.
 
 The 10,000 CryptoPunks are one image, ``punks.png``, of 100 x 100 tiles. It is never
 redistributed: the artwork has no open licence. Where there is neither a copy nor a
-network, :func:`load` falls back to generated faces, logs it, and marks them synthetic.
+network, :func:`load` falls back to drawn faces, logs it, and marks them synthetic.
 
 Source: Larva Labs, "CryptoPunks" (2017); cut into tiles as in the CryptoPunks notebook.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from d2lpar.datasets.download import PublishedFiles, read_bytes
-from d2lpar.datasets.generated.faces import synthetic_punks
+from d2lpar.datasets.drawn_faces import synthetic_punks
 from d2lpar.datasets.images import check_head, sha256_of
 from d2lpar.errors import DataError
 
@@ -66,11 +66,11 @@ def load(
 ) -> FaceData:
     """The faces of a run, by name, cut to the first `n_train`.
 
-    "cryptopunks" are the real ones or a :class:`DataError`; "synthetic" are generated
-    from `seed`; "auto" are the real ones if they can be had, else generated ones, which
-    is logged.
+    "cryptopunks" are the real ones or a :class:`DataError`; "synthetic" are drawn from
+    `seed`; "auto" are the real ones if they can be had, else drawn ones, which is
+    logged.
     """
-    arrays = CRYPTOPUNKS.load_unless_synthetic(name, data_dir)
+    arrays = CRYPTOPUNKS.load_or_none(name, data_dir)
     if arrays is not None:
         return FaceData(*arrays, "cryptopunks").head(n_train)
     X = synthetic_punks(TILES**2 if n_train is None else n_train, seed)
@@ -91,12 +91,12 @@ def on_disk(
 
 
 def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
-    """Settle "auto": "cryptopunks" if they can be had (downloaded), or "synthetic".
+    """Settle "auto": "cryptopunks" if on disk or downloaded now, or "synthetic".
 
-    Raises what :func:`load` raises.
+    Files on disk are looked for, not read. Raises :class:`DataError` for a folder that
+    cannot be read, and :class:`SettingError` for a name that does not exist.
     """
-    arrays = CRYPTOPUNKS.load_unless_synthetic(name, data_dir)
-    return "synthetic" if arrays is None else "cryptopunks"
+    return CRYPTOPUNKS.locate(name, data_dir)
 
 
 def cryptopunks(data_dir: str | Path | None = None) -> FaceData:
@@ -144,7 +144,7 @@ def read_tiles(path: Path) -> np.ndarray:
 CRYPTOPUNKS = PublishedFiles(
     name="cryptopunks",
     title="CryptoPunks",
-    substitute="generated faces",
+    substitute="drawn faces",
     files=("punks.png",),
     urls=("https://raw.githubusercontent.com/larvalabs/cryptopunks/master/",),
     read_file=read_tiles,

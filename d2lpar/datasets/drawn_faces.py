@@ -1,0 +1,111 @@
+"""Pixel faces, put together at random from drawn sprites, in place of CryptoPunks.
+
+The 10,000 CryptoPunks are portraits of 24 x 24 pixels without an open licence. These
+faces are of the same kind, but take no pixel from them: over a head turned to the left
+lie a mouth, some hair, perhaps a hat, ..., and each face has its own colours.
+
+``data/sprites.png`` holds a row of tiles for each of :data:`LAYERS`. Its palette is
+what the sprites are drawn with: entry 0 is transparent, 1 erases what is below, those
+named in :data:`TONES` change from face to face, and the others are colours.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from d2lpar.datasets.images import check_head
+
+SPRITES = Path(__file__).parent / "data" / "sprites.png"
+SIDE = 24  # pixels along each side of a sprite and of a face
+CHUNK = 500  # faces are drawn in whole chunks, so that more of them begin alike
+MOST = 1_000_000  # faces: 1.7 GB, and minutes
+
+# From back to front: how many sprites a layer has, and how many of the faces have one.
+LAYERS = {
+    "head": (1, 1.0),
+    "clothes": (8, 0.9),
+    "nose": (4, 1.0),
+    "mark": (8, 0.25),
+    "beard": (8, 0.35),
+    "mouth": (8, 1.0),
+    "eyes": (8, 1.0),
+    "brows": (6, 0.9),
+    "hair": (16, 0.9),
+    "eyewear": (12, 0.3),
+    "earring": (4, 0.2),
+    "hat": (12, 0.3),
+    "prop": (8, 0.15),
+}
+# By the entries of the palette: the tones of which a face has one. A second entry is
+# for its darker shade, a third for its lighter one.
+# fmt: off
+TONES = {
+    # skin, hair
+    (13, 14, 15): "f7dac4 efc49c e0aa78 cf9560 b97f4c a0683a 855030 754528 5f3826"
+                  "9cbc7c",
+    (16, 17, 18): "4a3a34 6b4526 8f5f2f b98542 e3bf62 f0e2a4 b4532a d8702e 9a9aa2"
+                  "e2e2e2 d8457a 3f86d8 3fae6a 8a56c8",
+    # clothes, hat, lips
+    (19, 20): "c8504a 4a78b8 4f9a6a d8a840 8a5aa8 5c6672 e0dcd0 d87a4a 3fa0a0 a8486a",
+    (21, 22, 23): "d0473f 3f6fc0 3f9a58 e0b040 7c4fb0 6a5f58 4c5a6c e07a3c 2f9c9c"
+                  "d86a9c",
+    (24, 25): "b0413e d05a6a c8407c 9a4a3a e07a6a 7a3a5a",
+    # glass, pupils, make-up, frames
+    (26, 27, 28): "59c3d8 e8704a 7a4fb8 3c4a5c e0b83c 58b070",
+    (29,): "3a2a20 2f5f9a 3f7a4a 5a5a66 7a4a20",
+    (30,): "7a52c0 3f9ad0 d05090 40a878 e0a030",
+    (31,): "c03a3a e07ab0 e8e4dc 3f6fb0 9a6a3a",
+}
+# fmt: on
+
+
+def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
+    """Draw `n` faces, uint8 (n, 3, 24, 24): planes of red, green and blue.
+
+    The background is black, as the transparent one of CryptoPunks is once it is RGB.
+    The same seed (an integer >= 0) draws the same faces, the first k of which are the
+    same for every n >= k. Raises :class:`SettingError` unless `n` is an integer from 1
+    to a million.
+    """
+    check_head("the sampler of faces", "n", n, MOST)
+    chunks = [_chunk(seed, k) for k in range(-(-n // CHUNK))]
+    return np.concatenate(chunks)[:n]
+
+
+def _chunk(seed: int, number: int) -> np.ndarray:
+    """The faces uint8 (500, 3, 24, 24) of one chunk."""
+    rng = np.random.default_rng([seed, number])
+    sprites, palette = _sheet()
+    faces = np.full((CHUNK, SIDE, SIDE), 1, np.uint8)
+    for row, (count, share) in zip(sprites, LAYERS.values()):
+        chosen = row[rng.integers(count, size=CHUNK)]
+        seen = (rng.random((CHUNK, 1, 1)) < share) & (chosen != 0)
+        np.copyto(faces, chosen, where=seen)
+    palettes = np.tile(palette, (CHUNK, 1, 1))
+    for entries, colours in TONES.items():
+        tones = np.frombuffer(bytes.fromhex(colours), np.uint8).reshape(-1, 3)
+        tone = tones[rng.integers(len(tones), size=CHUNK)]
+        for entry, shade in zip(entries, (tone, 0.76 * tone, 0.7 * tone + 0.3 * 255)):
+            palettes[:, entry] = shade
+    # Half of the heads are slim, without two columns of the cheek and a row of the
+    # forehead, so that every sprite fits both.
+    slim = rng.random(CHUNK) < 0.5
+    rows = [0, *(r for r in range(SIDE) if r != 7)]
+    columns = [0, *(c for c in range(SIDE) if c not in (15, 16)), SIDE - 1]
+    faces[slim] = faces[slim][:, rows][:, :, columns]
+    pixels = palettes[np.arange(CHUNK)[:, None, None], faces]
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+@cache
+def _sheet() -> tuple[np.ndarray, np.ndarray]:
+    """The sprites (layers, tiles, 24, 24) in entries of the palette (k, 3)."""
+    with Image.open(SPRITES) as picture:
+        entries = np.asarray(picture)
+        palette = np.array(picture.getpalette(), np.uint8).reshape(-1, 3)
+    tiles = entries.reshape(len(LAYERS), SIDE, -1, SIDE).swapaxes(1, 2)
+    return tiles, palette

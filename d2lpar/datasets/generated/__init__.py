@@ -1,1 +1,0 @@
-"""Pictures drawn from seeded grammars: stand-ins for data sets that cannot be had."""

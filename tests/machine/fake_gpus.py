@@ -27,39 +27,21 @@ H100 = {
     "watts": 700,
     "pcie": (5, 16),
 }
+READ, NVLINK = 0, 2  # what NVML is asked about two GPUs
 
 
-TOPOLOGY = ("INTERNAL", "SINGLE", "MULTIPLE", "HOSTBRIDGE", "NODE", "SYSTEM")
+def fake_nvml(*gpus, refused=(), error=None, p2p=()):
+    """A module like pynvml; the queries in `refused` raise `error`.
 
-
-def fake_nvml(*gpus, refused=(), error=None, nvlinks=None, levels=None, p2p=0):
-    """A module like pynvml.
-
-    The queries in `refused` raise `error`. `nvlinks` maps a GPU's index to the PCI
-    addresses at the other ends of its links (None: a switch); `levels` maps pairs of
-    indices to a topology level.
+    `p2p` has the statuses of READ and NVLINK between any two GPUs, 0 by default: OK.
     """
     nvml = types.ModuleType("pynvml")
     nvml.NVMLError = NVMLError
     nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM = 1, 2
     nvml.NVML_TEMPERATURE_GPU = 0
-    nvml.NVML_P2P_CAPS_INDEX_READ = (0,)  # as nvidia-ml-py 13 has it
-    nvml.NVML_P2P_CAPS_INDEX_NVLINK = 2
-    nvml.NVML_P2P_STATUS_OK, nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH = 0, 2
-    nvml.NVML_NVLINK_MAX_LINKS = 4
-    for k, name in enumerate(TOPOLOGY):
-        setattr(nvml, f"NVML_TOPOLOGY_{name}", 10 * k)
-
-    def ends(gpu):
-        return (nvlinks or {}).get(gpus.index(gpu), [])
-
-    def end_of(gpu, link):
-        return types.SimpleNamespace(busId=ends(gpu)[link] or "00000000:01:00.0")
-
-    def state(gpu, link):
-        if link >= len(ends(gpu)):
-            raise NVMLError("Not Supported")
-        return 1
+    nvml.NVML_P2P_CAPS_INDEX_READ = (READ,)  # as nvidia-ml-py 13 has it
+    nvml.NVML_P2P_CAPS_INDEX_NVLINK = NVLINK
+    nvml.NVML_P2P_STATUS_OK = 0
 
     def memory(gpu):
         total, free = (2**20 * mib for mib in gpu["memory"])
@@ -67,7 +49,7 @@ def fake_nvml(*gpus, refused=(), error=None, nvlinks=None, levels=None, p2p=0):
 
     def peer(a, b, what):
         assert isinstance(what, int)  # ctypes takes no tuple
-        return p2p
+        return dict(p2p).get(what, 0)
 
     answers = {
         "nvmlInit": lambda: None,
@@ -85,14 +67,8 @@ def fake_nvml(*gpus, refused=(), error=None, nvlinks=None, levels=None, p2p=0):
         "nvmlDeviceGetMaxPcieLinkGeneration": lambda gpu: gpu["pcie"][0],
         "nvmlDeviceGetMaxPcieLinkWidth": lambda gpu: gpu["pcie"][1],
         "nvmlDeviceGetPciInfo": lambda gpu: types.SimpleNamespace(busId=gpu["bus"]),
-        "nvmlDeviceGetNvLinkState": state,
-        "nvmlDeviceGetNvLinkRemotePciInfo": end_of,
-        "nvmlDeviceGetNvLinkRemoteDeviceType": lambda gpu, k: 0 if ends(gpu)[k] else 2,
         "nvmlDeviceGetP2PStatus": peer,
-        "nvmlDeviceGetTopologyCommonAncestor": lambda a, b: (levels or {})[
-            gpus.index(a), gpus.index(b)
-        ],
-        "nvmlDeviceGetUtilizationRates": lambda gpu: types.SimpleNamespace(gpu=57),
+        "nvmlDeviceGetUtilizationRates": lambda gpu: types.SimpleNamespace(gpu=0),
         "nvmlDeviceGetTemperature": lambda gpu, sensor: 51,
         "nvmlDeviceGetPowerUsage": lambda gpu: 42_500,
     }

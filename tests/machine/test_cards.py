@@ -1,61 +1,183 @@
-"""The cards of a machine as text and as JSON, with faked GPUs and without a driver."""
+"""Cards of GPUs that are faked, with every query refused in turn; text and JSON."""
 
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from ctypes import ArgumentError
+from types import SimpleNamespace
 
 import pytest
-from fake_gpus import H100, T4, fake_nvml
+from fake_gpus import H100, NVLINK, READ, T4, fake_nvml
 
-from d2lpar.machine import cards, gpu_cards
+from d2lpar.errors import DeviceError
+from d2lpar.machine import cards
+from d2lpar.machine.cards import CORES_PER_MULTIPROCESSOR, GpuCard, Link, Machine
 from d2lpar.machine.cuda import CudaDevice
-from d2lpar.machine.gpu_cards import GpuCard
-from d2lpar.machine.host_card import cpu_card
 
 
 @pytest.fixture
 def cuda(monkeypatch):
     """CUDA sees the H100 first, which NVML has second, and the T4 not at all."""
     devices = [CudaDevice("NVIDIA H100 80GB HBM3", (9, 0), 132, "0:af:0")]
-    monkeypatch.setattr(gpu_cards, "cuda_devices", lambda: devices)
+    monkeypatch.setattr(cards, "cuda_devices", lambda: devices)
     return devices
 
 
-def test_no_driver_is_said_and_is_no_error(monkeypatch):
+def test_a_card_has_what_nvml_and_cuda_say_in_their_two_orders(cuda):
+    cuda.append(CudaDevice("Tesla T4", (7, 5), 40, "0:3b:0"))
+    t4, h100 = cards.gpu_cards(fake_nvml(T4, H100))
+    assert t4 == GpuCard(
+        index=0,
+        number=1,
+        name="Tesla T4",
+        capability=(7, 5),
+        multiprocessors=40,
+        cores_per_multiprocessor=64,
+        cores=2560,
+        memory_total=15360 * 2**20,
+        memory_free=15109 * 2**20,
+        clock=1590,
+        memory_clock=5001,
+        power_limit=70.0,
+        host_link="PCIe 3, 16 lanes",
+        driver="580.159.04",
+        cuda="13.1",
+        links=(Link(1, nvlink=True, peer=True),),
+    )
+    assert (h100.number, h100.cores_by_table, h100.cores) == (0, 16896, 16896)
+    assert (t4.label, h100.label) == ("gpu(1) Tesla T4", "gpu(0) NVIDIA H100 80GB HBM3")
+
+
+def test_a_gpu_that_cuda_does_not_see_has_no_number(cuda):
+    t4, h100 = cards.gpu_cards(fake_nvml(T4, H100))
+    assert (t4.number, t4.multiprocessors, h100.number) == (None, None, 0)
+    assert t4.label == "GPU 0 Tesla T4, hidden from CUDA"
+
+
+LOST = {
+    "nvmlSystemGetDriverVersion": {"driver"},
+    "nvmlSystemGetCudaDriverVersion": {"cuda"},
+    "nvmlDeviceGetName": {"name"},
+    "nvmlDeviceGetCudaComputeCapability": {"capability", "cores_per_multiprocessor"},
+    "nvmlDeviceGetNumGpuCores": {"cores"},
+    "nvmlDeviceGetMemoryInfo": {"memory_total", "memory_free"},
+    "nvmlDeviceGetMaxClockInfo": {"clock", "memory_clock"},
+    "nvmlDeviceGetEnforcedPowerLimit": {"power_limit"},
+    "nvmlDeviceGetMaxPcieLinkGeneration": {"host_link"},
+    "nvmlDeviceGetMaxPcieLinkWidth": {"host_link"},
+    "nvmlDeviceGetPciInfo": {"number", "multiprocessors"},
+}
+
+
+@pytest.mark.parametrize("error", [None, ArgumentError("a tuple"), OSError("gone")])
+@pytest.mark.parametrize("query", LOST)
+def test_what_a_gpu_does_not_support_is_none(query, error, cuda):
+    """Each query refused alone: the others' answers stay, and the card has text."""
+    (whole,) = cards.gpu_cards(fake_nvml(H100))
+    (left,) = cards.gpu_cards(fake_nvml(H100, refused=[query], error=error))
+    changed = {k: v for k, v in vars(left).items() if v != vars(whole)[k]}
+    assert changed == dict.fromkeys(LOST[query])
+    text = cards.as_text(Machine(cards.cpu_card(), (left,)))
+    assert left.label in text and "None" not in text
+
+
+def test_a_gpu_that_supports_nothing_still_has_a_card(cuda):
+    refused = {*LOST, "nvmlDeviceGetP2PStatus"}
+    card, _ = cards.gpu_cards(fake_nvml(T4, H100, refused=refused))
+    assert card == GpuCard(index=0, links=(Link(1),))
+    for query in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
+        assert cards.gpu_cards(fake_nvml(T4, refused=[query])) == ()
+
+
+@pytest.mark.parametrize(
+    ("p2p", "link", "text"),
+    [
+        ({}, Link(1, True, True), "NVLink, direct access"),
+        ({NVLINK: 5}, Link(1, False, True), "PCIe, direct access"),
+        ({NVLINK: 5, READ: 1}, Link(1, False, False), "PCIe, copies through the host"),
+    ],
+)
+def test_links_between_gpus(p2p, link, text, cuda):
+    t4, h100 = cards.gpu_cards(fake_nvml(T4, H100, p2p=p2p))
+    assert t4.links == (link,)
+    here = Machine(cards.cpu_card(), (t4, h100))
+    assert f"gpu(0) NVIDIA H100 80GB HBM3: {text}" in cards.as_text(here)
+
+
+# NVIDIA's data sheets: capability, SMs and CUDA cores of whole products
+PRODUCTS = {
+    "GTX 980": ((5, 2), 16, 2048),
+    "P100": ((6, 0), 56, 3584),
+    "GTX 1080": ((6, 1), 20, 2560),
+    "V100": ((7, 0), 80, 5120),
+    "T4": ((7, 5), 40, 2560),
+    "A100": ((8, 0), 108, 6912),
+    "RTX 3090": ((8, 6), 82, 10496),
+    "RTX 4090": ((8, 9), 128, 16384),
+    "H100 SXM": ((9, 0), 132, 16896),
+    "RTX 5090": ((12, 0), 170, 21760),
+}
+
+
+def test_the_table_gives_the_cores_of_known_gpus():
+    for name, (capability, multiprocessors, cores) in PRODUCTS.items():
+        each = CORES_PER_MULTIPROCESSOR[capability]
+        card = GpuCard(0, 0, name, capability, multiprocessors, each, cores)
+        assert card.cores_by_table == cores, name
+    assert "170 x 128 = 21,760" in cards.cores_text(card)
+    assert "unknown" in cards.cores_text(GpuCard(0))
+
+
+def test_text_and_json_name_every_gpu_and_the_host(cuda):
+    gpus = cards.gpu_cards(fake_nvml(T4, H100))
+    here = Machine(cards.cpu_card(), gpus)
+    text = cards.as_text(here)
+    for card in gpus:
+        assert text.splitlines().count(card.label) == 1
+    assert "9.0, MXNet's GPU wheels have code for 5.0-8.9 only" in text
+    assert "79.6 GiB, 79.2 GiB free" in text  # 81559 and 81079 MiB
+    values = json.loads(cards.as_json(here))
+    assert values["cpu"]["model"] == here.cpu.model
+    assert [gpu["name"] for gpu in values["gpus"]] == [gpu.name for gpu in gpus]
+    assert values["gpus"][0]["links"] == [{"to": 1, "nvlink": True, "peer": True}]
+    assert values["no_gpu"] is None
+
+
+def test_a_report_ends_with_the_names_of_the_contexts_of_a_run(cuda, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(T4, H100))
+
+    class Context(SimpleNamespace):
+        def __str__(self):
+            return f"{self.device_type}({self.device_id})"
+
+    for kind, name in (("gpu", "gpu(0) NVIDIA H100"), ("cpu", "cpu(0) (1 thread of ")):
+        *lines, last = cards.report([Context(device_type=kind, device_id=0)])
+        assert "gpu(0) NVIDIA H100 80GB HBM3" in lines and name in last
+
+
+def test_a_machine_without_a_driver_has_its_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(T4, refused=["nvmlInit"]))
-    monkeypatch.setattr(gpu_cards, "cuda_devices", lambda: [])
+    monkeypatch.setattr(cards, "cuda_devices", lambda: [])
     here = cards.machine()
     assert here.gpus == () and "Not Supported" in here.no_gpu
     assert here.no_gpu in cards.as_text(here)
 
 
-def test_a_link_is_named_in_the_text(cuda):
-    nvml = fake_nvml(T4, H100, nvlinks={0: [H100["bus"]], 1: [T4["bus"].decode()]})
-    here = cards.Machine(cpu_card(), gpu_cards.gpu_cards(nvml))
-    text = cards.as_text(here)
-    assert "gpu(0) NVIDIA H100 80GB HBM3: NVLink, 1 link, direct access" in text
-    assert "9.0, MXNet's GPU wheels have code for 5.0-8.9 only" in text
-    assert "79.6 GiB, 79.2 GiB free" in text  # 81559 and 81079 MiB
+def test_a_gpu_that_cuda_alone_sees_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(T4, refused=["nvmlInit"]))
+    monkeypatch.setattr(cards, "cuda_devices", lambda: [CudaDevice("T4", (7, 5))])
+    with pytest.raises(DeviceError, match="CUDA sees T4"), cards.nvml_session():
+        pass
 
 
-def test_a_card_says_where_table_and_nvml_disagree():
-    card = GpuCard(0, 0, "T4", (7, 5), 40, 128, 2560)  # with the notes' table
-    text = cards.cores_text(card)
-    assert text == "40; 2,560 CUDA cores by NVML; the table says 40 x 128 = 5,120"
-    unknown = GpuCard(0, 0, "new", (99, 0), 10, None, 640)
-    assert "no table entry" in cards.cores_text(unknown)
-
-
-def test_cards_as_json_have_the_names_of_their_fields(cuda):
-    gpus = gpu_cards.gpu_cards(fake_nvml(T4, H100, nvlinks={0: [None], 1: [None]}))
-    here = cards.Machine(cpu_card(), gpus, "no reason")
-    values = json.loads(cards.as_json(here))
-    assert values["cpu"]["model"] == here.cpu.model
-    assert values["cpu"]["caches"] == [asdict(cache) for cache in here.cpu.caches]
-    assert [gpu["name"] for gpu in values["gpus"]] == [gpu.name for gpu in gpus]
-    assert values["gpus"][0]["links"] == [asdict(link) for link in gpus[0].links]
-    assert values["no_gpu"] == "no reason"
+def test_nvml_is_closed_again_whatever_happens(monkeypatch):
+    closed = []
+    module = fake_nvml(T4)
+    module.nvmlShutdown = lambda: closed.append(True)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    with pytest.raises(KeyError), cards.nvml_session():
+        raise KeyError
+    assert closed == [True]
 
 
 def test_cards_need_no_mxnet():
@@ -65,4 +187,4 @@ def test_cards_need_no_mxnet():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0].count("cpu(0)") or "gpu" in done.stdout
+    assert "cpu(0)" in done.stdout

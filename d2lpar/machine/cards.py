@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -360,7 +361,7 @@ def cpu_card() -> CpuCard:
         caches={
             name.removesuffix(" cache"): size
             for name, size in facts.items()
-            if name.endswith(" cache")
+            if re.fullmatch(r"L\d[di]?( cache)?", name)  # by version
         },
         vector_extensions=extensions,
         vector_bits=max((VECTOR_EXTENSIONS[e] for e in extensions), default=None),

@@ -7,7 +7,6 @@ import pytest
 from fake_gpus import H100, fake_nvml
 
 from d2lpar.machine import gpu_build
-from d2lpar.machine.gpu_build import tf32
 
 
 @pytest.fixture
@@ -22,8 +21,8 @@ def host(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(H100, H100))
     monkeypatch.setattr(gpu_build, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
-    reach = lambda numbers: True if len(numbers) > 1 else None  # noqa: E731
-    monkeypatch.setattr(gpu_build.cuda, "peer_access", reach)
+    peers = {1: None, 2: True}
+    monkeypatch.setattr(gpu_build.cuda, "peer_access", lambda gpus: peers[len(gpus)])
 
 
 def library(cuda, cudnn, status=0):
@@ -71,34 +70,18 @@ def test_a_runtime_that_is_linked_statically_is_known_by_its_nvrtc(host):
     assert facts["cuda"] == "13.1" and facts["cudnn"] is None
 
 
-def test_what_is_unknown_is_blank(host, monkeypatch):
-    monkeypatch.setitem(
-        sys.modules, "pynvml", fake_nvml(H100, refused=["nvmlSystemGetDriverVersion"])
-    )
+def test_what_is_unknown_is_none(host, monkeypatch):
     monkeypatch.setattr(gpu_build, "installed_builds", dict)
-    for lib in (None, SimpleNamespace(), library(0, 0, status=35)):
-        facts = gpu_build.gpu_build([0], lib)
-        unknown = ("build", "cuda", "cudnn", "driver", "peer_access")
-        assert [facts[name] for name in unknown] == [None] * 5
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(refused=["nvmlInit"]))
-    assert gpu_build.gpu_build([0])["driver"] is None
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
-    assert gpu_build.gpu_build([0])["driver"] is None
+    silent = fake_nvml(H100, refused=["nvmlSystemGetDriverVersion"])
+    for nvml in (silent, fake_nvml(refused=["nvmlInit"]), None):  # None: not installed
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        for lib in (None, SimpleNamespace(), library(0, 0, status=35)):
+            facts = gpu_build.gpu_build([0], lib)
+            unknown = ("build", "cuda", "cudnn", "driver", "peer_access")
+            assert [facts[name] for name in unknown] == [None] * 5
 
 
 def test_a_build_from_source_is_called_so(host, monkeypatch):
     builds = {"built from source": "1.9.1"}
     monkeypatch.setattr(gpu_build, "installed_builds", lambda: builds)
     assert gpu_build.gpu_build([0])["build"] == "built from source"
-
-
-@pytest.mark.parametrize(
-    ("environ", "allowed"),
-    [
-        ({}, True),
-        ({"NVIDIA_TF32_OVERRIDE": "0"}, False),
-        ({"NVIDIA_TF32_OVERRIDE": "1"}, True),
-    ],
-)
-def test_tf32(environ, allowed):
-    assert tf32(environ) is allowed

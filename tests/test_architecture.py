@@ -22,11 +22,12 @@ ROOMS = [
     ["cli"],
     ["runs"],
     ["experiments"],
+    ["memory"],
     ["arrays", "scaling", "least_squares", "gan", "low_precision"],
     ["lenet_workers"],
     ["lenet_concise"],
     ["lenet"],
-    ["memory", "workers"],
+    ["workers"],
     ["kernels"],
     ["training"],
     ["buckets"],
@@ -175,7 +176,8 @@ def test_a_chapter_uses_public_names(name):
     assert [n for n in names if n.split(".")[0] == "mxnet"] == []
     assert [n for n in names if any(p.startswith("_") for p in n.split("."))] == []
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert [name for name in used if re.match(r"_(?!_)", name)] == []
+    private = {name for name in used if re.match(r"_(?!_)", name)}
+    assert private <= {"_replace"}  # a named tuple's
 
 
 def test_modules_say_what_is_in_them():

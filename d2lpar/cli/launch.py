@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -39,6 +40,11 @@ def run_launch(
 ) -> None:
     """Start and supervise the roles that the flags name, or print them (--print)."""
     python, directory = python or sys.executable, directory or os.getcwd()
+    host_list = launch.read_hosts(hosts, interface) if hosts else []
+    if not hosts and shutil.which(python) is None:
+        raise SettingError(f"--python {python}: there is no such program")
+    if not hosts and not os.path.isdir(directory):
+        raise SettingError(f"--directory {directory}: there is no such folder")
     address = launch.address_of(interface)
     if compress is not None and not 1e-30 <= compress <= 1e30:  # it is a float32
         raise SettingError(
@@ -50,7 +56,6 @@ def run_launch(
         )
     if ssh and not hosts:
         raise SettingError(f"--ssh {ssh}: goes with --hosts only")
-    host_list = launch.read_hosts(hosts, interface) if hosts else []
     words, devices_of_run = without_devices(arguments)
     default = 1 if hosts else max(1, cores.usable_cores() // workers)
 

@@ -13,3 +13,7 @@ def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.solver"), name)
+
+
+def __dir__() -> list:
+    return sorted([*globals(), *__all__])

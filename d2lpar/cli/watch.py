@@ -60,8 +60,8 @@ def screen(sample: Sample, machine: Machine) -> Group:
     if sample.processes:
         processes = (
             f"watched: {sample.cpu_percent:.0f} % of a core, {_gib(sample.memory)}; "
-            f"{sample.processes} processes, {sample.threads} threads, "
-            f"{sample.busy_threads} busy"
+            f"processes {sample.processes}, threads {sample.threads}, "
+            f"busy {sample.busy_threads}"
         )
     why = [Text(machine.no_gpu)] if machine.no_gpu else []
     return Group(table, cores, Text(f"\n {processes}"), *why)

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,13 @@ def test_contexts_share_the_cores_unless_the_user_says_otherwise(monkeypatch):
     assert [cores.threads_per_context(n) for n in (1, 2, 3, 16)] == [8, 4, 2, 1]
     monkeypatch.setattr(cores, "USER_THREADS", 3)
     assert [cores.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
+
+
+def test_cores_outside_of_the_affinity_are_not_usable():
+    """As in a container that was given one of many cores."""
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
+        "from d2lpar.machine.cores import usable_cores; print(usable_cores())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr

@@ -26,7 +26,7 @@ for name in sys.argv[1:]:
     signal.signal(signal.Signals[name], signal.SIG_IGN)
 with raising_interrupts():
     try:
-        for _ in range(10):
+        for _ in range(6):
             Slow()
             time.sleep(0.05)
         print("was not interrupted")
@@ -37,9 +37,12 @@ with raising_interrupts():
 
 def destroys(signals, ignored=()):
     """What the program prints in the end, interrupted in a destructor."""
-    words = [sys.executable, "-c", DESTROYS, *ignored]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, **pipes) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", DESTROYS, *ignored],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout.readline() == "in the destructor\n"
         for name in signals:
             process.send_signal(signal.Signals[name])
@@ -48,7 +51,7 @@ def destroys(signals, ignored=()):
     return out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_an_interrupt_in_a_destructor_is_not_lost(name):
     assert destroys([name]) == "interrupted"
 

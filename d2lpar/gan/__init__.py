@@ -15,7 +15,7 @@ _MODULE_OF = {
     "Z_SHAPE": "networks",
     "build": "networks",
     "generate": "networks",
-    "Nets": "state",
+    "Nets": "updates",
     "TrainingState": "state",
     "start": "state",
     "frame": "training",

@@ -1,10 +1,11 @@
 """The two networks of the GAN, their parameters, and what the generator draws.
 
 Every device has a replica of both. BatchNorm takes its mean and variance over each
-device's own shard, unless it is synchronised (:mod:`d2lpar.gan.sync_batch_norm`).
+device's own shard, unless it is synchronised.
 
 Source: the CryptoPunks notebook (PyTorch); Radford, Metz, Chintala, "Unsupervised
-Representation Learning with Deep Convolutional GANs" (2015).
+Representation Learning with Deep Convolutional GANs" (2015); Ioffe and Szegedy, "Batch
+Normalization" (2015).
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from d2lpar._mxnet import gluon, mx, np
-from d2lpar.gan.adam import cut, pad
-from d2lpar.gan.sync_batch_norm import sync_batch_norm
+from d2lpar._mxnet import autograd, gluon, mx, np, npx
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face
 
@@ -115,6 +114,16 @@ def host_params(
     return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
 
 
+def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
+    """A host array enlarged to `shape` with zeros."""
+    return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
+
+
+def cut(array: np.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
+    """The part of a larger array that :func:`pad` was given, on the host."""
+    return array.asnumpy()[tuple(slice(n) for n in shape)].copy()
+
+
 def generate(
     net_G: Generator, z_shards: Sequence[np.ndarray], synchronised: bool = False
 ) -> list[np.ndarray]:
@@ -144,3 +153,68 @@ def faces_of(net_G: Generator, z: numpy.ndarray, device: mx.Context) -> numpy.nd
     )
     faces = numpy.concatenate([part.asnumpy() for part in parts])
     return numpy.rint(255 * faces).astype(numpy.uint8)
+
+
+def sync_batch_norm(
+    xs: Sequence[np.ndarray], norm: gluon.nn.BatchNorm
+) -> list[np.ndarray]:
+    """Each device's (n_k, c, h, w) normalised by mean and variance over all devices.
+
+    `norm` holds scale, shift and running averages on every device. The averages are
+    updated within ``autograd.record()`` or ``train_mode()``; outside, they are used, as
+    by `norm` itself. Autograd follows the copies between devices, so that the gradient,
+    too, is that of one device. (Gluon's own SyncBatchNorm takes no arrays of MXNet's
+    NumPy interface.)
+    """
+    if not autograd.is_training():
+        return [norm(x) for x in xs]
+    n = sum(len(x) for x in xs)
+    means = _over_devices([_sum_of_means(x) for x in xs], n)
+    centred = [_scale(x, np.ones_like(mean), -mean) for x, mean in zip(xs, means)]
+    variances = _over_devices([_sum_of_means(c * c) for c in centred], n)
+    ys = []
+    for c, variance in zip(centred, variances):
+        gamma, beta = (p.data(c.ctx) for p in (norm.gamma, norm.beta))
+        ys.append(_scale(c, gamma / np.sqrt(variance + norm._kwargs["eps"]), beta))
+    momentum = norm._kwargs["momentum"]
+    with autograd.pause():
+        for moments in zip(means, variances):
+            for parameter, value in zip((norm.running_mean, norm.running_var), moments):
+                average = parameter.data(value.ctx)
+                average[:] = momentum * average + (1 - momentum) * value
+    return ys
+
+
+def _scale(x: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """x (n, c, h, w) times a factor (c,) plus a shift (c,).
+
+    Computed as a BatchNorm with mean 0 and variance 1, because MXNet's broadcasting
+    takes ten times as long.
+    """
+    eps = 1e-5
+    return npx.batch_norm(
+        x, factor, shift, np.zeros_like(shift), np.full_like(shift, 1 - eps),
+        eps=eps, fix_gamma=False, use_global_stats=True,
+    )  # fmt: skip
+
+
+def _sum_of_means(x: np.ndarray) -> np.ndarray:
+    """Sum (c,) over the samples of each one's mean over (h, w).
+
+    Computed as a dense layer with one output, whose gradient is fast; pooling's is not.
+    """
+    n, c, h, w = x.shape
+    weight = np.full((1, h * w), 1 / (h * w), ctx=x.ctx)
+    means = npx.fully_connected(
+        x.reshape((n * c, h * w)), weight, num_hidden=1, no_bias=True
+    )
+    return means.reshape((n, c)).sum(axis=0)
+
+
+def _over_devices(parts: list[np.ndarray], n: int) -> list[np.ndarray]:
+    """The sum of all devices' parts divided by `n`, on each device; differentiable."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part.as_in_ctx(total.ctx)
+    mean = total / n
+    return [mean.as_in_ctx(part.ctx) for part in parts]

@@ -1,26 +1,14 @@
-"""What a training carries from epoch to epoch: on the host, and on the devices."""
+"""What a training carries from epoch to epoch, on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import ClassVar
 
 import numpy
 
-from d2lpar._mxnet import mx
-from d2lpar.devices import check_contexts
-from d2lpar.gan.adam import Adam
-from d2lpar.gan.networks import (
-    DEVICE_CHANNELS,
-    Z_SHAPE,
-    Discriminator,
-    Generator,
-    build,
-    host_params,
-    init_params,
-)
+from d2lpar.gan.networks import Z_SHAPE, Discriminator, Generator, init_params
 
 LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in order
 
@@ -91,27 +79,3 @@ def start(seed: int = 0) -> TrainingState:
     rng_z = numpy.random.default_rng([seed, 3])
     z = rng_z.standard_normal((1, *Z_SHAPE), dtype=numpy.float32)
     return TrainingState(*params, *moments, fixed_z=z, seed=seed)
-
-
-class Nets:
-    """Both networks and their Adams on the devices, built from a state."""
-
-    def __init__(
-        self, state: TrainingState, devices: Sequence[mx.Context], lr: float
-    ) -> None:
-        check_contexts(devices)
-        self.D = build(Discriminator(DEVICE_CHANNELS), state.params_D, devices)
-        self.G = build(Generator(), state.params_G, devices)
-        self.adam_D, self.adam_G = (
-            Adam(list(net.collect_params().values()), lr) for net in (self.D, self.G)
-        )
-        self.adam_D.set_moments(state.moments_D, state.num_steps)
-        self.adam_G.set_moments(state.moments_G, state.num_steps)
-
-    def update(self, state: TrainingState) -> None:
-        """Copy the first device's parameters and moments into the state."""
-        state.params_D = host_params(self.D, like=state.params_D)
-        state.params_G = host_params(self.G, like=state.params_G)
-        state.moments_D = self.adam_D.host_moments(like=state.moments_D)
-        state.moments_G = self.adam_G.host_moments(like=state.moments_G)
-        state.num_steps = self.adam_G.num_steps

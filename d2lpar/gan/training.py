@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy
-from msgspec.structs import replace
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
@@ -18,8 +17,8 @@ from d2lpar.datasets.face_images import sheet, to_png
 from d2lpar.devices import check_contexts
 from d2lpar.errors import DivergedError
 from d2lpar.gan.networks import Z_SHAPE, Generator, build, faces_of
-from d2lpar.gan.state import Nets, TrainingState, start
-from d2lpar.gan.updates import StepSums, step
+from d2lpar.gan.state import TrainingState, start
+from d2lpar.gan.updates import Nets, StepSums, step
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 from d2lpar.training import check_params, check_settings, check_whole, choose, shuffled
@@ -63,25 +62,28 @@ def train(
     if state.epoch == 0:
         yield frame(nets.G, devices[0], state, data)
     while state.epoch < last:
-        of_epoch = batches(faces, global_batch_size, *state.next_rngs())
-        done = _train_epoch(nets, of_epoch, devices, micro_batch_size, sync_batch_norm)
+        epoch_batches = batches(faces, global_batch_size, *state.next_rngs())
+        seconds, sums = _train_epoch(
+            nets, epoch_batches, devices, micro_batch_size, sync_batch_norm
+        )
         begin = time.perf_counter()
-        record = _epoch_record(state.epoch + 1, *done, n=len(faces), lr=lr)
-        _finish_epoch(state, nets, lr)
+        ended = dataclasses.replace(state, epoch=state.epoch + 1)
+        means = _means(sums, len(faces), ended.epoch, lr)
+        nets.update(ended)
+        check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
+        vars(state).update(vars(ended))
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
-        record = replace(record, eval_seconds=time.perf_counter() - begin)
+        record = GanEpochRecord(
+            epoch=state.epoch,
+            seconds=seconds,
+            samples_per_sec=len(faces) / seconds,
+            eval_seconds=time.perf_counter() - begin,
+            **means,
+        )
         # The record last: a checkpoint written after it has all that this epoch gave.
         yield from [*frames, record]
-
-
-def _finish_epoch(state: TrainingState, nets: Nets, lr: float) -> None:
-    """Advance to what the networks are after an epoch, unless it diverged."""
-    ended = dataclasses.replace(state, epoch=state.epoch + 1)
-    nets.update(ended)
-    check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
-    vars(state).update(vars(ended))
 
 
 def batches(
@@ -129,25 +131,23 @@ def _train_epoch(
     return time.perf_counter() - begin, epoch
 
 
-def _epoch_record(
-    epoch: int, seconds: float, sums: StepSums, *, n: int, lr: float
-) -> GanEpochRecord:
-    """The means over the epoch's `n` faces, or :class:`DivergedError`."""
+def _means(sums: StepSums, n: int, epoch: int, lr: float) -> dict[str, float]:
+    """Losses and opinions, means over the `n` faces of an epoch, as a record has them.
+
+    Raises :class:`DivergedError` if a loss is not finite.
+    """
     d_loss, g_loss, opinions = (sum(a.asnumpy() for a in arrays) for arrays in sums)
     if not (math.isfinite(d_loss) and math.isfinite(g_loss)):
         raise DivergedError(
             f"training diverged: the losses of epoch {epoch} are {float(d_loss):g} and "
             f"{float(g_loss):g}; use a smaller learning rate than {lr:g}"
         )
-    return GanEpochRecord(
-        epoch=epoch,
-        seconds=seconds,
-        samples_per_sec=n / seconds,
-        d_loss=float(d_loss) / (2 * n),
-        g_loss=float(g_loss) / n,
-        d_real=float(opinions[0]) / n,
-        d_fake=float(opinions[1]) / n,
-    )
+    return {
+        "d_loss": float(d_loss) / (2 * n),
+        "g_loss": float(g_loss) / n,
+        "d_real": float(opinions[0]) / n,
+        "d_fake": float(opinions[1]) / n,
+    }
 
 
 def frame(

@@ -1,26 +1,120 @@
-"""One step of both networks: the discriminator is updated, then the generator.
+"""Adam, and one step of both networks: first the discriminator, then the generator.
 
 Every device has a shard of the batch. Gradients are summed over the devices and divided
 by the global batch, so that N devices compute what one computes; except for BatchNorm,
-unless it is synchronised (:mod:`d2lpar.gan.sync_batch_norm`).
+unless it is synchronised.
 
 Source: the CryptoPunks notebook (PyTorch); the names `update_D` and `update_G` are
-d2l's; Goodfellow et al., "Generative Adversarial Nets" (2014).
+d2l's; Goodfellow et al., "Generative Adversarial Nets" (2014); Kingma and Ba, "Adam"
+(2015).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from d2lpar._mxnet import autograd, gluon, np, npx
-from d2lpar.gan.adam import Adam
-from d2lpar.gan.networks import Discriminator, generate
-from d2lpar.gan.state import Nets
+import numpy
+
+from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar.devices import check_contexts
+from d2lpar.gan.networks import (
+    DEVICE_CHANNELS,
+    Discriminator,
+    Generator,
+    build,
+    cut,
+    generate,
+    host_params,
+    pad,
+)
+from d2lpar.gan.state import TrainingState
+from d2lpar.parallel import allreduce
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 # float32 losses of scores: log(1 + exp(-|score|)), finite where log(sigmoid) is not.
 _bce = gluon.loss.SigmoidBinaryCrossEntropyLoss()
 _bce.hybridize()
+
+
+class Adam:
+    """Adam for parameters with a replica per device: the same step on every replica.
+
+    The rule is PyTorch's ``torch.optim.Adam``, which adds epsilon after correcting the
+    bias. (MXNet's own adds it before, which gives epsilon a hundred times more weight
+    in the first steps.)
+
+    `params` are Gluon parameters; those without a gradient (running averages) are left
+    out. :meth:`step` sums the gradients over the devices and divides them once, by the
+    global batch, so that every replica takes the same step.
+    """
+
+    def __init__(self, params: Sequence[gluon.Parameter], lr: float) -> None:
+        self.params = [p for p in params if p.grad_req != "null"]
+        self.lr, self.num_steps = lr, 0
+        self.means, self.variances = (
+            [[np.zeros_like(g) for g in p.list_grad()] for p in self.params]
+            for _ in range(2)
+        )
+
+    def zero_grad(self) -> None:
+        """Set the gradients of all replicas to 0."""
+        for p in self.params:
+            for gradient in p.list_grad():  # p.zero_grad() fails on these arrays
+                gradient[:] = 0
+
+    def step(self, batch_size: int) -> None:
+        """One step on gradients that are sums over a global batch of `batch_size`."""
+        self.num_steps += 1
+        c1, c2 = (1 - beta**self.num_steps for beta in (BETA1, BETA2))
+        for p, means, variances in zip(self.params, self.means, self.variances):
+            gradients = p.list_grad()
+            allreduce(gradients)
+            for arrays in zip(p.list_data(), gradients, means, variances):
+                weight, *others = (a.as_nd_ndarray() for a in arrays)
+                mx.nd.adam_update(
+                    weight, *others, out=weight, beta1=BETA1, beta2=BETA2,
+                    lr=self.lr * math.sqrt(c2) / c1, epsilon=EPSILON * math.sqrt(c2),
+                    rescale_grad=1 / batch_size,
+                )  # fmt: skip
+
+    def host_moments(self, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
+        """The first replica's running means, then variances, shaped as `like`."""
+        replicas = (a[0] for a in (*self.means, *self.variances))
+        return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
+
+    def set_moments(self, moments: Sequence[numpy.ndarray], num_steps: int) -> None:
+        """Give every replica what :meth:`host_moments` returned."""
+        for replicas, value in zip((*self.means, *self.variances), moments):
+            for replica in replicas:
+                replica[:] = np.array(pad(value, replica.shape), ctx=replica.ctx)
+        self.num_steps = num_steps
+
+
+class Nets:
+    """Both networks and their Adams on the devices, built from a state."""
+
+    def __init__(
+        self, state: TrainingState, devices: Sequence[mx.Context], lr: float
+    ) -> None:
+        check_contexts(devices)
+        self.D = build(Discriminator(DEVICE_CHANNELS), state.params_D, devices)
+        self.G = build(Generator(), state.params_G, devices)
+        self.adam_D, self.adam_G = (
+            Adam(list(net.collect_params().values()), lr) for net in (self.D, self.G)
+        )
+        self.adam_D.set_moments(state.moments_D, state.num_steps)
+        self.adam_G.set_moments(state.moments_G, state.num_steps)
+
+    def update(self, state: TrainingState) -> None:
+        """Copy the first device's parameters and moments into the state."""
+        state.params_D = host_params(self.D, like=state.params_D)
+        state.params_G = host_params(self.G, like=state.params_G)
+        state.moments_D = self.adam_D.host_moments(like=state.moments_D)
+        state.moments_G = self.adam_G.host_moments(like=state.moments_G)
+        state.num_steps = self.adam_G.num_steps
 
 
 class StepSums(NamedTuple):

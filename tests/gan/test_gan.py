@@ -10,9 +10,8 @@ from d2lpar import devices, gan
 from d2lpar._mxnet import autograd, gluon, np
 from d2lpar.datasets import face_images, punks
 from d2lpar.errors import DivergedError, SettingError
-from d2lpar.gan import state as gan_state
-from d2lpar.gan import training
-from d2lpar.gan.adam import cut, pad
+from d2lpar.gan import state, training, updates
+from d2lpar.gan.networks import cut, pad
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
 
@@ -223,7 +222,8 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
             super().__init__()
             self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
 
-    monkeypatch.setattr(gan_state, "Generator", NoNorm)
+    for module in (state, updates):
+        monkeypatch.setattr(module, "Generator", NoNorm)
     whole, parts = Pair(num_devices), Pair(num_devices)
     expected = whole.step(*batch)
     assert parts.step(*batch, micro_batch_size=size) == pytest.approx(expected)

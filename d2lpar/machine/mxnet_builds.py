@@ -1,8 +1,8 @@
 """Which MXNet is installed, and the CUDA libraries that its GPU wheel links.
 
 A wheel, or a library that somebody has built: ``MXNET_LIBRARY_PATH``, MXNet's own
-variable, names it, and MXNet's Python files come from the import path. No question here
-needs MXNet: ``d2lpar doctor`` asks them where ``import mxnet`` fails.
+variable, names it, and MXNet's Python files come from the import path. Nothing here
+imports MXNet.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _python_files() -> Path | None:
 def installed_builds() -> dict[str, str]:
     """Versions of the installed MXNets, as {"mxnet": "1.9.1"}; one is right.
 
-    With a library of one's own, {"built from source": "1.9.1"}: its Python files say
+    With MXNET_LIBRARY_PATH, {"built from source": "1.9.1"}: MXNet's Python files say
     the version, and wheels do not count.
     """
     if own_library():
@@ -97,19 +97,14 @@ def mxnet_version() -> str:
 
 
 def missing_libraries(builds: Iterable[str]) -> dict[str, str]:
-    """What ``import mxnet`` will not find, with remedies; loads what a GPU wheel links.
-
-    A library of one's own links what it was built with, which is not known here.
-    """
-    return {} if {"mxnet", FROM_SOURCE} & set(builds) else load_gpu_libraries()
-
-
-def load_gpu_libraries() -> dict[str, str]:
-    """Load what the GPU build links, from NVIDIA's wheels or from the system.
+    """Load what a GPU wheel links, from NVIDIA's wheels or from the system.
 
     Returns the libraries that cannot be loaded, each with its remedy; {} when
-    ``import mxnet`` will find everything.
+    ``import mxnet`` will find everything. What a library built from source links is not
+    known here.
     """
+    if {"mxnet", FROM_SOURCE} & set(builds):
+        return {}
     nvidia = importlib.util.find_spec("nvidia")
     roots = [Path(p) for p in nvidia.submodule_search_locations or []] if nvidia else []
     missing = {}
@@ -124,10 +119,10 @@ def load_gpu_libraries() -> dict[str, str]:
 
 
 def install_command(extra: str, python: tuple[int, ...] = sys.version_info) -> str:
-    """What installs the MXNet of the extra "cpu" or "cu112" on this version of Python.
+    """The command that installs MXNet with the extra "cpu" or "cu112" on this Python.
 
     MXNet's metadata asks for NumPy < 2, which has no build for Python 3.13 and later.
-    There a resolver refuses MXNet, which works nevertheless: the extra brings the rest.
+    There pip refuses MXNet, which works nevertheless: the extra brings the rest.
     """
     command = f"pip install 'd2lpar[{extra}]'"
     if tuple(python[:2]) < (3, 13):

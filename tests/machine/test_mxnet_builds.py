@@ -27,7 +27,7 @@ def test_a_library_built_from_source_is_the_installed_build(from_source, monkeyp
     mxnet_builds.check_own_library()
     assert mxnet_builds.installed_builds() == {FROM_SOURCE: "1.9.1"}
     assert mxnet_builds.mxnet_version() == "1.9.1, built from source"
-    monkeypatch.setattr(mxnet_builds, "load_gpu_libraries", pytest.fail)
+    monkeypatch.setattr(mxnet_builds.ctypes, "CDLL", pytest.fail)
     assert mxnet_builds.missing_libraries([FROM_SOURCE]) == {}
 
 

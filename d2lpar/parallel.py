@@ -29,7 +29,7 @@ def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndar
 
     `params` are MXNet or NumPy arrays of any shape. Each is copied even if it already
     is on `device`, so that a replica never shares memory with its source. Raises
-    TypeError if `device` is not an MXNet context or the dtype is not supported.
+    TypeError if `device` is not an MXNet context.
 
     >>> from d2lpar._mxnet import mx, np
     >>> W1, b1 = np.ones((2, 3)), np.zeros(3)
@@ -51,7 +51,7 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
 
     `data` is a list of one MXNet array per device, all of one shape and one dtype, no
     two of which share memory. Raises ValueError if they differ or if an array is listed
-    twice, and TypeError if an element is not an MXNet array.
+    twice.
 
     >>> from d2lpar._mxnet import mx, np
     >>> data = [np.ones((1, 2), ctx=mx.cpu(i)) * (i + 1) for i in range(2)]
@@ -63,7 +63,11 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
     >>> print('still on:', data[0].ctx, data[1].ctx)
     still on: cpu(0) cpu(1)
     """
-    _check_reducible(data)
+    kinds = {(array.shape, numpy.dtype(array.dtype).name) for array in data}
+    if len(kinds) != 1:
+        raise ValueError(f"allreduce: expected arrays of one shape and dtype: {kinds}")
+    if len({id(array) for array in data}) < len(data):
+        raise ValueError("allreduce: an array is listed twice and would count twice")
     total = data[0]
     for other in data[1:]:
         total += other.copyto(total.ctx)  # in place
@@ -81,8 +85,7 @@ def split_batch(
     shard per device. The lengths of the shards differ by at most one; with
     n < len(devices) the last ones are empty. A shard of an MXNet array that stays on
     its device may share its memory. Raises ValueError if X and y differ in length or
-    are empty, or if `devices` is empty, and TypeError if it is not a list of contexts
-    or a dtype is not supported.
+    are empty, or if `devices` is empty, and TypeError if it is not a list of contexts.
 
     >>> from d2lpar._mxnet import mx, np
     >>> X, y = np.arange(24).reshape((4, 6)), np.arange(4)
@@ -139,21 +142,20 @@ def train_batch(
     them.
 
     Raises ValueError if the replicas do not match the devices, if X and y differ in
-    length, if the loss is a mean and, with the default `net` and `loss`, if a label on
-    the host is not a class index. Raises TypeError if the dtypes do not match.
+    length or are empty, if the loss is a mean and, with the default `net` and `loss`,
+    if a label on the host is not a class index. Raises TypeError if the dtypes of X and
+    of the parameters differ.
     """
-    check_contexts(devices)
-    X, y = _as_array(X), _as_array(y)
-    _check_replicas(X, device_params, devices)
+    X_shards, y_shards = split_batch(X, y, devices)
+    _check_replicas(device_params, devices, X_shards[0].dtype)
     if net is lenet and loss is _softmax_cross_entropy:
         _check_labels(y, num_classes=device_params[0][-1].size)
-    X_shards, y_shards = split_batch(X, y, devices)
-    busy = [k for k, X_shard in enumerate(X_shards) if X_shard.shape[0] > 0]
+    busy = [k for k, X_shard in enumerate(X_shards) if len(X_shard) > 0]
     # The loss of each shard on its own device ...
     with autograd.record():
         losses = [loss(net(X_shards[k], device_params[k]), y_shards[k]) for k in busy]
     for l, X_shard in zip(losses, X_shards):
-        if l.size != X_shard.shape[0]:
+        if l.size != len(X_shard):
             raise ValueError(f"loss of shape {l.shape}: return one value per sample")
     # ... then its gradients; nothing here waits for a device
     for l in losses:
@@ -165,7 +167,7 @@ def train_batch(
     reduce(device_params)
     # Every replica takes the same step, divided by the size of the global batch
     for params in device_params:
-        update(params, lr, X.shape[0])
+        update(params, lr, len(X))
     return losses
 
 
@@ -177,52 +179,33 @@ def _as_array(array):
     return array.as_np_ndarray() if is_legacy else numpy.asarray(array)
 
 
+def _copy(array, device: mx.Context) -> np.ndarray:
+    return np.array(array, dtype=array.dtype, ctx=device)
+
+
 def _split(array, devices: Sequence[mx.Context]) -> list[np.ndarray]:
-    shards = [array[part] for part in shares(array.shape[0], len(devices))]
+    shards = [array[part] for part in shares(len(array), len(devices))]
     if isinstance(array, np.ndarray):
         return [shard.as_in_ctx(device) for shard, device in zip(shards, devices)]
     return [_copy(shard, device) for shard, device in zip(shards, devices)]
 
 
-def _copy(array, device: mx.Context) -> np.ndarray:
-    try:
-        return np.array(array, dtype=array.dtype, ctx=device)
-    except KeyError:  # what MXNet's table of dtypes raises
-        raise TypeError(f"MXNet does not support dtype {array.dtype}") from None
-
-
-def _check_reducible(data: Sequence[np.ndarray]) -> None:
-    if not isinstance(data, (list, tuple)) or not all(
-        isinstance(array, mx.nd.NDArray) for array in data
-    ):
-        raise TypeError(f"allreduce: {data!r:.60}: write one MXNet array per device")
-    if len({(array.shape, array.dtype) for array in data}) != 1:
-        kinds = [f"{numpy.dtype(array.dtype)} {array.shape}" for array in data]
-        raise ValueError(f"allreduce: expected arrays of one shape and dtype: {kinds}")
-    if len({id(array) for array in data}) < len(data):  # would be counted twice
-        raise ValueError("allreduce: the same array is listed twice")
-
-
-def _check_replicas(X, device_params: Sequence, devices: Sequence) -> None:
+def _check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
-    lengths = [len(params) for params in device_params]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"replicas must have as many parameters each, got {lengths}")
     for k, (params, device) in enumerate(zip(device_params, devices)):
         where = getattr(params[0], "ctx", "the host")
         if where != device:  # one GPU may silently read another's memory
             raise ValueError(f"replica {k} is on {where}, its device is {device}")
-    dtype, of_params = map(numpy.dtype, (X.dtype, device_params[0][0].dtype))
-    if dtype != of_params:
-        raise TypeError(f"X is {dtype}, but the parameters are {of_params}")
+    expected, dtype = numpy.dtype(device_params[0][0].dtype), numpy.dtype(dtype)
+    if dtype != expected:
+        raise TypeError(f"X is {dtype}, but the parameters are {expected}")
 
 
 def _check_labels(y, num_classes: int) -> None:
     """MXNet clips invalid labels silently. On a device, checking would wait for it."""
-    if numpy.dtype(y.dtype) == bool:
-        raise TypeError("labels are bool: convert them with astype('int32')")
-    if isinstance(y, numpy.ndarray):
+    if not isinstance(y, mx.nd.NDArray):
+        y = numpy.asarray(y)
         wrong = y[~numpy.isin(y, numpy.arange(num_classes))]
         if wrong.size:
             raise ValueError(f"label {wrong[0]}: classes are 0 to {num_classes - 1}")

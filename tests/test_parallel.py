@@ -170,7 +170,6 @@ X, Y = numpy.ones((4, 4)), numpy.zeros(4)
         ({"devices": "cpu:2"}, TypeError, "cpu:2"),
         ({"devices": CPUS[:3]}, ValueError, "2 replicas for 3 devices"),
         ({"devices": CPUS[1::-1]}, ValueError, r"replica 0 is on cpu\(0\)"),
-        ({"counts": (2, 1)}, ValueError, r"\[2, 1\]"),
         ({"y": Y[:3]}, ValueError, r"\(4, 4\) and y \(3,\)"),
         ({"X": X[:0], "y": Y[:0]}, ValueError, "empty"),
         ({"X": X.astype("float32")}, TypeError, "float32.*float64"),
@@ -179,23 +178,20 @@ X, Y = numpy.ones((4, 4)), numpy.zeros(4)
     ],
 )
 def test_train_batch_refuses(changed, error, value):
-    call = {"X": X, "y": Y, "devices": CPUS[:2], "loss": squared, "counts": (2, 2)}
-    call.update(changed)
+    call = {"X": X, "y": Y, "devices": CPUS[:2], "loss": squared, **changed}
     params = [numpy.zeros((4, 1)), numpy.zeros(1)]
-    replicas = [get_params(params[:n], c) for n, c in zip(call.pop("counts"), CPUS)]
+    replicas = [get_params(params, device) for device in CPUS[:2]]
     with pytest.raises(error, match=value):
         train_batch(device_params=replicas, lr=0.1, net=linear, **call)
     for replica in replicas:
         assert all((p.asnumpy() == 0).all() for p in replica)
 
 
-@pytest.mark.parametrize(
-    "y", [[0, 10], [0, -1], [0.5, 1], [0, numpy.nan], [True, False]]
-)
+@pytest.mark.parametrize("y", [[0, 10], [0, -1], [0.5, 1], [0, numpy.nan]])
 def test_labels_that_are_no_classes_are_refused(y):
     images = numpy.zeros((2, 1, 28, 28), "float32")
     replicas = [get_params(init_lenet(), CPUS[0])]
-    with pytest.raises((TypeError, ValueError), match="label"):
+    with pytest.raises(ValueError, match="label"):
         train_batch(images, numpy.array(y), replicas, CPUS[:1], 0.1)
 
 
@@ -206,16 +202,14 @@ def test_parameters_that_are_no_replica_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("data", "error"),
+    "data",
     [
-        (lambda: [], ValueError),
-        (lambda: [np.ones(2), np.ones(3, ctx=CPUS[1])], ValueError),
-        (lambda: [np.ones(2), np.ones(2, ctx=CPUS[1], dtype="float64")], ValueError),
-        (lambda: [np.ones(2)] * 2, ValueError),
-        (lambda: [numpy.ones(2), numpy.ones(2)], TypeError),
-        (lambda: np.ones((2, 2)), TypeError),
+        lambda: [],
+        lambda: [np.ones(2), np.ones(3, ctx=CPUS[1])],
+        lambda: [np.ones(2), np.ones(2, ctx=CPUS[1], dtype="float64")],
+        lambda: [np.ones(2)] * 2,
     ],
 )
-def test_allreduce_refuses(data, error):
-    with pytest.raises(error, match="allreduce"):
+def test_allreduce_refuses(data):
+    with pytest.raises(ValueError, match="allreduce"):
         allreduce(data())

@@ -7,8 +7,7 @@ import math
 import numbers
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy
 
@@ -152,29 +151,3 @@ def choose(
     if num_devices is not None:
         check_count(num_devices, len(contexts))
     return list(contexts[:num_devices])
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What a chapter measures: a training and its data, as functions.
-
-    A workload travels to the measuring process by pickle. So its functions must be
-    importable: defined at the top of a module, not in a chapter script.
-    """
-
-    train: Callable
-    """``train(num_devices, devices=, seed=, data=, **settings)`` yields record lines"""
-    load: Callable = datasets.load
-    """``load(**data)`` returns the data set"""
-    locate: Callable | None = datasets.locate
-    """``locate(name, data_dir)`` settles what --data names; None: --data has no say"""
-    start: Callable | None = None
-    """``start(seed)`` returns the state before the first epoch, which `train` takes as
-    ``state=``; None: the training cannot be resumed"""
-    train_with_workers: Callable | None = None
-    """`train` with a further argument ``workers=``; None: workers cannot share it"""
-    layers: Callable | None = None
-    """``layers(settings)`` returns the shapes from which the memory is estimated;
-    None: it is not estimated"""
-    unit: str = "epoch"
-    """what the progress bar counts; only the number of epochs is known in advance"""

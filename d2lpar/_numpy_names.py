@@ -1,8 +1,8 @@
 """What MXNet 1.9.1 expects of NumPy 1: names that are gone, and numbers as plain text.
 
 NumPy 1.20 removed the financial functions, 1.24 the builtins' aliases, 2.0 and its
-successors the rest. :mod:`d2lpar._mxnet` puts them back before it imports MXNet, the
-only one that asks for them. What this NumPy has is left alone, deprecated or not.
+successors the rest. :mod:`d2lpar._mxnet` puts them back before it imports MXNet, which
+alone asks for them. Names that this NumPy still has are left alone, deprecated or not.
 NumPy 2 also writes numbers with their type.
 """
 

@@ -17,10 +17,11 @@ import numpy
 import pytest
 
 import d2lpar
+from d2lpar import datasets, devices, parallel
 from d2lpar._numpy_names import RENAMED, restore_numpy_names
 from d2lpar.machine.mxnet_builds import install_command
 
-BUILTINS = "bool int float object str complex"
+BUILTINS = ("bool", "int", "float", "object", "str", "complex")
 PACKAGE = Path(d2lpar.__file__).parent
 SET_BY_D2LPAR = (
     "MXNET_CPU_TEMP_COPY",
@@ -29,12 +30,12 @@ SET_BY_D2LPAR = (
     "NVIDIA_TF32_OVERRIDE",
 )
 
-STAND_IN = """
+STAND_IN = f"""
 import os, types
 import numpy
-for name in ("bool", "int", "float", "object", "str", "complex"):
+for name in {BUILTINS}:
     assert name in vars(numpy), name  # MXNet fails without them
-for name in {names}:
+for name in {SET_BY_D2LPAR}:
     print(name, os.environ.get(name), sep="=")
 npx = types.SimpleNamespace(set_np=lambda: print("set_np"))
 np = autograd = gluon = None
@@ -46,10 +47,13 @@ from d2lpar.machine import mxnet_builds
 mxnet_builds.installed_builds = lambda: {"mxnet": "1.9.1"}
 """
 
-# What d2lpar does for MXNet before importing it, for those who import it themselves.
-ALIASES = """
-from d2lpar._numpy_names import restore_numpy_names
-restore_numpy_names()
+
+PRINT_REFUSAL = """
+from d2lpar.errors import MXNetMissingError
+try:
+    from d2lpar import get_params
+except MXNetMissingError as error:
+    print(error)
 """
 
 
@@ -76,71 +80,37 @@ def python(tmp_path):
     return run
 
 
-def test_importing_the_package_loads_no_mxnet(python):
+def test_package_commands_and_figures_load_no_mxnet(python):
     code = """
-import sys, d2lpar
-from d2lpar import datasets, devices, timing
-from d2lpar.records import files
+import sys
+import d2lpar.cli.main, d2lpar.experiments, d2lpar.figures.training
+from d2lpar import datasets, devices, gan, least_squares, timing
 print('mxnet' in sys.modules)
 """
     assert python(code).stdout == "False\n"
-
-
-def test_the_command_line_and_figures_load_no_mxnet(python):
-    code = """
-import sys, d2lpar.cli.main, d2lpar.experiments, d2lpar.figures.training
-print('mxnet' in sys.modules)
-"""
-    assert python(code).stdout == "False\n"
-
-
-def imports(tree):
-    """Names of the modules that a source text imports, anywhere in it."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield node.module
 
 
 def test_one_module_alone_imports_mxnet():
-    importers = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        for name in imports(ast.parse(path.read_text(encoding="utf-8")))
-        if name.split(".")[0] == "mxnet"
-    }
+    importers = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            if any(name.split(".")[0] == "mxnet" for name in names):
+                importers.add(path.relative_to(PACKAGE).as_posix())
     assert importers == {"_mxnet.py"}
 
 
-MODULES = set(
-    "autograd gluon mx np npx "  # MXNet's own
-    "datasets devices gan kernels least_squares "
-    "lenet lenet_concise lenet_workers timing".split()
-)
-
-
-@pytest.mark.parametrize("name", d2lpar.__all__)
-def test_every_public_name_is_there(name):
-    value = getattr(d2lpar, name)
-    assert name in dir(d2lpar)
-    if name in MODULES:
-        assert isinstance(value, types.ModuleType)
-    else:
-        assert isinstance(value, str) if name == "__version__" else callable(value)
-
-
-def test_public_names_are_those_of_their_modules():
-    from d2lpar import devices, parallel
-    from d2lpar.datasets import fashion
-
-    for module, names in (
-        (parallel, "allreduce get_params sgd split_batch train_batch"),
-        (devices, "try_all_gpus try_gpu"),
-        (fashion, "fashion_mnist fashion_sample"),
-    ):
-        for name in names.split():
-            assert getattr(d2lpar, name) is getattr(module, name)
+def test_every_public_name_is_there():
+    assert set(d2lpar.__all__) <= set(dir(d2lpar))
+    names = {name: getattr(d2lpar, name) for name in d2lpar.__all__}
+    assert isinstance(names["lenet"], types.ModuleType)  # not its function of that name
+    assert names["allreduce"] is parallel.allreduce
+    assert names["try_gpu"] is devices.try_gpu
+    assert names["fashion_mnist"] is datasets.fashion_mnist
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -150,32 +120,11 @@ def test_an_unknown_name_is_an_attribute_error():
         from d2lpar import split_bach  # noqa: F401
 
 
-def test_lenet_is_a_module_with_the_network_of_that_name(python):
-    code = """
-import sys
-import d2lpar
-from d2lpar import get_params, init_lenet, lenet, mx, np
-from d2lpar.lenet import lenet as network
-assert d2lpar.lenet is lenet is sys.modules["d2lpar.lenet"]
-assert lenet.lenet is network and type(lenet) is type(sys)
-params = get_params(init_lenet(), mx.cpu(0))
-print(network(np.zeros((3, 1, 28, 28)), params).shape, callable(lenet.train))
-"""
-    assert python(code).stdout == "(3, 10) True\n"
-
-
-@pytest.mark.parametrize("name", ["autograd", "gluon", "mx", "np", "npx"])
-def test_mxnets_names_from_here_come_after_its_environment_is_set(python, name):
-    """A chapter may take them first of all."""
-    code = f"from d2lpar import {name}"
-    done = python(STUB_BUILD + code, {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)})
-    assert "MXNET_CPU_TEMP_COPY=256" in done.stdout.splitlines()
-
-
 def test_without_mxnet_the_error_names_both_remedies(python):
     code = """
-import importlib.metadata
+import importlib.metadata, numpy, sys
 importlib.metadata.distributions = lambda **kwargs: []
+before = set(vars(numpy))
 import d2lpar
 from d2lpar.errors import D2lparError, MXNetMissingError
 for attempt in range(2):  # a failed import leaves nothing half done
@@ -184,13 +133,12 @@ for attempt in range(2):  # a failed import leaves nothing half done
     except MXNetMissingError as error:
         assert isinstance(error, D2lparError) and isinstance(error, ImportError)
         print(error)
-from d2lpar import fashion_mnist, fashion_sample
-print(len(fashion_sample(2, 1)[0]), "mxnet" in __import__("sys").modules)
+assert d2lpar.fashion_sample and "mxnet" not in sys.modules
+print(set(vars(numpy)) - before - {"random", "lib"})
 """
-    first, second, rest = python(code).stdout.splitlines()
+    first, second, names_put_back = python(code).stdout.splitlines()
     assert install_command("cpu") in first and install_command("cu112") in first
-    assert second == first
-    assert rest == "2 False"
+    assert second == first and names_put_back == "set()"
 
 
 def test_a_gpu_build_without_its_libraries_names_them_and_the_cpu_build(python):
@@ -198,13 +146,8 @@ def test_a_gpu_build_without_its_libraries_names_them_and_the_cpu_build(python):
 from d2lpar.machine import mxnet_builds
 mxnet_builds.installed_builds = lambda: {"mxnet-cu112": "1.9.1"}
 mxnet_builds.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
-from d2lpar.errors import MXNetMissingError
-try:
-    from d2lpar import get_params
-except MXNetMissingError as error:
-    print(error)
 """
-    (line,) = python(code).stdout.splitlines()
+    (line,) = python(code + PRINT_REFUSAL).stdout.splitlines()
     assert "mxnet-cu112" in line and install_command("cpu") in line
     assert "libabsent.so.9 (pip install nvidia-absent-cu11)" in line
 
@@ -220,36 +163,26 @@ import d2lpar._mxnet
 """
     library = tmp_path / "libmxnet.so"
     library.write_bytes(b"")
-    stand_in = {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)}
+    stand_in = {"mxnet": STAND_IN}
     done = python(code, stand_in, MXNET_LIBRARY_PATH=str(library))
     assert "set_np" in done.stdout.splitlines()
 
 
 def test_a_library_that_is_not_there_is_refused_before_mxnet_takes_another(python):
-    code = """
-from d2lpar.errors import MXNetMissingError
-try:
-    from d2lpar import get_params
-except MXNetMissingError as error:
-    print(error)
-"""
-    (line,) = python(
-        code, MXNET_LIBRARY_PATH="/nowhere/libmxnet.so"
-    ).stdout.splitlines()
-    assert line.startswith("MXNET_LIBRARY_PATH=/nowhere/libmxnet.so is not")
+    library = "/nowhere/libmxnet.so"
+    (line,) = python(PRINT_REFUSAL, MXNET_LIBRARY_PATH=library).stdout.splitlines()
+    assert line.startswith(f"MXNET_LIBRARY_PATH={library} is not")
 
 
 def environment_at_import(python, before="", **env):
     """What the stand-in for MXNet printed: variables as a dictionary, and stderr."""
     code = f"""
 {before}
-import d2lpar._mxnet
+from d2lpar import np  # a chapter may take it first of all
 from d2lpar.machine import cores
 print("USER_THREADS", cores.USER_THREADS, sep="=")
 """
-    done = python(
-        STUB_BUILD + code, {"mxnet": STAND_IN.format(names=SET_BY_D2LPAR)}, **env
-    )
+    done = python(STUB_BUILD + code, {"mxnet": STAND_IN}, **env)
     lines = done.stdout.splitlines()
     assert lines.count("set_np") == 1
     return dict(line.split("=") for line in lines if "=" in line), done.stderr
@@ -281,20 +214,25 @@ def test_what_the_user_has_set_is_left_alone(python):
     assert stderr == ""
 
 
+BEFORE = """
+from d2lpar._numpy_names import restore_numpy_names
+restore_numpy_names()
+import mxnet
+"""
+
+
 def test_mxnet_first_with_the_variable_set_is_fine(python):
-    before = f"{ALIASES}\nimport mxnet"
-    seen, stderr = environment_at_import(python, before, MXNET_CPU_TEMP_COPY="256")
+    seen, stderr = environment_at_import(python, BEFORE, MXNET_CPU_TEMP_COPY="256")
     assert seen["MXNET_CPU_TEMP_COPY"] == "256"
     assert seen["OMP_NUM_THREADS"] == "None"  # it was too late for that
     assert stderr == ""
 
 
 def test_mxnet_first_without_the_variable_warns_once_and_works(python):
-    code = f"""{ALIASES}
-import mxnet
+    code = f"""{BEFORE}
 import d2lpar
-from d2lpar import allreduce, split_batch
-import d2lpar._mxnet, d2lpar.parallel, d2lpar.lenet
+from d2lpar import allreduce
+import d2lpar.parallel, d2lpar.lenet
 from d2lpar._mxnet import mx, np
 assert mx is mxnet and mxnet.util.is_np_array()
 data = [np.ones(2, ctx=mx.cpu(k)) for k in range(2)]
@@ -304,13 +242,12 @@ print(data[1].asnumpy().tolist())
     done = python(code)
     assert done.stdout == "[2.0, 2.0]\n"
     assert done.stderr.count("UserWarning") == 1
-    assert "mxnet was imported before d2lpar" in done.stderr
     assert "MXNET_CPU_TEMP_COPY=256" in done.stderr
 
 
 # Names that MXNet 1.9.1 looks up, with what NumPy 1.23 gave or gives for them.
 REMOVED = {
-    **{name: getattr(builtins, name) for name in BUILTINS.split()},
+    **{name: getattr(builtins, name) for name in BUILTINS},
     "float_": numpy.float64, "complex_": numpy.complex128,
     "unicode_": numpy.str_, "string_": numpy.bytes_,
     "Inf": numpy.inf, "infty": numpy.inf, "PINF": numpy.inf, "NINF": -numpy.inf,
@@ -376,28 +313,6 @@ def test_operators_take_shapes_and_indices_of_numpys_numbers():
     assert [p.asnumpy().tolist() for p in parts] == [[[0, 1, 2]], [[3, 4, 5]]]
     y = mx.sym.var("x").as_np_ndarray().reshape((three, two))
     assert y.eval(x=x)[0].shape == (3, 2)
-
-
-def test_names_are_put_back_only_for_mxnet(python):
-    code = """
-import numpy
-before = set(vars(numpy))
-import importlib.metadata
-distributions = importlib.metadata.distributions
-importlib.metadata.distributions = lambda **kwargs: []
-import d2lpar
-from d2lpar import datasets
-from d2lpar.errors import MXNetMissingError
-try:
-    d2lpar.get_params
-except MXNetMissingError:
-    pass
-print(set(vars(numpy)) - before - {"random", "lib"})
-importlib.metadata.distributions = distributions
-d2lpar.get_params
-print("PINF" in vars(numpy))
-"""
-    assert python(code).stdout == "set()\nTrue\n"
 
 
 def test_importing_mxnet_warns_of_nothing_even_where_warnings_are_errors(python):

@@ -140,7 +140,7 @@ LENET = {
     **FASHION,
     "presets": {
         "quick": {
-            "num_epochs": 10,
+            "num_epochs": 12,
             "global_batch_size": 64,
             "lr": 0.2,
             "data": {"n_train": 5_000, "n_test": 1_000},
@@ -379,7 +379,7 @@ _ALL = (
         "trains LeNet, then infers in bfloat16, float16 and INT8: accuracy and speed",
         presets={
             "quick": {
-                "num_epochs": 10,
+                "num_epochs": 12,
                 "global_batch_size": 64,
                 "lr": 0.2,
                 "calibration_images": 400,

@@ -78,7 +78,7 @@ def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
             for process in psutil.process_iter(["cmdline"])
             if (process.info["cmdline"] or [])[1:3] == ["-m", "d2lpar.process"]
         ]
-    if pid >= 2**31 or not psutil.pid_exists(pid):
+    if not psutil.pid_exists(pid):
         raise SettingError(f"pid {pid}: there is no such process; ps lists them")
     return lambda: [pid]
 

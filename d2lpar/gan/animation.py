@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,33 +20,49 @@ log = logging.getLogger("d2lpar")
 SCALE = 8  # screen pixels along a face's pixel
 BAND = 24  # pixels under the face, for the epoch; even, as films need it
 MOST_FRAMES = 60  # of an animation: half a megabyte
-MILLISECONDS = 100  # per frame
+FRAMES_PER_SECOND = 10
 
 
 def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
     """The fixed noise's face after each epoch: ``<stem>.gif``, with `mp4` an MP4 too.
 
-    The epoch stands below it. At most 60 frames, evenly spread; nothing for a run with
-    fewer than two. Raises :class:`RecordError`, and writes nothing, if `mp4` is asked
-    for and ffmpeg is missing or fails.
+    At most 60 frames, evenly spread; nothing for a run with fewer than two. Raises
+    :class:`RecordError`, and writes nothing, if `mp4` is asked for and there is no
+    ffmpeg, or it fails.
     """
-    ffmpeg = _ffmpeg() if mp4 else None
-    frames = [f for f in run.of(FrameRecord) if f.repeat == 0]
+    frames = [frame for frame in run.of(FrameRecord) if frame.repeat == 0]
     if len(frames) < 2:
         log.warning("%s: too few frames for an animation", labels.where(run))
         return []
     kept = np.unique(np.linspace(0, len(frames) - 1, MOST_FRAMES).round().astype(int))
-    faces = [_counted(run, frames[i]) for i in kept]
+    faces = [_with_epoch(run, frames[k]) for k in kept]
+    writers = {"gif": _write_gif, "mp4": _write_mp4} if mp4 else {"gif": _write_gif}
+    paths = {ending: folder / f"{stem}.{ending}" for ending in writers}
     with ExitStack() as renames:
-        paths = [folder / f"{stem}.gif"]
-        _write_gif(faces, renames.enter_context(replacing(paths[0])))
-        if ffmpeg:
-            paths.append(folder / f"{stem}.mp4")
-            _write_mp4(faces, renames.enter_context(replacing(paths[1])), ffmpeg)
-    return paths
+        for ending, write in writers.items():
+            write(faces, renames.enter_context(replacing(paths[ending])))
+    return list(paths.values())
 
 
-def _counted(run: Run, frame: FrameRecord) -> np.ndarray:
+def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarray:
+    """The picture in a field of a frame: its face, or its samples `across` in a row.
+
+    uint8 (h, w, 3). Raises :class:`RecordError` unless the field holds such a PNG file.
+    """
+    rows = 1 if across == 1 else -(-len(frame.nearest) // across)
+    try:
+        picture = face_images.from_png(getattr(frame, name))
+        if picture.shape != (rows * punks.TILE, across * punks.TILE, 3):
+            raise DataError("a PNG of {1} x {0} pixels".format(*picture.shape))
+    except DataError as error:
+        raise RecordError(
+            f"{labels.where(run)}: {name} of epoch {frame.epoch} is {error}, not a "
+            f"sheet of {across} x {rows} faces of {punks.TILE} pixels"
+        ) from None
+    return picture
+
+
+def _with_epoch(run: Run, frame: FrameRecord) -> np.ndarray:
     """The enlarged face above the number of its epoch, uint8 (h, w, 3)."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -60,61 +75,36 @@ def _counted(run: Run, frame: FrameRecord) -> np.ndarray:
     return np.asarray(picture)
 
 
-def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarray:
-    """The picture in a field of a frame: its face, or its samples `across` in a row.
-
-    uint8 (h, w, 3). Raises :class:`RecordError` unless the field holds such a PNG file.
-    """
-    rows = 1 if across == 1 else -(-len(frame.nearest) // across)
-    try:
-        picture = face_images.from_png(getattr(frame, name))
-        height, width, _ = picture.shape
-        if width != across * punks.TILE or height != rows * punks.TILE:
-            raise DataError(f"a PNG of {width} x {height} pixels")
-    except DataError as error:
-        raise RecordError(
-            f"{labels.where(run)}: {name} of epoch {frame.epoch} is {error}, not a "
-            f"sheet of {across} x {rows} faces of {punks.TILE} pixels"
-        ) from None
-    return picture
-
-
-def _write_gif(faces: list[np.ndarray], path: Path) -> None:
+def _write_gif(faces: Sequence[np.ndarray], path: Path) -> None:
     from PIL import Image
 
     first, *others = map(Image.fromarray, faces)
-    durations = [MILLISECONDS] * len(others) + [1000]  # the last face stays in sight
-    first.save(path, save_all=True, append_images=others, duration=durations, loop=0)
+    milliseconds = [1000 // FRAMES_PER_SECOND] * len(others)
+    first.save(
+        path,
+        save_all=True,
+        append_images=others,
+        duration=[*milliseconds, 1000],  # the last face stays in sight
+        loop=0,
+    )
 
 
-def _write_mp4(faces: list[np.ndarray], path: Path, ffmpeg: str) -> None:
-    height, width, _ = faces[0].shape
-    command = [
-        ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24",
-        "-s", f"{width}x{height}", "-r", str(1000 // MILLISECONDS), "-i", "-",
-        "-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart",
-        str(path),
-    ]  # fmt: skip
-    done = subprocess.run(command, input=np.stack(faces).tobytes(), capture_output=True)
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").replace(f"{path}: ", "")
-        last = (said.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise RecordError(
-            f"--mp4: {ffmpeg} failed ({last}); leave --mp4 out (the GIF needs no "
-            "ffmpeg)"
-        )
-
-
-def _ffmpeg() -> str:
-    """The system's ffmpeg, or that of the wheel imageio-ffmpeg."""
-    if path := shutil.which("ffmpeg"):
-        return path
+def _write_mp4(faces: Sequence[np.ndarray], path: Path) -> None:
     try:
         import imageio_ffmpeg
 
-        return imageio_ffmpeg.get_ffmpeg_exe()
-    except (ImportError, RuntimeError):
+        height, width, _ = faces[0].shape
+        film = imageio_ffmpeg.write_frames(
+            path, (width, height), fps=FRAMES_PER_SECOND, codec="libx264",
+            macro_block_size=2, ffmpeg_log_level="error",
+        )  # fmt: skip
+        film.send(None)
+        for face in faces:
+            film.send(face.tobytes())
+        film.close()
+    except (ImportError, RuntimeError, OSError) as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise RecordError(
-            "--mp4: there is no ffmpeg here: pip install imageio-ffmpeg, or leave "
-            "--mp4 out (the GIF needs none)"
+            f"--mp4: no film was written ({why}); pip install imageio-ffmpeg, or leave "
+            "--mp4 out (the GIF needs no ffmpeg)"
         ) from None

@@ -6,8 +6,7 @@ import resource
 from collections.abc import Iterator, Sequence
 
 from d2lpar.errors import DeviceError
-from d2lpar.machine.gpu_cards import gpu_cards, nvml_session
-from d2lpar.machine.host_card import host_memory
+from d2lpar.machine.cards import gpu_cards, host_memory, nvml_session
 from d2lpar.text import byte_size
 
 

@@ -1,4 +1,4 @@
-"""What computes on GPUs besides our code, for a record: MXNet's build, its settings.
+"""MXNet build and GPU settings, for records.
 
 Every fact that cannot be found out is None; nothing here raises.
 """

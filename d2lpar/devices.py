@@ -57,18 +57,13 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     if numbers is None:
         return kind, None
     ids = [int(number) for number in numbers.split(",")]
-    if max(ids) > MAX_DEVICES:
-        raise DeviceError(f"devices {text!r}: at most {MAX_DEVICES}")
-    if len(ids) == 1 and not comma:
-        if ids == [0]:
-            raise DeviceError(
-                f"devices {text!r}: asks for 0 devices; {kind}:1 is the first one, "
-                f"'{kind}:0,' the one numbered 0"
-            )
-        return kind, list(range(ids[0]))
-    if len(set(ids)) < len(ids):
-        raise DeviceError(f"devices {text!r}: names a device twice")
-    return kind, ids
+    is_count = len(ids) == 1 and not comma
+    if ids == [0] and is_count or max(ids) > MAX_DEVICES or len(set(ids)) < len(ids):
+        raise DeviceError(
+            f"devices {text!r}: name 1 to {MAX_DEVICES} devices, none twice; {kind}:1 "
+            f"is the first one, '{kind}:0,' the one numbered 0"
+        )
+    return kind, list(range(ids[0])) if is_count else ids
 
 
 def parse(text: str = "auto") -> list[mx.Context]:
@@ -82,8 +77,6 @@ def parse(text: str = "auto") -> list[mx.Context]:
     """
     from d2lpar._mxnet import mx
 
-    if not isinstance(text, str):
-        raise TypeError(f"devices {text!r}: write a text such as 'cpu:2'")
     auto = text.strip().lower() == "auto"
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
@@ -94,7 +87,13 @@ def parse(text: str = "auto") -> list[mx.Context]:
         return [mx.gpu(i) for i in usable_gpus(gpus)] or parse("cpu")
     ids = list(range(len(gpus))) if ids is None else ids
     if not gpus or max(ids) >= len(gpus):
-        raise DeviceError(f"devices {text!r}: {_what_exists(num_gpus)}")
+        here = "there is no GPU here"
+        if names := ", ".join(gpu.name for gpu in cuda_devices()):
+            here = f"MXNet can use {len(gpus)} of the GPUs here ({names})"
+        raise DeviceError(
+            f"devices {text!r}: {here}; d2lpar doctor says why; cpu:N gives CPU "
+            f"contexts ({usable_cores()} cores)"
+        )
     for why in why_not_usable(ids, gpus).values():
         raise DeviceError(why)
     return [mx.gpu(i) for i in ids]
@@ -107,9 +106,8 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
     """
     from d2lpar._mxnet import mx
 
-    if not isinstance(devices, (list, tuple)) or not all(
-        isinstance(device, mx.Context) for device in devices
-    ):
+    is_list = isinstance(devices, (list, tuple))
+    if not is_list or not all(isinstance(device, mx.Context) for device in devices):
         raise TypeError(
             f"devices {devices!r}: write a list of contexts, such as "
             "d2lpar.devices.parse('cpu:2')"
@@ -133,7 +131,8 @@ def why_not_usable(
     from source is tried on each GPU, in a fresh process.
     """
     reasons = {}
-    errors = _probe(tuple(numbers)) if own_library() else {}
+    from_source = own_library()
+    errors = _probe(tuple(numbers)) if from_source else {}
     for i in numbers:
         name, capability = f"gpu({i}) {gpus[i].name}", gpus[i].capability
         if errors.get(i):
@@ -141,7 +140,7 @@ def why_not_usable(
                 f"{name}: the MXNet {FROM_SOURCE} cannot compute on it ({errors[i]}); "
                 "build it for this GPU (docs/newer-gpus.md), or use --devices cpu:N"
             )
-        elif not own_library() and not build_has_code_for(capability):
+        elif not from_source and not build_has_code_for(capability):
             reasons[i] = (
                 f"{name} has compute capability {'.'.join(map(str, capability))}; the "
                 f"MXNet GPU wheels have code for {BUILD_RANGE} only. Use --devices "
@@ -156,11 +155,10 @@ def _probe(numbers: tuple[int, ...]) -> dict[int, str]:
     """The error of a tiny computation on each GPU, "" where it was right."""
     from d2lpar import process
 
-    work, errors = "d2lpar.devices:compute_on_gpus", {}
+    function, errors = "d2lpar.devices:compute_on_gpus", {}
+    job = {"numbers": numbers}
     try:
-        for answer in process.results(
-            work, {"numbers": numbers}, timeout=PROBE_SECONDS
-        ):
+        for answer in process.results(function, job, timeout=PROBE_SECONDS):
             errors[answer["number"]] = answer["why_not"]
     except RunError as error:  # it crashed: GPUs without an answer are not usable
         errors = {**dict.fromkeys(numbers, first_line(error)), **errors}
@@ -207,19 +205,6 @@ def _reduce_once(devices: tuple[mx.Context, ...]) -> list[float]:
     return [float(one) for one in ones]
 
 
-def _what_exists(num_gpus: int) -> str:
-    """A clause for error messages: the devices one can ask for."""
-    cpus = f"any number of CPU contexts (cpu:N) on {usable_cores()} cores"
-    if num_gpus:
-        return f"here are gpu(0) to gpu({num_gpus - 1}), and {cpus}"
-    if names := ", ".join(device.name for device in cuda_devices()):
-        return (
-            f"the installed MXNet cannot use the GPUs here ({names}): d2lpar doctor "
-            f"says why; here are {cpus}"
-        )
-    return f"there is no GPU here; here are {cpus}"
-
-
 def parse_counts(text: str, available: int) -> list[int]:
     """Device counts of a sweep: "1,2,4" -> [1, 2, 4], each between 1 and `available`.
 
@@ -231,10 +216,10 @@ def parse_counts(text: str, available: int) -> list[int]:
             f"num-devices {text[:40]!r}: write whole numbers above 0, as in 1,2,4"
         )
     counts = [int(part) for part in text.split(",")]
-    for count in counts:
-        check_count(count, available)
     if len(set(counts)) < len(counts):
         raise DeviceError(f"num-devices {text!r}: names a count twice")
+    for count in counts:
+        check_count(count, available)
     return counts
 
 

@@ -158,7 +158,8 @@ def _repeat(
         naive.append(time.perf_counter() - start)
         wait()
         seconds.append(time.perf_counter() - start)
-        value = numpy.asarray(join([_as_numpy(result) for result in results]))
+        arrays = [r.asnumpy() if hasattr(r, "asnumpy") else r for r in results]
+        value = numpy.asarray(join(arrays))
         del results  # its memory can serve the next repetition
         right = value if right is None else right
         difference = _difference(value, right)
@@ -178,10 +179,6 @@ def _repeat(
         rtol=rtol,
         value=value,
     )
-
-
-def _as_numpy(array) -> numpy.ndarray:
-    return array.asnumpy() if hasattr(array, "asnumpy") else numpy.asarray(array)
 
 
 def _difference(value: numpy.ndarray, right: numpy.ndarray) -> float:

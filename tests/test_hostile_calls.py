@@ -8,7 +8,6 @@ import pytest
 
 from d2lpar import (
     datasets,
-    devices,
     evaluate_accuracy,
     gan,
     get_params,
@@ -39,7 +38,6 @@ CALLS = [
     (lambda: split_batch(X, y, []), "[]"),
     (lambda: evaluate_accuracy(X[:, 0], y, [], CPUS), "0 replicas for 2"),
     (lambda: init_lenet(-1), "scale < 0"),
-    (lambda: devices.parse(None), "None"),
     (lambda: train(lr="a"), "lr 'a'"),
     (lambda: train(num_epochs=2**31), "num-epochs 2147483648"),
     (lambda: train(global_batch_size=numpy.inf), "global-batch-size inf"),

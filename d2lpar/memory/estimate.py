@@ -7,11 +7,8 @@ where the outputs are largest, the gradients of two of them.
 The peak resident memory of a process that trains and evaluates, divided by the
 estimate, measured 0.73 to 1.10 for LeNet (batches of 64 to 3,000) and 1.07 to 1.16 for
 the GAN (100 to 2,400 faces) on 1 and 2 CPU contexts; with synchronised BatchNorm, which
-is not compiled as one block, up to 2.0. On GPUs it was not measured.
-
-Not counted: the temporary buffers of CPU contexts, of which there are
-``MXNET_CPU_TEMP_COPY``, each as large as its largest request so far; and the workspaces
-of cuDNN.
+is not compiled as one block, up to 2.0. On GPUs it was not measured. The temporary
+buffers of CPU contexts and the workspaces of cuDNN are not counted.
 
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``.
 """
@@ -37,8 +34,8 @@ SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 class Item:
     """One thing that takes `size` bytes.
 
-    `where` is "process" (from before the training), "each GPU" (likewise), "each
-    device" or "first device".
+    `where` is "process" or "each GPU" (both from before the training), "each device" or
+    "first device".
     """
 
     name: str
@@ -76,15 +73,16 @@ class Need:
         """Bytes of the process and of all devices: what CPU contexts need together."""
         return self.of("process") + sum(map(self.on, range(self.num_devices)))
 
-    def by_memory(self, running: bool = False) -> list[int]:
-        """Bytes in each separate memory: the host's alone, or that of each GPU.
+    @property
+    def by_memory(self) -> list[int]:
+        """Bytes in each separate memory: the host's alone, or that of each GPU."""
+        on_gpus = [self.on(k) for k in range(self.num_devices)]
+        return on_gpus if self.kind == "gpu" else [self.total]
 
-        With `running` the process exists, has loaded its data set and uses the GPUs.
-        """
-        if self.kind == "cpu":
-            return [self.total - (self.of("process") if running else 0)]
-        there = self.of("each GPU") if running else 0
-        return [self.on(k) - there for k in range(self.num_devices)]
+    @property
+    def before_training(self) -> int:
+        """Bytes of each memory that a process takes before it trains."""
+        return self.of("each GPU" if self.kind == "gpu" else "process")
 
     def text(self, *more: tuple[str, str]) -> str:
         """A title, a line per item with its size and place, and `more` lines."""
@@ -119,11 +117,10 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
     batch = min(settings["global_batch_size"], n_train)
     samples = -(-batch // num_devices)  # of the device that has most
     samples = min(samples, settings.get("micro_batch_size") or samples)
+    evaluated = -(-min(EVALUATED, n_test or EVALUATED) // num_devices)
     name, shape = net.largest
     sample, largest = math.prod(net.input), math.prod(shape)
     parameters = FLOAT * net.parameters
-    kept, gradients = FLOAT * samples * net.kept, FLOAT * samples * 2 * largest
-    evaluated = -(-min(EVALUATED, n_test or EVALUATED) // num_devices)
     items = [
         Item("Python and MXNet", PROCESS, "process"),
         Item("data set", (n_train + n_test) * sample, "process"),
@@ -134,8 +131,8 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
         Item("parameters", parameters, "each device"),
         Item("gradients", parameters, "each device"),
         Item("optimiser state", net.moments * parameters, "each device"),
-        Item("outputs kept for backward", kept, "each device"),
-        Item("gradients of outputs", gradients, "each device"),
+        Item("outputs kept for backward", FLOAT * samples * net.kept, "each device"),
+        Item("gradients of outputs", FLOAT * samples * 2 * largest, "each device"),
         Item("evaluation", FLOAT * evaluated * 2 * largest, "each device"),
     ]
     return Need(
@@ -154,13 +151,10 @@ def largest_batch(
     devices: Sequence,
     free: Sequence[int],
     data: dict | None = None,
-    *,
-    running: bool = False,
 ) -> int:
     """The largest "global_batch_size" that fits, at most the data; 0: not even 1.
 
-    Of the `free` bytes of each device a fifth is left as a margin. With `running` the
-    process exists and has loaded its data set.
+    A fifth of the `free` bytes of each device is left as a margin.
     """
     net, kind = layers(settings), devices[0].device_type
 
@@ -168,11 +162,11 @@ def largest_batch(
         changed = {**settings, "global_batch_size": batch}
         return _need(net, changed, len(devices), data or {}, kind)
 
-    low, high = 0, need(2**62).batch + 1  # one fits, the other not
-    while high - low > 1:
+    usable = [f * (1 - SAFETY_MARGIN) for f in free]
+    low, high = 0, need(2**62).batch + 1
+    while high - low > 1:  # a batch of `low` fits, one of `high` does not
         middle = (low + high) // 2
-        needed = need(middle).by_memory(running)
-        if all(n <= f * (1 - SAFETY_MARGIN) for n, f in zip(needed, free)):
+        if all(n <= u for n, u in zip(need(middle).by_memory, usable)):
             low = middle
         else:
             high = middle

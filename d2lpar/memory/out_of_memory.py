@@ -1,20 +1,14 @@
 """When memory runs out: one line that helps, and the memory back for the next run.
 
-On a CPU, MXNet 1.9.1 has no pool: an array's memory goes to the C library once its last
-reference is gone and the work on it is done, and from there to the system, at once if
-the array is large, otherwise with ``malloc_trim``. On a GPU it goes to a pool, which
-MXNet empties when an allocation fails, and by ``ctx.empty_cache()``.
-
 After a failure three things hold memory, and :func:`release` ends each: the error,
 whose traceback has the frames that failed, with their arrays; pending work, which fails
-in turn; and pools. The temporary buffers of CPU contexts and CUDA's context stay until
-the process ends.
+in turn; and a GPU's pool. The temporary buffers of CPU contexts and CUDA's context stay
+until the process ends.
 
-**Better a new process.** To enlarge a temporary buffer, MXNet frees the old one and
-asks for a new one; if that fails it continues with the old address, so that later work
-may write where it must not. So `d2lpar run` measures in a fresh process each time. At a
-container's limit, or when the system's memory ends, Linux kills the process (signal 9),
-and only its parent can say so.
+A new process is safer, and `d2lpar run` starts one for each measurement: when MXNet
+cannot enlarge a temporary buffer, it continues with the old address, which it has
+freed. At a container's limit, or when the system's memory ends, Linux kills the process
+(signal 9), and only its parent can say so.
 
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
 """
@@ -36,9 +30,9 @@ from d2lpar.memory.free import free_memory, process_status
 from d2lpar.memory.shapes import LayersOf
 from d2lpar.text import byte_size
 
-# In errors of MXNet's CPU storage, of its pool on a GPU, of CUDA and its libraries
-# (CUBLAS_STATUS_ALLOC_FAILED, ...; one whose handle finds no memory is "not
-# initialized"), of cuDNN when no algorithm's workspace fits, and of C++.
+# In errors of MXNet's CPU storage, of its pool on a GPU, of CUDA and its libraries,
+# whose handles are "not initialized" without memory, of cuDNN when no algorithm's
+# workspace fits, and of C++.
 WORDS = re.compile(
     "Failed to allocate CPU Memory|cudaMalloc failed|cudaMalloc retry failed"
     "|out of memory|ALLOC_FAILED|(CUBLAS|CUDNN|CUSOLVER)_STATUS_NOT_INITIALIZED"
@@ -83,29 +77,28 @@ def advice(
     said: str = "",
     running: bool = False,
 ) -> str:
-    """One line: the device, the largest array, what is free, and what would fit.
+    """One line: the devices, what is needed, what is free, and what would fit.
 
-    `said` is the line of the error, in which NumPy names the array; MXNet does not, so
-    the batch's largest is named instead. With `running` the next run is in this
-    process, not in a new one.
+    `said` is the line of the error. With `running` the next run is in this process,
+    which has its libraries and data already, not in a new one.
     """
-    device = str(devices[0]) + (f" to {devices[-1]}" if len(devices) > 1 else "")
-    reason = f" ({said})" if said else ""
+    where = f"out of memory on {devices[0]}"
+    if len(devices) > 1:
+        where += f" to {devices[-1]}"
+    if said:
+        where += f" ({said.removeprefix('out of memory: ')})"
     try:
         free = free_memory(devices)
     except DeviceError:
-        return f"out of memory on {device}{reason}: use a smaller batch"
+        return f"{where}: use a smaller batch"
     if layers is None:
-        return (
-            f"out of memory on {device}{reason}, {byte_size(min(free))} are free: use "
-            "less data or a smaller batch"
-        )
+        size = byte_size(min(free))
+        return f"{where}: {size} are free: use less data or a smaller batch"
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
-    needed = need.by_memory(running)
-    tightest = min(range(len(needed)), key=lambda k: free[k] - needed[k])
-    if need.kind == "gpu":
-        device = str(devices[tightest])
-    fitting = largest_batch(layers, settings, devices, free, data, running=running)
+    taken = need.before_training if running else 0
+    lacking = [n - f for n, f in zip(need.by_memory, free)]
+    k = lacking.index(max(lacking))  # of the GPUs; CPU contexts share one memory
+    fitting = largest_batch(layers, settings, devices, [f + taken for f in free], data)
     if fitting >= need.batch:
         remedy = "it should fit, so something else takes memory: use a smaller batch"
     elif fitting:
@@ -114,13 +107,11 @@ def advice(
         remedy = "not even a batch of 1 fits: free some of it"
     if "micro_batch_size" in settings:
         remedy += ", or a smaller --micro-batch-size"
-    array = f"{need.largest}, takes {byte_size(need.largest_size)}"
-    if numpy_says := re.search("Unable to allocate .*", said):
-        array = numpy_says[0]
     return (
-        f"out of memory on {device}: the batch of {need.batch} needs about "
-        f"{byte_size(needed[tightest])} ({array}), {byte_size(free[tightest])} are "
-        f"free: {remedy}"
+        f"{where}: a batch of {need.batch} needs about "
+        f"{byte_size(need.by_memory[k] - taken)} ({need.largest}, takes "
+        f"{byte_size(need.largest_size)}), {byte_size(free[k])} are free on "
+        f"{devices[k]}: {remedy}"
     )
 
 
@@ -181,8 +172,6 @@ def limited(more: int) -> Iterator[None]:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = process_status("VmData") + more
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     try:
         yield

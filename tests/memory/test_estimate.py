@@ -47,8 +47,8 @@ def test_items_by_hand():
     first, second = need.on(0), need.on(1)
     assert first - second == sizes["data set, its copy"] + sizes["batch"]
     assert need.total == estimate.PROCESS + sizes["data set"] + first + second
-    assert need.by_memory() == [need.total]
-    assert need.by_memory(running=True) == [first + second]
+    assert need.by_memory == [need.total]
+    assert need.before_training == need.total - first - second
     assert all(item.name in str(need) for item in need.items)
 
 
@@ -66,10 +66,8 @@ def test_what_changes_the_need():
 
 def test_each_gpu_has_a_memory_of_its_own():
     need = estimate.estimate(lenet_layers, {"global_batch_size": 9}, 2, None, "gpu")
-    assert need.by_memory() == [need.on(0), need.on(1)]
-    # A process that runs has the context already: it is not free.
-    running = need.by_memory(running=True)
-    assert need.by_memory()[1] - running[1] == estimate.CUDA_CONTEXT
+    assert need.by_memory == [need.on(0), need.on(1)]
+    assert need.before_training == estimate.CUDA_CONTEXT
 
 
 def test_the_report_says_what_is_free(gpus):
@@ -139,7 +137,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(kind):
             gan_layers, {"global_batch_size": size}, 2, kind=chosen[0].device_type
         )
         usable = [f * (1 - estimate.SAFETY_MARGIN) for f in free]
-        fits = all(n <= u for n, u in zip(need.by_memory(), usable))
+        fits = all(n <= u for n, u in zip(need.by_memory, usable))
         assert fits is expected
 
 

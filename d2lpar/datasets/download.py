@@ -26,10 +26,6 @@ log = logging.getLogger("d2lpar")
 CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 
 
-class NotInFolderError(DataError):
-    """The folder holds no file of the data set."""
-
-
 class DownloadError(DataError):
     """There is no copy on disk, and the download failed."""
 
@@ -69,9 +65,9 @@ class PublishedFiles:
         self._check_name(name)
         if name != "auto":
             return name
-        places = ((f, file) for _, f in self.folders(data_dir) for file in self.files)
-        if any(_find(folder, file) for folder, file in places):
-            return self.name
+        for _, folder in self.folders(data_dir):
+            if any(self.find(folder)):
+                return self.name
         try:
             self._download()
         except DownloadError as error:
@@ -98,8 +94,6 @@ class PublishedFiles:
             self._log_substitute(error)
             return None
 
-    load_unless_synthetic = load_or_none
-
     def load(self, data_dir: str | Path | None = None) -> list[np.ndarray]:
         """The array in each file, from disk or downloaded.
 
@@ -122,10 +116,10 @@ class PublishedFiles:
         logged and skipped.
         """
         for asked_for, folder in self.folders(data_dir):
+            if not any(self.find(folder)):
+                continue
             try:
                 return self.read(folder)
-            except NotInFolderError:
-                pass
             except DataError as error:
                 if asked_for:
                     raise
@@ -145,11 +139,9 @@ class PublishedFiles:
             if not folder:
                 continue
             folder = Path(os.path.expanduser(folder))  # Path's own raises at ~nobody
-            candidates = (folder / self.name, folder)
             check_folder(source, folder)
-            if candidates[0].exists():
-                check_folder(source, candidates[0])
-            if not any(_find(c, file) for c in candidates for file in self.files):
+            candidates = (folder / self.name, folder)
+            if not any(path for c in candidates for path in self.find(c)):
                 line = "no %s in %s %s; looking elsewhere"
                 log.warning(line, self.title, source, folder)
             yield from ((True, c) for c in candidates)
@@ -157,15 +149,14 @@ class PublishedFiles:
         mxnet_home = os.environ.get("MXNET_HOME") or Path.home() / ".mxnet"
         yield False, Path(mxnet_home) / "datasets" / self.name
 
-    def read(self, folder: Path) -> list[np.ndarray]:
-        """The array in each file of a folder.
+    def find(self, folder: Path) -> list[Path | None]:
+        """Each file in a folder, compressed or not; None if it is not there."""
+        pairs = [(folder / f, folder / f.removesuffix(".gz")) for f in self.files]
+        return [next((p for p in pair if p.is_file()), None) for pair in pairs]
 
-        Raises :class:`NotInFolderError` if it holds none of the files, and
-        :class:`DataError` if it holds some of them only, or one is damaged.
-        """
-        paths = [_find(folder, file) for file in self.files]
-        if not any(paths):
-            raise NotInFolderError(f"no {self.title} in {folder}")
+    def read(self, folder: Path) -> list[np.ndarray]:
+        """The array in each file of a folder; :class:`DataError` if one is missing."""
+        paths = self.find(folder)
         if None in paths:
             raise DataError(
                 f"{folder}: {self.files[paths.index(None)]} is missing; put all "
@@ -203,7 +194,6 @@ class PublishedFiles:
         downloader = pooch.HTTPDownloader(
             progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
         )
-        problem = "no address is known"
         for url in self.urls:
             try:
                 # pooch would check the hash of the compressed file: ours is checked.
@@ -211,13 +201,12 @@ class PublishedFiles:
                     url + file, None, fname=file, path=folder, downloader=downloader
                 )
                 self.read_file(folder / file)
+                return
             except DataError:
                 problem = f"{url}: sent a truncated, corrupt or foreign {file}"
                 (folder / file).unlink(missing_ok=True)
             except (OSError, ValueError) as error:  # requests' errors are OSErrors
                 problem = f"{url}: {type(error).__name__}"
-            else:
-                return
         raise DownloadError(
             f"{self.title} is not on disk and could not be downloaded ({problem}); "
             "name a folder that holds it with --data-dir or D2LPAR_DATA"
@@ -236,11 +225,3 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _find(folder: Path, file: str) -> Path | None:
-    """The file in the folder, compressed or not; None if it is not there."""
-    for path in (folder / file, folder / file.removesuffix(".gz")):
-        if path.is_file():
-            return path
-    return None

@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,31 +91,22 @@ def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Im
 
     The sample has 500 training and 100 test images of each class. `seed` chooses
     `n_train` and `n_test` of them at random; all of them are the same for every seed.
-    Raises :class:`DataError` for more than there are, and :class:`SettingError` for
-    less than 1.
+    Raises :class:`SettingError` unless there are as many.
     """
     with np.load(SAMPLE) as arrays:
-        X_train, y_train, X_test, y_test = (
-            arrays[name] for name in ("X_train", "y_train", "X_test", "y_test")
-        )
-    for name, n, available in (
-        ("n_train", n_train, len(y_train)),
-        ("n_test", n_test, len(y_test)),
-    ):
-        if n > available:
-            raise DataError(
-                f"{name} {n}: the packaged sample of Fashion-MNIST has {available} "
-                "images; ask for fewer, or name a folder with the whole set "
-                "(--data-dir or D2LPAR_DATA)"
-            )
-        check_head("fashion-mnist-sample", name, n, available)
+        whole = ImageData(**arrays, name="fashion-mnist-sample")
+    check_head(whole.name, "n_train", n_train, len(whole.y_train))
+    check_head(whole.name, "n_test", n_test, len(whole.y_test))
     rng = np.random.default_rng(seed)
-    train = np.sort(rng.permutation(len(y_train))[:n_train])
-    test = np.sort(rng.permutation(len(y_test))[:n_test])
-    return ImageData(
-        X_train[train], y_train[train], X_test[test], y_test[test],
-        name="fashion-mnist-sample",
-    )  # fmt: skip
+    train = np.sort(rng.permutation(len(whole.y_train))[:n_train])
+    test = np.sort(rng.permutation(len(whole.y_test))[:n_test])
+    return replace(
+        whole,
+        X_train=whole.X_train[train],
+        y_train=whole.y_train[train],
+        X_test=whole.X_test[test],
+        y_test=whole.y_test[test],
+    )
 
 
 def read_idx(path: Path) -> np.ndarray:

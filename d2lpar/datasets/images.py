@@ -77,10 +77,8 @@ def sha256_of(arrays: Iterable[np.ndarray]) -> str:
 
 def check_head(data: str, name: str, n: int | None, available: int) -> None:
     """Raise :class:`SettingError` unless `n` is None or an int, 1 to `available`."""
-    if n is None:
-        return
-    whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
-    if not (whole and 1 <= n <= available):
+    is_int = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+    if n is not None and not (is_int and 1 <= n <= available):
         raise SettingError(
             f"{name} {n}: {data} has {available}; ask for 1 to {available}"
         )

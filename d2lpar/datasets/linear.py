@@ -77,7 +77,6 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)
 
 
-def _check_size(*sizes: int) -> None:
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise SettingError(f"rows, columns {sizes}: write whole numbers above 0")
+def _check_size(rows: int, columns: int) -> None:
+    if min(rows, columns) < 1:
+        raise SettingError(f"rows, columns {rows, columns}: write numbers above 0")

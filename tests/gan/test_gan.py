@@ -198,10 +198,10 @@ def test_synchronised_n_devices_equal_one(num_devices, batch):
         actual = several.step(*batch, synchronised=True)
         assert actual == pytest.approx(expected, rel=1e-5)
     assert furthest(several.result(), one.result()) < 1e-4
-    replicas = [p.list_data() for p in several.G.collect_params().values()]
-    for first, *others in replicas[:1]:
-        for other in others:
-            numpy.testing.assert_array_equal(other.asnumpy(), first.asnumpy())
+    for adam in (several.adam_D, several.adam_G):
+        for first, *others in (p.list_data() for p in adam.params):
+            for other in others:
+                numpy.testing.assert_array_equal(other.asnumpy(), first.asnumpy())
 
 
 def test_batch_norm_per_device_is_another_computation(batch):
@@ -212,8 +212,7 @@ def test_batch_norm_per_device_is_another_computation(batch):
     assert 1e-5 < gap < 1
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize(("num_devices", "size"), [(1, 3), (2, 2), (2, 5)])
 def test_micro_batches_add_up_to_the_batch_without_batch_norm(
     monkeypatch, batch, num_devices, size
 ):
@@ -253,8 +252,9 @@ def faces():
 
 
 def test_train_yields_epochs_and_frames(faces):
+    faces = faces.head(60)
     lines = list(
-        gan.train(2, devices="cpu:2", global_batch_size=128, num_epochs=5,
+        gan.train(2, devices="cpu:2", global_batch_size=25, num_epochs=5,
                   frames_every=2, data=faces)
     )  # fmt: skip
     epochs = [line for line in lines if isinstance(line, kinds.GanEpochRecord)]
@@ -266,7 +266,7 @@ def test_train_yields_epochs_and_frames(faces):
     assert face_images.from_png(frames[-1].samples).shape == (120, 120, 3)
     assert len(frames[-1].nearest) == len(frames[-1].distances) == 25
     for e in epochs:
-        assert e.samples_per_sec == pytest.approx(300 / e.seconds)
+        assert e.samples_per_sec == pytest.approx(60 / e.seconds)
         assert 0 < e.d_real < 1 and 0 < e.d_fake < 1 and e.d_loss > 0
     # Before it has learnt, the discriminator is at a loss.
     assert epochs[0].d_loss == pytest.approx(numpy.log(2), abs=0.05)
@@ -283,13 +283,10 @@ def test_the_first_frame_has_the_distance_of_the_data_to_itself(monkeypatch):
     assert last.floor is None
 
 
-def test_the_losses_are_those_of_the_step(faces, batch):
+def test_the_losses_are_those_of_the_step(faces):
     """A full batch: the record is what one step of a Pair gives."""
-    state = gan.start(0)
-    X, z = next(
-        training.batches(np.array(faces.X, dtype="uint8"), 300, *state.next_rngs())
-    )
-    pair = Pair(1)
+    pair, X = Pair(), np.array(faces.X, dtype="uint8")
+    ((X, z),) = training.batches(X, 300, *pair.state.next_rngs())
     expected = pair.step(X, z)
     *_, epoch = gan.train(
         1, devices="cpu:1", global_batch_size=300, num_epochs=1, data=faces, seed=0
@@ -299,18 +296,16 @@ def test_the_losses_are_those_of_the_step(faces, batch):
 
 def test_synchronised_training_does_not_depend_on_the_devices(faces):
     ends = [
-        list(gan.train(n, devices="cpu:3", global_batch_size=100, num_epochs=2,
-                       sync_batch_norm=True, data=faces))[-1]
-        for n in (1, 2, 3)
+        list(gan.train(n, devices="cpu:3", global_batch_size=50, num_epochs=1,
+                       sync_batch_norm=True, data=faces.head(100)))[-1]
+        for n in (1, 3)
     ]  # fmt: skip
-    for end in ends[1:]:
-        assert end.d_loss == pytest.approx(ends[0].d_loss, rel=1e-4)
-        assert end.g_loss == pytest.approx(ends[0].g_loss, rel=1e-4)
+    assert ends[1].d_loss == pytest.approx(ends[0].d_loss, rel=1e-4)
+    assert ends[1].g_loss == pytest.approx(ends[0].g_loss, rel=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_it_learns_and_neither_network_wins(seed):
+def test_it_learns_and_neither_network_wins():
     """300 steps: the distance to the data falls to two thirds, on its way down.
 
     The criterion for the balance: at the end of training D believes in real faces more
@@ -320,7 +315,7 @@ def test_it_learns_and_neither_network_wins(seed):
     data = punks.load("synthetic", n_train=1500)
     before, *_, after, end = gan.train(
         2, devices="cpu:2", global_batch_size=50, lr=5e-4, num_epochs=10,
-        frames_every=10, seed=seed, data=data,
+        frames_every=10, data=data,
     )  # fmt: skip
     assert after.quality < before.quality / 1.5
     assert not (end.d_real > 0.95 and end.d_fake < 0.05)
@@ -330,7 +325,7 @@ def test_it_learns_and_neither_network_wins(seed):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"frames_every": 0}, "frames-every 0: write a whole number"),
+        ({"frames_every": 0}, "frames-every 0"),
         ({"micro_batch_size": 1.5}, "micro-batch-size 1.5"),
         ({"global_batch_size": 0}, "global-batch-size 0"),
         ({"lr": numpy.nan}, "lr nan"),
@@ -340,6 +335,25 @@ def test_it_learns_and_neither_network_wins(seed):
 def test_settings_that_cannot_be(faces, settings, says):
     with pytest.raises(SettingError, match=says):
         next(gan.train(1, devices="cpu:1", data=faces, **settings))
+
+
+def test_an_epochs_streams_follow_from_its_number(faces):
+    """So that a training that is resumed goes on as if it had not stopped."""
+    state, X = gan.start(3), np.array(faces.X, dtype="uint8")
+    assert all(isinstance(fact, int) for fact in state.facts().values())
+    later = gan.TrainingState.restore(state.tensors(), {**state.facts(), "epoch": 4})
+    drawn = []
+    for epoch in (0, 1, 4):
+        state.epoch = epoch
+        ((faces_of_epoch, z),) = training.batches(X, 300, *state.next_rngs())
+        drawn.append((faces_of_epoch.asnumpy(), z.asnumpy()))
+    ((again, z),) = training.batches(X, 300, *later.next_rngs())
+    numpy.testing.assert_array_equal(again.asnumpy(), drawn[-1][0])
+    numpy.testing.assert_array_equal(z.asnumpy(), drawn[-1][1])
+    for k in (0, 1):  # another order and other noise in every epoch
+        assert (drawn[0][k] != drawn[1][k]).any()
+    for images, _ in drawn:  # every face once
+        numpy.testing.assert_allclose(images.sum(0), faces.X.sum(0) / 255, rtol=1e-4)
 
 
 def test_what_diverges_says_so(faces):

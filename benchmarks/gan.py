@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy
 
+from d2lpar import process
 from d2lpar.figures import bars
 from d2lpar.machine.cores import usable_cores
 from d2lpar.records import arms
@@ -77,13 +78,21 @@ def first_steps(path: str, steps: int = 3, batch_size: int = 64) -> Iterator[dic
     yield {"d_losses": d_losses}
 
 
-def arms_of(cores: int, batch_size: int, steps: int, check: Path) -> list[in_turn.Arm]:
-    def ours(name: str, num_devices: int, threads: int, synchronised: bool = False):
-        settings = {"num_devices": num_devices, "synchronised": synchronised}
-        sizes = {"batch_size": batch_size, "steps": steps}
-        return in_turn.itself(name, __file__, threads, **settings, **sizes)
+def arms_of(cores: int, batch_size: int, steps: int, check: str) -> list[in_turn.Arm]:
+    sizes = {"batch_size": batch_size, "steps": steps}
 
-    flags = f"--threads={cores} --batch-size={batch_size} --steps={steps}".split()
+    def ours(
+        name: str, num_devices: int, threads: int, synchronised: bool = False
+    ) -> in_turn.Arm:
+        return in_turn.ours(
+            name,
+            threads,
+            f"{__file__}:timed_steps",
+            num_devices=num_devices,
+            synchronised=synchronised,
+            **sizes,
+        )
+
     return [
         ours("1 context, 1 thread", 1, 1),
         ours(f"{cores} contexts, 1 thread each", cores, 1),
@@ -92,8 +101,8 @@ def arms_of(cores: int, batch_size: int, steps: int, check: Path) -> list[in_tur
         in_turn.peer(
             f"CryptoPunks notebook (PyTorch), {cores} threads",
             "gan_pytorch.py",
-            f"--check={check}",
-            *flags,
+            {"threads": cores, "check": check, **sizes},
+            {"OMP_NUM_THREADS": str(cores)},
         ),
     ]
 
@@ -103,13 +112,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="three more warm up")
     parser.add_argument("--batch-size", type=int, default=1_000)
     args = parser.parse_args()
-    if args.arm:
-        write = "path" in args.arm
-        return in_turn.tell((first_steps if write else timed_steps)(**args.arm))
-
     with tempfile.TemporaryDirectory() as folder:
-        check = Path(folder) / "first_steps.npz"
-        in_turn.run(in_turn.itself("first steps", __file__, 1, path=str(check)))
+        check = str(Path(folder) / "first_steps.npz")
+        process.answer(f"{__file__}:first_steps", {"path": check})
         steps = args.steps + WARM_UP
         timed = arms_of(usable_cores(), args.batch_size, steps, check)
         lines = in_turn.measure(timed, args.rounds, WARM_UP)

@@ -12,8 +12,8 @@
 #     d2lpar run gan --preset book       (4,000 epochs of the full batch: for GPUs)
 #
 # The faces are the CryptoPunks if `punks.png` is found or can be downloaded, else
-# generated ones. The artwork has no open licence and is not part of this project; the
-# cells below use generated faces.
+# drawn ones. The artwork has no open licence and is not part of this project; the cells
+# below use faces that are put together from drawn sprites.
 #
 # **What you will learn.**
 #
@@ -260,7 +260,7 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 #
 # ## A short training
 #
-# *Predict before you run*: 600 generated faces, 5 epochs of 6 batches: thirty steps,
+# *Predict before you run*: 600 drawn faces, 5 epochs of 6 batches: thirty steps,
 # ten times as long as the notebook's (a learning rate of 1e-3). Will one recognise
 # anything? Is the distance to the real faces smaller than before?
 #
@@ -271,7 +271,7 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 
 # %%
 def distance(params_G):
-    """Of 300 generated faces to 300 real ones; and the faces."""
+    """Of 300 generated faces to 300 drawn ones; and the faces."""
     state.params_G = params_G
     faces = gan.sample(state, n=300, seed=7, device=two[0])
     return face_quality.sliced_wasserstein(faces, data.X[:300]), faces

@@ -6,8 +6,9 @@
 Networks, losses, Adam and the order of the two updates are the notebook's; it trains on
 all 10,000 faces at once (`--batch-size 10000`). With `--check FILE` (an .npz of our
 first steps) it first takes those steps from the same parameters; where a loss differs
-it prints {"error": ...} and exits with status 2. Prints a JSON line per step, the first
-one included.
+it prints {"error": ...} and exits with status 2. With `--job` it reads its flags as a
+line of JSON from standard input, as d2lpar's benchmarks write it. Prints a JSON line
+per step, the first one included.
 """
 
 import argparse
@@ -109,7 +110,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", metavar="FILE", help="first steps to reproduce")
+    parser.add_argument("--job", action="store_true", help="flags from standard input")
     args = parser.parse_args()
+    if args.job:
+        vars(args).update(json.loads(sys.stdin.readline()))
     torch.set_num_threads(args.threads)
     if args.check:
         check(args.check)

@@ -110,7 +110,10 @@ def train_batch(
         for X_shard, y_shard in zip(*split_batch(X, y, devices))
         if X_shard.shape[0] > 0
     ]
-    losses_of = lambda X, y: loss(net(X), y)  # noqa: E731
+
+    def losses_of(X_shard, y_shard):
+        return loss(net(X_shard), y_shard)
+
     return _step(shards, losses_of, net, devices, trainer, X.shape[0])
 
 

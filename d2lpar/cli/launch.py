@@ -40,6 +40,10 @@ def run_launch(
 ) -> None:
     """Start and supervise the roles that the flags name, or print them (--print)."""
     python, directory = python or sys.executable, directory or os.getcwd()
+    if hosts and interface == launch.LOOPBACK:
+        raise SettingError(
+            "--hosts needs --interface: the one on which they reach this machine"
+        )
     host_list = launch.read_hosts(hosts, interface) if hosts else []
     if not hosts and shutil.which(python) is None:
         raise SettingError(f"--python {python}: there is no such program")
@@ -49,10 +53,6 @@ def run_launch(
     if compress is not None and not 1e-30 <= compress <= 1e30:  # it is a float32
         raise SettingError(
             f"--compress {compress:g}: write a number greater than 0, 1e-30 to 1e30"
-        )
-    if hosts and interface == launch.LOOPBACK:
-        raise SettingError(
-            "--hosts needs --interface: the one on which they reach this machine"
         )
     if ssh and not hosts:
         raise SettingError(f"--ssh {ssh}: goes with --hosts only")

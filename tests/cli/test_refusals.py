@@ -104,8 +104,8 @@ REFUSED = [
     (["compare", "record", "header"], "header: holds no epochs"),
     (["sample", "--checkpoint=absent"], "absent"),
     (["sample", "--checkpoint=binary"], "binary"),
-    ([*LAUNCH, "--hosts=option", *THEN], "-oProxyCommand=x"),
-    ([*LAUNCH, "--hosts=empty", *THEN], "empty"),
+    ([*LAUNCH, "--hosts=option", "--interface=x", *THEN], "-oProxyCommand=x"),
+    ([*LAUNCH, "--hosts=empty", "--interface=x", *THEN], "empty"),
     ([*LAUNCH, "--hosts=absent", *THEN], "absent"),
 ]
 CONTENT = {

@@ -155,16 +155,16 @@ def _probe(numbers: tuple[int, ...]) -> dict[int, str]:
     """The error of a tiny computation on each GPU, "" where it was right."""
     from d2lpar import process
 
-    function, errors = "d2lpar.devices:compute_on_gpus", {}
-    job = {"numbers": numbers}
+    function, job = "d2lpar.devices:compute_on_gpus", {"numbers": numbers}
+    errors: dict[int, str] = {}
     try:
         for answer in process.results(function, job, timeout=PROBE_SECONDS):
             errors[answer["number"]] = answer["why_not"]
     except RunError as error:  # it crashed: GPUs without an answer are not usable
         errors = {**dict.fromkeys(numbers, first_line(error)), **errors}
-    for number, error in errors.items():
-        if error:
-            log.warning("gpu(%d): MXNet cannot compute on it (%s)", number, error)
+    for number, why_not in errors.items():
+        if why_not:
+            log.warning("gpu(%d): MXNet cannot compute on it (%s)", number, why_not)
     return errors
 
 

@@ -34,7 +34,7 @@ from d2lpar.text import byte_size
 # whose handles are "not initialized" without memory, of cuDNN when no algorithm's
 # workspace fits, and of C++.
 WORDS = re.compile(
-    "Failed to allocate CPU Memory|cudaMalloc failed|cudaMalloc retry failed"
+    "Failed to allocate CPU Memory|cudaMalloc (retry )?failed"
     "|out of memory|ALLOC_FAILED|(CUBLAS|CUDNN|CUSOLVER)_STATUS_NOT_INITIALIZED"
     "|Create (cublas|cusolver) handle failed"
     "|Failed to find any .*convolution algorithm|bad_alloc"

@@ -148,7 +148,7 @@ def _quality(runs: Sequence[Run]) -> Figure:
         axes.axhline(median(floors), **page.DASHED)
     training.accuracy_curves(axes, runs)
     axes.set_xlim(left=-axes.get_xlim()[1] / 50)
-    axes.set_ylim(bottom=0)
+    axes.set(ylim=(0, 1.05 * axes.get_ylim()[1]), ylabel=f"distance to {kind} faces")
     return picture.figure
 
 

@@ -107,7 +107,7 @@ def test_all_pictures_of_two_runs(tmp_path):
                 assert not edge.any()  # nothing is cut off
         elif path.suffix == ".svg":
             text = " ".join(re.findall(r">([^<>]+)</text>", path.read_text()))
-            assert "SYNTHETIC synthetic-punks" in text and "Some CPU, 2 cores" in text
+            assert "GAN on SYNTHETIC" in text and "Some CPU, 2 cores" in text
 
 
 def test_losses_are_the_records():

@@ -70,7 +70,7 @@ def environment_of(chapter: str, empty: str | Path) -> dict[str, str | None]:
     """Variables for a chapter's kernel. `empty` is an empty folder.
 
     The artwork of the CryptoPunks may not be shown: the GAN finds and downloads none,
-    and learns from generated faces.
+    and learns from drawn faces.
     """
     if chapter != "gan":
         return {}

@@ -11,6 +11,7 @@ DATA_NAMES = {
     "fashion-mnist": "Fashion-MNIST",
     "fashion-mnist-sample": "Fashion-MNIST (sample)",
     "cryptopunks": "CryptoPunks",
+    "synthetic-punks": "drawn faces",
 }
 
 
@@ -84,7 +85,8 @@ def commit(header: Header | BenchmarkHeader) -> str:
 def data_name(header: Header) -> str:
     """The data set in a few words, with a mark where it was generated in its place."""
     name = DATA_NAMES.get(header.dataset, header.dataset)
-    return f"SYNTHETIC {name}" if header.synthetic else name
+    unnamed = header.synthetic and header.dataset not in DATA_NAMES
+    return f"SYNTHETIC {name}" if unnamed else name
 
 
 def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:

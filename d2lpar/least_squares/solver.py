@@ -126,11 +126,9 @@ def solve(
             f"method {method} in {shards.dtype} found an x that is worse than 0: use "
             "float64 or method tsqr"
         )
-    if shards.flat:
-        x, norms = x[:, 0], float(norms[0])
     return Solution(
-        x=x,
-        residual_norm=norms,
+        x=x[:, 0] if shards.flat else x,
+        residual_norm=float(norms[0]) if shards.flat else norms,
         history=tuple(progress.history),
         method=method,
         devices=tuple(map(label, devices)),

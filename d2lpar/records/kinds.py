@@ -127,7 +127,7 @@ class BenchmarkHeader(
 # Trainings and solvers
 
 
-class EpochRecord(Line, tag="epoch"):
+class EpochRecord(Line, tag="epoch", frozen=True):
     """What one epoch of training measured.
 
     `epoch` counts from 1. `seconds` is the time of training alone, from clocks read
@@ -149,7 +149,7 @@ class EpochRecord(Line, tag="epoch"):
     wire_bytes: Optional[Whole] = None
 
 
-class GanEpochRecord(Line, tag="gan-epoch"):
+class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
     """What one epoch of a GAN's training measured.
 
     `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
@@ -169,7 +169,7 @@ class GanEpochRecord(Line, tag="gan-epoch"):
     resumed: Optional[Literal["elsewhere", "here"]] = None
 
 
-class FrameRecord(Line, tag="frame"):
+class FrameRecord(Line, tag="frame", frozen=True):
     """What the generator draws after an epoch; epoch 0 is before training.
 
     `fixed` is the face drawn from one noise that stays the same. `quality` is the
@@ -194,7 +194,7 @@ class FrameRecord(Line, tag="frame"):
             raise ValueError("samples need as many nearest as distances")
 
 
-class PointRecord(Line, tag="point"):
+class PointRecord(Line, tag="point", frozen=True):
     """Where a solver stands after an iteration or an epoch.
 
     `seconds` count its work from the start, without the time to measure the residual.
@@ -217,7 +217,7 @@ class PointRecord(Line, tag="point"):
 # Studies
 
 
-class StepRecord(Line, tag="step"):
+class StepRecord(Line, tag="step", frozen=True):
     """How long one step takes on a run's devices, or on the first `num_devices`.
 
     Each of `seconds` is the mean of `steps` steps in a row: Python runs ahead, and the
@@ -239,7 +239,7 @@ class StepRecord(Line, tag="step"):
             raise ValueError(f"parts are not those of a step: {', '.join(PARTS)}")
 
 
-class AllReduceRecord(Line, tag="all-reduce"):
+class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     """How long an all-reduce of `num_arrays` arrays takes.
 
     `num_bytes` counts one device's arrays together, float32. `why_not` is empty, or
@@ -254,7 +254,7 @@ class AllReduceRecord(Line, tag="all-reduce"):
     num_devices: Whole = 0
 
 
-class ScaledEpoch(Line, tag="scaled-epoch"):
+class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
     """An epoch of training under weak scaling.
 
     `lr` is the epoch's own, scaled with the global batch and warmed up. `why_not` is
@@ -275,7 +275,7 @@ class ScaledEpoch(Line, tag="scaled-epoch"):
             raise ValueError("neither why_not nor train_loss and test_acc")
 
 
-class PrecisionRecord(Line, tag="precision"):
+class PrecisionRecord(Line, tag="precision", frozen=True):
     """What inference in one precision measured, or why it could not.
 
     `precision` is one of :data:`PRECISIONS`. `weights` is "trained", or how they were
@@ -318,7 +318,7 @@ class PrecisionRecord(Line, tag="precision"):
         return not self.why_not
 
 
-class TimingRecord(Line, tag="timing"):
+class TimingRecord(Line, tag="timing", frozen=True):
     """How long an operation took in one library, every sample.
 
     Seconds are those of a :class:`d2lpar.timing.Timing`. `num_bytes` are those that the
@@ -346,7 +346,7 @@ class TimingRecord(Line, tag="timing"):
 # Benchmarks
 
 
-class ArmSample(Line, tag="arm-sample"):
+class ArmSample(Line, tag="arm-sample", frozen=True):
     """One timed unit of an arm's work, in the order in which its process printed them.
 
     `work` is what the arm did, where a benchmark's arms do several things: only arms
@@ -372,7 +372,7 @@ class ArmSample(Line, tag="arm-sample"):
     cost: Optional[float] = None
 
 
-class ArmAbsent(Line, tag="arm-absent"):
+class ArmAbsent(Line, tag="arm-absent", frozen=True):
     """An arm that could not run in a round, and why, in one clause."""
 
     arm: str

@@ -71,7 +71,7 @@ PRINTED = {
         "gone, and its memory with it",
         r"asked for cuda: ran on |skipped: XGBoost is not installed",
         "largest batch that fits",
-        r"2000: out of memory on cpu\(0\): conv",
+        r"2000: out of memory on cpu\(0\) .*Conv2D 1, float32 \(2000, ",
     ],
     "low_precision": [
         r"0100000001001001 0000111111011011  ->  3\.140625",

@@ -204,7 +204,7 @@ def test_a_launch_keeps_the_record_and_the_checkpoints_of_one_training(tmp_path)
     for ours, expected in zip(run.epochs, epochs):
         assert ours.train_loss == pytest.approx(expected.train_loss, rel=1e-5)
         # Two steps, in which each worker pushes and pulls 129,068 numbers of 4 bytes.
-        # The counter is read while the last pulls of an epoch may still be on their way.
+        # The counter is read while the last pulls may still be on their way.
         assert ours.wire_bytes > 2 * 2 * 129_068 * 4
     assert len(run.epochs) == 2
 

@@ -24,7 +24,7 @@ import atexit, os, sys
 seen = set()
 def trace(frame, event, arg):
     code = frame.f_code
-    if code.co_name != "<module>" and code.co_name[0] != "<":
+    if code.co_flags & 1:  # a function, not the body of a module or class
         seen.add(code.co_filename)
 def write():
     with open(os.path.join(os.environ["WEIGHT"], str(os.getpid())), "w") as f:
@@ -50,7 +50,8 @@ def files_of_a_run() -> set[str]:
             "--data=sample",
         ]
         command = [sys.executable, "-m", "d2lpar", *words, f"--out={folder}/runs"]
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(command, env=environment, check=True, **quiet)
         found = {
             Path(x) for note in notes.iterdir() for x in note.read_text().split("\n")
         }

@@ -37,10 +37,13 @@ from d2lpar.text import plain_table
 log = logging.getLogger("d2lpar")
 
 
-@click.group(context_settings=CONTEXT)
+@click.group(context_settings=CONTEXT, invoke_without_command=True)
 @click.version_option(__version__, "-V", "--version", prog_name="d2lpar")
-def d2lpar() -> None:
+@click.pass_context
+def d2lpar(ctx: click.Context) -> None:
     """Data-parallel chapters of Dive into Deep Learning, on MXNet."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def _complete_chapter(ctx, parameter, text: str) -> list[str]:

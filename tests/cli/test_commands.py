@@ -111,6 +111,7 @@ def test_list_and_help_load_no_mxnet_and_name_what_there_is():
     *rows, loaded = listed.stdout.splitlines()
     assert [row.split()[1] for row in rows[1:]] == list(EXPERIMENTS)
     assert loaded == "False False"
+    assert "\nCommands:\n" in d2lpar().stdout  # alone it prints its help
     usage = d2lpar("run", "--help").stdout
     for name in ("--num-devices", "--preset", "--resume"):
         assert name in usage

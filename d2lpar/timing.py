@@ -158,7 +158,9 @@ def _repeat(
         naive.append(time.perf_counter() - start)
         wait()
         seconds.append(time.perf_counter() - start)
-        arrays = [r.asnumpy() if hasattr(r, "asnumpy") else r for r in results]
+        arrays = [
+            r.asnumpy() if hasattr(r, "asnumpy") else numpy.asarray(r) for r in results
+        ]
         value = numpy.asarray(join(arrays))
         del results  # its memory can serve the next repetition
         right = value if right is None else right

@@ -143,6 +143,18 @@ def test_a_result_that_goes_wrong_later_is_value_out():
         measure_host(lambda: next(results), 1, warmup=2, repeats=1, join=sum)
 
 
+def test_arrays_of_another_library_are_checked_too():
+    """As PyTorch's tensors, which have NumPy's protocol and not its methods."""
+
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            return np.ones(3, dtype)
+
+    assert measure_host(Tensor, 1, repeats=2, expected=np.ones(3)).seconds
+    with pytest.raises(TimingError):
+        measure_host(Tensor, 1, repeats=2, expected=np.zeros(3))
+
+
 def test_whole_numbers_do_not_wrap_around():
     zero, one = np.array([0], "uint8"), np.array([1], "uint8")
     with pytest.raises(TimingError, match="off by 1,"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import platform
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def record(
     unless `saves` is false.
     """
     if run is None:
-        lines = _after(header, train)
+        lines = itertools.chain([header], train())
     else:
         lines = run.record(
             lambda state: train(num_epochs=run.epochs_to_go, state=state)
@@ -79,11 +80,6 @@ def record(
             if run is not None and saves:
                 _save_last_epoch(run)
             raise
-
-
-def _after(header: Header, train: Any) -> Iterator[Header | Line]:
-    yield header
-    yield from train()
 
 
 def _repeat_set(lines: Iterator, repeat: int) -> Iterator[Header | Line]:

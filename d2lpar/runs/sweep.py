@@ -78,7 +78,11 @@ def measure(job: Job) -> Iterator[bytes]:
     except RunError as error:
         if not out_of_memory.WORDS.search(str(error)):
             raise
-        raise RunError(_memory_advice(job, str(error))) from None
+        layers = experiments.load(job.of.layers) if job.of.layers else None
+        advice = out_of_memory.advice(
+            layers, job.settings, _devices(job), job.data, said=str(error)
+        )
+        raise RunError(advice) from None
 
 
 def _with_free_memory(job: Job, why: str) -> str:
@@ -89,13 +93,6 @@ def _with_free_memory(job: Job, why: str) -> str:
     return (
         f"was {why}, by the system if memory ran out; {byte_size(free)} are free now: "
         "run it again, or with a smaller batch"
-    )
-
-
-def _memory_advice(job: Job, reason: str) -> str:
-    layers = experiments.load(job.of.layers) if job.of.layers else None
-    return out_of_memory.advice(
-        layers, job.settings, _devices(job), job.data, said=reason
     )
 
 

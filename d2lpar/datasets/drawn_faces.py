@@ -22,7 +22,7 @@ from d2lpar.datasets.images import check_head
 SPRITES = Path(__file__).parent / "data" / "sprites.png"
 SIDE = 24  # pixels along each side of a sprite and of a face
 CHUNK = 500  # faces are drawn in whole chunks, so that more of them begin alike
-MOST = 1_000_000  # faces: 1.7 GB, and minutes
+MAX_FACES = 1_000_000  # 1.7 GB, and minutes
 
 # From back to front: how many sprites a layer has, and how many of the faces have one.
 LAYERS = {
@@ -71,7 +71,7 @@ def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
     same for every n >= k. Raises :class:`SettingError` unless `n` is an integer from 1
     to a million.
     """
-    check_head("the sampler of faces", "n", n, MOST)
+    check_head("the sampler of faces", "n", n, MAX_FACES)
     chunks = [_chunk(seed, k) for k in range(-(-n // CHUNK))]
     return np.concatenate(chunks)[:n]
 

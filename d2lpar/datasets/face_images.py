@@ -11,8 +11,8 @@ from PIL import Image
 from d2lpar.datasets.punks import TILE
 from d2lpar.errors import DataError, SettingError
 
-MOST_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
-MOST_PIXELS = 2_400  # along each side of a picture from a record: 100 faces
+MAX_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
+MAX_SIDE = 2_400  # along each side of a picture from a record: 100 faces
 
 
 def sheet(faces: np.ndarray, columns: int) -> np.ndarray:
@@ -34,17 +34,17 @@ def enlarged(picture: np.ndarray, scale: int) -> np.ndarray:
 
 
 def check_sheet(n: int, columns: int, scale: int) -> None:
-    """Raise :class:`SettingError` for an enlarged sheet of more than MOST_AREA pixels.
+    """Raise :class:`SettingError` for an enlarged sheet of more than MAX_AREA pixels.
 
     >>> check_sheet(100_000, 5, 8)
     Traceback (most recent call last):
     d2lpar.errors.SettingError: 100,000 faces in 5 columns at scale 8: ...
     """
     width, height = columns * TILE * scale, -(-n // columns) * TILE * scale
-    if width * height > MOST_AREA:
+    if width * height > MAX_AREA:
         raise SettingError(
             f"{n:,} faces in {columns:,} columns at scale {scale:,}: a picture of "
-            f"{width:,} x {height:,} pixels; {MOST_AREA:,} in all are the most"
+            f"{width:,} x {height:,} pixels; at most {MAX_AREA:,} in all"
         )
 
 
@@ -65,7 +65,7 @@ def from_png(text: str) -> np.ndarray:
     try:
         file = io.BytesIO(base64.b64decode(text, validate=True))
         picture = Image.open(file, formats=["png"])
-        if max(picture.size) <= MOST_PIXELS:  # known before a pixel is unpacked
+        if max(picture.size) <= MAX_SIDE:  # known before a pixel is unpacked
             return np.asarray(picture.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise DataError("no PNG file in base64") from None

@@ -19,7 +19,7 @@ log = logging.getLogger("d2lpar")
 
 SCALE = 8  # screen pixels along a face's pixel
 BAND = 24  # pixels under the face, for the epoch; even, as films need it
-MOST_FRAMES = 60  # of an animation: half a megabyte
+MAX_FRAMES = 60  # of an animation: half a megabyte
 FRAMES_PER_SECOND = 10
 
 
@@ -34,7 +34,7 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
     if len(frames) < 2:
         log.warning("%s: too few frames for an animation", labels.where(run))
         return []
-    kept = np.unique(np.linspace(0, len(frames) - 1, MOST_FRAMES).round().astype(int))
+    kept = np.unique(np.linspace(0, len(frames) - 1, MAX_FRAMES).round().astype(int))
     faces = [_with_epoch(run, frames[k]) for k in kept]
     writers = {"gif": _write_gif, "mp4": _write_mp4} if mp4 else {"gif": _write_gif}
     paths = {ending: folder / f"{stem}.{ending}" for ending in writers}
@@ -53,7 +53,8 @@ def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarr
     try:
         picture = face_images.from_png(getattr(frame, name))
         if picture.shape != (rows * punks.TILE, across * punks.TILE, 3):
-            raise DataError("a PNG of {1} x {0} pixels".format(*picture.shape))
+            height, width, _ = picture.shape
+            raise DataError(f"a PNG of {width} x {height} pixels")
     except DataError as error:
         raise RecordError(
             f"{labels.where(run)}: {name} of epoch {frame.epoch} is {error}, not a "

@@ -27,7 +27,7 @@ from d2lpar.text import plural
 
 log = logging.getLogger("d2lpar")
 
-MOST_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
+MAX_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
 
 
 @page.plain_style()
@@ -123,7 +123,7 @@ def _curve(run: Run, name: str) -> tuple[list[int], list[float]]:
     in_order = sorted(run.epochs, key=lambda epoch: epoch.epoch)
     by_epoch = group(in_order, lambda e: e.epoch, lambda e: getattr(e, name))
     epochs, values = list(by_epoch), list(map(median, by_epoch.values()))
-    step = -(-len(epochs) // MOST_POINTS)
+    step = -(-len(epochs) // MAX_POINTS)
     slices = [slice(k, k + step) for k in range(0, len(epochs), step)]
     return [epochs[s][-1] for s in slices], [fmean(values[s]) for s in slices]
 
@@ -237,9 +237,8 @@ def _data(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
         data = punks.on_disk(header.dataset, n_train, header.seed, data_dir)
         if data is not None and data.sha256 == header.dataset_sha256:
             return data.X
-        why = "not found" if data is None else "those found are others"
+        why = "no copy on disk" if data is None else "those on disk are others"
     except (DataError, SettingError) as error:
         why = str(error)
-    text = "the faces of %s are not at hand (%s): only generated ones are drawn"
-    log.warning(text, labels.where(run), why)
+    log.warning("%s faces for %s not found (%s)", _kind(run), labels.where(run), why)
     return None

@@ -71,6 +71,7 @@ def train(
         means = _means(sums, len(faces), ended.epoch, lr)
         nets.update(ended)
         check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
+        # Last, so that a training that diverges leaves the state as it was.
         vars(state).update(vars(ended))
         frames = []
         if state.epoch % frames_every == 0 or state.epoch == last:
@@ -132,10 +133,7 @@ def _train_epoch(
 
 
 def _means(sums: StepSums, n: int, epoch: int, lr: float) -> dict[str, float]:
-    """Losses and opinions, means over the `n` faces of an epoch, as a record has them.
-
-    Raises :class:`DivergedError` if a loss is not finite.
-    """
+    """An epoch's losses and opinions, means over its `n` faces, by a record's names."""
     d_loss, g_loss, opinions = (sum(a.asnumpy() for a in arrays) for arrays in sums)
     if not (math.isfinite(d_loss) and math.isfinite(g_loss)):
         raise DivergedError(

@@ -117,57 +117,51 @@ def measure(
     flat = [(sum(int(numpy.prod(shape)) for shape in SHAPES),)]
     for shapes in (*([(size // 4,)] for size in sizes), flat, SHAPES):
         rng = numpy.random.default_rng(0)
-        host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
-        num_bytes = sum(array.nbytes for array in host[0])
+        host = {d: [rng.random(s, dtype="float32") for s in shapes] for d in devices}
         for name, make in VARIANTS.items():
-            seconds: list[float] = []
-            why_not = ""
+            record = {
+                "variant": name,
+                "num_arrays": len(shapes),
+                "num_bytes": sum(array.nbytes for array in host[devices[0]]),
+                "num_devices": len(devices),
+            }
             try:
                 all_reduce = make()
             except mx.base.MXNetError as error:
-                why_not = f"MXNet: {first_line(error)}"
-            else:
-                title = f"all-reduce ({name}) of {num_bytes:,} bytes"
-                measured = _time(all_reduce, devices, host, title, repeats)
-                seconds = list(measured.seconds)
-            yield AllReduceRecord(
-                variant=name,
-                num_arrays=len(shapes),
-                num_bytes=num_bytes,
-                seconds=seconds,
-                why_not=why_not,
-                num_devices=len(devices),
-            )
+                yield AllReduceRecord(**record, why_not=f"MXNet: {first_line(error)}")
+                continue
+            seconds = _seconds(all_reduce, host, f"all-reduce ({name})", repeats)
+            yield AllReduceRecord(**record, seconds=seconds)
 
 
-def _time(
+def _seconds(
     all_reduce: AllReduce,
-    devices: Sequence[mx.Context],
-    host: Sequence[Sequence[numpy.ndarray]],
+    host: dict[mx.Context, list[numpy.ndarray]],
     name: str,
     repeats: int,
-) -> timing.Timing:
-    originals = [
-        [np.array(array, ctx=device) for array in arrays]
-        for arrays, device in zip(host, devices)
-    ]
-    data = [[array.copy() for array in arrays] for arrays in originals]
+) -> list[float]:
+    """Time a variant on copies of each device's host arrays."""
+    devices = list(host)
+    original = {d: [np.array(a, ctx=d) for a in host[d]] for d in devices}
+    data = {d: [array.copy() for array in original[d]] for d in devices}
+
+    def restore() -> None:
+        for d in devices:
+            for array, value in zip(data[d], original[d]):
+                value.copyto(array)
 
     def call(device: mx.Context) -> np.ndarray:
         if device == devices[0]:  # once for all devices
-            all_reduce(data)
-        return data[devices.index(device)][0]
-
-    def restore() -> None:
-        for arrays, values in zip(data, originals):
-            for array, value in zip(arrays, values):
-                value.copyto(array)
+            all_reduce(list(data.values()))
+        return data[device][0]
 
     def everything(_) -> numpy.ndarray:
-        return numpy.concatenate([a.asnumpy().ravel() for row in data for a in row])
+        return numpy.concatenate(
+            [a.asnumpy().ravel() for d in devices for a in data[d]]
+        )
 
-    total = numpy.concatenate([sum(arrays).ravel() for arrays in zip(*host)])
-    return timing.measure(
+    total = numpy.concatenate([sum(arrays).ravel() for arrays in zip(*host.values())])
+    measured = timing.measure(
         call,
         devices,
         expected=numpy.tile(total, len(devices)),
@@ -176,3 +170,4 @@ def _time(
         name=name,
         repeats=repeats,
     )
+    return list(measured.seconds)

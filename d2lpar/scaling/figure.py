@@ -8,18 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from matplotlib.axes import Axes
+import numpy
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from d2lpar.figures import labels, page
-from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch
+from d2lpar.records.kinds import PARTS, AllReduceRecord, Run
 from d2lpar.scaling.table import Study, all_reduces, results, studies
 from d2lpar.text import number, plural
 
 BATCH = "global batch size (samples per step, all devices together)"
-INKS = ("0.8", page.OURS, "#003A5C", "#E69F00", "0.45")  # of PARTS
-HATCHES = ("", "", "", "////", "")
+# Slower than one device, as fast, faster; for colour-blind eyes.
+PAYS = LinearSegmentedColormap.from_list("pays", [page.D2L, "#f7f7f7", page.OURS])
+BARS = {  # of the parts of a step
+    "split and copy": {"color": "0.8"},
+    "forward": {"color": page.OURS},
+    "backward": {"color": "#003A5C"},
+    "all-reduce": {"color": "#E69F00", "hatch": "////"},
+    "update": {"color": "0.45"},
+}
 
 
 @page.plain_style()
@@ -56,52 +63,51 @@ def _stamp(runs: Sequence[Run]) -> str:
     return labels.stamp([run.header for run in runs])
 
 
+def _device_word(runs: Sequence[Run]) -> str:
+    return labels.device_word(runs[0].header)
+
+
 def _map(study: Study) -> Figure:
     """Speedup over one device by global batch (across) and devices (up)."""
     counts, batches = study.counts[1:], study.batches
-    n = next(n for n in counts if study.speedups_of(n))
-    at = study.break_even(n)
+    fewest = next(n for n in counts if study.speedups_of(n))
+    at = study.break_even(fewest)
     pays = f"more than {batches[-1]:,}" if at is None else f"{at:,.0f}"
-    noun = labels.device_word(study.runs[0].header)
     picture = page.new(
-        f"{plural(n, noun)} pay from a global batch of {pays}",
+        f"{plural(fewest, _device_word(study.runs))} pay from a global batch of {pays}",
         _subtitle(study, "step time of 1 over that of N at the same global batch"),
         f"Black lines: break-even. {_stamp(study.runs)}",
         size=(max(page.WIDE, 0.72 * len(batches) + 1.2), 0.55 * len(counts) + 1.1),
     )
     (axes,) = picture.axes
+    table = numpy.full((len(counts), len(batches)), numpy.nan)
+    shade = TwoSlopeNorm(1, 0, max(2, counts[-1]))
     for y, n in enumerate(counts):
         for batch, speedup in study.speedups_of(n).items():
-            _cell(axes, (batches.index(batch), y), speedup, counts[-1])
+            x = batches.index(batch)
+            table[y, x] = min(speedup, counts[-1])
+            ink = "white" if abs(shade(speedup) - 0.5) > 0.37 else "black"
+            place = {"ha": "center", "va": "center", "color": ink}
+            axes.text(x, y, f"{speedup:.2f}", **place)
         at = study.break_even(n)
         if at is not None:  # between the cells slower than one device and those faster
             x = bisect.bisect_left(batches, at) - 0.5
-            axes.plot([x, x], [y - 0.5, y + 0.5], color="black", lw=3, zorder=5)
+            axes.plot([x, x], [y - 0.5, y + 0.5], color="black", lw=3)
+    edges = numpy.arange(len(batches) + 1) - 0.5, numpy.arange(len(counts) + 1) - 0.5
+    table = numpy.ma.masked_invalid(table)
+    axes.pcolormesh(*edges, table, cmap=PAYS, norm=shade, edgecolors="white")
     axes.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])
     axes.set_yticks(range(len(counts)), map(str, counts))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set(xlim=(-0.55, len(batches) - 0.45), ylim=(-0.55, len(counts) - 0.45))
     axes.grid(False)
     axes.set(xlabel=BATCH, ylabel="devices N")
     return picture.figure
 
 
-def _cell(axes: Axes, at: tuple[float, float], speedup: float, top: int) -> None:
-    """A square of the map: orange below 1, white at 1, blue above."""
-    ends = [page.D2L, "#f7f7f7", page.OURS]  # for colour-blind eyes
-    share = TwoSlopeNorm(1, 0, max(2, top))(min(speedup, top))
-    face = LinearSegmentedColormap.from_list("pays", ends)(share)
-    axes.bar(at[0], 1, 1, at[1] - 0.5, color=face, edgecolor="white", lw=1)
-    luminance = 0.3 * face[0] + 0.59 * face[1] + 0.11 * face[2]
-    ink = "white" if luminance < 0.55 else "black"
-    place = {"ha": "center", "va": "center", "size": page.NORMAL}
-    axes.text(*at, f"{speedup:.2f}", color=ink, **place)
-
-
 def _steps(study: Study) -> Figure:
     """Milliseconds per step against batch: measured points and the model's lines."""
-    model, noun = study.model, labels.device_word(study.runs[0].header)
+    model, noun = study.model, _device_word(study.runs)
     lines = "" if model is None else ", lines are the model"
     picture = page.new(
         f"Time of a step, by global batch and number of {noun}s",
@@ -121,10 +127,10 @@ def _steps(study: Study) -> Figure:
             curve = [1e3 * model.seconds(n, batch) for batch in batches]
         axes.plot(batches, curve, **{**style, "marker": ""})
         names.append((batches[-1], medians[-1], plural(n, noun)))
-    few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     axes.set_xlabel(BATCH)
+    few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     page.log_numbers_up(axes, "milliseconds per step", minor=few)
     page.beside(axes, names)
     return picture.figure
@@ -132,11 +138,10 @@ def _steps(study: Study) -> Figure:
 
 def _parts(runs: Sequence[Run]) -> Figure:
     """Where a step's milliseconds go: a stacked bar per implementation and count."""
-    noun = labels.device_word(runs[0].header)
     panels: dict[int, dict[str, dict[str, float]]] = {}
     for study in studies(runs):
         for (n, batch), parts in study.parts.items():
-            name = f"{study.name}, {plural(n, noun)}"
+            name = f"{study.name}, {plural(n, _device_word(runs))}"
             panels.setdefault(batch, {})[name] = parts
     most = max(map(len, panels.values()))
     picture = page.new(
@@ -147,30 +152,22 @@ def _parts(runs: Sequence[Run]) -> Figure:
         size=(max(page.WIDE, 4.0 * len(panels)), 1.3 + 0.5 * most),
         sharey=True,
     )
+    place = {"textcoords": "offset points", "va": "center"}
     for axes, (batch, bars) in zip(picture.axes, sorted(panels.items())):
-        for k, parts in enumerate(bars.values()):
-            _stack(axes, k, parts)
+        left = numpy.zeros(len(bars))
+        for part in PARTS:
+            widths = [1e3 * parts[part] for parts in bars.values()]
+            look = {"edgecolor": "white", "lw": 0.6, **BARS[part]}
+            axes.barh(range(len(bars)), widths, 0.6, left, label=part, **look)
+            left += widths
+        for k, whole in enumerate(left):
+            axes.annotate(number(whole), (whole, k), (6, 0), **place)
         axes.set_yticks(range(len(bars)), bars)
         axes.set_ylim(len(bars) - 0.5, -0.5)
         axes.grid(False)
-        longest = max(sum(parts.values()) for parts in bars.values())
-        axes.set(xlim=(0, 1.3e3 * longest), xlabel=f"ms, global batch {batch:,}")
+        axes.set(xlim=(0, 1.3 * max(left)), xlabel=f"ms, global batch {batch:,}")
     page.key(picture)
     return picture.figure
-
-
-def _stack(axes: Axes, k: int, parts: dict[str, float]) -> None:
-    """The k-th bar of a panel, and the whole step's milliseconds at its end."""
-    left = 0.0
-    for name, ink, hatch in zip(PARTS, INKS, HATCHES):
-        width = 1e3 * parts[name]
-        axes.barh(
-            k, width, 0.6, left, color=ink, hatch=hatch, edgecolor="white", lw=0.6,
-            label=name if k == 0 else None,
-        )  # fmt: skip
-        left += width
-    place = {"textcoords": "offset points", "va": "center"}
-    axes.annotate(number(left), (left, k), (6, 0), **place)
 
 
 def _all_reduce(runs: Sequence[Run]) -> Figure:
@@ -178,45 +175,36 @@ def _all_reduce(runs: Sequence[Run]) -> Figure:
     seconds = all_reduces(runs)
     count = max(n for n, _, _ in seconds)
     rows = {key[1:]: row for key, row in seconds.items() if key[0] == count}
-    variants = [
-        name
-        for name in dict.fromkeys(name for row in rows.values() for name in row)
-        if any(row.get(name) for row in rows.values())
-    ]
+    variants = list(dict.fromkeys(k for row in rows.values() for k in row if row[k]))
     # LeNet's gradients: all arrays of them, and one array with as many bytes.
     gradients = {num_bytes for arrays, num_bytes in rows if arrays > 1}
-    bars = []
-    for (arrays, num_bytes), row in rows.items():
+    bars, lines = [], {}
+    for (arrays, num_bytes), row in sorted(rows.items()):
         for k, name in enumerate(variants):
-            if num_bytes in gradients and row.get(name):
-                ms, color = [1e3 * s for s in row[name]], page.look(k)["color"]
-                bars.append(page.Bar(f"{name}, {plural(arrays, 'array')}", ms, color))
+            ms = [1e3 * s for s in row.get(name, ())]
+            if ms and num_bytes in gradients:
+                named = f"{name}, {plural(arrays, 'array')}"
+                bars.append(page.Bar(named, ms, page.look(k)["color"]))
+            elif ms:
+                lines.setdefault(name, []).append((num_bytes, median(ms)))
     bars.sort(key=lambda bar: median(bar.values))
-    noun = labels.device_word(runs[0].header)
     absent = {r.variant for run in runs for r in run.of(AllReduceRecord) if r.why_not}
     missing = f"Not in this build: {', '.join(sorted(absent))}. " if absent else ""
+    where = plural(count, _device_word(runs))
     picture = page.new(
-        f"The same all-reduce over {plural(count, noun)} in {len(variants)} ways",
+        f"The same all-reduce over {where} in {len(variants)} ways",
         labels.subtitle("medians, results checked", runs),
         f"{missing}{_stamp(runs)}",
         panels=2,
         size=(11.5, max(page.TALL, page.bars_height(bars))),
     )
     left, right = picture.axes
-    names = []
-    for k, name in enumerate(variants):
-        points = [
-            (num_bytes, 1e3 * median(row[name]))
-            for (_, num_bytes), row in sorted(rows.items())
-            if num_bytes not in gradients and row.get(name)
-        ]
-        if points:
-            left.plot(*zip(*points), **page.look(k))
-            names.append((*points[-1], name))
+    for name, points in lines.items():
+        left.plot(*zip(*points), **page.look(variants.index(name)))
     left.set_title("one array")
     page.bytes_along(left, "size of the array on each device")
     page.log_numbers_up(left, "milliseconds")
-    page.beside(left, names)
+    page.beside(left, [(*points[-1], name) for name, points in lines.items()])
     right.set_title("LeNet's gradients")
     page.bars(right, bars, "ms", 5.4)
     return picture.figure
@@ -241,18 +229,14 @@ def _accuracy(study: Study) -> Figure:
         left.plot([epoch.epoch for epoch in done], accuracies, **page.look(k))
         right.plot(seconds, accuracies, **page.look(k))
         if done:
-            name = f"{n} \u00d7 {batch // n:,}"
-            words = f"{name}: {_end(epochs[-1])}"
-            by_epoch.append((done[-1].epoch, accuracies[-1], words))
+            last, name = epochs[-1], f"{n} \u00d7 {batch // n:,}"
+            end = f"{accuracies[-1]:.3f}"
+            if last.why_not:
+                end = f"diverged in epoch {last.epoch}"
+            by_epoch.append((done[-1].epoch, accuracies[-1], f"{name}: {end}"))
             by_second.append((seconds[-1], accuracies[-1], name))
     left.set(xlim=(0, None), xlabel="epoch", ylabel="test accuracy")
     right.set(xlim=(0, None), xlabel="seconds of training")
     page.beside(left, by_epoch)
     page.beside(right, by_second)
     return picture.figure
-
-
-def _end(epoch: ScaledEpoch) -> str:
-    if epoch.why_not:
-        return f"diverged in epoch {epoch.epoch}"
-    return f"{epoch.test_acc:.3f}"

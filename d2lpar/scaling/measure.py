@@ -13,13 +13,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy
 
 from d2lpar import datasets, networks, training
-from d2lpar._mxnet import mx, npx
+from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import AllReduceRecord, ScaledEpoch, StepRecord
 from d2lpar.scaling import allreduce, step
@@ -29,153 +28,153 @@ log = logging.getLogger("d2lpar")
 WARM_UP = 3  # steps of a training under weak scaling
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a study measures. Batch sizes are global unless they are per device."""
-
-    implementation: str = "concise"  # or "from scratch"
-    # On the first so many of the devices, in turn; by default on all of them only.
-    device_counts: Sequence[int] = ()
-    # A step at every batch size: `samples` means of steps that take `seconds` together.
-    batch_sizes: Sequence[int] = (2, 8, 32, 128, 512, 2048)
-    samples: int = 5
-    seconds: float = 0.3
-    parts_at: Sequence[int] = (32, 512)  # where the parts of a step are timed, too
-    turns: int = 15  # of the steps that the parts are the differences of
-    # Bytes of one array; without sizes no all-reduce is timed, LeNet's neither.
-    all_reduce_sizes: Sequence[int] = ()
-    # `num_epochs` of training with each of these batches, see scaled_lr.
-    per_device_batch_sizes: Sequence[int] = ()
-    num_epochs: int = 5
-    warmup: int = 2
-    base_lr: float = 0.2
-    base_batch: int = 256
-
-
 def measure(
     num_devices: int | None = None,
     *,
     devices: str | Sequence[mx.Context] = "auto",
     seed: int = 0,
     data: datasets.ImageData | None = None,
-    **settings,
+    implementation: str = "concise",
+    device_counts: Sequence[int] = (),
+    batch_sizes: Sequence[int] = (2, 8, 32, 128, 512, 2048),
+    samples: int = 5,
+    seconds: float = 0.3,
+    parts_at: Sequence[int] = (32, 512),
+    turns: int = 15,
+    all_reduce_sizes: Sequence[int] = (),
+    per_device_batch_sizes: Sequence[int] = (),
+    num_epochs: int = 5,
+    warmup: int = 2,
+    base_lr: float = 0.2,
+    base_batch: int = 256,
 ) -> Iterator[StepRecord | AllReduceRecord | ScaledEpoch]:
-    """Measure one implementation on some devices, yielding a record's lines.
+    """Measure "concise" or "from scratch" on some devices, yielding a record's lines.
 
-    `settings` are the fields of :class:`Settings`; the other arguments are those of
-    :func:`d2lpar.lenet.train`. Raises :class:`SettingError` for an unknown
-    implementation, for a batch that is larger than the training set, and for more
-    devices than there are.
+    All is measured on the first `device_counts` devices, in turn; by default on all of
+    them only. Strong scaling: at each global batch of `batch_sizes`, `samples` means of
+    steps that take `seconds` together; for a batch in `parts_at` also the parts of a
+    step, from `turns` turns. All-reduces: of arrays of `all_reduce_sizes` bytes and of
+    LeNet's gradients, or without sizes none. Weak scaling: `num_epochs` of training
+    with each of `per_device_batch_sizes` on every device, at the rates of
+    :func:`scaled_lr`. The other arguments are those of :func:`d2lpar.lenet.train`.
+
+    Raises :class:`SettingError` for an unknown implementation, for a batch that is
+    larger than the training set, and for more devices than there are.
     """
     chosen = training.choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
-    study = Settings(**settings)
-    if study.implementation not in step.IMPLEMENTATIONS:
-        raise SettingError(
-            f"implementation {study.implementation!r}: write one of "
-            f"{', '.join(step.IMPLEMENTATIONS)}"
-        )
-    counts = study.device_counts or [len(chosen)]
+    if implementation not in step.IMPLEMENTATIONS:
+        names = ", ".join(step.IMPLEMENTATIONS)
+        raise SettingError(f"implementation {implementation!r}: write one of {names}")
+    counts = device_counts or [len(chosen)]
     for count in counts:
         training.check_whole("device-counts", count, len(chosen))
-    weak = [size * max(counts) for size in study.per_device_batch_sizes]
-    for size in (*study.batch_sizes, *study.parts_at, *weak):
+    weak = [size * max(counts) for size in per_device_batch_sizes]
+    for size in (*batch_sizes, *parts_at, *weak):
         training.check_whole("global-batch-size", size, len(data.y_train))
     groups = [chosen[:count] for count in counts]
-    yield from _strong_scaling(study, groups, seed, data)
+
+    X, y, X_test, y_test = training.on_device(data, chosen[0])
+    order = training.shuffled(len(y), numpy.random.default_rng([seed, 1]), chosen[0])
+
+    def build(group: Sequence[mx.Context], per_device: int) -> step.Training:
+        params = networks.init_lenet(seed=seed)
+        return step.IMPLEMENTATIONS[implementation](params, group, per_device)
+
+    def batches(size: int) -> Iterator[tuple]:
+        return step.endless_batches(X, y, size, order)
+
+    yield from _strong_scaling(
+        groups, build, batches, batch_sizes, samples, seconds, parts_at, turns
+    )
     for group in groups:
-        if study.all_reduce_sizes and len(group) > 1:
-            yield from allreduce.measure(group, study.all_reduce_sizes)
-    for group in groups:
-        for per_device in study.per_device_batch_sizes:
-            yield from _weak_scaling(study, group, per_device, seed, data)
+        if all_reduce_sizes and len(group) > 1:
+            yield from allreduce.measure(group, all_reduce_sizes)
+    for group, per_device in itertools.product(groups, per_device_batch_sizes):
+        size = per_device * len(group)
+        rates = [
+            scaled_lr(size, epoch, base_lr, base_batch, warmup)
+            for epoch in range(1, num_epochs + 1)
+        ]
+        trained = build(group, per_device)
+        yield from _weak_scaling(trained, (X, y, X_test, y_test), size, rates, seed)
 
 
 def _strong_scaling(
-    study: Settings,
-    groups: list[list[mx.Context]],
-    seed: int,
-    data: datasets.ImageData,
+    groups: Sequence[list[mx.Context]],
+    build: Callable[[Sequence[mx.Context], int], step.Training],
+    batches: Callable[[int], Iterator[tuple]],
+    batch_sizes: Sequence[int],
+    samples: int,
+    seconds: float,
+    parts_at: Sequence[int],
+    turns: int,
 ) -> Iterator[StepRecord]:
     """A record for each batch size and group of devices, sampled in passes over all.
 
     The speed of a machine drifts over minutes: samples in a row would have nearly equal
     times, and a drift would look like an effect of the batch size or of the devices.
     """
-    first = groups[0][0]
-    X, y, _, _ = training.on_device(data, first)
-    order = training.shuffled(len(y), numpy.random.default_rng([seed, 1]), first)
-    params = networks.init_lenet(seed=seed)
-    implementation = step.IMPLEMENTATIONS[study.implementation]
-    steps: dict[tuple[int, int], int] = {}
-    samples = defaultdict(list)
-    for passes_left in reversed(range(study.samples)):
-        for size in study.batch_sizes:
-            trained = {}
-            for group in groups:
-                n = len(group)
-                if size < n:
-                    continue  # a device would have no sample
-                trained[n] = implementation(params, group, size // n)
-                batches = step.endless_batches(X, y, size, order)
-                if (size, n) not in steps:
-                    steps[size, n] = step.steps_per_sample(
-                        trained[n], batches, study.seconds
-                    )
-                step.sample(trained[n], batches, 2)  # compiles and allocates
-                samples[size, n].append(
-                    step.sample(trained[n], batches, steps[size, n])
-                )
-            if passes_left:
-                continue
-            turns = defaultdict(list)
-            for _ in range(study.turns if size in study.parts_at else 0):
-                for n, one in trained.items():
-                    batches = step.endless_batches(X, y, size, order)
-                    turns[n].append(step.turn(one, batches, steps[size, n]))
-            for n in trained:
-                yield StepRecord(
-                    global_batch_size=size,
-                    steps=steps[size, n],
-                    seconds=[sample.step for sample in samples[size, n]],
-                    issue_seconds=[sample.issue for sample in samples[size, n]],
-                    parts=step.parts(turns[n]) if turns[n] else {},
-                    num_devices=n,
-                )
+    steps: dict[tuple[int, int], int] = {}  # of a sample, by batch and device count
+    taken = defaultdict(list)
+    for _, size, group in itertools.product(range(samples), batch_sizes, groups):
+        n = len(group)
+        if size < n:
+            continue  # a device would have no sample
+        trained = build(group, size // n)
+        step.sample(trained, batches(size), 2)  # compiles and allocates
+        if (size, n) not in steps:
+            one, _ = step.sample(trained, batches(size), 4)
+            steps[size, n] = max(1, round(seconds / one))
+        taken[size, n].append(step.sample(trained, batches(size), steps[size, n]))
+    for size in batch_sizes:
+        busy = {len(group): group for group in groups if len(group) <= size}
+        shortened = defaultdict(list)
+        if size in parts_at:
+            trained = {n: build(group, size // n) for n, group in busy.items()}
+            for n in busy:
+                step.sample(trained[n], batches(size), 2)
+            for _, n in itertools.product(range(turns), busy):
+                turn = step.turn(trained[n], batches(size), steps[size, n])
+                shortened[n].append(turn)
+        for n in busy:
+            whole, issue = zip(*taken[size, n])
+            yield StepRecord(
+                global_batch_size=size,
+                steps=steps[size, n],
+                seconds=list(whole),
+                issue_seconds=list(issue),
+                parts=step.parts(shortened[n]) if shortened[n] else {},
+                num_devices=n,
+            )
 
 
 def _weak_scaling(
-    study: Settings,
-    devices: list[mx.Context],
-    per_device_batch_size: int,
+    trained: step.Training,
+    data: Sequence[np.ndarray],
+    size: int,
+    rates: Sequence[float],
     seed: int,
-    data: datasets.ImageData,
 ) -> Iterator[ScaledEpoch]:
-    """One training, with a learning rate of its own in every epoch."""
-    X, y, X_test, y_test = training.on_device(data, devices[0])
-    size = per_device_batch_size * len(devices)
-    params = networks.init_lenet(seed=seed)
-    trained = step.IMPLEMENTATIONS[study.implementation](
-        params, devices, per_device_batch_size
-    )
+    """One training with global batches of `size`, an epoch at each learning rate."""
+    X, y, X_test, y_test = data
     # Compile and allocate, in steps that change nothing: their learning rate is 0.
     for batch in itertools.islice(datasets.batches(X, y, size), WARM_UP):
         trained.step(*batch, 0.0)
     npx.waitall()
-    for epoch in range(1, study.num_epochs + 1):
-        lr = scaled_lr(size, epoch, study.base_lr, study.base_batch, study.warmup)
-        line = {
-            "global_batch_size": size,
-            "epoch": epoch,
-            "lr": lr,
-            "num_devices": len(devices),
-        }
+    for epoch, lr in enumerate(rates, 1):
         rng = numpy.random.default_rng([seed, epoch])
         clock = training.Epoch()
         for batch in training.shuffled_batches(X, y, size, rng):
             clock.add(trained.step(*batch, lr))
         loss = clock.end_training(len(y))
         acc = trained.accuracy(X_test, y_test)
+        line = {
+            "global_batch_size": size,
+            "epoch": epoch,
+            "lr": lr,
+            "num_devices": len(trained.devices),
+        }
         try:
             record = clock.record(epoch, loss, acc, num_samples=len(y), lr=lr)
             training.check_params(epoch, trained.params(), lr)

@@ -1,46 +1,26 @@
-"""When does a second device pay: speedup, efficiency, break-even, and a step's model.
+"""When does a second device pay: the break-even, and a model of a step.
 
 The model of a step of N devices on a global batch of B samples has two fitted
-parameters, `fixed` and `per_sample`, and the all-reduce, which is measured separately::
+parameters, `fixed` and `per_sample`, and the exchange of the gradients between two
+devices, which is measured separately::
 
-    seconds(N, B) = N * fixed + per_sample * B / N + all_reduce(N)
-    all_reduce(N) = (N - 1) * (latency * arrays + bytes / bandwidth)
+    seconds(N, B) = N * fixed + per_sample * B / N + (N - 1) * exchange
+    exchange = latency * arrays + bytes / bandwidth
 
 The fixed cost counts N times because one Python process issues the operators of all
 devices, one device after the other; with one process per device it counts once. The
-all-reduce counts N - 1 times because the book's sums and copies device by device.
+exchange counts N - 1 times because the book's all-reduce goes from device to device.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from d2lpar.errors import RecordError
-
-# Seconds of a step by (num_devices, global_batch_size).
-Steps = Mapping[tuple, float]
-
-
-def speedups(steps: Steps) -> dict[tuple, float]:
-    """Strong scaling: step(1, B) / step(N, B), where both were measured."""
-    return {
-        (n, batch): steps[1, batch] / seconds
-        for (n, batch), seconds in steps.items()
-        if (1, batch) in steps
-    }
-
-
-def weak_efficiencies(steps: Steps) -> dict[tuple, float]:
-    """Weak scaling: step(1, b) / step(N, N b) by (N, N b), b samples on each device."""
-    return {
-        (n, batch): steps[1, batch // n] / seconds
-        for (n, batch), seconds in steps.items()
-        if batch % n == 0 and (1, batch // n) in steps
-    }
 
 
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
@@ -71,8 +51,8 @@ class AllReduceModel:
 
     def seconds(self, num_devices: int, num_arrays: int, num_bytes: int) -> float:
         """Seconds of an all-reduce that goes from device to device."""
-        between_two = self.latency * num_arrays + num_bytes / self.bandwidth
-        return (num_devices - 1) * between_two
+        exchange = self.latency * num_arrays + num_bytes / self.bandwidth
+        return (num_devices - 1) * exchange
 
 
 def fit_all_reduce(
@@ -88,39 +68,27 @@ def fit_all_reduce(
             "needs at least two sizes and two devices"
         )
     arrays, num_bytes, seconds = (np.array(column, float) for column in zip(*sizes))
-    between_two = seconds / (num_devices - 1)
-    latency, per_byte = _fit([arrays, num_bytes], between_two, between_two)
+    exchange = seconds / (num_devices - 1)
+    latency, per_byte = _fit([arrays, num_bytes], exchange, exchange)
     return AllReduceModel(latency, 1 / per_byte if per_byte > 0 else math.inf)
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """The two fitted parameters, in seconds, and the all-reduce of a step's gradients.
-
-    `num_arrays` and `num_bytes` count the gradients of one replica. `one_python` says
-    that one process issues the work of all devices.
-    """
+    """The costs of a step in seconds; `one_python` issues the work of all devices."""
 
     fixed: float
     per_sample: float
-    all_reduce: AllReduceModel | None = None
-    num_arrays: int = 0
-    num_bytes: int = 0
+    exchange: float = 0.0
     one_python: bool = True
 
-    def all_reduce_seconds(self, num_devices: int) -> float:
-        """Seconds of the gradients' all-reduce; 0 on one device."""
-        if self.all_reduce is None or num_devices == 1:
-            return 0.0
-        return self.all_reduce.seconds(num_devices, self.num_arrays, self.num_bytes)
-
-    def seconds(self, num_devices: int, global_batch_size: int) -> float:
+    def seconds(self, num_devices: int, global_batch_size: float) -> float:
         """Seconds of a step."""
         fixed = self.fixed * (num_devices if self.one_python else 1)
         work = self.per_sample * global_batch_size / num_devices
-        return fixed + work + self.all_reduce_seconds(num_devices)
+        return fixed + work + (num_devices - 1) * self.exchange
 
-    def speedup(self, num_devices: int, global_batch_size: int) -> float:
+    def speedup(self, num_devices: int, global_batch_size: float) -> float:
         """Seconds of a step on one device / seconds on `num_devices`."""
         one = self.seconds(1, global_batch_size)
         return one / self.seconds(num_devices, global_batch_size)
@@ -128,7 +96,7 @@ class StepModel:
     def break_even(self, num_devices: int) -> float:
         """The batch at which `num_devices` are as fast as one; infinite if never.
 
-        >>> StepModel(1.0, 0.1, AllReduceModel(2.0, math.inf), 1).break_even(2)
+        >>> StepModel(fixed=1.0, per_sample=0.1, exchange=2.0).break_even(2)
         60.0
         """
         saved = self.per_sample * (1 - 1 / num_devices)
@@ -137,7 +105,7 @@ class StepModel:
 
 
 def fit_step(
-    steps: Steps,
+    steps: Mapping[tuple, float],
     all_reduce: AllReduceModel | None = None,
     num_arrays: int = 0,
     num_bytes: int = 0,
@@ -145,26 +113,25 @@ def fit_step(
     without: Container[int] = (),
     one_python: bool = True,
 ) -> StepModel:
-    """Fit `fixed` and `per_sample` to measured steps, device counts `without` left out.
+    """Fit `fixed` and `per_sample` to seconds by (num_devices, global_batch_size).
 
-    Raises :class:`~d2lpar.errors.RecordError` for fewer than two shard sizes B / N.
+    `num_arrays` and `num_bytes` count the gradients of one replica, which `all_reduce`
+    sums; device counts `without` are left out. Raises
+    :class:`~d2lpar.errors.RecordError` for fewer than two shard sizes B / N.
     """
-    unfitted = StepModel(0, 0, all_reduce, num_arrays, num_bytes, one_python)
+    exchange = all_reduce.seconds(2, num_arrays, num_bytes) if all_reduce else 0.0
     used = [(n, batch / n, s) for (n, batch), s in steps.items() if n not in without]
     if len({shard for _, shard, _ in used}) < 2:
         raise RecordError("steps of one shard size: the model needs at least two")
     counts, shards, seconds = (np.array(column, float) for column in zip(*used))
-    communication = [unfitted.all_reduce_seconds(n) for n in counts]
     python = counts if one_python else np.ones_like(counts)
-    fixed, per_sample = _fit([python, shards], seconds - communication, seconds)
-    return replace(unfitted, fixed=fixed, per_sample=per_sample)
+    without_exchange = seconds - (counts - 1) * exchange
+    fixed, per_sample = _fit([python, shards], without_exchange, seconds)
+    return StepModel(fixed, per_sample, exchange, one_python)
 
 
 def _fit(columns: list, target: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Coefficients >= 0 with sum(c * column) near `target`, by least squares.
-
-    The error relative to `seconds` counts: small batches as much as large ones.
-    """
+    """Coefficients >= 0 with sum(c * column) near `target`, relative to `seconds`."""
     from scipy.optimize import nnls  # slow to import, and only a fit needs it
 
     matrix = np.stack(columns, axis=1) / seconds[:, None]

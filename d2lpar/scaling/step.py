@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Union
 
 import numpy
 
@@ -125,14 +125,8 @@ class Concise:
 
 
 IMPLEMENTATIONS = {"from scratch": FromScratch, "concise": Concise}
+Training = Union[FromScratch, Concise]
 LR = 1e-3  # of the steps that are timed: small, so that the parameters stay finite
-
-
-class Seconds(NamedTuple):
-    """Seconds of a step, and how many of them Python took to issue it."""
-
-    step: float
-    issue: float
 
 
 def endless_batches(
@@ -146,12 +140,13 @@ def endless_batches(
 
 
 def sample(
-    training: FromScratch | Concise, batches: Iterator, steps: int, upto: str = UPDATE
-) -> Seconds:
-    """The mean of `steps` steps in a row, each up to one of PARTS.
+    training: Training, batches: Iterator, steps: int, upto: str = UPDATE
+) -> tuple[float, float]:
+    """Mean seconds of `steps` steps in a row, and of Python to issue one of them.
 
-    As in training, Python waits for an earlier step once BATCHES_IN_FLIGHT are queued;
-    the seconds to issue a step are those of the steps before that.
+    Each step ends after `upto`, one of PARTS. As in training, Python waits for an
+    earlier step once BATCHES_IN_FLIGHT are queued; the seconds to issue a step are
+    those of the steps before that.
     """
     in_flight: deque = deque()
     npx.waitall()
@@ -166,21 +161,10 @@ def sample(
     npx.waitall()
     end = time.perf_counter()
     del in_flight  # alive until the clock is read, so that freeing them is not timed
-    issue = (issued - begin) / min(steps, BATCHES_IN_FLIGHT)
-    return Seconds((end - begin) / steps, issue)
+    return (end - begin) / steps, (issued - begin) / min(steps, BATCHES_IN_FLIGHT)
 
 
-def steps_per_sample(
-    training: FromScratch | Concise, batches: Iterator, seconds: float
-) -> int:
-    """How many steps take about `seconds`, after a warm-up."""
-    sample(training, batches, 2)
-    return max(1, round(seconds / sample(training, batches, 4).step))
-
-
-def turn(
-    training: FromScratch | Concise, batches: Iterator, steps: int
-) -> dict[str, float]:
+def turn(training: Training, batches: Iterator, steps: int) -> dict[str, float]:
     """Seconds of the step that ends after each of PARTS, one after the other.
 
     One device has no all-reduce: a step that ends after it is the one before.
@@ -190,7 +174,7 @@ def turn(
         if name == ALL_REDUCE and len(training.devices) == 1:
             seconds[name] = seconds[BACKWARD]
         else:
-            seconds[name] = sample(training, batches, steps, name).step
+            seconds[name], _ = sample(training, batches, steps, name)
     return seconds
 
 

@@ -18,29 +18,20 @@ from d2lpar.records.kinds import (
     group,
 )
 from d2lpar.records.summary import Summary, summarize
-from d2lpar.scaling import model as step_model
-from d2lpar.text import number, plain_table
-
-# By implementation the all-reduce that it trains with, by kind of device; and whether
-# it sums all gradients as one array, see d2lpar.buckets.
-ALL_REDUCE = {
-    "from scratch": ({"cpu": "book", "gpu": "book"}, True),
-    "concise": ({"cpu": "kvstore local", "gpu": "kvstore device"}, False),
-}
-TARGET_ACC = 0.75
+from d2lpar.scaling.model import StepModel, break_even, fit_all_reduce, fit_step
+from d2lpar.text import number, plain_table, plural
 
 
 @dataclass(frozen=True)
 class Study:
     """One implementation: its runs, its steps by (devices, batch), and its model.
 
-    A run has steps of its own device count, or of several counts in turn.
+    A run has steps of its own device count, or of several counts in turn. `name` is for
+    readers ("from scratch"), `variant` for names of files.
     """
 
     name: str
-    """as in "from scratch" """
     variant: str
-    """as in names of files"""
     runs: Sequence[Run]
 
     @cached_property
@@ -48,11 +39,6 @@ class Study:
         """All records of a step, in the order of the runs."""
         steps = _with_counts(self.runs, StepRecord)
         return group(steps, lambda s: (s[0], s[1].global_batch_size), lambda s: s[1])
-
-    @cached_property
-    def steps(self) -> dict[tuple[int, int], float]:
-        """Median seconds of a step."""
-        return {key: self.milliseconds(*key).median / 1e3 for key in self.records}
 
     @property
     def counts(self) -> list[int]:
@@ -64,66 +50,69 @@ class Study:
         """Measured global batches, ascending."""
         return sorted({batch for _, batch in self.records})
 
+    def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
+        """Median and quartiles of a measured step."""
+        records = self.records[num_devices, global_batch_size]
+        return summarize([1e3 * s for record in records for s in record.seconds])
+
     @cached_property
-    def model(self) -> step_model.StepModel | None:
+    def steps(self) -> dict[tuple[int, int], float]:
+        """Median seconds of a step."""
+        return {key: self.milliseconds(*key).median / 1e3 for key in self.records}
+
+    @cached_property
+    def model(self) -> StepModel | None:
         """The model of a step.
 
         None for steps of one shard size, and for several devices without an all-reduce.
         """
-        found = all_reduces(self.runs)
         if len({batch / n for n, batch in self.steps}) < 2:
             return None
-        if not found or self.name not in ALL_REDUCE:
-            return step_model.fit_step(self.steps) if self.counts == [1] else None
-        by_kind, is_one_array = ALL_REDUCE[self.name]
-        variant = by_kind[self.runs[0].header.device_kind]
-        fewest = min(n for n, _, _ in found)
-        points = [
-            (arrays, num_bytes, median(row[variant]))
-            for (n, arrays, num_bytes), row in found.items()
-            if n == fewest and row.get(variant)
-        ]
+        # The all-reduce of d2lpar.lenet, and that of Gluon's trainer.
+        on_gpus = self.runs[0].header.device_kind == "gpu"
+        variant = "kvstore device" if on_gpus else "kvstore local"
+        if self.name == "from scratch":
+            variant = "book"
+        measured = {
+            size: median(by_variant[variant])
+            for size, by_variant in all_reduces(self.runs).items()
+            if by_variant.get(variant)
+        }
+        if not measured:
+            return fit_step(self.steps) if self.counts == [1] else None
+        fewest = min(n for n, _, _ in measured)
+        points = [(*size, s) for (n, *size), s in measured.items() if n == fewest]
         # Only the gradients are several arrays, so theirs is the largest point.
         arrays, num_bytes, _ = max(points)
-        return step_model.fit_step(
-            self.steps,
-            step_model.fit_all_reduce(fewest, points),
-            1 if is_one_array else arrays,
-            num_bytes,
-        )
+        if self.name == "from scratch":
+            arrays = 1  # flat, see d2lpar.buckets
+        all_reduce = fit_all_reduce(fewest, points)
+        return fit_step(self.steps, all_reduce, arrays, num_bytes)
 
-    @cached_property
-    def speedups(self) -> dict[tuple[int, int], float]:
-        """Measured speedup over one device at the same batch, by (devices, batch).
+    def speedups_of(self, num_devices: int) -> dict[int, float]:
+        """Measured speedup over one device by global batch.
 
         Where one device and more took turns, the median over the pairs of neighbouring
         samples, whose ratio has no drift; else the ratio of the medians.
         """
-        ratios = step_model.speedups(self.steps)
-        for n, batch in ratios:
-            one, many = self._in_turn(1, batch), self._in_turn(n, batch)
-            if one and len(one) == len(many):
-                ratios[n, batch] = median(a / b for a, b in zip(one, many))
-        return ratios
+        speedups = {}
+        for n, batch in self.steps:
+            if n == num_devices and (1, batch) in self.steps:
+                one, many = self._in_turn(1, batch), self._in_turn(n, batch)
+                speedups[batch] = self.steps[1, batch] / self.steps[n, batch]
+                if one and len(one) == len(many):
+                    speedups[batch] = median(a / b for a, b in zip(one, many))
+        return speedups
 
     def _in_turn(self, num_devices: int, global_batch_size: int) -> list[float]:
         """Seconds of the samples that took turns with other device counts."""
         records = self.records[num_devices, global_batch_size]
         return [s for record in records if record.num_devices for s in record.seconds]
 
-    def speedups_of(self, num_devices: int) -> dict[int, float]:
-        """Measured speedup over one device by global batch."""
-        return {b: s for (n, b), s in self.speedups.items() if n == num_devices}
-
     def break_even(self, num_devices: int) -> float | None:
         """The measured batch from which more devices pay; None if at none."""
         speedups = self.speedups_of(num_devices)
-        return step_model.break_even(speedups) if speedups else None
-
-    def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
-        """Median and quartiles of a measured step."""
-        records = self.records[num_devices, global_batch_size]
-        return summarize([1e3 * s for record in records for s in record.seconds])
+        return break_even(speedups) if speedups else None
 
     @cached_property
     def parts(self) -> dict[tuple[int, int], dict[str, float]]:
@@ -172,112 +161,37 @@ def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
     return seconds
 
 
-def time_to_accuracy(epochs: Sequence[ScaledEpoch], test_acc: float) -> float | None:
-    """Seconds of training until an epoch ends at `test_acc` or more; None if never."""
-    seconds = 0.0
-    for epoch in epochs:
-        seconds += epoch.seconds
-        if epoch.test_acc is not None and epoch.test_acc >= test_acc:
-            return seconds
-    return None
-
-
 def results(runs: Sequence[Run]) -> str:
-    """Every number as text."""
-    sections = []
+    """Everything that was measured as one table, and the models of a step."""
+    rows, models = [], []
     for study in studies(runs):
-        sections += [_steps(study), _model(study), _parts(study), _epochs(study)]
+        for n, batch in sorted(study.records, key=lambda key: key[::-1]):
+            ms = study.milliseconds(n, batch)
+            speedup = study.speedups_of(n).get(batch)
+            spread = f"{number(ms.q1)}-{number(ms.q3)}, n={ms.n}"
+            notes = f"speedup {speedup:.2f}" if n > 1 and speedup else ""
+            what = f"{study.name}: step, batch {batch:,}"
+            rows.append([what, str(n), number(ms.median), spread, notes])
+            for name, seconds in study.parts.get((n, batch), {}).items():
+                rows.append([f"  {name}", str(n), number(1e3 * seconds), "", ""])
+        for (n, batch), epochs in study.trainings.items():
+            for e in epochs:
+                what = f"{study.name}: epoch {e.epoch}, batch {batch:,}, lr {e.lr:.3g}"
+                end = e.why_not or f"test accuracy {e.test_acc:.4f}"
+                rows.append([what, str(n), number(1e3 * e.seconds), "", end])
+        if study.model:
+            models.append(
+                f"{study.name}: a step on N devices takes N x "
+                f"{1e3 * study.model.fixed:.3g} ms + "
+                f"{1e6 * study.model.per_sample:.4g} us per sample of a shard + (N - 1)"
+                f" x {1e3 * study.model.exchange:.3g} ms"
+            )
+    for (n, arrays, num_bytes), by_variant in all_reduces(runs).items():
+        for variant, seconds in by_variant.items():
+            what = f"all-reduce: {variant}, {plural(arrays, 'array')}, {num_bytes:,} B"
+            ms = number(1e3 * median(seconds)) if seconds else "-"
+            rows.append([what, str(n), ms, "", "" if seconds else "not in this build"])
+    table = plain_table(["", "devices", "ms", "quartiles", ""], rows, names=1)
     headers = [run.header for run in runs]
     machine = f"{labels.hardware(headers)}. {labels.stamp(headers)}"
-    sections += [_all_reduces(runs), machine]
-    return "\n\n".join(filter(None, sections)) + "\n"
-
-
-def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return f"{title}\n{plain_table(columns, rows)}" if rows else ""
-
-
-def _steps(study: Study) -> str:
-    weak = step_model.weak_efficiencies(study.steps)
-    rows = []
-    for n, batch in sorted(study.records, key=lambda key: key[::-1]):
-        ms = study.milliseconds(n, batch)
-        issues = [s for record in study.records[n, batch] for s in record.issue_seconds]
-        speedup, efficiency = study.speedups.get((n, batch)), weak.get((n, batch))
-        rows.append([
-            f"{batch:,}", str(n),
-            number(ms.median), f"{number(ms.q1)}-{number(ms.q3)}, {ms.n}",
-            f"{1e3 * batch / ms.median:,.0f}",
-            f"{speedup:.2f}" if speedup else "-",
-            f"{speedup / n:.0%}" if speedup else "-",
-            f"{efficiency:.0%}" if efficiency else "-",
-            number(1e3 * median(issues)) if issues else "-",
-        ])  # fmt: skip
-    columns = ["batch", "devices", "ms", "quartiles, n", "samples/s", "speedup"]
-    columns += ["strong", "weak", "Python ms"]
-    return _section(
-        f"{study.name}: milliseconds per step; speedup over 1 device at the same "
-        "global batch; efficiency of strong scaling (same global batch) and weak "
-        "scaling (same batch per device)",
-        columns,
-        rows,
-    )
-
-
-def _model(study: Study) -> str:
-    lines = []
-    if study.model is not None:
-        lines.append(
-            f"{study.name}, model of a step: N x {1e3 * study.model.fixed:.3g} ms + "
-            f"{1e6 * study.model.per_sample:.4g} us per sample of a device's shard + "
-            f"(N - 1) x {1e3 * study.model.all_reduce_seconds(2):.3g} ms of all-reduce"
-        )
-    for n in study.counts[1:]:
-        at = study.break_even(n)
-        batch = "none of these batches" if at is None else f"a batch of {number(at)}"
-        line = f"{study.name}: {n} devices pay from {batch}"
-        if study.model is not None:
-            line += f"; by the model from {number(study.model.break_even(n))}"
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _parts(study: Study) -> str:
-    rows = [
-        [f"{batch:,}", str(n), *(f"{1e3 * parts[name]:.3g}" for name in PARTS)]
-        for (n, batch), parts in study.parts.items()
-    ]
-    title = f"{study.name}: milliseconds of each part of a step, by omission"
-    return _section(title, ["batch", "devices", *PARTS], rows)
-
-
-def _epochs(study: Study) -> str:
-    rows = []
-    for (n, batch), epochs in study.trainings.items():
-        last = epochs[-1]
-        seconds = time_to_accuracy(epochs, TARGET_ACC)
-        rows.append([
-            str(n), f"{batch:,}", f"{batch // n:,}", f"{last.lr:.3g}", str(last.epoch),
-            "diverged" if last.why_not else f"{last.test_acc:.4f}",
-            "never" if seconds is None else number(seconds),
-            number(sum(e.seconds for e in epochs)),
-        ])  # fmt: skip
-    columns = ["devices", "batch", "per device", "lr", "epochs", "accuracy"]
-    columns += [f"seconds to {TARGET_ACC:g}", "seconds"]
-    title = f"{study.name}: weak scaling, learning rate scaled with the global batch"
-    return _section(title, columns, rows)
-
-
-def _all_reduces(runs: Sequence[Run]) -> str:
-    seconds = all_reduces(runs)
-    names = list(dict.fromkeys(name for row in seconds.values() for name in row))
-    rows = [
-        [str(n), str(arrays), f"{num_bytes:,}"]
-        + [number(1e3 * median(row[k])) if row.get(k) else "-" for k in names]
-        for (n, arrays, num_bytes), row in seconds.items()
-    ]
-    records = [record for run in runs for record in run.of(AllReduceRecord)]
-    absent = {record.variant: record.why_not for record in records if record.why_not}
-    title = "All-reduce: median milliseconds, results checked"
-    table = _section(title, ["devices", "arrays", "bytes", *names], rows)
-    return "\n".join([table, *(f"{name}: {why}" for name, why in absent.items())])
+    return "\n\n".join([table, *models, machine]) + "\n"

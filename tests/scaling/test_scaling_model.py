@@ -1,4 +1,4 @@
-"""Speedup, efficiency, break-even and the model of a step, worked by hand."""
+"""Break-even and the model of a step, worked by hand."""
 
 import math
 
@@ -12,20 +12,10 @@ from d2lpar.scaling.model import (
     break_even,
     fit_all_reduce,
     fit_step,
-    speedups,
-    weak_efficiencies,
 )
 
-
-def test_strong_speedup_and_weak_efficiency():
-    steps = {(1, 64): 4.0, (2, 64): 2.5, (4, 64): 2.0, (1, 128): 8.0, (2, 128): 4.4}
-    assert speedups(steps) == {
-        (1, 64): 1.0, (2, 64): 1.6, (4, 64): 2.0, (1, 128): 1.0, (2, 128): 8 / 4.4,
-    }  # fmt: skip
-    weak = weak_efficiencies(steps)
-    assert weak[2, 128] == pytest.approx(4.0 / 4.4)
-    assert (4, 64) not in weak  # one device was not measured at 16
-    assert speedups({(2, 64): 1.0, (1, 32): 1.0}) == {(1, 32): 1.0}
+ALL_REDUCE = AllReduceModel(latency=1e-4, bandwidth=1e9)
+EXCHANGE = 8e-4 + 516_272 / 1e9  # of LeNet's 8 gradients
 
 
 @pytest.mark.parametrize(
@@ -33,33 +23,31 @@ def test_strong_speedup_and_weak_efficiency():
     [
         ({8: 0.5, 32: 1.5}, 16.0),
         ({8: 1.2, 32: 1.5}, 8.0),
-        ({8: 0.5, 32: 0.9}, None),
         ({8: 1.2, 32: 0.9, 128: 1.1}, 64.0),  # the last crossing counts
         ({128: 1.9, 8: 0.9, 32: 1.0}, 32.0),
     ],
 )
 def test_break_even(table, expected):
-    batch = break_even(table)
-    assert batch == (None if expected is None else pytest.approx(expected))
+    assert break_even(table) == pytest.approx(expected)
+    assert break_even({8: 0.5, 32: 0.9}) is None
 
 
 @pytest.mark.parametrize("one_python", (True, False))
 def test_the_fit_recovers_the_model_that_made_the_numbers(one_python):
-    all_reduce = AllReduceModel(latency=1e-4, bandwidth=1e9)
-    true = StepModel(2e-3, 3e-4, all_reduce, 8, 516_272, one_python)
-    communication = 3 * (8e-4 + 516_272 / 1e9)
-    by_hand = (4 if one_python else 1) * 2e-3 + 3e-4 * 256 / 4 + communication
+    true = StepModel(2e-3, 3e-4, EXCHANGE, one_python)
+    by_hand = (4 if one_python else 1) * 2e-3 + 3e-4 * 256 / 4 + 3 * EXCHANGE
     assert true.seconds(4, 256) == pytest.approx(by_hand)
     steps = {(n, b): true.seconds(n, b) for n in (1, 2, 4) for b in (4, 32, 256, 2048)}
     for without in ((), (2, 4)):
         fitted = fit_step(
-            steps, all_reduce, 8, 516_272, without=without, one_python=one_python
+            steps, ALL_REDUCE, 8, 516_272, without=without, one_python=one_python
         )
         assert fitted.fixed == pytest.approx(2e-3)
         assert fitted.per_sample == pytest.approx(3e-4)
+        assert fitted.exchange == pytest.approx(EXCHANGE)
 
 
-def test_the_fit_of_noisy_steps_is_numpys_weighted_least_squares():
+def test_on_one_device_the_fit_is_a_weighted_straight_line():
     rng = np.random.default_rng(0)
     batches = np.array([2, 8, 32, 128, 512, 2048])
     seconds = (2e-3 + 3e-4 * batches) * rng.uniform(0.95, 1.05, len(batches))
@@ -70,24 +58,21 @@ def test_the_fit_of_noisy_steps_is_numpys_weighted_least_squares():
 
 
 def test_all_reduce_depends_on_arrays_bytes_and_devices():
-    true = AllReduceModel(latency=1e-4, bandwidth=1e9)
-    sizes = [
-        (a, b, true.seconds(4, a, b)) for a, b in ((1, 4096), (1, 2**24), (8, 5e5))
-    ]
+    shapes = ((1, 4096), (1, 2**24), (8, 5e5))
+    sizes = [(a, b, ALL_REDUCE.seconds(4, a, b)) for a, b in shapes]
     fitted = fit_all_reduce(4, sizes)
     assert fitted.latency == pytest.approx(1e-4)
     assert fitted.bandwidth == pytest.approx(1e9)
-    assert true.seconds(3, 8, 10**6) == pytest.approx(2 * (8e-4 + 1e-3))
+    assert ALL_REDUCE.seconds(3, 8, 10**6) == pytest.approx(2 * (8e-4 + 1e-3))
 
 
 def test_the_models_break_even_is_where_its_speedup_is_one():
-    model = StepModel(2e-3, 3e-4, AllReduceModel(1e-4, 1e9), 8, 516_272)
+    model = StepModel(2e-3, 3e-4, EXCHANGE)
     for n in (2, 4, 16):
         at = model.break_even(n)
         assert model.speedup(n, at) == pytest.approx(1)
         assert model.speedup(n, 2 * at) > 1 > model.speedup(n, at / 2)
-    free = StepModel(1.0, 0.0, AllReduceModel(1.0, 1.0), 1, 1)
-    assert free.break_even(2) == math.inf
+    assert StepModel(1.0, 0.0, 2.0).break_even(2) == math.inf
 
 
 def test_too_little_to_fit_is_an_error():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from d2lpar.arrays.table import (
@@ -22,7 +21,6 @@ from d2lpar.figures import labels, page
 from d2lpar.records.kinds import Run
 from d2lpar.text import number, plural
 
-WRITTEN = ("as written", "dot")  # the forms of the sources
 SHORT = {
     "x2": "x\u00a0\u00d7\u00a02",
     "sum": "sum",
@@ -59,10 +57,10 @@ def _stamp(runs: Sequence[Run]) -> str:
 def _clocks(operation: str, table: Sequence[Row], runs: Sequence[Run]) -> Figure:
     """A bar per library, form and device count, the fastest first; by both clocks."""
     shown = sorted(of(operation, table), key=lambda row: row.seconds.median)
-    # A picture has the medians and quartiles of a row, not its single samples.
     bars = [
         page.Bar(
             row.name,
+            # Not its single samples: a picture has the medians and quartiles of a row.
             [row.seconds.q1, row.seconds.median, row.seconds.q3],
             page.color_of(row.library, row.library != "MXNet"),
             mark=row.naive.median,
@@ -107,31 +105,22 @@ def _roofline(
     series = _series(table)
     for k, (name, points) in enumerate(series.items()):
         color = page.color_of(name, "MXNet" not in name)
-        face = {"mfc": "white"} if name == "MXNet, as written" else {}
-        axes.plot(
-            [row.intensity for row in points.values()],
-            [row.gflop_per_sec for row in points.values()],
-            ls="", marker=page.MARKERS[k], ms=7, mec=color, color=color, label=name,
-            **face,
-        )  # fmt: skip
+        face = "white" if name == "MXNet, as written" else color
+        style = {"ls": "", "marker": page.MARKERS[k], "ms": 7, "mec": color}
+        at = zip(*((row.intensity, row.gflop_per_sec) for row in points.values()))
+        axes.plot(*at, **style, color=color, mfc=face, label=name)
     axes.set(xscale="log", yscale="log", ylabel="GFLOP/s")
     axes.set_xlabel("floating-point operations per byte")
     axes.margins(y=0.12)
-    _name_points(axes, series)
-    axes.legend(loc="lower right")
-    return picture.figure
-
-
-def _name_points(axes: Axes, series: dict[str, dict[str, Row]]) -> None:
-    """The name of each operation above its fastest point."""
     box = {"fc": "white", "ec": "none", "pad": 0.5}
     place = {"textcoords": "offset points", "ha": "center", "bbox": box}
-    for operation in TITLES:
+    for operation, name in SHORT.items():  # above its fastest point
         points = [x[operation] for x in series.values() if operation in x]
-        best = fastest(points)
-        if best:
-            at = best.intensity, best.gflop_per_sec
-            axes.annotate(SHORT[operation], at, (0, 9), **place)
+        if points:
+            best = fastest(points)
+            axes.annotate(name, (best.intensity, best.gflop_per_sec), (0, 9), **place)
+    axes.legend(loc="lower right")
+    return picture.figure
 
 
 def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:
@@ -141,13 +130,14 @@ def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:
     """
     series: dict[str, dict[str, Row]] = {}
     for row in table:
-        if row.operation in TITLES and "float64" not in row.form:
-            name = ", ".join(filter(None, (row.library, row.where)))
-            if row.library == "MXNet":
-                written = row.form in WRITTEN
-                name = "MXNet, as written" if written else "MXNet, fastest form"
-            points = series.setdefault(name, {})
-            points[row.operation] = fastest([points.get(row.operation, row), row])
+        if row.operation not in TITLES or "float64" in row.form:
+            continue
+        name = ", ".join(filter(None, (row.library, row.where)))
+        if row.library == "MXNet":
+            written = row.form == "as written"
+            name = "MXNet, as written" if written else "MXNet, fastest form"
+        points = series.setdefault(name, {})
+        points[row.operation] = fastest([points.get(row.operation, row), row])
     return series
 
 

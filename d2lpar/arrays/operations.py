@@ -1,11 +1,12 @@
 """The sources' array operations: their data, their forms, and their right results.
 
 Each function draws the arrays of one operation, splits them over the devices by rows,
-and returns a :class:`Work`. :mod:`d2lpar.arrays.timings` times them.
+and returns a :class:`Work`. :mod:`d2lpar.arrays.timings` times them. `torch` is the
+module, or None without it.
 
-Forms: "as written" in the source; "in place", in memory that exists already, with
-MXNet's fast operators; "one kernel", a single pass over memory by a kernel of
-:mod:`d2lpar.kernels`; or the name of the function that is called.
+Forms: "as written" in the source; "in place", in memory that exists already; "one
+kernel", a single pass over memory by a kernel of :mod:`d2lpar.kernels`; or the name of
+the function that is called.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import label
 from d2lpar.errors import SettingError
 from d2lpar.kernels import CudaModule, ElementwiseKernel
-from d2lpar.machine.cores import omp_threads
 from d2lpar.parallel import allreduce
 from d2lpar.training import check_whole
 
@@ -148,18 +148,26 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
     """The least-squares notes: every number twice."""
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
-    y = _zeros_like(x)
+    y = {d: np.zeros(x[d].shape, ctx=d) for d in devices}
 
-    def forms(library, x, y) -> dict:
-        return {
-            AS_WRITTEN: lambda: x * 2,
-            IN_PLACE: lambda: library.multiply(x, 2, out=y),
-        }
+    def one_kernel(d) -> np.ndarray:
+        X2(x[d], y[d])
+        return y[d]
 
+    on_devices = {
+        AS_WRITTEN: lambda d: x[d] * 2,
+        IN_PLACE: lambda d: np.multiply(x[d], 2, out=y[d]),
+        ONE_KERNEL: one_kernel,
+    }
+    on_host = {
+        ("NumPy", AS_WRITTEN): lambda: host * 2,
+        ("NumPy", IN_PLACE): lambda: numpy.multiply(host, 2, out=out),
+    }
+    if torch:
+        t, t_out = torch.from_numpy(host), torch.from_numpy(out)
+        on_host["PyTorch", AS_WRITTEN] = lambda: t * 2
+        on_host["PyTorch", IN_PLACE] = lambda: torch.multiply(t, 2, out=t_out)
     checks = {"expected": 2 * host, "rtol": 0, "before": _clearing(out, *y.values())}
-    on_devices = _on_devices(forms, x, y)
-    on_devices[ONE_KERNEL] = lambda d: (X2(x[d], y[d]), y[d])[1]
-    on_host = _on_host(forms, torch, host, out)
     num_bytes = 2 * host.nbytes
     return Work("x2", host.shape, num_bytes, host.size, checks, on_devices, on_host)
 
@@ -168,37 +176,51 @@ def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
     """A copy of the arrays of x2: the limit that memory sets."""
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
-    y = _zeros_like(x)
-    checks = {"expected": host, "rtol": 0, "before": _clearing(out, *y.values())}
+    y = {d: np.zeros(x[d].shape, ctx=d) for d in devices}
+
+    def numpy_copy() -> numpy.ndarray:
+        numpy.copyto(out, host)
+        return out
+
     on_devices = {"copyto": lambda d: x[d].copyto(y[d])}
-    on_host = {("NumPy", "copyto"): lambda: (numpy.copyto(out, host), out)[1]}
+    on_host = {("NumPy", "copyto"): numpy_copy}
     if torch:
         t, t_out = torch.from_numpy(host), torch.from_numpy(out)
         on_host["PyTorch", "copy_"] = lambda: t_out.copy_(t)
-    return Work("copy", host.shape, 2 * host.nbytes, 0, checks, on_devices, on_host)
+    checks = {"expected": host, "rtol": 0, "before": _clearing(out, *y.values())}
+    num_bytes = 2 * host.nbytes
+    return Work("copy", host.shape, num_bytes, 0, checks, on_devices, on_host)
 
 
 def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
     """The CryptoPunks notebook: the sum of n x 10 numbers.
 
-    MXNet's own sum adds one by one, in one thread.
+    MXNet's own sum adds one by one, in one thread. In a dense layer of ones oneDNN adds
+    vectors.
     """
     host = rng.standard_normal((sizes.sum_rows, SUM_COLUMNS), dtype="float32")
     x = _shards(host, devices)
-    ones = _ones(x)
+    ones = {}
+    for d in devices:  # as long as the largest divisor up to 4,096
+        longest = max(c for c in range(1, 4097) if x[d].size % c == 0)
+        ones[d] = np.ones((1, longest), ctx=d)
 
-    def forms(library, x) -> dict:
-        return {AS_WRITTEN: lambda: x.sum()}
+    def product_with_ones(d) -> np.ndarray:
+        rows = x[d].reshape(-1, ones[d].size)
+        return npx.fully_connected(rows, ones[d], num_hidden=1, no_bias=True).sum()
 
-    on_devices = _on_devices(forms, x)
-    on_devices["product with ones"] = lambda d: _sum(x[d], ones[d])
+    on_devices = {
+        AS_WRITTEN: lambda d: x[d].sum(),
+        "product with ones": product_with_ones,
+    }
+    on_host = {("NumPy", AS_WRITTEN): host.sum}
+    if torch:
+        on_host["PyTorch", AS_WRITTEN] = torch.from_numpy(host).sum
     # Positive and negative numbers cancel: the error is relative to the sum of sizes.
     right, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
     checks = {"expected": right, "join": sum, "rtol": 1e-6 * size / abs(right)}
-    return Work(
-        "sum", host.shape, host.nbytes, host.size, checks, on_devices,
-        _on_host(forms, torch, host),
-    )  # fmt: skip
+    shape, n = host.shape, host.size
+    return Work("sum", shape, host.nbytes, n, checks, on_devices, on_host)
 
 
 def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
@@ -209,19 +231,8 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
     kernel, each = SUM_TAN_SQUARED[kind], EACH[kind]
     sums = {d: np.zeros((-(-x[d].size // each),), ctx=d) for d in devices}
 
-    def forms(library, x, s, c, ones=None) -> dict:
-        """`s` and `c` are room for sines and cosines."""
-
-        def in_place():
-            library.square(library.sin(x, out=s), out=s)
-            library.square(library.cos(x, out=c), out=c)
-            ratio = library.divide(s, c, out=s)
-            return ratio.sum() if ones is None else _sum(ratio, ones)
-
-        return {
-            AS_WRITTEN: lambda: (library.sin(x) ** 2 / library.cos(x) ** 2).sum(),
-            IN_PLACE: in_place,
-        }
+    def written(library, x):
+        return (library.sin(x) ** 2 / library.cos(x) ** 2).sum()
 
     def one_kernel(d) -> np.ndarray:
         blocks = -(-sums[d].size // 256)
@@ -229,17 +240,20 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
         kernel.launch(arguments, d, (blocks, 1, 1), (256, 1, 1))
         return sums[d].sum()
 
-    in_float64 = forms(numpy, host.astype("float64"), None, None)[AS_WRITTEN]
+    in_float64 = host.astype("float64")
+    on_devices = {AS_WRITTEN: lambda d: written(np, x[d]), ONE_KERNEL: one_kernel}
+    on_host = {
+        ("NumPy", AS_WRITTEN): lambda: written(numpy, host),
+        ("NumPy", AS_WRITTEN_64): lambda: written(numpy, in_float64),
+    }
+    if torch:
+        t = torch.from_numpy(host)
+        on_host["PyTorch", AS_WRITTEN] = lambda: written(torch, t)
     before = _clearing(*sums.values())
-    checks = {"expected": in_float64(), "join": sum, "rtol": 1e-5, "before": before}
-    room = (numpy.zeros_like(host), numpy.zeros_like(host))
-    on_devices = _on_devices(forms, x, _zeros_like(x), _zeros_like(x), _ones(x))
-    on_host = _on_host(forms, torch, host, *room)
-    on_host["NumPy", AS_WRITTEN_64] = in_float64
-    return Work(
-        "trig", host.shape, host.nbytes, 6 * host.size, checks,
-        {**on_devices, ONE_KERNEL: one_kernel}, on_host,
-    )  # fmt: skip
+    right = written(numpy, in_float64)
+    checks = {"expected": right, "join": sum, "rtol": 1e-5, "before": before}
+    shape, n = host.shape, 6 * host.size
+    return Work("trig", shape, host.nbytes, n, checks, on_devices, on_host)
 
 
 def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
@@ -253,25 +267,20 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
     x = _shards(host, devices)
     w = {d: np.array(weight, ctx=d) for d in devices}
 
-    def forms(library, x, w) -> dict:
-        return {AS_WRITTEN: lambda: x @ w.T}
+    def dense_layer(d) -> np.ndarray:
+        return npx.fully_connected(x[d], w[d], num_hidden=n, no_bias=True)
 
-    layer = {"num_hidden": n, "no_bias": True}
-    on_devices = {"dense layer": lambda d: npx.fully_connected(x[d], w[d], **layer)}
-    on_cpu = devices[0].device_type == "cpu"
-    if len(devices) == 1 or not on_cpu or omp_threads() == 1:
-        # Elsewhere OpenBLAS deadlocks, see d2lpar._mxnet.
-        on_devices["dot"] = lambda d: mx.nd.dot(
-            x[d].as_nd_ndarray(), w[d].as_nd_ndarray(), transpose_b=True
-        )
+    on_host = {("NumPy", AS_WRITTEN): lambda: host @ weight.T}
+    if torch:
+        t, t_weight = torch.from_numpy(host), torch.from_numpy(weight)
+        on_host["PyTorch", AS_WRITTEN] = lambda: t @ t_weight.T
     v = rng.choice([-1.0, 1.0], n)
     checks = {
         "expected": _times(host, _times(weight.T, v)),
         "join": lambda parts: numpy.concatenate([_times(part, v) for part in parts]),
         "rtol": 1e-4,
     }
-    on_host = _on_host(forms, torch, host, weight)
-    num_bytes = 3 * host.nbytes
+    on_devices, num_bytes = {"dense layer": dense_layer}, 3 * host.nbytes
     return Work("product", (n, n), num_bytes, 2 * n**3, checks, on_devices, on_host)
 
 
@@ -315,32 +324,10 @@ def copies(
     yield Work("all-reduce", shape, num_bytes, flops, summed, forms)
 
 
-def _on_devices(forms: Callable[..., dict], *arrays: dict) -> dict[str, Callable]:
-    """``forms(np, *arrays)`` of each device's arrays, as functions of a device."""
-    by_device = {d: forms(np, *(array[d] for array in arrays)) for d in arrays[0]}
-    names = next(iter(by_device.values()))
-    return {name: (lambda d, name=name: by_device[d][name]()) for name in names}
-
-
-def _on_host(forms: Callable[..., dict], torch, *arrays: numpy.ndarray) -> dict:
-    """The forms in NumPy and, if it is installed, in PyTorch, on the same memory."""
-    calls = {("NumPy", name): call for name, call in forms(numpy, *arrays).items()}
-    if torch:
-        tensors = map(torch.from_numpy, arrays)
-        for name, call in forms(torch, *tensors).items():
-            calls["PyTorch", name] = call
-    return calls
-
-
 def _shards(host: numpy.ndarray, devices: list) -> dict:
     """A host array by device, split by rows as evenly as possible."""
     parts = numpy.array_split(host, len(devices))
     return {d: np.array(part, ctx=d) for d, part in zip(devices, parts)}
-
-
-def _zeros_like(shards: dict) -> dict:
-    """Arrays of zeros in the shapes of the shards."""
-    return {d: np.zeros(x.shape, ctx=d) for d, x in shards.items()}
 
 
 def _clearing(*arrays) -> Callable[[], None]:
@@ -351,20 +338,6 @@ def _clearing(*arrays) -> Callable[[], None]:
             array[:] = 0
 
     return clear
-
-
-def _ones(shards: dict) -> dict:
-    """For :func:`_sum`: a row of ones, as long as the largest divisor up to 4,096."""
-    return {
-        d: np.ones((1, max(c for c in range(1, 4097) if x.size % c == 0)), ctx=d)
-        for d, x in shards.items()
-    }
-
-
-def _sum(x: np.ndarray, ones: np.ndarray) -> np.ndarray:
-    """The sum as a dense layer of ones: oneDNN adds vectors, MXNet's sum numbers."""
-    rows = x.reshape(-1, ones.size)
-    return npx.fully_connected(rows, ones, num_hidden=1, no_bias=True).sum()
 
 
 def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
@@ -384,16 +357,15 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
         ms = 1e3 * measured.median
         return f"{ms:10.3f} ms, naive clock {naive:10.3f} ms  {measured.name}"
 
-    rng = numpy.random.default_rng(0)
     for device in devices:
         yield f"{n:,} numbers on {label(device)}"
-        work = x2(Sizes(x2=n), [device], rng, None)
-        for form in (AS_WRITTEN, IN_PLACE):
-            call, name = work.on_devices[form], f"x 2, {form}"
-            yield line(timing.measure(call, [device], name=name, **work.checks))
-            call, name = work.on_host["NumPy", form], f"x 2 in NumPy, {form}"
-            yield line(timing.measure_host(call, 1, name=name, **work.checks))
-        for work in copies(4 * n, [device], rng):
+        rng = numpy.random.default_rng(0)
+        doubled = x2(Sizes(x2=n), [device], rng, None)
+        del doubled.on_devices[ONE_KERNEL]  # chapter 12's, which needs a compiler
+        for work in (doubled, *copies(4 * n, [device], rng)):
             for form, call in work.on_devices.items():
                 name = f"{work.operation}, {form}"
                 yield line(timing.measure(call, [device], name=name, **work.checks))
+            for (library, form), call in work.on_host.items():
+                name = f"{work.operation} in {library}, {form}"
+                yield line(timing.measure_host(call, 1, name=name, **work.checks))

@@ -39,36 +39,32 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Row:
-    """All samples of one operation in one form, the repeats of a run pooled."""
+    """All samples of one operation in one form, the repeats of a run pooled.
+
+    `where` is "2 devices", "CPU" for the host beside GPUs, or ""; `num_devices` is 0
+    for a library of the host.
+    """
 
     operation: str
     library: str
     form: str
     shape: tuple[int, ...]
     num_devices: int
-    """0 for a library of the host"""
+    where: str
     num_bytes: int
     flops: int
     seconds: Summary
     naive: Summary
-    first: float
-    """the slowest warm-up, in seconds"""
-    where: str
-    """"2 devices", "CPU" for the host beside GPUs, or "" """
 
     @property
     def name(self) -> str:
         return ", ".join(filter(None, (self.library, self.form, self.where)))
 
     @property
-    def moved_bytes(self) -> int:
+    def gb_per_sec(self) -> float:
         """Of all devices together; they copy at the same time."""
         together = self.num_devices if self.operation in TRANSFERS else 1
-        return together * self.num_bytes
-
-    @property
-    def gb_per_sec(self) -> float:
-        return self.moved_bytes / self.seconds.median / 1e9
+        return together * self.num_bytes / self.seconds.median / 1e9
 
     @property
     def gflop_per_sec(self) -> float:
@@ -85,35 +81,33 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 
     Raises :class:`RecordError` for a run without timings.
     """
-    lines: dict[tuple, list[TimingRecord]] = {}
+    pooled: dict[tuple, list[TimingRecord]] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
         if not run.of(TimingRecord):
             raise RecordError(f"{labels.where(run)}: holds no timings")
         for x in run.of(TimingRecord):
             count = run.header.num_devices if x.library == "MXNet" else 0
-            key = (x.operation, x.library, x.form, tuple(x.shape), count)
-            lines.setdefault(key, []).append(x)
+            key = (count, x.operation, x.library, x.form, tuple(x.shape))
+            pooled.setdefault(key, []).append(x)
     on_gpus = any(run.header.device_kind == "gpu" for run in runs)
     table = []
-    for (operation, library, form, shape, count), same in lines.items():
+    for (count, operation, library, form, shape), same in pooled.items():
         where = plural(count, "GPU" if on_gpus else "device")
         if not count:
             where = "CPU" if on_gpus else ""
-        table.append(
-            Row(
-                operation=operation,
-                library=library,
-                form=form,
-                shape=shape,
-                num_devices=count,
-                num_bytes=same[0].num_bytes,
-                flops=same[0].flops,
-                seconds=summarize([s for line in same for s in line.seconds]),
-                naive=summarize([s for line in same for s in line.naive_seconds]),
-                first=max((s for x in same for s in x.warmup_seconds), default=0.0),
-                where=where,
-            )
+        row = Row(
+            operation=operation,
+            library=library,
+            form=form,
+            shape=shape,
+            num_devices=count,
+            where=where,
+            num_bytes=same[0].num_bytes,
+            flops=same[0].flops,
+            seconds=summarize([s for line in same for s in line.seconds]),
+            naive=summarize([s for line in same for s in line.naive_seconds]),
         )
+        table.append(row)
     return table
 
 
@@ -139,35 +133,27 @@ def ms(row: Row) -> str:
 
 def results(runs: Sequence[Run]) -> str:
     """Everything as text: times, rates, and the published numbers beside ours."""
-    table, published = rows(runs), []
+    measured, published = [], []
+    table = rows(runs)
+    for row in table:
+        q1, q3 = number(1e3 * row.seconds.q1), number(1e3 * row.seconds.q3)
+        measured.append([
+            f"{row.operation} {shape(row)}", row.library, row.form,
+            str(row.num_devices or "host"), ms(row), f"{q1}-{q3}, n={row.seconds.n}",
+            number(1e3 * row.naive.median), number(row.gb_per_sec),
+            number(row.gflop_per_sec),
+        ])  # fmt: skip
     for operation, source, printed, ours in PUBLISHED:
         here = [r for r in of(operation, table) if (r.library, r.form) == ours]
         repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
         published.append([operation, source, printed, repeated])
     columns = ["operation", "library", "form", "devices", "ms", "quartiles, n"]
-    columns += ["naive ms", "first ms", "GB/s", "GFLOP/s"]
-    cells = [
-        [
-            f"{row.operation} {shape(row)}",
-            row.library,
-            row.form,
-            str(row.num_devices or "host"),
-            ms(row),
-            f"{1e3 * row.seconds.q1:.3g}-{1e3 * row.seconds.q3:.3g}, n={row.seconds.n}",
-            number(1e3 * row.naive.median),
-            number(1e3 * row.first),
-            number(row.gb_per_sec),
-            number(row.gflop_per_sec),
-        ]
-        for row in table
-    ]
-    libraries = {x.library: x.version for run in runs for x in run.of(TimingRecord)}
+    columns += ["naive ms", "GB/s", "GFLOP/s"]
     headers = [run.header for run in runs]
     sections = [
-        plain_table(columns, cells),
+        plain_table(columns, measured),
         "What the sources printed, and what the same line takes here:",
         plain_table(["operation", "source", "printed", "here"], published),
-        ", ".join(f"{name} {version}" for name, version in libraries.items()),
         f"{labels.hardware(headers)}. {labels.stamp(headers)}",
     ]
     return "\n\n".join(sections) + "\n"

@@ -82,6 +82,7 @@ def measure(
 
 
 def _torch(threads: int) -> ModuleType | None:
+    """PyTorch with so many threads, or None where it is not installed."""
     if importlib.util.find_spec("torch") is None:
         log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
         return None

@@ -140,7 +140,7 @@ def _result(run: Run) -> str:
         if not frames:
             return seconds
         first, last = frames[0].quality, frames[-1].quality
-        return f"distance to real faces {first:.3f} to {last:.3f}, {seconds}"
+        return f"distance to the data's faces {first:.3f} to {last:.3f}, {seconds}"
     return f"test accuracy {run.epochs[-1].test_acc:.3f}, {seconds}"
 
 

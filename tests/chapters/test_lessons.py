@@ -63,7 +63,7 @@ PRINTED = {
         r"loss of D: 0\.69\d+, of G: 0\.7\d+",
         r"normalised over both: differs by \de-0[5-7]",
         r"epoch 5: ",
-        r"distance to real faces .* \[synthetic data\]",
+        r"distance to the data's faces .* \[synthetic data\]",
     ],
     "memory": [
         r"40,370 numbers per image, 129,068 parameters",

@@ -93,7 +93,7 @@ TIMING = TimingRecord(
                 gan_epoch(1),
                 FrameRecord(epoch=1, fixed="", quality=0.2),
             ],
-            "distance to real faces 0.500 to 0.200",
+            "distance to the data's faces 0.500 to 0.200",
         ),
         ([TIMING], "1 operations timed"),
         ([], "nothing measured"),

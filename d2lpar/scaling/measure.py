@@ -85,7 +85,14 @@ def measure(
         return step.endless_batches(X, y, size, order)
 
     yield from _strong_scaling(
-        groups, build, batches, batch_sizes, samples, seconds, parts_at, turns
+        groups,
+        build,
+        batches,
+        batch_sizes=batch_sizes,
+        samples=samples,
+        seconds=seconds,
+        parts_at=parts_at,
+        turns=turns,
     )
     for group in groups:
         if all_reduce_sizes and len(group) > 1:
@@ -104,6 +111,7 @@ def _strong_scaling(
     groups: Sequence[list[mx.Context]],
     build: Callable[[Sequence[mx.Context], int], step.Training],
     batches: Callable[[int], Iterator[tuple]],
+    *,
     batch_sizes: Sequence[int],
     samples: int,
     seconds: float,
@@ -131,11 +139,11 @@ def _strong_scaling(
         busy = {len(group): group for group in groups if len(group) <= size}
         shortened = defaultdict(list)
         if size in parts_at:
-            trained = {n: build(group, size // n) for n, group in busy.items()}
+            built = {n: build(group, size // n) for n, group in busy.items()}
             for n in busy:
-                step.sample(trained[n], batches(size), 2)
+                step.sample(built[n], batches(size), 2)
             for _, n in itertools.product(range(turns), busy):
-                turn = step.turn(trained[n], batches(size), steps[size, n])
+                turn = step.turn(built[n], batches(size), steps[size, n])
                 shortened[n].append(turn)
         for n in busy:
             whole, issue = zip(*taken[size, n])

@@ -1,6 +1,6 @@
 """The GPU map: the records of what the peers print. The peers here are scripts."""
 
-import importlib.util
+import runpy
 import sys
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 from d2lpar import datasets
 from d2lpar.records import files
 from d2lpar.records.kinds import StepRecord
+from d2lpar.runs import in_turn
 from d2lpar.scaling import figure
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu_scaling.py"
@@ -32,54 +33,33 @@ for seconds in (100, 2.35, 4.70):  # of an epoch of 60,000 images
 """
 
 
-@pytest.fixture
-def benchmark(tmp_path, monkeypatch):
-    """Run the benchmark on this test's peers and flags; its records."""
+def test_the_records_of_what_peers_print(tmp_path, monkeypatch, capsys):
+    """Steps are epochs divided, without the one that warms up."""
     torch = pytest.importorskip("torch", reason="torch is not installed (extra peers)")
-    spec = importlib.util.spec_from_file_location("gpu_scaling", BENCHMARK)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     (tmp_path / "peers").mkdir()
     (tmp_path / "peers" / "ddp.py").write_text(DDP)
     (tmp_path / "peers" / "d2l_pytorch.py").write_text(D2L)
-    monkeypatch.setattr(module.in_turn, "peers_folder", lambda: tmp_path / "peers")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"GPU {k}")
     X, y = numpy.zeros((9, 28, 28), "uint8"), numpy.zeros(9, "uint8")
     data = datasets.ImageData(X, y, X, y, name="zeros")
-    monkeypatch.setattr(module.datasets, "load", lambda name: data)
+    monkeypatch.setattr(in_turn, "peers_folder", lambda: tmp_path / "peers")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"GPU {k}")
+    monkeypatch.setattr(datasets, "load", lambda name: data)
+    flags = ["--num-devices=1,2", "--batch-sizes=256", "--epochs=2", "--steps=10"]
+    argv = [str(BENCHMARK), f"--out={tmp_path}", "--rounds=2", *flags]
+    monkeypatch.setattr(sys, "argv", argv)
+    runpy.run_path(str(BENCHMARK), run_name="__main__")
 
-    def run(*flags):
-        monkeypatch.setattr(sys, "argv", [str(BENCHMARK), f"--out={tmp_path}", *flags])
-        module.main()
-        return [files.read(path) for path in sorted(tmp_path.glob("*.jsonl"))]
-
-    return run
-
-
-def test_steps_are_epochs_divided_without_the_one_that_warms_up(benchmark):
-    runs = benchmark(
-        "--num-devices=1,2", "--batch-sizes=32,4096", "--epochs=2", "--steps=10",
-        "--rounds=2", "--peers=ddp",
-    )  # fmt: skip
-    assert [run.header.num_devices for run in runs] == [1, 2]
-    for n, run in enumerate(runs, 1):
-        assert run.header.variant == "ddp" and run.header.device_kind == "gpu"
+    d2l, *ddp = runs = [files.read(path) for path in sorted(tmp_path.glob("*.jsonl"))]
+    for n, run in enumerate(ddp, 1):
+        assert (run.header.variant, run.header.num_devices) == ("ddp", n)
         assert run.header.devices == [f"gpu({k}) GPU {k}" for k in range(n)]
-        batches = [(step.global_batch_size, step.repeat) for step in run.of(StepRecord)]
-        assert batches == [(32, 0), (4096, 0), (32, 1), (4096, 1)]
-        for step in run.of(StepRecord):
-            one = 0.001 + 0.0001 * n + 1e-5 * step.global_batch_size / n
-            assert step.steps == 10
-            assert step.seconds == pytest.approx([one, 2 * one])
-    assert set(figure.pictures(runs)) == {"map-ddp", "steps-ddp"}
-
-
-def test_a_peer_that_does_not_run_is_reported_and_has_no_record(benchmark, capsys):
-    (run,) = benchmark(
-        "--num-devices=1,2", "--batch-sizes=256", "--epochs=2", "--peers=d2l"
-    )
-    assert run.header.num_devices == 1
-    # The book's loop takes every step of an epoch: 235 of 256 images.
-    (step,) = run.of(StepRecord)
-    assert (step.steps, step.seconds) == (235, [0.01, 0.02])
+        one = 0.001 + 0.0001 * n + 1e-5 * 256 / n
+        for repeat, step in enumerate(run.of(StepRecord)):
+            assert (step.global_batch_size, step.repeat) == (256, repeat)
+            assert step.steps == 10 and step.seconds == pytest.approx([one, 2 * one])
+    assert set(figure.pictures(ddp)) == {"map-ddp", "steps-ddp"}
+    # A peer that does not run has no record; the book's loop takes all 235 steps.
+    assert d2l.header.num_devices == 1 and len(runs) == 3
+    steps = [(step.steps, step.seconds) for step in d2l.of(StepRecord)]
+    assert steps == [(235, [0.01, 0.02])] * 2
     assert "2 GPUs: PyTorch sees 1 here" in capsys.readouterr().err

@@ -211,12 +211,6 @@ def test_a_diverged_training_says_so_and_ends():
     assert len(lines) < 5
 
 
-def test_the_learning_rate_is_warmed_up_to_the_scaled_rate():
-    rates = [measure.scaled_lr(2048, e, 0.2, 256, warmup=2) for e in range(1, 5)]
-    assert rates == pytest.approx([0.2, 0.9, 1.6, 1.6])
-    assert measure.scaled_lr(256, 1, 0.2, 256, warmup=5) == 0.2
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"batch_sizes": (65,)}, {"implementation": "gluon"}, {"device_counts": (1, 3)}],

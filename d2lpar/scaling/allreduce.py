@@ -156,9 +156,8 @@ def _seconds(
         return data[device][0]
 
     def everything(_) -> numpy.ndarray:
-        return numpy.concatenate(
-            [a.asnumpy().ravel() for d in devices for a in data[d]]
-        )
+        flat = [array.asnumpy().ravel() for d in devices for array in data[d]]
+        return numpy.concatenate(flat)
 
     total = numpy.concatenate([sum(arrays).ravel() for arrays in zip(*host.values())])
     measured = timing.measure(

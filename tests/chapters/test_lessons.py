@@ -33,7 +33,7 @@ chapter.measure = functools.partial(chapter.measure, **flags)
 PRINTED = {
     "devices": [r"a run on 2 uses cpu\(0\)", "40 x 64 = 2,560"],
     "arrays": [r"1,000 numbers on cpu\(1\)", "function calls"],
-    "timing": ["two / one:", "29 operations timed"],
+    "timing": ["two / one:", "25 operations timed"],
     "multiple_gpus": ["replicas agree: True", "test accuracy 0"],
     "multiple_gpus_concise": ["replicas agree: True", "test accuracy 0"],
     "scaling": [

@@ -223,7 +223,8 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint_that_resumes(real_run, tmp_pa
     ]  # fmt: skip
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
-        if "epoch 1/3" in line:
+        # An epoch is remembered after its line: the second line says the first is.
+        if "epoch 2/3" in line:
             break
     process.send_signal(signal.SIGINT)
     said = process.stderr.read()

@@ -31,7 +31,7 @@ chapter.measure = functools.partial(chapter.measure, **flags)
 # What the cells must have printed, as patterns, in any order. All numbers that are
 # compared with the package's are compared by assertions in the cells.
 PRINTED = {
-    "devices": [r"a run on 2 uses cpu\(0\)", "40 x 64 = 2,560"],
+    "devices": [r"a run on 2 devices uses cpu\(0\)", "40 x 64 = 2,560"],
     "arrays": [r"1,000 numbers on cpu\(1\)", "function calls"],
     "timing": ["two / one:", "25 operations timed"],
     "multiple_gpus": ["replicas agree: True", "test accuracy 0"],

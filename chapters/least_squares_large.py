@@ -31,7 +31,7 @@ from loky import ProcessPoolExecutor
 
 from d2lpar import allreduce, chapter, datasets, devices, np
 from d2lpar.least_squares import solve
-from d2lpar.shards import shares
+from d2lpar.parallel import shares
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 

@@ -42,7 +42,7 @@ from d2lpar import (
     mx,
     np,
 )
-from d2lpar.shards import shares
+from d2lpar.parallel import shares
 from d2lpar.workers import launch
 
 one = devices.parse("cpu:1")
@@ -174,7 +174,7 @@ for role in roles:
 WORKER = """
 import sys, numpy
 from d2lpar import autograd, get_params, gluon, init_lenet, lenet, mx, np
-from d2lpar.shards import shares
+from d2lpar.parallel import shares
 
 store = mx.kv.create("dist_sync")
 rng = numpy.random.default_rng(0)

@@ -16,9 +16,8 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
 from d2lpar.networks import MANY_IMAGES, LeNet, get_host_params, set_params
-from d2lpar.parallel import split_batch
+from d2lpar.parallel import shares, split_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.shards import shares
 from d2lpar.training import Epoch, check_settings, choose, on_device
 
 

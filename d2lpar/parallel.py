@@ -18,7 +18,6 @@ import numpy
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.devices import check_contexts
 from d2lpar.networks import lenet
-from d2lpar.shards import shares
 
 _softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
 _softmax_cross_entropy.hybridize()  # one call from Python instead of five
@@ -181,6 +180,19 @@ def _as_array(array):
 
 def _copy(array, device: mx.Context) -> np.ndarray:
     return np.array(array, dtype=array.dtype, ctx=device)
+
+
+def shares(n: int, parts: int) -> list[slice]:
+    """The contiguous parts of range(n), whose sizes differ by at most one.
+
+    With n < parts the last ones are empty.
+
+    >>> shares(10, 3)
+    [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]
+    """
+    size, extra = divmod(n, parts)
+    starts = [k * size + min(k, extra) for k in range(parts + 1)]
+    return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
 
 
 def _split(array, devices: Sequence[mx.Context]) -> list[np.ndarray]:

@@ -41,7 +41,7 @@ ROOMS = [
     ["process"],
     ["figures"],
     ["records"],
-    ["text", "errors", "shards"],
+    ["text", "errors"],
     ["_version"],
 ]
 LEVEL = {room: number for number, line in enumerate(ROOMS) for room in line}

@@ -14,6 +14,7 @@ from d2lpar import (
     train_batch,
 )
 from d2lpar._mxnet import gluon, mx, np, npx
+from d2lpar.parallel import shares
 
 CPUS = [mx.cpu(k) for k in range(8)]
 
@@ -213,3 +214,13 @@ def test_parameters_that_are_no_replica_are_refused():
 def test_allreduce_refuses(data):
     with pytest.raises(ValueError, match="allreduce"):
         allreduce(data())
+
+
+@pytest.mark.parametrize("n", [0, 1, 6, 7, 100])
+@pytest.mark.parametrize("parts", [1, 2, 7, 13])
+def test_shares_are_contiguous_complete_and_even(n, parts):
+    found = shares(n, parts)
+    assert [i for part in found for i in range(n)[part]] == list(range(n))
+    sizes = [part.stop - part.start for part in found]
+    assert len(sizes) == parts and max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)

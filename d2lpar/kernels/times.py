@@ -23,9 +23,8 @@ from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import RunError
 from d2lpar.kernels import ElementwiseKernel, fused_sgd, on_cpu
 from d2lpar.machine.cores import omp_threads
-from d2lpar.parallel import get_params, sgd
+from d2lpar.parallel import get_params, sgd, shares
 from d2lpar.records.summary import summarize
-from d2lpar.shards import shares
 
 LR, BATCH_SIZE = 0.2, 256
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx, npx
+from d2lpar.parallel import shares
 from d2lpar.records.kinds import PointRecord
-from d2lpar.shards import shares
 from d2lpar.training import check_whole
 from d2lpar.workers.group import Workers
 

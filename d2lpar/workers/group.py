@@ -18,7 +18,7 @@ import numpy
 
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
-from d2lpar.shards import shares
+from d2lpar.parallel import shares
 from d2lpar.workers.node import WorkerInfo, node_number
 
 FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0

@@ -8,9 +8,9 @@ import pytest
 
 from d2lpar import devices, gan
 from d2lpar._mxnet import autograd, gluon, np
-from d2lpar.datasets import face_images, punks
+from d2lpar.datasets import punks
 from d2lpar.errors import DivergedError, SettingError
-from d2lpar.gan import state, training, updates
+from d2lpar.gan import training, updates
 from d2lpar.gan.networks import cut, pad
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
@@ -207,8 +207,7 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
             super().__init__()
             self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
 
-    for module in (state, updates):
-        monkeypatch.setattr(module, "Generator", NoNorm)
+    monkeypatch.setattr(updates, "Generator", NoNorm)
     whole, parts = Pair(num_devices), Pair(num_devices)
     expected = whole.step(*batch)
     assert parts.step(*batch, micro_batch_size=size) == pytest.approx(expected)
@@ -240,8 +239,8 @@ def test_train_yields_epochs_and_frames(faces):
     assert [e.epoch for e in epochs] == [1, 2, 3, 4, 5]
     assert [f.epoch for f in frames] == [0, 2, 4, 5]
     assert [f.samples is None for f in frames] == [True, True, True, False]
-    assert face_images.from_png(frames[0].fixed).shape == (24, 24, 3)
-    assert face_images.from_png(frames[-1].samples).shape == (120, 120, 3)
+    assert punks.from_png(frames[0].fixed, 1, 1).any()
+    assert punks.from_png(frames[-1].samples, 5, 5).any()
     assert len(frames[-1].nearest) == len(frames[-1].distances) == 25
     for e in epochs:
         assert e.samples_per_sec == pytest.approx(60 / e.seconds)

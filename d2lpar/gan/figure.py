@@ -191,11 +191,6 @@ def _samples(run: Run, frame: FrameRecord, name: str, faces: np.ndarray) -> Figu
 
 def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
-    if max(frame.nearest) >= len(faces):
-        raise RecordError(
-            f"{labels.where(run)}: nearest of epoch {frame.epoch} names face "
-            f"{max(frame.nearest)} of {len(faces):,}"
-        )
     distances = frame.distances[:5]
     above = picture_of(run, frame, "samples", 5)[: punks.TILE]
     below = punks.sheet(faces[frame.nearest[:5]], 5)

@@ -161,14 +161,6 @@ def test_equal_sets_are_at_0_in_any_order(drawn):
     assert sliced_wasserstein(faces, others, seed=4) == pytest.approx(distance, rel=0.2)
 
 
-def test_fewer_kinds_of_faces_are_farther(drawn):
-    """A generator that has collapsed, to one good face, is far from the data."""
-    faces = drawn[:300]
-    collapsed = np.repeat(faces[:1], 150, axis=0)
-    halves = sliced_wasserstein(faces[:150], faces[150:])
-    assert sliced_wasserstein(collapsed, faces[150:]) > 3 * halves
-
-
 def test_it_is_the_cheapest_way_to_move_the_points():
     """Against all 120 ways to pair five points with five, on the same directions."""
     a, b = some_faces(5, 1, h=3), some_faces(5, 2, h=3, high=128)
@@ -183,23 +175,15 @@ def test_it_is_the_cheapest_way_to_move_the_points():
     assert sliced_wasserstein(a, b, seed=5) == pytest.approx(expected, rel=1e-5)
 
 
-def test_copies_are_found(drawn):
-    faces, wanted = drawn[:300], [7, 299, 0, 123]
-    changed = faces[wanted]
-    changed[1, 2, 3:7, 5] ^= 128  # four values of 3 * 24 * 24
-    numbers, distances = nearest(changed, faces)
-    gap = np.sqrt(4 * 128**2 / (3 * 24 * 24)) / 255
-    assert numbers.tolist() == wanted
-    assert distances.tolist() == pytest.approx([0, gap, 0, 0])
-
-
 def test_it_is_the_nearest_of_all_pairs():
     a, b = some_faces(9, 1, h=5), some_faces(40, 2, h=5)
+    b[7] = a[3]  # a copy
     differences = a[:, None].astype(float) / 255 - b[None].astype(float) / 255
     all_pairs = np.sqrt(np.mean(differences**2, axis=(2, 3, 4)))
     numbers, distances = nearest(a, b)
     np.testing.assert_array_equal(numbers, all_pairs.argmin(axis=1))
     np.testing.assert_allclose(distances, all_pairs.min(axis=1), rtol=1e-6)
+    assert numbers[3] == 7 and distances[3] == 0
 
 
 # The real file

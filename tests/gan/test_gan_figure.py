@@ -18,12 +18,12 @@ from d2lpar.datasets import punks, synthetic_punks
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels
 from d2lpar.gan import figure
-from d2lpar.records import files
 from d2lpar.records.kinds import FrameRecord, Run
 
 N_TRAIN, SEED = 60, 3
 PICTURES = ("losses", "quality", "strip", "samples", "nearest", "seconds")
-RECORDS = sorted(Path(__file__).parents[2].glob("figures/**/gan/*.jsonl"))
+# One of CPU contexts and one of a GPU.
+RECORDS = sorted(Path(__file__).parents[2].glob("figures/**/gan/*pu1.jsonl"))
 
 
 @pytest.fixture(autouse=True)
@@ -161,11 +161,6 @@ def test_runs_that_were_killed_have_fewer_pictures(tmp_path, caplog):
     assert len(warnings_in(caplog)) == 1
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
-def test_committed_records_are_drawn(record):
-    assert list(figure.pictures([files.read(record)])) == [*PICTURES[:4]]
-
-
 # Faces
 
 
@@ -231,17 +226,12 @@ def test_real_faces_are_found_in_the_folder_that_is_named(tmp_path, monkeypatch)
     assert "real ones" in drawn["nearest"].get_label()
 
 
-@pytest.mark.parametrize("wrong", ["no PNG", "other sizes", "a number too large"])
-def test_records_that_were_altered_are_refused(wrong):
+def test_records_that_were_altered_are_refused():
     *others, last = some_frames(range(5))
-    if wrong == "no PNG":
-        last = changed(last, samples="AAAA")
-    elif wrong == "other sizes":
-        last = changed(last, samples=last.fixed)
-    else:
-        last = changed(last, nearest=[N_TRAIN, *last.nearest[1:]])
-    with pytest.raises(RecordError, match="of epoch 4"):
-        figure.pictures([a_run(frames=[*others, last])])
+    for samples in ("AAAA", last.fixed):
+        altered = changed(last, samples=samples)
+        with pytest.raises(RecordError, match="of epoch 4"):
+            figure.pictures([a_run(frames=[*others, altered])])
 
 
 # The animation
@@ -324,20 +314,17 @@ def test_a_film_of_all_frames(tmp_path):
 
 
 @pytest.mark.skipif(not RECORDS, reason="not a checkout")
-def test_a_committed_record_is_drawn_without_mxnet(tmp_path):
+def test_committed_records_are_drawn_without_mxnet():
     code = """if True:
         import sys
-        from pathlib import Path
-        from d2lpar import experiments
+        from d2lpar.gan import figure
         from d2lpar.records import files
-        run = files.read(sys.argv[1])
-        experiments.draw([run], Path(sys.argv[2]), "quick")
+        for record in sys.argv[1:]:
+            print(*figure.pictures([files.read(record)]))
         assert "mxnet" not in sys.modules
         assert "matplotlib.pyplot" not in sys.modules
     """
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", code, str(RECORDS[0]), str(out)]
+    command = [sys.executable, "-c", code, *map(str, RECORDS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert names(out.iterdir()) == both(*PICTURES[:4], "seconds") | {"quick.gif"}
-    assert (out / "quick.gif").stat().st_size < 2e6
+    assert done.stdout.splitlines() == [" ".join(PICTURES[:4])] * len(RECORDS)

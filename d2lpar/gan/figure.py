@@ -193,6 +193,10 @@ def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
     distances = frame.distances[:5]
     above = picture_of(run, frame, "samples", 5)[: punks.TILE]
+    if max(frame.nearest) >= len(faces):
+        raise RecordError(
+            f"{labels.where(run)}: names face {max(frame.nearest):,} of {len(faces):,}"
+        )
     below = punks.sheet(faces[frame.nearest[:5]], 5)
     picture = page.new(
         f"Generated faces, and below them the nearest {_kind(run)} ones: "

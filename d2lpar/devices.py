@@ -21,14 +21,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from d2lpar.errors import DeviceError, RunError, first_line
-from d2lpar.machine.cores import omp_threads, usable_cores
-from d2lpar.machine.cuda import (
+from d2lpar.machine.builds import (
     BUILD_RANGE,
+    FROM_SOURCE,
     CudaDevice,
     build_has_code_for,
     cuda_devices,
+    own_library,
 )
-from d2lpar.machine.mxnet_builds import FROM_SOURCE, own_library
+from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.text import plural
 
 if TYPE_CHECKING:

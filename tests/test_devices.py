@@ -11,7 +11,7 @@ import pytest
 from d2lpar import devices, process
 from d2lpar._mxnet import mx
 from d2lpar.errors import DeviceError, DiedError
-from d2lpar.machine.cuda import CudaDevice
+from d2lpar.machine.builds import CudaDevice
 
 K80 = CudaDevice("Tesla K80", (3, 7))
 T4 = CudaDevice("Tesla T4", (7, 5))

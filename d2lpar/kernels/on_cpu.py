@@ -29,7 +29,7 @@ import platformdirs
 
 from d2lpar._mxnet import mx
 from d2lpar.kernels.signature import KernelError, Parameter
-from d2lpar.machine.cores import lscpu, omp_threads
+from d2lpar.machine.host import lscpu, omp_threads
 from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused

@@ -22,7 +22,7 @@ import numpy
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import RunError
 from d2lpar.kernels import ElementwiseKernel, fused_sgd, on_cpu
-from d2lpar.machine.cores import omp_threads
+from d2lpar.machine.host import omp_threads
 from d2lpar.parallel import get_params, sgd, shares
 from d2lpar.records.summary import summarize
 

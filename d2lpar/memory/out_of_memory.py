@@ -25,9 +25,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from d2lpar.errors import DeviceError, first_line, is_from_mxnet
-from d2lpar.memory.estimate import estimate, largest_batch
-from d2lpar.memory.free import free_memory, process_status
-from d2lpar.memory.shapes import LayersOf
+from d2lpar.machine.host import process_status
+from d2lpar.memory.estimate import LayersOf, estimate, free_memory, largest_batch
 from d2lpar.text import byte_size
 
 # In errors of MXNet's CPU storage, of its pool on a GPU, of CUDA and its libraries,

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from d2lpar.machine.interrupts import raising_interrupts
+from d2lpar.machine.environment import raising_interrupts
 
 # Most of the time it is in the destructor, where Python drops every exception.
 DESTROYS = """
 import signal, sys, time
-from d2lpar.machine.interrupts import raising_interrupts
+from d2lpar.machine.environment import raising_interrupts
 
 class Slow:
     def __del__(self):

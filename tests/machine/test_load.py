@@ -17,7 +17,7 @@ from fake_gpus import H100, T4, fake_nvml
 
 from d2lpar.errors import SettingError
 from d2lpar.machine import cards, load
-from d2lpar.machine.cuda import CudaDevice
+from d2lpar.machine.builds import CudaDevice
 
 WORK = "while True: pass"
 

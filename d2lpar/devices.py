@@ -249,6 +249,15 @@ def label(device: mx.Context) -> str:
     return f"cpu({device.device_id}) ({used} of {plural(usable_cores(), 'core')})"
 
 
+def report(devices: Sequence[mx.Context]) -> Iterator[str]:
+    """Lines of text: the cards of this machine, and these contexts' labels."""
+    from d2lpar.machine import cards
+
+    yield from cards.as_text(cards.machine()).splitlines()
+    labels = ", ".join(map(label, devices))
+    yield f"a run on {plural(len(devices), 'device')} uses {labels}"
+
+
 def try_gpu(i: int = 0) -> mx.Context:
     """The book's: gpu(i) if it exists, else cpu(). d2lpar itself does not use it.
 

@@ -160,7 +160,7 @@ _ALL = (
         "Devices",
         "names this machine's GPUs and CPU contexts",
         presets={"quick": {}, "book": {}},
-        report="d2lpar.machine.cards:report",
+        report="d2lpar.devices:report",
         minutes=0.1,
     ),
     Experiment(

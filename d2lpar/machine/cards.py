@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import psutil
@@ -34,7 +33,7 @@ from d2lpar.machine.host import (
     omp_threads,
     usable_cores,
 )
-from d2lpar.text import byte_size, plain_table, plural
+from d2lpar.text import byte_size, plain_table
 
 # CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
 # samples, Common/helper_cuda.h, _ConvertSMVer2Cores; the same as the results per clock
@@ -154,22 +153,6 @@ def machine() -> Machine:
     except DeviceError as error:
         return Machine(cpu, (), str(error))
     return Machine(cpu, gpus, None if gpus else "the NVIDIA driver sees no GPU")
-
-
-def report(devices: Sequence) -> Iterator[str]:
-    """Lines of text: the cards, and the names of these MXNet contexts in a record."""
-    here = machine()
-    yield from as_text(here).splitlines()
-    gpus = {gpu.number: gpu.label for gpu in here.gpus}
-    threads = plural(here.cpu.threads_per_context, "thread")
-    cores = plural(here.cpu.usable_cores, "core")
-    names = []
-    for device in devices:
-        if device.device_type == "cpu":
-            names.append(f"{device} ({threads} of {cores})")
-        else:
-            names.append(gpus.get(device.device_id, str(device)))
-    yield f"a run on {plural(len(devices), 'device')} uses {', '.join(names)}"
 
 
 def as_json(here: Machine) -> str:

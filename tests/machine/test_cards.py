@@ -3,7 +3,6 @@
 import json
 import sys
 from ctypes import ArgumentError
-from types import SimpleNamespace
 
 import pytest
 from fake_gpus import H100, NVLINK, READ, T4, fake_nvml
@@ -137,18 +136,6 @@ def test_text_and_json_name_every_gpu_and_the_host(cuda):
     assert [gpu["name"] for gpu in values["gpus"]] == [gpu.name for gpu in gpus]
     assert values["gpus"][0]["links"] == [{"to": 1, "nvlink": True, "peer": True}]
     assert values["no_gpu"] is None
-
-
-def test_a_report_ends_with_the_names_of_the_contexts_of_a_run(cuda, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(T4, H100))
-
-    class Context(SimpleNamespace):
-        def __str__(self):
-            return f"{self.device_type}({self.device_id})"
-
-    for kind, name in (("gpu", "gpu(0) NVIDIA H100"), ("cpu", "cpu(0) (1 thread of ")):
-        *lines, last = cards.report([Context(device_type=kind, device_id=0)])
-        assert "gpu(0) NVIDIA H100 80GB HBM3" in lines and name in last
 
 
 def test_a_machine_without_a_driver_has_its_reason(monkeypatch):

@@ -30,8 +30,8 @@ import numpy
 from PIL import Image
 
 from d2lpar import allreduce, autograd, chapter, devices, gan, gluon, np, split_batch
-from d2lpar.datasets import face_quality, punks
-from d2lpar.datasets.face_images import enlarged, sheet
+from d2lpar.datasets import punks
+from d2lpar.datasets.punks import enlarged, sheet
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 data = punks.load("synthetic", n_train=600)
@@ -265,7 +265,7 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 # anything? Is the distance to the real faces smaller than before?
 #
 # For the distance, both sets of faces are projected on random directions, sorted and
-# compared (`face_quality.sliced_wasserstein`). The distance between two halves of the
+# compared (`punks.sliced_wasserstein`). The distance between two halves of the
 # data shows how small it can get.
 
 
@@ -274,10 +274,10 @@ def distance(params_G):
     """Of 300 generated faces to 300 drawn ones; and the faces."""
     state.params_G = params_G
     faces = gan.sample(state, n=300, seed=7, device=two[0])
-    return face_quality.sliced_wasserstein(faces, data.X[:300]), faces
+    return punks.sliced_wasserstein(faces, data.X[:300]), faces
 
 
-print(f"two halves: {face_quality.sliced_wasserstein(data.X[:300], data.X[300:]):.3f}")
+print(f"two halves: {punks.sliced_wasserstein(data.X[:300], data.X[300:]):.3f}")
 print(f"untrained: {distance(start.params_G)[0]:.3f}")
 D, G = (
     replicate(net, params, two)
@@ -305,7 +305,7 @@ picture(faces)
 # The nearest real face of each shows whether it does (0 would be a copy):
 
 # %%
-numbers, gaps = face_quality.nearest(faces[:3], data.X)
+numbers, gaps = punks.nearest(faces[:3], data.X)
 print("nearest to three faces:", numbers, gaps.round(3))
 
 # %% [markdown]

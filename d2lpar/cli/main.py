@@ -175,17 +175,17 @@ def plot(
 def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     """Draw N new faces from a GAN's checkpoint, as a PNG."""
     from d2lpar import devices, gan
-    from d2lpar.datasets import face_images
+    from d2lpar.datasets import punks
     from d2lpar.records import checkpoints
     from d2lpar.records.atomic import replacing
 
-    face_images.check_sheet(n, layout["columns"], layout["scale"])
+    punks.check_sheet(n, layout["columns"], layout["scale"])
     state = gan.start()
     state = checkpoints.load(checkpoint, like=state).restore(state)
     faces = gan.sample(state, n, seed, devices.parse("auto")[0])
-    sheet = face_images.sheet(faces, layout["columns"])
+    sheet = punks.sheet(faces, layout["columns"])
     with replacing(out) as tmp:
-        tmp.write_bytes(face_images.png(face_images.enlarged(sheet, layout["scale"])))
+        tmp.write_bytes(punks.png(punks.enlarged(sheet, layout["scale"])))
     click.echo(f"figure: {out}")
 
 

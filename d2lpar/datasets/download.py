@@ -8,11 +8,14 @@ published one.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +38,10 @@ class PublishedFiles:
     """A data set that was published as files, and where to find them.
 
     `name` is its value of ``--data`` and the name of its folder, `title` its name in
-    messages. `substitute` describes what is used if it cannot be had, and
-    `substitute_name` is that one's value of ``--data``. Each of `files` is below every
-    one of `urls`; on disk, a ``.gz`` may be decompressed. ``read_file(path)`` returns
-    the array in a file, and raises :class:`DataError` unless its content is the
-    published one.
+    messages. `substitute` is the value of ``--data`` for what is used if it cannot be
+    had. Each of `files` is below every one of `urls`; on disk, a ``.gz`` may be
+    decompressed. ``read_file(path)`` returns the array in a file, and raises
+    :class:`DataError` unless its content is the published one.
     """
 
     name: str
@@ -48,7 +50,6 @@ class PublishedFiles:
     files: tuple[str, ...]
     urls: tuple[str, ...]
     read_file: Callable[[Path], np.ndarray]
-    substitute_name: str = "synthetic"
 
     @property
     def cache_folder(self) -> Path:
@@ -58,41 +59,28 @@ class PublishedFiles:
     def locate(self, name: str, data_dir: str | Path | None = None) -> str:
         """Settle "auto": the data set's own name, or its substitute's, which is logged.
 
-        Files on disk are looked for, not read; if there are none, they are downloaded.
-        Raises :class:`DataError` for a folder asked for that cannot be read, and
+        Files on disk are looked for, not read; if there are none, "auto" downloads
+        them. Raises :class:`DataError` for a folder asked for that cannot be read, and
         :class:`SettingError` for other names.
         """
-        self._check_name(name)
-        if name != "auto":
+        names = ("auto", self.name, self.substitute)
+        if name not in names:
+            raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
+        if name == self.substitute:
             return name
-        for _, folder in self.folders(data_dir):
+        for source, folder in self.folders(data_dir):
             if any(self.find(folder)):
                 return self.name
-        try:
-            self._download()
-        except DownloadError as error:
-            self._log_substitute(error)
-            return self.substitute_name
+            if source:
+                line = "no %s in %s %s; looking elsewhere"
+                log.warning(line, self.title, source, folder)
+        if name == "auto":
+            try:
+                self._download()
+            except DownloadError as error:
+                log.warning("%s; using --data %s instead", error, self.substitute)
+                return self.substitute
         return self.name
-
-    def load_or_none(
-        self, name: str, data_dir: str | Path | None = None
-    ) -> list[np.ndarray] | None:
-        """The arrays under the name "auto" or the data set's own; None: use the other.
-
-        "auto" gives None where there is neither a copy nor a network, and logs it.
-        Raises what :meth:`load` raises, and :class:`SettingError` for other names.
-        """
-        self._check_name(name)
-        if name == self.substitute_name:
-            return None
-        try:
-            return self.load(data_dir)
-        except DownloadError as error:
-            if name == self.name:
-                raise
-            self._log_substitute(error)
-            return None
 
     def load(self, data_dir: str | Path | None = None) -> list[np.ndarray]:
         """The array in each file, from disk or downloaded.
@@ -115,63 +103,53 @@ class PublishedFiles:
         A damaged copy in a folder that was asked for is an error; elsewhere it is
         logged and skipped.
         """
-        for asked_for, folder in self.folders(data_dir):
-            if not any(self.find(folder)):
-                continue
-            try:
-                return self.read(folder)
-            except DataError as error:
-                if asked_for:
-                    raise
-                log.warning("%s; not used", error)
+        for source, folder in self.folders(data_dir):
+            if any(self.find(folder)):
+                try:
+                    return self.read(folder)
+                except DataError as error:
+                    if source:
+                        raise
+                    log.warning("%s; not used", error)
         return None
 
-    def folders(
-        self, data_dir: str | Path | None = None
-    ) -> Iterator[tuple[bool, Path]]:
-        """Folders to look in, best first, with whether the user asked for this one.
+    def folders(self, data_dir: str | Path | None = None) -> list[tuple[str, Path]]:
+        """Folders to look in, best first, after who asked for them ("": nobody).
 
-        Raises :class:`DataError` for a folder asked for that cannot be read; logs it
-        when it holds no file of the data set.
+        Raises :class:`DataError` for a folder asked for that cannot be read.
         """
-        variable = os.environ.get("D2LPAR_DATA")
-        for source, folder in ("--data-dir", data_dir), ("D2LPAR_DATA", variable):
-            if not folder:
-                continue
-            folder = Path(os.path.expanduser(folder))  # Path's own raises at ~nobody
-            check_folder(source, folder)
-            candidates = (folder / self.name, folder)
-            if not any(path for c in candidates for path in self.find(c)):
-                line = "no %s in %s %s; looking elsewhere"
-                log.warning(line, self.title, source, folder)
-            yield from ((True, c) for c in candidates)
-        yield False, self.cache_folder
-        mxnet_home = os.environ.get("MXNET_HOME") or Path.home() / ".mxnet"
-        yield False, Path(mxnet_home) / "datasets" / self.name
+        asked_for = {"--data-dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
+        found = []
+        for source, folder in asked_for.items():
+            if folder:
+                folder = Path(os.path.expanduser(folder))
+                check_folder(source, folder)
+                found += [(source, folder)]
+        mxnet_home = Path(os.getenv("MXNET_HOME") or Path.home() / ".mxnet")
+        return [*found, ("", self.cache_folder), ("", mxnet_home / "datasets")]
 
     def find(self, folder: Path) -> list[Path | None]:
-        """Each file in a folder, compressed or not; None if it is not there."""
-        pairs = [(folder / f, folder / f.removesuffix(".gz")) for f in self.files]
-        return [next((p for p in pair if p.is_file()), None) for pair in pairs]
+        """Each file in a folder or in the data set's folder in it; None if in neither.
+
+        The first of both that holds any file, compressed or not.
+        """
+        for place in (folder / self.name, folder):
+            pairs = [(place / f, place / f.removesuffix(".gz")) for f in self.files]
+            found = [next((p for p in pair if p.is_file()), None) for pair in pairs]
+            if any(found):
+                break
+        return found
 
     def read(self, folder: Path) -> list[np.ndarray]:
         """The array in each file of a folder; :class:`DataError` if one is missing."""
         paths = self.find(folder)
-        if None in paths:
-            raise DataError(
-                f"{folder}: {self.files[paths.index(None)]} is missing; put all "
-                f"{len(paths)} files there, or none"
-            )
+        for file, path in zip(self.files, paths):
+            if path is None:
+                raise DataError(
+                    f"{folder}: {file} is missing; put all {len(paths)} files there, "
+                    "or none"
+                )
         return [self.read_file(path) for path in paths]
-
-    def _log_substitute(self, error: DownloadError) -> None:
-        name = self.substitute_name
-        log.warning("%s; using %s (%s) instead", error, self.substitute, name)
-
-    def _check_name(self, name: str) -> None:
-        names = ("auto", self.name, self.substitute_name)
-        if name not in names:
-            raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
 
     def _download(self) -> None:
         """Bring the files into the cache: all verified, then renamed into place."""
@@ -203,7 +181,7 @@ class PublishedFiles:
                 self.read_file(folder / file)
                 return
             except DataError:
-                problem = f"{url}: sent a truncated, corrupt or foreign {file}"
+                problem = f"{url}: not the published {file}"
                 (folder / file).unlink(missing_ok=True)
             except (OSError, ValueError) as error:  # requests' errors are OSErrors
                 problem = f"{url}: {type(error).__name__}"
@@ -219,9 +197,23 @@ def check_folder(source: str, folder: Path) -> None:
         raise DataError(f"{source} {folder}: not a folder that can be read")
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file, or :class:`DataError`."""
+def read_published(path: Path, sha256: str) -> bytes:
+    """The content of a file, of a ``.gz`` decompressed, if it has this SHA-256.
+
+    Mirrors compress differently, but what is in the file is the same. Raises
+    :class:`DataError` for another content, and if the file cannot be read.
+    """
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        content = b""
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DataError(
+            f"{path}: truncated, corrupt or foreign (not the published SHA-256); "
+            "delete it"
+        )
+    return content

@@ -11,13 +11,12 @@ named in :data:`TONES` change from face to face, and the others are colours.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from d2lpar.datasets.images import check_head
+from d2lpar.datasets.fashion import check_head
 
 SPRITES = Path(__file__).parent / "data" / "sprites.png"
 SIDE = 24  # pixels along each side of a sprite and of a face
@@ -68,44 +67,34 @@ def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
 
     The background is black, as the transparent one of CryptoPunks is once it is RGB.
     The same seed (an integer >= 0) draws the same faces, the first k of which are the
-    same for every n >= k. Raises :class:`SettingError` unless `n` is an integer from 1
-    to a million.
+    same for every n >= k. Raises :class:`SettingError` unless `n` is 1 to a million.
     """
     check_head("the sampler of faces", "n", n, MAX_FACES)
-    chunks = [_chunk(seed, k) for k in range(-(-n // CHUNK))]
-    return np.concatenate(chunks)[:n]
-
-
-def _chunk(seed: int, number: int) -> np.ndarray:
-    """The faces uint8 (500, 3, 24, 24) of one chunk."""
-    rng = np.random.default_rng([seed, number])
-    sprites, palette = _sheet()
-    faces = np.full((CHUNK, SIDE, SIDE), 1, np.uint8)
-    for row, (count, share) in zip(sprites, LAYERS.values()):
-        chosen = row[rng.integers(count, size=CHUNK)]
-        seen = (rng.random((CHUNK, 1, 1)) < share) & (chosen != 0)
-        np.copyto(faces, chosen, where=seen)
-    palettes = np.tile(palette, (CHUNK, 1, 1))
-    for entries, colours in TONES.items():
-        tones = np.frombuffer(bytes.fromhex(colours), np.uint8).reshape(-1, 3)
-        tone = tones[rng.integers(len(tones), size=CHUNK)]
-        for entry, shade in zip(entries, (tone, 0.76 * tone, 0.7 * tone + 0.3 * 255)):
-            palettes[:, entry] = shade
+    with Image.open(SPRITES) as picture:
+        sprites = np.asarray(picture).reshape(len(LAYERS), SIDE, -1, SIDE)
+        palette = np.array(picture.getpalette(), np.uint8).reshape(-1, 3)
+    sprites = sprites.swapaxes(1, 2)  # (layers, tiles, 24, 24), entries of the palette
     # Half of the heads are slim, without two columns of the cheek and a row of the
     # forehead, so that every sprite fits both.
-    slim = rng.random(CHUNK) < 0.5
     rows = [0, *(r for r in range(SIDE) if r != 7)]
     columns = [0, *(c for c in range(SIDE) if c not in (15, 16)), SIDE - 1]
-    faces[slim] = faces[slim][:, rows][:, :, columns]
-    pixels = palettes[np.arange(CHUNK)[:, None, None], faces]
-    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-
-
-@cache
-def _sheet() -> tuple[np.ndarray, np.ndarray]:
-    """The sprites (layers, tiles, 24, 24) in entries of the palette (k, 3)."""
-    with Image.open(SPRITES) as picture:
-        entries = np.asarray(picture)
-        palette = np.array(picture.getpalette(), np.uint8).reshape(-1, 3)
-    tiles = entries.reshape(len(LAYERS), SIDE, -1, SIDE).swapaxes(1, 2)
-    return tiles, palette
+    chunks = []
+    for number in range(-(-n // CHUNK)):
+        rng = np.random.default_rng([seed, number])
+        faces = np.full((CHUNK, SIDE, SIDE), 1, np.uint8)
+        for row, (count, share) in zip(sprites, LAYERS.values()):
+            chosen = row[rng.integers(count, size=CHUNK)]
+            seen = (rng.random((CHUNK, 1, 1)) < share) & (chosen != 0)
+            np.copyto(faces, chosen, where=seen)
+        palettes = np.tile(palette, (CHUNK, 1, 1))
+        for entries, colours in TONES.items():
+            tones = np.frombuffer(bytes.fromhex(colours), np.uint8).reshape(-1, 3)
+            tone = tones[rng.integers(len(tones), size=CHUNK)]
+            shades = tone, 0.76 * tone, 0.7 * tone + 0.3 * 255
+            for entry, shade in zip(entries, shades):
+                palettes[:, entry] = shade
+        slim = rng.random(CHUNK) < 0.5
+        faces[slim] = faces[slim][:, rows][:, :, columns]
+        pixels = palettes[np.arange(CHUNK)[:, None, None], faces]
+        chunks.append(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+    return np.concatenate(chunks)[:n]

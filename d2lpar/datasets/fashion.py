@@ -1,8 +1,7 @@
-"""Fashion-MNIST: the whole set, or the sample of it that the package contains.
+"""Labelled images in host memory: Fashion-MNIST, or the sample of it in the package.
 
-A file counts only if its *decompressed* content has the published SHA-256: mirrors
-compress differently. Where there is neither a copy nor a network, :func:`load` takes
-the sample and logs it; its name says so in every record.
+Where there is neither a copy of the whole set nor a network, :func:`load` takes the
+sample and logs it; its name says so in every record.
 
 Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence; see
 ``data/FASHION-MNIST-LICENCE`` for the sample.
@@ -10,18 +9,17 @@ Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence; see
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import struct
-import zlib
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from d2lpar.datasets.download import PublishedFiles, read_bytes
-from d2lpar.datasets.images import ImageData, check_head
-from d2lpar.errors import DataError
+from d2lpar.datasets.download import PublishedFiles, read_published
+from d2lpar.errors import SettingError
 
 SAMPLE = Path(__file__).parent / "data" / "fashion_sample.npz"
 
@@ -45,6 +43,64 @@ FASHION_MNIST_FILES = {
     ),
 }
 
+# fmt: off
+FASHION_CLASSES = (
+    "t-shirt/top", "trouser", "pullover", "dress", "coat",
+    "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)
+# fmt: on
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images and labels in host memory; unpacks into its four arrays.
+
+    `X_train`, `X_test`: uint8 (n, 28, 28); `y_train`, `y_test`: uint8 (n,), the number
+    of the class in `classes`. `name` is "fashion-mnist", or "fashion-mnist-sample" for
+    the images in the package.
+    """
+
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    name: str
+    classes: tuple[str, ...] = FASHION_CLASSES
+    synthetic: ClassVar[bool] = False
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.X_train, self.y_train, self.X_test, self.y_test))
+
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_of(self)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The amount of data, as a record states it."""
+        return {"n_train": len(self.y_train), "n_test": len(self.y_test)}
+
+    def head(self, n_train: int | None = None, n_test: int | None = None) -> ImageData:
+        """The first `n_train` and `n_test` samples (None: all).
+
+        Raises :class:`SettingError` unless there are as many.
+        """
+        if n_train is None and n_test is None:
+            return self
+        check_head(self.name, "n_train", n_train, len(self.y_train))
+        check_head(self.name, "n_test", n_test, len(self.y_test))
+        return self.take(slice(n_train), slice(n_test))
+
+    def take(self, train, test) -> ImageData:
+        """The samples at these indices, or in these slices."""
+        return replace(
+            self,
+            X_train=self.X_train[train],
+            y_train=self.y_train[train],
+            X_test=self.X_test[test],
+            y_test=self.y_test[test],
+        )
+
 
 def load(
     name: str = "auto",
@@ -61,9 +117,10 @@ def load(
     "auto" is the whole set if it can be had, else the sample, which is logged. A
     corrupt file in a folder that was asked for is an error, unless `name` is "sample".
     """
-    arrays = FASHION_MNIST.load_or_none(name, data_dir)
-    if arrays is not None:
-        return ImageData(*arrays, "fashion-mnist").head(n_train, n_test)
+    if FASHION_MNIST.locate(name, data_dir) == "fashion-mnist":
+        X_train, y_train, X_test, y_test = FASHION_MNIST.load(data_dir)
+        whole = ImageData(X_train, y_train, X_test, y_test, "fashion-mnist")
+        return whole.head(n_train, n_test)
     return fashion_sample(
         5000 if n_train is None else n_train, 1000 if n_test is None else n_test, seed
     )
@@ -100,48 +157,24 @@ def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Im
     rng = np.random.default_rng(seed)
     train = np.sort(rng.permutation(len(whole.y_train))[:n_train])
     test = np.sort(rng.permutation(len(whole.y_test))[:n_test])
-    return replace(
-        whole,
-        X_train=whole.X_train[train],
-        y_train=whole.y_train[train],
-        X_test=whole.X_test[test],
-        y_test=whole.y_test[test],
-    )
+    return whole.take(train, test)
 
 
 def read_idx(path: Path) -> np.ndarray:
     """The uint8 array in one of Fashion-MNIST's (gzipped) IDX files.
 
-    Raises :class:`DataError` naming the file and what is wrong with it.
+    Raises :class:`DataError` unless its decompressed content is the published one.
     """
-    content = read_bytes(path)
-    try:
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: truncated or corrupt ({error}); delete it") from None
     sha256, shape = FASHION_MNIST_FILES[path.name.removesuffix(".gz")]
-    # The header first: "wrong shape" tells more than "wrong hash". It is two zero
-    # bytes, the type (8 is uint8), the number of dimensions, and each of them as
-    # big-endian int.
-    header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
-    if content[: len(header)] != header:
-        raise DataError(f"{path}: not an IDX file of uint8 {shape}; delete it")
-    size = len(header) + int(np.prod(shape))
-    if len(content) != size:
-        raise DataError(f"{path}: {len(content)} bytes, expected {size}; delete it")
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise DataError(
-            f"{path}: corrupt or foreign: the SHA-256 of the decompressed file is not "
-            "Fashion-MNIST's; delete it"
-        )
-    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape)
+    content = read_published(path, sha256)
+    header = 4 * (1 + len(shape))  # bytes: the type, and the length of each axis
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
 FASHION_MNIST = PublishedFiles(
     name="fashion-mnist",
     title="Fashion-MNIST",
-    substitute="6,000 images of it in the package",
-    substitute_name="sample",
+    substitute="sample",
     files=tuple(f"{name}.gz" for name in FASHION_MNIST_FILES),
     # The publisher's two addresses, then the mirrors that MXNet and Keras keep.
     urls=(
@@ -154,3 +187,56 @@ FASHION_MNIST = PublishedFiles(
     ),
     read_file=read_idx,
 )
+
+
+def sha256_of(arrays: Iterable[np.ndarray]) -> str:
+    """SHA-256 of the arrays' bytes, one array after the other."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def check_head(data: str, name: str, n: int | None, available: int) -> None:
+    """Raise :class:`SettingError` unless `n` is None or 1 to `available`."""
+    if n is not None and not 1 <= n <= available:
+        raise SettingError(
+            f"{name} {n}: {data} has {available}; ask for 1 to {available}"
+        )
+
+
+def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
+    """One epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and labels uint8 (n,).
+
+    `X` is uint8 (n, 28, 28), or float in [0, 1], and `y` (n,), both NumPy's, or both
+    MXNet's on one device, where the batches are then made and stay. `order` is a
+    permutation of the samples, of the same kind of array; it does not depend on the
+    number of devices. None keeps the order of the data. The last batch may be smaller,
+    as in the book. Raises ValueError for X and y of different lengths, and for a batch
+    size below 1.
+    """
+    if len(X) != len(y) or batch_size < 1:
+        raise ValueError(
+            f"batches: {len(X)} images, {len(y)} labels, batch size {batch_size}: "
+            "write one label for each image, and batches of 1 or more"
+        )
+    # The data stays uint8, a quarter of the memory: converting each batch when it is
+    # taken is as fast as taking it from float32.
+    for start in range(0, len(y), batch_size):
+        stop = start + batch_size
+        if order is None:
+            yield to_float(X[start:stop]), y[start:stop]
+        else:
+            index = order[start:stop]
+            # The indices are in range; "clip" is the one mode that MXNet has.
+            X_batch = X.take(index, axis=0, mode="clip")
+            yield to_float(X_batch), y.take(index, axis=0, mode="clip")
+
+
+def to_float(images):
+    """Images (n, h, w) as float32 (n, 1, h, w), like d2l's ToTensor.
+
+    Integers are images in 0..255, and become [0, 1]; floats are taken as they are.
+    """
+    pixels = images[:, None].astype("float32")
+    return pixels if np.dtype(images.dtype).kind == "f" else pixels / 255

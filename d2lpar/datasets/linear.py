@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lpar.datasets.images import sha256_of
+from d2lpar.datasets.fashion import sha256_of
 from d2lpar.errors import DataError, SettingError
 from d2lpar.records.atomic import naming
 

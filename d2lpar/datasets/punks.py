@@ -1,4 +1,4 @@
-"""Faces of 24 x 24 pixels for the GAN: the CryptoPunks, or drawn ones.
+"""Faces of 24 x 24 pixels for the GAN, as data, as pictures, and how near they are.
 
 The 10,000 CryptoPunks are one image, ``punks.png``, of 100 x 100 tiles. It is never
 redistributed: the artwork has no open licence. Where there is neither a copy nor a
@@ -9,21 +9,24 @@ Source: Larva Labs, "CryptoPunks" (2017); cut into tiles as in the CryptoPunks n
 
 from __future__ import annotations
 
-import hashlib
+import base64
 import io
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from d2lpar.datasets.download import PublishedFiles, read_bytes
+from d2lpar.datasets.download import PublishedFiles, read_published
 from d2lpar.datasets.drawn_faces import synthetic_punks
-from d2lpar.datasets.images import check_head, sha256_of
-from d2lpar.errors import DataError
+from d2lpar.datasets.fashion import check_head, sha256_of
+from d2lpar.errors import DataError, SettingError
 
 PUNKS_SHA256 = "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"
 TILES, TILE = 100, 24  # along each side of the image; pixels along each side of a tile
+MAX_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
+NUM_DIRECTIONS = 256  # of the sliced Wasserstein distance
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class FaceData:
 
         Raises :class:`SettingError` unless there are as many.
         """
-        if n_train is None or n_train == len(self.X):
+        if n_train is None:
             return self
         check_head(self.name, "n_train", n_train, len(self.X))
         return replace(self, X=self.X[:n_train])
@@ -70,8 +73,8 @@ def load(
     `seed`; "auto" are the real ones if they can be had, else drawn ones, which is
     logged.
     """
-    arrays = CRYPTOPUNKS.load_or_none(name, data_dir)
-    if arrays is not None:
+    if CRYPTOPUNKS.locate(name, data_dir) == "cryptopunks":
+        arrays = CRYPTOPUNKS.load(data_dir)
         return FaceData(*arrays, "cryptopunks").head(n_train)
     X = synthetic_punks(TILES**2 if n_train is None else n_train, seed)
     return FaceData(X, "synthetic-punks")
@@ -111,32 +114,11 @@ def read_tiles(path: Path) -> np.ndarray:
     """The tiles of ``punks.png``, row by row: uint8 (10000, 3, 24, 24).
 
     Alpha is dropped, as by the CryptoPunks notebook's ``.convert("RGB")``: in the file,
-    transparent pixels are black. Raises :class:`DataError` naming the file and what is
-    wrong with it.
+    transparent pixels are black. Raises :class:`DataError` unless the file is the
+    published one.
     """
-    from PIL import Image, UnidentifiedImageError
-
-    side, content = TILES * TILE, read_bytes(path)
-    try:
-        image = Image.open(io.BytesIO(content))
-        fits = image.size == (side, side)
-        pixels = np.asarray(image.convert("RGB")) if fits else None  # it may be large
-    except UnidentifiedImageError:
-        raise DataError(f"{path}: not an image; delete it") from None
-    except Image.DecompressionBombError:
-        raise DataError(f"{path}: an image far too large; delete it") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path}: truncated or corrupt ({error}); delete it") from None
-    if pixels is None:
-        raise DataError(
-            f"{path}: an image of {image.width} x {image.height} pixels where {side} x "
-            f"{side} are the CryptoPunks; delete it"
-        )
-    if hashlib.sha256(content).hexdigest() != PUNKS_SHA256:
-        raise DataError(
-            f"{path}: not the published CryptoPunks (its SHA-256 differs): corrupt or "
-            "foreign; delete it"
-        )
+    content = read_published(path, PUNKS_SHA256)
+    pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
     tiles = pixels.reshape(TILES, TILE, TILES, TILE, 3).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(tiles.reshape(TILES**2, 3, TILE, TILE))
 
@@ -144,8 +126,105 @@ def read_tiles(path: Path) -> np.ndarray:
 CRYPTOPUNKS = PublishedFiles(
     name="cryptopunks",
     title="CryptoPunks",
-    substitute="drawn faces",
+    substitute="synthetic",
     files=("punks.png",),
     urls=("https://raw.githubusercontent.com/larvalabs/cryptopunks/master/",),
     read_file=read_tiles,
 )
+
+
+def sheet(faces: np.ndarray, columns: int) -> np.ndarray:
+    """Faces uint8 (n, 3, h, w) as one picture (rows * h, columns * w, 3), row by row.
+
+    The rest of an incomplete last row is white.
+    """
+    n, _, h, w = faces.shape
+    rows = -(-n // columns)
+    tiles = np.full((rows * columns, h, w, 3), 255, np.uint8)
+    tiles[:n] = faces.transpose(0, 2, 3, 1)
+    tiles = tiles.reshape(rows, columns, h, w, 3).transpose(0, 2, 1, 3, 4)
+    return tiles.reshape(rows * h, columns * w, 3)
+
+
+def enlarged(picture: np.ndarray, scale: int) -> np.ndarray:
+    """The picture (h, w, 3) with every pixel a square of `scale` x `scale`."""
+    return picture.repeat(scale, axis=0).repeat(scale, axis=1)
+
+
+def check_sheet(n: int, columns: int, scale: int) -> None:
+    """Raise :class:`SettingError` for an enlarged sheet of more than MAX_AREA pixels.
+
+    >>> check_sheet(100_000, 5, 8)
+    Traceback (most recent call last):
+    d2lpar.errors.SettingError: 100,000 faces in 5 columns at scale 8: ...
+    """
+    width, height = columns * TILE * scale, -(-n // columns) * TILE * scale
+    if width * height > MAX_AREA:
+        raise SettingError(
+            f"{n:,} faces in {columns:,} columns at scale {scale:,}: a picture of "
+            f"{width:,} x {height:,} pixels; at most {MAX_AREA:,} in all"
+        )
+
+
+def png(picture: np.ndarray) -> bytes:
+    """A picture uint8 (h, w, 3) as the content of a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, format="png", optimize=True)
+    return file.getvalue()
+
+
+def to_png(picture: np.ndarray) -> str:
+    """A picture uint8 (h, w, 3) as a PNG file in base64."""
+    return base64.b64encode(png(picture)).decode()
+
+
+def from_png(text: str, columns: int, rows: int) -> np.ndarray:
+    """The inverse of :func:`to_png`; :class:`DataError` unless a sheet of this size."""
+    size = columns * TILE, rows * TILE
+    try:
+        file = io.BytesIO(base64.b64decode(text, validate=True))
+        picture = Image.open(file, formats=["png"])
+        if picture.size == size:  # known before a pixel is unpacked
+            return np.asarray(picture.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        pass
+    raise DataError(f"not a PNG of {columns} x {rows} faces of {TILE} pixels in base64")
+
+
+def sliced_wasserstein(faces: np.ndarray, others: np.ndarray, seed: int = 0) -> float:
+    """Sliced Wasserstein-2 distance of two equally large sets of faces.
+
+    The faces, uint8 (n, 3, h, w), are points with coordinates in [0, 1]. They are
+    projected on 256 random directions, drawn from `seed`; on each, the distance is that
+    of the sorted projections. Returns the root mean square over directions and points,
+    which is 0 for equal sets.
+
+    Source: Rabin, Peyré, Delon, Bernot, "Wasserstein Barycenter and Its Application to
+    Texture Mixing" (2011).
+    """
+    size = int(np.prod(faces.shape[1:]))
+    directions = np.random.default_rng(seed).standard_normal(
+        (size, NUM_DIRECTIONS), dtype=np.float32
+    )
+    directions /= np.linalg.norm(directions, axis=0)
+    a, b = (
+        np.sort(x.reshape(-1, size).astype(np.float32) / 255 @ directions, axis=0)
+        for x in (faces, others)
+    )
+    return float(np.sqrt(np.mean((a - b).astype(float) ** 2)))
+
+
+def nearest(faces: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each face, the number of the nearest of `others`, and its distance.
+
+    Both sets are uint8 (n, 3, h, w). Returns int64 (n,) and float64 (n,): root mean
+    square differences of pixels in [0, 1], 0 for a copy.
+    """
+    numbers, distances = [], []
+    pool = others.reshape(len(others), -1)
+    for face in faces.reshape(len(faces), -1):
+        # One face at a time: the differences of all pairs would take gigabytes.
+        squares = np.square(pool - face.astype(np.float32)).mean(axis=1)
+        numbers.append(int(squares.argmin()))
+        distances.append(float(np.sqrt(squares.min())) / 255)
+    return np.array(numbers), np.array(distances)

@@ -16,18 +16,23 @@ from statistics import fmean, median
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image, ImageDraw, ImageFont
 
-from d2lpar.datasets import face_images, punks
+from d2lpar.datasets import punks
 from d2lpar.errors import DataError, RecordError, SettingError
 from d2lpar.figures import labels, page, training
-from d2lpar.gan import animation
 from d2lpar.records import comparison
+from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import FrameRecord, Run, group
 from d2lpar.text import plural
 
 log = logging.getLogger("d2lpar")
 
 MAX_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
+SCALE = 8  # screen pixels along a pixel of the animated face
+BAND = 24  # pixels under the face, for the epoch; even, as films need it
+MAX_FRAMES = 60  # of an animation: half a megabyte
+FRAMES_PER_SECOND = 10
 
 
 @page.plain_style()
@@ -47,7 +52,7 @@ def draw(
     """
     runs = training.by_device_count(runs)
     drawn = {**pictures(runs, data_dir), **training.times(runs)}
-    animations = animation.animate(runs[-1], folder, stem, mp4=mp4)
+    animations = animate(runs[-1], folder, stem, mp4=mp4)
     return [*page.save(drawn, folder, stem), *animations]
 
 
@@ -84,7 +89,10 @@ def _kind(run: Run) -> str:
 
 
 def _losses(run: Run) -> Figure:
-    """Losses of both networks, and the discriminator's opinions of both kinds."""
+    """Losses of both networks, and the discriminator's opinions of both kinds.
+
+    The medians of the repeats.
+    """
     end = run.epochs[-1]
     picture = page.new(
         f"Losses, and D's opinions of {_kind(run)} and of generated faces, "
@@ -102,30 +110,23 @@ def _losses(run: Run) -> Figure:
         (left, {"D": "d_loss", "G": "g_loss"}),
         (right, {"D(x)": "d_real", "D(G(z))": "d_fake"}),
     )
+    by_epoch = group(sorted(run.epochs, key=lambda e: e.epoch), lambda e: e.epoch)
+    epochs = list(by_epoch)
+    # Of more than 400 epochs the means of neighbours, at the last of them.
+    points = np.array_split(epochs, min(len(epochs), MAX_POINTS))
+    shown = [point[-1] for point in points]
     for axes, names in curves:
         ends = []
         for k, (label, name) in enumerate(names.items()):
-            epochs, values = _curve(run, name)
-            axes.plot(epochs, values, **page.look(k, markevery=0.1))
-            ends.append((epochs[-1], values[-1], label))
+            medians = {n: median(getattr(e, name) for e in by_epoch[n]) for n in epochs}
+            values = [fmean(medians[n] for n in point) for point in points]
+            axes.plot(shown, values, **page.look(k, markevery=0.1))
+            ends.append((shown[-1], values[-1], label))
         page.epochs_along(axes, labels.resume_epochs([run]))
         page.beside(axes, ends)
     left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))
     right.set(ylabel="mean opinion (0 generated, 1 of the data)", ylim=(0, 1))
     return picture.figure
-
-
-def _curve(run: Run, name: str) -> tuple[list[int], list[float]]:
-    """Epochs, and the median over the repeats of a field of their records.
-
-    Of more than 400 epochs the means of neighbours, at the last of them.
-    """
-    in_order = sorted(run.epochs, key=lambda epoch: epoch.epoch)
-    by_epoch = group(in_order, lambda e: e.epoch, lambda e: getattr(e, name))
-    epochs, values = list(by_epoch), list(map(median, by_epoch.values()))
-    step = -(-len(epochs) // MAX_POINTS)
-    slices = [slice(k, k + step) for k in range(0, len(epochs), step)]
-    return [epochs[s][-1] for s in slices], [fmean(values[s]) for s in slices]
 
 
 def _quality(runs: Sequence[Run]) -> Figure:
@@ -164,7 +165,7 @@ def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
         size=(max(page.WIDE, 0.95 * len(shown)), 1.35),
     )
     for axes, frame in zip(picture.axes, shown):
-        _show(axes, animation.picture_of(run, frame, "fixed", 1), f"{frame.epoch:,}")
+        _show(axes, picture_of(run, frame, "fixed", 1), f"{frame.epoch:,}")
     picture.axes[0].set_xlabel(f"epoch {shown[0].epoch:,}")
     return picture.figure
 
@@ -172,8 +173,8 @@ def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
 def _samples(run: Run, frame: FrameRecord, name: str, faces: np.ndarray) -> Figure:
     """The last frame's samples beside 25 other faces."""
     sheets = {
-        f"after {plural(frame.epoch, 'epoch')}": _generated(run, frame),
-        name: face_images.sheet(faces[:25], 5),
+        f"after {plural(frame.epoch, 'epoch')}": picture_of(run, frame, "samples", 5),
+        name: punks.sheet(faces[:25], 5),
     }
     picture = page.new(
         f"Generated faces, {median(frame.distances):.2f} from the nearest {_kind(run)} "
@@ -190,14 +191,9 @@ def _samples(run: Run, frame: FrameRecord, name: str, faces: np.ndarray) -> Figu
 
 def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
-    if max(frame.nearest) >= len(faces):
-        raise RecordError(
-            f"{labels.where(run)}: nearest of epoch {frame.epoch} names face "
-            f"{max(frame.nearest)} of {len(faces):,}"
-        )
     distances = frame.distances[:5]
-    above = _generated(run, frame)[: punks.TILE]
-    below = face_images.sheet(faces[frame.nearest[:5]], 5)
+    above = picture_of(run, frame, "samples", 5)[: punks.TILE]
+    below = punks.sheet(faces[frame.nearest[:5]], 5)
     picture = page.new(
         f"Generated faces, and below them the nearest {_kind(run)} ones: "
         f"{min(distances):.2f} away or more",
@@ -211,10 +207,6 @@ def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> Figure:
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(distances))]
     axes.set_xticks(centres, [f"{distance:.2f}" for distance in distances])
     return picture.figure
-
-
-def _generated(run: Run, frame: FrameRecord) -> np.ndarray:
-    return animation.picture_of(run, frame, "samples", 5)
 
 
 def _show(axes: Axes, sheet: np.ndarray, name: str = "") -> None:
@@ -242,3 +234,75 @@ def _data(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
         why = str(error)
     log.warning("%s faces for %s not found (%s)", _kind(run), labels.where(run), why)
     return None
+
+
+def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
+    """The fixed noise's face after each epoch: ``<stem>.gif``, with `mp4` an MP4 too.
+
+    At most 60 frames, evenly spread; nothing for a run with fewer than two. Raises
+    :class:`RecordError`, and writes nothing, if `mp4` is asked for and there is no
+    ffmpeg, or it fails.
+    """
+    frames = [frame for frame in run.of(FrameRecord) if frame.repeat == 0]
+    if len(frames) < 2:
+        log.warning("%s: too few frames for an animation", labels.where(run))
+        return []
+    pictures, font = [], ImageFont.load_default()
+    for k in np.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
+        frame = frames[int(k)]
+        face = punks.enlarged(picture_of(run, frame, "fixed", 1), SCALE)
+        height, width, _ = face.shape
+        picture = Image.new("RGB", (width, height + BAND), "white")
+        picture.paste(Image.fromarray(face))
+        words, place = f"epoch {frame.epoch:,}", (6, height + 6)
+        ImageDraw.Draw(picture).text(place, words, fill="black", font=font)
+        pictures.append(picture)
+    gif, film = folder / f"{stem}.gif", folder / f"{stem}.mp4"
+    if mp4:  # first, because it may fail
+        with replacing(film) as tmp:
+            _write_mp4(pictures, tmp)
+    milliseconds = [1000 // FRAMES_PER_SECOND] * (len(pictures) - 1)
+    with replacing(gif) as tmp:
+        pictures[0].save(
+            tmp,
+            format="gif",
+            save_all=True,
+            append_images=pictures[1:],
+            duration=[*milliseconds, 1000],  # the last face stays in sight
+            loop=0,
+        )
+    return [gif, film] if mp4 else [gif]
+
+
+def _write_mp4(pictures: Sequence[Image.Image], path: Path) -> None:
+    """Write a film of pictures, by the ffmpeg of imageio-ffmpeg, or RecordError."""
+    try:
+        import imageio_ffmpeg
+
+        film = imageio_ffmpeg.write_frames(
+            path, pictures[0].size, fps=FRAMES_PER_SECOND, codec="libx264",
+            macro_block_size=2, ffmpeg_log_level="error",
+        )  # fmt: skip
+        film.send(None)
+        for picture in pictures:
+            film.send(picture.tobytes())
+        film.close()
+    except (ImportError, RuntimeError, OSError) as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise RecordError(
+            f"--mp4: no film was written ({why}); pip install imageio-ffmpeg, or leave "
+            "--mp4 out (the GIF needs no ffmpeg)"
+        ) from None
+
+
+def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarray:
+    """The picture in a field of a frame: its face, or its samples `across` in a row.
+
+    uint8 (h, w, 3). Raises :class:`RecordError` unless the field holds such a PNG file.
+    """
+    rows = 1 if across == 1 else -(-len(frame.nearest) // across)
+    try:
+        return punks.from_png(getattr(frame, name), across, rows)
+    except DataError as error:
+        where = f"{labels.where(run)}: {name} of epoch {frame.epoch}"
+        raise RecordError(f"{where}: {error}") from None

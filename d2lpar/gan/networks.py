@@ -147,12 +147,11 @@ def faces_of(net_G: Generator, z: numpy.ndarray, device: mx.Context) -> numpy.nd
     BatchNorm uses its running averages, so that a face depends on its own noise alone.
     (The notebook never leaves training mode: there a face depends on the whole batch.)
     """
-    parts = (
-        net_G(np.array(z[start : start + 500], ctx=device))
+    parts = [
+        net_G(np.array(z[start : start + 500], ctx=device)).asnumpy()
         for start in range(0, len(z), 500)
-    )
-    faces = numpy.concatenate([part.asnumpy() for part in parts])
-    return numpy.rint(255 * faces).astype(numpy.uint8)
+    ]
+    return numpy.rint(255 * numpy.concatenate(parts)).astype(numpy.uint8)
 
 
 def sync_batch_norm(

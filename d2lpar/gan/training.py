@@ -6,19 +6,18 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
-from d2lpar.datasets import face_quality, punks
-from d2lpar.datasets.face_images import sheet, to_png
+from d2lpar.datasets import punks
+from d2lpar.datasets.punks import sheet, to_png
 from d2lpar.devices import check_contexts
 from d2lpar.errors import DivergedError
 from d2lpar.gan.networks import Z_SHAPE, Generator, build, faces_of
-from d2lpar.gan.state import TrainingState, start
-from d2lpar.gan.updates import Nets, StepSums, step
+from d2lpar.gan.updates import Nets, StepSums, TrainingState, start, step
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 from d2lpar.training import check_params, check_settings, check_whole, choose, shuffled
@@ -58,17 +57,37 @@ def train(
     data = datasets.cryptopunks() if data is None else data
     state = start(seed) if state is None else state
     nets, last = Nets(state, devices, lr), state.epoch + num_epochs
-    faces = np.array(data.X, dtype="uint8", ctx=devices[0])
+    faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
     if state.epoch == 0:
         yield frame(nets.G, devices[0], state, data)
     while state.epoch < last:
-        epoch_batches = batches(faces, global_batch_size, *state.next_rngs())
-        seconds, sums = _train_epoch(
-            nets, epoch_batches, devices, micro_batch_size, sync_batch_norm
-        )
+        # Losses and opinions of the epoch: sums over each shard, not yet waited for.
+        sums, in_flight = StepSums([], [], []), deque()
+        npx.waitall()
         begin = time.perf_counter()
+        for X, z in batches(faces, global_batch_size, *state.next_rngs()):
+            new = step(
+                *split_batch(X, z, devices),
+                nets,
+                micro_batch_size=micro_batch_size,
+                synchronised=sync_batch_norm,
+            )
+            for so_far, of_step in zip(sums, new):
+                so_far += of_step
+            in_flight.append(new.g_losses[-1])
+            if len(in_flight) > BATCHES_IN_FLIGHT:
+                in_flight.popleft().wait_to_read()
+        npx.waitall()
+        end = time.perf_counter()
+
         ended = dataclasses.replace(state, epoch=state.epoch + 1)
-        means = _means(sums, len(faces), ended.epoch, lr)
+        d_loss, g_loss, opinions = (sum(a.asnumpy() for a in arrays) for arrays in sums)
+        if not (math.isfinite(d_loss) and math.isfinite(g_loss)):
+            raise DivergedError(
+                f"training diverged: the losses of epoch {ended.epoch} are "
+                f"{float(d_loss):g} and {float(g_loss):g}; use a smaller learning rate "
+                f"than {lr:g}"
+            )
         nets.update(ended)
         check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
         # Last, so that a training that diverges leaves the state as it was.
@@ -78,10 +97,13 @@ def train(
             frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
         record = GanEpochRecord(
             epoch=state.epoch,
-            seconds=seconds,
-            samples_per_sec=len(faces) / seconds,
-            eval_seconds=time.perf_counter() - begin,
-            **means,
+            seconds=end - begin,
+            samples_per_sec=n / (end - begin),
+            eval_seconds=time.perf_counter() - end,
+            d_loss=float(d_loss) / (2 * n),
+            g_loss=float(g_loss) / n,
+            d_real=float(opinions[0]) / n,
+            d_fake=float(opinions[1]) / n,
         )
         # The record last: a checkpoint written after it has all that this epoch gave.
         yield from [*frames, record]
@@ -109,45 +131,6 @@ def batches(
         yield X, z[first : first + batch_size]
 
 
-def _train_epoch(
-    nets: Nets,
-    batches: Iterable[tuple],
-    devices: Sequence[mx.Context],
-    micro_batch_size: int | None,
-    synchronised: bool,
-) -> tuple[float, StepSums]:
-    """Take a step on each batch; returns the seconds, and the sums of all steps."""
-    options = {"micro_batch_size": micro_batch_size, "synchronised": synchronised}
-    npx.waitall()
-    begin = time.perf_counter()
-    epoch, in_flight = StepSums([], [], []), deque()
-    for X, z in batches:
-        sums = step(*split_batch(X, z, devices), nets, **options)
-        for so_far, new in zip(epoch, sums):
-            so_far += new
-        in_flight.append(sums.g_losses[-1])
-        if len(in_flight) > BATCHES_IN_FLIGHT:
-            in_flight.popleft().wait_to_read()
-    npx.waitall()
-    return time.perf_counter() - begin, epoch
-
-
-def _means(sums: StepSums, n: int, epoch: int, lr: float) -> dict[str, float]:
-    """An epoch's losses and opinions, means over its `n` faces, by a record's names."""
-    d_loss, g_loss, opinions = (sum(a.asnumpy() for a in arrays) for arrays in sums)
-    if not (math.isfinite(d_loss) and math.isfinite(g_loss)):
-        raise DivergedError(
-            f"training diverged: the losses of epoch {epoch} are {float(d_loss):g} and "
-            f"{float(g_loss):g}; use a smaller learning rate than {lr:g}"
-        )
-    return {
-        "d_loss": float(d_loss) / (2 * n),
-        "g_loss": float(g_loss) / n,
-        "d_real": float(opinions[0]) / n,
-        "d_fake": float(opinions[1]) / n,
-    }
-
-
 def frame(
     net_G: Generator,
     device: mx.Context,
@@ -164,7 +147,7 @@ def frame(
     real = data.X[rng.choice(len(data.X), n, replace=False)]
     samples = {}
     if with_samples:
-        numbers, distances = face_quality.nearest(drawn[:NUM_SAMPLES], data.X)
+        numbers, distances = punks.nearest(drawn[:NUM_SAMPLES], data.X)
         samples = {
             "samples": to_png(sheet(drawn[:NUM_SAMPLES], columns=5)),
             "nearest": numbers.tolist(),
@@ -174,11 +157,11 @@ def frame(
     if state.epoch == 0 and len(data.X) >= 2 * n:
         # What a perfect generator would reach: as many other faces of the data.
         others = data.X[rng.permutation(len(data.X))[: 2 * n]]
-        floor = face_quality.sliced_wasserstein(others[:n], others[n:])
+        floor = punks.sliced_wasserstein(others[:n], others[n:])
     return FrameRecord(
         epoch=state.epoch,
         fixed=to_png(sheet(faces_of(net_G, state.fixed_z, device), columns=1)),
-        quality=face_quality.sliced_wasserstein(drawn, real),
+        quality=punks.sliced_wasserstein(drawn, real),
         floor=floor,
         **samples,
     )

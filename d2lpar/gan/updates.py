@@ -1,4 +1,4 @@
-"""Adam, and one step of both networks: first the discriminator, then the generator.
+"""What a training carries, Adam, and one step: discriminator first, then generator.
 
 Every device has a shard of the batch. Gradients are summed over the devices and divided
 by the global batch, so that N devices compute what one computes; except for BatchNorm,
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy
 
@@ -21,22 +22,83 @@ from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.devices import check_contexts
 from d2lpar.gan.networks import (
     DEVICE_CHANNELS,
+    Z_SHAPE,
     Discriminator,
     Generator,
     build,
     cut,
     generate,
     host_params,
+    init_params,
     pad,
 )
-from d2lpar.gan.state import TrainingState
 from d2lpar.parallel import allreduce
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in order
 
 # float32 losses of scores: log(1 + exp(-|score|)), finite where log(sigmoid) is not.
 _bce = gluon.loss.SigmoidBinaryCrossEntropyLoss()
 _bce.hybridize()
+
+
+@dataclass
+class TrainingState:
+    """The state after `epoch` epochs, on the host; it does not depend on the devices.
+
+    Parameters and moments are host arrays, in the networks' order. `fixed_z`
+    (1, 16, 3, 3) is the noise of the frames; `num_steps` is the number of steps that
+    each Adam has taken. To continue a training, pass its state to :func:`train` again.
+    """
+
+    params_D: list[numpy.ndarray]
+    params_G: list[numpy.ndarray]
+    moments_D: list[numpy.ndarray]
+    moments_G: list[numpy.ndarray]
+    fixed_z: numpy.ndarray
+    seed: int
+    num_steps: int = 0
+    epoch: int = 0
+
+    workload: ClassVar[str] = "gan"
+
+    def next_rngs(self) -> list[numpy.random.Generator]:
+        """The generators of the next epoch's order and of its noise."""
+        key = [self.seed, self.epoch + 1]
+        return [numpy.random.default_rng([*key, k]) for k in (1, 2)]
+
+    def tensors(self) -> dict[str, numpy.ndarray]:
+        """The state's arrays by name, for a checkpoint."""
+        named = {"fixed_z": self.fixed_z}
+        for name in LISTS:
+            for i, array in enumerate(getattr(self, name)):
+                named[f"{name}.{i}"] = array
+        return named
+
+    def facts(self) -> dict:
+        """The rest of the state, as JSON can hold it."""
+        return {"epoch": self.epoch, "seed": self.seed, "num_steps": self.num_steps}
+
+    @classmethod
+    def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
+        """The inverse of :meth:`tensors` and :meth:`facts`."""
+        lists = {}
+        for name in LISTS:
+            n = sum(key.startswith(f"{name}.") for key in tensors)
+            lists[name] = [tensors[f"{name}.{i}"] for i in range(n)]
+        return cls(**lists, fixed_z=tensors["fixed_z"], **facts)
+
+
+def start(seed: int = 0) -> TrainingState:
+    """The state before the first epoch, drawn from `seed` on the host."""
+    params, moments = [], []
+    for k, net in enumerate((Discriminator(), Generator())):
+        params.append(init_params(net, numpy.random.default_rng([seed, k])))
+        trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
+        moments.append([numpy.zeros(p.shape, numpy.float32) for p in trained * 2])
+    rng_z = numpy.random.default_rng([seed, 3])
+    z = rng_z.standard_normal((1, *Z_SHAPE), dtype=numpy.float32)
+    return TrainingState(*params, *moments, fixed_z=z, seed=seed)
 
 
 class Adam:
@@ -190,11 +252,14 @@ def update_D(
     adam.zero_grad()
     loss_sums, opinions, n = [], [], 0
     for X_shards, fakes in rounds:
+        labels = [np.ones((2 * len(X), 1), ctx=X.ctx) for X in X_shards]
+        for y in labels:
+            y[len(y) // 2 :] = 0  # the fakes
         with autograd.record():
             # One call for both; the notebook makes two, and joins the results.
             faces = [np.concatenate([X, f.detach()]) for X, f in zip(X_shards, fakes)]
             scores = [net_D(x) for x in faces]
-            losses = [_bce(s, _real_then_fake(s)) for s in scores]
+            losses = [_bce(s, y) for s, y in zip(scores, labels)]
         autograd.backward(losses)  # together: a synchronised graph is one
         loss_sums += [l.sum() for l in losses]
         opinions += [npx.sigmoid(s).reshape((2, -1)).sum(axis=1) for s in scores]
@@ -227,10 +292,3 @@ def update_G(
         n += sum(len(f) for f in fakes)
     adam.step(n)
     return loss_sums
-
-
-def _real_then_fake(scores: np.ndarray) -> np.ndarray:
-    """Labels (2 n, 1) of scores (2 n, 1): n ones, then n zeros."""
-    n = len(scores) // 2
-    ones, zeros = np.ones((n, 1), ctx=scores.ctx), np.zeros((n, 1), ctx=scores.ctx)
-    return np.concatenate([ones, zeros])

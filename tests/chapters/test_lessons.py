@@ -25,9 +25,10 @@ FILES = TOOLS["FILES"]
 BRIEFLY = """
 import functools
 from d2lpar import chapter
-flags = dict(dry_run=True, devices="cpu:2", num_devices="1,2", **DATA)
+flags = dict(dry_run=True, devices="cpu:2", num_devices=COUNTS, **DATA)
 chapter.measure = functools.partial(chapter.measure, **flags)
 """
+NEED_BOTH_COUNTS = ("timing", "scaling")  # they compare one device with two
 # What the cells must have printed, as patterns, in any order. All numbers that are
 # compared with the package's are compared by assertions in the cells.
 PRINTED = {
@@ -114,7 +115,7 @@ WRITTEN = {
     },
     **dict.fromkeys(
         ("least_squares", "least_squares_large"),
-        {"dry-run-cgls-cpu2.jsonl", "dry-run-devices.png"},
+        {"dry-run-cgls-cpu2.jsonl", "dry-run-results.txt"},
     ),
     "gan": {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"},
     "low_precision": {
@@ -134,7 +135,8 @@ def executed(tmp_path_factory):
         notebook = TOOLS["converted"](FILES[name])
         datasets = EXPERIMENTS[name].datasets
         offline = {"data": datasets[-1]} if datasets else {}
-        code = BRIEFLY.replace("DATA", repr(offline))
+        counts = "1,2" if name in NEED_BOTH_COUNTS else "2"
+        code = BRIEFLY.replace("DATA", repr(offline)).replace("COUNTS", repr(counts))
         notebook.cells.insert(0, nbformat.v4.new_code_cell(code))
         TOOLS["execute"](notebook, TOOLS["environment_of"](name, folder), folder)
         assert TOOLS["wrong_with"](notebook) == []

@@ -1,16 +1,13 @@
-"""Finding, verifying and downloading the CryptoPunks, on a tiny stand-in for them.
+"""Faces: the drawn ones, tiles, pictures, and distances against known answers.
 
-The stand-in has the real file's name and format but 4 x 4 tiles. Only the last test
-looks at the real file, where ``D2LPAR_DATA`` names a folder with it. How folders are
-searched, and what becomes of a damaged cache or a download, is tested in
-test_fashion.py: the code is the same.
+How ``punks.png`` is found is tested in test_download.py. Only the last test looks at
+the real file, where ``D2LPAR_DATA`` names a folder with it.
 """
 
+import base64
 import hashlib
-import io
+import itertools
 import os
-import socket
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +15,74 @@ import pytest
 from PIL import Image
 
 from d2lpar import datasets
-from d2lpar.datasets import punks
+from d2lpar.datasets import punks, synthetic_punks
+from d2lpar.datasets.punks import nearest, sliced_wasserstein
 from d2lpar.errors import DataError, SettingError
 
-SIDE = 4 * 24  # of the stand-in, in pixels
+N = 2000
 
 
-def as_png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format="png")
-    return file.getvalue()
+def some_faces(n, seed=0, h=24, w=None, high=256):
+    shape = (n, 3, h, w or h)
+    return np.random.default_rng(seed).integers(0, high, shape, np.uint8)
+
+
+# Drawn faces
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return synthetic_punks(N, seed=0)
+
+
+def test_a_seed_draws_the_same_faces_for_ever(drawn):
+    """Records name the data by its hash, so the faces of a seed must not change."""
+    assert drawn.shape == (N, 3, 24, 24) and drawn.dtype == np.uint8
+    assert drawn.flags["C_CONTIGUOUS"]
+    assert hashlib.sha256(drawn.tobytes()).hexdigest() == (
+        "6088e3dd7b27fce537c5400f1ad8ce95b3d9bc8d0b2fb532cc7ec88e0139b6be"
+    )
+    assert (synthetic_punks(N, seed=1) != drawn).any(axis=(1, 2, 3)).mean() > 0.99
+    assert synthetic_punks().shape == (10_000, 3, 24, 24)
+
+
+# 500 is the size of a chunk: at, below, above and well beyond its edge.
+@pytest.mark.parametrize("n", [1, 499, 500, 501, np.int64(1234)])
+def test_fewer_faces_are_the_first_of_more(drawn, n):
+    np.testing.assert_array_equal(synthetic_punks(n, seed=0), drawn[:n])
+
+
+def test_they_are_like_the_real_ones(drawn):
+    """Hardly two alike; a head in the middle of black; few flat colours in each."""
+    assert len({face.tobytes() for face in drawn}) > 0.99 * N
+    assert not drawn[:, :, 0].any() and not drawn[:, :, :, [0, -1]].any()
+    # 36 % of a CryptoPunk is opaque on average, 26 % at least and 58 % at most.
+    lit = drawn.any(axis=1).mean(axis=(1, 2))
+    assert 0.33 < lit.mean() < 0.45 and lit.min() > 0.2 and lit.max() < 0.65
+    mean = drawn.mean(axis=(0, 1))
+    assert mean[10:18, 8:14].min() > 60 and mean[:, [0, 1, -2, -1]].max() < 10
+    red, green, blue = drawn.mean(axis=(0, 2, 3))
+    assert red > green + 5 > blue + 10  # skin
+    for face in drawn[:200]:
+        assert 6 <= len(np.unique(face.reshape(3, -1), axis=1).T) <= 32
+
+
+@pytest.mark.parametrize("n", [0, -1, 10**6 + 1])
+def test_counts_out_of_range_are_refused(n):
+    with pytest.raises(SettingError, match=str(n)):
+        synthetic_punks(n)
+
+
+def test_drawn_faces_are_never_looked_for(tmp_path, caplog):
+    data = punks.load("synthetic", data_dir=tmp_path / "absent", n_train=30)
+    assert punks.locate("synthetic", tmp_path / "absent") == "synthetic"
+    assert data.synthetic and data.sizes == {"n_train": 30}
+    assert data.sha256 == hashlib.sha256(data.X.tobytes()).hexdigest()
+    assert punks.load("synthetic", n_train=30, seed=1).sha256 != data.sha256
+    assert caplog.records == []
+
+
+# Tiles
 
 
 def as_the_notebook(pixels, tiles):
@@ -44,165 +99,91 @@ def as_the_notebook(pixels, tiles):
     return found
 
 
-@pytest.fixture(scope="module")
-def picture():
-    """The stand-in's pixels; every fourth is transparent, and yet of some colour."""
-    pixels = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 4), np.uint8)
+def test_tiles_are_cut_as_the_notebook_cuts_them(tmp_path, monkeypatch):
+    """Of 4 x 4 faces; every fourth pixel is transparent, and yet of some colour."""
+    pixels = np.random.default_rng(0).integers(0, 256, (96, 96, 4), np.uint8)
     pixels[::2, ::2, 3] = 0
-    return pixels
-
-
-@pytest.fixture(scope="module")
-def content(picture):
-    return as_png(picture)
-
-
-@pytest.fixture
-def tiny(picture, content, tmp_path, monkeypatch):
-    """The stand-in's faces in their order; no files of this machine are found."""
+    path = tmp_path / "punks.png"
+    Image.fromarray(pixels).save(path)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     monkeypatch.setattr(punks, "TILES", 4)
-    monkeypatch.setattr(punks, "PUNKS_SHA256", hashlib.sha256(content).hexdigest())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("MXNET_HOME", str(tmp_path / "mxnet"))
-    monkeypatch.delenv("D2LPAR_DATA", raising=False)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # bound and not listening: connections fail
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
-        published = replace(punks.CRYPTOPUNKS, urls=(url,))
-        monkeypatch.setattr(punks, "CRYPTOPUNKS", published)
-        yield as_the_notebook(picture[:, :, :3], 4).astype(np.uint8)
-
-
-@pytest.fixture
-def folder(tiny, content, tmp_path):
-    """A folder with the file."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "punks.png").write_bytes(content)
-    return folder
-
-
-def assert_tiny(data, tiny):
-    assert data.name == "cryptopunks" and not data.synthetic
-    np.testing.assert_array_equal(data.X, tiny)
-    assert data.X.dtype == np.uint8 and data.X.flags["C_CONTIGUOUS"]
-    assert data.sha256 == hashlib.sha256(tiny.tobytes()).hexdigest()
-    assert data.sizes == {"n_train": len(tiny)}
-
-
-def warnings_in(caplog):
-    return [r.getMessage() for r in caplog.records if r.name == "d2lpar"]
-
-
-# The file
-
-
-def test_tiles_are_cut_as_the_notebook_cuts_them(folder, picture, tiny, content):
-    found = punks.read_tiles(folder / "punks.png")
-    np.testing.assert_array_equal(found, tiny)
-    # The fifth face is the first of the second row.
-    np.testing.assert_array_equal(found[4, 1], picture[24:48, :24, 1])
+    monkeypatch.setattr(punks, "PUNKS_SHA256", sha256)
+    found = punks.read_tiles(path)
+    assert found.dtype == np.uint8 and found.flags["C_CONTIGUOUS"]
     # Alpha is dropped as by convert("RGB"): what is transparent keeps its colour.
-    converted = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    converted = np.asarray(Image.open(path).convert("RGB"))
     np.testing.assert_array_equal(found, as_the_notebook(converted, 4))
-    assert found[0][:, picture[:24, :24, 3] == 0].any()
+    # The fifth face is the first of the second row.
+    np.testing.assert_array_equal(found[4, 1], pixels[24:48, :24, 1])
 
 
-def other_picture(width, height):
-    return as_png(np.full((height, width, 3), 7, np.uint8))
+# Pictures
 
 
-def huge_picture():
-    """A PNG that announces 30,000 x 30,000 pixels and has hardly any."""
-    import zlib
-
-    size = (30_000).to_bytes(4, "big")
-    chunk = b"IHDR" + size + size + bytes([8, 2, 0, 0, 0])
-    check = zlib.crc32(chunk).to_bytes(4, "big")
-    begin = b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + chunk + check
-    return begin + other_picture(1, 1)[33:]
-
-
-# What has become of the file, from its content, and what is said of it.
-DAMAGE = {
-    "cut short": (lambda c: c[: len(c) // 2], "truncated"),
-    "cut in its header": (lambda c: c[:20], "truncated or corrupt|not an image"),
-    "a web page": (lambda c: b"<html>404 Not Found</html>", "not an image"),
-    "a byte flipped": (lambda c: c[:9000] + bytes([c[9000] ^ 1]) + c[9001:], "corrupt"),
-    "foreign": (lambda c: other_picture(SIDE, SIDE), "SHA-256"),
-    "smaller": (lambda c: other_picture(SIDE, 48), "96 x 48 pixels where 96 x 96"),
-    "huge": (lambda c: huge_picture(), "far too large"),
-}
+@pytest.mark.parametrize(("n", "columns"), [(6, 3), (1, 1), (7, 3), (2, 5)])
+def test_faces_lie_row_by_row(n, columns):
+    faces = some_faces(n, h=4, w=6)
+    picture = punks.sheet(faces, columns)
+    rows = (n + columns - 1) // columns
+    assert picture.shape == (4 * rows, 6 * columns, 3) and picture.dtype == np.uint8
+    for k in range(rows * columns):
+        y, x = 4 * (k // columns), 6 * (k % columns)
+        place = picture[y : y + 4, x : x + 6]
+        white = np.full((4, 6, 3), 255)  # left over
+        expected = faces[k].transpose(1, 2, 0) if k < n else white
+        np.testing.assert_array_equal(place, expected)
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_in_a_folder_that_was_asked_for_is_an_error(folder, content, kind):
-    spoil, why = DAMAGE[kind]
-    path = folder / "punks.png"
-    path.write_bytes(spoil(content))
-    for name in ("auto", "cryptopunks"):
-        with pytest.raises(DataError, match=why) as caught:
-            punks.load(name, data_dir=folder)
-        message = str(caught.value)
-        assert message.startswith(f"{path}: ") and message.endswith("delete it")
-        assert "\n" not in message
-    assert punks.locate("auto", folder) == "cryptopunks"  # looks, and does not read
+def test_a_png_as_text_gives_the_picture_back():
+    picture = punks.sheet(some_faces(10), 5)
+    text = punks.to_png(picture)
+    assert base64.b64decode(text, validate=True) == punks.png(picture)
+    np.testing.assert_array_equal(punks.from_png(text, 5, 2), picture)
+    for other, rows in ((text[:400], 2), ("no base64!", 2), ("", 2), (text, 3)):
+        with pytest.raises(DataError):
+            punks.from_png(other, 5, rows)
 
 
-# What comes out
+def test_every_pixel_becomes_a_square():
+    picture = punks.sheet(some_faces(2, h=3, w=2), 2)
+    expected = np.kron(picture, np.ones((4, 4, 1)))
+    np.testing.assert_array_equal(punks.enlarged(picture, 4), expected)
 
 
-def test_without_a_network_auto_takes_drawn_faces_and_says_so(tiny, caplog):
-    assert punks.locate("auto") == "synthetic"
-    data = punks.load("auto", n_train=20, seed=3)
-    assert data.synthetic and data.name == "synthetic-punks"
-    np.testing.assert_array_equal(data.X, datasets.synthetic_punks(20, 3))
-    for line in warnings_in(caplog):
-        assert "could not be downloaded" in line
-        assert "drawn faces (synthetic)" in line and "\n" not in line
-    assert len(warnings_in(caplog)) == 2
-    with pytest.raises(DataError, match="--data-dir or D2LPAR_DATA"):
-        punks.load("cryptopunks")
+# Distances
 
 
-def test_drawn_faces_are_never_looked_for(tiny, tmp_path, caplog):
-    data = punks.load("synthetic", data_dir=tmp_path / "absent", n_train=30)
-    assert punks.locate("synthetic", tmp_path / "absent") == "synthetic"
-    assert data.sizes == {"n_train": 30}
-    assert data.sha256 == hashlib.sha256(data.X.tobytes()).hexdigest()
-    assert punks.load("synthetic", n_train=30, seed=1).sha256 != data.sha256
-    assert len(punks.load("synthetic").X) == len(tiny)
-    assert warnings_in(caplog) == []
+def test_equal_sets_are_at_0_in_any_order(drawn):
+    faces, others = drawn[:300], some_faces(300)
+    assert sliced_wasserstein(faces, faces[::-1]) == pytest.approx(0, abs=1e-6)
+    distance = sliced_wasserstein(faces, others, seed=3)
+    assert sliced_wasserstein(others, faces, seed=3) == distance > 0.1
+    assert sliced_wasserstein(faces, others, seed=4) == pytest.approx(distance, rel=0.2)
 
 
-def test_another_name_is_refused_with_those_there_are(tiny):
-    for call in (punks.locate, punks.load):
-        with pytest.raises(SettingError, match="'sample': .*auto, cryptopunks, synthe"):
-            call("sample")
+def test_it_is_the_cheapest_way_to_move_the_points():
+    """Against all 120 ways to pair five points with five, on the same directions."""
+    a, b = some_faces(5, 1, h=3), some_faces(5, 2, h=3, high=128)
+    rng = np.random.default_rng(5)
+    directions = rng.standard_normal((27, 256), dtype=np.float32).astype(float)
+    ways = np.array(list(itertools.permutations(range(5))))
+    costs = []
+    for u in directions.T / np.linalg.norm(directions.T, axis=1, keepdims=True):
+        p, q = (x.reshape(5, 27) / 255 @ u for x in (a, b))
+        costs.append(np.mean((p - q[ways]) ** 2, axis=1).min())
+    expected = np.sqrt(np.mean(costs))
+    assert sliced_wasserstein(a, b, seed=5) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_first_of_them(folder, tiny):
-    assert_tiny(punks.load("auto", data_dir=folder, n_train=7), tiny[:7])
-    data = datasets.cryptopunks(folder)
-    assert data.head() is data and data.head(16) is data
-    for n in (0, -1, 17):
-        with pytest.raises(SettingError, match=f"n_train {n}: .*16; ask for 1 to 16"):
-            data.head(n)
-
-
-def test_on_disk_finds_what_load_gave_a_run_and_never_downloads(
-    folder, tiny, http_server, monkeypatch
-):
-    url, requests = http_server(lambda path: None)
-    published = replace(punks.CRYPTOPUNKS, urls=(f"{url}/",))
-    monkeypatch.setattr(punks, "CRYPTOPUNKS", published)
-    for name in ("cryptopunks", "synthetic"):
-        given = punks.load(name, data_dir=folder, n_train=9, seed=4)
-        found = punks.on_disk(given.name, 9, 4, folder)
-        assert (found.name, found.sha256) == (given.name, given.sha256)
-    assert punks.on_disk("cryptopunks", 9, 0) is None and requests == []
+def test_it_is_the_nearest_of_all_pairs():
+    a, b = some_faces(9, 1, h=5), some_faces(40, 2, h=5)
+    b[7] = a[3]  # a copy
+    differences = a[:, None].astype(float) / 255 - b[None].astype(float) / 255
+    all_pairs = np.sqrt(np.mean(differences**2, axis=(2, 3, 4)))
+    numbers, distances = nearest(a, b)
+    np.testing.assert_array_equal(numbers, all_pairs.argmin(axis=1))
+    np.testing.assert_allclose(distances, all_pairs.min(axis=1), rtol=1e-6)
+    assert numbers[3] == 7 and distances[3] == 0
 
 
 # The real file

@@ -8,10 +8,10 @@ import pytest
 
 from d2lpar import devices, gan
 from d2lpar._mxnet import autograd, gluon, np
-from d2lpar.datasets import face_images, punks
+from d2lpar.datasets import punks
 from d2lpar.errors import DivergedError, SettingError
-from d2lpar.gan import state, training, updates
-from d2lpar.gan.networks import cut, pad
+from d2lpar.gan import training, updates
+from d2lpar.gan.networks import cut
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
 
@@ -124,6 +124,7 @@ def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
     ours = Pair()
     expected = theirs(ours.state)
     X, z = (np.array(a) for a in batch)
+    X[:2] = 0  # equal pixels: the largest of four is every one of them
     with autograd.train_mode():
         fakes = ours.G(z)
     gan.update_D([([X], [fakes])], ours.D, ours.adam_D)
@@ -132,32 +133,6 @@ def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
     torch.nn.BCELoss()(expected.D(both).reshape(-1), labels).backward()
     for p, q in zip(ours.D.collect_params().values(), expected.D.parameters()):
         assert relative(cut(p.grad(), q.shape) / 22, q.grad.numpy()) < 1e-4
-
-
-def test_relu_after_the_pooling_is_relu_before_it(batch):
-    """The notebook's order of layers, from the same parameters: the same bits."""
-    nn, (c1, c2), results = gluon.nn, gan.networks.DEVICE_CHANNELS, []
-    books = nn.HybridSequential()
-    books.add(
-        nn.Conv2D(c1, 5, activation="relu"), nn.MaxPool2D(2, 2),
-        nn.Conv2D(c2, 5, activation="relu"), nn.MaxPool2D(2, 2),
-        nn.Dense(32, activation="relu"), nn.Dense(1),
-    )  # fmt: skip
-    X, params = np.array(batch[0]), gan.start(0).params_D
-    X[:2] = 0  # equal pixels: the largest of four is every one of them
-    X.attach_grad()
-    for net in (gan.Discriminator((c1, c2)), books):
-        net.initialize()
-        net(X)
-        for p, value in zip(net.collect_params().values(), params):
-            p.set_data(np.array(pad(value, p.shape)))
-        with autograd.record():
-            scores = net(X)
-        scores.backward()
-        gradients = [p.grad().asnumpy() for p in net.collect_params().values()]
-        results.append([scores.asnumpy(), X.grad.asnumpy(), *gradients])
-    for ours, expected in zip(*results):
-        assert (ours == expected).all()
 
 
 # N devices against one
@@ -175,7 +150,7 @@ def furthest(ours, expected):
     )
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 3, 13])
+@pytest.mark.parametrize("num_devices", [2, 13])
 def test_synchronised_n_devices_equal_one(num_devices, batch):
     """13 devices for 11 faces: two have none."""
     one, several = Pair(1), Pair(num_devices)
@@ -198,7 +173,7 @@ def test_batch_norm_per_device_is_another_computation(batch):
     assert 1e-5 < gap < 1
 
 
-@pytest.mark.parametrize(("num_devices", "size"), [(1, 3), (2, 2), (2, 11)])
+@pytest.mark.parametrize(("num_devices", "size"), [(1, 3), (2, 2)])
 def test_micro_batches_add_up_to_the_batch_without_batch_norm(
     monkeypatch, batch, num_devices, size
 ):
@@ -207,8 +182,7 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
             super().__init__()
             self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
 
-    for module in (state, updates):
-        monkeypatch.setattr(module, "Generator", NoNorm)
+    monkeypatch.setattr(updates, "Generator", NoNorm)
     whole, parts = Pair(num_devices), Pair(num_devices)
     expected = whole.step(*batch)
     assert parts.step(*batch, micro_batch_size=size) == pytest.approx(expected)
@@ -229,7 +203,8 @@ def faces():
     return punks.load("synthetic", n_train=300)
 
 
-def test_train_yields_epochs_and_frames(faces):
+def test_train_yields_epochs_and_frames(monkeypatch, faces):
+    monkeypatch.setattr(training, "NUM_QUALITY_FACES", 30)
     faces = faces.head(60)
     lines = list(
         gan.train(2, devices="cpu:2", global_batch_size=25, num_epochs=5,
@@ -240,25 +215,16 @@ def test_train_yields_epochs_and_frames(faces):
     assert [e.epoch for e in epochs] == [1, 2, 3, 4, 5]
     assert [f.epoch for f in frames] == [0, 2, 4, 5]
     assert [f.samples is None for f in frames] == [True, True, True, False]
-    assert face_images.from_png(frames[0].fixed).shape == (24, 24, 3)
-    assert face_images.from_png(frames[-1].samples).shape == (120, 120, 3)
+    # What a perfect generator would reach, of as many faces.
+    assert 0 < frames[0].floor < frames[0].quality and frames[-1].floor is None
+    assert punks.from_png(frames[0].fixed, 1, 1).any()
+    assert punks.from_png(frames[-1].samples, 5, 5).any()
     assert len(frames[-1].nearest) == len(frames[-1].distances) == 25
     for e in epochs:
         assert e.samples_per_sec == pytest.approx(60 / e.seconds)
         assert 0 < e.d_real < 1 and 0 < e.d_fake < 1 and e.d_loss > 0
     # Before it has learnt, the discriminator is at a loss.
     assert epochs[0].d_loss == pytest.approx(numpy.log(2), abs=0.05)
-
-
-def test_the_first_frame_has_the_distance_of_the_data_to_itself(monkeypatch):
-    """What a perfect generator would reach, of as many faces."""
-    monkeypatch.setattr(training, "NUM_QUALITY_FACES", 20)
-    data = punks.load("synthetic", n_train=60, seed=1)
-    lines = list(gan.train(1, devices="cpu:1", data=data, global_batch_size=30,
-                           num_epochs=1, frames_every=1))  # fmt: skip
-    first, last = (line for line in lines if isinstance(line, kinds.FrameRecord))
-    assert 0 < first.floor < first.quality
-    assert last.floor is None
 
 
 def test_the_losses_are_those_of_the_step(faces):
@@ -298,21 +264,6 @@ def test_it_learns_and_neither_network_wins():
     assert after.quality < before.quality / 1.5
     assert not (end.d_real > 0.95 and end.d_fake < 0.05)
     assert end.d_real > end.d_fake + 0.005
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"frames_every": 0}, "frames-every 0"),
-        ({"micro_batch_size": 1.5}, "micro-batch-size 1.5"),
-        ({"global_batch_size": 0}, "global-batch-size 0"),
-        ({"lr": numpy.nan}, "lr nan"),
-        ({"num_epochs": 0}, "num-epochs 0"),
-    ],
-)
-def test_settings_that_cannot_be(faces, settings, says):
-    with pytest.raises(SettingError, match=says):
-        next(gan.train(1, devices="cpu:1", data=faces, **settings))
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])

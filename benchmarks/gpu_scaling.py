@@ -24,7 +24,7 @@ from pathlib import Path
 from d2lpar import datasets
 from d2lpar._version import __version__
 from d2lpar.errors import RunError
-from d2lpar.machine import cores
+from d2lpar.machine import host
 from d2lpar.records import files, kinds, provenance
 from d2lpar.records.kinds import StepRecord
 from d2lpar.runs import in_turn
@@ -68,8 +68,8 @@ def header(peer: str, n: int, args: argparse.Namespace) -> kinds.Header:
         device_kind="gpu",
         devices=[f"gpu({k}) {torch.cuda.get_device_name(k)}" for k in range(n)],
         threads_per_device=None,
-        cores=cores.usable_cores(),
-        cpu_model=cores.cpu_model(),
+        cores=host.usable_cores(),
+        cpu_model=host.cpu_model(),
         dataset=data.name,
         dataset_sha256=data.sha256,
         synthetic=data.synthetic,

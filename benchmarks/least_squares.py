@@ -21,7 +21,7 @@ import numpy
 from d2lpar import datasets, devices
 from d2lpar.errors import RunError
 from d2lpar.figures import bars
-from d2lpar.machine.cores import usable_cores
+from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
 from d2lpar.runs import in_turn
 from d2lpar.text import plural

@@ -26,7 +26,7 @@ import psutil
 
 from d2lpar.errors import RunError
 from d2lpar.figures import bars
-from d2lpar.machine.cores import usable_cores
+from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms, files
 from d2lpar.records.kinds import ArmSample
 from d2lpar.runs import in_turn

@@ -232,7 +232,7 @@ def measure(way, path, b):
     """Seconds, MiB and ||A x - b|| of a way to solve; in a process of its own."""
     import time
 
-    from d2lpar.memory.free import process_status
+    from d2lpar.machine.host import process_status
 
     A = numpy.load(path, mmap_mode="r")
     with tempfile.TemporaryDirectory() as folder:

@@ -34,9 +34,9 @@ import psutil
 from loky import ProcessPoolExecutor
 
 from d2lpar import chapter, devices, get_params, init_lenet, np, npx
-from d2lpar.machine.cuda import cuda_devices
+from d2lpar.machine.builds import cuda_devices
 from d2lpar.memory import estimate
-from d2lpar.memory.shapes import gan_layers, lenet_layers
+from d2lpar.memory.estimate import gan_layers, lenet_layers
 from d2lpar.text import byte_size
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -104,7 +104,7 @@ print(estimate.report(lenet_layers, {"global_batch_size": 256}, two))
 def peak(batch_size: int) -> int:
     """Bytes at most resident in a process that trains one step."""
     from d2lpar import datasets, lenet
-    from d2lpar.memory.free import process_status
+    from d2lpar.machine.host import process_status
 
     data = datasets.fashion_sample(n_train=batch_size, n_test=200)
     epochs = {"num_epochs": 1, "global_batch_size": batch_size, "devices": "cpu:1"}
@@ -164,9 +164,9 @@ print(need)
 # %%
 def train_within(limit: int, batch_sizes: tuple) -> list[str]:
     from d2lpar import datasets, devices, lenet
+    from d2lpar.machine.host import process_status
     from d2lpar.memory import out_of_memory
-    from d2lpar.memory.free import process_status
-    from d2lpar.memory.shapes import lenet_layers
+    from d2lpar.memory.estimate import lenet_layers
     from d2lpar.text import byte_size
 
     sizes, one, lines = {"n_train": 2_000, "n_test": 200}, devices.parse("cpu:1"), []
@@ -212,7 +212,7 @@ with ProcessPoolExecutor(1, env=environment) as executor:
 # %%
 def hold(size: int) -> tuple[int, int]:
     from d2lpar import np
-    from d2lpar.memory.free import process_status
+    from d2lpar.machine.host import process_status
 
     array = np.ones(size // 4)
     array.wait_to_read()
@@ -252,7 +252,7 @@ def boost(device: str) -> dict:
     import numpy
     import xgboost
 
-    from d2lpar.memory.free import process_status
+    from d2lpar.machine.host import process_status
 
     rng = numpy.random.default_rng(0)
     X = rng.random((20_000, 30), dtype="float32")

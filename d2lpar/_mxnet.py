@@ -28,14 +28,14 @@ import warnings
 
 from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
 from d2lpar.errors import MXNetMissingError, first_line
-from d2lpar.machine import cores  # noqa: F401  reads the user's threads before our own
-from d2lpar.machine.environment import check_environment
-from d2lpar.machine.mxnet_builds import (
+from d2lpar.machine import host  # noqa: F401  reads the user's threads before our own
+from d2lpar.machine.builds import (
     check_own_library,
     install_command,
     installed_builds,
     missing_libraries,
 )
+from d2lpar.machine.environment import check_environment
 
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",

@@ -43,7 +43,10 @@ def restore_numpy_names() -> None:
     have = vars(numpy)
     names |= {old: have[new] for old, new in RENAMED.items() if new in have}
     names |= {"PINF": float("inf"), "NINF": -float("inf"), "PZERO": 0.0, "NZERO": -0.0}
-    names |= {"msort": _msort, "in1d": _in1d}
+    names["msort"] = lambda a: numpy.sort(a, axis=0)
+    names["in1d"] = lambda a, *args, **options: numpy.isin(
+        numpy.ravel(a), *args, **options
+    )
     names["compat"] = types.SimpleNamespace(basestring=str)  # asked for by mx.np.pad
     names |= {name: _left_numpy(name) for name in FINANCIAL}
     for name, value in names.items():
@@ -59,26 +62,18 @@ def write_numbers_plainly() -> None:
     type: `gluon.utils.split_and_load` asked for "[0, np.int64(2)]", which no operator
     reads. A second call changes nothing.
     """
+
+    def as_text(argument) -> str:
+        if type(argument) in (list, tuple):
+            argument = type(argument)(
+                n.item() if isinstance(n, numpy.generic) else n for n in argument
+            )
+        return str(argument)
+
     for name in ("ndarray", "symbol"):  # they call str() for nothing else
         module = sys.modules.get(f"mxnet._ctypes.{name}")
         if module:
-            setattr(module, "str", _as_text)  # noqa: B010  (mypy knows no such name)
-
-
-def _as_text(argument) -> str:
-    if type(argument) in (list, tuple):
-        argument = type(argument)(
-            n.item() if isinstance(n, numpy.generic) else n for n in argument
-        )
-    return str(argument)
-
-
-def _msort(a: numpy.ndarray) -> numpy.ndarray:
-    return numpy.sort(a, axis=0)
-
-
-def _in1d(ar1, ar2, assume_unique: bool = False, invert: bool = False):
-    return numpy.isin(numpy.ravel(ar1), ar2, assume_unique, invert)
+            setattr(module, "str", as_text)  # noqa: B010  (mypy knows no such name)
 
 
 def _left_numpy(name: str) -> Callable:

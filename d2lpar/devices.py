@@ -21,14 +21,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from d2lpar.errors import DeviceError, RunError, first_line
-from d2lpar.machine.cores import omp_threads, usable_cores
-from d2lpar.machine.cuda import (
+from d2lpar.machine.builds import (
     BUILD_RANGE,
+    FROM_SOURCE,
     CudaDevice,
     build_has_code_for,
     cuda_devices,
+    own_library,
 )
-from d2lpar.machine.mxnet_builds import FROM_SOURCE, own_library
+from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.text import plural
 
 if TYPE_CHECKING:
@@ -130,24 +131,26 @@ def why_not_usable(
     MXNet's wheels have code for a known range of compute capabilities. A library built
     from source is tried on each GPU, in a fresh process.
     """
-    reasons = {}
-    from_source = own_library()
-    errors = _probe(tuple(numbers)) if from_source else {}
-    for i in numbers:
-        name, capability = f"gpu({i}) {gpus[i].name}", gpus[i].capability
-        if errors.get(i):
-            reasons[i] = (
-                f"{name}: the MXNet {FROM_SOURCE} cannot compute on it ({errors[i]}); "
-                "build it for this GPU (docs/newer-gpus.md), or use --devices cpu:N"
+    if own_library():
+        return {
+            i: (
+                f"gpu({i}) {gpus[i].name}: the MXNet {FROM_SOURCE} cannot compute on "
+                f"it ({error}); build it for this GPU (docs/newer-gpus.md), or use "
+                "--devices cpu:N"
             )
-        elif not from_source and not build_has_code_for(capability):
-            reasons[i] = (
-                f"{name} has compute capability {'.'.join(map(str, capability))}; the "
-                f"MXNet GPU wheels have code for {BUILD_RANGE} only. Use --devices "
-                "cpu:N, a GPU in that range, PyTorch on this one, or an MXNet of your "
-                "own build (docs/newer-gpus.md)"
-            )
-    return reasons
+            for i, error in _probe(tuple(numbers)).items()
+            if error
+        }
+    return {
+        i: (
+            f"gpu({i}) {gpus[i].name} has compute capability "
+            f"{'.'.join(map(str, gpus[i].capability))}; the MXNet GPU wheels have code "
+            f"for {BUILD_RANGE} only. Use --devices cpu:N, a GPU in that range, "
+            "PyTorch on this one, or an MXNet of your own build (docs/newer-gpus.md)"
+        )
+        for i in numbers
+        if not build_has_code_for(gpus[i].capability)
+    }
 
 
 @functools.cache
@@ -188,21 +191,14 @@ def enable_peer_access(devices: Sequence[mx.Context]) -> None:
     MXNet does it when a "device" kvstore first reduces over them. Without this call an
     all-reduce would be timed before that as well as after it.
     """
-    gpus = tuple(device for device in devices if device.device_type == "gpu")
-    if len(gpus) > 1:
-        _reduce_once(gpus)
-
-
-@functools.cache
-def _reduce_once(devices: tuple[mx.Context, ...]) -> list[float]:
-    """Sum a one of each device by a "device" kvstore; the sums on the devices."""
     from d2lpar._mxnet import mx, np
 
-    ones = [np.ones(1, ctx=device) for device in devices]
-    store = mx.kv.create("device")
-    store.init(0, ones[0])
-    store.pushpull(0, ones, out=ones)
-    return [float(one) for one in ones]
+    gpus = [device for device in devices if device.device_type == "gpu"]
+    if len(gpus) > 1:
+        ones = [np.ones(1, ctx=gpu) for gpu in gpus]
+        store = mx.kv.create("device")
+        store.init(0, ones[0])
+        store.pushpull(0, ones, out=ones)
 
 
 def parse_counts(text: str, available: int) -> list[int]:
@@ -251,6 +247,15 @@ def label(device: mx.Context) -> str:
     threads = omp_threads()
     used = plural(threads, "thread") if threads else "threads unset"
     return f"cpu({device.device_id}) ({used} of {plural(usable_cores(), 'core')})"
+
+
+def report(devices: Sequence[mx.Context]) -> Iterator[str]:
+    """Lines of text: the cards of this machine, and these contexts' labels."""
+    from d2lpar.machine import cards
+
+    yield from cards.as_text(cards.machine()).splitlines()
+    labels = ", ".join(map(label, devices))
+    yield f"a run on {plural(len(devices), 'device')} uses {labels}"
 
 
 def try_gpu(i: int = 0) -> mx.Context:

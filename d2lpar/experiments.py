@@ -149,7 +149,7 @@ LENET = {
     },
     "takes": MEASURED | RECIPE | RESUMABLE | {"data_dir"},
     "start": "d2lpar.lenet:start",
-    "layers": "d2lpar.memory.shapes:lenet_layers",
+    "layers": "d2lpar.memory.estimate:lenet_layers",
     "figure": "d2lpar.figures.training:draw",
 }
 
@@ -160,7 +160,7 @@ _ALL = (
         "Devices",
         "names this machine's GPUs and CPU contexts",
         presets={"quick": {}, "book": {}},
-        report="d2lpar.machine.cards:report",
+        report="d2lpar.devices:report",
         minutes=0.1,
     ),
     Experiment(
@@ -356,7 +356,7 @@ _ALL = (
         locate="d2lpar.datasets.punks:locate",
         datasets=("cryptopunks", "synthetic"),
         start="d2lpar.gan.training:start",
-        layers="d2lpar.memory.shapes:gan_layers",
+        layers="d2lpar.memory.estimate:gan_layers",
         figure="d2lpar.gan.figure:draw",
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as
         # fast as 256.
@@ -369,7 +369,7 @@ _ALL = (
         "Running out of memory",
         "prints how much memory is free on each device",
         presets={"quick": {}, "book": {}},
-        report="d2lpar.memory.free:report",
+        report="d2lpar.memory.estimate:report_free",
         minutes=0.1,
     ),
     Experiment(

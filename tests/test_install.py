@@ -118,7 +118,7 @@ def test_a_containers_steps_are_those_of_the_page_on_installing(name):
 
 
 def test_make_and_the_error_install_the_same_build():
-    from d2lpar.machine.mxnet_builds import MXNET_OF
+    from d2lpar.machine.builds import MXNET_OF
 
     for extra, requirement in MXNET_OF.items():
         done = subprocess.run(

@@ -19,7 +19,7 @@ import pytest
 import d2lpar
 from d2lpar import datasets, devices, parallel
 from d2lpar._numpy_names import RENAMED, restore_numpy_names
-from d2lpar.machine.mxnet_builds import install_command
+from d2lpar.machine.builds import install_command
 
 BUILTINS = ("bool", "int", "float", "object", "str", "complex")
 PACKAGE = Path(d2lpar.__file__).parent
@@ -43,8 +43,8 @@ np = autograd = gluon = None
 
 # A GPU build's libraries have nothing to do with these tests, whatever is installed.
 STUB_BUILD = """
-from d2lpar.machine import mxnet_builds
-mxnet_builds.installed_builds = lambda: {"mxnet": "1.9.1"}
+from d2lpar.machine import builds
+builds.installed_builds = lambda: {"mxnet": "1.9.1"}
 """
 
 
@@ -143,9 +143,9 @@ print(set(vars(numpy)) - before - {"random", "lib"})
 
 def test_a_gpu_build_without_its_libraries_names_them_and_the_cpu_build(python):
     code = """
-from d2lpar.machine import mxnet_builds
-mxnet_builds.installed_builds = lambda: {"mxnet-cu112": "1.9.1"}
-mxnet_builds.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
+from d2lpar.machine import builds
+builds.installed_builds = lambda: {"mxnet-cu112": "1.9.1"}
+builds.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
 """
     (line,) = python(code + PRINT_REFUSAL).stdout.splitlines()
     assert "mxnet-cu112" in line and install_command("cpu") in line
@@ -156,9 +156,9 @@ def test_a_library_of_ones_own_needs_no_wheel_and_none_of_its_libraries(
     python, tmp_path
 ):
     code = """
-from d2lpar.machine import mxnet_builds
-mxnet_builds.importlib.metadata.distributions = lambda: []
-mxnet_builds.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
+from d2lpar.machine import builds
+builds.importlib.metadata.distributions = lambda: []
+builds.GPU_LIBRARIES = {"libabsent.so.9": "nvidia-absent-cu11"}
 import d2lpar._mxnet
 """
     library = tmp_path / "libmxnet.so"
@@ -179,8 +179,8 @@ def environment_at_import(python, before="", **env):
     code = f"""
 {before}
 from d2lpar import np  # a chapter may take it first of all
-from d2lpar.machine import cores
-print("USER_THREADS", cores.USER_THREADS, sep="=")
+from d2lpar.machine import host
+print("USER_THREADS", host.USER_THREADS, sep="=")
 """
     done = python(STUB_BUILD + code, {"mxnet": STAND_IN}, **env)
     lines = done.stdout.splitlines()

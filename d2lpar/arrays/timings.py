@@ -22,7 +22,7 @@ from d2lpar.arrays import operations
 from d2lpar.arrays.operations import AS_WRITTEN_64, Sizes, Work
 from d2lpar.errors import SettingError
 from d2lpar.kernels import KernelError
-from d2lpar.machine.cores import omp_threads, usable_cores
+from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.records.kinds import TimingRecord
 from d2lpar.training import choose
 

@@ -23,8 +23,8 @@ from d2lpar import datasets, devices, process
 from d2lpar.errors import RecordError, RunError
 from d2lpar.figures import bars, labels
 from d2lpar.figures import compare as figure
-from d2lpar.machine import cuda
-from d2lpar.machine.gpu_build import tf32
+from d2lpar.machine import builds
+from d2lpar.machine.builds import tf32
 from d2lpar.records import atomic, comparison, files
 from d2lpar.records.comparison import check, is_gan
 from d2lpar.records.kinds import (
@@ -311,7 +311,7 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
 
 def _gpu_fields(place: Place) -> dict:
     """The header's fields on GPUs: which they are, and MXNet's build, if it has one."""
-    gpus = cuda.cuda_devices()
+    gpus = builds.cuda_devices()
     ids = ",".join(map(str, place.ids))
     try:
         build = process.answer("d2lpar.runs.ours:gpu_build", {"devices": f"gpu:{ids},"})

@@ -21,7 +21,7 @@ import click
 
 from d2lpar import process
 from d2lpar.errors import DataError, DiedError, RunError, first_line
-from d2lpar.machine.mxnet_builds import (
+from d2lpar.machine.builds import (
     FROM_SOURCE,
     install_command,
     installed_builds,
@@ -209,7 +209,7 @@ def train_a_little() -> dict:
 
 def check_cores() -> Iterator[Check]:
     """The number of usable cores, and the two variables that can waste them."""
-    from d2lpar.machine.cores import omp_threads, usable_cores
+    from d2lpar.machine.host import omp_threads, usable_cores
 
     cores, threads = usable_cores(), omp_threads()
     copies = os.environ.get("MXNET_CPU_TEMP_COPY", "").strip() or "256"
@@ -229,8 +229,8 @@ def check_cores() -> Iterator[Check]:
 def check_gpus() -> Iterator[Check]:
     """One check per GPU: whether the installed MXNet computes on it."""
     from d2lpar import devices
+    from d2lpar.machine.builds import cuda_devices
     from d2lpar.machine.cards import machine
-    from d2lpar.machine.cuda import cuda_devices
 
     here, visible = machine(), cuda_devices()
     if not here.gpus:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 import click
 
 from d2lpar.errors import D2lparError
-from d2lpar.machine.interrupts import raising_interrupts
+from d2lpar.machine.environment import raising_interrupts
 
 log = logging.getLogger("d2lpar")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from d2lpar.errors import SettingError
-from d2lpar.machine import cores
+from d2lpar.machine import host
 from d2lpar.workers import launch
 
 log = logging.getLogger("d2lpar")
@@ -57,7 +57,7 @@ def run_launch(
     if ssh and not hosts:
         raise SettingError(f"--ssh {ssh}: goes with --hosts only")
     words, devices_of_run = without_devices(arguments)
-    default = 1 if hosts else max(1, cores.usable_cores() // workers)
+    default = 1 if hosts else max(1, host.usable_cores() // workers)
 
     def roles_at(port: int) -> list[launch.Role]:
         return launch.plan(

@@ -20,7 +20,6 @@ follow; the kernels of the GPUSOROBAN posts are in ``chapters/kernels.py``.
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import numbers
 from collections.abc import Sequence
@@ -81,6 +80,7 @@ class CudaKernel:
     def __init__(self, source: str, name: str, signature: str) -> None:
         self.source, self.name = source, name
         self.parameters = parse_signature(signature)
+        self._compiled: dict[str, mx.rtc.CudaKernel | on_cpu.CpuKernel] = {}
 
     def launch(
         self,
@@ -104,7 +104,9 @@ class CudaKernel:
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims, limits in ((grid_dims, MAX_GRID_DIMS), (block_dims, MAX_BLOCK_DIMS)):
-            if len(dims) != 3 or not all(map(_is_whole, dims, limits)):
+            whole = all(isinstance(dim, numbers.Integral) for dim in dims)
+            in_range = whole and all(1 <= d <= most for d, most in zip(dims, limits))
+            if len(dims) != 3 or not in_range:
                 raise KernelError(
                     f"kernel {self.name}: dims {dims}: write three whole numbers from "
                     f"1 to {limits}"
@@ -119,14 +121,16 @@ class CudaKernel:
 
     def compiled(self, ctx: mx.Context) -> mx.rtc.CudaKernel | on_cpu.CpuKernel:
         """The kernel for a kind of device, whose ``launch`` checks nothing."""
-        return self._on_gpu if ctx.device_type == "gpu" else self._on_cpu
+        kind = ctx.device_type
+        if kind not in self._compiled:
+            self._compiled[kind] = (
+                self._compiled_by_rtc()
+                if kind == "gpu"
+                else on_cpu.load(self.source, self.name, self.parameters)
+            )
+        return self._compiled[kind]
 
-    @functools.cached_property
-    def _on_cpu(self) -> on_cpu.CpuKernel:
-        return on_cpu.load(self.source, self.name, self.parameters)
-
-    @functools.cached_property
-    def _on_gpu(self) -> mx.rtc.CudaKernel:
+    def _compiled_by_rtc(self) -> mx.rtc.CudaKernel:
         if not mx.runtime.Features().is_enabled("CUDA"):
             raise KernelError(
                 f"kernel {self.name}: the installed MXNet has no CUDA; d2lpar doctor "
@@ -223,10 +227,6 @@ def storage(array: mx.nd.NDArray) -> int:
     the views of an array share (include/mxnet/ndarray.h of MXNet 1.9.1).
     """
     return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
-
-
-def _is_whole(value: int, most: int) -> bool:
-    return isinstance(value, numbers.Integral) and 1 <= value <= most
 
 
 def _checked(

@@ -9,7 +9,6 @@ arguments and before those that read its results, while Python continues.
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import importlib.util
 import math
@@ -29,7 +28,7 @@ import platformdirs
 
 from d2lpar._mxnet import mx
 from d2lpar.kernels.signature import KernelError, Parameter
-from d2lpar.machine.cores import lscpu, omp_threads
+from d2lpar.machine.host import lscpu, omp_threads
 from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
@@ -176,12 +175,7 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
     compile, for arrays that differ from the source's, without a compiler, and for a
     cache that cannot be written.
     """
-    text = cpp_source(source, name, parameters)
-    return CpuKernel(_library(text, name, tuple(compiler())).cuda_launch, parameters)
-
-
-@functools.cache
-def _library(text: str, name: str, command: tuple[str, ...]) -> ctypes.CDLL:
+    text, command = cpp_source(source, name, parameters), compiler()
     # Machines with other instruction sets (-march=native) may share a cache.
     key = "\0".join([text, *FLAGS, *command, lscpu().get("Flags", "")])
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -190,11 +184,12 @@ def _library(text: str, name: str, command: tuple[str, ...]) -> ctypes.CDLL:
         if not path.is_file():
             with replacing(path) as tmp:
                 compile_cpp(text, name, command, tmp)
-        return ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(
             f"kernel {name}: {error}; XDG_CACHE_HOME names another cache"
         ) from None
+    return CpuKernel(library.cuda_launch, parameters)
 
 
 def compile_cpp(text: str, name: str, command: Sequence[str], to: Path) -> None:

@@ -9,11 +9,10 @@ error.
 from __future__ import annotations
 
 import ctypes
-import functools
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import numpy
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.errors import RunError
 from d2lpar.kernels import ElementwiseKernel, fused_sgd, on_cpu
-from d2lpar.machine.cores import omp_threads
+from d2lpar.machine.host import omp_threads
 from d2lpar.parallel import get_params, sgd, shares
 from d2lpar.records.summary import summarize
 
@@ -57,12 +56,43 @@ def times(
     NumPy, which has one thread, works on the first device's numbers alone. Raises
     :class:`RunError` when an answer is not NumPy's.
     """
-    arrays = _Arrays(devices, n)
-    calls = arrays.calls()
+    host = numpy.random.default_rng(0).random(n, dtype="float32")
+    host_y, two = numpy.zeros(n, "float32"), numpy.float32(2)
+    pairs = [(np.array(host, ctx=d), np.zeros(n, ctx=d)) for d in devices]
+    replicas = [get_params([host], device) for device in devices]
+    for (p,), (x, _) in zip(replicas, pairs):
+        p.grad[:] = x
+    x2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
+    calls: dict[tuple[str, str], Callable[[], object]] = {
+        ("x2", "kernel"): lambda: [x2(x, y) for x, y in pairs],
+        ("x2", "MXNet"): lambda: [np.multiply(x, 2, out=y) for x, y in pairs],
+        ("x2", "NumPy"): lambda: numpy.multiply(host, two, out=host_y),
+        ("update", "kernel"): lambda: [
+            fused_sgd(params, LR, BATCH_SIZE) for params in replicas
+        ],
+        ("update", "MXNet"): lambda: [
+            sgd(params, LR, BATCH_SIZE) for params in replicas
+        ],
+    }
     if devices[0].device_type == "cpu":
-        calls |= arrays.loops_in_c()
+        gradients = [(p.grad, p) for (p,) in replicas]
+        calls |= _loops_in_c({"x2": pairs, "update": gradients})
     for (operation, library), call in calls.items():
-        arrays.check(operation, library, call)
+        for (_, y), (p,) in zip(pairs, replicas):
+            y[:] = 0
+            p[:] = host
+        npx.waitall()
+        call()
+        npx.waitall()
+        outputs, expected = [y for _, y in pairs], 2 * host
+        if operation == "update":
+            outputs = [p for (p,) in replicas]
+            expected = host - numpy.float32(LR / BATCH_SIZE) * host
+        for array in outputs:
+            if library != "NumPy" and not (array.asnumpy() == expected).all():
+                raise RunError(
+                    f"{operation} by {library} on {array.ctx} differs from NumPy"
+                )
     samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for _ in range(repeats):
         for key, call in calls.items():
@@ -75,82 +105,13 @@ def times(
     return samples
 
 
-class _Arrays:
-    """x, y, and a parameter with its gradient on every device; x and y on the host."""
+def _loops_in_c(
+    arrays: dict[str, list[tuple]],
+) -> dict[tuple[str, str], Callable[[], object]]:
+    """The loops, compiled as the kernels are; `arrays` has what each reads, writes.
 
-    def __init__(self, devices: Sequence[mx.Context], n: int) -> None:
-        self.host = numpy.random.default_rng(0).random(n, dtype="float32")
-        self.host_y = numpy.zeros(n, "float32")
-        self.xs = [np.array(self.host, ctx=device) for device in devices]
-        self.ys = [np.zeros(n, ctx=device) for device in devices]
-        self.replicas = [get_params([self.host], device) for device in devices]
-        for (p,), x in zip(self.replicas, self.xs):
-            p.grad[:] = x
-
-    def calls(self) -> dict[tuple[str, str], Callable[[], object]]:
-        """The ways to compute on every device, by operation and library."""
-        x2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
-        pairs, two = list(zip(self.xs, self.ys)), numpy.float32(2)
-        replicas = self.replicas
-        return {
-            ("x2", "kernel"): lambda: [x2(x, y) for x, y in pairs],
-            ("x2", "MXNet"): lambda: [np.multiply(x, 2, out=y) for x, y in pairs],
-            ("x2", "NumPy"): lambda: numpy.multiply(self.host, two, out=self.host_y),
-            ("update", "kernel"): lambda: [
-                fused_sgd(params, LR, BATCH_SIZE) for params in replicas
-            ],
-            ("update", "MXNet"): lambda: [
-                sgd(params, LR, BATCH_SIZE) for params in replicas
-            ],
-        }
-
-    def loops_in_c(self) -> dict[tuple[str, str], Callable[[], object]]:
-        """The loops in C, on as many threads as all contexts have together."""
-        loops, threads = _loops(), omp_threads() or 1
-        pool = ThreadPoolExecutor(threads * len(self.xs))
-
-        def call(loop: Callable, pairs: Iterable[tuple]) -> Callable[[], object]:
-            """Each thread gets the addresses and the length of an even share."""
-            parts = [
-                (
-                    ctypes.c_void_p(on_cpu.address(source) + 4 * share.start),
-                    ctypes.c_void_p(on_cpu.address(target) + 4 * share.start),
-                    ctypes.c_long(share.stop - share.start),
-                )
-                for source, target in pairs
-                for share in shares(source.size, threads)
-            ]
-            return lambda: list(pool.map(lambda part: loop(*part), parts))
-
-        gradients = [(p.grad, p) for (p,) in self.replicas]
-        return {
-            ("x2", "loop in C"): call(loops.x2, zip(self.xs, self.ys)),
-            ("update", "loop in C"): call(loops.update, gradients),
-        }
-
-    def check(self, operation: str, library: str, call: Callable[[], object]) -> None:
-        """Call once, from the start; :class:`RunError` if NumPy's answer differs."""
-        for y, (p,) in zip(self.ys, self.replicas):
-            y[:] = 0
-            p[:] = self.host
-        npx.waitall()
-        call()
-        npx.waitall()
-        outputs, expected = self.ys, 2 * self.host
-        if operation == "update":
-            outputs = [p for (p,) in self.replicas]
-            expected = self.host - numpy.float32(LR / BATCH_SIZE) * self.host
-        for array in outputs:
-            if library != "NumPy" and not (array.asnumpy() == expected).all():
-                raise RunError(
-                    f"{operation} by {library} on {array.ctx} differs from NumPy"
-                )
-
-
-@functools.cache
-def _loops() -> ctypes.CDLL:
-    """The loops, compiled as the kernels are."""
-    text = _LOOPS.replace("STEP", f"{LR / BATCH_SIZE!r}")
+    They have as many threads as all contexts together; each works on an even share.
+    """
     command = on_cpu.compiler()
     if platform.machine() == "x86_64":
         # On a Zen 4, 512-bit stores made the loop 12 % slower, not the kernel: a limit
@@ -158,5 +119,25 @@ def _loops() -> ctypes.CDLL:
         command = [*command, "-mprefer-vector-width=256"]
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         library = Path(folder, "loops.so")
+        text = _LOOPS.replace("STEP", f"{LR / BATCH_SIZE!r}")
         on_cpu.compile_cpp(text, "loops", command, library)
-        return ctypes.CDLL(str(library))
+        loops = ctypes.CDLL(str(library))
+    threads = omp_threads() or 1
+    pool = ThreadPoolExecutor(threads * len(arrays["x2"]))
+
+    def call(loop: Callable, pairs: list[tuple]) -> Callable[[], object]:
+        parts = [
+            (
+                ctypes.c_void_p(on_cpu.address(source) + 4 * share.start),
+                ctypes.c_void_p(on_cpu.address(target) + 4 * share.start),
+                ctypes.c_long(share.stop - share.start),
+            )
+            for source, target in pairs
+            for share in shares(source.size, threads)
+        ]
+        return lambda: list(pool.map(lambda part: loop(*part), parts))
+
+    return {
+        (operation, "loop in C"): call(getattr(loops, operation), pairs)
+        for operation, pairs in arrays.items()
+    }

@@ -31,7 +31,7 @@ from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
 from d2lpar.least_squares.rows import BLOCK_BYTES, Progress, RowShards
-from d2lpar.machine import cores
+from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
 from d2lpar.training import choose
 from d2lpar.workers.group import Workers
@@ -143,7 +143,7 @@ def _check_threads(devices: Sequence[mx.Context]) -> None:
     # threads call it at the same time and each call would use several threads.
     on_cpu = [device for device in devices if device.device_type == "cpu"]
     # Without OMP_NUM_THREADS, MXNet takes half the cores.
-    threads = cores.omp_threads() or max(1, cores.usable_cores() // 2)
+    threads = host.omp_threads() or max(1, host.usable_cores() // 2)
     if len(on_cpu) > 1 and threads > 1:
         raise DeviceError(
             f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "

@@ -9,27 +9,31 @@ compared. lscpu and psutil describe the host.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
 from d2lpar.errors import DeviceError
-from d2lpar.machine.cores import cpu_model, lscpu, omp_threads, usable_cores
-from d2lpar.machine.cuda import (
+from d2lpar.machine.builds import (
     BUILD_RANGE,
+    ask,
     build_has_code_for,
     cuda_devices,
+    nvml_session,
+    own_library,
     plain_pci_address,
 )
-from d2lpar.machine.mxnet_builds import own_library
-from d2lpar.text import byte_size, plain_table, plural
+from d2lpar.machine.host import (
+    cpu_model,
+    host_memory,
+    lscpu,
+    omp_threads,
+    usable_cores,
+)
+from d2lpar.text import byte_size, plain_table
 
 # CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
 # samples, Common/helper_cuda.h, _ConvertSMVer2Cores; the same as the results per clock
@@ -151,22 +155,6 @@ def machine() -> Machine:
     return Machine(cpu, gpus, None if gpus else "the NVIDIA driver sees no GPU")
 
 
-def report(devices: Sequence) -> Iterator[str]:
-    """Lines of text: the cards, and the names of these MXNet contexts in a record."""
-    here = machine()
-    yield from as_text(here).splitlines()
-    gpus = {gpu.number: gpu.label for gpu in here.gpus}
-    threads = plural(here.cpu.threads_per_context, "thread")
-    cores = plural(here.cpu.usable_cores, "core")
-    names = []
-    for device in devices:
-        if device.device_type == "cpu":
-            names.append(f"{device} ({threads} of {cores})")
-        else:
-            names.append(gpus.get(device.device_id, str(device)))
-    yield f"a run on {plural(len(devices), 'device')} uses {', '.join(names)}"
-
-
 def as_json(here: Machine) -> str:
     """The cards as JSON, by the names of their fields."""
     return json.dumps(asdict(here), indent=1)
@@ -209,7 +197,7 @@ def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | No
     memory_clock = gpu.memory_clock and f"memory {gpu.memory_clock} MHz"
     clocks = [gpu.clock and f"{gpu.clock} MHz", memory_clock]
     driver = [gpu.driver, gpu.cuda and f"CUDA {gpu.cuda}"]
-    return [
+    facts = [
         ("capability", capability),
         ("memory", _memory(gpu)),
         ("multiprocessors", cores_text(gpu)),
@@ -217,14 +205,13 @@ def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | No
         ("power limit", gpu.power_limit and f"{gpu.power_limit:.0f} W"),
         ("link to host", gpu.host_link),
         ("driver", ", ".join(filter(None, driver))),
-        *(("link", f"{labels[link.to]}: {_link_text(link)}") for link in gpu.links),
     ]
-
-
-def _link_text(link: Link) -> str:
-    path = {True: "NVLink", False: "PCIe", None: None}[link.nvlink]
+    paths = {True: "NVLink", False: "PCIe", None: None}
     peer = {True: "direct access", False: "copies through the host", None: None}
-    return ", ".join(filter(None, [path, peer[link.peer]])) or "unknown"
+    for link in gpu.links:
+        words = ", ".join(filter(None, [paths[link.nvlink], peer[link.peer]]))
+        facts.append(("link", f"{labels[link.to]}: {words or 'unknown'}"))
+    return facts
 
 
 def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
@@ -254,36 +241,6 @@ def _memory(card: GpuCard | CpuCard) -> str | None:
 # GPUs
 
 
-@contextlib.contextmanager
-def nvml_session() -> Iterator:
-    """The module pynvml, initialised. Raises :class:`DeviceError` without a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        names = ", ".join(device.name for device in cuda_devices())
-        but = f", though CUDA sees {names}" if names else ""
-        raise DeviceError(
-            f"no GPU can be read ({error}){but}: where there is an NVIDIA GPU, install "
-            "its driver, or pass it into the container"
-        ) from None
-    try:
-        yield pynvml
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-
-
-def ask(query: Callable, *args):
-    """The answer to a query of NVML, text as str; None where it is not supported."""
-    try:
-        answer = query(*args)
-        return answer.decode() if isinstance(answer, bytes) else answer
-    except Exception:
-        return None
-
-
 def gpu_handles(nvml) -> dict[int, object]:
     """NVML's handles of the GPUs that answer, by NVML's index."""
     count = ask(nvml.nvmlDeviceGetCount) or 0
@@ -297,50 +254,63 @@ def gpu_cards(nvml) -> tuple[GpuCard, ...]:
     for i, device in reversed(list(enumerate(cuda_devices()))):
         # Slices of one GPU (MIG) share its address: MXNet uses the first.
         visible[device.pci_address or i] = i, device
-    return tuple(_gpu_card(nvml, i, handles, visible) for i in handles)
-
-
-def _gpu_card(nvml, index: int, handles: dict, visible: dict) -> GpuCard:
-    gpu = handles[index]
-    pci = ask(nvml.nvmlDeviceGetPciInfo, gpu)
-    address = pci and plain_pci_address(pci.busId)
-    number, device = visible.get(address, (None, None))
-    capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
-    capability = capability and tuple(capability)
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
-    limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
-    lanes = ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)
-    generation = ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu)
     cuda = ask(nvml.nvmlSystemGetCudaDriverVersion)
-    return GpuCard(
-        index=index,
-        number=number,
-        name=ask(nvml.nvmlDeviceGetName, gpu),
-        capability=capability,
-        multiprocessors=device and device.multiprocessors,
-        cores_per_multiprocessor=CORES_PER_MULTIPROCESSOR.get(capability),
-        cores=ask(nvml.nvmlDeviceGetNumGpuCores, gpu),
-        memory_total=memory and memory.total,
-        memory_free=memory and memory.free,
-        clock=ask(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
-        memory_clock=ask(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_MEM),
-        power_limit=limit and limit / 1000,
-        host_link=f"PCIe {generation}, {lanes} lanes" if generation and lanes else None,
-        driver=ask(nvml.nvmlSystemGetDriverVersion),
-        cuda=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
-        links=tuple(_link(nvml, index, j, handles) for j in handles if j != index),
-    )
+    cards = []
+    for index, gpu in handles.items():
+        pci = ask(nvml.nvmlDeviceGetPciInfo, gpu)
+        address = pci and plain_pci_address(pci.busId)
+        number, device = visible.get(address, (None, None))
+        capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
+        capability = capability and tuple(capability)
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
+        limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        lanes = ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)
+        pcie = ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu)
+        cards.append(
+            GpuCard(
+                index=index,
+                number=number,
+                name=ask(nvml.nvmlDeviceGetName, gpu),
+                capability=capability,
+                multiprocessors=device and device.multiprocessors,
+                cores_per_multiprocessor=CORES_PER_MULTIPROCESSOR.get(capability),
+                cores=ask(nvml.nvmlDeviceGetNumGpuCores, gpu),
+                memory_total=memory and memory.total,
+                memory_free=memory and memory.free,
+                clock=ask(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
+                memory_clock=ask(
+                    nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_MEM
+                ),
+                power_limit=limit and limit / 1000,
+                host_link=f"PCIe {pcie}, {lanes} lanes" if pcie and lanes else None,
+                driver=ask(nvml.nvmlSystemGetDriverVersion),
+                cuda=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
+                links=_links(nvml, handles, index),
+            )
+        )
+    return tuple(cards)
 
 
-def _link(nvml, a: int, b: int, handles: dict) -> Link:
-    def can(what: int | tuple[int]) -> bool | None:
+def _links(nvml, handles: dict, index: int) -> tuple[Link, ...]:
+    """How the GPU of this index reaches each of the others."""
+
+    def can(other: int, what: int | tuple[int]) -> bool | None:
         # nvidia-ml-py 13 has tuples among its constants, by a stray comma.
         number = what[0] if isinstance(what, tuple) else what
-        status = ask(nvml.nvmlDeviceGetP2PStatus, handles[a], handles[b], number)
+        status = ask(
+            nvml.nvmlDeviceGetP2PStatus, handles[index], handles[other], number
+        )
         return None if status is None else status == nvml.NVML_P2P_STATUS_OK
 
-    nvlink, read = nvml.NVML_P2P_CAPS_INDEX_NVLINK, nvml.NVML_P2P_CAPS_INDEX_READ
-    return Link(b, nvlink=can(nvlink), peer=can(read))
+    return tuple(
+        Link(
+            other,
+            nvlink=can(other, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
+            peer=can(other, nvml.NVML_P2P_CAPS_INDEX_READ),
+        )
+        for other in handles
+        if other != index
+    )
 
 
 # The host
@@ -369,42 +339,3 @@ def cpu_card() -> CpuCard:
         memory_free=memory.free,
         memory_limit=memory.limit,
     )
-
-
-class HostMemory(NamedTuple):
-    """Bytes: the machine's, what can still be taken, a container's limit or None."""
-
-    total: int
-    free: int
-    limit: int | None
-
-
-def host_memory() -> HostMemory:
-    """The memory here; what can be taken stays below a container's limit."""
-    memory = psutil.virtual_memory()
-    limit, used = container_memory()
-    if limit is None or limit >= memory.total:
-        return HostMemory(memory.total, memory.available, None)
-    free = max(0, min(memory.available, limit - used))
-    return HostMemory(memory.total, free, limit)
-
-
-def container_memory(
-    group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
-) -> tuple[int | None, int]:
-    """(limit, bytes in use) of the tightest control group here, or (None, 0).
-
-    That is this process's group or one around it (version 2). Files that the kernel has
-    cached give way, so they do not count as in use.
-    """
-    limits = []
-    with contextlib.suppress(OSError):
-        path = Path(group).read_text().rpartition("::/")[2].strip()
-        inside = Path(root, path)
-        for folder in (inside, *inside.parents):
-            with contextlib.suppress(OSError, ValueError):  # none here, or "max"
-                limit = int((folder / "memory.max").read_text())
-                used = int((folder / "memory.current").read_text())
-                cached = (folder / "memory.stat").read_text().partition("inactive_file")
-                limits.append((limit, used - int(cached[2].split()[0])))
-    return min(limits, key=lambda group: group[0] - group[1], default=(None, 0))

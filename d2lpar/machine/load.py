@@ -91,12 +91,12 @@ def _samples(pids: Callable, interval: float) -> Iterator[Sample]:
             handles = gpu_handles(nvml)
             gpus = {card.label: handles[card.index] for card in gpu_cards(nvml)}
         start = before = time.perf_counter()
-        worked_before = _seconds_of_threads(_with_children(pids()))
+        worked_before, _ = _work_and_memory(_with_children(pids()))
         psutil.cpu_percent(percpu=True)  # its next answer is of the time since now
         while True:
             time.sleep(max(0.0, before + interval - time.perf_counter()))
             tree = _with_children(pids())
-            now, worked = time.perf_counter(), _seconds_of_threads(tree)
+            now, (worked, memory) = time.perf_counter(), _work_and_memory(tree)
             elapsed = now - before
             work = [worked[k] - worked_before[k] for k in worked.keys() & worked_before]
             host = psutil.virtual_memory()
@@ -107,7 +107,7 @@ def _samples(pids: Callable, interval: float) -> Iterator[Sample]:
                 threads=len(worked),
                 busy_threads=sum(seconds >= BUSY * elapsed for seconds in work),
                 cpu_percent=round(100 * sum(work) / elapsed, 1),
-                memory=sum(map(_resident, tree)),
+                memory=memory,
                 machine_percent=psutil.cpu_percent(percpu=True),
                 machine_memory=host.total - host.available,
                 gpus=tuple(_gpu_load(nvml, *gpu) for gpu in gpus.items()),
@@ -126,21 +126,16 @@ def _with_children(pids: Iterable[int]) -> list[psutil.Process]:
     return list(tree.values())
 
 
-def _seconds_of_threads(tree: Iterable[psutil.Process]) -> dict[tuple, float]:
-    """Seconds of work so far, by process and thread."""
-    seconds = {}
+def _work_and_memory(tree: Iterable[psutil.Process]) -> tuple[dict[tuple, float], int]:
+    """Seconds of work so far, by process and thread, and the bytes resident of all."""
+    seconds, memory = {}, 0
     for process in tree:
         with contextlib.suppress(psutil.Error):  # it has ended
             for thread in process.threads():
                 worked = thread.user_time + thread.system_time
                 seconds[process.pid, thread.id] = worked
-    return seconds
-
-
-def _resident(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        return process.memory_info().rss
-    return 0
+            memory += process.memory_info().rss
+    return seconds, memory
 
 
 def _gpu_load(nvml, label: str, gpu: object) -> GpuLoad:

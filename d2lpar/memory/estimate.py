@@ -1,8 +1,9 @@
-"""The memory a training needs, estimated from shapes before it runs.
+"""The memory a training needs, estimated from shapes, and what is free for it.
 
 Every layer's output of each sample of a shard stays until the backward pass has used
-it. Beside these a device keeps parameters, gradients, what the optimiser keeps, and,
-where the outputs are largest, the gradients of two of them.
+it. The shapes are those of the networks themselves: every block computes one sample,
+and its output is written down. Beside these a device keeps parameters, gradients, what
+the optimiser keeps, and, where the outputs are largest, the gradients of two of them.
 
 The peak resident memory of a process that trains and evaluates, divided by the
 estimate, measured 0.73 to 1.10 for LeNet (batches of 64 to 3,000) and 1.07 to 1.16 for
@@ -10,17 +11,21 @@ the GAN (100 to 2,400 faces) on 1 and 2 CPU contexts; with synchronised BatchNor
 is not compiled as one block, up to 2.0. On GPUs it was not measured. The temporary
 buffers of CPU contexts and the workspaces of cuDNN are not counted.
 
-Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``.
+Sources: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``; the networks of
+:mod:`d2lpar.networks` (the book) and :mod:`d2lpar.gan.networks` (the CryptoPunks
+notebook).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from d2lpar.memory.free import free_memory
-from d2lpar.memory.shapes import Layers, LayersOf
+from d2lpar.errors import DeviceError
+from d2lpar.machine import host
+from d2lpar.machine.builds import nvml_session
+from d2lpar.machine.cards import gpu_cards
 from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
@@ -28,6 +33,108 @@ PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used onc
 CUDA_CONTEXT = 500 * 2**20  # about, with the code of the libraries' kernels
 EVALUATED = 1000  # samples that are evaluated at once
 SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
+
+Shape = tuple[int, ...]
+
+
+# Shapes
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a training keeps; shapes are those of one sample, numbers are float32.
+
+    `parameters` counts the numbers that are learned, `moments` those that the optimiser
+    keeps for each. `outputs` are the names and shapes of all that a training step keeps
+    until the backward pass. `input` is the shape of a sample, which is stored as uint8,
+    and `n_train` and `n_test` the sizes of the whole data set.
+    """
+
+    parameters: int
+    outputs: tuple[tuple[str, Shape], ...]
+    input: Shape
+    n_train: int
+    n_test: int = 0
+    moments: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Numbers per sample in all outputs."""
+        return sum(math.prod(shape) for _, shape in self.outputs)
+
+    @property
+    def largest(self) -> tuple[str, Shape]:
+        """The name and shape of the largest output."""
+        return max(self.outputs, key=lambda output: math.prod(output[1]))
+
+
+# The layers of the network that the settings of a training make.
+LayersOf = Callable[[dict], Layers]
+
+
+def lenet_layers(settings: dict) -> Layers:
+    """LeNet, in :mod:`d2lpar.lenet` and in :mod:`d2lpar.lenet_concise`."""
+    from d2lpar.networks import LeNet
+
+    image, net = (1, 28, 28), LeNet()
+    return Layers(
+        outputs=tuple(outputs(net, image)),
+        parameters=learned(net),
+        input=image,
+        n_train=60_000,
+        n_test=10_000,
+    )
+
+
+def gan_layers(settings: dict) -> Layers:
+    """Both networks of :mod:`d2lpar.gan`, at the generator's update.
+
+    By then the outputs of the generator are kept, and those of the discriminator for
+    the real faces and for as many generated ones. With "sync_batch_norm", BatchNorm
+    keeps its centred input and the square of it, too.
+    """
+    from d2lpar.gan.networks import DEVICE_CHANNELS, Z_SHAPE, Discriminator, Generator
+
+    face, net_D, net_G = (3, 24, 24), Discriminator(DEVICE_CHANNELS), Generator()
+    drawn, judged = outputs(net_G, Z_SHAPE), outputs(net_D, face)
+    if settings.get("sync_batch_norm"):
+        hidden = dict(drawn)["BatchNorm 2"]
+        drawn += [("centred", hidden), ("square", hidden)]
+    return Layers(
+        outputs=(*drawn, *judged, *judged),
+        parameters=learned(net_D) + learned(net_G),
+        input=face,
+        n_train=10_000,
+        moments=2,
+    )
+
+
+def outputs(net, shape: Shape) -> list[tuple[str, Shape]]:
+    """The input and what each block of a Gluon network puts out, for one sample.
+
+    A block with an activation counts twice: the activation keeps its input, too.
+    Initializes `net`.
+    """
+    from d2lpar._mxnet import np
+
+    net.initialize()
+    x, shapes = np.zeros((1, *shape)), [("input", shape)]
+    for k, block in enumerate(net, 1):
+        x = block(x)
+        name = f"{type(block).__name__} {k}"
+        shapes.append((name, x.shape[1:]))
+        if getattr(block, "act", None) is not None:
+            shapes.append((f"activation {k}", x.shape[1:]))
+    return shapes
+
+
+def learned(net) -> int:
+    """How many numbers of a Gluon network are learned."""
+    parameters = net.collect_params().values()
+    return sum(math.prod(p.shape) for p in parameters if p.grad_req != "null")
+
+
+# The estimate
 
 
 @dataclass(frozen=True)
@@ -171,6 +278,31 @@ def largest_batch(
         else:
             high = middle
     return low
+
+
+def free_memory(devices: Sequence) -> list[int]:
+    """Bytes free on each context.
+
+    CPU contexts share the host's. NVML answers for GPUs; it counts what other processes
+    use. Raises :class:`DeviceError` for a GPU whose free memory it does not know.
+    """
+    if devices[0].device_type == "cpu":
+        return [host.host_memory().free] * len(devices)
+    with nvml_session() as nvml:
+        free = {card.number: card.memory_free for card in gpu_cards(nvml)}
+    for device in devices:
+        if free.get(device.device_id) is None:
+            raise DeviceError(
+                f"gpu({device.device_id}): NVML does not know how much memory is free; "
+                "d2lpar devices shows what it does know"
+            )
+    return [free[device.device_id] for device in devices]
+
+
+def report_free(devices: Sequence) -> Iterator[str]:
+    """A line of text for each device: how much memory is free on it."""
+    for device, size in zip(devices, free_memory(devices)):
+        yield f"free on {device}: {byte_size(size)}"
 
 
 def report(

@@ -20,14 +20,12 @@ import ctypes
 import gc
 import re
 import resource
-import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
 from d2lpar.errors import DeviceError, first_line, is_from_mxnet
-from d2lpar.memory.estimate import estimate, largest_batch
-from d2lpar.memory.free import free_memory, process_status
-from d2lpar.memory.shapes import LayersOf
+from d2lpar.machine.host import process_status
+from d2lpar.memory.estimate import LayersOf, estimate, free_memory, largest_batch
 from d2lpar.text import byte_size
 
 # In errors of MXNet's CPU storage, of its pool on a GPU, of CUDA and its libraries,
@@ -122,6 +120,8 @@ def release(devices: Sequence = (), error: BaseException | None = None) -> None:
     and drops the errors of what failed with it; empties the pools of GPUs among
     `devices`; makes the C library return what it keeps (glibc).
     """
+    from d2lpar._mxnet import mx, np
+
     _wait_for_all()  # first: an array is not freed while its failure is unreported
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -130,30 +130,20 @@ def release(devices: Sequence = (), error: BaseException | None = None) -> None:
     _wait_for_all()
     for device in devices:
         if device.device_type == "gpu":
-            _forget_cuda_errors(device)
+            # CUDA keeps the error of a failed allocation for the thread of the engine
+            # that met it, and MXNet takes it for the failure of each later kernel.
+            # Thrust, which sorts for np.unique, resets it; repeated, because the engine
+            # chooses one of a GPU's threads each time.
+            for _ in range(30):
+                with contextlib.suppress(mx.MXNetError):
+                    np.unique(np.array([1.0, 2.0], ctx=device)).wait_to_read()
             device.empty_cache()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _forget_cuda_errors(device) -> None:
-    """Let a GPU work again after a failed allocation.
-
-    CUDA keeps the error for the thread of the engine that met it, and MXNet takes it
-    for the failure of each later kernel. Thrust, which sorts for ``np.unique``, resets
-    it; repeated, because the engine chooses one of a GPU's threads each time.
-    """
-    from d2lpar._mxnet import mx, np
-
-    for _ in range(30):
-        with contextlib.suppress(mx.MXNetError):
-            np.unique(np.array([1.0, 2.0], ctx=device)).wait_to_read()
-
-
 def _wait_for_all() -> None:
     """Wait until MXNet has nothing to do, whatever failed."""
-    if "mxnet" not in sys.modules:
-        return
     from d2lpar._mxnet import mx, npx
 
     for _ in range(1000):  # each wait reports one failure; stop some time

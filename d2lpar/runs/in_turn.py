@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from d2lpar import process
 from d2lpar.errors import RunError
-from d2lpar.machine import cores, cuda
-from d2lpar.machine.mxnet_builds import mxnet_version
+from d2lpar.machine import builds, host
+from d2lpar.machine.builds import mxnet_version
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
 from d2lpar.runs.job import KEEP_FREED_MEMORY
@@ -151,14 +151,14 @@ def record(
         benchmark=path.stem,
         work=work,
         command=command or shlex.join(["python", script, *sys.argv[1:]]),
-        cpu_model=cores.cpu_model(),
-        cores=cores.usable_cores(),
+        cpu_model=host.cpu_model(),
+        cores=host.usable_cores(),
         versions=versions,
         git_commit=commit,
         git_dirty=dirty,
         date=provenance.now(),
         peers=list(dict.fromkeys(arm.name for arm in arms if arm.is_peer)),
-        gpus=[gpu.name for gpu in cuda.cuda_devices()],
+        gpus=[gpu.name for gpu in builds.cuda_devices()],
         **fields,
     )
     run = Run(header, tuple(lines), path)

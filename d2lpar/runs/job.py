@@ -8,7 +8,7 @@ from pathlib import Path
 
 from d2lpar import experiments
 from d2lpar.errors import SettingError
-from d2lpar.machine import cores
+from d2lpar.machine import host
 
 # Every step allocates and frees activations of 10 MB. The C library would return each
 # of them to the system at once, and the page faults of all devices queue for one lock.
@@ -81,9 +81,9 @@ class Job:
 
     def variables(self) -> dict[str, str | None]:
         """The environment of the measuring process, as changes to this one."""
-        threads = self.threads or cores.threads_per_context(self.num_devices)
+        threads = self.threads or host.threads_per_context(self.num_devices)
         if self.of.one_thread_each and self.num_devices > 1 and not self.threads:
-            threads = cores.USER_THREADS or 1
+            threads = host.USER_THREADS or 1
         variables: dict[str, str | None] = {
             name: os.environ.get(name, value)
             for name, value in KEEP_FREED_MEMORY.items()

@@ -14,10 +14,9 @@ import numpy
 
 from d2lpar import devices, experiments
 from d2lpar._version import __version__
-from d2lpar.machine import cores
-from d2lpar.machine.gpu_build import gpu_build
-from d2lpar.machine.interrupts import raising_interrupts
-from d2lpar.machine.mxnet_builds import mxnet_version
+from d2lpar.machine import host
+from d2lpar.machine.builds import gpu_build, mxnet_version
+from d2lpar.machine.environment import raising_interrupts
 from d2lpar.records import files, provenance
 from d2lpar.records.kinds import Header, Line
 from d2lpar.runs.job import Job
@@ -110,9 +109,9 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
         num_devices=len(chosen),
         device_kind=chosen[0].device_type,
         devices=[devices.label(device) for device in chosen],
-        threads_per_device=cores.omp_threads() if on_cpu else None,
-        cores=cores.usable_cores(),
-        cpu_model=cores.cpu_model(),
+        threads_per_device=host.omp_threads() if on_cpu else None,
+        cores=host.usable_cores(),
+        cpu_model=host.cpu_model(),
         dataset=data.name,
         dataset_sha256=data.sha256,
         synthetic=data.synthetic,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from d2lpar import datasets, devices
 from d2lpar.errors import DeviceError, RunError, SettingError
-from d2lpar.machine import cores, cuda, mxnet_builds
+from d2lpar.machine import builds, host
 from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
 from d2lpar.records.summary import Summary, summarize
@@ -79,7 +79,7 @@ class Place:
 
     def threads_each(self, n: int) -> int:
         """Threads of each of `n` contexts or processes."""
-        return self.threads or max(1, cores.usable_cores() // n)
+        return self.threads or max(1, host.usable_cores() // n)
 
     @property
     def all_threads(self) -> int:
@@ -133,16 +133,16 @@ def kind_and_ids(text: str) -> tuple[str, list[int]]:
     Unlike :func:`d2lpar.devices.parse` it accepts GPUs that MXNet has no code for: the
     peers can use them. Raises :class:`DeviceError` for one that is not there.
     """
-    gpus = cuda.cuda_devices()
+    gpus = builds.cuda_devices()
     if text.strip().lower() == "auto":
-        on_gpus = set(mxnet_builds.installed_builds()) - {"mxnet"}
+        on_gpus = set(builds.installed_builds()) - {"mxnet"}
         usable = devices.usable_gpus(gpus) if on_gpus else []
         if usable:
             return "gpu", usable
         text = "cpu"
     kind, ids = devices.kind_and_numbers(text)
     if kind == "cpu":
-        return kind, list(range(cores.usable_cores())) if ids is None else ids
+        return kind, list(range(host.usable_cores())) if ids is None else ids
     ids = list(range(len(gpus))) if ids is None else ids
     absent = [i for i in ids if i >= len(gpus)]
     if absent or not ids:
@@ -240,7 +240,7 @@ def write_first_steps(recipe: Recipe, path: Path) -> str | None:
 
     Raises :class:`RunError` where MXNet is installed and could not compute them.
     """
-    if not mxnet_builds.installed_builds():
+    if not builds.installed_builds():
         return "MXNet is not installed"
     settings = {"data": recipe.data, "seed": recipe.seed}
     settings["global_batch_size"] = recipe.global_batch_size

@@ -17,7 +17,7 @@ import filelock
 from d2lpar import devices, experiments, process
 from d2lpar.errors import D2lparError, DiedError, RunError
 from d2lpar.memory import out_of_memory
-from d2lpar.memory.free import free_memory
+from d2lpar.memory.estimate import free_memory
 from d2lpar.records import files
 from d2lpar.records.atomic import check_replaceable, make_folder, naming
 from d2lpar.records.kinds import FrameRecord, Header, Line

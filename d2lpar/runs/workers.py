@@ -19,7 +19,7 @@ import psutil
 
 from d2lpar import devices, experiments, process
 from d2lpar.errors import SettingError
-from d2lpar.machine.cuda import cuda_devices
+from d2lpar.machine.builds import cuda_devices
 from d2lpar.records.kinds import Header, Line
 from d2lpar.runs.job import Job
 from d2lpar.runs.measure import header_of, record

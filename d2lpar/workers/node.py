@@ -30,7 +30,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
-from d2lpar.machine.mxnet_builds import mxnet_version
+from d2lpar.machine.builds import mxnet_version
 
 _status: IO[str] | None = None
 

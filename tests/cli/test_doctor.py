@@ -12,9 +12,10 @@ import pytest
 from d2lpar import datasets, devices
 from d2lpar.cli import doctor
 from d2lpar.cli.doctor import Check
-from d2lpar.machine import cards, cores, cuda
+from d2lpar.machine import builds as machine_builds
+from d2lpar.machine import cards, host
+from d2lpar.machine.builds import FROM_SOURCE, install_command
 from d2lpar.machine.cards import GpuCard, Machine
-from d2lpar.machine.mxnet_builds import FROM_SOURCE, install_command
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ def test_the_installed_build_is_named_with_its_features(builds, monkeypatch):
     ],
 )
 def test_cores(variables, status, words, monkeypatch):
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(host, "usable_cores", lambda: 4)
     for name in ("OMP_NUM_THREADS", "MXNET_CPU_TEMP_COPY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(name, variables.get(name, ""))
@@ -186,9 +187,9 @@ def test_a_gpu(gpu, number, build, probe, status, words, builds, monkeypatch):
         monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
     name, capability = gpu
     here = Machine(cards.cpu_card(), (GpuCard(0, number, name, capability),))
-    visible = [] if number is None else [cuda.CudaDevice(name, capability)]
+    visible = [] if number is None else [machine_builds.CudaDevice(name, capability)]
     monkeypatch.setattr(cards, "machine", lambda: here)
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: visible)
+    monkeypatch.setattr(machine_builds, "cuda_devices", lambda: visible)
     (check,) = doctor.check_gpus()
     assert (check.name, check.status) == ("GPU 0", status)
     assert words in f"{check.message}; {check.remedy}"
@@ -197,7 +198,7 @@ def test_a_gpu(gpu, number, build, probe, status, words, builds, monkeypatch):
 def test_no_gpu(monkeypatch):
     here = Machine(cards.cpu_card(), (), "no driver")
     monkeypatch.setattr(cards, "machine", lambda: here)
-    monkeypatch.setattr(cuda, "cuda_devices", list)
+    monkeypatch.setattr(machine_builds, "cuda_devices", list)
     (check,) = doctor.check_gpus()
     assert check == Check("GPU", "ok", "training uses CPU contexts: no driver")
 

@@ -191,8 +191,8 @@ OUT_OF_MEMORY = """
 from d2lpar import datasets, lenet
 from d2lpar._mxnet import mx
 from d2lpar.memory import out_of_memory
-from d2lpar.memory.free import free_memory
-from d2lpar.memory.shapes import lenet_layers
+from d2lpar.memory.estimate import free_memory
+from d2lpar.memory.estimate import lenet_layers
 
 gpu = mx.gpu(0)
 (before,) = free_memory([gpu])

@@ -19,20 +19,10 @@ from d2lpar.kernels import (
 from d2lpar.kernels.kernel import storage
 
 CPUS = [mx.cpu(k) for k in range(3)]
-SIZES = (0, 1, 15, 16, 17, 255, 256, 257, 10**6 + 3)  # around the edges of blocks
+SIZES = (0, 1, 17, 255, 256, 257, 10**5 + 3)  # around the edges of blocks
 CTYPES = {"int": "int32", "int64_t": "int64", "float": "float32", "double": "float64"}
 INT10 = {"shape": 10, "dtype": "int32"}
 
-ADD_TWO_ARRAY_2D = """
-__global__ void add_two_array_2d(int nx, int ny, float *res, float *arr1, float *arr2){
-  int x = threadIdx.x + blockDim.x * blockIdx.x;
-  int y = threadIdx.y + blockDim.y * blockIdx.y;
-  int ij = nx * y + x;
-  if (x < nx && y < ny){
-      res[ij] = arr1[ij] + arr2[ij];
-  }
-}
-"""
 WHO = """
 __global__ void who(int *ran, int *where)
 {
@@ -100,33 +90,6 @@ def test_zeros_infinities_nan_and_subnormals_are_numpys():
     assert (numpy.signbit(z.asnumpy()) == numpy.signbit(expected))[zero].all()
 
 
-def test_plus_one_of_the_posts_printed_zeros_because_its_arguments_are_swapped():
-    plus_one = ElementwiseKernel("int *x, int *y", "y[i] = x[i] + 1", "plus_one")
-    x, y = np.arange(10, dtype="int32"), np.zeros(10, dtype="int32")
-    plus_one(y, x)
-    assert y.asnumpy().tolist() == [0] * 10  # the posts' Out[8]
-    assert x.asnumpy().tolist() == [1] * 10
-    x = np.arange(10, dtype="int32")
-    plus_one(x, y)
-    assert y.asnumpy().tolist() == list(range(1, 11))
-
-
-@pytest.mark.parametrize(("nx", "ny"), [(1, 1), (5, 2), (16, 16), (17, 31), (50, 49)])
-def test_add_two_array_2d_of_the_posts_stops_threads_out_of_range(nx, ny):
-    add = CudaModule(ADD_TWO_ARRAY_2D).get_kernel(
-        "add_two_array_2d", "int nx, int ny, float *res, float *arr1, float *arr2"
-    )
-    host = numpy.random.default_rng(0).random((2, ny, nx), dtype="float32")
-    grid_dims = (-(-nx // 16), -(-ny // 16), 1)
-    beyond = nx * grid_dims[1] * 16 + 16  # as far as a thread out of range would write
-    res = np.zeros(beyond)
-    args = [numpy.int32(nx), ny, res, *(np.array(h) for h in host)]
-    add.launch(args, mx.cpu(), grid_dims, (16, 16, 1))
-    result = res.asnumpy()
-    numpy.testing.assert_array_equal(result[: nx * ny], (host[0] + host[1]).ravel())
-    assert (result[nx * ny :] == 0).all()
-
-
 @pytest.mark.parametrize("threads", ["1", "3", "100"])
 def test_every_thread_of_every_block_runs_once(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -162,10 +125,10 @@ def test_device_functions_comments_extern_c_and_cudas_functions():
 def test_a_launch_is_ordered_like_an_operator(plus_one):
     """Inputs are computed before it, and what reads its output later waits for it."""
     double = ElementwiseKernel("int *x", "x[i] *= 2", "doubled")
-    x = np.ones(300_000, dtype="int32", ctx=mx.cpu(1))
-    y = np.zeros(300_000, dtype="int32", ctx=mx.cpu(1))
+    x = np.ones(100_000, dtype="int32", ctx=mx.cpu(1))
+    y = np.zeros(100_000, dtype="int32", ctx=mx.cpu(1))
     value = 1
-    for _ in range(20):
+    for _ in range(10):
         x += 3
         before = x * 1  # a read that is pending when the kernel is to write
         double(x)
@@ -178,7 +141,7 @@ def test_a_launch_is_ordered_like_an_operator(plus_one):
 
 
 def test_arrays_may_be_freed_before_the_kernel_runs(plus_one):
-    for _ in range(50):
+    for _ in range(20):
         x, y = (np.ones(100_000, dtype="int32") for _ in range(2))
         plus_one(x, y)
         total = y.sum()
@@ -205,13 +168,15 @@ def test_views_legacy_arrays_and_scalars_are_arrays_too(plus_one):
     assert legacy.asnumpy().tolist() == [42]
 
 
+@pytest.mark.slow
 def test_a_kernel_ends_with_a_process_that_does_not_wait_for_it():
     code = """if True:
         from d2lpar._mxnet import np
         from d2lpar.kernels import ElementwiseKernel
         x = np.ones(3_000_000)
+        double = ElementwiseKernel("float *x", "x[i] *= 2", "twice")
         for _ in range(5):
-            ElementwiseKernel("float *x", "x[i] *= 2", "twice")(x)
+            double(x)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -252,9 +217,7 @@ def test_arguments_that_do_not_fit(plus_one, args, names):
         ("int8_t", "int8", -129),
         ("uint8_t", "uint8", -1),
         ("float", "float32", 1e39),
-        ("float", "float32", 1j),
         ("double", "float64", "1"),
-        ("int", "int32", None),
     ],
 )
 def test_numbers_that_a_type_cannot_hold(ctype, dtype, value):
@@ -263,21 +226,12 @@ def test_numbers_that_a_type_cannot_hold(ctype, dtype, value):
         fill(value, np.zeros(3))
 
 
-@pytest.mark.parametrize(
-    ("ctype", "value"), [("int8_t", -128), ("uint8_t", 255), ("int64_t", 2**53 + 1)]
-)
-def test_numbers_that_a_type_can_just_hold_arrive(ctype, value):
-    fill = ElementwiseKernel(f"{ctype} a, int64_t *y", "y[i] = a", "fill")
-    y = np.zeros(3, dtype="int64")
-    fill(value, y)
-    assert y.asnumpy().tolist() == [value] * 3
-
-
-def test_one_array_may_be_read_twice():
-    add = ElementwiseKernel("const int *x, const int *y, int *z", "z[i] = x[i] + y[i]")
-    x, z = np.arange(10, dtype="int32"), np.zeros(**INT10)
-    add(x, x, z)
-    assert z.asnumpy().tolist() == [2 * k for k in range(10)]
+def test_numbers_that_a_type_can_just_hold_arrive_and_arrays_may_be_read_twice():
+    arguments = "int8_t a, uint8_t b, const int64_t *x, const int64_t *y, int64_t *z"
+    add = ElementwiseKernel(arguments, "z[i] = a + b + x[i] + y[i]")
+    x, z = np.array([2**53 + 1], dtype="int64"), np.zeros(1, dtype="int64")
+    add(-128, 255, x, x, z)
+    assert z.asnumpy().tolist() == [2**54 + 2 + 127]
 
 
 def test_storage_is_what_views_have_in_common():
@@ -291,7 +245,6 @@ def test_storage_is_what_views_have_in_common():
     [
         ((1, 1), (1, 1, 1)),
         ((0, 1, 1), (1, 1, 1)),
-        ((1, 65536, 1), (1, 1, 1)),
         ((1.0, 1, 1), (1, 1, 1)),
         ((1, 1, 1), (1, 1, 65)),
         ((1, 1, 1), (64, 32, 1)),
@@ -309,11 +262,9 @@ def test_dims_that_cuda_does_not_allow(grid_dims, block_dims):
     [
         ("__shared__ float s[9];", "__shared__"),
         ("__syncthreads();", "__syncthreads"),
-        ("y[0] = __shfl_down_sync(~0u, y[0], 1);", "__shfl_down_sync"),
         ("y[0] = threadIdx.x % warpSize;", "warpSize"),
         ("atomicAdd(y, 1.f);", "atomicAdd"),
         ("} __device__ float t[3]; __device__ void f() {", "__device__ float t"),
-        ("y[0] = __expf(y[0]);", "__expf"),
         ("y[0] = clock64();", "clock64"),  # the compiler's own message
     ],
 )
@@ -330,8 +281,6 @@ def test_what_only_a_gpu_has_is_named(body, name):
     [
         ("who", "const int *ran, int *where"),
         ("who", "int *ran, float *where"),
-        ("who", "int *ran, int64_t *where"),
-        ("who", "int *ran, int where"),
         ("who", "int *ran"),
         ("whom", "int *ran, int *where"),
     ],
@@ -347,7 +296,6 @@ def test_a_signature_that_is_not_the_sources_does_not_compile(name, signature):
         ("unsigned *x", "unsigned"),
         ("__half *x", "__half"),  # NVRTC has it from a header only
         ("float **x", "float"),
-        ("float *x,", "float"),
         ("float *n", "float"),
         ("float *", "float"),
         ("float x", "float"),
@@ -385,13 +333,11 @@ def test_on_a_gpu_the_same_source_goes_to_rtc(monkeypatch):
     features = SimpleNamespace(is_enabled=lambda name: name == "CUDA")
     monkeypatch.setattr(mx.runtime, "Features", lambda: features)
     monkeypatch.setattr(mx.rtc, "CudaModule", Module)
-    kernel = CudaModule(ADD_TWO_ARRAY_2D).get_kernel(
-        "add_two_array_2d", "int nx, long long ny, const float *res"
-    )
+    kernel = CudaModule(WHO).get_kernel("who", "int nx, long long ny, const float *res")
     assert kernel.compiled(mx.gpu(0)) is kernel.compiled(mx.gpu(0))
     assert made == [
-        (ADD_TWO_ARRAY_2D, ("--fmad=false",), ("add_two_array_2d",)),
-        ("add_two_array_2d", "int nx, int64_t ny, const float *res"),
+        (WHO, ("--fmad=false",), ("who",)),
+        ("who", "int nx, int64_t ny, const float *res"),
     ]
 
 
@@ -407,10 +353,9 @@ def test_a_build_without_cuda_says_so():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(1,), (40, 33), (3, 0, 2)])
-def test_the_fused_update_is_numpys_and_sgds(dtype, shape):
+def test_the_fused_update_is_numpys_and_sgds(dtype):
     rng = numpy.random.default_rng(0)
-    for lr, batch_size in ((0.2, 256), (3.7, 999), (1e-4, 1)):
+    for lr, batch_size, shape in ((0.2, 256, (40, 33)), (3.7, 999, (3, 0, 2))):
         host, grad = rng.normal(size=(2, *shape)).astype(dtype)
         ends = []
         for update in (sgd, fused_sgd):
@@ -422,6 +367,9 @@ def test_the_fused_update_is_numpys_and_sgds(dtype, shape):
         numpy.testing.assert_array_equal(ends[1], expected)
         if dtype == "float32":
             numpy.testing.assert_array_equal(*ends)
+    (half,) = get_params([np.zeros(3, dtype="float16")], mx.cpu())
+    with pytest.raises(KernelError, match="float16"):
+        fused_sgd([half], 0.1, 1)
 
 
 def test_train_batch_takes_the_fused_update():
@@ -434,9 +382,3 @@ def test_train_batch_takes_the_fused_update():
         ends.append([p.asnumpy() for params in replicas for p in params])
     for one, other in zip(*ends):
         numpy.testing.assert_array_equal(one, other)
-
-
-def test_the_fused_update_names_a_dtype_that_it_cannot_do():
-    (p,) = get_params([np.zeros(3, dtype="float16")], mx.cpu())
-    with pytest.raises(KernelError, match="float16"):
-        fused_sgd([p], 0.1, 1)

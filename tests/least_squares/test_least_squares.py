@@ -16,7 +16,7 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx
 from d2lpar.errors import DataError, DeviceError, DivergedError
 from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
-from d2lpar.machine import cores
+from d2lpar.machine import host
 
 DIRECT = ("normal", "tsqr")
 EXACT = (*DIRECT, "cgls", "gradient")
@@ -599,7 +599,7 @@ def test_what_would_hang_is_refused(monkeypatch):
     with pytest.raises(DeviceError, match="OMP_NUM_THREADS is 2: several CPU contexts"):
         solve(A, b, devices="cpu:2")
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(cores, "usable_cores", lambda: 8)
+    monkeypatch.setattr(host, "usable_cores", lambda: 8)
     with pytest.raises(DeviceError, match="OMP_NUM_THREADS is 4"):
         solve(A, b, devices="cpu:2")
 

@@ -1,4 +1,4 @@
-"""Processes of their own, and GPUs that are faked."""
+"""Processes of their own, contexts of this machine, and GPUs that are faked."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from d2lpar._mxnet import mx
-from d2lpar.memory import free
+from d2lpar.memory import estimate
 
 ENVIRONMENT = {"MXNET_CPU_TEMP_COPY": "4", "OMP_NUM_THREADS": "1"}
 
@@ -33,14 +33,20 @@ def in_a_process():
 
 
 @pytest.fixture
+def cpus():
+    """``cpus(n)``: the first n CPU contexts."""
+    return lambda n: [mx.cpu(k) for k in range(n)]
+
+
+@pytest.fixture
 def gpus(monkeypatch):
     """Contexts of GPUs that have so much memory free, as NVML would say."""
 
     def make(*sizes):
         # NVML's order is not CUDA's.
         cards = [SimpleNamespace(number=i, memory_free=f) for i, f in enumerate(sizes)]
-        monkeypatch.setattr(free, "nvml_session", lambda: nullcontext(None))
-        monkeypatch.setattr(free, "gpu_cards", lambda nvml: cards[::-1])
+        monkeypatch.setattr(estimate, "nvml_session", lambda: nullcontext(None))
+        monkeypatch.setattr(estimate, "gpu_cards", lambda nvml: cards[::-1])
         return [mx.gpu(i) for i in range(len(sizes))]
 
     return make

@@ -7,14 +7,11 @@ import numpy
 import pytest
 
 from d2lpar._mxnet import mx, np, npx
-from d2lpar.memory import free, out_of_memory
-from d2lpar.memory.shapes import gan_layers, lenet_layers
+from d2lpar.machine import host
+from d2lpar.memory import out_of_memory
+from d2lpar.memory.estimate import gan_layers, lenet_layers
 
 MIB = 2**20
-
-
-def cpus(n):
-    return [mx.cpu(k) for k in range(n)]
 
 
 @pytest.mark.parametrize(
@@ -26,22 +23,21 @@ def cpus(n):
         (mx.MXNetError("cuBLAS: CUBLAS_STATUS_NOT_INITIALIZED"), True),
         (mx.MXNetError("cuDNN: CUDNN_STATUS_ALLOC_FAILED"), True),
         (mx.MXNetError("Create cublas handle failed"), True),
-        (mx.MXNetError("Failed to find any forward convolution algorithm."), True),
         (mx.MXNetError("Failed to find any backprop deconvolution algorithm."), True),
         (mx.MXNetError("CUDNN_STATUS_BAD_PARAM"), False),
-        (mx.MXNetError("Check failed: shapes differ"), False),
         (RuntimeError("out of memory of what to say"), False),
     ],
 )
-def test_what_is_out_of_memory(error, told):
+def test_what_is_out_of_memory(error, told, cpus):
     assert out_of_memory.is_out_of_memory(error) is told
     line = out_of_memory.explain(error, lenet_layers, {"global_batch_size": 9}, cpus(1))
     assert (line is not None) is told
 
 
-def test_the_line_names_what_helps(monkeypatch):
-    def line(free_bytes, layers=lenet_layers, devices=1, **settings):
-        monkeypatch.setattr(free, "host_free", lambda: free_bytes)
+def test_the_line_names_what_helps(monkeypatch, cpus):
+    def line(free, layers=lenet_layers, devices=1, **settings):
+        memory = host.HostMemory(2**50, free, None)
+        monkeypatch.setattr(host, "host_memory", lambda: memory)
         return out_of_memory.advice(layers, settings, cpus(devices), said="no")
 
     text = line(700 * MIB, gan_layers, 2, global_batch_size=6000, micro_batch_size=None)
@@ -52,11 +48,10 @@ def test_the_line_names_what_helps(monkeypatch):
     assert 100 < fitting < 1000
     assert "not even a batch of 1" in line(MIB, global_batch_size=60)
     assert "--global-batch-size" not in line(2**40, global_batch_size=60)
-    text = line(2**40, None)
-    assert text.startswith("out of memory on cpu(0) (no)") and "1,024 GiB" in text
+    assert "1,024 GiB" in line(2**40, None)
 
 
-def test_a_numpy_array_that_is_too_large():
+def test_a_numpy_array_that_is_too_large(cpus):
     with pytest.raises(MemoryError) as info:
         numpy.zeros((2**20, 2**30))
     settings = {"global_batch_size": 9}
@@ -70,7 +65,7 @@ def test_among_gpus_the_tightest_is_named(gpus):
     assert "20 MiB are free on gpu(1): " in line
 
 
-def test_an_error_keeps_its_frames_until_it_is_released():
+def test_an_error_keeps_its_frames_until_it_is_released(cpus):
     def fails():
         array = np.ones((3, 3))
         seen.append(weakref.ref(array))
@@ -86,7 +81,7 @@ def test_an_error_keeps_its_frames_until_it_is_released():
     assert seen[0]() is None
 
 
-def test_release_drops_the_errors_of_work_that_failed():
+def test_release_drops_the_errors_of_work_that_failed(cpus):
     no_root = -np.eye(3)
     failing = [np.linalg.cholesky(no_root)]
     with pytest.raises(mx.MXNetError):
@@ -96,12 +91,29 @@ def test_release_drops_the_errors_of_work_that_failed():
     npx.waitall()  # nothing is left to tell
 
 
+def test_a_limit_of_the_process_counts(in_a_process):
+    code = """
+from d2lpar.machine.host import host_memory
+from d2lpar.memory import out_of_memory
+with out_of_memory.limited(50 * 2**20):
+    print(host_memory().free)
+    try:
+        bytearray(100 * 2**20)
+    except MemoryError as error:
+        print(out_of_memory.is_out_of_memory(error))
+print(host_memory().free > 60 * 2**20, len(bytearray(100 * 2**20)))
+"""
+    free, told, *after = in_a_process(code).split()
+    assert 40 * MIB < int(free) <= 50 * MIB
+    assert told == "True" and after == ["True", str(100 * MIB)]
+
+
 MANY_RUNS = """
 import importlib
 from d2lpar import datasets, devices
+from d2lpar.machine.host import process_status
 from d2lpar.memory import out_of_memory
-from d2lpar.memory.free import process_status
-from d2lpar.memory.shapes import lenet_layers
+from d2lpar.memory.estimate import lenet_layers
 one = devices.parse("cpu:{num_devices}")
 train = importlib.import_module("d2lpar.{workload}").train
 many = datasets.fashion_sample(4000, 1000)
@@ -114,7 +126,7 @@ run(32, few)
 out_of_memory.release(one)
 failed, resident = 0, []
 with out_of_memory.limited(150 * 2**20):
-    for k in range(50):
+    for k in range(30):
         try:
             run(32, few) if k % 2 else run(2000, many)
         except Exception as error:
@@ -126,15 +138,15 @@ with out_of_memory.limited(150 * 2**20):
             failed -= 100 * (k % 2 == 0)  # it ought to have failed
         out_of_memory.release(one)
         resident.append(process_status("VmRSS"))
-print(failed, resident[9], resident[49])
+print(failed, resident[9], resident[29])
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workload", "num_devices"), [("lenet", 1), ("lenet", 2), ("lenet_concise", 1)]
+    ("workload", "num_devices"), [("lenet", 2), ("lenet_concise", 1)]
 )
-def test_fifty_runs_that_fail_and_succeed_leave_nothing(
+def test_thirty_runs_that_fail_and_succeed_leave_nothing(
     workload, num_devices, in_a_process
 ):
     """The GPU wiki: memory kept after a failure, and more with every call."""
@@ -142,6 +154,6 @@ def test_fifty_runs_that_fail_and_succeed_leave_nothing(
     printed = in_a_process(
         code, MALLOC_MMAP_THRESHOLD_="1000000", MXNET_CPU_TEMP_COPY="1"
     )
-    failed, after_10, after_50 = map(int, printed.split())
-    assert failed == 25
-    assert after_50 - after_10 < 8 * MIB
+    failed, after_10, after_30 = map(int, printed.split())
+    assert failed == 15
+    assert after_30 - after_10 < 8 * MIB

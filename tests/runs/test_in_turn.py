@@ -13,8 +13,7 @@ import pytest
 from d2lpar import devices
 from d2lpar.cli import compare
 from d2lpar.errors import DeviceError, RunError, SettingError
-from d2lpar.machine import cores as machine_cores
-from d2lpar.machine import cuda, mxnet_builds
+from d2lpar.machine import builds, host
 from d2lpar.records import files
 from d2lpar.records.arms import arm_times
 from d2lpar.records.kinds import ArmSample
@@ -23,15 +22,15 @@ from d2lpar.runs import peers as runs_peers
 from d2lpar.runs.in_turn import Arm
 from d2lpar.runs.peers import Place, Recipe, kind_and_ids
 
-H200 = cuda.CudaDevice("NVIDIA H200", (9, 0))
-T4 = cuda.CudaDevice("NVIDIA T4", (7, 5))
+H200 = builds.CudaDevice("NVIDIA H200", (9, 0))
+T4 = builds.CudaDevice("NVIDIA T4", (7, 5))
 DATA = {"name": "sample", "data_dir": None, "n_train": 500, "n_test": 100}
 RECIPE = Recipe(DATA, num_epochs=2, global_batch_size=64, lr=0.2, seed=3)
 
 
 @pytest.fixture
 def cores(monkeypatch):
-    monkeypatch.setattr(machine_cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(host, "usable_cores", lambda: 4)
 
 
 # Names and devices
@@ -45,25 +44,25 @@ def test_names_of_peers():
 
 
 def test_a_gpu_that_only_pytorch_can_use_is_taken_where_it_is_named(monkeypatch, cores):
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: [H200, H200])
+    monkeypatch.setattr(builds, "cuda_devices", lambda: [H200, H200])
     assert kind_and_ids("gpu:2") == ("gpu", [0, 1])
     assert kind_and_ids("gpu:1,") == ("gpu", [1])
     assert kind_and_ids("cpu:3") == ("cpu", [0, 1, 2])
     assert kind_and_ids("auto") == ("cpu", [0, 1, 2, 3])  # MXNet's are these
     with pytest.raises(DeviceError, match="'gpu:3': here is NVIDIA H200, NVIDIA H200"):
         kind_and_ids("gpu:3")
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: [])
+    monkeypatch.setattr(builds, "cuda_devices", lambda: [])
     with pytest.raises(DeviceError, match="here is no GPU"):
         kind_and_ids("gpu")
 
 
 def test_auto_is_the_gpus_that_mxnet_can_use(monkeypatch, cores):
-    monkeypatch.setattr(cuda, "cuda_devices", lambda: [H200, T4])
+    monkeypatch.setattr(builds, "cuda_devices", lambda: [H200, T4])
     for build, expected in (
         ("mxnet-cu112", ("gpu", [1])),
         ("mxnet", ("cpu", [0, 1, 2, 3])),
     ):
-        monkeypatch.setattr(mxnet_builds, "installed_builds", lambda b=build: {b: "1"})
+        monkeypatch.setattr(builds, "installed_builds", lambda b=build: {b: "1"})
         assert kind_and_ids("auto") == expected
 
 
@@ -245,7 +244,7 @@ def test_where_nothing_could_be_measured_that_is_an_error(monkeypatch):
 
 
 def test_without_mxnet_the_peers_are_not_held_to_ours(monkeypatch, tmp_path):
-    monkeypatch.setattr(mxnet_builds, "installed_builds", dict)
+    monkeypatch.setattr(builds, "installed_builds", dict)
     why = runs_peers.write_first_steps(RECIPE, tmp_path / "first.npz")
     assert why == "MXNet is not installed"
 

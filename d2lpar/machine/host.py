@@ -1,0 +1,125 @@
+"""The host, as far as this process may use it: processor, cores, threads, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import platform
+import re
+import resource
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import loky
+import psutil
+
+
+@functools.cache
+def lscpu() -> dict[str, str]:
+    """What ``lscpu -J`` says, by field: {"Model name": ...}; {} where there is none."""
+    facts = {}
+
+    def collect(entry: dict) -> dict:  # newer versions nest entries
+        if "field" in entry:
+            facts[entry["field"].rstrip(":")] = entry["data"] or ""
+        return entry
+
+    try:
+        done = subprocess.run(
+            ["lscpu", "-J"],
+            capture_output=True,
+            timeout=10,
+            check=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        json.loads(done.stdout, object_hook=collect)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}
+    return facts
+
+
+def cpu_model() -> str:
+    """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
+    return lscpu().get("Model name") or platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """CPU cores this process may use, within its affinity and container limits."""
+    return loky.cpu_count()
+
+
+def omp_threads() -> int | None:
+    """Threads of each CPU context by OMP_NUM_THREADS; None where it is not set."""
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return (int(value) or None) if re.fullmatch("[0-9]{1,9}", value) else None
+
+
+# The user's own setting, read before d2lpar._mxnet sets a default.
+USER_THREADS = omp_threads()
+
+
+def threads_per_context(num_devices: int) -> int:
+    """OMP_NUM_THREADS for `num_devices` CPU contexts that share this machine's cores.
+
+    The user's own OMP_NUM_THREADS takes precedence.
+    """
+    return USER_THREADS or max(1, usable_cores() // num_devices)
+
+
+class HostMemory(NamedTuple):
+    """Bytes: the machine's, what can still be taken, a container's limit or None."""
+
+    total: int
+    free: int
+    limit: int | None
+
+
+def host_memory() -> HostMemory:
+    """The memory here; what can be taken stays below all limits.
+
+    They are those of a container and of this process (``ulimit -v``, ``ulimit -d``).
+    """
+    memory = psutil.virtual_memory()
+    free = [memory.available]
+    limit, used = container_memory()
+    if limit is not None and limit >= memory.total:
+        limit = None
+    if limit is not None:
+        free.append(limit - used)
+    kinds = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
+    for name, kind in kinds.items():
+        most, _ = resource.getrlimit(kind)
+        if most != resource.RLIM_INFINITY:
+            free.append(most - process_status(name))
+    return HostMemory(memory.total, max(0, min(free)), limit)
+
+
+def container_memory(
+    group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
+) -> tuple[int | None, int]:
+    """(limit, bytes in use) of the tightest control group here, or (None, 0).
+
+    That is this process's group or one around it (version 2). Files that the kernel has
+    cached give way, so they do not count as in use.
+    """
+    limits = []
+    with contextlib.suppress(OSError):
+        path = Path(group).read_text().rpartition("::/")[2].strip()
+        inside = Path(root, path)
+        for folder in (inside, *inside.parents):
+            with contextlib.suppress(OSError, ValueError):  # none here, or "max"
+                limit = int((folder / "memory.max").read_text())
+                used = int((folder / "memory.current").read_text())
+                cached = (folder / "memory.stat").read_text().partition("inactive_file")
+                limits.append((limit, used - int(cached[2].split()[0])))
+    return min(limits, key=lambda group: group[0] - group[1], default=(None, 0))
+
+
+def process_status(name: str) -> int:
+    """Bytes in a line of /proc/self/status: VmRSS, VmHWM, VmData, VmSize."""
+    with open("/proc/self/status", encoding="ascii") as f:
+        line = next(line for line in f if line.startswith(f"{name}:"))
+    return 1024 * int(line.split()[1])

@@ -102,7 +102,7 @@ def launch(**flags) -> None:
     from d2lpar.cli.run import ONE_MEASUREMENT
 
     check_environment()
-    name, *words = checked(flags["arguments"], EXPERIMENTS)[1:]
+    name, *words = checked(flags["arguments"])[1:]
     if not get(name).measure_with_workers:
         shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
         raise SettingError(
@@ -113,7 +113,7 @@ def launch(**flags) -> None:
     get(name).refuse_unused(given(ctx))
     if ctx.params["repeats"] > 1 or "," in (ctx.params["num_devices"] or ""):
         raise SettingError(ONE_MEASUREMENT)
-    run_launch(**flags)
+    run_launch(given(ctx).get("devices"), **flags)
 
 
 @d2lpar.command(name="list")

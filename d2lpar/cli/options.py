@@ -207,7 +207,8 @@ launch_options = _options(
     ),
     option(
         "--compress",
-        type=float,
+        type=FloatRange(1e-30, 1e30),  # it is a float32
+        callback=finite,
         metavar="THRESHOLD",
         help="Push 2 bits per gradient: -T, 0 or T; the rest is added to the next.",
     ),

@@ -20,7 +20,7 @@ from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
-from d2lpar.workers.node import WorkerInfo, resume_after_restart, worker_info
+from d2lpar.workers.node import WorkerInfo, worker_info
 
 log = logging.getLogger("d2lpar")
 
@@ -41,7 +41,7 @@ def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Ru
     if experiment.report:
         _report(experiment, flags)
         return []
-    here = worker_info()
+    here = worker_info() if "D2LPAR_WORKER" in os.environ else None
     jobs = jobs_of(experiment, flags, command, here)
     if here is None:
         if flags["dry_run"]:
@@ -121,7 +121,7 @@ def jobs_of(
             threads=flags["threads"] or experiment.threads,
             profile=flags["profile"],
             checkpoint_every=flags["checkpoint_every"],
-            resume=resume_after_restart(flags["resume"], folder),
+            resume=flags["resume"],
             is_worker=here is not None,
             tf32=flags["tf32"],
             deterministic=flags["deterministic"],

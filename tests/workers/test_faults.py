@@ -150,8 +150,7 @@ def role(launcher, name, within=60):
 def has_begun(folder, launcher, within=60):
     """Wait until the second epoch's checkpoint is there."""
     limit = time.monotonic() + within
-    where = folder / "runs" / "multiple_gpus_concise"
-    while not list(where.glob("[!.]*epoch000002.safetensors")):
+    while not list(folder.glob("runs/*/[!.]*epoch000002.safetensors")):
         assert time.monotonic() < limit and launcher.poll() is None, finish(launcher)
         time.sleep(0.02)
 
@@ -212,38 +211,27 @@ def test_a_role_that_freezes_is_told_by_its_heartbeat(
     assert_same(last_state(tmp_path / "frozen", "multiple_gpus_concise"), expected)
 
 
-LONG = pytest.mark.skipif(not MANY, reason="make faults has these, too")
+def test_strangers_on_the_schedulers_port(undisturbed_launch, tmp_path):
+    """The training completes; ps-lite dies of bytes that are no message, and restarts.
 
-
-@pytest.mark.parametrize(
-    "kind",
-    ["random bytes", *(pytest.param(k, marks=LONG) for k in ("a scan", "half-open"))],
-)
-def test_strangers_on_the_schedulers_port(undisturbed_launch, tmp_path, kind):
-    """The training completes; ps-lite only dies of bytes that are no message."""
+    Silent connections and scans do nothing.
+    """
     expected, _ = undisturbed_launch
     launcher = start(tmp_path / "strangers", *launch_command())
     _, environment = role(launcher, "scheduler")
     address = ("127.0.0.1", int(environment["DMLC_PS_ROOT_PORT"]))
-    rng, got_through, silent = random.Random(SEED), 0, []
+    rng, silent, sent = random.Random(SEED), [], 0
     while launcher.poll() is None:
         with contextlib.suppress(OSError):  # it does not listen yet, or any more
-            connection = socket.create_connection(address, timeout=1)
-            got_through += 1
-            if kind == "half-open":
-                silent.append(connection)
-            else:
-                if kind == "random bytes":
-                    connection.sendall(rng.randbytes(1000))
-                connection.close()
+            silent.append(socket.create_connection(address, timeout=1))
+            if last_state(tmp_path / "strangers", "multiple_gpus_concise"):
+                with socket.create_connection(address, timeout=1) as connection:
+                    sent += connection.send(rng.randbytes(1000))
         time.sleep(0.1)
     text = finish(launcher)
     assert launcher.returncode == 0, text
-    assert got_through, "nobody got through"
-    if kind != "random bytes":
-        assert "restart" not in text, text
-    elif "restart" in text:
-        assert "scheduler was killed (signal 6)" in text, text
+    assert silent and sent, "nobody got through"
+    assert text.count("scheduler was killed (signal 6)") == text.count("restart "), text
     assert_same(last_state(tmp_path / "strangers", "multiple_gpus_concise"), expected)
 
 
@@ -268,24 +256,6 @@ def test_where_no_checkpoint_can_be_written_it_goes_on(tmp_path):
     assert "no checkpoint of epoch 3" in text
     assert {p.name: p.read_bytes() for p in folder.glob("*.safetensors")} == before
     assert len(before) == 2 and "test acc" in text
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted: needs root")
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
-    chapter, disk = "multiple_gpus_concise", tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        process = start(disk, *command(chapter))
-        text = finish(process)
-        assert "Traceback" not in text, text
-        assert "No space left on device" in text
-        assert process.returncode in (0, 2), text
-        assert last_state(disk, chapter).epoch >= 1  # and none of them is torn
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_ctrl_c_ends_a_launch_at_once(tmp_path):

@@ -5,7 +5,6 @@ an error, and never hangs.
 """
 
 import os
-import shutil
 import subprocess
 import time
 
@@ -36,14 +35,10 @@ def one_thread():
 @pytest.fixture
 def hosts(tmp_path):
     """The bridge's name; hosts <NET>a and <NET>b behind it, and their file and ssh."""
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    if shutil.which("ip") is None:
-        pytest.skip("there is no iproute2 here")
     try:
         root("ip", "link", "add", NET, "type", "bridge")
     except OSError as error:
-        pytest.skip(f"no bridge between namespaces: {error}")
+        pytest.skip(f"no bridge between network namespaces (as root): {error}")
     try:
         root("ip", "addr", "add", "10.213.77.1/24", "dev", NET)
         root("ip", "link", "set", NET, "up")
@@ -110,13 +105,14 @@ def test_a_link_that_is_cut_for_5_seconds(hosts, tmp_path, expected):
 
 @pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
 def test_a_link_that_is_cut_for_good(hosts, tmp_path):
-    launcher = launch(tmp_path, "--timeout=40", "--max-restarts=1")
+    """The launcher, which still hears both hosts, sees that no step is made."""
+    launcher = launch(tmp_path, "--timeout=25", "--max-restarts=1")
     has_begun(tmp_path / "run", launcher)
     link("b", "down")
     begin = time.monotonic()
     text = finish(launcher)
     assert launcher.returncode == 3, text
-    assert "is silent: no heartbeat" in text
+    assert "no step for 25 s" in text
     assert "not complete after 1 restarts" in text
     assert time.monotonic() - begin < 120
     assert last_state(tmp_path / "run", "multiple_gpus_concise").epoch >= 2

@@ -18,58 +18,41 @@ from d2lpar.workers import launch
 log = logging.getLogger("d2lpar")
 
 
-def run_launch(
-    devices_of_run: str | None,
-    *,
-    arguments: Sequence[str],
-    workers: int,
-    servers: int,
-    hosts: str | None,
-    devices: Sequence[str],
-    interface: str,
-    port: int | None,
-    ssh: str | None,
-    python: str | None,
-    directory: str | None,
-    kvstore: str,
-    compress: float | None,
-    timeout: float,
-    heartbeat: int,
-    max_restarts: int,
-    logs: str,
-    print: bool,
-) -> None:
+def run_launch(flags: dict, devices_of_run: str | None) -> None:
     """Start and supervise the roles that the flags name, or print them (--print).
 
     `devices_of_run` is the --devices among the words after `--`: of every worker.
     """
-    python, directory = python or sys.executable, directory or os.getcwd()
-    if hosts and interface == launch.LOOPBACK:
-        raise SettingError(
-            "--hosts needs --interface: the one on which they reach this machine"
-        )
-    if not hosts and shutil.which(python) is None:
-        raise SettingError(f"--python {python}: there is no such program")
-    if ssh and not hosts:
-        raise SettingError(f"--ssh {ssh}: goes with --hosts only")
-    if not devices:
-        each = 1 if hosts else max(1, cores.usable_cores() // workers)
-        devices = [devices_of_run or f"cpu:{each}"]
-    host_list = launch.read_hosts(hosts, interface) if hosts else []
+    python = flags["python"] or sys.executable
+    directory = flags["directory"] or os.getcwd()
+    interface, kvstore = flags["interface"], flags["kvstore"]
+    hosts: list[launch.Host] = []
+    if flags["hosts"]:
+        if interface == launch.LOOPBACK:
+            raise SettingError(
+                "--hosts needs --interface: the one on which they reach this machine"
+            )
+        hosts = launch.read_hosts(flags["hosts"], interface)
+    else:
+        if shutil.which(python) is None:
+            raise SettingError(f"--python {python}: there is no such program")
+        if flags["ssh"]:
+            raise SettingError(f"--ssh {flags['ssh']}: goes with --hosts only")
+    each = 1 if hosts else max(1, cores.usable_cores() // flags["workers"])
     address = launch.address_of(interface)
     roles = launch.plan(
-        workers,
-        servers,
-        arguments,
-        hosts=host_list,
+        flags["workers"],
+        flags["servers"],
+        flags["arguments"],
+        hosts=hosts,
         interface=interface,
-        devices=devices,
+        devices=flags["devices"] or [devices_of_run or f"cpu:{each}"],
         address=address,
-        port=port or 9091,
+        port=flags["port"] or 9091,
         kvstore=kvstore,
-        threshold=compress,
+        threshold=flags["compress"],
     )
-    if print:
+    if flags["print"]:
         for role in roles:
             click.echo(f"# {role.full_name}\n{role.as_shell(python, directory)}\n")
         return
@@ -85,12 +68,12 @@ def run_launch(
         directory,
         lambda role, line: click.echo(f"[{role.name}] {line}"),
         python=python,
-        ssh=ssh or launch.SSH,
-        logs=Path(logs),
-        port=port,
-        heartbeat=heartbeat,
-        timeout=timeout,
-        max_restarts=max_restarts,
+        ssh=flags["ssh"] or launch.SSH,
+        logs=Path(flags["logs"]),
+        port=flags["port"],
+        heartbeat=flags["heartbeat"],
+        timeout=flags["timeout"],
+        max_restarts=flags["max_restarts"],
     )
     launch.launch(roles, launcher)
 

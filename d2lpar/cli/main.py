@@ -113,7 +113,7 @@ def launch(**flags) -> None:
     get(name).refuse_unused(given(ctx))
     if ctx.params["repeats"] > 1 or "," in (ctx.params["num_devices"] or ""):
         raise SettingError(ONE_MEASUREMENT)
-    run_launch(given(ctx).get("devices"), **flags)
+    run_launch(flags, given(ctx).get("devices"))
 
 
 @d2lpar.command(name="list")

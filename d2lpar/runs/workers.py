@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -17,8 +16,6 @@ import msgspec
 import psutil
 
 from d2lpar import devices, experiments, process
-from d2lpar.errors import SettingError
-from d2lpar.machine.cuda import cuda_devices
 from d2lpar.records.kinds import Header, Line
 from d2lpar.runs.job import Job
 from d2lpar.runs.measure import header_of, record
@@ -43,7 +40,6 @@ def measured(**job: Any) -> Iterator[Header | Line]:
         seed=str(header.seed),
         settings=json.dumps(header.settings, sort_keys=True),
     )
-    check_own_gpus(workers, chosen)
     header = header_of_all(workers, header)
     train = partial(
         experiments.load(work.of.measure_with_workers),
@@ -79,28 +75,6 @@ def resume_of(job: Job) -> str | None:
         if path.stat().st_mtime >= since:
             return "last"
     return job.resume
-
-
-def check_own_gpus(workers, chosen: list) -> None:
-    """Raise :class:`SettingError` if two workers have the same GPU among their devices.
-
-    A GPU is known by the host's name and the PCI address. In "dist_async" nothing is
-    compared.
-    """
-    if not workers.synchronous:
-        return
-    gpus = cuda_devices()
-    mine = [gpus[d.device_id].pci_address for d in chosen if d.device_type == "gpu"]
-    owners: dict[tuple, int] = {}
-    for number, theirs in enumerate(workers.gather([platform.node(), mine])):
-        host, addresses = theirs
-        for address in addresses:
-            owner = owners.setdefault((host, address), number)
-            if owner != number:
-                raise SettingError(
-                    f"workers {owner} and {number} share the GPU {address} of {host}: "
-                    "launch with --devices gpu:N, for N GPUs of each worker's own"
-                )
 
 
 def header_of_all(workers, header: Header) -> Header:

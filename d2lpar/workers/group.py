@@ -84,14 +84,6 @@ class Workers:
 
     # A data-parallel training
 
-    def check_batch(self, global_batch_size: int) -> None:
-        """Raise :class:`SettingError` unless a batch has a sample for every worker."""
-        if global_batch_size < self.count:
-            raise SettingError(
-                f"global-batch-size {global_batch_size}: fewer samples than the "
-                f"{self.count} workers; use a larger batch or fewer workers"
-            )
-
     def trainer(self, params, lr: float) -> gluon.Trainer:
         """A Gluon trainer that sums the gradients of all workers on the servers.
 

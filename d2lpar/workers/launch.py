@@ -43,7 +43,6 @@ _HOST_WORD = re.compile(r"[\w.@:\[][\w.@:%/\[\]-]*")
 PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5"
 LINES_SHOWN = 5  # of the last lines that a role wrote before it died
-SECONDS_TO_FINISH = 10  # for scheduler and servers, once all workers have finished
 FATAL = 2  # a worker's exit code for an error that a restart cannot mend
 PAUSE = 0.1  # between two looks at the roles, in seconds
 
@@ -342,7 +341,7 @@ class Process:
                     self.show(self.role, text)
 
     def finish_reading(self) -> None:
-        """Wait until all is read that the role has written, which has ended."""
+        """Read to the end what a role has written that has ended."""
         for reader in self.readers:
             reader.join(timeout=1)
 
@@ -388,8 +387,6 @@ def watch(running: Sequence[Process], launcher: Launcher) -> str:
             return first.failed(
                 f"hangs, as all workers: no step for {first.idle:.0f} s"
             )
-    others = [p.process for p in running if p.role.kind != "worker"]
-    psutil.wait_procs(others, timeout=SECONDS_TO_FINISH)
     return ""
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from d2lpar import datasets, devices, lenet, lenet_concise
 from d2lpar.cli import main
-from d2lpar.errors import SettingError
 from d2lpar.least_squares.rows import RowShards
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import workers as measuring
@@ -53,33 +52,6 @@ def test_a_restart_resumes_from_the_last_checkpoint_of_this_launch(
         since = str(path.stat().st_mtime + seconds)
         monkeypatch.setenv("D2LPAR_RESUME_SINCE", since)
         assert measuring.resume_of(job) == expected
-
-
-class Group:
-    """Workers whose GPUs are known, in place of ps-lite."""
-
-    synchronous = True
-
-    def __init__(self, *others):
-        self.others = list(others)
-
-    def gather(self, facts):
-        return [facts, *self.others]
-
-
-def test_two_workers_with_the_same_gpu_are_refused(monkeypatch):
-    """As "auto" gives them."""
-    gpus = [SimpleNamespace(pci_address=a) for a in ("0:3b:0", "0:5e:0")]
-    monkeypatch.setattr(measuring, "cuda_devices", lambda: gpus)
-    monkeypatch.setattr(measuring.platform, "node", lambda: "ana")
-    both = [SimpleNamespace(device_type="gpu", device_id=i) for i in range(2)]
-    elsewhere = ["bo", ["0:3b:0"]]
-    measuring.check_own_gpus(Group(elsewhere), both)
-    measuring.check_own_gpus(Group(["ana", ["0:5e:0"]]), both[:1])
-    no_gpu = SimpleNamespace(device_type="cpu", device_id=0)
-    measuring.check_own_gpus(Group(["ana", []]), [no_gpu])
-    with pytest.raises(SettingError, match="workers 0 and 2 share the GPU 0:5e:0 of"):
-        measuring.check_own_gpus(Group(elsewhere, ["ana", ["0:5e:0"]]), both)
 
 
 # Workers that sum, solve and train

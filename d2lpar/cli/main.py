@@ -22,6 +22,7 @@ from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
     FILLED,
+    ONE_MEASUREMENT,
     POSITIVE,
     as_words,
     given,
@@ -99,7 +100,6 @@ def launch(**flags) -> None:
     and restarts them from the last checkpoint when one dies.
     """
     from d2lpar.cli.launch import checked, run_launch
-    from d2lpar.cli.run import ONE_MEASUREMENT
 
     check_environment()
     name, *words = checked(flags["arguments"])[1:]

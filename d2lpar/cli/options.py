@@ -168,6 +168,11 @@ peers_options = _options(
     _positive("--n-test", OVERRIDE),
 )
 
+ONE_MEASUREMENT = (
+    "launch: workers measure one thing at a time: one --num-devices, no --repeats, a "
+    "chapter without several methods"
+)
+
 launch_options = _options(
     option("--workers", default=2, type=PROCESSES),
     option("--servers", default=1, type=PROCESSES),

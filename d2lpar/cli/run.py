@@ -12,6 +12,7 @@ import click
 from d2lpar import devices, experiments
 from d2lpar._mxnet import ENGINE_DEFAULTS
 from d2lpar.cli import notebook, progress
+from d2lpar.cli.options import ONE_MEASUREMENT
 from d2lpar.datasets.download import check_folder
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
@@ -25,10 +26,6 @@ from d2lpar.workers.node import WorkerInfo, worker_info
 log = logging.getLogger("d2lpar")
 
 GPU_FLAGS = ("tf32", "deterministic")
-ONE_MEASUREMENT = (
-    "launch: workers measure one thing at a time: one --num-devices, no --repeats, a "
-    "chapter without several methods"
-)
 
 
 def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Run]:

@@ -30,7 +30,6 @@ from pathlib import Path
 
 import psutil
 
-from d2lpar.devices import kind_and_numbers
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.records.atomic import make_folder
 
@@ -157,7 +156,7 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
 
     "gpu:N", given once, is N GPUs for each worker: those on one host get different
     ones. Raises :class:`SettingError` for strings by which two workers on a host would
-    share a GPU, and :class:`~d2lpar.errors.DeviceError` for an invalid device string.
+    share a GPU, and :class:`~d2lpar.errors.DeviceError` for an invalid one of GPUs.
     What "auto" turns out to be, only the workers know.
 
     >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
@@ -172,10 +171,12 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
             chosen[k] = f"gpu:{','.join(map(str, range(first, first + count)))},"
     owners: dict[tuple[Host, int], int] = {}
     for k, (text, host) in enumerate(zip(chosen, hosts)):
-        if text.strip().lower() in ("", "auto"):
+        if not text.strip().lower().startswith("gpu"):
             continue
-        kind, numbers = kind_and_numbers(text)
-        for i in ([0] if numbers is None else numbers) if kind == "gpu" else []:
+        from d2lpar.devices import kind_and_numbers  # loads MXNet: seconds
+
+        _, numbers = kind_and_numbers(text)
+        for i in [0] if numbers is None else numbers:
             owner = owners.setdefault((host, i), k)
             if owner != k:
                 raise SettingError(

@@ -4,25 +4,22 @@ Where workers really communicate, each is a process of a launch on loopback.
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import d2lpar
 
 from d2lpar import datasets, devices, lenet, lenet_concise
-from d2lpar.cli import main
 from d2lpar.least_squares.rows import RowShards
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import workers as measuring
 from d2lpar.shards import shares
 from d2lpar.workers import launch, node
 
-ROOT = Path(main.__file__).parents[2]
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
 DATA = {"n_train": 152, "n_test": 50}
@@ -176,22 +173,11 @@ def test_workers_times_devices_equal_one_device(launched):
 # Whole launches
 
 
-def d2lpar(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "d2lpar", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 RUN = ["run", "multiple_gpus_concise", "--data=sample", "--dry-run", "--num-epochs=2"]
 
 
 def test_a_launch_keeps_the_record_and_the_checkpoints_of_one_training(tmp_path):
-    done = d2lpar(tmp_path, "launch", "--devices=cpu:1", "--", *RUN)
+    done = d2lpar("launch", "--devices=cpu:1", "--", *RUN, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     state = lenet.start(0)
     data = datasets.load("sample", n_train=128, n_test=64)
@@ -226,7 +212,7 @@ def test_workers_with_other_data_are_refused(tmp_path):
         """
     )
     (tmp_path / "python").chmod(0o755)
-    done = d2lpar(tmp_path, "launch", "--python=./python", "--", *RUN)
+    done = d2lpar("launch", "--python=./python", "--", *RUN, cwd=tmp_path)
     assert done.returncode == 2
     words = r"worker 1 has another \w+ \(\w+\) than worker 0 \(\w+\)"
     assert re.search(words, done.stderr.splitlines()[-1])
@@ -236,7 +222,7 @@ def test_workers_with_other_data_are_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--kvstore=dist_async", "--compress=0.5"])
 def test_other_ways_to_share_train_and_stop_together(tmp_path, flag):
-    done = d2lpar(tmp_path, "launch", flag, "--devices=cpu:1", "--", *RUN)
+    done = d2lpar("launch", flag, "--devices=cpu:1", "--", *RUN, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.glob("runs/*/*.jsonl")
     run = files.read(path)

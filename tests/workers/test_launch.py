@@ -50,14 +50,15 @@ def test_every_role_knows_the_others():
 
 def test_servers_and_workers_go_over_the_hosts_in_turn(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("# the room\nana eth1\nbo  # by the window\n\n")
+    file.write_text("# the room\nme@ana.lan eth1\n[fe80::1%eth0]  # ours\n\n")
     hosts = launch.read_hosts(file, "eth0")
-    assert hosts == [launch.Host("ana", "eth1"), launch.Host("bo", "eth0")]
+    ana, bo = "me@ana.lan", "[fe80::1%eth0]"
+    assert hosts == [launch.Host(ana, "eth1"), launch.Host(bo, "eth0")]
     planned = launch.plan(3, 1, RUN, interface="wlan0", hosts=hosts)
     where = {role.name: role.host.name for role in planned}
     assert where == {
-        "scheduler": "", "server 0": "ana",
-        "worker 0": "ana", "worker 1": "bo", "worker 2": "ana",
+        "scheduler": "", "server 0": ana,
+        "worker 0": ana, "worker 1": bo, "worker 2": ana,
     }  # fmt: skip
     interfaces = [role.environment["DMLC_INTERFACE"] for role in planned]
     assert interfaces == ["wlan0", "eth1", "eth1", "eth0", "eth1"]
@@ -77,30 +78,18 @@ def test_an_invalid_file_of_hosts(tmp_path, content):
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_ssh_takes_for_a_host_is_a_host(tmp_path):
-    names = ["ana", "me@ana.lan", "10.0.0.1", "[fe80::1%eth0]", "ssh://me@ana:22"]
-    (tmp_path / "hosts").write_text("\n".join(names))
-    hosts = launch.read_hosts(tmp_path / "hosts", "lo")
-    assert [host.name for host in hosts] == names
-
-
 @pytest.mark.parametrize(
-    ("args", "devices", "words"),
+    ("workers", "devices", "words"),
     [
-        ((3, 1), ["cpu:1", "cpu:2"], "given 2 times for 3 workers"),
-        ((2, 1), ["gpu:3,"], r"workers 0 and 1 .*share gpu\(3\)"),
-        ((2, 1), ["gpu"], r"share gpu\(0\)"),
-        ((2, 1), ["gpu:0,2,", "gpu:2,1"], r"share gpu\(2\)"),
+        (3, ["cpu:1", "cpu:2"], "given 2 times for 3 workers"),
+        (2, ["gpu"], r"workers 0 and 1 .*share gpu\(0\)"),
+        (2, ["gpu:0,2,", "gpu:2,1"], r"share gpu\(2\)"),
+        (2, ["gpux"], "gpux"),
     ],
 )
-def test_impossible_plans(args, devices, words):
-    with pytest.raises(SettingError, match=words):
-        launch.plan(*args, RUN, devices=devices)
-
-
-def test_an_invalid_device_is_refused_before_anything_starts():
-    with pytest.raises(DeviceError, match="gpux"):
-        launch.plan(2, 1, RUN, devices=["gpux"])
+def test_impossible_plans(workers, devices, words):
+    with pytest.raises((SettingError, DeviceError), match=words):
+        launch.plan(workers, 1, RUN, devices=devices)
 
 
 def test_an_interface_that_does_not_exist():
@@ -109,22 +98,17 @@ def test_an_interface_that_does_not_exist():
         launch.address_of("nope0")
 
 
-def devices_of(planned):
-    flags = [role.arguments[-1] for role in planned if role.kind == "worker"]
-    return [flag.removeprefix("--devices=") for flag in flags]
-
-
-def test_workers_get_gpus_of_their_own():
-    hosts = [launch.Host("ana", "eth1"), launch.Host("bo", "eth1")]
-    assert devices_of(launch.plan(2, 1, RUN, devices=["gpu:1"])) == ["gpu:0,", "gpu:1,"]
-    planned = launch.plan(2, 1, RUN, devices=["gpu:2"])
-    assert devices_of(planned) == ["gpu:0,1,", "gpu:2,3,"]
-    planned = launch.plan(3, 1, RUN, devices=["gpu:1"], hosts=hosts)
-    assert devices_of(planned) == ["gpu:0,", "gpu:0,", "gpu:1,"]
-    named = ["gpu:1,", "gpu:0,"]
-    assert devices_of(launch.plan(2, 1, RUN, devices=named)) == named
-    assert devices_of(launch.plan(1, 1, RUN, devices=["gpu:0,1"])) == ["gpu:0,1"]
-    assert devices_of(launch.plan(2, 1, RUN, devices=["cpu:2"])) == ["cpu:2"] * 2
+@pytest.mark.parametrize(
+    ("devices", "names", "expected"),
+    [
+        (["gpu:2"], ["ana"] * 2, ["gpu:0,1,", "gpu:2,3,"]),
+        (["gpu:1"], ["ana", "bo", "ana"], ["gpu:0,", "gpu:0,", "gpu:1,"]),
+        (["gpu:1,", "gpu:0,"], ["ana"] * 2, ["gpu:1,", "gpu:0,"]),
+        (["cpu:2"], ["ana"] * 2, ["cpu:2"] * 2),
+    ],
+)
+def test_workers_get_gpus_of_their_own(devices, names, expected):
+    assert launch.own_devices(devices, list(map(launch.Host, names))) == expected
 
 
 # The command
@@ -138,22 +122,16 @@ def test_the_commands_are_for_a_shell():
                          "'--out=my figures'")  # fmt: skip
 
 
-def printed(*words):
-    launch_words = ["launch", "--workers=2", "--print", "--", *RUN, *words]
-    done = CliRunner().invoke(main.d2lpar, launch_words)
-    assert done.exception is None, done.output
-    return done.output.splitlines()
-
-
 def test_print_writes_each_roles_environment_and_command():
-    lines = printed()
+    """The devices after the dashes are those of each worker."""
+    words = ["--devices", "cpu:3", "--seed=3"]
+    done = CliRunner().invoke(main.d2lpar, ["launch", "--print", "--", *RUN, *words])
+    assert done.exception is None, done.output
+    lines = done.output.splitlines()
     assert lines[::3] == ["# scheduler", "# server 0", "# worker 0", "# worker 1"]
     assert all("exec env DMLC_ROLE=" in line for line in lines[1::3])
-    assert lines[-2].count(f" -m d2lpar.workers.node {' '.join(RUN)} ") == 1
-
-
-def test_devices_after_the_dashes_are_those_of_each_worker():
-    for line in printed("--devices", "cpu:3", "--seed=3")[-5::3]:
+    for line in lines[-5::3]:
+        assert f" -m d2lpar.workers.node {' '.join(RUN)} " in line
         assert line.endswith(" --seed=3 --devices=cpu:3")
 
 

@@ -132,8 +132,8 @@ def plan(
     def role(name: str, host: Host, arguments: Sequence[str] = ()) -> Role:
         kind, _, number = name.partition(" ")
         environment = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface, **common}
-        if number:
-            environment[f"D2LPAR_{kind.upper()}"] = number
+        if kind == "worker":
+            environment["D2LPAR_WORKER"] = number
         if host.name:
             passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ}
             environment.update(passed)
@@ -304,9 +304,8 @@ class Process:
         if role.host.name:
             line = role.as_shell(launcher.python, launcher.directory)
             command = [*shlex.split(launcher.ssh), role.host.name, line]
-        self.log = open(
-            launcher.logs / f"{role.name.replace(' ', '-')}.log", "ab", buffering=0
-        )
+        name = role.name.replace(" ", "-")
+        self.log = open(launcher.logs / f"{name}.log", "ab", buffering=0)
         self.process = psutil.Popen(
             command,
             stdin=subprocess.PIPE,

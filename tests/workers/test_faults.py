@@ -81,34 +81,28 @@ def undisturbed(request, tmp_path_factory):
     return request.param, state, time.monotonic() - begin
 
 
-def kill_and_resume(folder, chapter, moment, its_child):
-    """Kill a training after so many seconds, look at what it left, and resume."""
-    process = start(folder, *command(chapter))
-    time.sleep(moment)
-    with contextlib.suppress(psutil.NoSuchProcess):  # it may just have finished
-        victim = psutil.Process(process.pid)
-        if its_child:
-            victim = next(iter(victim.children()), victim)  # the one that measures
-        victim.kill()
-    finish(process)
-    left = last_state(folder, chapter)  # no torn file, or this raises
-    for path in (folder / "runs" / chapter).glob("*.jsonl"):
-        files.read(path)
-    again = start(folder, *command(chapter, *(["--resume=last"] if left else [])))
-    text = finish(again)
-    assert again.returncode == 0, f"seed {SEED}, killed after {moment:.3f} s: {text}"
-    return left.epoch if left else 0
-
-
 def test_killed_at_any_moment_it_is_taken_up_to_the_same_bits(undisturbed, tmp_path):
     chapter, expected, seconds = undisturbed
     rng = random.Random(f"{chapter} {SEED}")
     reached = []
     for number in range(MANY or 1):
         folder, moment = tmp_path / str(number), rng.uniform(0.5, 1.0) * seconds
-        its_child = rng.random() < 0.5
-        reached.append(kill_and_resume(folder, chapter, moment, its_child))
+        process = start(folder, *command(chapter))
+        time.sleep(moment)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may just have finished
+            victim = psutil.Process(process.pid)
+            if rng.random() < 0.5:
+                victim = next(iter(victim.children()), victim)  # the one that measures
+            victim.kill()
+        finish(process)
+        left = last_state(folder, chapter)  # no torn file, or this raises
+        for path in (folder / "runs" / chapter).glob("*.jsonl"):
+            files.read(path)
+        again = start(folder, *command(chapter, *(["--resume=last"] if left else [])))
+        text = finish(again)
+        assert again.returncode == 0, f"seed {SEED}, after {moment:.3f} s: {text}"
         assert_same(last_state(folder, chapter), expected)
+        reached.append(left.epoch if left else 0)
     if MANY >= 10:  # not all before the first epoch or after the last one
         assert any(0 < epoch < EPOCHS for epoch in reached)
 
@@ -123,18 +117,14 @@ def launch_command(*flags):
 
 def role(launcher, name, within=60):
     """The process of a role, when it is there: "worker 1", "server", "scheduler"."""
-    kind, _, number = name.partition(" ")
     limit = time.monotonic() + within
     while time.monotonic() < limit and launcher.poll() is None:
         for process in psutil.Process(launcher.pid).children():
-            try:
-                environment = process.environ()
-            except psutil.Error:
-                continue
-            if environment.get("DMLC_ROLE") == kind and (
-                not number or environment.get("D2LPAR_WORKER") == number
-            ):
-                return process, environment
+            with contextlib.suppress(psutil.Error):
+                env = process.environ()
+                its_role = f"{env.get('DMLC_ROLE')} {env.get('D2LPAR_WORKER', '')}"
+                if its_role.strip() == name:
+                    return process, env
         time.sleep(0.05)
     raise AssertionError(f"there was no {name}: {finish(launcher)}")
 

@@ -11,7 +11,6 @@ runs/benchmarks.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
@@ -70,7 +69,7 @@ def arms_of(n: int, epochs: int, data: str) -> Iterator[in_turn.Arm]:
             yield in_turn.ours(
                 name,
                 1,
-                [sys.executable, __file__, "--job"],
+                f"{__file__}:epochs_of",
                 work=epoch_work(batch),
                 words=words,
             )
@@ -153,10 +152,6 @@ def kill_worker(launcher: int) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--job"]:  # one of the processes that this starts
-        for line in epochs_of(**json.loads(sys.stdin.readline())):
-            print(json.dumps(line), flush=True)
-        return
     parser = in_turn.parser(__doc__, rounds=2)
     parser.add_argument("--epochs", type=int, default=3, help="one more warms up")
     parser.add_argument("--data", default="fashion-mnist")

@@ -41,7 +41,6 @@ def train(
     worker; all workers must be given the same data and the same state.
     """
     check_settings(global_batch_size, lr, num_epochs)
-    workers.check_batch(global_batch_size)
     devices = choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
     state = start(seed) if state is None else state

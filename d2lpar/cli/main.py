@@ -22,6 +22,7 @@ from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
     FILLED,
+    ONE_MEASUREMENT,
     POSITIVE,
     as_words,
     given,
@@ -99,10 +100,9 @@ def launch(**flags) -> None:
     and restarts them from the last checkpoint when one dies.
     """
     from d2lpar.cli.launch import checked, run_launch
-    from d2lpar.cli.run import ONE_MEASUREMENT
 
     check_environment()
-    name, *words = checked(flags["arguments"], EXPERIMENTS)[1:]
+    name, *words = checked(flags["arguments"])[1:]
     if not get(name).measure_with_workers:
         shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
         raise SettingError(
@@ -113,7 +113,7 @@ def launch(**flags) -> None:
     get(name).refuse_unused(given(ctx))
     if ctx.params["repeats"] > 1 or "," in (ctx.params["num_devices"] or ""):
         raise SettingError(ONE_MEASUREMENT)
-    run_launch(**flags)
+    run_launch(flags, given(ctx).get("devices"))
 
 
 @d2lpar.command(name="list")

@@ -168,6 +168,11 @@ peers_options = _options(
     _positive("--n-test", OVERRIDE),
 )
 
+ONE_MEASUREMENT = (
+    "launch: workers measure one thing at a time: one --num-devices, no --repeats, a "
+    "chapter without several methods"
+)
+
 launch_options = _options(
     option("--workers", default=2, type=PROCESSES),
     option("--servers", default=1, type=PROCESSES),
@@ -207,7 +212,8 @@ launch_options = _options(
     ),
     option(
         "--compress",
-        type=float,
+        type=FloatRange(1e-30, 1e30),  # it is a float32
+        callback=finite,
         metavar="THRESHOLD",
         help="Push 2 bits per gradient: -T, 0 or T; the rest is added to the next.",
     ),

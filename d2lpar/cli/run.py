@@ -12,6 +12,7 @@ import click
 from d2lpar import devices, experiments
 from d2lpar._mxnet import ENGINE_DEFAULTS
 from d2lpar.cli import notebook, progress
+from d2lpar.cli.options import ONE_MEASUREMENT
 from d2lpar.datasets.download import check_folder
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
@@ -20,15 +21,11 @@ from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
-from d2lpar.workers.node import WorkerInfo, resume_after_restart, worker_info
+from d2lpar.workers.node import WorkerInfo, worker_info
 
 log = logging.getLogger("d2lpar")
 
 GPU_FLAGS = ("tf32", "deterministic")
-ONE_MEASUREMENT = (
-    "launch: workers measure one thing at a time: one --num-devices, no --repeats, a "
-    "chapter without several methods"
-)
 
 
 def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Run]:
@@ -41,7 +38,7 @@ def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Ru
     if experiment.report:
         _report(experiment, flags)
         return []
-    here = worker_info()
+    here = worker_info() if "D2LPAR_WORKER" in os.environ else None
     jobs = jobs_of(experiment, flags, command, here)
     if here is None:
         if flags["dry_run"]:
@@ -121,7 +118,7 @@ def jobs_of(
             threads=flags["threads"] or experiment.threads,
             profile=flags["profile"],
             checkpoint_every=flags["checkpoint_every"],
-            resume=resume_after_restart(flags["resume"], folder),
+            resume=flags["resume"],
             is_worker=here is not None,
             tf32=flags["tf32"],
             deterministic=flags["deterministic"],

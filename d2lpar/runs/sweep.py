@@ -23,7 +23,7 @@ from d2lpar.records.atomic import check_replaceable, make_folder, naming
 from d2lpar.records.kinds import FrameRecord, Header, Line
 from d2lpar.runs.job import Job
 from d2lpar.text import byte_size, plural
-from d2lpar.workers.node import report_alive
+from d2lpar.workers.node import report_step
 
 log = logging.getLogger("d2lpar")
 
@@ -70,7 +70,7 @@ def measure(job: Job) -> Iterator[bytes]:
             job.as_json(),
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,
-            on_alive=report_alive,
+            on_alive=report_step,
         )
     except DiedError as error:
         what = f"the process that measured {plural(job.num_devices, 'device')}"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -18,13 +16,11 @@ import msgspec
 import psutil
 
 from d2lpar import devices, experiments, process
-from d2lpar.errors import SettingError
-from d2lpar.machine.builds import cuda_devices
 from d2lpar.records.kinds import Header, Line
 from d2lpar.runs.job import Job
 from d2lpar.runs.measure import header_of, record
 from d2lpar.runs.resume import Resumable
-from d2lpar.workers.node import versions, worker_info
+from d2lpar.workers.node import worker_info
 
 
 def measured(**job: Any) -> Iterator[Header | Line]:
@@ -36,14 +32,14 @@ def measured(**job: Any) -> Iterator[Header | Line]:
     devices.enable_peer_access(chosen)
     data = experiments.load(work.of.load)(**work.data)
     header = header_of(work, chosen, data)
-    workers = Workers(worker_info(), throttled(process.alive))
+    workers = Workers(worker_info(), process.alive)
     workers.check_same(
-        **versions(),
+        **{name: header.versions[name] for name in ("d2lpar", "mxnet", "numpy")},
+        commit=str(header.git_commit),
         data=header.dataset_sha256,
         seed=str(header.seed),
         settings=json.dumps(header.settings, sort_keys=True),
     )
-    check_own_gpus(workers, chosen)
     header = header_of_all(workers, header)
     train = partial(
         experiments.load(work.of.measure_with_workers),
@@ -55,46 +51,30 @@ def measured(**job: Any) -> Iterator[Header | Line]:
         **work.settings,
     )
     run = None
+    first = workers.number == 0
     if work.of.start:
-        run = resumable(workers, work, header)
+        # Worker 0 alone reads and writes checkpoints, one every epoch by default, so
+        # that the launcher can restart all. In "dist_async" every worker reads.
+        run = Resumable(
+            header,
+            experiments.load(work.of.start)(work.seed),
+            work.path,
+            every=(work.checkpoint_every or 1) if first else None,
+            resume=resume_of(work) if first or not workers.synchronous else None,
+        )
+        run.state = workers.state_of_first(run.state)
         train = partial(with_traffic, train)
-    yield from record(work, header, train, run, saves=workers.number == 0)
+    yield from record(work, header, train, run, saves=first)
     workers.leave()
 
 
-def throttled(call: Callable[[], object], seconds: float = 1) -> Callable[[], None]:
-    """`call`, skipped within `seconds` of the last time it was called."""
-    last = -seconds
-
-    def limited() -> None:
-        nonlocal last
-        if time.monotonic() - last >= seconds:
-            last = time.monotonic()
-            call()
-
-    return limited
-
-
-def check_own_gpus(workers, chosen: list) -> None:
-    """Raise :class:`SettingError` if two workers have the same GPU among their devices.
-
-    A GPU is known by the host's name and the PCI address. In "dist_async" nothing is
-    compared.
-    """
-    if not workers.synchronous:
-        return
-    gpus = cuda_devices()
-    mine = [gpus[d.device_id].pci_address for d in chosen if d.device_type == "gpu"]
-    owners: dict[tuple, int] = {}
-    for number, theirs in enumerate(workers.gather([platform.node(), mine])):
-        host, addresses = theirs
-        for address in addresses:
-            owner = owners.setdefault((host, address), number)
-            if owner != number:
-                raise SettingError(
-                    f"workers {owner} and {number} share the GPU {address} of {host}: "
-                    "launch with --devices gpu:N, for N GPUs of each worker's own"
-                )
+def resume_of(job: Job) -> str | None:
+    """What the job resumes from: "last" if this launch has written a checkpoint."""
+    since = float(os.environ.get("D2LPAR_RESUME_SINCE", "inf"))  # set by a restart
+    for path in job.path.glob("[!.]*.safetensors"):
+        if path.stat().st_mtime >= since:
+            return "last"
+    return job.resume
 
 
 def header_of_all(workers, header: Header) -> Header:
@@ -118,41 +98,19 @@ def header_of_all(workers, header: Header) -> Header:
     )
 
 
-def resumable(workers, job: Job, header: Header) -> Resumable:
-    """The run from worker 0's state; worker 0 alone reads and writes checkpoints.
-
-    It writes one every epoch unless the job says otherwise, so that the launcher can
-    restart all workers. In "dist_async" every worker reads it.
-    """
-    first = workers.number == 0
-    run = Resumable(
-        header,
-        experiments.load(job.of.start)(job.seed),
-        job.path,
-        every=(job.checkpoint_every or 1) if first else None,
-        resume=job.resume if first or not workers.synchronous else None,
-    )
-    run.state = workers.state_of_first(run.state)
-    return run
-
-
 def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[Line]:
     """A training whose epochs say how many bytes (`wire_bytes`) were sent for each.
 
     Those of all processes over the interface between the roles: on loopback all bytes,
-    between hosts those of this host. Without a named interface the field stays empty.
+    between hosts those of this host.
     """
     before = bytes_sent()
     for line in train(**how):
-        after = bytes_sent()
-        if before is not None and after is not None:
-            line = msgspec.structs.replace(line, wire_bytes=after - before)
-        yield line
+        yield msgspec.structs.replace(line, wire_bytes=bytes_sent() - before)
         before = bytes_sent()
 
 
-def bytes_sent() -> int | None:
-    """Sent so far over the interface between the roles; None if there is none."""
-    interface = os.environ.get("DMLC_INTERFACE", "")
-    counter = psutil.net_io_counters(pernic=True).get(interface)
-    return None if counter is None else counter.bytes_sent
+def bytes_sent() -> int:
+    """Sent so far over the interface between the roles."""
+    counters = psutil.net_io_counters(pernic=True)
+    return counters[os.environ["DMLC_INTERFACE"]].bytes_sent

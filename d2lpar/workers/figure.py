@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from matplotlib.axes import Axes
-
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
 from d2lpar.records.kinds import Run, group, timed_epochs
@@ -45,13 +43,28 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
         width_ratios=[1.1, 1],
     )
     curves, bars = picture.axes
-    _accuracies(curves, ways)
-    rows = []
+    ends, rows = [], []
     for k, (name, same) in enumerate(ways.items()):
-        seconds = [e.seconds for run in same for e in timed_epochs(run)]
-        sent = megabytes(same)
+        epochs = sorted((e.epoch, e.test_acc) for run in same for e in run.epochs)
+        by_epoch = group(epochs, lambda pair: pair[0], lambda pair: pair[1])
+        medians = [median(values) for values in by_epoch.values()]
+        curves.plot(list(by_epoch), medians, **page.look(k))
+        if len(same) > 1:  # the band of all seeds
+            lowest = [min(values) for values in by_epoch.values()]
+            highest = [max(values) for values in by_epoch.values()]
+            color = page.look(k)["color"]
+            curves.fill_between(
+                list(by_epoch), lowest, highest, color=color, alpha=0.15, lw=0
+            )
+        ends.append((max(by_epoch), medians[-1], f"{name}: {medians[-1]:.3f}"))
+        timed = [epoch for run in same for epoch in timed_epochs(run)]
+        sent = [e.wire_bytes / 1e6 for e in timed if e.wire_bytes is not None]
         note = f"{number(median(sent))} MB sent" if sent else ""
+        seconds = [e.seconds for e in timed]
         rows.append(page.Bar(name, seconds, page.COLORS[k % len(page.COLORS)], note))
+    page.epochs_along(curves)
+    curves.set_ylabel("test accuracy")
+    page.beside(curves, ends)
     page.bars(bars, rows, "s", 5.2)
     bars.set_xlim(right=1.25 * bars.get_xlim()[1])
     bars.set_xlabel("seconds per epoch")
@@ -68,31 +81,3 @@ def by_way(runs: Sequence[Run]) -> dict[str, list[Run]]:
         return f"{plural(run.header.workers, 'worker')}, {way}" if several else way
 
     return group(runs, name)
-
-
-def megabytes(runs: Sequence[Run]) -> list[float]:
-    """What was sent in each timed epoch, where it was recorded."""
-    epochs = [epoch for run in runs for epoch in timed_epochs(run)]
-    return [e.wire_bytes / 1e6 for e in epochs if e.wire_bytes is not None]
-
-
-def _accuracies(axes: Axes, ways: dict[str, list[Run]]) -> None:
-    """A line per way: medians over all seeds, in the band of all."""
-    ends = []
-    for k, (name, runs) in enumerate(ways.items()):
-        epochs = sorted((e.epoch, e.test_acc) for run in runs for e in run.epochs)
-        by_epoch = group(epochs, lambda pair: pair[0], lambda pair: pair[1])
-        medians = [median(values) for values in by_epoch.values()]
-        style = page.look(k)
-        axes.plot(list(by_epoch), medians, **style)
-        if len(runs) > 1:
-            lowest = [min(values) for values in by_epoch.values()]
-            highest = [max(values) for values in by_epoch.values()]
-            color = style["color"]
-            axes.fill_between(
-                list(by_epoch), lowest, highest, color=color, alpha=0.15, lw=0
-            )
-        ends.append((max(by_epoch), medians[-1], f"{name}: {medians[-1]:.3f}"))
-    page.epochs_along(axes)
-    axes.set_ylabel("test accuracy")
-    page.beside(axes, ends)

@@ -19,7 +19,7 @@ import numpy
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
 from d2lpar.parallel import shares
-from d2lpar.workers.node import WorkerInfo, node_number
+from d2lpar.workers.node import WorkerInfo
 
 FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
 
@@ -65,11 +65,6 @@ class DistributedKVStore(mx.kvstore.KVStore):
         self.push(key, value, priority)
         self.pull(key, value if out is None else out, priority)
 
-    def close(self) -> None:
-        """Wait for the other workers, and tell the servers that this one is done."""
-        handle, self.handle = self.handle, None
-        mx.base.check_call(mx.base._LIB.MXKVStoreFree(handle))
-
 
 class Workers:
     """This worker, connected to the others; creating it waits until all are there.
@@ -86,19 +81,8 @@ class Workers:
         self.kvstore = DistributedKVStore(info.kvstore)
         self._keys: dict[tuple, int] = {}  # of the shapes that `_sum` has seen
         self._divisor: int | None = None
-        node = node_number("worker", self.kvstore.rank)
-        announcement = {"node": node, "role": f"worker {self.number}"}
-        self.kvstore._send_command_to_servers(0, json.dumps(announcement))
 
     # A data-parallel training
-
-    def check_batch(self, global_batch_size: int) -> None:
-        """Raise :class:`SettingError` unless a batch has a sample for every worker."""
-        if global_batch_size < self.count:
-            raise SettingError(
-                f"global-batch-size {global_batch_size}: fewer samples than the "
-                f"{self.count} workers; use a larger batch or fewer workers"
-            )
 
     def trainer(self, params, lr: float) -> gluon.Trainer:
         """A Gluon trainer that sums the gradients of all workers on the servers.
@@ -235,4 +219,5 @@ class Workers:
 
     def leave(self) -> None:
         """Wait for the other workers, and tell the servers that this one is done."""
-        self.kvstore.close()
+        handle, self.kvstore.handle = self.kvstore.handle, None
+        mx.base.check_call(mx.base._LIB.MXKVStoreFree(handle))

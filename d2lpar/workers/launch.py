@@ -5,15 +5,15 @@ ps-lite reads all of this from the environment (DMLC_*), so that this launcher c
 what :func:`plan` describes, or Slurm, or a person in several terminals.
 
 MXNet's own launcher deadlocks when a node dies. :func:`launch` watches every role. When
-one ends too early, or no worker makes a step for some time, it ends the others, and the
-training resumes from its last checkpoint. Every role lives as long as its standard
-input, which this process holds: however this process ends, no role outlives it.
+one ends too early, its heartbeat stops, or no worker makes a step for some time, it
+ends the others, and the training resumes from its last checkpoint. Every role lives as
+long as its standard input, which this process holds: however this process ends, no role
+outlives it (:mod:`d2lpar.workers.node`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -24,13 +24,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from d2lpar.devices import kind_and_numbers
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.records.atomic import make_folder
 
@@ -43,18 +42,14 @@ _HOST_WORD = re.compile(r"[\w.@:\[][\w.@:%/\[\]-]*")
 PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5"
 LINES_SHOWN = 5  # of the last lines that a role wrote before it died
-SECONDS_TO_FINISH = 10  # for scheduler and servers, once all workers have finished
 FATAL = 2  # a worker's exit code for an error that a restart cannot mend
+PAUSE = 0.1  # between two looks at the roles, in seconds
 
 
 class LaunchError(D2lparError, RuntimeError):
     """A training on several workers did not complete."""
 
     exit_code = 3
-
-
-class _DiedError(Exception):
-    """A role ended too early; the message says which, and what it wrote last."""
 
 
 # The plan
@@ -66,9 +61,6 @@ class Host:
 
     name: str = ""
     interface: str = LOOPBACK
-
-    def __str__(self) -> str:
-        return self.name or "this machine"
 
 
 @dataclass(frozen=True)
@@ -90,15 +82,14 @@ class Role:
         """Such as "worker 1 on ana"; without a host for this machine."""
         return f"{self.name} on {self.host.name}" if self.host.name else self.name
 
-    def command(self, python: str, attached: bool = False) -> list[str]:
+    def command(self, python: str) -> list[str]:
         """The words to run on the role's host, in its environment."""
-        flags = ["--attached"] if attached else []
-        return [python, "-m", "d2lpar.workers.node", *flags, *self.arguments]
+        return [python, "-m", "d2lpar.workers.node", *self.arguments]
 
-    def as_shell(self, python: str, directory: str, attached: bool = False) -> str:
+    def as_shell(self, python: str, directory: str) -> str:
         """The same with the environment, as one line for a shell on that host."""
         words = [f"{name}={value}" for name, value in self.environment.items()]
-        line = shlex.join(["env", *words, *self.command(python, attached)])
+        line = shlex.join(["env", *words, *self.command(python)])
         return f"cd {shlex.quote(directory)} && exec {line}"
 
 
@@ -114,16 +105,14 @@ def plan(
     port: int = 9091,
     kvstore: str = "dist_sync",
     threshold: float | None = None,
-    heartbeat: int = 8,
 ) -> list[Role]:
     """The roles: the scheduler here, servers and workers in turn over the hosts.
 
     `arguments` are "run", a chapter and its flags; `devices` is one device string for
     all workers, or one for each; see :func:`own_devices`. Without `hosts` all run here.
-    `address` and `port` are the scheduler's, which ends if a role sends no heartbeat
-    for `heartbeat` seconds (0: it does not listen). `kvstore` and `threshold` are those
-    of :class:`~d2lpar.workers.node.WorkerInfo`. Raises :class:`SettingError` for a
-    number of devices that does not fit, and for two workers that would share a GPU.
+    `address` and `port` are the scheduler's, `kvstore` and `threshold` those of
+    :class:`~d2lpar.workers.node.WorkerInfo`. Raises :class:`SettingError` for a number
+    of devices that does not fit, and for two workers that would share a GPU.
     """
     if len(devices) not in (0, 1, workers):
         raise SettingError(
@@ -139,15 +128,12 @@ def plan(
     }
     if threshold is not None:
         common["D2LPAR_THRESHOLD"] = f"{threshold:g}"
-    if heartbeat:
-        common["PS_HEARTBEAT_INTERVAL"] = "1"
-        common["D2LPAR_HEARTBEAT"] = str(heartbeat)
 
     def role(name: str, host: Host, arguments: Sequence[str] = ()) -> Role:
         kind, _, number = name.partition(" ")
         environment = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface, **common}
-        if number:
-            environment[f"D2LPAR_{kind.upper()}"] = number
+        if kind == "worker":
+            environment["D2LPAR_WORKER"] = number
         if host.name:
             passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ}
             environment.update(passed)
@@ -170,7 +156,7 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
 
     "gpu:N", given once, is N GPUs for each worker: those on one host get different
     ones. Raises :class:`SettingError` for strings by which two workers on a host would
-    share a GPU, and :class:`~d2lpar.errors.DeviceError` for an invalid device string.
+    share a GPU, and :class:`~d2lpar.errors.DeviceError` for an invalid one of GPUs.
     What "auto" turns out to be, only the workers know.
 
     >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
@@ -185,14 +171,16 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
             chosen[k] = f"gpu:{','.join(map(str, range(first, first + count)))},"
     owners: dict[tuple[Host, int], int] = {}
     for k, (text, host) in enumerate(zip(chosen, hosts)):
-        if text.strip().lower() in ("", "auto"):
+        if not text.strip().lower().startswith("gpu"):
             continue
-        kind, numbers = kind_and_numbers(text)
-        for i in ([0] if numbers is None else numbers) if kind == "gpu" else []:
+        from d2lpar.devices import kind_and_numbers  # loads MXNet: seconds
+
+        _, numbers = kind_and_numbers(text)
+        for i in [0] if numbers is None else numbers:
             owner = owners.setdefault((host, i), k)
             if owner != k:
                 raise SettingError(
-                    f"--devices: workers {owner} and {k} on {host} would share "
+                    f"--devices: workers {owner} and {k} on one host would share "
                     f"gpu({i}); write --devices gpu:N once, for N GPUs of each "
                     "worker's own, or --devices gpu:I,J once for each worker"
                 )
@@ -253,183 +241,165 @@ def free_port(address: str, port: int | None = None) -> int:
 class Launcher:
     """How roles are started and watched.
 
-    They run `python` in `directory`, on other hosts through `ssh`. After `timeout`
-    seconds without a step of any worker the training counts as hung. What the roles
-    write goes to the folder `logs` and to ``show(role, line)``.
+    They run `python` in `directory`, on other hosts through `ssh`. What they write goes
+    to the folder `logs` and to ``show(role, line)``. The scheduler listens on `port`
+    (None: a free one). A training has failed if a role sends no heartbeat for
+    `heartbeat` seconds (0: never), or no worker makes a step for `timeout` seconds; it
+    is restarted at most `max_restarts` times.
     """
 
     directory: str
     show: Callable[[Role, str], None]
     python: str = sys.executable
     ssh: str = SSH
-    timeout: float = 120
     logs: Path = Path("launch-logs")
-
-    def command(self, role: Role) -> list[str]:
-        """The words that start a role, here or on its host."""
-        if not role.host.name:
-            return role.command(self.python, attached=True)
-        line = role.as_shell(self.python, self.directory, attached=True)
-        return [*shlex.split(self.ssh), role.host.name, line]
+    port: int | None = None
+    heartbeat: float = 8
+    timeout: float = 120
+    max_restarts: int = 3
 
 
-def launch(
-    roles_at: Callable[[int], Sequence[Role]],
-    launcher: Launcher,
-    *,
-    address: str,
-    port: int | None,
-    max_restarts: int = 3,
-) -> None:
-    """Run the roles ``roles_at(port)`` until the training is complete.
+def launch(roles: Sequence[Role], launcher: Launcher) -> None:
+    """Run the roles until the training is complete.
 
-    The scheduler listens on `address` and `port` (None: a free one). Raises
-    :class:`LaunchError` if the training is not complete after `max_restarts`, and
+    Raises :class:`LaunchError` if it is not complete after all restarts, and
     :class:`SettingError` for an error that a restart cannot mend.
     """
     make_folder(launcher.logs)
-    since = None  # when worker 0 first began, by the clock of its host
-    for restart in range(max_restarts + 1):
-        roles = roles_at(free_port(address, port))
-        for role in roles:
-            if since is not None:
-                role.environment["D2LPAR_RESUME_SINCE"] = repr(since)
+    begin = time.time()
+    for restart in range(launcher.max_restarts + 1):
+        port = free_port(roles[0].environment["DMLC_PS_ROOT_URI"], launcher.port)
+        more = {"DMLC_PS_ROOT_PORT": str(port), "D2LPAR_ATTACHED": "1"}
+        if restart:
+            more["D2LPAR_RESUME_SINCE"] = repr(begin)
         running: list[Process] = []
         try:
-            return _run_once(roles, launcher, running)
-        except _DiedError as death:
-            if restart == max_restarts:
-                message = f"not complete after {max_restarts} restarts: {death}"
-                raise LaunchError(message) from None
-            seconds = min(10.0, 0.5 * 2**restart)
-            again = f"restart {restart + 1} of {max_restarts} in {seconds:g} s"
-            log.warning("%s\n%s, from the last checkpoint", death, again)
-            time.sleep(seconds)
-        for process in running:
-            if process.role.name == "worker 0" and since is None:
-                since = process.begin
+            for role in roles:
+                role.environment.update(more)
+                running.append(Process(role, launcher))
+            fault = watch(running, launcher)
+            if not fault:
+                return
+        finally:
+            end(running)
+        if restart == launcher.max_restarts:
+            raise LaunchError(f"not complete after {restart} restarts: {fault}")
+        seconds = min(10.0, 0.5 * 2**restart)
+        again = f"restart {restart + 1} of {launcher.max_restarts} in {seconds:g} s"
+        log.warning("%s\n%s, from the last checkpoint", fault, again)
+        time.sleep(seconds)
 
 
 class Process:
-    """A role that runs: its process, its status, its log, and its last lines."""
+    """A role that runs: its process, its log, its last lines, its signs of life."""
 
     def __init__(self, role: Role, launcher: Launcher) -> None:
         self.role, self.show = role, launcher.show
-        self.status: dict = {}
-        self.begin: float | None = None  # by the clock of its host
-        self.nodes: dict[int, str] = {}  # the roles by ps-lite's numbers
+        self.steps = 0
+        # Seconds without a heartbeat, and without a step or a text. They are counted:
+        # a clock would go on while this process is stopped (Ctrl-Z).
+        self.silent = self.idle = 0.0
         self.last: deque[str] = deque(maxlen=LINES_SHOWN)
-        self.last_sign = time.monotonic()
-        own = {} if role.host.name else role.environment
+        command = role.command(launcher.python)
+        if role.host.name:
+            line = role.as_shell(launcher.python, launcher.directory)
+            command = [*shlex.split(launcher.ssh), role.host.name, line]
+        name = role.name.replace(" ", "-")
+        self.log = open(launcher.logs / f"{name}.log", "ab", buffering=0)
         self.process = psutil.Popen(
-            launcher.command(role),
-            stdin=subprocess.PIPE,  # see d2lpar.workers.node: the role ends with it
+            command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=launcher.directory,
-            env={**os.environ, **own},
+            env={**os.environ, **role.environment},
             start_new_session=True,  # Ctrl-C is for this process to handle
         )
-        name = role.name.replace(" ", "-")
-        self.log = open(launcher.logs / f"{name}.log", "ab")  # closed by _ending
         self.readers = [
             threading.Thread(target=read, daemon=True)
-            for read in (self._read_status, self._read_text)
+            for read in (self.read_status, self.read_text)
         ]
         for reader in self.readers:
             reader.start()
 
-    def _read_status(self) -> None:
+    def read_status(self) -> None:
+        """Read the heartbeats: numbers of steps."""
         for line in self.process.stdout:
-            self.last_sign = time.monotonic()
-            with contextlib.suppress(ValueError):  # cut short by a kill
-                self.status = json.loads(line)
-                self.begin = self.status.get("begin", self.begin)
-                if "node" in self.status:
-                    self.nodes[self.status["node"]] = self.status["role"]
+            self.silent = 0.0
+            if line.strip().isdigit() and int(line) > self.steps:
+                self.steps, self.idle = int(line), 0.0
 
-    def _read_text(self) -> None:
-        for line in self.process.stderr:
-            self.last_sign = time.monotonic()
-            self.log.write(line)
-            self.log.flush()
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                self.last.append(text)
-                self.show(self.role, text)
+    def read_text(self) -> None:
+        """Show and keep what the role writes."""
+        with self.log:
+            for line in self.process.stderr:
+                self.idle = 0.0
+                self.log.write(line)
+                text = line.decode(errors="replace").rstrip()
+                if text:
+                    self.last.append(text)
+                    self.show(self.role, text)
 
-    def finish_reading(self, seconds: float) -> None:
-        """Wait until all is read that a role has written which has ended."""
-        if self.process.poll() is not None:
-            for reader in self.readers:
-                reader.join(timeout=seconds)
+    def finish_reading(self) -> None:
+        """Read to the end what a role has written that has ended."""
+        for reader in self.readers:
+            reader.join(timeout=1)
 
-    def death(self, how: str) -> _DiedError:
-        """The error of a role that ended as `how` says."""
-        self.finish_reading(1)
+    def fault(self, heartbeat: float) -> str:
+        """How the role has failed; "" for one that runs or has ended well.
+
+        Raises :class:`SettingError` for what a restart cannot mend.
+        """
+        code = self.process.poll()
+        if code == 0 or code is None and not 0 < heartbeat < self.silent:
+            return ""
+        if code is None:
+            return self.failed(f"is silent: no heartbeat for {self.silent:.0f} s")
+        self.finish_reading()
+        if self.role.kind == "worker" and code == FATAL:
+            last = self.last[-1] if self.last else "no message"
+            raise SettingError(f"{self.role.name}: {last.removeprefix('d2lpar: ')}")
+        if code < 0:
+            return self.failed(f"was killed (signal {-code})")
+        return self.failed(f"ended with status {code}")
+
+    def failed(self, how: str) -> str:
+        """A sentence with the role's name and what it wrote last."""
         wrote = "".join(f"\n    {line}" for line in self.last) or " nothing"
-        return _DiedError(f"{self.role.full_name} {how}; it wrote last:{wrote}")
+        return f"{self.role.full_name} {how}; it wrote last:{wrote}"
 
 
-def _run_once(
-    roles: Sequence[Role], launcher: Launcher, running: list[Process]
-) -> None:
-    """Run the roles from start to end, or raise :class:`_DiedError` if one dies.
-
-    Their processes are added to `running`.
-    """
-    with _ending(running):
-        for role in roles:
-            running.append(Process(role, launcher))
-        workers = [p for p in running if p.role.kind == "worker"]
-        while not all(p.process.poll() == 0 for p in workers):
-            for process in running:
-                _check_alive(process, running)
-            quiet = time.monotonic() - max(p.last_sign for p in workers)
-            if quiet > launcher.timeout:
-                first = min(workers, key=lambda p: p.last_sign)
-                raise first.death(f"hangs, as all workers: no step for {quiet:.0f} s")
-            time.sleep(0.1)
-        others = [p.process for p in running if p.role.kind != "worker"]
-        psutil.wait_procs(others, timeout=SECONDS_TO_FINISH)
-
-
-def _check_alive(process: Process, running: Sequence[Process]) -> None:
-    """Raise if a process has exited with an error."""
-    code = process.process.poll()
-    if code in (None, 0):
-        return
-    process.finish_reading(1)
-    if process.role.kind == "worker" and code == FATAL:
-        last = process.last[-1] if process.last else "no message"
-        raise SettingError(f"{process.role.name}: {last.removeprefix('d2lpar: ')}")
-    if "silent" in process.status:  # the scheduler's, with ps-lite's number of a role
-        names = {node: name for p in running for node, name in p.nodes.items()}
-        silent = names.get(process.status["silent"])
-        for other in running:
-            if other.role.name == silent:
-                seconds = process.status["seconds"]
-                raise other.death(f"is silent: no heartbeat for {seconds} s")
-    how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
-    raise process.death(how)
-
-
-@contextlib.contextmanager
-def _ending(running: list[Process]) -> Iterator[None]:
-    """However the block ends, end every process that it has started."""
-    try:
-        yield
-    finally:
-        processes = [process.process for process in running]
+def watch(running: Sequence[Process], launcher: Launcher) -> str:
+    """Wait until all workers are done, or a role fails: how it failed, or ""."""
+    workers = [p for p in running if p.role.kind == "worker"]
+    while not all(p.process.poll() == 0 for p in workers):
+        time.sleep(PAUSE)
+        joined = any(p.steps > 0 for p in workers)
         for process in running:
-            with contextlib.suppress(psutil.Error):
-                processes += process.process.children(recursive=True)
-        for process in processes:  # first all of them: each waits for others
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(processes, timeout=5)
-        for process in running:
-            process.process.wait()
-            process.finish_reading(2)
-            process.process.stdin.close()
-            process.log.close()
+            process.idle += PAUSE
+            if joined:  # before, a role loads MXNet, which may take long
+                process.silent += PAUSE
+            fault = process.fault(launcher.heartbeat)
+            if fault:
+                return fault
+        if min(p.idle for p in workers) > launcher.timeout:
+            first = max(workers, key=lambda p: p.idle)
+            return first.failed(
+                f"hangs, as all workers: no step for {first.idle:.0f} s"
+            )
+    return ""
+
+
+def end(running: Sequence[Process]) -> None:
+    """End the processes of all roles, and those that these have started."""
+    processes = [process.process for process in running]
+    for process in running:
+        with contextlib.suppress(psutil.Error):
+            processes += process.process.children(recursive=True)
+    for process in processes:  # first all of them: each waits for others
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    for process in running:
+        process.process.wait()
+        process.finish_reading()
+        process.process.stdin.close()

@@ -37,8 +37,8 @@ REFUSED = [
     ([*LAUNCH, "--timeout=nan", *THEN], "nan"),
     ([*LAUNCH, "--workers=0", *THEN], "--workers"),
     ([*LAUNCH, "--port=65536", *THEN], "65536"),
-    ([*LAUNCH, "--compress=nan", *THEN], "--compress nan"),
-    ([*LAUNCH, "--compress=1e-50", *THEN], "--compress 1e-50"),
+    ([*LAUNCH, "--compress=nan", *THEN], "nan"),
+    ([*LAUNCH, "--compress=1e-50", *THEN], "--compress"),
     (["compare", "--peers", "--rounds=0"], "--rounds"),
     # Empty values, such as unset shell variables
     ([*LENET, "--out="], "--out"),

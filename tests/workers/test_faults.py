@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -82,43 +81,30 @@ def undisturbed(request, tmp_path_factory):
     return request.param, state, time.monotonic() - begin
 
 
-def kill_and_resume(folder, chapter, moment, its_child):
-    """Kill a training after so many seconds, look at what it left, and resume."""
-    process = start(folder, *command(chapter))
-    time.sleep(moment)
-    with contextlib.suppress(psutil.NoSuchProcess):  # it may just have finished
-        victim = psutil.Process(process.pid)
-        if its_child:
-            victim = next(iter(victim.children()), victim)  # the one that measures
-        victim.kill()
-    finish(process)
-    left = last_state(folder, chapter)  # no torn file, or this raises
-    for path in (folder / "runs" / chapter).glob("*.jsonl"):
-        files.read(path)
-    again = start(folder, *command(chapter, *(["--resume=last"] if left else [])))
-    text = finish(again)
-    return again.returncode, text, left and left.epoch
-
-
 def test_killed_at_any_moment_it_is_taken_up_to_the_same_bits(undisturbed, tmp_path):
     chapter, expected, seconds = undisturbed
     rng = random.Random(f"{chapter} {SEED}")
-    at_once = 2 if MANY else 1
-    moments = [
-        (rng.uniform(0.5, 1.0) * seconds, rng.random() < 0.5) for _ in range(MANY or 1)
-    ]
-    folders = [tmp_path / str(number) for number in range(len(moments))]
-    with ThreadPoolExecutor(at_once) as pool:
-        jobs = [
-            pool.submit(kill_and_resume, folder, chapter, *moment)
-            for folder, moment in zip(folders, moments)
-        ]
-    for folder, moment, job in zip(folders, moments, jobs):
-        code, text, _ = job.result()
-        assert code == 0, f"seed {SEED}, killed after {moment[0]:.3f} s: {text}"
+    reached = []
+    for number in range(MANY or 1):
+        folder, moment = tmp_path / str(number), rng.uniform(0.5, 1.0) * seconds
+        process = start(folder, *command(chapter))
+        time.sleep(moment)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may just have finished
+            victim = psutil.Process(process.pid)
+            if rng.random() < 0.5:
+                victim = next(iter(victim.children()), victim)  # the one that measures
+            victim.kill()
+        finish(process)
+        left = last_state(folder, chapter)  # no torn file, or this raises
+        for path in (folder / "runs" / chapter).glob("*.jsonl"):
+            files.read(path)
+        again = start(folder, *command(chapter, *(["--resume=last"] if left else [])))
+        text = finish(again)
+        assert again.returncode == 0, f"seed {SEED}, after {moment:.3f} s: {text}"
         assert_same(last_state(folder, chapter), expected)
+        reached.append(left.epoch if left else 0)
     if MANY >= 10:  # not all before the first epoch or after the last one
-        assert any(0 < (job.result()[2] or 0) < EPOCHS for job in jobs)
+        assert any(0 < epoch < EPOCHS for epoch in reached)
 
 
 # Several workers
@@ -131,18 +117,14 @@ def launch_command(*flags):
 
 def role(launcher, name, within=60):
     """The process of a role, when it is there: "worker 1", "server", "scheduler"."""
-    kind, _, number = name.partition(" ")
     limit = time.monotonic() + within
     while time.monotonic() < limit and launcher.poll() is None:
         for process in psutil.Process(launcher.pid).children():
-            try:
-                environment = process.environ()
-            except psutil.Error:
-                continue
-            if environment.get("DMLC_ROLE") == kind and (
-                not number or environment.get("D2LPAR_WORKER") == number
-            ):
-                return process, environment
+            with contextlib.suppress(psutil.Error):
+                env = process.environ()
+                its_role = f"{env.get('DMLC_ROLE')} {env.get('D2LPAR_WORKER', '')}"
+                if its_role.strip() == name:
+                    return process, env
         time.sleep(0.05)
     raise AssertionError(f"there was no {name}: {finish(launcher)}")
 
@@ -150,8 +132,7 @@ def role(launcher, name, within=60):
 def has_begun(folder, launcher, within=60):
     """Wait until the second epoch's checkpoint is there."""
     limit = time.monotonic() + within
-    where = folder / "runs" / "multiple_gpus_concise"
-    while not list(where.glob("[!.]*epoch000002.safetensors")):
+    while not list(folder.glob("runs/*/[!.]*epoch000002.safetensors")):
         assert time.monotonic() < limit and launcher.poll() is None, finish(launcher)
         time.sleep(0.02)
 
@@ -212,38 +193,27 @@ def test_a_role_that_freezes_is_told_by_its_heartbeat(
     assert_same(last_state(tmp_path / "frozen", "multiple_gpus_concise"), expected)
 
 
-LONG = pytest.mark.skipif(not MANY, reason="make faults has these, too")
+def test_strangers_on_the_schedulers_port(undisturbed_launch, tmp_path):
+    """The training completes; ps-lite dies of bytes that are no message, and restarts.
 
-
-@pytest.mark.parametrize(
-    "kind",
-    ["random bytes", *(pytest.param(k, marks=LONG) for k in ("a scan", "half-open"))],
-)
-def test_strangers_on_the_schedulers_port(undisturbed_launch, tmp_path, kind):
-    """The training completes; ps-lite only dies of bytes that are no message."""
+    Silent connections and scans do nothing.
+    """
     expected, _ = undisturbed_launch
     launcher = start(tmp_path / "strangers", *launch_command())
     _, environment = role(launcher, "scheduler")
     address = ("127.0.0.1", int(environment["DMLC_PS_ROOT_PORT"]))
-    rng, got_through, silent = random.Random(SEED), 0, []
+    rng, silent, sent = random.Random(SEED), [], 0
     while launcher.poll() is None:
         with contextlib.suppress(OSError):  # it does not listen yet, or any more
-            connection = socket.create_connection(address, timeout=1)
-            got_through += 1
-            if kind == "half-open":
-                silent.append(connection)
-            else:
-                if kind == "random bytes":
-                    connection.sendall(rng.randbytes(1000))
-                connection.close()
+            silent.append(socket.create_connection(address, timeout=1))
+            if last_state(tmp_path / "strangers", "multiple_gpus_concise"):
+                with socket.create_connection(address, timeout=1) as connection:
+                    sent += connection.send(rng.randbytes(1000))
         time.sleep(0.1)
     text = finish(launcher)
     assert launcher.returncode == 0, text
-    assert got_through, "nobody got through"
-    if kind != "random bytes":
-        assert "restart" not in text, text
-    elif "restart" in text:
-        assert "scheduler was killed (signal 6)" in text, text
+    assert silent and sent, "nobody got through"
+    assert text.count("scheduler was killed (signal 6)") == text.count("restart "), text
     assert_same(last_state(tmp_path / "strangers", "multiple_gpus_concise"), expected)
 
 
@@ -268,24 +238,6 @@ def test_where_no_checkpoint_can_be_written_it_goes_on(tmp_path):
     assert "no checkpoint of epoch 3" in text
     assert {p.name: p.read_bytes() for p in folder.glob("*.safetensors")} == before
     assert len(before) == 2 and "test acc" in text
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted: needs root")
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
-    chapter, disk = "multiple_gpus_concise", tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        process = start(disk, *command(chapter))
-        text = finish(process)
-        assert "Traceback" not in text, text
-        assert "No space left on device" in text
-        assert process.returncode in (0, 2), text
-        assert last_state(disk, chapter).epoch >= 1  # and none of them is torn
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_ctrl_c_ends_a_launch_at_once(tmp_path):

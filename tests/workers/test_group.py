@@ -4,34 +4,25 @@ Where workers really communicate, each is a process of a launch on loopback.
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import d2lpar
 
 from d2lpar import datasets, devices, lenet, lenet_concise
-from d2lpar.cli import main
-from d2lpar.errors import SettingError
+from d2lpar.least_squares.rows import RowShards
+from d2lpar.parallel import shares
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import workers as measuring
 from d2lpar.workers import launch, node
 
-ROOT = Path(main.__file__).parents[2]
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
 DATA = {"n_train": 152, "n_test": 50}
-
-
-def test_a_process_that_was_not_launched_is_no_worker(monkeypatch):
-    assert node.worker_info() is None
-    monkeypatch.setenv("DMLC_ROLE", "server")
-    monkeypatch.setenv("D2LPAR_WORKER", "1")
-    assert node.worker_info() is None
 
 
 def test_the_environment_says_which_worker_it_is(monkeypatch):
@@ -52,113 +43,123 @@ def test_a_restart_resumes_from_the_last_checkpoint_of_this_launch(
 ):
     path = tmp_path / "run.epoch000001.safetensors"
     path.write_bytes(b"")
-    assert node.resume_after_restart("mine", tmp_path) == "mine"
-    monkeypatch.setenv("D2LPAR_RESUME_SINCE", str(path.stat().st_mtime + 1))
-    assert node.resume_after_restart("mine", tmp_path) == "mine"
-    monkeypatch.setenv("D2LPAR_RESUME_SINCE", str(path.stat().st_mtime - 1))
-    assert node.resume_after_restart("mine", tmp_path) == "last"
+    job = SimpleNamespace(path=tmp_path, resume="mine")
+    assert measuring.resume_of(job) == "mine"
+    for seconds, expected in ((1, "mine"), (-1, "last")):
+        since = str(path.stat().st_mtime + seconds)
+        monkeypatch.setenv("D2LPAR_RESUME_SINCE", since)
+        assert measuring.resume_of(job) == expected
 
 
-class Group:
-    """Workers whose GPUs are known, in place of ps-lite."""
+# Workers that sum, solve and train
 
-    synchronous = True
-
-    def __init__(self, *others):
-        self.others = list(others)
-
-    def gather(self, facts):
-        return [facts, *self.others]
-
-
-def test_two_workers_with_the_same_gpu_are_refused(monkeypatch):
-    """As "auto" gives them."""
-    gpus = [SimpleNamespace(pci_address=a) for a in ("0:3b:0", "0:5e:0")]
-    monkeypatch.setattr(measuring, "cuda_devices", lambda: gpus)
-    monkeypatch.setattr(measuring.platform, "node", lambda: "ana")
-    both = [SimpleNamespace(device_type="gpu", device_id=i) for i in range(2)]
-    elsewhere = ["bo", ["0:3b:0"]]
-    measuring.check_own_gpus(Group(elsewhere), both)
-    measuring.check_own_gpus(Group(["ana", ["0:5e:0"]]), both[:1])
-    no_gpu = SimpleNamespace(device_type="cpu", device_id=0)
-    measuring.check_own_gpus(Group(["ana", []]), [no_gpu])
-    with pytest.raises(SettingError, match="workers 0 and 2 share the GPU 0:5e:0 of"):
-        measuring.check_own_gpus(Group(elsewhere, ["ana", ["0:5e:0"]]), both)
-
-
-@pytest.fixture
-def launch_script(tmp_path):
-    """Workers on loopback that each run a script; what it raises is raised."""
-
-    def launch_script(text, workers=2):
-        (tmp_path / "script.py").write_text(text)
-        (tmp_path / "python").write_text(
-            f"""#!/bin/sh
-            [ $DMLC_ROLE = worker ] || exec {sys.executable} "$@"
-            exec {sys.executable} script.py 1>&2
-            """
-        )
-        (tmp_path / "python").chmod(0o755)
-        launch.launch(
-            lambda port: launch.plan(workers, 1, ["run"], port=port),
-            launch.Launcher(
-                str(tmp_path), lambda *_: None, "./python", logs=tmp_path / "logs"
-            ),
-            address="127.0.0.1",
-            port=None,
-            max_restarts=0,
-        )
-
-    return launch_script
-
-
-# Trainings
-
-TRAIN = f"""
-import json, os
+WORKER = f"""
+import json
 import numpy
 from d2lpar import datasets, lenet, lenet_workers
+from d2lpar._mxnet import np
+from d2lpar.least_squares import rows, solve
 from d2lpar.workers.group import Workers
 from d2lpar.workers.node import worker_info
 
 workers = Workers(worker_info())
+count, number = workers.count, workers.number
+
+# Gradients are pushed at once; values that are pulled must not be their sums.
+values = [np.zeros(1000) for _ in range(100)]
+for key, value in enumerate(values, 2_000_000):
+    workers.kvstore.broadcast(key, np.full(1000, key), value)
+    gradient = np.full(1000, -1.0)
+    workers.kvstore.pushpull(key, gradient, out=gradient)
+    assert (gradient.asnumpy() == -count).all()
+numpy.save(f"values-{{number}}.npy", [value.asnumpy() for value in values])
+
+facts = [{{"a": [1, None]}}, "", 2]
+assert workers.gather(facts[number]) == facts[:count]
+rows_of_all = numpy.outer(1 + numpy.arange(count), [1e300, 0.1, 5e-324, numpy.pi])
+assert (workers.total(rows_of_all[number]) == rows_of_all.sum(axis=0)).all()
+
+read = []
+rows_of = rows.rows_of
+rows.rows_of = lambda A, start, stop, dtype: (
+    read.append((int(start), int(stop))) or rows_of(A, start, stop, dtype)
+)
+for method in ("normal", "cgls"):
+    solution = solve("A.npy", "b.npy", devices="cpu:2", method=method, workers=workers,
+                     block_bytes=2**11, resident_bytes=0)
+    numpy.save(f"{{method}}-{{number}}.npy", solution.x)
+    assert len(solution.history[-1].device_residual_norms) == 2 * count
+open(f"read-{{number}}.json", "w").write(json.dumps(read))
+
 data = datasets.load("sample", **{DATA})
-state = lenet.start(workers.number)  # worker 0's counts, as after a checkpoint
+state = lenet.start(number)  # worker 0's counts, as after a checkpoint
 state = workers.state_of_first(state)
 epochs = list(lenet_workers.train(
-    devices="cpu:" + os.environ["DEVICES"], data=data, state=state, workers=workers,
-    **{SETTINGS},
+    devices="cpu:2", data=data, state=state, workers=workers, **{SETTINGS},
 ))
 numpy.savez(
-    f"trained-{{workers.number}}.npz", *state.params, facts=json.dumps(state.facts()),
+    f"trained-{{number}}.npz", *state.params, facts=json.dumps(state.facts()),
     loss=[e.train_loss for e in epochs], acc=[e.test_acc for e in epochs],
 )
+
+# What MXNet's server would unpickle: touch unpickled
+workers.kvstore._send_command_to_servers(0, "cos\\nsystem\\n(S'touch unpickled'\\ntR.")
 workers.leave()
 """
+A, B = np.random.default_rng(0).random((301, 7)), np.arange(301.0)
 
 
-@pytest.fixture(scope="module")
-def one_device():
-    """The state and the records after training on one device in this process."""
+@pytest.fixture(scope="module", params=[3, pytest.param(1, marks=pytest.mark.slow)])
+def launched(request, tmp_path_factory):
+    """The number of workers on loopback, and the folder of what they have written."""
+    folder = tmp_path_factory.mktemp("launched")
+    np.save(folder / "A.npy", A)
+    np.save(folder / "b.npy", B)
+    (folder / "script.py").write_text(WORKER)
+    (folder / "python").write_text(
+        f"""#!/bin/sh
+        [ $DMLC_ROLE = worker ] || exec {sys.executable} "$@"
+        exec {sys.executable} script.py 1>&2
+        """
+    )
+    (folder / "python").chmod(0o755)
+    how = {"python": "./python", "logs": folder / "logs", "max_restarts": 0}
+    launcher = launch.Launcher(str(folder), lambda *_: None, **how)
+    launch.launch(launch.plan(request.param, 1, ["run"]), launcher)
+    return request.param, folder
+
+
+def test_no_worker_takes_a_sum_for_the_parameter(launched):
+    """A push may overtake the first pull: 4 to 46 of 100 were wrong on one worker."""
+    count, folder = launched
+    for number in range(count):
+        values = np.load(folder / f"values-{number}.npy")
+        np.testing.assert_array_equal(values.T, [np.arange(100) + 2_000_000] * 1000)
+
+
+def test_a_server_runs_nothing_that_is_sent_to_it(launched):
+    assert not (launched[1] / "unpickled").exists()
+
+
+def test_least_squares_over_workers_that_read_their_own_rows(launched):
+    count, folder = launched
+    expected = np.linalg.lstsq(A, B, rcond=None)[0]
+    for number, part in enumerate(shares(301, count)):
+        for method in ("normal", "cgls"):
+            x = np.load(folder / f"{method}-{number}.npy")
+            np.testing.assert_allclose(x, expected, rtol=1e-8)
+        read = json.loads((folder / f"read-{number}.json").read_text())
+        assert min(a for a, _ in read) == part.start
+        assert max(z for _, z in read) == part.stop
+
+
+def test_workers_times_devices_equal_one_device(launched):
+    count, folder = launched
     data, state = datasets.load("sample", **DATA), lenet.start(0)
     train = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **SETTINGS)
-    return state, list(train)
-
-
-SLOW = [
-    pytest.param(*sizes, marks=pytest.mark.slow) for sizes in [(1, 1), (2, 1), (2, 2)]
-]
-
-
-@pytest.mark.parametrize(("count", "num_devices"), [(3, 1), *SLOW])
-def test_workers_times_devices_equal_one_device(
-    launch_script, tmp_path, one_device, monkeypatch, count, num_devices
-):
-    state, epochs = one_device
-    monkeypatch.setenv("DEVICES", str(num_devices))
-    launch_script(TRAIN, count)
+    epochs = list(train)
     for number in range(count):
-        with np.load(tmp_path / f"trained-{number}.npz") as trained:
+        with np.load(folder / f"trained-{number}.npz") as trained:
             assert json.loads(str(trained["facts"])) == state.facts()
             for k, array in enumerate(state.params):
                 np.testing.assert_allclose(
@@ -169,22 +170,14 @@ def test_workers_times_devices_equal_one_device(
             np.testing.assert_allclose(trained["acc"], [e.test_acc for e in epochs])
 
 
-def d2lpar(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "d2lpar", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+# Whole launches
 
 
 RUN = ["run", "multiple_gpus_concise", "--data=sample", "--dry-run", "--num-epochs=2"]
 
 
 def test_a_launch_keeps_the_record_and_the_checkpoints_of_one_training(tmp_path):
-    done = d2lpar(tmp_path, "launch", "--devices=cpu:1", "--", *RUN)
+    done = d2lpar("launch", "--devices=cpu:1", "--", *RUN, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     state = lenet.start(0)
     data = datasets.load("sample", n_train=128, n_test=64)
@@ -219,7 +212,7 @@ def test_workers_with_other_data_are_refused(tmp_path):
         """
     )
     (tmp_path / "python").chmod(0o755)
-    done = d2lpar(tmp_path, "launch", "--python=./python", "--", *RUN)
+    done = d2lpar("launch", "--python=./python", "--", *RUN, cwd=tmp_path)
     assert done.returncode == 2
     words = r"worker 1 has another \w+ \(\w+\) than worker 0 \(\w+\)"
     assert re.search(words, done.stderr.splitlines()[-1])
@@ -229,7 +222,7 @@ def test_workers_with_other_data_are_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--kvstore=dist_async", "--compress=0.5"])
 def test_other_ways_to_share_train_and_stop_together(tmp_path, flag):
-    done = d2lpar(tmp_path, "launch", flag, "--devices=cpu:1", "--", *RUN)
+    done = d2lpar("launch", flag, "--devices=cpu:1", "--", *RUN, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.glob("runs/*/*.jsonl")
     run = files.read(path)
@@ -237,92 +230,8 @@ def test_other_ways_to_share_train_and_stop_together(tmp_path, flag):
     assert len(run.epochs) == 2
 
 
-# Sums, and MXNet's own race at the start
-
-SUMS = """
-import numpy
-from d2lpar._mxnet import np, npx
-from d2lpar.workers.group import Workers
-from d2lpar.workers.node import worker_info
-
-workers = Workers(worker_info())
-parameters = [np.zeros(1000) for _ in range(100)]
-for key, parameter in enumerate(parameters):
-    workers.kvstore.broadcast(key, np.full(1000, key + 1.0), parameter)
-    gradient = np.full(1000, -1.0)
-    workers.kvstore.pushpull(key, gradient, out=gradient)
-    assert (gradient.asnumpy() == -2).all()
-values = numpy.array([parameter.asnumpy() for parameter in parameters])
-numpy.save(f"parameters-{workers.number}.npy", values)
-facts = ["", {"a": [1, None]}][workers.number]
-assert workers.gather(facts) == ["", {"a": [1, None]}]
-total = workers.total(numpy.array([1e300, 0.1]) * (1 + workers.number))
-assert total.tolist() == [1e300 + 2e300, 0.1 + 0.2]
-tiny = numpy.array([[5e-324, 1e-300, -0.1, 1 / 3, numpy.pi]])
-assert (workers.total(tiny) == tiny + tiny).all()
-# What MXNet's server would unpickle: touch unpickled
-workers.kvstore._send_command_to_servers(0, "cos\\nsystem\\n(S'touch unpickled'\\ntR.")
-workers.leave()
-"""
-
-
-def test_no_worker_takes_a_sum_for_the_parameter(launch_script, tmp_path):
-    """A push may overtake the first pull: 4 to 46 of 100 were wrong on one worker.
-
-    What is gathered and what is summed is right to the bit, too; and a server runs
-    nothing that is sent to it.
-    """
-    launch_script(SUMS)
-    assert not (tmp_path / "unpickled").exists()
-    for number in range(2):
-        values = np.load(tmp_path / f"parameters-{number}.npy")
-        np.testing.assert_array_equal(values.T, [np.arange(1, 101)] * 1000)
-
-
-# Least squares
-
-SOLVE = """
-import json
-import numpy
-from d2lpar.least_squares import rows, solve
-from d2lpar.workers.group import Workers
-from d2lpar.workers.node import worker_info
-
-read = []
-rows_of = rows.rows_of
-rows.rows_of = lambda A, start, stop, dtype: (
-    read.append((int(start), int(stop))) or rows_of(A, start, stop, dtype)
-)
-workers = Workers(worker_info())
-for method in ("normal", "cgls"):
-    solution = solve("A.npy", "b.npy", devices="cpu:2", method=method, workers=workers,
-                     block_bytes=2**11, resident_bytes=0)
-    numpy.save(f"{method}-{workers.number}.npy", solution.x)
-    assert len(solution.history[-1].device_residual_norms) == 4
-open(f"read-{workers.number}.json", "w").write(json.dumps(read))
-workers.leave()
-"""
-
-
-def test_least_squares_over_workers_that_read_their_own_rows(launch_script, tmp_path):
-    rng = np.random.default_rng(0)
-    A, b = rng.random((301, 7)), rng.random(301)
-    np.save(tmp_path / "A.npy", A)
-    np.save(tmp_path / "b.npy", b)
-    launch_script(SOLVE)
-    expected = np.linalg.lstsq(A, b, rcond=None)[0]
-    for number, (start, stop) in enumerate([(0, 151), (151, 301)]):
-        for method in ("normal", "cgls"):
-            x = np.load(tmp_path / f"{method}-{number}.npy")
-            np.testing.assert_allclose(x, expected, rtol=1e-8)
-        read = json.loads((tmp_path / f"read-{number}.json").read_text())
-        assert min(a for a, _ in read) == start and max(z for _, z in read) == stop
-
-
 def test_a_long_pass_over_the_rows_reports_progress():
     """A step per round of blocks: else a large A would count as a hang."""
-
-    from d2lpar.least_squares.rows import RowShards
 
     class Alone:
         number, count, steps = 0, 1, 0

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,6 @@ import pytest
 from click.testing import CliRunner
 
 from d2lpar.cli import main
-from d2lpar.cli.launch import checked
 from d2lpar.errors import DeviceError, SettingError
 from d2lpar.workers import launch
 
@@ -52,14 +50,15 @@ def test_every_role_knows_the_others():
 
 def test_servers_and_workers_go_over_the_hosts_in_turn(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("# the room\nana eth1\nbo  # by the window\n\n")
+    file.write_text("# the room\nme@ana.lan eth1\n[fe80::1%eth0]  # ours\n\n")
     hosts = launch.read_hosts(file, "eth0")
-    assert hosts == [launch.Host("ana", "eth1"), launch.Host("bo", "eth0")]
+    ana, bo = "me@ana.lan", "[fe80::1%eth0]"
+    assert hosts == [launch.Host(ana, "eth1"), launch.Host(bo, "eth0")]
     planned = launch.plan(3, 1, RUN, interface="wlan0", hosts=hosts)
     where = {role.name: role.host.name for role in planned}
     assert where == {
-        "scheduler": "", "server 0": "ana",
-        "worker 0": "ana", "worker 1": "bo", "worker 2": "ana",
+        "scheduler": "", "server 0": ana,
+        "worker 0": ana, "worker 1": bo, "worker 2": ana,
     }  # fmt: skip
     interfaces = [role.environment["DMLC_INTERFACE"] for role in planned]
     assert interfaces == ["wlan0", "eth1", "eth1", "eth0", "eth1"]
@@ -67,44 +66,30 @@ def test_servers_and_workers_go_over_the_hosts_in_turn(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "# nobody\n", "ana eth0 extra\n", "ana\n-oProxy=x\n", "ana -x\n",
-     "ana;reboot\n", "ana\0\n", b"\x89PNG\r\n\x1a\n\xff\xfe"],
+    [b"# nobody\n", b"ana eth0 extra\n", b"ana\n-oProxy=x\n", b"ana;reboot\n",
+     b"\x89PNG\r\n\x1a\n\xff\xfe"],
     ids=ascii,
 )  # fmt: skip
 def test_an_invalid_file_of_hosts(tmp_path, content):
     file = tmp_path / "hosts"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    file.write_bytes(content)
     with pytest.raises(SettingError) as caught:
         launch.read_hosts(file, "eth0")
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_ssh_takes_for_a_host_is_a_host(tmp_path):
-    names = ["ana", "me@ana.lan", "10.0.0.1", "[fe80::1%eth0]", "ssh://me@ana:22"]
-    (tmp_path / "hosts").write_text("\n".join(names))
-    hosts = launch.read_hosts(tmp_path / "hosts", "lo")
-    assert [host.name for host in hosts] == names
-
-
 @pytest.mark.parametrize(
-    ("args", "devices", "words"),
+    ("workers", "devices", "words"),
     [
-        ((3, 1), ["cpu:1", "cpu:2"], "given 2 times for 3 workers"),
-        ((2, 1), ["gpu:0,1"], r"workers 0 and 1 .*share gpu\(0\)"),
-        ((2, 1), ["gpu:3,"], r"share gpu\(3\)"),
-        ((2, 1), ["gpu"], r"share gpu\(0\)"),
-        ((2, 1), ["gpu:1", "gpu:1"], r"share gpu\(0\)"),
-        ((2, 1), ["gpu:0,2,", "gpu:2,1"], r"share gpu\(2\)"),
+        (3, ["cpu:1", "cpu:2"], "given 2 times for 3 workers"),
+        (2, ["gpu"], r"workers 0 and 1 .*share gpu\(0\)"),
+        (2, ["gpu:0,2,", "gpu:2,1"], r"share gpu\(2\)"),
+        (2, ["gpux"], "gpux"),
     ],
 )
-def test_impossible_plans(args, devices, words):
-    with pytest.raises(SettingError, match=words):
-        launch.plan(*args, RUN, devices=devices)
-
-
-def test_an_invalid_device_is_refused_before_anything_starts():
-    with pytest.raises(DeviceError, match="gpux"):
-        launch.plan(2, 1, RUN, devices=["gpux"])
+def test_impossible_plans(workers, devices, words):
+    with pytest.raises((SettingError, DeviceError), match=words):
+        launch.plan(workers, 1, RUN, devices=devices)
 
 
 def test_an_interface_that_does_not_exist():
@@ -113,22 +98,17 @@ def test_an_interface_that_does_not_exist():
         launch.address_of("nope0")
 
 
-def devices_of(planned):
-    flags = [role.arguments[-1] for role in planned if role.kind == "worker"]
-    return [flag.removeprefix("--devices=") for flag in flags]
-
-
-def test_workers_get_gpus_of_their_own():
-    hosts = [launch.Host("ana", "eth1"), launch.Host("bo", "eth1")]
-    assert devices_of(launch.plan(2, 1, RUN, devices=["gpu:1"])) == ["gpu:0,", "gpu:1,"]
-    planned = launch.plan(2, 1, RUN, devices=["gpu:2"])
-    assert devices_of(planned) == ["gpu:0,1,", "gpu:2,3,"]
-    planned = launch.plan(3, 1, RUN, devices=["gpu:1"], hosts=hosts)
-    assert devices_of(planned) == ["gpu:0,", "gpu:0,", "gpu:1,"]
-    named = ["gpu:1,", "gpu:0,"]
-    assert devices_of(launch.plan(2, 1, RUN, devices=named)) == named
-    assert devices_of(launch.plan(1, 1, RUN, devices=["gpu:0,1"])) == ["gpu:0,1"]
-    assert devices_of(launch.plan(2, 1, RUN, devices=["cpu:2"])) == ["cpu:2"] * 2
+@pytest.mark.parametrize(
+    ("devices", "names", "expected"),
+    [
+        (["gpu:2"], ["ana"] * 2, ["gpu:0,1,", "gpu:2,3,"]),
+        (["gpu:1"], ["ana", "bo", "ana"], ["gpu:0,", "gpu:0,", "gpu:1,"]),
+        (["gpu:1,", "gpu:0,"], ["ana"] * 2, ["gpu:1,", "gpu:0,"]),
+        (["cpu:2"], ["ana"] * 2, ["cpu:2"] * 2),
+    ],
+)
+def test_workers_get_gpus_of_their_own(devices, names, expected):
+    assert launch.own_devices(devices, list(map(launch.Host, names))) == expected
 
 
 # The command
@@ -142,55 +122,33 @@ def test_the_commands_are_for_a_shell():
                          "'--out=my figures'")  # fmt: skip
 
 
-def printed(*words):
-    launch_words = ["launch", "--workers=2", "--print", "--", *RUN, *words]
-    done = CliRunner().invoke(main.d2lpar, launch_words)
-    assert done.exception is None, done.output
-    return done.output.splitlines()
-
-
 def test_print_writes_each_roles_environment_and_command():
-    lines = printed()
+    """The devices after the dashes are those of each worker."""
+    words = ["--devices", "cpu:3", "--seed=3"]
+    done = CliRunner().invoke(main.d2lpar, ["launch", "--print", "--", *RUN, *words])
+    assert done.exception is None, done.output
+    lines = done.output.splitlines()
     assert lines[::3] == ["# scheduler", "# server 0", "# worker 0", "# worker 1"]
     assert all("exec env DMLC_ROLE=" in line for line in lines[1::3])
-    assert lines[-2].count(f" -m d2lpar.workers.node {' '.join(RUN)} ") == 1
-
-
-@pytest.mark.parametrize("words", [["--devices=cpu:3"], ["--devices", "cpu:3"]])
-def test_devices_after_the_dashes_are_those_of_each_worker(words):
-    for line in printed(*words, "--seed=3")[-5::3]:
-        assert line.endswith(f" {' '.join(RUN)} --seed=3 --devices=cpu:3")
+    for line in lines[-5::3]:
+        assert f" -m d2lpar.workers.node {' '.join(RUN)} " in line
+        assert line.endswith(" --seed=3 --devices=cpu:3")
 
 
 @pytest.mark.parametrize(
-    ("flags", "run", "words"),
+    ("flag", "words"),
     [
-        (["--workers=0"], [], "--workers"),
-        (["--compress=-1"], [], "--compress -1"),
-        (["--interface=nope0"], [], "--interface nope0"),
-        (["--ssh=ssh"], [], "--ssh ssh"),
-        (["--hosts=/dev/null"], [], "--hosts needs --interface"),
-        ([], ["--repeats=2"], "launch: "),
-        ([], ["--num-devices=1,2"], "launch: "),
+        ("--interface=nope0", "--interface nope0"),
+        ("--hosts=/dev/null", "--hosts needs --interface"),
     ],
 )
-def test_flags_that_are_refused_before_anything_starts(flags, run, words):
-    done = CliRunner().invoke(main.d2lpar, ["launch", *flags, "--", *RUN, *run])
-    assert words in (str(done.exception) + done.output)
-    assert done.exit_code == 2 or isinstance(done.exception, SettingError)
-
-
-def test_after_launch_comes_a_run():
-    with pytest.raises(SettingError, match="after -- write what"):
-        checked((), ["gan"])
-    with pytest.raises(SettingError, match="chapter 'nope': write one of gan"):
-        checked(("run", "nope"), ["gan"])
-    words = ["run", "gan", "--checkpoint-every=3"]
-    assert checked(tuple(words), ["gan"]) == words
+def test_flags_that_are_refused_before_anything_starts(flag, words):
+    done = CliRunner().invoke(main.d2lpar, ["launch", flag, "--", *RUN])
+    assert words in str(done.exception) and isinstance(done.exception, SettingError)
 
 
 # Roles that run. Each line: what a role does at its start number $N, counted in a file.
-# Text goes to standard error; its status, as JSON, to file descriptor 3.
+# Text goes to standard error; heartbeats, numbers of steps, to file descriptor 3.
 
 FAKE = """#!/bin/sh
 name=$DMLC_ROLE$D2LPAR_WORKER
@@ -205,47 +163,37 @@ case $name in
 esac
 """
 WAIT = "exec cat"  # to the end of its standard input, as a role does
+NAMES = ("scheduler", "server", "worker0", "worker1")
+
+
+def fake_python(folder, **does):
+    """A script in place of Python; the roles wait, but for what they do."""
+    words = {**dict.fromkeys(NAMES, WAIT), **does}
+    script = folder / "fake"
+    script.write_text(FAKE.format(folder=folder, **words))
+    script.chmod(0o755)
+    return str(script)
 
 
 @pytest.fixture
 def fake(tmp_path):
-    """Write the roles' script; a function that launches them."""
+    """A function that launches roles, which do as it is told; what they wrote."""
 
-    def fake(hosts=(), timeout=30, max_restarts=3, port=None, **does):
-        script = tmp_path / "fake"
-        words = {"scheduler": WAIT, "server": WAIT, "worker0": "exit 0",
-                 "worker1": "exit 0", **does}  # fmt: skip
-        script.write_text(FAKE.format(folder=tmp_path, **words))
-        script.chmod(0o755)
+    def fake(hosts=(), does=None, **how):
         shown = []
-        roles_at = partial(_roles, hosts=[launch.Host(host) for host in hosts])
         launcher = launch.Launcher(
             str(tmp_path),
             lambda role, line: shown.append((role.name, line)),
-            str(script),
+            fake_python(tmp_path, **(does or {})),
             ssh=str(tmp_path / "ssh"),
-            timeout=timeout,
             logs=tmp_path / "logs",
+            **how,
         )
-        launch.launch(
-            roles_at,
-            launcher,
-            address="127.0.0.1",
-            port=port,
-            max_restarts=max_restarts,
-        )
+        hosts = [launch.Host(host) for host in hosts]
+        launch.launch(launch.plan(2, 1, ["run", "toy"], hosts=hosts), launcher)
         return shown
 
     return fake
-
-
-def _roles(port, hosts=()):
-    return launch.plan(2, 1, ["run", "toy"], port=port, hosts=hosts)
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch):
-    monkeypatch.setattr(launch, "SECONDS_TO_FINISH", 0.2)
 
 
 def starts(tmp_path, name):
@@ -253,16 +201,24 @@ def starts(tmp_path, name):
 
 
 def is_gone(tmp_path, name):
-    return not psutil.pid_exists(int((tmp_path / f"{name}.pid").read_text()))
+    pid = int((tmp_path / f"{name}.pid").read_text())
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+DONE = {"worker0": "exit 0", "worker1": "exit 0"}
 
 
 def test_a_complete_training_is_the_end(fake, tmp_path):
-    shown = fake(worker0="echo epoch 1; echo '{\"alive\": true}' >&3; echo end")
+    does = {**DONE, "worker0": "echo epoch 1; echo 1 >&3; echo end"}
+    shown = fake(does=does)
     lines = [line for name, line in shown if name == "worker 0"]
     assert lines == ["epoch 1", "end"]
     log = (tmp_path / "logs" / "worker-0.log").read_text()
     assert log == "epoch 1\nend\n"
-    for name in ("scheduler", "server", "worker0", "worker1"):
+    for name in NAMES:
         assert starts(tmp_path, name) == 1 and is_gone(tmp_path, name)
 
 
@@ -275,61 +231,50 @@ def test_if_one_is_killed_all_start_again(fake, tmp_path, caplog, name, role):
     does = {"worker0": wait_once, "worker1": wait_once}
     dies_once = "if [ $N = 1 ]; then echo last words; kill -9 $$; fi"
     does[name] = f"{dies_once}; {does.get(name, WAIT)}"
-    begin = "echo '{\"begin\": '$N.5'}' >&3"
-    does["worker0"] = f"{begin}; {does['worker0']}; echo $D2LPAR_RESUME_SINCE > since"
+    does["worker0"] += "; echo $D2LPAR_RESUME_SINCE > since"
+    begin = time.time()
     with caplog.at_level(logging.WARNING):
-        fake(**does)
+        fake(does=does)
     assert f"{role} was killed (signal 9)" in caplog.text
     assert "    last words" in caplog.text and "restart 1 of 3" in caplog.text
-    assert all(starts(tmp_path, n) == 2 for n in ("scheduler", "server", "worker0"))
-    assert float((tmp_path / "since").read_text()) == 1.5
+    assert all(starts(tmp_path, n) == 2 for n in NAMES)
+    since = float((tmp_path / "since").read_text())
+    assert begin <= since < (tmp_path / "worker0.pid").stat().st_mtime
 
 
 def test_it_gives_up(fake, tmp_path):
     with pytest.raises(launch.LaunchError, match=r"after 1 restarts: worker 1 "
                        r"ended with status 7; it wrote last:\n    oh"):  # fmt: skip
-        fake(worker1="echo oh; exit 7", worker0=WAIT, max_restarts=1)
+        fake(does={"worker1": "echo oh; exit 7"}, max_restarts=1)
     assert starts(tmp_path, "worker1") == 2 and is_gone(tmp_path, "worker0")
 
 
 def test_an_error_that_would_repeat_is_not_tried_again(fake, tmp_path):
     wrong = "echo 'd2lpar: lr 0: write another'; exit 2"
     with pytest.raises(SettingError, match=r"^worker 1: lr 0: write another$"):
-        fake(worker1=wrong, worker0=WAIT)
+        fake(does={"worker1": wrong})
     assert starts(tmp_path, "worker1") == 1 and is_gone(tmp_path, "worker0")
 
 
 def test_workers_that_make_no_step_hang(fake, tmp_path):
-    with pytest.raises(launch.LaunchError, match="no step for 1 s"):
-        fake(worker0=WAIT, worker1=WAIT, timeout=1, max_restarts=0)
+    """One that makes steps is enough: in step they all are."""
+    steps = "for n in 1 2 3 4; do echo $n >&3; sleep 0.1; done"
+    with pytest.raises(launch.LaunchError, match="worker 1 hangs, .* no step for"):
+        fake(does={"worker0": f"{steps}; {WAIT}"}, timeout=0.25, max_restarts=0)
     assert is_gone(tmp_path, "worker0") and is_gone(tmp_path, "scheduler")
+    fake(does={"worker0": steps, "worker1": "sleep 0.4"}, timeout=0.25, max_restarts=0)
 
 
-def test_one_worker_that_makes_steps_is_enough(fake, tmp_path):
-    """In step they all are. It takes longer than the limit, and writes no text."""
-    alive = "echo '{\"alive\": true}' >&3; sleep 0.5"
-    fake(worker0="; ".join([alive] * 4), worker1="sleep 2", timeout=1, max_restarts=0)
-    assert (tmp_path / "logs" / "worker-0.log").read_text() == ""
-
-
-@pytest.mark.parametrize(
-    ("number", "name"), [(9, "worker 1"), (11, "worker 0"), (8, "server 0")]
-)
-def test_a_role_without_a_heartbeat_is_named(fake, tmp_path, number, name):
-    """The scheduler has ps-lite's number; the server knows whose it is."""
-    nodes = {9: "worker 1", 11: "worker 0", 8: "server 0"}
-    statuses = [f'{{"node": {n}, "role": "{role}"}}' for n, role in nodes.items()]
-    server = "; ".join(f"echo '{status}' >&3" for status in statuses)
-    silent = f'sleep 0.5; echo \'{{"silent": {number}, "seconds": 8}}\' >&3; exit 1'
+@pytest.mark.parametrize("name", ["server", "worker1"])
+def test_a_role_without_a_heartbeat_is_named(fake, tmp_path, name):
+    """Once a step is made: before, a role may take long to load MXNet."""
+    alive = "while sleep 0.1; do echo $N >&3; N=$((N + 1)); done"
+    does = {**dict.fromkeys(NAMES, alive), name: f"echo hi; {WAIT}"}
+    does["worker0"] = f"sleep 0.5; {alive}"
+    role = {"server": "server 0", "worker1": "worker 1"}[name]
     with pytest.raises(launch.LaunchError) as error:
-        fake(
-            scheduler=silent,
-            server=f"{server}; echo hi; {WAIT}",
-            worker0=f"echo hi; {WAIT}",
-            worker1=f"echo hi; {WAIT}",
-            max_restarts=0,
-        )
-    assert f"{name} is silent: no heartbeat for 8 s" in str(error.value)
+        fake(does=does, heartbeat=0.4, max_restarts=0)
+    assert f"{role} is silent: no heartbeat for" in str(error.value)
     assert str(error.value).endswith("\n    hi")
     assert is_gone(tmp_path, "worker0") and is_gone(tmp_path, "server")
 
@@ -346,59 +291,41 @@ def test_a_taken_port(fake):
 # Hosts: the ssh here is a script, too
 
 
-@pytest.fixture
-def ssh(tmp_path):
-    def ssh(text):
-        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "ssh").chmod(0o755)
-
-    return ssh
+def ssh(folder, text):
+    (folder / "ssh").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "ssh").chmod(0o755)
 
 
-def test_roles_run_on_the_hosts(fake, ssh, tmp_path):
-    ssh('host=$1; shift; echo $host >> ${0%/*}/hosts; exec sh -c "$*"')
-    shown = fake(hosts=["a", "b"], server="echo at $DMLC_PS_ROOT_URI; exec cat")
+def test_roles_run_on_the_hosts(fake, tmp_path):
+    ssh(tmp_path, 'host=$1; shift; echo $host >> ${0%/*}/hosts; exec sh -c "$*"')
+    server = "echo at $DMLC_PS_ROOT_URI; exec cat"
+    shown = fake(hosts=["a", "b"], does={**DONE, "server": server})
     assert sorted((tmp_path / "hosts").read_text().split()) == ["a", "a", "b"]
     assert ("server 0", "at 127.0.0.1") in shown
 
 
-def test_a_host_that_ssh_does_not_reach(fake, ssh, tmp_path):
-    ssh("echo no route to host >&2; exit 255")
+def test_a_host_that_ssh_does_not_reach(fake, tmp_path):
+    ssh(tmp_path, "echo no route to host >&2; exit 255")
     with pytest.raises(launch.LaunchError, match="on a ended .*\n    no route to host"):
-        fake(hosts=["a"], max_restarts=1)
+        fake(hosts=["a"], max_restarts=0)
 
 
 # The end of the launcher itself
 
 
-SLOW = [
-    pytest.param(number, marks=pytest.mark.slow)
-    for number in (signal.SIGTERM, signal.SIGINT)
-]
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, *SLOW])
-def test_however_the_launcher_ends_no_role_outlives_it(tmp_path, number):
-    script = tmp_path / "fake"
-    names = ("scheduler", "server", "worker0", "worker1")
-    does = dict.fromkeys(names, WAIT)
-    script.write_text(FAKE.format(folder=tmp_path, **does))
-    script.chmod(0o755)
+def test_a_launcher_is_killed_and_no_role_outlives_it(tmp_path):
+    """Ctrl-C is in test_faults.py."""
+    python = fake_python(tmp_path)
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "d2lpar", "launch", f"--python={script}", "--", *RUN],
+        [sys.executable, "-m", "d2lpar", "launch", f"--python={python}", "--", *RUN],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    pids = [tmp_path / f"{name}.pid" for name in names]
+    pids = [tmp_path / f"{name}.pid" for name in NAMES]
     _until(lambda: all(p.exists() and p.read_text().strip() for p in pids))
-    launcher.send_signal(number)
-    _, stderr = launcher.communicate(timeout=10)
-    _until(lambda: all(is_gone(tmp_path, name) for name in names))
-    assert all(is_gone(tmp_path, name) for name in names)
-    if number == signal.SIGKILL:
-        assert launcher.returncode == -number
-    else:
-        assert launcher.returncode == 130 and "interrupted" in stderr
+    launcher.kill()
+    _until(lambda: all(is_gone(tmp_path, name) for name in NAMES))
+    assert all(is_gone(tmp_path, name) for name in NAMES)
+    assert launcher.wait() == -signal.SIGKILL
 
 
 def _until(condition, seconds=10):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from d2lpar import datasets
@@ -52,7 +52,7 @@ def with_condition(condition, n=30, **options):
 # Right answers
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     method=st.sampled_from(EXACT),
     dtype=st.sampled_from(["float64", "float32"]),
@@ -74,11 +74,17 @@ def test_residual_and_norm_are_lapacks(
     if kind == "deficient" and n > 1:
         rank = n - 1
         A[:, -1] = A[:, :-1].sum(axis=1)
+    options = {"devices": f"cpu:{num_devices}", "method": method, "dtype": dtype}
+    if method == "normal" and rank < n:
+        with pytest.raises(ValueError, match="rank-deficient.*tsqr") as refused:
+            solve(A, b, **options)
+        assert "\n" not in str(refused.value)
+        return
     s = np.linalg.svd(A, compute_uv=False)
-    if s[rank - 1] < s[0] / 20 or (method == "normal" and rank < n):
-        return  # both have tests of their own
+    if s[rank - 1] < s[0] / 20:
+        return  # has a test of its own
     best, left = lapack(A, b)
-    solution = solve(A, b, devices=f"cpu:{num_devices}", method=method, dtype=dtype)
+    solution = solve(A, b, **options)
     assert solution.x.dtype == dtype and solution.x.shape == (n, k)
     near = 1e-6 if dtype == "float64" else 2e-4
     size = np.linalg.norm(b, axis=0)
@@ -87,6 +93,43 @@ def test_residual_and_norm_are_lapacks(
     assert (abs(solution.residual_norm - residual) <= near * size).all()
     norms = np.linalg.norm(solution.x, axis=0)
     np.testing.assert_allclose(norms, np.linalg.norm(best, axis=0), rtol=100 * near)
+
+
+@settings(
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    method=st.sampled_from(["cgls", "gradient", *DIRECT]),
+    dtype=st.sampled_from(["float64", "float32"]),
+    shape=st.sampled_from([(60, 20), (20, 20), (20, 60)]),
+    smallest=st.floats(-14, 0),
+    consistent=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_one_small_singular_value_is_solved_or_told(
+    method, dtype, shape, smallest, consistent, seed, caplog
+):
+    """The residual may be right, and the gradient small, where x is far off."""
+    caplog.clear()
+    m, n = max(shape), min(shape)
+    A, _ = with_singular_values(np.r_[np.ones(n - 1), 10.0**smallest], seed, m)
+    A = A if shape == A.shape else A.T
+    rng = np.random.default_rng(seed)
+    b = A @ rng.normal(size=A.shape[1]) + (not consistent) * rng.normal(size=len(A))
+    options = {"max_iterations": 300} if method == "gradient" else {}
+    try:
+        x = solve(A, b, devices="cpu:2", method=method, dtype=dtype, **options).x
+    except ValueError as refused:
+        assert method == "normal" and "tsqr" in str(refused)
+        return
+    assert np.linalg.norm(A @ x - b) <= 1.001 * np.linalg.norm(b)
+    best, left = lapack(A, b)
+    near = 1e-2 if dtype == "float64" else 3e-2
+    if not caplog.text and (method != "tsqr" or smallest > -5):
+        assert np.linalg.norm(x - best) <= near * np.linalg.norm(best)
+        assert np.linalg.norm(A @ x - b) <= left + near * np.linalg.norm(b)
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -118,15 +161,6 @@ def test_the_answer_does_not_depend_on_the_number_of_devices(method):
         )
         for x in others:
             assert np.linalg.norm(x - first) <= 1e-9 * np.linalg.norm(first)
-
-
-def test_tall_and_thin():
-    A, b = problem(200_000, 20)
-    best, left = lapack(A, b)
-    for method in DIRECT:
-        solution = solve(A, b, devices="cpu:2", method=method)
-        assert solution.residual_norm == pytest.approx(left, rel=1e-10)
-        np.testing.assert_allclose(solution.x, best, rtol=1e-9, atol=1e-12)
 
 
 # Ill-conditioned, rank-deficient
@@ -165,7 +199,7 @@ def test_cgls_finds_the_least_residual_and_warns_of_digits_lost(
         solution = solve(A, b, devices="cpu:2", method="cgls", dtype=dtype)
         assert solution.residual_norm <= left + near * np.linalg.norm(b)
         assert np.linalg.norm(solution.x) <= 1.01 * np.linalg.norm(best)
-    enough_to_warn = 3e4 if dtype == "float64" else 3e1
+    enough_to_warn = 3e3 if dtype == "float64" else 3e1
     assert ("tsqr keeps the digits" in caplog.text) == (condition > enough_to_warn)
 
 
@@ -200,26 +234,13 @@ def test_badly_scaled_columns_do_no_harm(method):
     assert solve(A, b, devices="cpu:2", method="tsqr").rank < 10
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 7])
-def test_rank_deficient(num_devices):
-    A, b = problem(60, 6)
-    A[:, 4] = A[:, 1] - 2 * A[:, 2]
-    with pytest.raises(ValueError, match="rank-deficient.*tsqr"):
-        solve(A, b, devices=f"cpu:{num_devices}", method="normal")
-    solution = solve(A, b, devices=f"cpu:{num_devices}", method="tsqr")
-    assert solution.rank == 5
-    np.testing.assert_allclose(solution.x, lapack(A, b)[0], atol=1e-10)
-
-
-def test_normal_refuses_zero_columns_and_few_rows():
+def test_a_column_of_zeros():
     A, b = problem(60, 6)
     A[:, 3] = 0
     with pytest.raises(ValueError, match="column 3 of A is zero.*tsqr"):
         solve(A, b, devices="cpu:2", method="normal")
     solution = solve(A, b, devices="cpu:3", method="tsqr")
     assert solution.rank == 5 and abs(solution.x[3]) < 1e-12
-    with pytest.raises(ValueError, match="4 x 6.*tsqr"):
-        solve(A[:4], b[:4], devices="cpu:2", method="normal")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -248,7 +269,7 @@ def test_a_cholesky_factor_that_is_none_is_refused(monkeypatch, dtype):
 # Any scale
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=25)
 @given(
     method=st.sampled_from(EXACT),
     dtype=st.sampled_from(["float64", "float32"]),
@@ -540,8 +561,8 @@ def test_what_is_not_finite_is_named_with_its_place(method, value, tmp_path):
 @pytest.mark.parametrize(
     ("A", "b", "named"),
     [
-        (np.ones((4, 2)), np.ones(3), r"b is of shape \(3,\).*4 rows"),
-        (np.ones((4, 2)), np.ones((1, 4)), "b needs 4 rows"),
+        (np.ones((4, 2)), np.ones(3), r"b of shape \(3,\)"),
+        (np.ones((4, 2)), np.ones((1, 4)), r"b of shape \(1, 4\)"),
         (np.ones(4), np.ones(4), r"A is of shape \(4,\)"),
         (np.ones((0, 2)), np.ones(0), "empty"),
         (np.ones((4, 0)), np.ones(4), "empty"),
@@ -578,7 +599,7 @@ def test_a_file_that_is_shorter_than_it_claims(tmp_path):
         ({"max_iterations": 1.5}, ValueError, "max_iterations 1.5: write a whole"),
         ({"x0": np.zeros(3)}, ValueError, r"x0 of shape \(3,\): write 4 x 1 finite"),
         ({"x0": [np.nan, 1, 1, 1]}, ValueError, "x0 of shape .*finite"),
-        ({"reference": np.zeros(3)}, ValueError, r"reference is of shape \(3,\)"),
+        ({"reference": np.zeros(3)}, ValueError, r"reference of shape \(3,\)"),
         ({"method": "averaging", "lr": 0}, ValueError, "lr 0: write a finite number"),
         ({"method": "averaging", "num_epochs": 0}, ValueError, "num_epochs 0"),
         ({"method": "averaging", "num_samples": 0}, ValueError, "num_samples 0"),

@@ -116,10 +116,9 @@ def _count(run: Run) -> str:
 
 
 def _subtitle(runs: Sequence[Run]) -> str:
-    settings, size = runs[0].header.settings, ""
-    if {"rows", "columns"} <= settings.keys():
-        size = f" of {settings['rows']:,} \u00d7 {settings['columns']:,}"
-    return labels.subtitle(f"min ||A x - b||, A{size}", runs)
+    settings = runs[0].header.settings
+    size = f"{settings['rows']:,} \u00d7 {settings['columns']:,}"
+    return labels.subtitle(f"min ||A x - b||, A of {size}", runs)
 
 
 def _caption(words: str, runs: Sequence[Run]) -> str:

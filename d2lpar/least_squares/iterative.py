@@ -195,9 +195,10 @@ class _Probe:
     """A lower bound of A's condition, by conjugate gradients for a random vector.
 
     The gradient of ||A x - b|| hides a small singular value: it holds what x lacks
-    there times the square of that. A random vector holds every direction, until steps p
-    with ||A p||^2 / ||p||^2 near each singular value's square have removed it. For
-    m >= n the vector is a gradient, else, since a wide A has a null space, a residual.
+    there times the square of that. A random vector holds every direction until steps
+    have removed it. For steps p and gradients r, ||A p||^2 / ||p||^2 lies between the
+    squares of the smallest and the largest singular value. The vector is a gradient,
+    or, if A is wide and has a null space, a residual.
     """
 
     def __init__(self, shards: RowShards, tol: float, max_steps: int) -> None:
@@ -215,7 +216,7 @@ class _Probe:
         fraction = max(1e-7 / shorter, rounding if self.is_wide else rounding**2)
         self.goal, self.direction = fraction * self.remaining, self.left
         self.steps_left = min(20 * shorter, max_steps)
-        self.smallest, self.largest = math.inf, 0.0
+        self.smallest, self.largest, self.carried = math.inf, 0.0, 0.0
 
     def products(self, p: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
         """_products of `p`, and of the probe's next step at the same time."""
@@ -225,7 +226,8 @@ class _Probe:
         products, squares = _products(self.shards, both)
         square, size = squares[-1], (self.direction**2).sum()
         self.smallest = min(self.smallest, square / size)
-        self.largest = max(self.largest, square / size)
+        # Of r, by Lanczos: it has the most of the largest singular value.
+        self.largest = max(self.largest, square / self.gamma + self.carried)
         self.steps_left -= 1
         if square == 0 or self.largest > self.enough**2 * self.smallest:
             self.steps_left = 0
@@ -233,7 +235,9 @@ class _Probe:
             alpha, previous = self.gamma / square, self.gamma
             self.left = self.left - alpha * products[:, -1:]
             self.gamma = (self.left**2).sum()
-            self.direction = self.left + self.gamma / previous * self.direction
+            beta = self.gamma / previous
+            self.direction = self.left + beta * self.direction
+            self.carried = beta / alpha
             fallen = self.remaining - alpha * previous  # the squared residual
             self.remaining = fallen if self.is_wide else self.gamma
         return products[:, :-1], squares[:-1]

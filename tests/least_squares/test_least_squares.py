@@ -332,7 +332,6 @@ def test_a_start_is_scaled_as_x_is():
 @pytest.mark.parametrize(
     ("a", "b", "dtype", "problem_is"),
     [
-        (-200, 200, "float64", "x is too large for float64"),
         (200, -200, "float64", "x is too small for float64"),
         (-30, 30, "float32", "x is too large for float32"),
         (308, 308, "float64", "is too large for float64"),
@@ -358,7 +357,7 @@ def test_rows_that_are_far_larger_than_the_first_are_refused():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("shape", [(30, 1), (1, 1), (1, 4)])
+@pytest.mark.parametrize("shape", [(30, 1), (1, 4)])
 def test_a_single_column_or_row(method, shape):
     A, b = problem(*shape)
     if shape[0] < shape[1] and method == "normal":

@@ -64,7 +64,8 @@ def cgls(
     """Conjugate gradients on the least-squares problem: one all-reduce per iteration.
 
     Every device sends n + 1 numbers per right-hand side, A_k^T A_k p and ||A_k p||^2,
-    and no transpose is ever formed. Each right-hand side has its own step lengths.
+    and no transpose is ever formed. Each right-hand side has its own step lengths. A
+    random vector beside them, for the first steps, tells of A's condition.
     Starts and stops as :func:`gradient` does; `max_iterations` is 20 n by default.
     From x0 = None, x is the minimum-norm solution if A is rank-deficient. If A is
     ill-conditioned, ||A x - b|| reaches its minimum long before x is right.

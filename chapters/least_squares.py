@@ -253,7 +253,7 @@ assert numpy.allclose(x, best, rtol=1e-7) and numpy.allclose(same.x, best, rtol=
 # %% [markdown]
 # Fifteen steps, where gradient descent took 2,900. The package also computes the true
 # gradient at the end, because the updated one drifts away from it, and estimates the
-# condition of A by the lengths of the steps.
+# condition of A by a few such steps for a random vector.
 
 # %% [markdown]
 # ## Normal equations: one all-reduce in all

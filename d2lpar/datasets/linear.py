@@ -37,7 +37,7 @@ class LinearProblem:
 def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`.
 
-    Raises :class:`SettingError` unless `rows` and `columns` are whole numbers above 0.
+    Raises :class:`SettingError` unless `rows` and `columns` are above 0.
     """
     _check_size(rows, columns)
     rng = np.random.default_rng(seed)

@@ -58,7 +58,11 @@ def averaging(
     norm_of_b = shards.residual_norm(numpy.zeros_like(x))
     shards.check_finite(numpy.array(norm_of_b))
     for epoch in range(1, num_epochs + 1):
-        samples = [_sample(block, num_samples, rng) for block in blocks]
+        samples = []  # of each device's rows, with replacement
+        for k, A, b in blocks:
+            rows = rng.integers(A.shape[0], size=num_samples)
+            rows = mx.nd.array(rows, ctx=A.context, dtype="int32")
+            samples.append(Block(k, A.take(rows), b.take(rows)))
         if independent:
             krylovs = _descend(samples, [x] * len(samples), lr, steps_per_epoch)
             xs = [x + krylov.movement() for krylov in krylovs]
@@ -76,13 +80,6 @@ def averaging(
             )
         progress.record(epoch, x, xs)
     return Answer(x)
-
-
-def _sample(block: Block, num_samples: int, rng: numpy.random.Generator) -> Block:
-    """Rows drawn with replacement, on the block's device."""
-    rows = rng.integers(block.A.shape[0], size=num_samples).astype("int32")
-    index = mx.nd.array(rows, ctx=block.A.context, dtype="int32")
-    return Block(block.k, block.A.take(index), block.b.take(index))
 
 
 def _descend(samples: list[Block], xs: list, lr: float, steps: int) -> list[_Krylov]:

@@ -44,8 +44,32 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
     G, c = _sums(
         shards, lambda k, A, b: [syrk(A, transpose=True), times(A, b, transpose=True)]
     )
-    scale = _scale_columns(G, c, shards)
-    L, condition = _cholesky(G, shards.dtype.name)
+    lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
+    shards.check_finite(lengths, c.asnumpy())
+    if not lengths.all():
+        raise ValueError(
+            f"column {numpy.argmin(lengths)} of A is zero beside the others, A is "
+            "rank-deficient: method tsqr gives the minimum-norm solution"
+        )
+    scale = mx.nd.array(1 / lengths[:, None], ctx=G.context, dtype=shards.dtype)
+    if lengths.max() < 10 * lengths.min():
+        scale = mx.nd.ones_like(scale)
+    else:
+        G *= scale  # in place: another (n, n) may be gigabytes
+        G *= scale.T
+    condition = numpy.inf
+    try:
+        L = mx.nd.linalg.potrf(G)
+        L.wait_to_read()
+        if _is_factor(L, G):
+            condition = _condition(L)
+    except mx.base.MXNetError:
+        pass  # on a CPU; on a GPU a failed factor shows in _is_factor
+    if not condition < MAX_CONDITION[shards.dtype.name]:
+        raise ValueError(
+            "A is rank-deficient or too ill-conditioned for method normal in "
+            f"{shards.dtype} (condition about {condition:.0e}): use method tsqr"
+        )
     x = _cholesky_solve(L, c * scale) * scale
     if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
         log.warning(
@@ -62,30 +86,6 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
     x = x.asnumpy()
     progress.record(1, x)
     return Answer(x, condition, shards.n)
-
-
-def _scale_columns(
-    G: mx.nd.NDArray, c: mx.nd.NDArray, shards: RowShards
-) -> mx.nd.NDArray:
-    """Scale A's columns, in its Gram matrix G, to length 1 if lengths differ tenfold.
-
-    Returns the scale (n, 1). Raises ValueError for A or b that is not finite (c is
-    A^T b), and for a column of zeros.
-    """
-    lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
-    shards.check_finite(lengths, c.asnumpy())
-    if not lengths.all():
-        column = int(numpy.argmin(lengths))
-        raise ValueError(
-            f"column {column} of A is zero beside the others, A is rank-deficient: "
-            "method tsqr gives the minimum-norm solution"
-        )
-    scale = mx.nd.array(1 / lengths[:, None], ctx=G.context, dtype=shards.dtype)
-    if lengths.max() < 10 * lengths.min():
-        return mx.nd.ones_like(scale)
-    G *= scale  # in place: another (n, n) may be gigabytes
-    G *= scale.T
-    return scale
 
 
 def _sums(shards: RowShards, terms: Callable) -> list[mx.nd.NDArray]:
@@ -113,27 +113,6 @@ def _sums(shards: RowShards, terms: Callable) -> list[mx.nd.NDArray]:
         mx.nd.array(shards.total(t.asnumpy()), ctx=t.context, dtype=shards.dtype)
         for t in totals
     ]
-
-
-def _cholesky(G: mx.nd.NDArray, dtype: str) -> tuple[mx.nd.NDArray, float]:
-    """The lower factor of the Gram matrix G, and the condition number of its A.
-
-    Raises ValueError if that is too large.
-    """
-    condition = numpy.inf
-    try:
-        L = mx.nd.linalg.potrf(G)
-        L.wait_to_read()
-        if _is_factor(L, G):
-            condition = _condition(L)
-    except mx.base.MXNetError:  # as on a CPU
-        L = None
-    if not condition < MAX_CONDITION[dtype]:
-        raise ValueError(
-            f"A is rank-deficient or too ill-conditioned for method normal in {dtype} "
-            f"(condition about {condition:.0e}): use method tsqr"
-        )
-    return L, condition
 
 
 def _is_factor(L: mx.nd.NDArray, G: mx.nd.NDArray) -> bool:
@@ -218,7 +197,15 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
     if condition < 0.01 / (max(shards.m, shards.n) * numpy.finfo(shards.dtype).eps):
         rank, x = shards.n, (mx.nd.linalg.trsm(L, z, transpose=True) * scale).asnumpy()
     else:
-        x, rank = _minimum_norm(R.asnumpy(), z.asnumpy(), shards)
+        # The shortest of the x that minimise ||R x - z||, on the host: n x n is small.
+        U, s, Vt = numpy.linalg.svd(R.asnumpy())
+        eps = numpy.finfo(shards.dtype).eps
+        rank = int((s > s[0] * eps * max(shards.m, shards.n)).sum())
+        x = Vt[:rank].T @ ((U[:, :rank].T @ z.asnumpy()) / s[:rank, None])
+    if rank < shards.n:
+        log.warning(
+            "A has rank %d, not %d: x is the minimum-norm solution", rank, shards.n
+        )
     progress.record(1, x)
     return Answer(x, condition, rank)
 
@@ -236,18 +223,3 @@ def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:
         M = mx.nd.concat(M, zeros, dim=0)
     _, L = mx.nd.linalg.gelqf(M.T)
     return L.T
-
-
-def _minimum_norm(R: numpy.ndarray, z: numpy.ndarray, shards: RowShards):
-    """The shortest of the x that minimise ||R x - z||, and the rank of R.
-
-    Computed on the host by SVD: n x n is small compared with A.
-    """
-    U, s, Vt = numpy.linalg.svd(R)
-    eps = numpy.finfo(shards.dtype).eps
-    rank = int((s > s[0] * eps * max(shards.m, shards.n)).sum())
-    if rank < shards.n:
-        log.warning(
-            "A has rank %d, not %d: x is the minimum-norm solution", rank, shards.n
-        )
-    return Vt[:rank].T @ ((U[:, :rank].T @ z) / s[:rank, None]), rank

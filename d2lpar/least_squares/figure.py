@@ -115,23 +115,21 @@ def _count(run: Run) -> str:
     return plural(run.header.num_devices, labels.device_word(run.header))
 
 
-def _subtitle(runs: Sequence[Run]) -> str:
-    settings, size = runs[0].header.settings, ""
-    if {"rows", "columns"} <= settings.keys():
-        size = f" of {settings['rows']:,} \u00d7 {settings['columns']:,}"
-    return labels.subtitle(f"min ||A x - b||, A{size}", runs)
-
-
-def _caption(words: str, runs: Sequence[Run]) -> str:
-    return f"{words} {labels.stamp([run.header for run in runs])}"
+def _page(runs: Sequence[Run], title: str, caption: str, **layout) -> page.Picture:
+    """A page that says which problem the runs solve, and where."""
+    settings = runs[0].header.settings
+    size = f"{settings['rows']:,} \u00d7 {settings['columns']:,}"
+    subtitle = labels.subtitle(f"min ||A x - b||, A of {size}", runs)
+    stamp = labels.stamp([run.header for run in runs])
+    return page.new(title, subtitle, f"{caption} {stamp}", **layout)
 
 
 def _error(runs: Sequence[Run], least: float) -> Figure:
     """||A x - b|| of each of the first two devices' x against the epoch."""
-    picture = page.new(
+    picture = _page(
+        runs,
         f"Error of each device's x: the optimum is {least:.2f}",
-        _subtitle(runs),
-        _caption("Insets: the last epochs. Dashed: the best of all methods.", runs),
+        "Insets: the last epochs. Dashed: the best of all methods.",
         panels=min(2, min(run.header.num_devices for run in runs)),
         sharey=True,
     )
@@ -165,12 +163,12 @@ def _error(runs: Sequence[Run], least: float) -> Figure:
 
 def _distance(runs: Sequence[Run]) -> Figure:
     """Distance to the optimum against seconds of work: every repeat, a line each."""
-    picture = page.new(
+    picture = _page(
+        runs,
         f"Distance to the optimum against seconds, on {_count(runs[0])}",
-        _subtitle(runs),
-        _caption("||x - x*|| / ||x*||, x* by LAPACK; thin: further repeats. x = 0 has "
-                 "a distance of 1.", runs),
-    )  # fmt: skip
+        "||x - x*|| / ||x*||, x* by LAPACK; thin: further repeats. x = 0 has a "
+        "distance of 1.",
+    )
     (axes,) = picture.axes
     names = []
     for k, run in enumerate(runs):
@@ -199,10 +197,10 @@ def _distance(runs: Sequence[Run]) -> Figure:
 
 def _residual(runs: Sequence[Run]) -> Figure:
     """||A x - b|| against seconds, if x* is not known."""
-    picture = page.new(
+    picture = _page(
+        runs,
         f"||A x - b|| reaches {_least(runs):.2f} on {_count(runs[0])}",
-        _subtitle(runs),
-        _caption("Each point is an iteration that was recorded.", runs),
+        "Each point is an iteration that was recorded.",
     )
     (axes,) = picture.axes
     names = []
@@ -231,10 +229,10 @@ def _devices(runs: Sequence[Run]) -> Figure:
             name = f"{_method(run)}, {_count(run)}"
             bars.append(page.Bar(name, _seconds(run), page.count_color(k), note))
     n = min(len(bar.values) for bar in bars)
-    picture = page.new(
+    picture = _page(
+        shared,
         "Seconds to solve, by method and number of devices",
-        _subtitle(shared),
-        _caption(f"Medians of n = {n}; whiskers: quartiles.", shared),
+        f"Medians of n = {n}; whiskers: quartiles.",
         size=(page.WIDE, page.bars_height(bars)),
     )
     page.bars(picture.axes[0], bars, "s")

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 
 import numpy
-import scipy.linalg
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.rows import Answer, Progress, RowShards, times
+from d2lpar.least_squares.rows import Answer, Block, Progress, RowShards, times
 from d2lpar.training import check_whole
 
 log = logging.getLogger("d2lpar")
 
-WARN_ABOVE_CONDITION = {"float64": 3e4, "float32": 3e1}  # of A
+# A gradient `tol` times that at 0 allows x to be off by tol * condition^2.
+WARN_IF_OFF_BY = 1e-3
 
 
 def gradient(
@@ -35,7 +36,8 @@ def gradient(
     all-reduce each): it converges for any A, but slowly for an ill-conditioned one. It
     starts at `x0` (None is 0), and stops when the norm of the gradient is `tol` times
     that at x = 0, or with a warning after `max_iterations`, or if rounding errors stop
-    all progress. A `tol` below ten times the dtype's epsilon counts as that.
+    all progress. A `tol` below ten times the dtype's epsilon counts as that. A warning
+    says so where A's condition lets x be off by more than 1e-3.
     """
     search = _Search(shards, progress, tol, max_iterations, x0)
     v = numpy.random.default_rng(0).normal(size=(shards.n, 1))
@@ -62,11 +64,11 @@ def cgls(
     """Conjugate gradients on the least-squares problem: one all-reduce per iteration.
 
     Every device sends n + 1 numbers per right-hand side, A_k^T A_k p and ||A_k p||^2,
-    and no transpose is ever formed. Each right-hand side has its own step lengths.
+    and no transpose is ever formed. Each right-hand side has its own step lengths. A
+    random vector beside them, for the first steps, tells of A's condition.
     Starts and stops as :func:`gradient` does; `max_iterations` is 20 n by default.
     From x0 = None, x is the minimum-norm solution if A is rank-deficient. If A is
-    ill-conditioned, ||A x - b|| reaches its minimum long before x is right: a warning
-    says so where the steps show it.
+    ill-conditioned, ||A x - b|| reaches its minimum long before x is right.
 
     The gradient is updated from step to step, and rounding errors let it drift away
     from the true one. So once it is small enough, or no longer shrinks, the true one is
@@ -75,8 +77,7 @@ def cgls(
     most = 20 * shards.n if max_iterations is None else max_iterations
     search = _Search(shards, progress, tol, most, x0)
     eps = numpy.finfo(shards.dtype).eps
-    lengths, ratios = [], []  # of the first steps for the first right-hand side
-    shrinks, is_first = True, True
+    shrinks = True
     while search.goes_on() and shrinks:
         x = best_x = search.x
         descent = direction = search.descent
@@ -84,7 +85,7 @@ def cgls(
         left, idle = search.squares, 0  # ||A x - b||^2, as the steps have it
         active = numpy.sqrt(gamma) > search.goal
         while active.any() and idle <= shards.n and search.may_count():
-            products, squares = _products(shards, direction)
+            products, squares = search.probe.products(direction)
             shards.check_finite(products, squares)
             alpha = _ratio(gamma, squares)
             x = x + alpha * direction
@@ -93,9 +94,6 @@ def cgls(
             previous, gamma = gamma, (descent**2).sum(axis=0)
             beta = _ratio(gamma, previous)
             search.count(x)
-            if is_first and active[0]:
-                lengths.append(alpha[0])
-                ratios.append(beta[0])
             # Steps that claim to remove more than there is are rounding errors.
             active &= numpy.isfinite(gamma) & (left >= -(eps**0.5) * search.squares)
             smaller = active & (gamma < least)
@@ -107,12 +105,7 @@ def cgls(
             direction = numpy.where(active, descent + beta * direction, 0)
             descent = numpy.where(active, descent, 0)
             gamma = numpy.where(active, gamma, 0)
-        shrinks, is_first = search.take(best_x) <= 0.5, False
-    condition = _condition(lengths, ratios)
-    if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
-        log.warning(
-            "A's condition is about %.0e: method tsqr keeps the digits", condition
-        )
+        shrinks = search.take(best_x) <= 0.5
     return search.end()
 
 
@@ -135,15 +128,15 @@ class _Search:
         self.tol = max(tol, 10 * float(numpy.finfo(shards.dtype).eps))
         self.x = shards.starting_point(None)
         # A^T (b - A x), and ||A x - b||^2 of each right-hand side
-        self.descent, self.squares = _products(shards, self.x, residual=True)
+        self.descent, self.squares = _products(shards, self.x, residual_of=_given_b)
         with numpy.errstate(over="ignore"):
             self.goal = self.tol * numpy.linalg.norm(self.descent, axis=0)
         shards.check_finite(self.goal)
+        self.probe = _Probe(shards, self.tol, max_iterations)
         if x0 is not None:
             self.x = shards.starting_point(x0)
-            self.descent, self.squares = _products(shards, self.x, residual=True)
-            too_large = "x0 is too large: A x0 overflows"
-            shards.check_finite(self.descent, otherwise=too_large)
+            self.descent, self.squares = _products(shards, self.x, residual_of=_given_b)
+            shards.check_finite(self.descent)
             # If 0 is the solution (b is 0), reduce the gradient at x0 instead.
             at_x0 = self.tol * numpy.linalg.norm(self.descent, axis=0)
             self.goal = numpy.where(self.goal > 0, self.goal, at_x0)
@@ -169,7 +162,7 @@ class _Search:
         least ratio of a gradient to the best so far, of those not yet small enough; 1
         if none is better.
         """
-        descent, squares = _products(self.shards, x, residual=True)
+        descent, squares = _products(self.shards, x, residual_of=_given_b)
         before = numpy.linalg.norm(self.descent, axis=0)
         after = numpy.linalg.norm(descent, axis=0)
         slack = 1 + float(numpy.finfo(self.shards.dtype).eps) ** 0.5
@@ -181,7 +174,8 @@ class _Search:
         return float(ratios.min()) if len(ratios) else 1.0
 
     def end(self) -> Answer:
-        """Record the best x; warn if its gradient is not small enough."""
+        """Record the best x; warn if its gradient is too large, or says too little."""
+        condition = self.probe.condition()
         self.progress.record(self.iteration, self.x)
         norms = numpy.linalg.norm(self.descent, axis=0)
         if (norms > self.goal).any():
@@ -189,42 +183,105 @@ class _Search:
                 "%d iterations brought the gradient to %.1e of its start, not to %.1e",
                 self.iteration, _ratio(norms, self.goal).max() * self.tol, self.tol,
             )  # fmt: skip
+        elif condition > self.probe.enough:
+            log.warning(
+                "x may be off, A's condition is at least %.0e: method tsqr keeps the "
+                "digits",
+                condition,
+            )
         return Answer(self.x)
 
 
-def _condition(lengths: list[float], ratios: list[float]) -> float:
-    """An estimate of A's condition, no larger than that, by steps of CG.
+class _Probe:
+    """A lower bound of A's condition, by conjugate gradients for a random vector.
 
-    Step lengths and ratios of squared gradients make the tridiagonal matrix of Lanczos'
-    method, whose eigenvalues lie between those of A^T A (Golub and Van Loan, 11.3).
+    The gradient of ||A x - b|| hides a small singular value: it holds what x lacks
+    there times the square of that. A random vector holds every direction until steps
+    have removed it. For steps p and gradients r, ||A p||^2 / ||p||^2 lies between the
+    squares of the smallest and the largest singular value. The vector is a gradient,
+    or, if A is wide and has a null space, a residual.
     """
-    alpha, beta = numpy.array(lengths), numpy.array(ratios)
-    if not (len(alpha) and alpha.all() and numpy.isfinite(alpha + beta).all()):
-        return 1.0
-    diagonal = 1 / alpha
-    diagonal[1:] += beta[:-1] / alpha[:-1]
-    beside = numpy.sqrt(beta[:-1]) / alpha[:-1]
-    t = scipy.linalg.eigvalsh_tridiagonal(diagonal, beside)
-    return math.sqrt(t[-1] / t[0]) if t[0] > 0 else math.inf
+
+    def __init__(self, shards: RowShards, tol: float, max_steps: int) -> None:
+        self.shards, self.enough = shards, (WARN_IF_OFF_BY / min(tol, 1e-6)) ** 0.5
+        self.is_wide, shorter = shards.m < shards.n, min(shards.m, shards.n)
+        if self.is_wide:
+            zero = numpy.zeros((shards.n, 1))
+            self.left, squares = _products(shards, zero, residual_of=_noise)
+            self.gamma, self.remaining = (self.left**2).sum(), squares[0]
+        else:
+            self.left = numpy.random.default_rng(0).normal(size=(shards.n, 1))
+            self.gamma = self.remaining = (self.left**2).sum()
+        rounding = 100 * float(numpy.finfo(shards.dtype).eps)
+        # One direction of `shorter` has 1 / shorter of the square, if seldom so little.
+        fraction = max(1e-7 / shorter, rounding if self.is_wide else rounding**2)
+        self.goal, self.direction = fraction * self.remaining, self.left
+        self.steps_left = min(20 * shorter, max_steps)
+        self.smallest, self.largest, self.carried = math.inf, 0.0, 0.0
+
+    def products(self, p: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
+        """_products of `p`, and of the probe's next step at the same time."""
+        if not self.goes_on():
+            return _products(self.shards, p)
+        both = numpy.hstack([p, self.direction])
+        products, squares = _products(self.shards, both)
+        square, size = squares[-1], (self.direction**2).sum()
+        self.smallest = min(self.smallest, square / size)
+        # Of r, by Lanczos: it has the most of the largest singular value.
+        self.largest = max(self.largest, square / self.gamma + self.carried)
+        self.steps_left -= 1
+        if square == 0 or self.largest > self.enough**2 * self.smallest:
+            self.steps_left = 0
+        else:
+            alpha, previous = self.gamma / square, self.gamma
+            self.left = self.left - alpha * products[:, -1:]
+            self.gamma = (self.left**2).sum()
+            beta = self.gamma / previous
+            self.direction = self.left + beta * self.direction
+            self.carried = beta / alpha
+            fallen = self.remaining - alpha * previous  # the squared residual
+            self.remaining = fallen if self.is_wide else self.gamma
+        return products[:, :-1], squares[:-1]
+
+    def goes_on(self) -> bool:
+        return self.steps_left > 0 and self.gamma > 0 and self.remaining > self.goal
+
+    def condition(self) -> float:
+        """The bound, after the steps that are still needed."""
+        while self.goes_on():
+            self.products(numpy.empty((self.shards.n, 0)))
+        seen = math.sqrt(self.largest / max(self.smallest, 1e-300))
+        # What is left then has directions that are out of reach.
+        return math.inf if self.goal < self.remaining and seen < self.enough else seen
 
 
-def _products(shards: RowShards, p: numpy.ndarray, residual: bool = False):
+def _noise(block: Block) -> mx.nd.NDArray:
+    """Random numbers in place of a block's b (rows, 1)."""
+    noise = numpy.random.default_rng(block.k).normal(size=(block.A.shape[0], 1))
+    return mx.nd.array(noise, ctx=block.A.context, dtype=block.A.dtype)
+
+
+def _given_b(block: Block) -> mx.nd.NDArray:
+    return block.b
+
+
+def _products(shards: RowShards, p: numpy.ndarray, residual_of: Callable | None = None):
     """A^T A p (n, k) and ||A p||^2 (k,), summed over the devices; p is on the host.
 
-    With `residual` they are A^T (b - A p) and ||b - A p||^2. All devices work at the
-    same time and send n + 1 numbers per right-hand side, which are summed on the host:
-    the iteration's one all-reduce.
+    With `residual_of`, a function of blocks such as _given_b, they are A^T (b - A p)
+    and ||b - A p||^2. All devices work at the same time and send n + 1 numbers per
+    right-hand side, which are summed on the host: the iteration's one all-reduce.
     """
     power = numpy.zeros(p.shape[1], int)
-    if not residual:  # a gradient's size squares A's: keep ||A p||^2 within float32
+    if not residual_of:  # a gradient's size squares A's: keep ||A p||^2 within float32
         power = numpy.frexp(abs(p).max(axis=0))[1]
     ps, parts = shards.to_devices(numpy.ldexp(p, -power)), []
     for blocks in shards.rounds():
-        for k, A, b in blocks:
-            q = times(A, ps[k])
-            if residual:
-                q = b - q
-            product, square = times(A, q, transpose=True), (q * q).sum(axis=0)
+        for block in blocks:
+            q = times(block.A, ps[block.k])
+            if residual_of:
+                q = residual_of(block) - q
+            product, square = times(block.A, q, transpose=True), (q * q).sum(axis=0)
             parts.append(mx.nd.concat(product, square.reshape((1, -1)), dim=0))
     total = shards.total(sum(part.asnumpy().astype("float64") for part in parts))
     return numpy.ldexp(total[:-1], power), numpy.ldexp(total[-1], 2 * power)

@@ -42,7 +42,7 @@ class RowShards:
     """Rows of A (m, n) and b (m, k), shared evenly and in order over devices.
 
     `dtype` is that of the computation, float64 or float32; `flat` tells that b was
-    (m,). One of several `workers` has, and reads, its own part of the rows of A alone.
+    (m,). Each of several `workers` reads its own part of the rows of A alone.
 
     Squares of 1e200 overflow float64, those of 1e20 float32. So blocks hold A and b
     divided by powers of two, which is exact, if their numbers are very large or small;
@@ -58,7 +58,7 @@ class RowShards:
         *,
         dtype: str = "float64",
         block_bytes: int = BLOCK_BYTES,
-        resident_bytes: int | None = None,
+        resident_bytes: int = RESIDENT_BYTES,
         workers: Workers | None = None,
     ) -> None:
         self.A, b = open_problem(A, b)
@@ -80,11 +80,18 @@ class RowShards:
             for part in shares(num_rows, len(self.devices))
         ]
         self.block_rows = max(block_bytes // row_bytes, 1)
-        limit = RESIDENT_BYTES if resident_bytes is None else resident_bytes
-        self.resident = num_rows * row_bytes <= limit
+        self.resident = num_rows * row_bytes <= resident_bytes
         self._kept: list[Block] = []  # all blocks, if they stay
 
-        sizes = [self._size_of_A(mine), *abs(self.b.astype("float64")).max(axis=0)]
+        # Of an A on disk the first rows that are not zero must do. If later ones are so
+        # much larger that their products overflow, check_finite says so.
+        size_of_A, in_memory = 0.0, type(self.A) is numpy.ndarray
+        for start in range(mine.start, mine.stop, self.block_rows):
+            if in_memory or size_of_A == 0:
+                stop = min(start + self.block_rows, mine.stop)
+                rows = rows_of(self.A, start, stop, self.A.dtype)
+                size_of_A = max(size_of_A, float(rows.max()), -float(rows.min()))
+        sizes = [size_of_A, *abs(self.b.astype("float64")).max(axis=0)]
         sizes = self._of_every_worker(numpy.array([sizes])).max(axis=0)
         powers = numpy.frexp(sizes)[1]
         is_ordinary = abs(powers) <= SCALED_BEYOND[self.dtype.name]
@@ -92,40 +99,23 @@ class RowShards:
         self.A_power, self.b_powers = powers[0], powers[1:]
         self._scaled_b = _divided(self.b, self.b_powers, self.dtype)
 
-    def _size_of_A(self, mine: slice) -> float:
-        """The largest absolute value of this worker's rows of A.
-
-        Of an A that is not in memory, that of the first block of rows that is not zero.
-        If later rows are so much larger that their products overflow,
-        :meth:`check_finite` says so.
-        """
-        if type(self.A) is numpy.ndarray:
-            return _size(self.A[mine])
-        for start in range(mine.start, mine.stop, self.block_rows):
-            stop = min(start + self.block_rows, mine.stop)
-            size = _size(rows_of(self.A, start, stop, self.A.dtype))
-            if size != 0:
-                return size
-        return 0.0
-
-    def starting_point(self, x0: numpy.ndarray | None) -> numpy.ndarray:
-        """`x0` as (n, k) float64 of the scaled problem; None is 0.
-
-        Raises ValueError for another size, or for numbers that are not finite.
-        """
+    def shaped(self, name: str, x) -> numpy.ndarray:
+        """An x that a user gives, as (n, k) float64; None is 0."""
         shape = (self.n, self.num_rhs)
-        x0 = numpy.zeros(shape) if x0 is None else numpy.array(x0, "float64")
-        if x0.size != self.n * self.num_rhs or not numpy.isfinite(x0).all():
+        x = numpy.zeros(shape) if x is None else numpy.array(x, "float64")
+        if x.size != self.n * self.num_rhs or not numpy.isfinite(x).all():
             raise ValueError(
-                f"x0 of shape {x0.shape}: write {shape[0]} x {shape[1]} finite numbers"
+                f"{name} of shape {x.shape}: write {shape[0]} x {shape[1]} finite "
+                "numbers"
             )
-        return numpy.ldexp(x0.reshape(shape), self.A_power - self.b_powers)
+        return x.reshape(shape)
+
+    def starting_point(self, x0) -> numpy.ndarray:
+        """`x0` as one of the scaled problem; None is 0."""
+        return numpy.ldexp(self.shaped("x0", x0), self.A_power - self.b_powers)
 
     def unscaled(self, x: numpy.ndarray) -> numpy.ndarray:
-        """A solution (n, k) of the scaled problem as one of the problem given.
-
-        Raises ValueError for an x that the dtype cannot hold.
-        """
+        """A solution (n, k) of the scaled problem as one of the problem given."""
         with numpy.errstate(over="ignore", under="ignore"):
             result = numpy.ldexp(x.astype("float64"), self.b_powers - self.A_power)
             result = result.astype(self.dtype)
@@ -181,7 +171,15 @@ class RowShards:
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):
-            made.append(Block(k, *(_on_device(a, self.devices[k]) for a in arrays)))
+            placed = []
+            for array in arrays:
+                if self.devices[k] == mx.cpu(0) and array.flags.c_contiguous:
+                    # Read where it is; a view, because MXNet makes it read-only.
+                    placed.append(mx.nd.from_numpy(array.view(), zero_copy=True))
+                else:  # mx.nd.array would make another copy on the host
+                    placed.append(mx.nd.empty(array.shape, self.devices[k], self.dtype))
+                    placed[-1][:] = array
+            made.append(Block(k, *placed))
             yield made[-1]
 
     def to_devices(self, x: numpy.ndarray) -> list[mx.nd.NDArray]:
@@ -195,8 +193,7 @@ class RowShards:
     def residual_norms(self, x: numpy.ndarray) -> numpy.ndarray:
         """||A x - b|| (devices, k) of each device's rows, of the problem given.
 
-        `x` (n, k) is a host array of the scaled problem. The devices are those of all
-        workers, worker 0's first.
+        `x` (n, k) is of the scaled problem; the devices are those of all workers.
         """
         sums = numpy.zeros((len(self.devices), self.num_rhs))
         xs = self.to_devices(x)
@@ -222,15 +219,8 @@ class RowShards:
         """||A x - b|| over all rows and right-hand sides, as :meth:`residual_norms`."""
         return frobenius_norm(self.residual_norms(x))
 
-    def check_finite(
-        self,
-        *results: numpy.ndarray,
-        otherwise: str = "A or b is too large: their products overflow",
-    ) -> None:
-        """Raise ValueError if results of A and b are not finite, saying why.
-
-        A and b are searched only then; `otherwise` is the reason if both are finite.
-        """
+    def check_finite(self, *results: numpy.ndarray) -> None:
+        """Raise ValueError if results of A and b are not finite, saying why."""
         if all(numpy.isfinite(result).all() for result in results):
             return
         for name, array in (("A", self.A), ("b", self.b)):
@@ -243,40 +233,36 @@ class RowShards:
                         f"{name} is {rows[row, column]} in row {start + row}, "
                         f"column {column}"
                     )
-        raise ValueError(otherwise)
+        raise ValueError("A, b or x0 is too large: their products overflow")
 
 
 def open_problem(A, b):
-    """A as something that can be sliced, b as a host array (m,) or (m, k).
-
-    Raises ValueError, naming what is wrong, for arrays that are empty, not real
-    numbers, or not of matching shapes.
-    """
-    A, b = _open(A, "A"), numpy.asarray(_open(b, "b"))
+    """A as something that can be sliced, b as a host array (m,) or (m, k)."""
+    opened = []
     for name, array in (("A", A), ("b", b)):
+        if isinstance(array, (str, Path)):
+            try:
+                array = numpy.load(array, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"{name}: {array} cannot be opened ({error})"
+                ) from None
+        elif isinstance(array, mx.nd.NDArray):  # mx.np's are, too
+            array = array.asnumpy()
+        elif not hasattr(array, "dtype"):
+            array = numpy.asarray(array)
         if numpy.dtype(array.dtype).kind not in "fiub":
             raise ValueError(f"{name} is of dtype {array.dtype}: write real numbers")
-    if len(A.shape) != 2:
-        raise ValueError(f"A is of shape {tuple(A.shape)}: write a matrix (m, n)")
-    if 0 in A.shape or 0 in b.shape:
-        raise ValueError(f"A {tuple(A.shape)} or b {tuple(b.shape)} is empty")
-    if b.ndim not in (1, 2) or b.shape[0] != A.shape[0]:
+        opened.append(array)
+    A, b = opened[0], numpy.asarray(opened[1])
+    if len(A.shape) != 2 or b.ndim not in (1, 2) or A.shape[0] != b.shape[0]:
         raise ValueError(
-            f"b is of shape {b.shape}, A of shape {tuple(A.shape)}: b needs "
-            f"{A.shape[0]} rows"
+            f"A is of shape {tuple(A.shape)}, b of shape {b.shape}: write (m, n), and "
+            "(m,) or (m, k)"
         )
+    if 0 in A.shape or 0 in b.shape:
+        raise ValueError(f"A {tuple(A.shape)} or b {b.shape} is empty")
     return A, b
-
-
-def _open(array, name: str):
-    if isinstance(array, (str, Path)):
-        try:
-            return numpy.load(array, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{name}: {array} cannot be opened ({error})") from None
-    if isinstance(array, mx.nd.NDArray):  # mx.np's are, too
-        return array.asnumpy()
-    return array if hasattr(array, "dtype") else numpy.asarray(array)
 
 
 def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
@@ -294,27 +280,11 @@ def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
     return rows.reshape(stop - start, A.shape[1]).astype(dtype, copy=False)
 
 
-def _size(rows: numpy.ndarray) -> float:
-    """The largest absolute value, without another array of that size."""
-    return max(float(rows.max()), -float(rows.min()))
-
-
 def _divided(array: numpy.ndarray, power, dtype: numpy.dtype) -> numpy.ndarray:
     """The array divided by 2^power (one power, or one per column), in a dtype."""
     if numpy.any(power):
         array = numpy.ldexp(array.astype("float64", copy=False), -power)
     return array.astype(dtype, copy=False)
-
-
-def _on_device(array: numpy.ndarray, device: mx.Context) -> mx.nd.NDArray:
-    """A host array on a device; cpu(0) reads it where it is."""
-    if device == mx.cpu(0) and array.flags.c_contiguous:
-        # A view, because MXNet makes what it is given read-only.
-        return mx.nd.from_numpy(array.view(), zero_copy=True)
-    # mx.nd.array would make another copy on the host.
-    target = mx.nd.empty(array.shape, device, array.dtype)
-    target[:] = array
-    return target
 
 
 def _wait_until_used(blocks: Iterable[Block]) -> None:
@@ -345,20 +315,12 @@ class Answer(NamedTuple):
 
 
 class Progress:
-    """The history of a run, with a timer that is paused while residuals are computed.
-
-    Raises ValueError if the size of `reference` is not that of x.
-    """
+    """The history of a run, with a timer that stops while residuals are computed."""
 
     def __init__(self, shards: RowShards, reference=None) -> None:
         self.shards, self.reference = shards, None
         if reference is not None:
-            self.reference = numpy.array(reference, "float64")
-            if self.reference.size != shards.n * shards.num_rhs:
-                raise ValueError(
-                    f"reference is of shape {self.reference.shape}: write one of x's, "
-                    f"{shards.n} x {shards.num_rhs}"
-                )
+            self.reference = shards.shaped("reference", reference)
         self.history: list[PointRecord] = []
         self.seconds = 0.0
         self.column_norms = numpy.empty(0)  # (k,), of the last residual
@@ -379,9 +341,8 @@ class Progress:
             per_device = [self.shards.residual_norm(x_k) for x_k in device_xs]
         distance = None
         if self.reference is not None:
-            best = self.reference.reshape(x.shape)
-            off = self.shards.unscaled(x).astype("float64") - best
-            distance = frobenius_norm(off) / (frobenius_norm(best) or 1)
+            off = self.shards.unscaled(x).astype("float64") - self.reference
+            distance = frobenius_norm(off) / (frobenius_norm(self.reference) or 1)
         self.history.append(
             PointRecord(
                 iteration=iteration,

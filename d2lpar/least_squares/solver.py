@@ -30,7 +30,12 @@ from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
-from d2lpar.least_squares.rows import BLOCK_BYTES, Progress, RowShards
+from d2lpar.least_squares.rows import (
+    BLOCK_BYTES,
+    RESIDENT_BYTES,
+    Progress,
+    RowShards,
+)
 from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
 from d2lpar.training import choose
@@ -79,7 +84,7 @@ def solve(
     method: str = "normal",
     dtype: str = "float64",
     block_bytes: int = BLOCK_BYTES,
-    resident_bytes: int | None = None,
+    resident_bytes: int = RESIDENT_BYTES,
     reference: numpy.ndarray | None = None,
     workers: Workers | None = None,
     **options,
@@ -89,8 +94,8 @@ def solve(
     A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
     array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
     computation and of x, float64 or float32. For all methods but "averaging" A may
-    exceed the memory: beyond `resident_bytes` (None: 1 GiB on all devices together) it
-    is read in blocks of `block_bytes` per device. The history holds the distance to a
+    exceed the memory: beyond `resident_bytes` on all devices together it is read in
+    blocks of `block_bytes` per device. The history holds the distance to a
     `reference`, shaped as x. Several `workers` read a part each and get the same x.
     `options` are the method's.
 
@@ -108,7 +113,16 @@ def solve(
             f"method {method} cannot be shared among workers; these can: "
             + ", ".join(DISTRIBUTED_METHODS)
         )
-    _check_threads(devices)
+    # The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
+    # threads call it at the same time and each call would use several threads. Without
+    # OMP_NUM_THREADS, MXNet takes half the cores.
+    threads = host.omp_threads() or max(1, host.usable_cores() // 2)
+    if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
+        raise DeviceError(
+            f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
+            "MXNet's OpenBLAS would deadlock; set it before Python starts (run: "
+            "--threads 1), or use one context"
+        )
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
         resident_bytes=resident_bytes, workers=workers,
@@ -136,20 +150,6 @@ def solve(
         condition=answer.condition,
         rank=answer.rank,
     )
-
-
-def _check_threads(devices: Sequence[mx.Context]) -> None:
-    # The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
-    # threads call it at the same time and each call would use several threads.
-    on_cpu = [device for device in devices if device.device_type == "cpu"]
-    # Without OMP_NUM_THREADS, MXNet takes half the cores.
-    threads = host.omp_threads() or max(1, host.usable_cores() // 2)
-    if len(on_cpu) > 1 and threads > 1:
-        raise DeviceError(
-            f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
-            "MXNet's OpenBLAS would deadlock; set it before Python starts (run: "
-            "--threads 1), or use one context"
-        )
 
 
 def measure(
@@ -182,7 +182,15 @@ def measure(
         if method in ("gradient", "cgls"):  # from the x that averaging starts at
             rng = numpy.random.default_rng([seed, 1])
             options.setdefault("x0", rng.random(data.A.shape[1]))
-    _warm_up(data, devices, method, options)
+    # The first call of an operator is slow: solve a hundredth of the rows, briefly.
+    rows = len(data.b) // 100 + 1
+    if method in ("normal", "tsqr"):
+        rows = max(rows, data.A.shape[1])
+    brief: dict[str, dict] = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}
+    solve(
+        data.A[:rows], data.b[:rows], devices=devices, method=method,
+        **{**options, **brief.get(method, {})},
+    )  # fmt: skip
     solution = solve(
         data.A, data.b, devices=devices, method=method, reference=reference,
         workers=workers, **options,
@@ -195,18 +203,6 @@ def measure(
     last = msgspec.structs.replace(last, x_begins=solution.x[:5].tolist())
     for point in (*points, last):
         yield msgspec.structs.replace(point, peak_resident_mb=round(kilobytes / 1000))
-
-
-def _warm_up(data: datasets.LinearProblem, devices, method: str, options: dict) -> None:
-    """Solve a hundredth of the rows, briefly: the first call of an operator is slow."""
-    rows = len(data.b) // 100 + 1
-    if method in ("normal", "tsqr"):
-        rows = max(rows, data.A.shape[1])
-    brief: dict[str, dict] = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}
-    solve(
-        data.A[:rows], data.b[:rows], devices=devices, method=method,
-        **{**options, **brief.get(method, {})},
-    )  # fmt: skip
 
 
 class LeastSquare:

@@ -86,8 +86,7 @@ class Resumable:
             if resumed and is_epoch:
                 line, resumed = replace(line, resumed="here"), False
             self.lines.append(line)
-            yield line
-            if is_epoch:
+            if is_epoch:  # before its line: whoever sees that can resume from it
                 self._remember()
                 if self.every and self.state.epoch % self.every == 0:
                     try:
@@ -97,6 +96,7 @@ class Resumable:
                             "no checkpoint of epoch %d in %s (%s): going on without",
                             *(self.state.epoch, self.folder, error.strerror or error),
                         )
+            yield line
 
     def _remember(self) -> None:
         self.snapshot = Checkpoint(

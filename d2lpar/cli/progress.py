@@ -14,6 +14,7 @@ import click
 from tqdm import TqdmWarning, tqdm
 
 from d2lpar.cli import notebook
+from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import (
     EPOCHS,
     AllReduceRecord,
@@ -30,7 +31,6 @@ from d2lpar.records.kinds import (
     TimingRecord,
     timed_epochs,
 )
-from d2lpar.records.summary import summarize
 from d2lpar.runs.job import Job
 from d2lpar.text import byte_size, number, plural
 

@@ -22,7 +22,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
-from d2lpar.records.summary import Summary, summarize
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.text import byte_size, number
 
 # Okabe and Ito's palette, told apart by colour-blind eyes; its yellow is too pale here.

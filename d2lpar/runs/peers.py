@@ -20,8 +20,8 @@ from d2lpar import datasets, devices
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.machine import builds, host
 from d2lpar.records.arms import arm_times
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
-from d2lpar.records.summary import Summary, summarize
 from d2lpar.runs import in_turn
 from d2lpar.runs.in_turn import Arm
 from d2lpar.text import plural

@@ -63,7 +63,7 @@ def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Header | Line]:
 
 def measure(job: Job) -> Iterator[bytes]:
     """Run one job in a fresh process; the lines of its record, as they came."""
-    module = "d2lpar.runs.workers" if job.is_worker else "d2lpar.runs.measure"
+    module = "d2lpar.runs.workers" if job.is_worker else "d2lpar.runs.job"
     try:
         yield from process.raw_lines(
             f"{module}:measured",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -157,35 +158,29 @@ def record(
         from d2lpar.runs.profile import profiled
 
         lines = profiled(lines, job.path / files.run_name(header))
-    lines = _repeat_set(lines, job.repeat)
-    if run is None and not job.profile:
-        yield from lines  # no cleanup needed: a signal ends it at once
-        return
-    with raising_interrupts():
+    # A signal ends at once what needs no cleanup.
+    cleans_up = run is not None or job.profile
+    with raising_interrupts() if cleans_up else contextlib.nullcontext():
         try:
-            yield from lines
+            for line in lines:
+                if job.repeat and isinstance(line, Line):
+                    line = msgspec.structs.replace(line, repeat=job.repeat)
+                yield line
         except KeyboardInterrupt:
             if run is not None and saves:
-                _save_last_epoch(run)
+                try:
+                    path = run.save()
+                except OSError as error:
+                    why = f"{error.filename}: {error.strerror}"
+                    log.warning("%s: no checkpoint was written", why)
+                else:
+                    if path is not None:
+                        log.warning(
+                            "saved epoch %d to %s; continue with --resume last",
+                            run.snapshot.epoch,
+                            path,
+                        )
             raise
-
-
-def _repeat_set(lines: Iterator, repeat: int) -> Iterator[Header | Line]:
-    for line in lines:
-        if repeat and isinstance(line, Line):
-            line = msgspec.structs.replace(line, repeat=repeat)
-        yield line
-
-
-def _save_last_epoch(run: Resumable) -> None:
-    try:
-        path = run.save()
-    except OSError as error:
-        log.warning("%s: %s: no checkpoint was written", error.filename, error.strerror)
-        return
-    if path is not None:
-        epoch = run.snapshot.epoch
-        log.warning("saved epoch %d to %s; continue with --resume last", epoch, path)
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:

@@ -44,11 +44,8 @@ class Resumable:
         self.lines: list[Line] = [header]
         self.snapshot: Checkpoint | None = None
         self.resumed_from: Path | None = None
-        if resume is not None:
-            self._resume(resume, header)
-
-    def _resume(self, resume: str, header: Header) -> None:
-        """Take over the state and the lines of a checkpoint."""
+        if resume is None:
+            return
         if resume == "last":
             run = files.run_name(header)
             checkpoint = checkpoints.newest(self.folder, run, self.state)

@@ -21,6 +21,7 @@ from d2lpar.figures.training import CHAPTERS
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
 from d2lpar.records.arms import ArmTimes, arm_times
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import (
     ArmSample,
     FrameRecord,
@@ -31,7 +32,6 @@ from d2lpar.records.kinds import (
     group,
     timed_epochs,
 )
-from d2lpar.records.summary import Summary, summarize
 from d2lpar.scaling.table import studies
 from d2lpar.text import number, plural
 from d2lpar.workers.figure import WAYS

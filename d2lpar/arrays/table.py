@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import Run, TimingRecord
-from d2lpar.records.summary import Summary, summarize
 from d2lpar.text import number, plain_table, plural
 
 TITLES = {

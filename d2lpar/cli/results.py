@@ -16,6 +16,7 @@ from d2lpar.arrays import table as arrays_table
 from d2lpar.figures import labels
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import (
     EPOCHS,
     Line,
@@ -26,7 +27,6 @@ from d2lpar.records.kinds import (
     TimingRecord,
     group,
 )
-from d2lpar.records.summary import Summary, summarize
 from d2lpar.scaling import table as scaling_table
 from d2lpar.text import number, plain_table, plural
 

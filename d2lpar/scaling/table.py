@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from d2lpar.figures import labels
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import (
     PARTS,
     AllReduceRecord,
@@ -17,7 +18,6 @@ from d2lpar.records.kinds import (
     StepRecord,
     group,
 )
-from d2lpar.records.summary import Summary, summarize
 from d2lpar.scaling.model import StepModel, break_even, fit_all_reduce, fit_step
 from d2lpar.text import number, plain_table, plural
 

@@ -48,7 +48,7 @@ def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Ru
         if flags["dry_run"]:
             _print_memory(experiment, jobs, flags)
         return _results(experiment, _measured_runs(jobs, flags["repeats"]), flags)
-    if len(jobs) * flags["repeats"] > 1:
+    if len(jobs) * flags["repeats"] * len(experiment.variants) > 1:
         raise SettingError(ONE_MEASUREMENT)
     if here.number == 0:
         runs = _measured_runs(jobs, 1)
@@ -109,7 +109,7 @@ def _counts(flags: dict, chosen: list) -> list[int]:
 def jobs_of(
     experiment: Experiment, flags: dict, command: str, here: WorkerInfo | None = None
 ) -> list[Job]:
-    """One job for each variant and each device count.
+    """One job for each device count.
 
     A preset with `device_counts` measures all counts in turn, in one job on the most
     devices. Raises OSError unless the folder for the record can be written.
@@ -130,11 +130,11 @@ def jobs_of(
             devices=flags["devices"],
             num_devices=count,
             seed=flags["seed"],
-            settings={**settings, **more},
+            settings=settings,
             data=data,
             command=command,
             folder=str(folder),
-            variant=variant,
+            variants=dict(experiment.variants),
             threads=flags["threads"] or experiment.threads,
             profile=flags["profile"],
             checkpoint_every=flags["checkpoint_every"],
@@ -144,7 +144,6 @@ def jobs_of(
             deterministic=flags["deterministic"],
             environment=_unless_set(experiment),
         )
-        for variant, more in experiment.variants.items()
         for count in counts
     ]
 

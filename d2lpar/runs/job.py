@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ class Job:
     """One measurement, for a process of its own; travels as JSON.
 
     The experiment's `measure` gets the first `num_devices` of `devices`, `seed` and the
-    `settings`; its `load` gets `data`. `variant` names one of several methods. A CPU
-    context has `threads` threads; None shares the cores out.
+    `settings`; its `load` gets `data`. Where there are several `variants`, settings by
+    name, they are measured one after the other, each with a header; `variant` names the
+    one at work. A CPU context has `threads` threads; None shares the cores out.
 
     Record, profiles and checkpoints go to `folder`. A checkpoint is written every
     `checkpoint_every` epochs (None: never), and on an interrupt. `resume` is the path
@@ -66,6 +67,7 @@ class Job:
     command: str
     folder: str
     repeat: int = 0
+    variants: dict = field(default_factory=lambda: {"": {}})
     variant: str = ""
     threads: int | None = None
     profile: bool = False
@@ -94,6 +96,13 @@ class Job:
     def path(self) -> Path:
         return Path(self.folder)
 
+    def each_variant(self) -> list[Job]:
+        """This job for one variant at a time, with that variant's settings."""
+        return [
+            replace(self, variant=name, settings={**self.settings, **more})
+            for name, more in self.variants.items()
+        ]
+
     def as_json(self) -> dict:
         return asdict(self)
 
@@ -116,27 +125,40 @@ class Job:
 
 
 def measured(**job: Any) -> Iterator[Header | Line]:
-    """The record of a job (the fields of :class:`Job`)."""
-    work = Job(**job)
-    chosen = devices.parse(work.devices)[: work.num_devices]
+    """The records of a job's variants (the fields of :class:`Job`)."""
+    of_all = Job(**job)
+    chosen = devices.parse(of_all.devices)[: of_all.num_devices]
     devices.enable_peer_access(chosen)
-    data = experiments.load(work.of.load)(**work.data)
-    header = header_of(work, chosen, data)
-    train = partial(
-        experiments.load(work.of.measure),
-        work.num_devices,
-        devices=chosen,
-        seed=work.seed,
-        data=data,
-        **work.settings,
-    )
-    run = None
-    if work.of.start:
-        state = experiments.load(work.of.start)(work.seed)
-        run = Resumable(
-            header, state, work.path, every=work.checkpoint_every, resume=work.resume
+    data = experiments.load(of_all.of.load)(**of_all.data)
+    for work in of_all.each_variant():
+        header = header_of(work, chosen, data)
+        warn_of_a_large_batch(header)
+        train = partial(
+            experiments.load(work.of.measure),
+            work.num_devices,
+            devices=chosen,
+            seed=work.seed,
+            data=data,
+            **work.settings,
         )
-    yield from record(work, header, train, run)
+        run = None
+        if work.of.start:
+            run = Resumable(
+                header,
+                experiments.load(work.of.start)(work.seed),
+                work.path,
+                every=work.checkpoint_every,
+                resume=work.resume,
+            )
+        yield from record(work, header, train, run)
+
+
+def warn_of_a_large_batch(header: Header) -> None:
+    """Warn if one batch would hold more than all of the data."""
+    batch = header.settings.get("global_batch_size", 0)
+    n = header.settings.get("n_train", batch)
+    if batch > n:
+        log.warning("a batch of %d: the data has %d, which every step takes", batch, n)
 
 
 def record(

@@ -35,25 +35,28 @@ def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Header | Line]:
     """Run all jobs `repeats` times, round-robin, and keep their records.
 
     Yields every line as it arrives, the header of each measurement first. The record of
-    a job grows in ``<run>.partial.jsonl``; when all are complete, all are renamed to
+    a run grows in ``<run>.partial.jsonl``; when all are complete, all are renamed to
     ``<run>.jsonl``. Until then the runs' names are locked: raises :class:`RunError` if
     another sweep holds one of them. A sweep that fails or is interrupted keeps the
     partial records that hold a result, and leaves earlier records as they were.
     """
-    partial: dict[int, Path] = {}  # by number of the job
+    partial: dict[str, Path] = {}  # by name of the run
+    run = ""
     with contextlib.ExitStack() as at_the_end:
         for repeat in range(repeats):
-            for number, job in enumerate(jobs):
+            for job in jobs:
                 lines = measure(replace(job, repeat=repeat))
                 with contextlib.closing(lines):
                     for text in lines:
                         line = files.from_line(text)
-                        if not isinstance(line, Header):
-                            _append(partial[number], text)
-                        elif number not in partial:
+                        if isinstance(line, Header):
+                            run = files.run_name(line)
+                        else:
+                            _append(partial[run], text)
+                        if run not in partial:
                             at_the_end.enter_context(_locked(job.path, line))
-                            partial[number] = _begin(job.path, line, text)
-                            at_the_end.callback(_keep_or_remove, partial[number])
+                            partial[run] = _begin(job.path, line, text)
+                            at_the_end.callback(_keep_or_remove, partial[run])
                         yield line
         for path in partial.values():
             final = _final(path)

@@ -26,7 +26,7 @@ def measured(**job: Any) -> Iterator[Header | Line]:
     """The record of a job that the workers share, as :func:`~.job.measured` has it."""
     from d2lpar.workers.group import Workers
 
-    work = Job(**job)
+    (work,) = Job(**job).each_variant()
     chosen = devices.parse(work.devices)[: work.num_devices]
     devices.enable_peer_access(chosen)
     data = experiments.load(work.of.load)(**work.data)

@@ -32,8 +32,9 @@ def need(script):
             pytest.skip(f"{library} is not installed (extras peers, book)")
 
 
-def run_peer(script, *arguments):
+def run_peer(script, *arguments, **variables):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment |= variables
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(PEERS.parent), environment.get("PYTHONPATH", "")]
     )
@@ -93,8 +94,8 @@ def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
 def test_a_training_that_diverges_is_refused(script):
     need(script)
     # Several steps: the first leaves large parameters, the second makes them overflow.
-    more = ("--global-batch-size=50",) + ("--num-devices=2",) * (script == "ddp.py")
-    done = run_peer(script, *DATA, "--num-epochs=1", "--lr=1e38", *more)
+    more = ("--num-epochs=1", "--lr=1e38", "--global-batch-size=50")
+    done = run_peer(script, *DATA, *more)
     assert done.returncode == 2, done.stderr
     (line,) = done.stdout.splitlines()
     why = "diverged in epoch 1: use a smaller learning rate than 1e+38"
@@ -172,11 +173,12 @@ def test_ddps_lines_say_what_was_timed(ddp):
             assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
 
 
-def test_ddp_times_so_many_steps():
+def test_ddp_times_so_many_steps_of_a_process_that_torchrun_started():
     need("ddp.py")
-    done = run_peer(
-        "ddp.py", *DATA, "--num-epochs=1", "--steps=2", "--global-batch-size=50"
-    )
+    torchrun = {name: "0" for name in ("RANK", "LOCAL_RANK", "MASTER_PORT")}
+    torchrun |= {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    flags = ("--num-epochs=1", "--steps=2", "--global-batch-size=50")
+    done = run_peer("ddp.py", *DATA, *flags, **torchrun)
     line = json.loads(done.stdout)
     assert line["steps"] == 2
     assert line["samples_per_sec"] == pytest.approx(2 * 50 / line["seconds"])
@@ -225,7 +227,7 @@ def test_the_pytorch_tabs_functions_are_those_of_d2l():
 # The CryptoPunks notebook's GAN and the least-squares notes
 
 
-def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys):
+def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
     from d2lpar import devices, gan
     from d2lpar._mxnet import np
@@ -247,6 +249,7 @@ def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys):
         losses.append((float(d[0]) / 22, float(g[0]) / 11))
     found["d_losses"], found["g_losses"] = zip(*losses)
 
+    monkeypatch.syspath_prepend(PEERS)
     check = runpy.run_path(str(PEERS / "gan_pytorch.py"))["check"]
     check(write(tmp_path, found))
     g_losses = numpy.array(found["g_losses"]) * (1, 1.001)

@@ -25,7 +25,7 @@ from d2lpar import datasets
 from d2lpar._version import __version__
 from d2lpar.errors import RunError
 from d2lpar.machine import host
-from d2lpar.records import files, kinds, provenance
+from d2lpar.records import files, kinds
 from d2lpar.records.kinds import StepRecord
 from d2lpar.runs import in_turn
 
@@ -59,7 +59,7 @@ def header(peer: str, n: int, args: argparse.Namespace) -> kinds.Header:
     import torch
 
     data = datasets.load("fashion-mnist")
-    commit, dirty = provenance.git_state()
+    commit, dirty = files.git_state()
     check = args.check and hashlib.sha256(Path(args.check).read_bytes()).hexdigest()
     return kinds.Header(
         chapter="gpu_scaling",
@@ -89,7 +89,7 @@ def header(peer: str, n: int, args: argparse.Namespace) -> kinds.Header:
         },
         git_commit=commit or args.commit,
         git_dirty=dirty,
-        date=provenance.now(),
+        date=files.now(),
     )
 
 

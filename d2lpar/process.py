@@ -109,8 +109,24 @@ def raw_lines(
         at_the_end.callback(shutil.rmtree, scratch, ignore_errors=True)
         stderr = at_the_end.enter_context(tempfile.TemporaryFile())
         changes = {**(environment or {}), "TMPDIR": scratch, SCRATCH: scratch}
-        process = _start(work, job, child_environment(changes), stderr)
+        command, request = work, job
+        if isinstance(work, str):
+            command = [sys.executable, "-m", __name__]
+            request = {"call": work, "job": job}
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=child_environment(changes),
+            # Ctrl-C reaches this process alone, which then ends the other: MXNet would
+            # finish its queue of work first.
+            start_new_session=True,
+        )
         at_the_end.callback(_end, process)
+        with contextlib.suppress(BrokenPipeError):  # it has died: its status says why
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
         timer = None if timeout is None else _kill_after(timeout, process)
         try:
             yield from _lines(process, on_alive)
@@ -155,32 +171,6 @@ def crash(status: int, stderr: str) -> str:
         extra = EXTRAS[absent[1]]
         return f"{absent[1]} is not installed: pip install 'd2lpar[{extra}]'"
     return f"ended with status {status}: {last}"
-
-
-def _start(
-    work: str | Sequence[str],
-    job: Mapping[str, Any],
-    environment: dict[str, str],
-    stderr: IO[bytes],
-) -> subprocess.Popen:
-    if isinstance(work, str):
-        command, request = [sys.executable, "-m", __name__], {"call": work, "job": job}
-    else:
-        command, request = list(work), dict(job)
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        env=environment,
-        # Ctrl-C reaches this process alone, which then ends the other: MXNet would
-        # finish its queue of work first.
-        start_new_session=True,
-    )
-    with contextlib.suppress(BrokenPipeError):  # it has died: its status will say why
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.flush()
-    return process
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -253,8 +243,13 @@ def main() -> None:
     log.propagate = False
     request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    module, _, function = request["call"].rpartition(":")
     try:
-        _send_all(_function(request["call"])(**request["job"]))
+        if module.endswith(".py"):
+            call = runpy.run_path(module)[function]
+        else:
+            call = getattr(importlib.import_module(module), function)
+        _send_all(call(**request["job"]))
     except D2lparError as error:
         send({"error": str(error)})
     except OSError as error:
@@ -267,14 +262,6 @@ def main() -> None:
         if not is_from_mxnet(error):
             raise
         _give_up(f"MXNet: {first_line(error)}")
-
-
-def _function(name: str) -> Callable:
-    """What "module:function" or "folder/script.py:function" names."""
-    module, _, function = name.rpartition(":")
-    if module.endswith(".py"):
-        return runpy.run_path(module)[function]
-    return getattr(importlib.import_module(module), function)
 
 
 def _send_all(found: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from d2lpar import timing
 from d2lpar.errors import D2lparError, SettingError
-from d2lpar.records.summary import Summary, efficiency, speedup, summarize
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.timing import TimingError, measure, measure_host, ratio
 
 
@@ -31,13 +31,6 @@ def test_a_summary_reads_well_and_has_samples():
     assert str(Summary(1.23456, 1.0, 2.0, 5)) == "1.23 (1.00-2.00, n=5)"
     with pytest.raises(ValueError, match="no samples"):
         summarize([])
-
-
-def test_speedup_and_efficiency():
-    assert speedup(1.8, 2.5) == pytest.approx(0.72)  # the book's: slower on two GPUs
-    assert efficiency(2.0, 1, 1.0, 2) == 1.0
-    assert efficiency(2.0, 1, 2.0, 2) == 0.5  # the second device bought nothing
-    assert efficiency(8.0, 2, 4.0, 8) == 0.5  # the base itself may be a sweep's 2
 
 
 @pytest.fixture

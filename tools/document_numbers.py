@@ -8,7 +8,7 @@ from pathlib import Path
 
 from d2lpar.records import comparison, files
 from d2lpar.records.arms import arm_times
-from d2lpar.records.summary import summarize
+from d2lpar.records.comparison import summarize
 from d2lpar.text import number
 
 ROOT = Path(__file__).parents[1]

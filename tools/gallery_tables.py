@@ -15,12 +15,13 @@ from statistics import median
 
 from PIL import Image
 
-from d2lpar.arrays import figure as timings
+from d2lpar.arrays import table as timing_table
 from d2lpar.figures import labels
 from d2lpar.figures.training import CHAPTERS
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
 from d2lpar.records.arms import ArmTimes, arm_times
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import (
     ArmSample,
     FrameRecord,
@@ -31,7 +32,6 @@ from d2lpar.records.kinds import (
     group,
     timed_epochs,
 )
-from d2lpar.records.summary import Summary, summarize
 from d2lpar.scaling.model import studies
 from d2lpar.text import number, plural
 from d2lpar.workers.figure import WAYS
@@ -219,14 +219,14 @@ def _steps(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 
 def _timing(runs: Sequence[Run]) -> tuple[list[str], Rows]:
     """What the sources printed beside the same line here, and our fastest form."""
-    table, rows = timings.rows(runs), []
-    for operation, source, printed, ours in timings.PUBLISHED:
-        of = timings.of(operation, table)
+    table, rows = timing_table.rows(runs), []
+    for operation, source, printed, ours in timing_table.PUBLISHED:
+        of = timing_table.of(operation, table)
         here = [row for row in of if (row.library, row.form) == ours]
-        best = timings.fastest(row for row in of if row.library == "MXNet")
-        fastest = f"{best.ms} ms ({best.form}, {best.where})"
-        repeated = f"{here[0].ms} ms" if here else "-"
-        what = f"{operation}, {of[0].shape}"
+        best = timing_table.fastest(row for row in of if row.library == "MXNet")
+        fastest = f"{timing_table.ms(best)} ms ({best.form}, {best.where})"
+        repeated = f"{timing_table.ms(here[0])} ms" if here else "-"
+        what = f"{operation}, {timing_table.shape(of[0])}"
         rows.append([what, source, printed, repeated, fastest, _record(*runs)])
     columns = [
         "work",

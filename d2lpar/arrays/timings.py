@@ -24,8 +24,8 @@ from d2lpar.devices import label
 from d2lpar.errors import SettingError
 from d2lpar.kernels import KernelError
 from d2lpar.machine.host import omp_threads, usable_cores
+from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import TimingRecord
-from d2lpar.records.summary import summarize
 from d2lpar.training import choose
 
 log = logging.getLogger("d2lpar")

@@ -26,14 +26,13 @@ from d2lpar.figures import compare as figure
 from d2lpar.machine import builds
 from d2lpar.machine.builds import tf32
 from d2lpar.records import atomic, comparison, files
-from d2lpar.records.comparison import check, is_gan
+from d2lpar.records.comparison import Summary, check, is_gan
 from d2lpar.records.kinds import (
     FrameRecord,
     Header,
     Run,
     timed_epochs,
 )
-from d2lpar.records.summary import Summary
 from d2lpar.runs import in_turn, peers
 from d2lpar.runs.peers import Place, Recipe, Row
 from d2lpar.text import number, plain_table

@@ -10,7 +10,7 @@ from statistics import median
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
 from d2lpar.records.arms import ArmTimes, arm_times
-from d2lpar.records.kinds import BenchmarkHeader, Run, group
+from d2lpar.records.kinds import Run, group
 
 
 @page.plain_style()
@@ -25,8 +25,12 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
             f"{stem}; name one of them"
         )
     (run,) = runs
+
+    def fastest_first(arm: ArmTimes) -> float:
+        return median(arm.seconds) if arm.seconds else float("inf")
+
     works = {
-        work: sorted(arms, key=_fastest_first)
+        work: sorted(arms, key=fastest_first)
         for work, arms in group(arm_times(run), lambda arm: arm.work).items()
     }
     columns = min(len(works), 2)
@@ -38,11 +42,14 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
     ]
     width = 6.2 if columns > 1 else page.WIDE + 0.6
     gaps = 0.25 * len(rows_of_panels) if columns > 1 else 0
+    header = run.header
+    machine = labels.hardware([header])
+    if header.on_gpus:
+        machine = ", ".join([*dict.fromkeys(header.on_gpus), *labels.gpu_words(header)])
     picture = page.new(
-        f"Seconds for {run.header.work}",
-        _machine(run.header),
-        f"Bars: medians; whiskers: quartiles; dots: samples. "
-        f"{labels.stamp([run.header])}",
+        f"Seconds for {header.work}",
+        machine,
+        f"Bars: medians; whiskers: quartiles; dots: samples. {labels.stamp([header])}",
         panels=columns,
         rows=len(rows_of_panels),
         size=(columns * width, sum(heights) + gaps),
@@ -59,16 +66,6 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
     return page.save({stem: picture.figure}, folder)
 
 
-def _fastest_first(arm: ArmTimes) -> float:
-    return median(arm.seconds) if arm.seconds else float("inf")
-
-
 def _bar(arm: ArmTimes) -> page.Bar:
     color = page.color_of(arm.name, arm.is_peer)
     return page.Bar(arm.name, arm.seconds, color, arm.why_not)
-
-
-def _machine(header: BenchmarkHeader) -> str:
-    if not header.on_gpus:
-        return labels.hardware([header])
-    return ", ".join([*dict.fromkeys(header.on_gpus), *labels.gpu_words(header)])

@@ -22,7 +22,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
-from d2lpar.records.summary import Summary, summarize
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.text import byte_size, number
 
 # Okabe and Ito's palette, told apart by colour-blind eyes; its yellow is too pale here.
@@ -343,6 +343,8 @@ def save(drawn: dict[str, Figure | str], folder: Path, stem: str = "") -> list[P
     All are written before the first is renamed into place. Raises
     :class:`RecordError`, and writes nothing, for words that make a picture too large.
     """
+    from PIL import Image, PngImagePlugin
+
     paths = []
     for key, figure in drawn.items():
         width, height = (0, 0) if isinstance(figure, str) else figure.get_size_inches()
@@ -362,22 +364,14 @@ def save(drawn: dict[str, Figure | str], folder: Path, stem: str = "") -> list[P
             if isinstance(figure, str):
                 new(f"{name}.txt").write_text(figure, encoding="utf-8")
                 continue
-            _write(figure, new(f"{name}.png"), new(f"{name}.svg"))
+            png, svg = new(f"{name}.png"), new(f"{name}.svg")
+            title = figure.get_label().replace("\n", " ")
+            figure.savefig(svg, format="svg", metadata={"Title": title, "Date": None})
+            figure.savefig(png, format="png")
+            info = PngImagePlugin.PngInfo()
+            info.add_text("Title", title)
+            # 256 colors are enough, and a third of the bytes.
+            with Image.open(png) as picture:
+                few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+            few.save(png, format="png", optimize=True, dpi=(150, 150), pnginfo=info)
     return paths
-
-
-def _write(figure: Figure, png: Path, svg: Path) -> None:
-    """The figure in both formats, its title among their metadata.
-
-    A PNG file keeps 256 colors, which are enough, and a third of the bytes.
-    """
-    from PIL import Image, PngImagePlugin
-
-    title = figure.get_label().replace("\n", " ")
-    figure.savefig(svg, format="svg", metadata={"Title": title, "Date": None})
-    figure.savefig(png, format="png")
-    info = PngImagePlugin.PngInfo()
-    info.add_text("Title", title)
-    with Image.open(png) as picture:
-        few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    few.save(png, format="png", optimize=True, dpi=(150, 150), pnginfo=info)

@@ -23,7 +23,7 @@ from d2lpar.errors import RunError
 from d2lpar.kernels import ElementwiseKernel, fused_sgd, on_cpu
 from d2lpar.machine.host import omp_threads
 from d2lpar.parallel import get_params, sgd, shares
-from d2lpar.records.summary import summarize
+from d2lpar.records.comparison import summarize
 
 LR, BATCH_SIZE = 0.2, 256
 

@@ -35,8 +35,8 @@ from d2lpar.low_precision.lowering import (
     lower,
     weight_bytes,
 )
+from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
-from d2lpar.records.summary import summarize
 
 WARMUP_PASSES = 2  # INT8 packs its weights in the first
 

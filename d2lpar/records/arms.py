@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
-from d2lpar.records.summary import summarize
 from d2lpar.text import plain_table
 
 

@@ -1,4 +1,4 @@
-"""Trainings in numbers: seconds per epoch, speedups, accuracies."""
+"""Measurements in numbers: medians and quartiles, speedups, accuracies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+
+import numpy as np
 
 from d2lpar.errors import RecordError
 from d2lpar.records.kinds import (
@@ -15,7 +17,31 @@ from d2lpar.records.kinds import (
     group,
     timed_epochs,
 )
-from d2lpar.records.summary import Summary, summarize
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Median and quartiles of `n` samples, in the samples' unit."""
+
+    median: float
+    q1: float
+    q3: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
+
+
+def summarize(samples: Sequence[float]) -> Summary:
+    """Median, lower and upper quartile, n. Raises ValueError for no samples.
+
+    >>> summarize([3.0, 1.0, 2.0])
+    Summary(median=2.0, q1=1.5, q3=2.5, n=3)
+    """
+    if len(samples) == 0:
+        raise ValueError("summarize: there are no samples")
+    q1, median, q3 = np.percentile(samples, (25, 50, 75))
+    return Summary(float(median), float(q1), float(q3), len(samples))
 
 
 @dataclass(frozen=True)

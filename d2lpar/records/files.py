@@ -11,8 +11,11 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import math
+import os
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -76,14 +79,15 @@ def read(path: str | Path) -> Run:
     path = Path(path)
     if path.exists() and not path.is_file():
         raise RecordError(f"{path}: not a regular file; name a record (.jsonl)")
-    texts = path.read_bytes().splitlines()
+    content = path.read_bytes()
+    texts = content.splitlines()
     lines: list = []
     for number, text in enumerate(texts, 1):
         try:
             line = from_line(text)
             check_follows(lines, line)
         except RecordError as error:
-            if 1 < number == len(texts) and not _is_json(text):
+            if 1 < number == len(texts) and not content.endswith(b"\n"):
                 log.warning("%s: the last line is torn and was skipped", path)
                 break
             raise RecordError(f"{path}, line {number}: {error}") from None
@@ -91,14 +95,6 @@ def read(path: str | Path) -> Run:
     if not lines:
         raise RecordError(f"{path}: empty; a record starts with a header")
     return Run(lines[0], tuple(lines[1:]), path)
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-    return True
 
 
 def check_follows(before: list, line: Line | Header | BenchmarkHeader) -> None:
@@ -172,3 +168,36 @@ def sweep_of(run: Run) -> tuple[Path, str, str]:
     if isinstance(header, BenchmarkHeader):
         return run.path.parent, "", header.benchmark
     return run.path.parent, header.chapter, run_stem(header)
+
+
+def git_state() -> tuple[str | None, bool | None]:
+    """Commit of the checkout that this package runs from; whether it has local changes.
+
+    (None, None) for an installed package, even inside somebody's checkout (a .venv).
+    Where unchanged sources travel without their history, ``D2LPAR_COMMIT`` names the
+    commit.
+    """
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *args],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        # What runs write, records and pictures and outputs, is no change of the code.
+        written = [f":(top,exclude){folder}" for folder in ("figures", "notebooks")]
+        changes = git("status", "--porcelain", "--", ":/", *written)
+        return git("rev-parse", "HEAD"), bool(changes)
+    except (OSError, subprocess.SubprocessError):
+        commit = os.environ.get("D2LPAR_COMMIT") or None
+        return commit, None if commit is None else False
+
+
+def now() -> str:
+    """UTC date and time, ISO 8601, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

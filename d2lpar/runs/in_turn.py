@@ -24,7 +24,7 @@ from d2lpar import process
 from d2lpar.errors import RunError
 from d2lpar.machine import builds, host
 from d2lpar.machine.builds import mxnet_version
-from d2lpar.records import files, provenance
+from d2lpar.records import files
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
 from d2lpar.runs.job import KEEP_FREED_MEMORY
 
@@ -145,7 +145,7 @@ def record(
             versions[name] = mxnet_version() if is_mxnet else metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    commit, dirty = provenance.git_state()
+    commit, dirty = files.git_state()
     script = f"benchmarks/{path.stem}.py"
     header = BenchmarkHeader(
         benchmark=path.stem,
@@ -156,7 +156,7 @@ def record(
         versions=versions,
         git_commit=commit,
         git_dirty=dirty,
-        date=provenance.now(),
+        date=files.now(),
         peers=list(dict.fromkeys(arm.name for arm in arms if arm.is_peer)),
         gpus=[gpu.name for gpu in builds.cuda_devices()],
         **fields,

@@ -1,14 +1,32 @@
-"""One measurement, as data: what a measuring process is asked to do."""
+"""One measurement in a process of its own: a job in, the lines of its record out."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import logging
 import os
+import platform
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from d2lpar import experiments
+import msgspec
+import numpy
+
+from d2lpar import devices, experiments
+from d2lpar._version import __version__
 from d2lpar.errors import SettingError
 from d2lpar.machine import host
+from d2lpar.machine.builds import gpu_build, mxnet_version
+from d2lpar.machine.environment import raising_interrupts
+from d2lpar.records import files
+from d2lpar.records.kinds import Header, Line
+from d2lpar.runs.resume import Resumable
+
+log = logging.getLogger("d2lpar")
 
 # Every step allocates and frees activations of 10 MB. The C library would return each
 # of them to the system at once, and the page faults of all devices queue for one lock.
@@ -95,3 +113,111 @@ class Job:
         if self.deterministic:
             variables.update(DETERMINISTIC)
         return variables
+
+
+def measured(**job: Any) -> Iterator[Header | Line]:
+    """The record of a job (the fields of :class:`Job`)."""
+    work = Job(**job)
+    chosen = devices.parse(work.devices)[: work.num_devices]
+    devices.enable_peer_access(chosen)
+    data = experiments.load(work.of.load)(**work.data)
+    header = header_of(work, chosen, data)
+    train = partial(
+        experiments.load(work.of.measure),
+        work.num_devices,
+        devices=chosen,
+        seed=work.seed,
+        data=data,
+        **work.settings,
+    )
+    run = None
+    if work.of.start:
+        state = experiments.load(work.of.start)(work.seed)
+        run = Resumable(
+            header, state, work.path, every=work.checkpoint_every, resume=work.resume
+        )
+    yield from record(work, header, train, run)
+
+
+def record(
+    job: Job, header: Header, train: Any, run: Resumable | None, saves: bool = True
+) -> Iterator[Header | Line]:
+    """The record of a measurement; with --profile, profiles are written beside it.
+
+    ``train(num_epochs=, state=)`` continues `run`; where that is None, ``train()``
+    cannot be resumed. On SIGTERM or Ctrl-C the last finished epoch of `run` is saved,
+    unless `saves` is false.
+    """
+    if run is None:
+        lines = itertools.chain([header], train())
+    else:
+        lines = run.record(
+            lambda state: train(num_epochs=run.epochs_to_go, state=state)
+        )
+    if job.profile:
+        from d2lpar.runs.profile import profiled
+
+        lines = profiled(lines, job.path / files.run_name(header))
+    # A signal ends at once what needs no cleanup.
+    cleans_up = run is not None or job.profile
+    with raising_interrupts() if cleans_up else contextlib.nullcontext():
+        try:
+            for line in lines:
+                if job.repeat and isinstance(line, Line):
+                    line = msgspec.structs.replace(line, repeat=job.repeat)
+                yield line
+        except KeyboardInterrupt:
+            if run is not None and saves:
+                try:
+                    path = run.save()
+                except OSError as error:
+                    why = f"{error.filename}: {error.strerror}"
+                    log.warning("%s: no checkpoint was written", why)
+                else:
+                    if path is not None:
+                        log.warning(
+                            "saved epoch %d to %s; continue with --resume last",
+                            run.snapshot.epoch,
+                            path,
+                        )
+            raise
+
+
+def header_of(job: Job, chosen: list, data: Any) -> Header:
+    """The provenance of a job's record: this machine, this package, this data."""
+    commit, dirty = files.git_state()
+    on_cpu = chosen[0].device_type == "cpu"
+    return Header(
+        chapter=job.experiment,
+        preset=job.preset,
+        num_devices=len(chosen),
+        device_kind=chosen[0].device_type,
+        devices=[devices.label(device) for device in chosen],
+        threads_per_device=host.omp_threads() if on_cpu else None,
+        cores=host.usable_cores(),
+        cpu_model=host.cpu_model(),
+        dataset=data.name,
+        dataset_sha256=data.sha256,
+        synthetic=data.synthetic,
+        seed=job.seed,
+        settings={**job.settings, **data.sizes, "threads": job.threads},
+        variant=job.variant,
+        command=job.command,
+        versions={
+            "d2lpar": __version__,
+            "mxnet": mxnet_version(),
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+        git_commit=commit,
+        git_dirty=dirty,
+        date=files.now(),
+        gpu_build={} if on_cpu else gpu_build_of(chosen),
+    )
+
+
+def gpu_build_of(gpus: list) -> dict:
+    """MXNet's build and settings on these contexts of GPUs."""
+    from d2lpar._mxnet import mx
+
+    return gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)

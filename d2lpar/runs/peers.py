@@ -20,8 +20,8 @@ from d2lpar import datasets, devices
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.machine import builds, host
 from d2lpar.records.arms import arm_times
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
-from d2lpar.records.summary import Summary, summarize
 from d2lpar.runs import in_turn
 from d2lpar.runs.in_turn import Arm
 from d2lpar.text import plural
@@ -157,7 +157,21 @@ def arms(
     peers: Sequence[str], recipe: Recipe, place: Place, check: str | None = None
 ) -> list[Arm]:
     """Ours on every count of devices, and the peers; `check` are our first steps."""
-    every, data = [*_ours(recipe, place)], recipe.data
+    every, data = [], recipe.data
+    ids = ",".join(map(str, place.ids))
+    for training in ("from scratch", "concise"):
+        for n in place.counts:
+            ours = in_turn.ours(
+                f"d2lpar {training}, {place.words(n, 'context', 'contexts')}",
+                place.threads_each(n),
+                "d2lpar.runs.ours:epochs",
+                training=training,
+                data=data,
+                num_devices=n,
+                devices=f"{place.kind}:{ids},",
+                **recipe.settings,
+            )
+            every.append(ours)
     common = {
         "num_epochs": recipe.num_epochs + 1,
         "data": data["name"],
@@ -169,31 +183,18 @@ def arms(
     }
     folder = {"D2LPAR_DATA": str(data["data_dir"])} if data.get("data_dir") else {}
     theirs = group(_theirs(place, recipe.seed), lambda row: row[0])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     for peer, name, n, omp, flags in chain.from_iterable(map(theirs.get, peers)):
+        gpus = [str(i) for i in place.ids[:n]] if place.kind == "gpu" else []
+        if visible:  # they are numbered among these
+            gpus = [visible.split(",")[int(i)].strip() for i in gpus]
         environment = {
             "OMP_NUM_THREADS": None if omp is None else str(omp),
-            "CUDA_VISIBLE_DEVICES": _visible(place, n),
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
             **folder,
         }
         every.append(in_turn.peer(name, f"{peer}.py", {**common, **flags}, environment))
     return every
-
-
-def _ours(recipe: Recipe, place: Place) -> Iterator[Arm]:
-    ids = ",".join(map(str, place.ids))
-    for training in ("from scratch", "concise"):
-        for n in place.counts:
-            where = {"num_devices": n, "devices": f"{place.kind}:{ids},"}
-            name = f"d2lpar {training}, {place.words(n, 'context', 'contexts')}"
-            yield in_turn.ours(
-                name,
-                place.threads_each(n),
-                "d2lpar.runs.ours:epochs",
-                training=training,
-                data=recipe.data,
-                **recipe.settings,
-                **where,
-            )
 
 
 def _theirs(
@@ -226,13 +227,6 @@ def _theirs(
         threads = place.threads_each(n)
         flags = {"threads": threads, "num_devices": n, **torch}
         yield "ddp", name, n, threads, flags
-
-
-def _visible(place: Place, n: int) -> str:
-    """CUDA_VISIBLE_DEVICES for the first `n` devices, of those visible now."""
-    now = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = place.ids[:n] if place.kind == "gpu" else []
-    return ",".join(now.split(",")[i].strip() if now else str(i) for i in gpus)
 
 
 def write_first_steps(recipe: Recipe, path: Path) -> str | None:

@@ -43,18 +43,13 @@ def profiled(lines: Iterator, stem: Path) -> Iterator:
         npx.waitall()
         mx.profiler.set_state("stop")
         mx.profiler.dump()
-        _check_whole(trace, path)
+        try:
+            json.loads(trace.read_bytes())
+        except ValueError:  # cut short, which MXNet does not notice
+            reason = "MXNet could not write all of it; is the disk full?"
+            raise OSError(errno.EIO, reason, str(path)) from None
     with replacing(stem.with_name(f"{stem.name}.profile.txt")) as table:
         table.write_text(cumulative_table(profile), encoding="utf-8")
-
-
-def _check_whole(trace: Path, path: Path) -> None:
-    """Raise OSError for a trace that is cut short, which MXNet does not notice."""
-    try:
-        json.loads(trace.read_bytes())
-    except ValueError:
-        reason = "MXNet could not write all of it; is the disk full?"
-        raise OSError(errno.EIO, reason, str(path)) from None
 
 
 def cumulative_table(profile: cProfile.Profile, rows: int = 40) -> str:

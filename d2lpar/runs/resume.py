@@ -44,11 +44,8 @@ class Resumable:
         self.lines: list[Line] = [header]
         self.snapshot: Checkpoint | None = None
         self.resumed_from: Path | None = None
-        if resume is not None:
-            self._resume(resume, header)
-
-    def _resume(self, resume: str, header: Header) -> None:
-        """Take over the state and the lines of a checkpoint."""
+        if resume is None:
+            return
         if resume == "last":
             run = files.run_name(header)
             checkpoint = checkpoints.newest(self.folder, run, self.state)
@@ -86,8 +83,7 @@ class Resumable:
             if resumed and is_epoch:
                 line, resumed = replace(line, resumed="here"), False
             self.lines.append(line)
-            yield line
-            if is_epoch:
+            if is_epoch:  # before its line: whoever sees that can resume from it
                 self._remember()
                 if self.every and self.state.epoch % self.every == 0:
                     try:
@@ -97,6 +93,7 @@ class Resumable:
                             "no checkpoint of epoch %d in %s (%s): going on without",
                             *(self.state.epoch, self.folder, error.strerror or error),
                         )
+            yield line
 
     def _remember(self) -> None:
         self.snapshot = Checkpoint(

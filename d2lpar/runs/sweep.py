@@ -63,7 +63,7 @@ def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Header | Line]:
 
 def measure(job: Job) -> Iterator[bytes]:
     """Run one job in a fresh process; the lines of its record, as they came."""
-    module = "d2lpar.runs.workers" if job.is_worker else "d2lpar.runs.measure"
+    module = "d2lpar.runs.workers" if job.is_worker else "d2lpar.runs.job"
     try:
         yield from process.raw_lines(
             f"{module}:measured",
@@ -74,7 +74,14 @@ def measure(job: Job) -> Iterator[bytes]:
         )
     except DiedError as error:
         what = f"the process that measured {plural(job.num_devices, 'device')}"
-        raise DiedError(f"{what} {_with_free_memory(job, str(error))}") from None
+        why = str(error)
+        if "signal 9" in why:
+            free = byte_size(min(free_memory(_devices(job))))
+            why = (
+                f"was {why}, by the system if memory ran out; {free} are free now: "
+                "run it again, or with a smaller batch"
+            )
+        raise DiedError(f"{what} {why}") from None
     except RunError as error:
         if not out_of_memory.WORDS.search(str(error)):
             raise
@@ -83,17 +90,6 @@ def measure(job: Job) -> Iterator[bytes]:
             layers, job.settings, _devices(job), job.data, said=str(error)
         )
         raise RunError(advice) from None
-
-
-def _with_free_memory(job: Job, why: str) -> str:
-    """The reason of a death; memory may have run out if a signal has killed it."""
-    if "signal 9" not in why:
-        return why
-    free = min(free_memory(_devices(job)))
-    return (
-        f"was {why}, by the system if memory ran out; {byte_size(free)} are free now: "
-        "run it again, or with a smaller batch"
-    )
 
 
 def _devices(job: Job) -> list:

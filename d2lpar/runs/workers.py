@@ -1,4 +1,4 @@
-"""The measuring process of one of several workers, in place of :mod:`~.measure`.
+"""The measuring process of one of several workers, in place of :mod:`~.job`.
 
 In addition it joins the others, checks that all measure the same, starts from worker
 0's state, reports the traffic, and leaves.
@@ -17,14 +17,13 @@ import psutil
 
 from d2lpar import devices, experiments, process
 from d2lpar.records.kinds import Header, Line
-from d2lpar.runs.job import Job
-from d2lpar.runs.measure import header_of, record
+from d2lpar.runs.job import Job, header_of, record
 from d2lpar.runs.resume import Resumable
 from d2lpar.workers.node import worker_info
 
 
 def measured(**job: Any) -> Iterator[Header | Line]:
-    """The record of a job that the workers share; see :func:`d2lpar.runs.measure`."""
+    """The record of a job that the workers share, as :func:`~.job.measured` has it."""
     from d2lpar.workers.group import Workers
 
     work = Job(**job)

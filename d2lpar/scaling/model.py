@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from d2lpar.errors import RecordError
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import (
     PARTS,
     AllReduceRecord,
@@ -32,7 +33,6 @@ from d2lpar.records.kinds import (
     StepRecord,
     group,
 )
-from d2lpar.records.summary import Summary, summarize
 
 
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:

@@ -4,7 +4,7 @@ import factories
 import msgspec
 import pytest
 
-from d2lpar.arrays import figure
+from d2lpar.arrays import figure, table
 from d2lpar.errors import RecordError
 from d2lpar.records.kinds import Run, TimingRecord
 
@@ -44,7 +44,7 @@ def a_run(n, only=None, **header):
             a_line("product", "PyTorch", "as written", 25, (64, 64), 50_000, 500_000),
         ]
     for size in (4096, 16384):
-        for operation in figure.TRANSFERS:
+        for operation in table.TRANSFERS:
             lines.append(a_line(operation, "MXNet", "c", 0.1, (size // 4,), size, 0))
         if n > 1:
             lines.append(a_line("all-reduce", "MXNet", "c", 0.2, (size // 4,), size, 9))
@@ -56,7 +56,7 @@ def test_pictures_and_text(tmp_path):
     runs = [a_run(2), a_run(1)]
     names = {"x2", "sum", "trig", "product", "roofline", "copies"}
     assert set(figure.pictures(runs)) == names
-    text = [" ".join(line.split()) for line in figure.results(runs).splitlines()]
+    text = [" ".join(line.split()) for line in table.results(runs).splitlines()]
     # 8,000 bytes and 1,000 operations in 2 / 2 ms
     row = "x2 1,000 MXNet one kernel 2 1.00 0.950-1.10, n=3 0.100 0.00800 0.00100"
     assert row in text
@@ -98,6 +98,6 @@ def test_repeats_count_together_and_the_host_is_a_device_beside_gpus():
     run = a_run(1, "x2", device_kind="gpu")
     first = run.lines[0]
     again = msgspec.structs.replace(first, seconds=[1.0] * 4)
-    rows = figure.rows([Run(run.header, (*run.lines, again))])
+    rows = table.rows([Run(run.header, (*run.lines, again))])
     assert rows[0].seconds.n == 7 and rows[0].seconds.median == 1.0
     assert [row.where for row in rows] == ["1 GPU", "1 GPU", "CPU"]

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,8 @@ NEEDS = {
     "ddp.py": ("torch",),
 }
 
+ONE = {"pytorch_loop.py": ("--threads=1",), "ddp.py": ("--device=cpu",)}
+
 
 def need(script):
     for library in NEEDS[script]:
@@ -32,9 +35,8 @@ def need(script):
             pytest.skip(f"{library} is not installed (extras peers, book)")
 
 
-def run_peer(script, *arguments, **variables):
+def run_peer(script, *arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment |= variables
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(PEERS.parent), environment.get("PYTHONPATH", "")]
     )
@@ -42,6 +44,35 @@ def run_peer(script, *arguments, **variables):
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=180
     )
+
+
+@pytest.fixture
+def in_process(monkeypatch, capsys):
+    """A PyTorch peer in this process: its exit status and its lines.
+
+    ddp.py is the one process that torchrun has started.
+    """
+
+    def run(script, *arguments):
+        need(script)
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments), *ONE[script]])
+        monkeypatch.syspath_prepend(str(PEERS))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        torchrun = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in {**torchrun, **where, "GLOO_SOCKET_IFNAME": "lo"}.items():
+            monkeypatch.setenv(name, value)
+        try:
+            runpy.run_path(str(PEERS / script), run_name="__main__")
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return status, list(map(json.loads, capsys.readouterr().out.splitlines()))
+
+    yield run
+    for name in ("job", "pytorch_loop"):  # modules of their folder
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
@@ -70,133 +101,158 @@ def refusal(done):
     return values["error"]
 
 
+@pytest.fixture
+def refused(in_process):
+    """Why a peer refuses these flags, in this process where it can run in it."""
+
+    def refused(script, *flags):
+        need(script)
+        if script not in ONE:
+            return refusal(run_peer(script, *flags))
+        status, lines = in_process(script, *flags)
+        assert status == 2 and list(map(list, lines)) == [["error"]]
+        return lines[0]["error"]
+
+    return refused
+
+
 def test_the_first_losses_tell_networks_apart(ours):
     assert ours["index"].shape == (5, 100) and len(ours["losses"]) == 5
     assert numpy.ptp(ours["losses"]) > 0.05
     assert (abs(ours["losses"] - numpy.log(10)) > 1e-3).any()
 
 
+def fifth_loss_changed(ours):
+    return {"losses": ours["losses"] * (1, 1, 1, 1, 1.001)}
+
+
+def assert_refuses_the_fifth(why, ours):
+    assert why.startswith(f"step 5: the loss is {str(ours['losses'][4])[:5]}")
+    assert why.endswith(f"ours {1.001 * ours['losses'][4]:.6f}")
+
+
 @pytest.mark.parametrize("script", NEEDS)
 def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
-    script, ours, tmp_path
+    script, ours, tmp_path, refused
 ):
-    need(script)
-    losses = ours["losses"] * (1, 1, 1, 1, 1.001)
-    more = ("--num-devices=2",) if script == "ddp.py" else ()
-    check = write(tmp_path, ours, losses=losses)
-    done = run_peer(script, *DATA, "--num-epochs=1", f"--check={check}", *more)
-    why = refusal(done)
-    assert why.startswith(f"step 5: the loss is {str(ours['losses'][4])[:5]}")
-    assert why.endswith(f"ours {losses[4]:.6f}")
+    check = write(tmp_path, ours, **fifth_loss_changed(ours))
+    why = refused(script, *DATA, "--num-epochs=1", f"--check={check}")
+    assert_refuses_the_fifth(why, ours)
 
 
-@pytest.mark.parametrize("script", NEEDS)
-def test_a_training_that_diverges_is_refused(script):
-    need(script)
+DIVERGES = ("--num-epochs=1", "--global-batch-size=50", "--lr=1e38")
+DIVERGED = "diverged in epoch 1: use a smaller learning rate than 1e+38"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        *ONE,
+        pytest.param("d2l_notebook.py", marks=pytest.mark.slow),
+        pytest.param("d2l_pytorch.py", marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_that_diverges_is_refused(script, refused):
     # Several steps: the first leaves large parameters, the second makes them overflow.
-    more = ("--num-epochs=1", "--lr=1e38", "--global-batch-size=50")
-    done = run_peer(script, *DATA, *more)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stdout.splitlines()
-    why = "diverged in epoch 1: use a smaller learning rate than 1e+38"
-    assert json.loads(line) == {"error": why}
+    assert refused(script, *DATA, *DIVERGES) == DIVERGED
 
 
-def test_another_learning_rate_is_refused(ours, tmp_path):
-    need("pytorch_loop.py")
-    check = write(tmp_path, ours, lr=1.1 * ours["lr"])
-    done = run_peer("pytorch_loop.py", *DATA, f"--check={check}")
-    assert "step 2: the loss is" in refusal(done) and done.stderr == ""
-
-
-@pytest.fixture(scope="module")
-def ddp(ours, tmp_path_factory):
-    """Parameters after three epochs, and the lines, of one process and of two."""
+@pytest.mark.slow
+def test_of_two_processes_the_first_alone_refuses(ours, tmp_path):
+    """It says why before the other ends it."""
     need("ddp.py")
-    folder = tmp_path_factory.mktemp("ddp")
-    check = write(folder, ours)
-    flags = (
-        *DATA,
-        "--num-epochs=3",
-        "--global-batch-size=83",
-        "--lr=0.02",
-        f"--check={check}",
-    )
-
-    def run(processes):
-        saved = folder / f"{processes}.npz"
-        done = run_peer(
-            "ddp.py", *flags, f"--num-devices={processes}", f"--save={saved}"
-        )
-        assert done.returncode == 0, done.stderr
-        with numpy.load(saved) as file:
-            params = [file[f"params.{k}"] for k in range(8)]
-        return params, [json.loads(line) for line in done.stdout.splitlines()]
-
-    return {processes: run(processes) for processes in (1, 2)}
+    check = write(tmp_path, ours, **fifth_loss_changed(ours))
+    two = ("ddp.py", *DATA, "--num-devices=2")
+    assert_refuses_the_fifth(refusal(run_peer(*two, f"--check={check}")), ours)
+    assert refusal(run_peer(*two, *DIVERGES)) == DIVERGED
 
 
-def test_ddp_of_two_processes_is_ddp_of_one(ddp):
-    (one, _), (two, _) = ddp[1], ddp[2]  # 250 = 83 + 83 + 83 + 1: an empty part, too
-    for a, b in zip(one, two):
-        numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+def test_another_learning_rate_is_refused(ours, tmp_path, refused):
+    check = write(tmp_path, ours, lr=1.1 * ours["lr"])
+    why = refused("pytorch_loop.py", *DATA, f"--check={check}")
+    assert "step 2: the loss is" in why
 
 
-def test_ddp_goes_on_from_our_parameters_as_ours_does(ddp, data, ours):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ddp_goes_on_from_our_parameters_as_ours_does(
+    processes, data, ours, tmp_path, in_process
+):
     from d2lpar import lenet
 
-    state = lenet.start(seed=0)
-    records = list(
-        lenet.train(
-            devices="cpu:1",
-            global_batch_size=83,
-            lr=0.02,
-            num_epochs=3,
-            data=data,
-            state=state,
-        )
+    need("ddp.py")
+    flags = (
+        "ddp.py",
+        *DATA,
+        "--num-epochs=3",
+        "--global-batch-size=83",  # 250 = 83 + 83 + 83 + 1: an empty part, too
+        "--lr=0.02",
+        f"--check={write(tmp_path, ours)}",
+        f"--save={tmp_path / 'saved.npz'}",
     )
-    params, lines = ddp[2]
+    if processes == 1:
+        status, lines = in_process(*flags)
+        assert status == 0
+    else:
+        done = run_peer(*flags, "--num-devices=2")
+        assert done.returncode == 0, done.stderr
+        lines = list(map(json.loads, done.stdout.splitlines()))
+    state = lenet.start(seed=0)
+    training = lenet.train(
+        devices="cpu:1",
+        global_batch_size=83,
+        lr=0.02,
+        num_epochs=3,
+        data=data,
+        state=state,
+    )
+    records = list(training)
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert lines[-1]["test_acc"] == pytest.approx(records[-1].test_acc, abs=0.011)
+    for line in lines:
+        assert line["backend"] == "gloo" and line["steps"] == 4
+        assert line["devices"] == ["cpu 1 threads"] * processes
+        assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
     moved = max(abs(p - ours[f"params.{k}"]).max() for k, p in enumerate(state.params))
     assert moved > 0.0005
-    for theirs, mine in zip(params, state.params):
-        numpy.testing.assert_allclose(theirs, mine, rtol=1e-3, atol=1e-5)
+    with numpy.load(tmp_path / "saved.npz") as saved:
+        for k, mine in enumerate(state.params):
+            numpy.testing.assert_allclose(
+                saved[f"params.{k}"], mine, rtol=1e-3, atol=1e-5
+            )
 
 
-def test_ddps_lines_say_what_was_timed(ddp):
-    for processes in (1, 2):
-        for line in ddp[processes][1]:
-            assert line["backend"] == "gloo" and line["steps"] == 4
-            assert line["devices"] == ["cpu 1 threads"] * processes
-            assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
-
-
-def test_ddp_times_so_many_steps_of_a_process_that_torchrun_started():
-    need("ddp.py")
-    torchrun = {name: "0" for name in ("RANK", "LOCAL_RANK", "MASTER_PORT")}
-    torchrun |= {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    flags = ("--num-epochs=1", "--steps=2", "--global-batch-size=50")
-    done = run_peer("ddp.py", *DATA, *flags, **torchrun)
-    line = json.loads(done.stdout)
-    assert line["steps"] == 2
+def test_ddp_times_so_many_steps(in_process):
+    status, (line,) = in_process(
+        "ddp.py", *DATA, "--num-epochs=1", "--steps=2", "--global-batch-size=50"
+    )
+    assert status == 0 and line["steps"] == 2
     assert line["samples_per_sec"] == pytest.approx(2 * 50 / line["seconds"])
+
+
+@pytest.mark.parametrize("training", ["from scratch", "concise"])
+def test_our_side_trains_and_says_what_the_peers_say(training):
+    data = {"name": "sample", "n_train": 250, "n_test": 100}
+    settings = {"num_epochs": 1, "global_batch_size": 83, "lr": 0.02, "seed": 0}
+    (line,) = our_side.epochs(training, data, "cpu:2", 2, **settings)
+    assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
 
 
 @pytest.mark.parametrize(
     ("script", "flags", "words"),
     [
         ("ddp.py", ("--device=cuda",), "on GPUs: PyTorch sees 0 here"),
-        ("ddp.py", ("--num-devices=0",), "0 processes"),
+        ("ddp.py", ("--global-batch-size=0",), "1 processes: 1 to the batch's 0"),
         ("d2l_pytorch.py", ("--num-devices=2",), "PyTorch sees 0 GPUs here"),
         ("pytorch_loop.py", ("--device=cuda",), "PyTorch sees no GPU here"),
     ],
 )
-def test_what_is_not_there_is_one_line(script, flags, words):
-    need(script)
-    done = run_peer(script, *DATA, *flags)
-    assert words in refusal(done) and done.stderr == ""
+def test_what_is_not_there_is_one_line(script, flags, words, refused, monkeypatch):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    if script in ONE:
+        monkeypatch.setitem(ONE, script, ())
+    assert words in refused(script, *DATA, *flags)
 
 
 def bodies(path, names):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lpar.errors import RecordError
-from d2lpar.records import atomic, files, kinds, provenance
+from d2lpar.records import atomic, files, kinds
 from d2lpar.records.kinds import ArmSample, EpochRecord, FrameRecord, Run
 
 RUN = training(2, repeats=2)
@@ -256,14 +256,14 @@ def test_replacing_gives_the_permissions_of_a_plain_open(tmp_path, umask, mode):
 
 
 def test_provenance_knows_a_checkout_from_an_installed_copy(monkeypatch):
-    commit, dirty = provenance.git_state()
+    commit, dirty = files.git_state()
     assert (commit is None) == (dirty is None)
-    assert datetime.datetime.fromisoformat(provenance.now()).utcoffset().seconds == 0
+    assert datetime.datetime.fromisoformat(files.now()).utcoffset().seconds == 0
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("D2LPAR_COMMIT", "abc123")
-    assert provenance.git_state() == ("abc123", False)
+    assert files.git_state() == ("abc123", False)
     monkeypatch.delenv("D2LPAR_COMMIT")
-    assert provenance.git_state() == (None, None)
+    assert files.git_state() == (None, None)
 
 
 def test_a_line_with_changes_is_checked_when_it_is_read():

@@ -162,6 +162,23 @@ def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
         np.testing.assert_array_equal(ours, expected)
 
 
+def test_an_epoch_whose_line_is_out_is_in_the_checkpoint(tmp_path):
+    """Ctrl-C while the line is on its way, before the next epoch is asked for."""
+    run = Resumable(a_header(), lenet.start(0), tmp_path)
+    lines = run.record(
+        lambda state: lenet.train(
+            1, devices="cpu:1", data=IMAGES, state=state, num_epochs=2
+        )
+    )
+    for line in lines:
+        if isinstance(line, kinds.EPOCHS):
+            break
+    with pytest.raises(KeyboardInterrupt):
+        lines.throw(KeyboardInterrupt())
+    saved = checkpoints.load(run.save())
+    assert saved.epoch == 1 and saved.lines[-1] == line
+
+
 CONTRADICTIONS = {
     "--seed 0": {"seed": 5},
     "n_train 120, this run has 12000": {"n_train": 12_000, "dataset_sha256": "1" * 64},

@@ -1,0 +1,159 @@
+"""Timing records as rows and as text: times, rates, and what the sources published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from d2lpar.errors import RecordError
+from d2lpar.figures import labels
+from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.kinds import Run, TimingRecord
+from d2lpar.text import number, plain_table, plural
+
+TITLES = {
+    "x2": "Every number twice",
+    "sum": "A sum",
+    "trig": "Sum of sin^2/cos^2",
+    "product": "Product of two square matrices",
+}
+TRANSFERS = ("host to device", "device to host", "device to device")
+# Operation; which source measured it on what; what it printed; the library and form of
+# our row that repeats a measurement on a CPU.
+PUBLISHED = (
+    ("x2", "least-squares notes: NumPy, CPU of Colab", "33.6 ms",
+     ("NumPy", "as written")),
+    ("x2", "least-squares notes: PyCUDA, Tesla T4, naive clock", "0.7 ms", None),
+    ("sum", "CryptoPunks notebook: GPU of Colab, naive clock",
+     "28.6 to 68.8 % less than the CPU", None),
+    ("trig", "GPU wiki: NumPy in float64, n1-standard-4", "4.12 s",
+     ("NumPy", "as written, float64")),
+    ("trig", "GPU wiki: PyTorch, n1-standard-4", "738 ms", ("PyTorch", "as written")),
+    ("trig", "GPU wiki: PyTorch, Tesla T4", "18.9 ms", None),
+    ("product", "GPUSOROBAN posts: PyTorch, CPU not named", "296.9 s",
+     ("PyTorch", "as written")),
+    ("product", "GPUSOROBAN posts: PyTorch, GPU not named", "0.554, 0.466, 0.457 s",
+     None),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """All samples of one operation in one form, the repeats of a run pooled.
+
+    `where` is "2 devices", "CPU" for the host beside GPUs, or ""; `num_devices` is 0
+    for a library of the host.
+    """
+
+    operation: str
+    library: str
+    form: str
+    shape: tuple[int, ...]
+    num_devices: int
+    where: str
+    num_bytes: int
+    flops: int
+    seconds: Summary
+    naive: Summary
+
+    @property
+    def name(self) -> str:
+        return ", ".join(filter(None, (self.library, self.form, self.where)))
+
+    @property
+    def gb_per_sec(self) -> float:
+        """Of all devices together; they copy at the same time."""
+        together = self.num_devices if self.operation in TRANSFERS else 1
+        return together * self.num_bytes / self.seconds.median / 1e9
+
+    @property
+    def gflop_per_sec(self) -> float:
+        return self.flops / self.seconds.median / 1e9
+
+    @property
+    def intensity(self) -> float:
+        """Floating-point operations per byte."""
+        return self.flops / self.num_bytes
+
+
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """The runs' timings by ascending device count, repeats of a row pooled.
+
+    Raises :class:`RecordError` for a run without timings.
+    """
+    pooled: dict[tuple, list[TimingRecord]] = {}
+    for run in sorted(runs, key=lambda run: run.header.num_devices):
+        if not run.of(TimingRecord):
+            raise RecordError(f"{labels.where(run)}: holds no timings")
+        for x in run.of(TimingRecord):
+            count = run.header.num_devices if x.library == "MXNet" else 0
+            key = (count, x.operation, x.library, x.form, tuple(x.shape))
+            pooled.setdefault(key, []).append(x)
+    on_gpus = any(run.header.device_kind == "gpu" for run in runs)
+    table = []
+    for (count, operation, library, form, shape), same in pooled.items():
+        where = plural(count, "GPU" if on_gpus else "device")
+        if not count:
+            where = "CPU" if on_gpus else ""
+        row = Row(
+            operation=operation,
+            library=library,
+            form=form,
+            shape=shape,
+            num_devices=count,
+            where=where,
+            num_bytes=same[0].num_bytes,
+            flops=same[0].flops,
+            seconds=summarize([s for line in same for s in line.seconds]),
+            naive=summarize([s for line in same for s in line.naive_seconds]),
+        )
+        table.append(row)
+    return table
+
+
+def of(operation: str, table: Sequence[Row]) -> list[Row]:
+    """The rows of one operation."""
+    return [row for row in table if row.operation == operation]
+
+
+def fastest(table: Iterable[Row]) -> Row | None:
+    """The row with the least median; None where there is none."""
+    return min(table, key=lambda row: row.seconds.median, default=None)
+
+
+def shape(row: Row) -> str:
+    """The shape in words: "100 x 10"."""
+    return " x ".join(f"{n:,}" for n in row.shape)
+
+
+def ms(row: Row) -> str:
+    """The median in milliseconds."""
+    return number(1e3 * row.seconds.median)
+
+
+def results(runs: Sequence[Run]) -> str:
+    """Everything as text: times, rates, and the published numbers beside ours."""
+    measured, published = [], []
+    table = rows(runs)
+    for row in table:
+        q1, q3 = number(1e3 * row.seconds.q1), number(1e3 * row.seconds.q3)
+        measured.append([
+            f"{row.operation} {shape(row)}", row.library, row.form,
+            str(row.num_devices or "host"), ms(row), f"{q1}-{q3}, n={row.seconds.n}",
+            number(1e3 * row.naive.median), number(row.gb_per_sec),
+            number(row.gflop_per_sec),
+        ])  # fmt: skip
+    for operation, source, printed, ours in PUBLISHED:
+        here = [r for r in of(operation, table) if (r.library, r.form) == ours]
+        repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
+        published.append([operation, source, printed, repeated])
+    columns = ["operation", "library", "form", "devices", "ms", "quartiles, n"]
+    columns += ["naive ms", "GB/s", "GFLOP/s"]
+    headers = [run.header for run in runs]
+    sections = [
+        plain_table(columns, measured),
+        "What the sources printed, and what the same line takes here:",
+        plain_table(["operation", "source", "printed", "here"], published),
+        f"{labels.hardware(headers)}. {labels.stamp(headers)}",
+    ]
+    return "\n\n".join(sections) + "\n"

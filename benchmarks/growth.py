@@ -11,9 +11,7 @@ the cost at 20,000.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -51,17 +49,13 @@ def epochs(training: str, size: int, num_devices: int) -> Iterator[dict]:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--job"]:  # one of the processes that this starts
-        for line in epochs(**json.loads(sys.stdin.readline())):
-            print(json.dumps(line), flush=True)
-        return
     args = in_turn.parser(__doc__, rounds=2).parse_args()
     n, trainings = usable_cores(), ("concise", "from scratch")
     timed = [
         in_turn.ours(
             f"{training}, {size:,} images",
             1,
-            [sys.executable, __file__, "--job"],
+            f"{__file__}:epochs",
             training=training,
             size=size,
             num_devices=n,

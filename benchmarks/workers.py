@@ -135,20 +135,17 @@ def launch(data: str, epochs: int, kill: bool) -> tuple[float, float]:
             time.sleep(0.005)
         time.sleep(0.5)
         lost = time.time() - found[0].stat().st_mtime
-        kill_worker(launcher.pid)
+        for process in psutil.Process(launcher.pid).children():
+            if process.environ().get("D2LPAR_WORKER") == "1":
+                process.kill()
+                break
+        else:
+            sys.exit("there was no worker 1 to kill")
     if launcher.wait() != 0:
         sys.exit(f"the launch ended with status {launcher.returncode}")
     seconds = time.perf_counter() - begin
     shutil.rmtree(out)
     return seconds, lost
-
-
-def kill_worker(launcher: int) -> None:
-    for process in psutil.Process(launcher).children():
-        if process.environ().get("D2LPAR_WORKER") == "1":
-            process.kill()
-            return
-    sys.exit("there was no worker 1 to kill")
 
 
 def main() -> None:

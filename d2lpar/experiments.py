@@ -175,7 +175,7 @@ _ALL = (
             "book": {"n": 50_000_000},
             "dry-run": {"n": 1_000},
         },
-        report="d2lpar.arrays.operations:report",
+        report="d2lpar.arrays.timings:report",
         minutes=0.1,
     ),
     Experiment(
@@ -206,7 +206,7 @@ _ALL = (
         },
         takes=MEASURED,
         measure="d2lpar.arrays.timings:measure",
-        load="d2lpar.arrays.timings:load",
+        load="d2lpar.arrays.operations:Sizes",
         figure="d2lpar.arrays.figure:draw",
         unit="timing",
     ),

@@ -8,7 +8,6 @@ environment; nothing is tuned. Only reading the files is ours, because the book'
 downloads them. Prints a JSON line per epoch.
 """
 
-import json
 import time
 
 import job  # before mxnet
@@ -110,18 +109,14 @@ def train(params, num_gpus, batch_size, lr, num_epochs):
             train_batch(X, y, device_params, devices, lr)
             npx.waitall()
         seconds = time.perf_counter() - start
-        job.check_trained(epoch + 1, (p.asnumpy() for p in device_params[0]), lr)
+        trained = (p.asnumpy() for p in device_params[0])
+        job.refuse(job.divergence(epoch + 1, trained, lr))
         acc = d2l.evaluate_accuracy_gpu(
             lambda x: lenet(x, device_params[0]), test_iter, devices[0]
         )
-        line = {
-            "epoch": epoch + 1,
-            "seconds": seconds,
-            "samples_per_sec": len(train_iter._dataset) / seconds,
-            "test_acc": float(acc),
-            "devices": [str(device) for device in devices],
-        }
-        print(json.dumps(line), flush=True)
+        names = [str(device) for device in devices]
+        samples = len(train_iter._dataset)
+        job.print_epoch(epoch + 1, seconds, samples, float(acc), devices=names)
 
 
 def check(first, num_gpus):
@@ -136,11 +131,11 @@ def check(first, num_gpus):
         X, y = np.stack(images), np.array(labels)
         losses = train_batch(X, y, device_params, devices, first.lr)
         means.append(sum(float(l.sum()) for l in losses) / len(index))
-    job.agree(means, first)
+    job.refuse(job.disagreement(means, first))
 
 
 def main() -> None:
-    parser = job.parser(__doc__)
+    parser = job.lenet_parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
     args = job.parse(parser)
     job.check_count(args.num_devices, d2l.num_gpus(), "MXNet")

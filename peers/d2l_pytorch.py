@@ -10,7 +10,6 @@ book's code downloads them, and a clock that waits for every GPU, not only for t
 current one. Needs torchvision, but not d2l. Prints a JSON line per epoch.
 """
 
-import json
 import time
 
 import job
@@ -181,19 +180,18 @@ def train(params, num_gpus, batch_size, lr, num_epochs):
             wait(devices)
         seconds = time.perf_counter() - start
         trained = (p.detach().cpu().numpy() for p in device_params[0])
-        job.check_trained(epoch + 1, trained, lr)
+        job.refuse(job.divergence(epoch + 1, trained, lr))
         acc = evaluate_accuracy_gpu(
             lambda x: lenet(x, device_params[0]), test_iter, devices[0]
         )
-        line = {
-            "epoch": epoch + 1,
-            "seconds": seconds,
-            "samples_per_sec": len(train_iter.dataset) / seconds,
-            "test_acc": acc,
-            "devices": [str(device) for device in devices],
-            "torch": torch.__version__,
-        }
-        print(json.dumps(line), flush=True)
+        job.print_epoch(
+            epoch + 1,
+            seconds,
+            len(train_iter.dataset),
+            acc,
+            devices=[str(device) for device in devices],
+            torch=torch.__version__,
+        )
 
 
 def check(first, num_gpus):
@@ -209,11 +207,11 @@ def check(first, num_gpus):
         X, y = torch.stack(images), torch.tensor(labels)
         ls = train_batch(X, y, device_params, devices, first.lr)
         means.append(sum(float(l) for l in ls) / len(y))
-    job.agree(means, first)
+    job.refuse(job.disagreement(means, first))
 
 
 def main() -> None:
-    parser = job.parser(__doc__)
+    parser = job.lenet_parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="GPUs")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = job.parse(parser)

@@ -10,7 +10,6 @@ gradients while the backward pass still runs. The first process prints a JSON li
 epoch.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -71,8 +70,8 @@ def save(net, path):
     np.savez(path, **{f"params.{k}": a for k, a in enumerate(arrays)})
 
 
-def agrees(first, X, y, device):
-    """Whether the losses of the first steps are ours; the first process reports why."""
+def first_losses(first, X, y, device):
+    """The mean losses of our first steps, the same in every process."""
     net = replica(first.check, device)
     optimizer = pytorch_loop.sgd(net, first.lr)
     losses = []
@@ -80,32 +79,27 @@ def agrees(first, X, y, device):
         loss = train_batch(net, optimizer, X, y, index)
         dist.all_reduce(loss)
         losses.append(float(loss) / len(index))
-    why = job.disagreement(losses, first)
+    return losses
+
+
+def refuse(why, device):
+    """Exit with status 2 if there is a reason; the first process reports it."""
     if why is not None and dist.get_rank() == 0:
         job.report(why)
     wait(device)  # the first process to exit ends the others: let it report before
-    return why is None
-
-
-def diverged(epoch, net, lr, device):
-    """Whether the parameters are no longer finite; the first process reports it."""
-    params = (p.detach().cpu().numpy() for p in net.parameters())
-    why = job.divergence(epoch, params, lr)
-    if why is not None and dist.get_rank() == 0:
-        job.report(why)
-    wait(device)
-    return why is not None
+    if why is not None:
+        sys.exit(2)
 
 
 def train(args, device):
-    """Train in this process; return its exit status."""
+    """Train in this process, one of several."""
     X, y, X_test, y_test = pytorch_loop.data_on(device, args)
     torch.manual_seed(args.seed)
     params = None
     if args.check:
         first = job.first_steps(args.check)
-        if not agrees(first, X, y, device):
-            return 2
+        losses = first_losses(first, X, y, device)
+        refuse(job.disagreement(losses, first), device)
         params = first.params
     net = replica(params, device)
     optimizer = pytorch_loop.sgd(net, args.lr)
@@ -124,25 +118,23 @@ def train(args, device):
             train_batch(net, optimizer, X, y, index)
         wait(device)
         seconds = time.perf_counter() - start
-        if diverged(epoch + 1, net, args.lr, device):
-            return 2
+        trained = (p.detach().cpu().numpy() for p in net.parameters())
+        refuse(job.divergence(epoch + 1, trained, args.lr), device)
         acc = evaluate_accuracy(net, X_test, y_test)
         if dist.get_rank() == 0:
-            line = {
-                "epoch": epoch + 1,
-                "seconds": seconds,
-                "steps": len(batches),
-                "samples_per_sec": sum(map(len, batches)) / seconds,
-                "test_acc": acc,
-                "global_batch_size": args.global_batch_size,
-                "devices": labels,
-                "backend": dist.get_backend(),
-                "torch": torch.__version__,
-            }
-            print(json.dumps(line), flush=True)
+            job.print_epoch(
+                epoch + 1,
+                seconds,
+                sum(map(len, batches)),
+                acc,
+                steps=len(batches),
+                global_batch_size=args.global_batch_size,
+                devices=labels,
+                backend=dist.get_backend(),
+                torch=torch.__version__,
+            )
     if args.save and dist.get_rank() == 0:
         save(net.module, args.save)
-    return 0
 
 
 def worker(rank, processes, args, rendezvous):
@@ -159,13 +151,14 @@ def worker(rank, processes, args, rendezvous):
         rank=rank,
         world_size=processes,
     )
-    status = train(args, device)
-    dist.destroy_process_group()
-    sys.exit(status)
+    try:
+        train(args, device)
+    finally:
+        dist.destroy_process_group()
 
 
 def main() -> None:
-    parser = job.parser(__doc__)
+    parser = job.lenet_parser(__doc__)
     parser.add_argument("--num-devices", type=int, default=1, help="processes")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="[default: GPUs]")
     parser.add_argument("--threads", type=int, default=1, help="of each process")

@@ -6,16 +6,14 @@
 Networks, losses, Adam and the order of the two updates are the notebook's; it trains on
 all 10,000 faces at once (`--batch-size 10000`). With `--check FILE` (an .npz of our
 first steps) it first takes those steps from the same parameters; where a loss differs
-it prints {"error": ...} and exits with status 2. With `--job` it reads its flags as a
-line of JSON from standard input, as d2lpar's benchmarks write it. Prints a JSON line
-per step, the first one included.
+it prints {"error": ...} and exits with status 2. Prints a JSON line per step, the first
+one included.
 """
 
-import argparse
 import json
-import sys
 import time
 
+import job
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -97,23 +95,17 @@ def check(path):
     for number, (X, z, *losses) in enumerate(steps, 1):
         errors = step(X, z, nets[1], nets[0], *optimizers)
         for name, error, loss in zip(("d_loss", "g_loss"), errors, losses):
-            if not abs(error - loss) <= 1e-4 * abs(loss):
-                why = f"step {number}: {name} is {error:.6f}, ours {loss:.6f}"
-                print(json.dumps({"error": why}), flush=True)
-                sys.exit(2)
+            if not abs(error - loss) <= job.RELATIVE * abs(loss):
+                job.refuse(f"step {number}: {name} is {error:.6f}, ours {loss:.6f}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = job.parser(__doc__)
     parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check", metavar="FILE", help="first steps to reproduce")
-    parser.add_argument("--job", action="store_true", help="flags from standard input")
-    args = parser.parse_args()
-    if args.job:
-        vars(args).update(json.loads(sys.stdin.readline()))
+    args = job.parse(parser)
     torch.set_num_threads(args.threads)
     if args.check:
         check(args.check)

@@ -1,9 +1,10 @@
-"""What every LeNet peer shares: its flags, its data, and our first steps to reproduce.
+"""What the peers share: flags, LeNet's data, our first steps, the line of an epoch.
 
-With `--check FILE` a peer trains on the batches in the file, from the parameters in it,
-before it is timed. Where a loss differs from ours it refuses: it prints one JSON line
-{"error": ...} and exits with status 2. Otherwise its timed training starts from our
-initial parameters. `d2lpar compare --peers` writes such a file.
+With `--check FILE` a peer of LeNet trains on the batches in the file, from the
+parameters in it, before it is timed. Where a loss differs from ours it refuses: it
+prints one JSON line {"error": ...} and exits with status 2. Otherwise its timed
+training starts from our initial parameters. `d2lpar compare --peers` writes such a
+file. With `--job` a peer reads its flags as a line of JSON from standard input.
 """
 
 from __future__ import annotations
@@ -40,20 +41,22 @@ class FirstSteps(NamedTuple):
 def parser(about: str) -> argparse.ArgumentParser:
     """The flags that all peers have."""
     flags = argparse.ArgumentParser(description=about.split("\n")[0])
+    flags.add_argument("--check", metavar="FILE", help="our results, to reproduce")
+    flags.add_argument("--job", action="store_true", help="flags from standard input")
+    return flags
+
+
+def lenet_parser(about: str) -> argparse.ArgumentParser:
+    """The flags of the peers that train LeNet."""
+    flags = parser(about)
     flags.add_argument("--num-epochs", type=int, default=10)
     flags.add_argument("--global-batch-size", type=int, default=256)
     flags.add_argument("--lr", type=float, default=0.2)
-    flags.add_argument("--check", metavar="FILE", help="first steps to reproduce")
     flags.add_argument(
         "--data", choices=("fashion-mnist", "sample"), default="fashion-mnist"
     )
     flags.add_argument("--n-train", type=int, help="use only the first images")
     flags.add_argument("--n-test", type=int)
-    flags.add_argument(
-        "--job",
-        action="store_true",
-        help="read the flags as one line of JSON from standard input, as d2lpar does",
-    )
     return flags
 
 
@@ -97,13 +100,6 @@ def disagreement(losses: list[float], first: FirstSteps) -> str | None:
     return None
 
 
-def agree(losses: list[float], first: FirstSteps) -> None:
-    """Refuse, unless `losses` are ours."""
-    why = disagreement(losses, first)
-    if why is not None:
-        refuse(why)
-
-
 def divergence(epoch: int, params: Iterable[np.ndarray], lr: float) -> str | None:
     """Why the training is not timed, if its parameters after `epoch` are not finite."""
     if all(np.isfinite(p).all() for p in params):
@@ -111,11 +107,18 @@ def divergence(epoch: int, params: Iterable[np.ndarray], lr: float) -> str | Non
     return f"diverged in epoch {epoch}: use a smaller learning rate than {lr:g}"
 
 
-def check_trained(epoch: int, params: Iterable[np.ndarray], lr: float) -> None:
-    """Refuse, unless the parameters after `epoch` are finite."""
-    why = divergence(epoch, params, lr)
-    if why is not None:
-        refuse(why)
+def print_epoch(
+    epoch: int, seconds: float, samples: int, test_acc: float, **others: object
+) -> None:
+    """Print the line of an epoch of `samples` images; `others` are further values."""
+    line = {
+        "epoch": epoch,
+        "seconds": seconds,
+        "samples_per_sec": samples / seconds,
+        "test_acc": test_acc,
+        **others,
+    }
+    print(json.dumps(line), flush=True)
 
 
 def report(why: str) -> None:
@@ -123,7 +126,8 @@ def report(why: str) -> None:
     print(json.dumps({"error": why}), flush=True)
 
 
-def refuse(why: str) -> None:
-    """Report `why` and exit with status 2."""
-    report(why)
-    sys.exit(2)
+def refuse(why: str | None) -> None:
+    """Report `why` and exit with status 2; go on if it is None."""
+    if why is not None:
+        report(why)
+        sys.exit(2)

@@ -6,15 +6,13 @@ Its three faults are kept: `x = self.x_hat` does not copy, both halves draw thei
 numbers from the same range, and the "GPUs" work one after the other. Prints a JSON line
 with the seconds of run(), the error it reaches and LAPACK's. With `--check FILE` (an
 .npz with A, b and our solution's error) it solves that problem; if LAPACK's error is
-not ours it prints {"error": ...} and exits with status 2. With `--job` it reads its
-flags as a line of JSON from standard input, as d2lpar's benchmarks write it.
+not ours it prints {"error": ...} and exits with status 2.
 """
 
-import argparse
 import json
-import sys
 from time import perf_counter
 
+import job
 import numpy as np
 
 
@@ -77,14 +75,10 @@ class LeastSquare:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = job.parser(__doc__)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check", metavar="FILE", help="a problem and our error")
-    parser.add_argument("--job", action="store_true", help="flags from standard input")
-    args = parser.parse_args()
-    if args.job:
-        vars(args).update(json.loads(sys.stdin.readline()))
+    args = job.parse(parser)
     np.random.seed(args.seed)
     if args.check:
         with np.load(args.check) as file:
@@ -93,10 +87,8 @@ if __name__ == "__main__":
         A, b = np.random.rand(10000, 1000), np.random.rand(10000)
     best = np.linalg.lstsq(A, b, rcond=None)[0]
     optimum = float(np.linalg.norm(A @ best - b))
-    if args.check and not abs(optimum - ours) <= 1e-4 * ours:
-        why = f"the optimum's error is {optimum:.6f}, ours {ours:.6f}"
-        print(json.dumps({"error": why}))
-        sys.exit(2)
+    if args.check and not abs(optimum - ours) <= job.RELATIVE * ours:
+        job.refuse(f"the optimum's error is {optimum:.6f}, ours {ours:.6f}")
     lstsq = LeastSquare(A, b, epoches=args.epochs)
     start = perf_counter()
     theta = lstsq.run()

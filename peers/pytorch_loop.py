@@ -7,7 +7,6 @@ Tensors stay on the device, each batch is one gather; no data loader, and no
 synchronisation within an epoch. Prints a JSON line per epoch.
 """
 
-import json
 import time
 
 import job
@@ -69,7 +68,7 @@ def wait(device):
 
 
 def main() -> None:
-    parser = job.parser(__doc__)
+    parser = job.lenet_parser(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
@@ -88,7 +87,7 @@ def main() -> None:
         optimizer = sgd(net, first.lr)
         index = torch.tensor(first.index, device=device)
         losses = [float(train_batch(net, optimizer, X[i], y[i])) for i in index]
-        job.agree(losses, first)
+        job.refuse(job.disagreement(losses, first))
         params = first.params
 
     net = lenet(params, device)
@@ -104,21 +103,20 @@ def main() -> None:
         wait(device)
         seconds = time.perf_counter() - start
         trained = (p.detach().cpu().numpy() for p in net.parameters())
-        job.check_trained(epoch + 1, trained, args.lr)
+        job.refuse(job.divergence(epoch + 1, trained, args.lr))
         with torch.no_grad():
             hits = [
                 (net(a).argmax(1) == b).sum()
                 for a, b in zip(X_test.split(1000), y_test.split(1000))
             ]
-        line = {
-            "epoch": epoch + 1,
-            "seconds": seconds,
-            "samples_per_sec": len(y) / seconds,
-            "test_acc": float(sum(hits)) / len(y_test),
-            "devices": [name],
-            "torch": torch.__version__,
-        }
-        print(json.dumps(line), flush=True)
+        job.print_epoch(
+            epoch + 1,
+            seconds,
+            len(y),
+            float(sum(hits)) / len(y_test),
+            devices=[name],
+            torch=torch.__version__,
+        )
 
 
 if __name__ == "__main__":

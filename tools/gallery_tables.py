@@ -32,7 +32,7 @@ from d2lpar.records.kinds import (
     group,
     timed_epochs,
 )
-from d2lpar.scaling.table import studies
+from d2lpar.scaling.model import studies
 from d2lpar.text import number, plural
 from d2lpar.workers.figure import WAYS
 

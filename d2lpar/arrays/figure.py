@@ -88,7 +88,10 @@ def _clocks(operation: str, table: Sequence[Row], runs: Sequence[Run]) -> Figure
 def _roofline(
     table: Sequence[Row], copied: Row, product: Row, runs: Sequence[Run]
 ) -> Figure:
-    """GFLOP/s against FLOP per byte, under what copy and product allow."""
+    """GFLOP/s against FLOP per byte, under what copy and product allow.
+
+    Four series: MXNet as written and its fastest form, NumPy, and PyTorch.
+    """
     picture = page.new(
         "Roofline: rate against arithmetic intensity",
         labels.subtitle("slope: the fastest copy; roof: the fastest product", runs),
@@ -102,7 +105,16 @@ def _roofline(
     slope = [first, max(ridge, first)]
     axes.plot(slope, [copied.gb_per_sec * x for x in slope], color="0.35", ls="--")
     axes.plot([ridge, last], [roof, roof], color="0.35")
-    series = _series(table)
+    series: dict[str, dict[str, Row]] = {}  # the fastest row of each operation
+    for row in table:
+        if row.operation not in TITLES or "float64" in row.form:
+            continue
+        name = ", ".join(filter(None, (row.library, row.where)))
+        if row.library == "MXNet":
+            written = row.form == "as written"
+            name = "MXNet, as written" if written else "MXNet, fastest form"
+        points = series.setdefault(name, {})
+        points[row.operation] = fastest([points.get(row.operation, row), row])
     for k, (name, points) in enumerate(series.items()):
         color = page.color_of(name, "MXNet" not in name)
         face = "white" if name == "MXNet, as written" else color
@@ -121,24 +133,6 @@ def _roofline(
             axes.annotate(name, (best.intensity, best.gflop_per_sec), (0, 9), **place)
     axes.legend(loc="lower right")
     return picture.figure
-
-
-def _series(table: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """Four series: MXNet as written and its fastest form, NumPy, and PyTorch.
-
-    By name the fastest row of each operation in float32.
-    """
-    series: dict[str, dict[str, Row]] = {}
-    for row in table:
-        if row.operation not in TITLES or "float64" in row.form:
-            continue
-        name = ", ".join(filter(None, (row.library, row.where)))
-        if row.library == "MXNet":
-            written = row.form == "as written"
-            name = "MXNet, as written" if written else "MXNet, fastest form"
-        points = series.setdefault(name, {})
-        points[row.operation] = fastest([points.get(row.operation, row), row])
-    return series
 
 
 def _copies(table: Sequence[Row], runs: Sequence[Run]) -> Figure:

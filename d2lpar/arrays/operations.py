@@ -12,15 +12,13 @@ the function that is called.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import numpy
 
-from d2lpar import timing
-from d2lpar._mxnet import mx, np, npx
-from d2lpar.devices import label
+from d2lpar._mxnet import np, npx
 from d2lpar.errors import SettingError
 from d2lpar.kernels import CudaModule, ElementwiseKernel
 from d2lpar.parallel import allreduce
@@ -102,9 +100,9 @@ class Sizes:
     synthetic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("x2", "sum_rows", "trig", "product"):
-            check_whole(f"size of {name}", getattr(self, name))
-        if self.largest_copy < 4**6:
+        for name, size in self.sizes.items():
+            check_whole(f"size of {name}", size)
+        if not self.copies:
             raise SettingError(
                 f"largest copy {self.largest_copy}: write 4096 bytes or more"
             )
@@ -117,8 +115,7 @@ class Sizes:
     @property
     def sizes(self) -> dict[str, int]:
         """The amount of data, as a record states it."""
-        names = ("x2", "sum_rows", "trig", "product", "largest_copy")
-        return {name: getattr(self, name) for name in names}
+        return {k: v for k, v in asdict(self).items() if k != "seed"}
 
     @property
     def sha256(self) -> str:
@@ -344,28 +341,3 @@ def _times(matrix: numpy.ndarray, v: numpy.ndarray) -> numpy.ndarray:
     """matrix @ v in float64, 1,024 rows at a time to save memory."""
     parts = (matrix[i : i + 1024] for i in range(0, len(matrix), 1024))
     return numpy.concatenate([part.astype("float64") @ v for part in parts])
-
-
-def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
-    """Double `n` numbers on each device and on the host, and copy them: text lines.
-
-    Each line has both clocks of :mod:`d2lpar.timing`.
-    """
-
-    def line(measured: timing.Timing) -> str:
-        naive = 1e3 * numpy.median(measured.naive_seconds)
-        ms = 1e3 * measured.median
-        return f"{ms:10.3f} ms, naive clock {naive:10.3f} ms  {measured.name}"
-
-    for device in devices:
-        yield f"{n:,} numbers on {label(device)}"
-        rng = numpy.random.default_rng(0)
-        doubled = x2(Sizes(x2=n), [device], rng, None)
-        del doubled.on_devices[ONE_KERNEL]  # chapter 12's, which needs a compiler
-        for work in (doubled, *copies(4 * n, [device], rng)):
-            for form, call in work.on_devices.items():
-                name = f"{work.operation}, {form}"
-                yield line(timing.measure(call, [device], name=name, **work.checks))
-            for (library, form), call in work.on_host.items():
-                name = f"{work.operation} in {library}, {form}"
-                yield line(timing.measure_host(call, 1, name=name, **work.checks))

@@ -9,7 +9,7 @@ every repetition.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import logging
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -19,24 +19,18 @@ import numpy
 from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.arrays import operations
-from d2lpar.arrays.operations import AS_WRITTEN_64, Sizes, Work
+from d2lpar.arrays.operations import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
+from d2lpar.devices import label
 from d2lpar.errors import SettingError
 from d2lpar.kernels import KernelError
 from d2lpar.machine.host import omp_threads, usable_cores
+from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import TimingRecord
 from d2lpar.training import choose
 
 log = logging.getLogger("d2lpar")
 
 MODULES = {"MXNet": "mxnet", "NumPy": "numpy", "PyTorch": "torch"}
-
-
-def load(**sizes: int) -> Sizes:
-    """How large the arrays are: the fields of :class:`~d2lpar.arrays.operations.Sizes`.
-
-    The numbers themselves are drawn where they are measured.
-    """
-    return Sizes(**sizes)
 
 
 def measure(
@@ -67,7 +61,13 @@ def measure(
         )
     on_cpu = chosen[0].device_type == "cpu"
     threads = (omp_threads() or 1) if on_cpu else usable_cores()
-    torch = _torch(threads) if len(chosen) == 1 else None
+    torch: ModuleType | None = None
+    if len(chosen) == 1:
+        try:
+            torch = importlib.import_module("torch")
+            torch.set_num_threads(threads)
+        except ModuleNotFoundError:
+            log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
     for make in operations.OPERATIONS:
         work = make(data, chosen, numpy.random.default_rng(seed), torch)
         if make is operations.product:
@@ -81,15 +81,22 @@ def measure(
             yield from _time(work, chosen, threads, warmup, repeats)
 
 
-def _torch(threads: int) -> ModuleType | None:
-    """PyTorch with so many threads, or None where it is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
-        return None
-    import torch
+def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
+    """Double `n` numbers on each device and on the host, and copy them: text lines.
 
-    torch.set_num_threads(threads)
-    return torch
+    Each line has both clocks of :mod:`d2lpar.timing`.
+    """
+    for device in devices:
+        yield f"{n:,} numbers on {label(device)}"
+        rng = numpy.random.default_rng(0)
+        doubled = operations.x2(Sizes(x2=n), [device], rng, None)
+        del doubled.on_devices[ONE_KERNEL]  # chapter 12's, which needs a compiler
+        for work in (doubled, *operations.copies(4 * n, [device], rng)):
+            for timed in _time(work, [device], host_threads=1, warmup=2, repeats=7):
+                ms = 1e3 * summarize(timed.seconds).median
+                naive = 1e3 * summarize(timed.naive_seconds).median
+                name = f"{timed.operation} in {timed.library}, {timed.form}"
+                yield f"{ms:10.3f} ms, naive clock {naive:10.3f} ms  {name}"
 
 
 def _time(

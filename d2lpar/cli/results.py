@@ -27,7 +27,7 @@ from d2lpar.records.kinds import (
     TimingRecord,
     group,
 )
-from d2lpar.scaling import table as scaling_table
+from d2lpar.scaling import model as scaling_model
 from d2lpar.text import number, plain_table, plural
 
 SAME_ACCURACY = 0.01  # less than the difference between two seeds
@@ -156,7 +156,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _scaling(runs: Sequence[Run]) -> Result:
     rows, sentences = [], []
-    studies = scaling_table.studies(runs)
+    studies = scaling_model.studies(runs)
     counts = sorted({n for study in studies for n in study.counts})
     word = labels.device_word(runs[0].header)
     for study in studies:
@@ -182,7 +182,7 @@ def _scaling(runs: Sequence[Run]) -> Result:
     )
 
 
-def _pays(study: scaling_table.Study, n: int) -> str:
+def _pays(study: scaling_model.Study, n: int) -> str:
     """From which measured batch on n devices are faster than one, as a range."""
     speedups = sorted(study.speedups_of(n).items())
     slower = [batch for batch, speedup in speedups if speedup < 1]

@@ -58,6 +58,9 @@ class Task(NamedTuple):
     repeats: int
 
 
+ARRAYS = ("X", "y", "y_float32", "X_calibration")  # of a Task
+
+
 def measure(
     num_devices: int | None = None,
     *,
@@ -122,12 +125,10 @@ def measure_apart(
         "weights": weights,
         "per_device_batch_size": task.batch_size,
     }
+    arrays = {name: getattr(task, name) for name in ARRAYS}
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         path = Path(folder, "task.npz")
-        X, y, y_float32, X_calibration = task[:4]
-        numpy.savez(
-            path, *params, X=X, y=y, y_float32=y_float32, X_calibration=X_calibration
-        )
+        numpy.savez(path, *params, **arrays)
         job = {
             "path": str(path),
             "devices": [(d.device_type, d.device_id) for d in task.devices],
@@ -150,17 +151,13 @@ def in_process(
     per_device_batch_size: int,
 ) -> PrecisionRecord:
     """The work of :func:`measure_apart`'s process: the row, or an MXNetError."""
-    with numpy.load(path) as arrays:
-        params = [arrays[f"arr_{k}"] for k in range(len(networks.SHAPES))]
-        task = Task(
-            X=arrays["X"],
-            y=arrays["y"],
-            y_float32=arrays["y_float32"],
-            X_calibration=arrays["X_calibration"],
-            devices=[mx.Context(kind, number) for kind, number in devices],
-            batch_size=per_device_batch_size,
-            repeats=repeats,
-        )
+    with numpy.load(path) as file:
+        params = [file[f"arr_{k}"] for k in range(len(networks.SHAPES))]
+        arrays = {name: file[name] for name in ARRAYS}
+    contexts = [mx.Context(kind, number) for kind, number in devices]
+    task = Task(
+        **arrays, devices=contexts, batch_size=per_device_batch_size, repeats=repeats
+    )
     return infer(precision, params, task, weights)
 
 
@@ -172,17 +169,34 @@ def infer(
 ) -> PrecisionRecord:
     """Infer the test images in one precision, in this process.
 
-    Raises MXNetError for what the device or the build does not support; MXNet may raise
-    it again at whoever waits next, because every pending batch has failed.
+    Each device takes every N-th batch. The images are on the devices before the clock
+    starts; only full batches are timed. Raises MXNetError for what the device or the
+    build does not support; MXNet may raise it again at whoever waits next, because
+    every pending batch has failed.
     """
     X_calibration, size = datasets.to_float(task.X_calibration), task.batch_size
     nets = [
         lower(gluon_lenet(params, device), precision, X_calibration, device, size)
         for device in task.devices
     ]
+    X, images_per_sec = datasets.to_float(task.X), []
+    starts = range(0, len(X), size)
     with legacy_semantics():
-        predicted, images_per_sec = _timed_passes(nets, task)
-    speed = summarize(images_per_sec)
+        batches = [
+            mx.nd.array(X[start : start + size], ctx=device)
+            for start, device in zip(starts, itertools.cycle(task.devices))
+        ]
+        scores = [scores.asnumpy() for scores in _forward(nets, batches)]
+        full = batches[: len(X) // size]
+        for _ in range(WARMUP_PASSES + task.repeats):
+            mx.nd.waitall()
+            begin = time.perf_counter()
+            outputs = _forward(nets, full)
+            mx.nd.waitall()
+            images_per_sec.append(size * len(full) / (time.perf_counter() - begin))
+            del outputs  # kept until the clock was read
+    predicted = numpy.concatenate(scores).argmax(axis=1)
+    speed = summarize(images_per_sec[WARMUP_PASSES:])
     return PrecisionRecord(
         precision=precision,
         weights=weights,
@@ -195,32 +209,6 @@ def infer(
         n=speed.n,
         weight_bytes=weight_bytes(nets[0]),
     )
-
-
-def _timed_passes(
-    nets: Sequence[gluon.SymbolBlock], task: Task
-) -> tuple[numpy.ndarray, list[float]]:
-    """The classes (n,) of all images, and images/s of each timed pass.
-
-    Each device takes every N-th batch. The images are on the devices before the clock
-    starts; only full batches are timed.
-    """
-    X, size = datasets.to_float(task.X), task.batch_size
-    batches = [
-        mx.nd.array(X[start : start + size], ctx=device)
-        for start, device in zip(range(0, len(X), size), itertools.cycle(task.devices))
-    ]
-    scores = [scores.asnumpy() for scores in _forward(nets, batches)]
-    predicted = numpy.concatenate(scores).argmax(axis=1)
-    full, images_per_sec = batches[: len(X) // size], []
-    for _ in range(WARMUP_PASSES + task.repeats):
-        mx.nd.waitall()
-        begin = time.perf_counter()
-        outputs = _forward(nets, full)
-        mx.nd.waitall()
-        images_per_sec.append(size * len(full) / (time.perf_counter() - begin))
-        del outputs  # kept until the clock was read
-    return predicted, images_per_sec[WARMUP_PASSES:]
 
 
 def _forward(nets: Sequence, batches: Sequence) -> list:

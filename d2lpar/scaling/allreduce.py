@@ -106,7 +106,7 @@ VARIANTS: dict[str, Callable[[], AllReduce]] = {
 
 
 def measure(
-    devices: Sequence[mx.Context], sizes: Sequence[int], repeats: int = 7
+    devices: Sequence[mx.Context], sizes: Sequence[int]
 ) -> Iterator[AllReduceRecord]:
     """Time every variant on one array of `sizes` bytes and on LeNet's gradients.
 
@@ -129,15 +129,12 @@ def measure(
             except mx.base.MXNetError as error:
                 yield AllReduceRecord(**record, why_not=f"MXNet: {first_line(error)}")
                 continue
-            seconds = _seconds(all_reduce, host, f"all-reduce ({name})", repeats)
+            seconds = _seconds(all_reduce, host, f"all-reduce ({name})")
             yield AllReduceRecord(**record, seconds=seconds)
 
 
 def _seconds(
-    all_reduce: AllReduce,
-    host: dict[mx.Context, list[numpy.ndarray]],
-    name: str,
-    repeats: int,
+    all_reduce: AllReduce, host: dict[mx.Context, list[numpy.ndarray]], name: str
 ) -> list[float]:
     """Time a variant on copies of each device's host arrays."""
     devices = list(host)
@@ -166,6 +163,5 @@ def _seconds(
         join=everything,
         before=restore,
         name=name,
-        repeats=repeats,
     )
     return list(measured.seconds)

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from d2lpar.figures import labels, page
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run
-from d2lpar.scaling.table import Study, all_reduces, results, studies
-from d2lpar.text import number, plural
+from d2lpar.scaling.model import Study, all_reduces, studies
+from d2lpar.text import number, plain_table, plural
 
 BATCH = "global batch size (samples per step, all devices together)"
 # Slower than one device, as fast, faster; for colour-blind eyes.
@@ -240,3 +240,39 @@ def _accuracy(study: Study) -> Figure:
     page.beside(left, by_epoch)
     page.beside(right, by_second)
     return picture.figure
+
+
+def results(runs: Sequence[Run]) -> str:
+    """Everything that was measured as one table, and the models of a step."""
+    rows, models = [], []
+    for study in studies(runs):
+        for n, batch in sorted(study.records, key=lambda key: key[::-1]):
+            ms = study.milliseconds(n, batch)
+            speedup = study.speedups_of(n).get(batch)
+            spread = f"{number(ms.q1)}-{number(ms.q3)}, n={ms.n}"
+            notes = f"speedup {speedup:.2f}" if n > 1 and speedup else ""
+            what = f"{study.name}: step, batch {batch:,}"
+            rows.append([what, str(n), number(ms.median), spread, notes])
+            for name, seconds in study.parts.get((n, batch), {}).items():
+                rows.append([f"  {name}", str(n), number(1e3 * seconds), "", ""])
+        for (n, batch), epochs in study.trainings.items():
+            for e in epochs:
+                what = f"{study.name}: epoch {e.epoch}, batch {batch:,}, lr {e.lr:.3g}"
+                end = e.why_not or f"test accuracy {e.test_acc:.4f}"
+                rows.append([what, str(n), number(1e3 * e.seconds), "", end])
+        if study.model:
+            models.append(
+                f"{study.name}: a step on N devices takes N x "
+                f"{1e3 * study.model.fixed:.3g} ms + "
+                f"{1e6 * study.model.per_sample:.4g} us per sample of a shard + (N - 1)"
+                f" x {1e3 * study.model.exchange:.3g} ms"
+            )
+    for (n, arrays, num_bytes), by_variant in all_reduces(runs).items():
+        for variant, seconds in by_variant.items():
+            what = f"all-reduce: {variant}, {plural(arrays, 'array')}, {num_bytes:,} B"
+            ms = number(1e3 * median(seconds)) if seconds else "-"
+            rows.append([what, str(n), ms, "", "" if seconds else "not in this build"])
+    table = plain_table(["", "devices", "ms", "quartiles", ""], rows, names=1)
+    headers = [run.header for run in runs]
+    machine = f"{labels.hardware(headers)}. {labels.stamp(headers)}"
+    return "\n\n".join([table, *models, machine]) + "\n"

@@ -1,4 +1,4 @@
-"""When does a second device pay: the break-even, and a model of a step.
+"""When does a second device pay: a study's records, its break-even, and a model.
 
 The model of a step of N devices on a global batch of B samples has two fitted
 parameters, `fixed` and `per_sample`, and the exchange of the gradients between two
@@ -17,10 +17,22 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
 
 import numpy as np
 
 from d2lpar.errors import RecordError
+from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.kinds import (
+    PARTS,
+    AllReduceRecord,
+    Run,
+    ScaledEpoch,
+    StepRecord,
+    group,
+)
 
 
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
@@ -138,3 +150,140 @@ def _fit(columns: list, target: np.ndarray, seconds: np.ndarray) -> list[float]:
     scale = matrix.max(axis=0)  # arrays and bytes differ by orders of magnitude
     coefficients, _ = nnls(matrix / scale, target / seconds)
     return [float(c) for c in coefficients / scale]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One implementation: its runs, its steps by (devices, batch), and its model.
+
+    A run has steps of its own device count, or of several counts in turn. `name` is for
+    readers ("from scratch"), `variant` for names of files.
+    """
+
+    name: str
+    variant: str
+    runs: Sequence[Run]
+
+    @cached_property
+    def records(self) -> dict[tuple[int, int], list[StepRecord]]:
+        """All records of a step, in the order of the runs."""
+        steps = _with_counts(self.runs, StepRecord)
+        return group(steps, lambda s: (s[0], s[1].global_batch_size), lambda s: s[1])
+
+    @property
+    def counts(self) -> list[int]:
+        """Measured device counts, ascending."""
+        return sorted({n for n, _ in self.records})
+
+    @property
+    def batches(self) -> list[int]:
+        """Measured global batches, ascending."""
+        return sorted({batch for _, batch in self.records})
+
+    def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
+        """Median and quartiles of a measured step."""
+        records = self.records[num_devices, global_batch_size]
+        return summarize([1e3 * s for record in records for s in record.seconds])
+
+    @cached_property
+    def steps(self) -> dict[tuple[int, int], float]:
+        """Median seconds of a step."""
+        return {key: self.milliseconds(*key).median / 1e3 for key in self.records}
+
+    @cached_property
+    def model(self) -> StepModel | None:
+        """The model of a step.
+
+        None for steps of one shard size, and for several devices without an all-reduce.
+        """
+        if len({batch / n for n, batch in self.steps}) < 2:
+            return None
+        # The all-reduce of d2lpar.lenet, and that of Gluon's trainer.
+        on_gpus = self.runs[0].header.device_kind == "gpu"
+        variant = "kvstore device" if on_gpus else "kvstore local"
+        if self.name == "from scratch":
+            variant = "book"
+        measured = {
+            size: median(by_variant[variant])
+            for size, by_variant in all_reduces(self.runs).items()
+            if by_variant.get(variant)
+        }
+        if not measured:
+            return fit_step(self.steps) if self.counts == [1] else None
+        fewest = min(n for n, _, _ in measured)
+        points = [(*size, s) for (n, *size), s in measured.items() if n == fewest]
+        # Only the gradients are several arrays, so theirs is the largest point.
+        arrays, num_bytes, _ = max(points)
+        if self.name == "from scratch":
+            arrays = 1  # flat, see d2lpar.buckets
+        all_reduce = fit_all_reduce(fewest, points)
+        return fit_step(self.steps, all_reduce, arrays, num_bytes)
+
+    def speedups_of(self, num_devices: int) -> dict[int, float]:
+        """Measured speedup over one device by global batch.
+
+        Where one device and more took turns, the median over the pairs of neighbouring
+        samples, whose ratio has no drift; else the ratio of the medians.
+        """
+        speedups = {}
+        for n, batch in self.steps:
+            if n == num_devices and (1, batch) in self.steps:
+                one, many = (
+                    [s for r in self.records[key] if r.num_devices for s in r.seconds]
+                    for key in ((1, batch), (n, batch))
+                )
+                speedups[batch] = self.steps[1, batch] / self.steps[n, batch]
+                if one and len(one) == len(many):
+                    speedups[batch] = median(a / b for a, b in zip(one, many))
+        return speedups
+
+    def break_even(self, num_devices: int) -> float | None:
+        """The measured batch from which more devices pay; None if at none."""
+        speedups = self.speedups_of(num_devices)
+        return break_even(speedups) if speedups else None
+
+    @cached_property
+    def parts(self) -> dict[tuple[int, int], dict[str, float]]:
+        """Median seconds of a step's parts by (devices, batch), where measured."""
+        measured = {}
+        for key in sorted(self.records, key=lambda key: key[::-1]):
+            records = [record for record in self.records[key] if record.parts]
+            if records:
+                measured[key] = {
+                    name: median(r.parts[name] for r in records) for name in PARTS
+                }
+        return measured
+
+    @cached_property
+    def trainings(self) -> dict[tuple[int, int], list[ScaledEpoch]]:
+        """Epochs of the first repeat by (devices, global batch), in order."""
+        epochs = _with_counts(self.runs, ScaledEpoch)
+        first = [(n, epoch) for n, epoch in epochs if epoch.repeat == 0]
+        return group(first, lambda e: (e[0], e[1].global_batch_size), lambda e: e[1])
+
+
+def studies(runs: Sequence[Run]) -> list[Study]:
+    """One study per variant, in the order of the runs."""
+    by_variant = group(runs, lambda run: run.header.variant)
+    return [
+        Study(same[0].header.settings.get("implementation", variant), variant, same)
+        for variant, same in by_variant.items()
+    ]
+
+
+def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:
+    """All lines of a kind, each with how many devices it was measured on."""
+    return [
+        (line.num_devices or run.header.num_devices, line)
+        for run in runs
+        for line in run.of(kind)
+    ]
+
+
+def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
+    """Seconds by (devices, arrays, bytes), then by variant; [] if not supported."""
+    seconds: dict[tuple[int, int, int], dict[str, list[float]]] = {}
+    for n, record in _with_counts(runs, AllReduceRecord):
+        by_variant = seconds.setdefault((n, record.num_arrays, record.num_bytes), {})
+        by_variant.setdefault(record.variant, []).extend(record.seconds)
+    return seconds

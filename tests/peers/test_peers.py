@@ -283,7 +283,7 @@ def test_the_pytorch_tabs_functions_are_those_of_d2l():
 # The CryptoPunks notebook's GAN and the least-squares notes
 
 
-def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys):
+def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
     from d2lpar import devices, gan
     from d2lpar._mxnet import np
@@ -305,6 +305,7 @@ def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys):
         losses.append((float(d[0]) / 22, float(g[0]) / 11))
     found["d_losses"], found["g_losses"] = zip(*losses)
 
+    monkeypatch.syspath_prepend(PEERS)
     check = runpy.run_path(str(PEERS / "gan_pytorch.py"))["check"]
     check(write(tmp_path, found))
     g_losses = numpy.array(found["g_losses"]) * (1, 1.001)

@@ -5,7 +5,8 @@ import msgspec
 import pytest
 
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch, StepRecord
-from d2lpar.scaling import figure, table
+from d2lpar.scaling import figure
+from d2lpar.scaling.model import studies
 
 
 def header(n, variant="concise", implementation="concise"):
@@ -63,7 +64,7 @@ def apart(run):
 
 
 def test_the_model_is_recovered(run):
-    (study,) = table.studies([run])
+    (study,) = studies([run])
     assert study.counts == [1, 2] and study.batches == [2, 4, 8, 32, 128]
     assert study.model.fixed == pytest.approx(2e-3)
     assert study.model.per_sample == pytest.approx(3e-4)
@@ -76,24 +77,24 @@ def test_the_model_is_recovered(run):
 
 def test_from_scratch_reduces_one_array(run):
     head = header(2, "scratch", "from scratch")
-    (study,) = table.studies([Run(head, run.lines)])
+    (study,) = studies([Run(head, run.lines)])
     assert (study.name, study.variant) == ("from scratch", "scratch")
     assert study.model.exchange == pytest.approx(1e-4 + 100_000 * 2e-9)
 
 
 def test_several_devices_without_an_all_reduce_have_no_model(run):
     steps = run.of(StepRecord)
-    (study,) = table.studies([Run(header(2, "ddp"), steps)])
+    (study,) = studies([Run(header(2, "ddp"), steps)])
     assert study.model is None
     alone = tuple(line for line in steps if line.num_devices == 1)
-    (study,) = table.studies([Run(header(1), alone)])
+    (study,) = studies([Run(header(1), alone)])
     assert study.model.fixed == pytest.approx(2e-3)
 
 
 def test_one_run_on_several_counts_is_read_like_several_runs(run):
-    (one,), (several,) = table.studies([run]), table.studies(apart(run))
+    (one,), (several,) = studies([run]), studies(apart(run))
     assert one.steps == several.steps and one.model == several.model
-    assert sorted(table.results([run])) == sorted(table.results(apart(run)))
+    assert sorted(figure.results([run])) == sorted(figure.results(apart(run)))
 
 
 def test_a_speedup_is_of_neighbouring_samples():
@@ -101,16 +102,16 @@ def test_a_speedup_is_of_neighbouring_samples():
     one = step(8, 1, [4.0, 8.0, 8.0, 4.2, 4.1])
     two = step(8, 2, [2.0, 4.0, 4.0, 4.0, 2.1])
     run = Run(header(2), (one, two))
-    (study,) = table.studies([run])
+    (study,) = studies([run])
     assert study.speedups_of(2) == {8: pytest.approx(2, rel=0.03)}
-    (study,) = table.studies(apart(run))
+    (study,) = studies(apart(run))
     assert study.speedups_of(2) == {8: pytest.approx(4.2 / 4.0)}
 
 
 def test_pictures_and_text(run, tmp_path):
     names = {"map-concise", "steps-concise", "parts", "all-reduce", "accuracy-concise"}
     assert set(figure.pictures([run])) == names
-    text = [" ".join(line.split()) for line in table.results([run]).splitlines()]
+    text = [" ".join(line.split()) for line in figure.results([run]).splitlines()]
     # 4 + 19.2 + 1 ms on two, 40.4 on one
     assert "concise: step, batch 128 2 24.2 24.2-24.2, n=3 speedup 1.67" in text
     assert "concise: epoch 2, batch 128, lr 0.1 2 1,000 test accuracy 0.8000" in text
@@ -123,7 +124,7 @@ def test_pictures_and_text(run, tmp_path):
 def test_the_map_shows_the_speedups_and_the_break_even(run):
     (axes,) = figure.pictures([run])["map-concise"].axes
     shown = [text.get_text() for text in axes.texts]
-    (study,) = table.studies([run])
+    (study,) = studies([run])
     assert shown == [f"{s:.2f}" for s in study.speedups_of(2).values()]
     (cells,) = axes.collections
     assert list(cells.get_array().flat) == list(study.speedups_of(2).values())
@@ -136,4 +137,4 @@ def test_one_device_alone_whose_training_diverged(run):
     lines.append(epoch(1, 3, why_not="diverged"))
     run = Run(header(1), tuple(lines))
     assert set(figure.pictures([run])) == {"steps-concise", "parts", "accuracy-concise"}
-    assert "diverged" in table.results([run])
+    assert "diverged" in figure.results([run])

@@ -18,13 +18,10 @@ PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 .PHONY: run test slow faults lint gallery notebooks book clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
-	@touch "$(VENV)/.started"
 	@for chapter in $(MAIN_JOB); do \
-		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; \
+		$(VENV)/bin/d2lpar run $$chapter --preset quick || exit; echo; \
 	done
-	@echo; echo "The pictures:"
-	@find "$(CURDIR)/runs" -newer "$(VENV)/.started" \( -name "*.png" -o -name "*.gif" \) \
-		| sort | sed "s|^|  file://|"
+	@echo "Pictures and tables on one page: file://$(CURDIR)/runs/index.html"
 	@echo "Next:"
 	@echo "  $(VENV)/bin/d2lpar list                              the other chapters"
 	@echo "  $(VENV)/bin/d2lpar run multiple_gpus --preset book   all the data, 10 epochs"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from d2lpar.cli import notebook
 from d2lpar.cli.error_lines import guard
 from d2lpar.cli.main import run
 from d2lpar.cli.options import as_words
+from d2lpar.cli.progress import in_notebook
 from d2lpar.errors import SettingError
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def measure(name: str, **flags: object) -> list[Run]:
     :class:`SettingError` in a notebook for flags that are unknown or out of range; a
     script exits with the message.
     """
-    in_notebook = notebook.is_here()
-    words = as_words(flags) + ([] if in_notebook else sys.argv[1:])
+    interactive = in_notebook()
+    words = as_words(flags) + ([] if interactive else sys.argv[1:])
 
     def command() -> object:
         return run.main([name, *words], f"d2lpar run {name}", standalone_mode=False)
 
     try:
-        runs = guard(command, raising=in_notebook)
+        runs = guard(command, raising=interactive)
     except click.ClickException as error:  # raised in a notebook only
         raise SettingError(f"{name}: {error.format_message()}") from None
     return runs if isinstance(runs, list) else []  # --help measures nothing

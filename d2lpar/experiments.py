@@ -167,7 +167,7 @@ _ALL = (
         "arrays",
         2,
         "Arrays on a device",
-        "doubles an array in place and anew on each device",
+        "doubles an array in place and anew",
         presets={
             "quick": {"n": 5_000_000},
             "book": {"n": 50_000_000},
@@ -180,7 +180,7 @@ _ALL = (
         "timing",
         3,
         "Timing devices honestly",
-        "times array operations with a clock that waits and one that does not",
+        "times array operations by two clocks",
         presets={
             "quick": {
                 "data": {
@@ -212,7 +212,7 @@ _ALL = (
         "multiple_gpus",
         4,
         "Training on several devices from scratch",
-        "trains LeNet on 1, 2, ... devices: accuracy and seconds per epoch",
+        "trains LeNet: accuracy, seconds per epoch",
         measure="d2lpar.lenet:train",
         **LENET,
     ),
@@ -220,7 +220,7 @@ _ALL = (
         "multiple_gpus_concise",
         5,
         "Training on several devices in Gluon",
-        "trains the same network through Gluon's Trainer",
+        "trains the same network in Gluon",
         measure="d2lpar.lenet_concise:train",
         measure_with_workers="d2lpar.lenet_workers:train",
         **LENET,
@@ -229,7 +229,7 @@ _ALL = (
         "scaling",
         6,
         "When does a second device pay?",
-        "times a step for many batch sizes, its parts, and the all-reduce",
+        "times training steps of many batch sizes",
         presets={
             "quick": {
                 "device_counts": [],  # those of --num-devices, which take turns
@@ -281,7 +281,7 @@ _ALL = (
         "least_squares",
         7,
         "Least squares by five methods",
-        "solves min ||A x - b||: the residual against seconds, method by method",
+        "solves min ||A x - b||, method by method",
         presets={
             "quick": {"num_epochs": 10, "data": {"rows": 4_000, "columns": 400}},
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
@@ -306,7 +306,7 @@ _ALL = (
         "least_squares_large",
         8,
         "Least squares larger than memory",
-        "solves a system that is read from disk in blocks",
+        "solves a system read from disk in blocks",
         presets={
             "quick": {"data": {"rows": 20_000, "columns": 400}},
             "book": {"data": {"rows": 100_000, "columns": 10_000}},
@@ -325,7 +325,7 @@ _ALL = (
         "gan",
         9,
         "A GAN on CryptoPunks",
-        "trains generator and discriminator: losses, faces, seconds per epoch",
+        "trains a GAN: losses, faces, seconds",
         presets={
             "quick": {
                 "num_epochs": 20,
@@ -367,7 +367,7 @@ _ALL = (
         "memory",
         10,
         "Running out of memory",
-        "prints how much memory is free on each device",
+        "prints the free memory of each device",
         presets={"quick": {}, "book": {}},
         report="d2lpar.memory.estimate:report_free",
         minutes=0.1,
@@ -376,7 +376,7 @@ _ALL = (
         "low_precision",
         11,
         "Inference in low precision",
-        "trains LeNet, then infers in bfloat16, float16 and INT8: accuracy and speed",
+        "infers in bfloat16, float16 and INT8",
         presets={
             "quick": {
                 "num_epochs": 12,
@@ -409,7 +409,7 @@ _ALL = (
         "kernels",
         12,
         "Custom kernels in CUDA C",
-        "times a kernel beside MXNet's own operation",
+        "times a kernel beside MXNet's operation",
         presets={
             "quick": {"n": 5_000_000},
             "book": {"n": 50_000_000},
@@ -422,7 +422,7 @@ _ALL = (
         "multiple_machines",
         13,
         "Several machines and a parameter server",
-        "trains LeNet in Gluon, alone or with `d2lpar launch` on several workers",
+        "trains LeNet, also on several workers",
         measure="d2lpar.lenet_concise:train",
         measure_with_workers="d2lpar.lenet_workers:train",
         **LENET,

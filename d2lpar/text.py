@@ -27,6 +27,15 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """Seconds, or minutes from 60 seconds on.
+
+    >>> duration(6), duration(60), duration(150)
+    ('6 s', '1 min', '2.5 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:g} min"
+
+
 def byte_size(size: float) -> str:
     """Bytes in the unit that suits them, with one decimal unless the number is whole.
 

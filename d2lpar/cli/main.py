@@ -24,6 +24,7 @@ from d2lpar.cli.options import (
     FILLED,
     ONE_MEASUREMENT,
     POSITIVE,
+    Grouped,
     as_words,
     given,
     launch_options,
@@ -33,12 +34,16 @@ from d2lpar.cli.options import (
 from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, draw, get
 from d2lpar.machine.environment import check_backend, check_environment
-from d2lpar.text import plain_table
+from d2lpar.text import duration, plain_table
 
 log = logging.getLogger("d2lpar")
 
 
-@click.group(context_settings=CONTEXT, invoke_without_command=True)
+@click.group(
+    context_settings=CONTEXT,
+    invoke_without_command=True,
+    epilog="Example: d2lpar run multiple_gpus, then open runs/index.html.",
+)
 @click.version_option(__version__, "-V", "--version", prog_name="d2lpar")
 @click.pass_context
 def d2lpar(ctx: click.Context) -> None:
@@ -47,7 +52,11 @@ def d2lpar(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@d2lpar.command()
+@d2lpar.command(
+    cls=Grouped,
+    short_help="Measure a chapter.",
+    epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
+)
 @click.argument(
     "chapter",
     metavar="CHAPTER",
@@ -89,7 +98,7 @@ def run(ctx: click.Context, chapter: str, **flags) -> list:
     return runs
 
 
-@d2lpar.command()
+@d2lpar.command(short_help="Run a chapter on several workers.")
 @launch_options
 def launch(**flags) -> None:
     """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
@@ -114,17 +123,18 @@ def launch(**flags) -> None:
     run_launch(flags, given(ctx).get("devices"))
 
 
-@d2lpar.command(name="list")
+@d2lpar.command(name="list", short_help="List the chapters.")
 def list_chapters() -> None:
     """List the chapters: what each measures, and how long it takes on two cores."""
     rows = [
-        [str(e.number), e.name, f"{e.minutes:g} min", e.about]
+        [str(e.number), e.name, duration(60 * e.minutes), e.about]
         for e in EXPERIMENTS.values()
     ]
-    click.echo(plain_table(["", "chapter", "quick", "what it measures"], rows))
+    columns = ["", "d2lpar run ...", "about", "what it measures"]
+    click.echo(plain_table(columns, rows))
 
 
-@d2lpar.command()
+@d2lpar.command(short_help="Redraw figures from records.")
 @click.argument("records", nargs=-1, required=True, type=FILLED)
 @click.option(
     "--out",
@@ -153,7 +163,7 @@ def plot(
             click.echo(path)
 
 
-@d2lpar.command()
+@d2lpar.command(short_help="Draw new faces from a GAN's checkpoint.")
 @click.option(
     "--checkpoint",
     type=FILLED,
@@ -187,7 +197,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     click.echo(f"figure: {out}")
 
 
-@d2lpar.command()
+@d2lpar.command(short_help="Compare two records, or ours with d2l and PyTorch.")
 @click.argument("a", required=False, type=FILLED)
 @click.argument("b", required=False, type=FILLED)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -234,7 +244,7 @@ def compare(
         records(Path(a), Path(b), printed, out)
 
 
-@d2lpar.command()
+@d2lpar.command(short_help="Examine this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--out", default="runs", type=FILLED, help="The folder of runs to examine."
@@ -253,7 +263,7 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
     ctx.exit(0 if can_train(checks) else 1)
 
 
-@d2lpar.command()
+@d2lpar.command(short_help="Describe GPUs and CPU contexts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--watch",

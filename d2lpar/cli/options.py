@@ -10,8 +10,19 @@ from click import Choice, FloatRange, IntRange, option
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 MAX_COUNT = 2**31 - 1  # more than a run can do, and it fits any int
-COUNT, POSITIVE = IntRange(0, MAX_COUNT), IntRange(1, MAX_COUNT)
-THREADS = IntRange(1, 1024)  # OpenMP crashes above this
+
+
+class Whole(IntRange):
+    """A whole number whose limit nobody needs to know: "1 or more"."""
+
+    name = "number"
+
+    def _describe_range(self) -> str:
+        return f"{self.min} or more"
+
+
+COUNT, POSITIVE = Whole(0, MAX_COUNT), Whole(1, MAX_COUNT)
+THREADS = Whole(1, 1024)  # OpenMP crashes above this
 PROCESSES = IntRange(1, 256)
 OVERRIDE = "Override the preset's."
 
@@ -65,7 +76,45 @@ SEED = option("--seed", default=0, type=COUNT, help="Of the random numbers.")
 DATA_DIR = option(
     "--data-dir", type=FILLED, help="Folder to look for the data in first."
 )
-LR = FloatRange(1e-12, 1e15)
+
+
+class LearningRate(FloatRange):
+    """A number greater than 0."""
+
+    name = "number"
+
+    def _describe_range(self) -> str:
+        return "greater than 0"
+
+
+LR = LearningRate(1e-12, 1e15)
+
+# The flags of `run` by group, as --help lists them.
+GROUPS = {
+    "Devices": ("devices", "num_devices", "threads", "tf32", "deterministic"),
+    "Data": ("data", "data_dir", "seed"),
+    "Training": (
+        *("preset", "num_epochs", "global_batch_size", "lr", "micro_batch_size"),
+        *("sync_batch_norm", "repeats", "checkpoint_every", "resume", "dry_run"),
+    ),
+    "Output": ("out", "frames_every", "mp4", "profile", "help"),
+}
+
+
+class Grouped(click.Command):
+    """A command whose --help lists its options in :data:`GROUPS`."""
+
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the options of each group under its name."""
+        params = {param.name: param for param in self.params}
+        params["help"] = self.get_help_option(ctx)
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                records = [params[name].get_help_record(ctx) for name in names]
+                formatter.write_dl([record for record in records if record])
+
 
 run_options = _options(
     option(

@@ -1,38 +1,37 @@
-"""How far a run is and what it found, in words, and curves in a notebook."""
+"""How far a run is: a bar on a terminal, lines in a log, curves in a notebook."""
 
 from __future__ import annotations
 
+import base64
+import io
 import logging
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from statistics import median
 
 import click
 from tqdm import TqdmWarning, tqdm
 
-from d2lpar.cli import notebook
 from d2lpar.records.kinds import (
     EPOCHS,
     AllReduceRecord,
     EpochRecord,
-    FrameRecord,
     GanEpochRecord,
     Header,
     Line,
     PointRecord,
     PrecisionRecord,
-    Run,
     ScaledEpoch,
     StepRecord,
     TimingRecord,
-    timed_epochs,
 )
-from d2lpar.records.summary import summarize
 from d2lpar.runs.job import Job
-from d2lpar.text import byte_size, number, plural
+from d2lpar.text import byte_size, plural
 
 with warnings.catch_warnings():
     # In a notebook tqdm asks for ipywidgets, which no bar of ours needs.
@@ -92,56 +91,32 @@ def curves(line: Line) -> dict[str, float]:
     return {}
 
 
-def summary(run: Run) -> str:
-    """A run's result in one line: what it found, where, and on what data."""
-    header = run.header
-    words = f"{_result(run)} on {', '.join(header.devices)}"
-    if header.variant:
-        words = f"{header.variant}: {words}"
-    if header.synthetic:
-        words += " [synthetic data]"
-    if header.dataset.endswith("-sample"):
-        words += " [a sample of the data]"
-    return words
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
 
 
-def _result(run: Run) -> str:
-    by_kind: dict[type, list] = {}
-    for line in run.lines:
-        by_kind.setdefault(type(line), []).append(line)
-    if TimingRecord in by_kind:
-        return f"{len(by_kind[TimingRecord])} operations timed"
-    if StepRecord in by_kind:
-        steps = by_kind[StepRecord]
-        most = max(step.num_devices for step in steps)
-        speeds = [
-            (step.global_batch_size / median(step.seconds), step.global_batch_size)
-            for step in steps
-            if step.num_devices == most
-        ]
-        speed, batch = max(speeds)
-        return f"up to {speed:,.0f} samples/s, at a batch of {batch:,}"
-    if PointRecord in by_kind:
-        last = by_kind[PointRecord][-1]
-        return f"residual {last.residual_norm:.6g} in {number(last.seconds)} s"
-    if PrecisionRecord in by_kind:
-        found = by_kind[PrecisionRecord]
-        of_trained = [r for r in found if r.weights == "trained" and r.supported]
-        best = max(of_trained, key=lambda r: r.images_per_sec)
-        return (
-            f"{len(of_trained)} precisions; the fastest is {best.precision}: "
-            f"{best.images_per_sec:,.0f} images/s at accuracy {best.test_acc:.3f}"
-        )
-    if not run.epochs:
-        return "nothing measured"
-    seconds = f"{summarize([e.seconds for e in timed_epochs(run)])} s per epoch"
-    if GanEpochRecord in by_kind:
-        frames = by_kind.get(FrameRecord)
-        if not frames:
-            return seconds
-        first, last = frames[0].quality, frames[-1].quality
-        return f"distance to the data's faces {first:.3f} to {last:.3f}, {seconds}"
-    return f"test accuracy {run.epochs[-1].test_acc:.3f}, {seconds}"
+def show_figure(path: Path) -> None:
+    """Show a figure's PNG, or an animation's GIF, at its size on a page.
+
+    A PNG is shown with 256 colours, which figures hardly exceed: a notebook holds its
+    pictures, and so is a third as large.
+    """
+    from IPython.display import Image, display
+    from PIL import Image as Pillow
+
+    if path.suffix != ".png":
+        display(Image(path.read_bytes(), format=path.suffix[1:]))
+        return
+    with Pillow.open(path) as picture:
+        small, dots_per_inch = io.BytesIO(), picture.info.get("dpi", (96, 96))[0]
+        picture.convert("RGB").quantize(256).save(small, "png", optimize=True)
+        width = round(picture.width * 96 / dots_per_inch)
+    display(Image(small.getvalue(), format="png", width=width))
 
 
 class _Bar:
@@ -158,16 +133,19 @@ class _Bar:
         self.bar.leave = True  # an error before any result leaves one line only
         self.bar.update()
 
+    def tick(self) -> None:
+        self.bar.refresh()  # its clock goes on
+
     def close(self) -> None:
         self.bar.close()
 
 
 class _Lines:
-    """One line per epoch; faster progress is throttled to one line every 10 s."""
+    """One line per epoch; all else is throttled to one line every 10 s."""
 
     def __init__(self, unit: str, total: int | None) -> None:
         self.unit, self.run, self.unprinted = unit, "", ""
-        self.printed_at = time.monotonic()
+        self.began = self.printed_at = time.monotonic()
 
     def start(self, run: str) -> None:
         self._print()
@@ -176,6 +154,13 @@ class _Lines:
     def advance(self, words: str, line: Line) -> None:
         self.unprinted = f"{self.run}: {words}"
         if self.unit == "epoch" or time.monotonic() >= self.printed_at + SECONDS:
+            self._print()
+
+    def tick(self) -> None:
+        if time.monotonic() >= self.printed_at + SECONDS:
+            seconds = time.monotonic() - self.began
+            what = self.run or "starting"
+            self.unprinted = self.unprinted or f"{what}: {seconds:.0f} s so far"
             self._print()
 
     def close(self) -> None:
@@ -187,12 +172,31 @@ class _Lines:
             self.unprinted, self.printed_at = "", time.monotonic()
 
 
+class _Output:
+    """One output of a cell, whose content is replaced by what is shown next."""
+
+    def __init__(self) -> None:
+        self._handle = None
+
+    def show(self, words: str, png: bytes | None = None) -> None:
+        """Show a picture or, without one, the words."""
+        from IPython.display import display
+
+        content = {"text/plain": words}
+        if png is not None:
+            content["image/png"] = base64.b64encode(png).decode()
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+
+
 class _Curves:
     """What the lines so far look like, in one output of a notebook, drawn anew."""
 
     def __init__(self, unit: str, total: int | None) -> None:
         self.runs: list[tuple[str, list[dict[str, float]]]] = []
-        self.output, self.words, self.shown_at = notebook.Output(), "", 0.0
+        self.output, self.words, self.shown_at = _Output(), "", 0.0
 
     def start(self, run: str) -> None:
         self.runs.append((run, []))
@@ -204,6 +208,9 @@ class _Curves:
             points.append(point)
         if time.monotonic() >= self.shown_at + SECONDS_TO_LOOK:
             self._show()
+
+    def tick(self) -> None:
+        pass
 
     def close(self) -> None:
         if self.words:
@@ -227,7 +234,7 @@ class Progress:
     def start(self, header: Header) -> None:
         """A measurement begins."""
         self.num_epochs = header.settings.get("num_epochs", 0)
-        words = [header.chapter, header.variant, plural(header.num_devices, "device")]
+        words = [header.variant, plural(header.num_devices, "device")]
         self.screen.start(", ".join(filter(None, words)))
 
     def advance(self, line: Line) -> None:
@@ -247,15 +254,27 @@ def shown(jobs: list[Job], repeats: int) -> Iterator[Progress]:
     unit, total = jobs[0].of.unit, None
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
-    if notebook.is_here():
+    if in_notebook():
         screen: _Bar | _Lines | _Curves = _Curves(unit, total)
     elif not sys.stderr.isatty():
         screen = _Lines(unit, total)
     else:
         screen = _Bar(unit, total)
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(1):
+            screen.tick()
+
+    ticking = threading.Thread(target=tick, daemon=True)
     with closing(screen):
-        if isinstance(screen, _Bar):
-            with logging_redirect_tqdm([log]):
+        ticking.start()
+        try:
+            if isinstance(screen, _Bar):
+                with logging_redirect_tqdm([log]):
+                    yield Progress(screen)
+            else:
                 yield Progress(screen)
-        else:
-            yield Progress(screen)
+        finally:
+            ended.set()
+            ticking.join()

@@ -11,8 +11,9 @@ import click
 
 from d2lpar import devices, experiments
 from d2lpar._mxnet import ENGINE_DEFAULTS
-from d2lpar.cli import notebook, progress
+from d2lpar.cli import index, progress
 from d2lpar.cli.options import ONE_MEASUREMENT
+from d2lpar.cli.results import result
 from d2lpar.datasets.download import check_folder
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
@@ -21,6 +22,7 @@ from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
+from d2lpar.text import duration
 from d2lpar.workers.node import WorkerInfo, worker_info
 
 log = logging.getLogger("d2lpar")
@@ -35,6 +37,7 @@ def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Ru
     report, nor in a worker that keeps none. In a process that `d2lpar launch` has
     started this is one of several workers, of which worker 0 keeps the record.
     """
+    click.echo(heading(experiment, flags))
     if experiment.report:
         _report(experiment, flags)
         return []
@@ -52,6 +55,16 @@ def run_experiment(experiment: Experiment, flags: dict, command: str) -> list[Ru
     for _ in sweep.measure(jobs[0]):
         pass
     return []
+
+
+def heading(experiment: Experiment, flags: dict) -> str:
+    """What is measured, and for how long about."""
+    text = f"{experiment.name}: {experiment.about}"
+    if flags["dry_run"]:
+        return f"{text} (a dry run)"
+    if flags["preset"] != "quick":
+        return f"{text} (preset {flags['preset']})"
+    return f"{text} (about {duration(60 * experiment.minutes)} on two cores)"
 
 
 def check(flags: dict) -> None:
@@ -195,20 +208,25 @@ def _print_memory(experiment: Experiment, jobs: list[Job], flags: dict) -> None:
 def _results(
     experiment: Experiment, runs: list[Run], flags: dict, shared_by: str = ""
 ) -> list[Run]:
-    """Print a line for each run, draw the figures of all, and return the runs."""
-    for run in runs:
-        click.echo(progress.summary(run))
+    """Print what the runs found and draw their figures; return the runs."""
+    click.echo(f"\n{result(runs)}\n")
     folder, stem = runs[0].path.parent, files.run_stem(runs[0].header)
     if shared_by:  # the figures of one launch must not replace those of another
         stem += f"-{shared_by}"
     how = {}
     if "mp4" in experiment.takes:
         how = {"data_dir": flags["data_dir"], "mp4": flags["mp4"]}
-    for path in experiments.draw(runs, folder, stem, **how):
-        if path.suffix in (".png", ".gif") and notebook.is_here():
-            notebook.show_figure(path)
-        elif path.suffix != ".svg":
-            click.echo(f"figure: {path}")
+    drawn = experiments.draw(runs, folder, stem, **how)
+    page = index.write(folder.parent)
+    if progress.in_notebook():
+        for path in drawn:
+            if path.suffix in (".png", ".gif"):
+                progress.show_figure(path)
+        return runs
+    for path in drawn:
+        if path.suffix != ".svg":
+            click.echo(path.resolve().as_uri())
+    click.echo(f"all results: {page.resolve().as_uri()}")
     if flags["profile"]:
         profiles = folder / stem
         click.echo(f"profiles: {profiles}*.profile.txt, {profiles}*.trace.json")

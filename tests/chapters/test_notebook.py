@@ -8,7 +8,7 @@ import jupytext
 import pytest
 from PIL import Image
 
-from d2lpar.cli import notebook
+from d2lpar.cli import progress
 
 CELLS = """
 # %%
@@ -70,7 +70,7 @@ def test_curves_grow_in_one_output_and_the_figures_follow(executed):
     assert curves.width > 1.8 * curves.height  # loss and accuracy
     assert len(figures) == 2  # accuracy, seconds
     printed = "".join(o.get("text", "") for o in outputs if o.output_type == "stream")
-    assert printed.count("test accuracy") == 2 and "figure: " not in printed
+    assert printed.count("test accuracy") == 2 and "file:" not in printed
     size = sum(len(o["data"]["image/png"]) for o in shown)
     assert size < 300_000
 
@@ -81,9 +81,9 @@ def test_a_figure_is_shown_small(monkeypatch, tmp_path):
     monkeypatch.setattr("IPython.display.display", shown.append)
     picture = Image.effect_noise((300, 150), 30).convert("RGB")
     picture.save(tmp_path / "a.png", dpi=(150, 150))
-    notebook.show_figure(tmp_path / "a.png")
+    progress.show_figure(tmp_path / "a.png")
     assert (shown[0].width, shown[0].format) == (192, "png")
     picture.save(tmp_path / "a.gif")
-    notebook.show_figure(tmp_path / "a.gif")
+    progress.show_figure(tmp_path / "a.gif")
     assert shown[1].format == "gif"
     assert shown[1].data == (tmp_path / "a.gif").read_bytes()

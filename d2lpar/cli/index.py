@@ -1,0 +1,90 @@
+"""``index.html`` in a folder of runs: what each found, and its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from d2lpar.cli.results import result
+from d2lpar.errors import D2lparError
+from d2lpar.experiments import EXPERIMENTS
+from d2lpar.figures import labels
+from d2lpar.records import atomic, files
+from d2lpar.records.kinds import Header, Run, group
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+       padding: 0 1rem; }
+pre { overflow-x: auto; font-size: 14px; line-height: 1.35; }
+img { max-width: 100%; background: white; display: block; margin: 1rem 0; }
+.about { opacity: 0.75; }
+"""
+
+
+def write(out: Path) -> Path:
+    """Write the page of all complete records in ``<out>/<chapter>/``; return its path.
+
+    Records that cannot be read are left out: their own commands say what is wrong.
+    """
+    runs = []
+    for path in sorted(out.glob("*/*.jsonl")):
+        try:
+            run = files.read(path)
+        except (D2lparError, OSError):
+            continue
+        if isinstance(run.header, Header) and run.lines:
+            runs.append(run)
+    sweeps = group(runs, files.sweep_of)
+    newest_first = sorted(
+        sweeps.items(), key=lambda item: item[1][-1].header.date, reverse=True
+    )
+    stems = [(folder, stem) for folder, _, stem in sweeps]
+    sections = [
+        _section(same, out, pictures(folder, stem, stems))
+        for (folder, _, stem), same in newest_first
+    ]
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>d2lpar: results</title><style>{STYLE}</style></head><body>\n"
+        f"<h1>Results</h1>\n{''.join(sections)}</body></html>\n"
+    )
+    path = out / "index.html"
+    with atomic.replacing(path) as tmp:
+        tmp.write_text(page, encoding="utf-8")
+    return path
+
+
+def pictures(folder: Path, stem: str, stems: Sequence[tuple[Path, str]]) -> list[Path]:
+    """The PNG and GIF files that were drawn as ``<folder>/<stem>...``.
+
+    "quick-sample-seconds.png" belongs to the stem "quick-sample", not to "quick".
+    """
+    longer = [s for f, s in stems if f == folder and s.startswith(f"{stem}-")]
+    return [
+        path
+        for path in sorted(folder.glob(f"{stem}[-.]*"))
+        if path.suffix in (".png", ".gif") and not path.name.startswith(tuple(longer))
+    ]
+
+
+def _section(runs: Sequence[Run], out: Path, shown: Sequence[Path]) -> str:
+    """One sweep: heading, answer, table, pictures."""
+    header, found = runs[0].header, result(runs)
+    experiment = EXPERIMENTS.get(header.chapter)
+    title = experiment.title if experiment else header.chapter
+    about = f"{header.chapter}, preset {header.preset}"
+    images = "".join(
+        f'<img src="{escape(path.relative_to(out).as_posix())}" '
+        f'alt="{escape(path.stem)}">\n'
+        for path in shown
+    )
+    return (
+        f"<h2>{escape(title)}</h2>\n<p>{escape(found.answer)}</p>\n"
+        f"<pre>{escape(found.table)}</pre>\n"
+        f'<p class="about">{escape(found.note)}. {escape(about)}. '
+        f"{escape(labels.stamp([header]))}</p>\n"
+        f"{images}"
+    )

@@ -1,0 +1,271 @@
+"""What runs found: one table, and the sentence that answers their chapter's question.
+
+Runs are those that were measured together. A ratio of times is given only where the
+quartiles of both do not overlap.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from d2lpar.arrays import table as arrays_table
+from d2lpar.figures import labels
+from d2lpar.low_precision import table as precision_table
+from d2lpar.records import comparison
+from d2lpar.records.kinds import (
+    EPOCHS,
+    Line,
+    PointRecord,
+    PrecisionRecord,
+    Run,
+    StepRecord,
+    TimingRecord,
+    group,
+)
+from d2lpar.records.summary import Summary, summarize
+from d2lpar.scaling import table as scaling_table
+from d2lpar.text import number, plain_table, plural
+
+SAME_ACCURACY = 0.01  # less than the difference between two seeds
+FLOOR = 1.01  # residuals up to this multiple of the least one count as the least
+OPERATIONS = ("x2", "sum", "trig", "product")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table, a note on what its columns mean, and the answer."""
+
+    table: str
+    note: str
+    answer: str
+
+    def __str__(self) -> str:
+        """All three, the words in lines of 80 columns."""
+        note, answer = (textwrap.fill(text, 80) for text in (self.note, self.answer))
+        return f"{self.table}\n({note})\n\n{answer}"
+
+
+def result(runs: Sequence[Run]) -> Result:
+    """What the runs found, which hold lines of one subject."""
+    kinds = {type(line) for run in runs for line in run.lines}
+    for kind, subject in RESULTS.items():
+        if kind in kinds:
+            runs = sorted(runs, key=lambda run: run.header.num_devices)
+            found, header = subject(runs), runs[0].header
+            where = f"data: {labels.data_name(header)}; {labels.hardware([header])}"
+            return replace(found, note=f"{found.note}; {where}")
+    return Result("", "", "Nothing was measured.")
+
+
+def _devices(run: Run) -> str:
+    """On what a run ran: "2 contexts"; of several workers how they shared it, too."""
+    words = plural(run.header.num_devices, labels.device_word(run.header))
+    if run.header.workers > 1:
+        words += f" of {run.header.workers} workers ({run.header.variant or 'sync'})"
+    return words
+
+
+def _times(seconds: Summary, scale: float = 1) -> list[str]:
+    """Three cells: median, quartiles and n."""
+    quartiles = f"{number(scale * seconds.q1)}-{number(scale * seconds.q3)}"
+    middle = number(scale * seconds.median)
+    return [middle, quartiles if seconds.n > 1 else "-", str(seconds.n)]
+
+
+def _compared(what: str, other: Summary, base: str, one: Summary) -> str:
+    """How the time of `what` compares with that of `base`."""
+    if one.q1 <= other.q3 and other.q1 <= one.q3:
+        return f"{what} train about as fast as {base} (the quartiles overlap)"
+    if other.median < one.median:
+        return f"{what} train {one.median / other.median:.1f} times as fast as {base}"
+    ratio = other.median / one.median
+    return f"{what} take {ratio:.1f} times as long as {base}"
+
+
+def _training(runs: Sequence[Run]) -> Result:
+    is_gan = comparison.is_gan(runs[0])
+    final = comparison.final_quality if is_gan else comparison.final_accuracy
+    first, base = _devices(runs[0]), comparison.seconds_per_epoch(runs[0])
+    rows, sentences = [], []
+    for run in runs:
+        seconds, end = comparison.seconds_per_epoch(run), final(run)
+        rows.append([
+            _devices(run), *_times(seconds), f"{base.median / seconds.median:.2f}",
+            "-" if math.isnan(end) else f"{end:.3f}",
+        ])  # fmt: skip
+        if run is not runs[0]:
+            sentences.append(_compared(_devices(run), seconds, first, base))
+    ends = [final(run) for run in runs if not math.isnan(final(run))]
+    values = " and ".join(f"{end:.3f}" for end in ends)
+    if is_gan and ends:
+        begin = median(list(comparison.quality_by_epoch(runs[0]).values())[0])
+        sentences.append(
+            f"the distance to the data's faces falls from {begin:.3f} to {values}"
+        )
+    elif ends:
+        same = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
+        what = "the same test accuracy" if same else "test accuracy"
+        sentences.append(f"training ends at {what}: {values}")
+    columns = ["", "s/epoch", "quartiles", "n", "speedup"]
+    columns.append("distance to the data" if is_gan else "test accuracy")
+    note = (
+        "s/epoch: median of n epochs, without each run's first one, a warm-up; "
+        f"speedup: over {first}"
+    )
+    return Result(plain_table(columns, rows, names=1), note, _joined(sentences))
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    return ". ".join(text[0].upper() + text[1:] for text in sentences) + "."
+
+
+def _solvers(runs: Sequence[Run]) -> Result:
+    least = min(run.of(PointRecord)[-1].residual_norm for run in runs)
+    rows, times, worst = [], [], {}
+    for method, same in group(runs, lambda run: run.header.variant).items():
+        for run in same:
+            repeats = group(run.of(PointRecord), lambda p: p.repeat).values()
+            ends = [points[-1] for points in repeats]
+            seconds = summarize([point.seconds for point in ends])
+            residual = median(point.residual_norm for point in ends)
+            worst[method] = max(residual / least, worst.get(method, 1))
+            times.append(f"{number(seconds.median)} s on {_devices(run)}")
+            rows.append([
+                method, _devices(run), *_times(seconds), str(ends[0].iteration),
+                f"{residual:.6g}", f"{residual / least:.4f}",
+            ])  # fmt: skip
+    reached = [method for method, ratio in worst.items() if ratio <= FLOOR]
+    if len(worst) == 1:
+        answer = f"{reached[0]} takes {' and '.join(times)}; residual {least:.6g}."
+    else:
+        answer = f"{_listed(reached)} reach the least residual, {least:.6g}, within 1 %"
+        answer += "." if len(reached) == len(worst) else "; the others do not."
+    columns = ["method", "", "seconds", "quartiles", "n", "iterations", "residual"]
+    columns.append("/ least")
+    note = "seconds: of a solve, the median of n; residual: ||A x - b||"
+    return Result(plain_table(columns, rows, names=2), note, answer)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _scaling(runs: Sequence[Run]) -> Result:
+    rows, sentences = [], []
+    studies = scaling_table.studies(runs)
+    counts = sorted({n for study in studies for n in study.counts})
+    word = labels.device_word(runs[0].header)
+    for study in studies:
+        for batch in study.batches:
+            row = [study.name, f"{batch:,}"]
+            for n in counts:
+                known = (n, batch) in study.records
+                ms = _times(study.milliseconds(n, batch)) if known else ["-", "-"]
+                row += ms[:2]
+            speedups = [study.speedups_of(n).get(batch) for n in counts[1:]]
+            rows.append([*row, *(f"{x:.2f}" if x else "-" for x in speedups)])
+        for n in study.counts[1:]:
+            sentences.append(f"{study.name}: {plural(n, word)} {_pays(study, n)}")
+    columns = ["", "batch"]
+    for n in counts:
+        columns += [f"ms on {n}", "quartiles"]
+    columns += [f"speedup of {n}" for n in counts[1:]]
+    note = f"ms on N: a step on N {word}s, the median of samples of several steps each"
+    return Result(
+        plain_table(columns, rows, names=1),
+        note,
+        _joined(sentences or ["no comparison"]),
+    )
+
+
+def _pays(study: scaling_table.Study, n: int) -> str:
+    """From which measured batch on n devices are faster than one, as a range."""
+    speedups = sorted(study.speedups_of(n).items())
+    slower = [batch for batch, speedup in speedups if speedup < 1]
+    faster = [batch for batch, speedup in speedups if speedup >= 1]
+    if not slower:
+        return f"pay at every measured batch, from {faster[0]:,} images on"
+    always = [batch for batch in faster if batch > slower[-1]]
+    if not always:
+        return f"do not pay at batches of up to {slower[-1]:,} images"
+    before = [batch for batch in slower if batch < faster[0]]
+    begin = f"between {before[-1]:,} and" if before else "at the latest at"
+    batch, best = max(speedups, key=lambda pair: pair[1])
+    return (
+        f"begin to pay {begin} {always[0]:,} images per batch, and are at most "
+        f"{best:.1f} times as fast, at {batch:,}"
+    )
+
+
+def _timing(runs: Sequence[Run]) -> Result:
+    table = [row for row in arrays_table.rows(runs) if row.operation in OPERATIONS]
+    by_library = group(table, lambda r: (r.operation, r.library, r.num_devices))
+    rows = []
+    for (operation, library, _), forms in by_library.items():
+        row = min(forms, key=lambda r: r.seconds.median)
+        ms = _times(row.seconds, 1e3)
+        naive = number(1e3 * row.naive.median)
+        where = row.where or "host"
+        rows.append([operation, library, row.form, where, *ms, naive])
+    columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "n"]
+    columns.append("not waiting")
+    shapes = {row.operation: arrays_table.shape(row) for row in table}
+    note = (
+        f"{', '.join(f'{name}: {shape}' for name, shape in shapes.items())}; ms: by a "
+        "clock that is read after the devices have finished; not waiting: at once"
+    )
+    ours = [row for row in table if row.library == "MXNet"]
+    longest = max(ours, key=lambda row: row.seconds.median)
+    answer = (
+        f"A clock that does not wait reads {number(1e3 * longest.naive.median)} ms for "
+        f"{longest.operation}, {longest.form}, on {longest.where}, which takes "
+        f"{arrays_table.ms(longest)} ms."
+    )
+    return Result(plain_table(columns, rows, names=4), note, answer)
+
+
+def _precisions(runs: Sequence[Run]) -> Result:
+    rows, sentences = [], []
+    for run in runs:
+        table = precision_table.merged(run.of(PrecisionRecord))
+        trained = [row for row in table if row.weights == "trained"]
+        float32 = precision_table.baseline(trained)
+        for row in trained:
+            if not row.supported:
+                rows.append([_devices(run), row.precision, *"-----", "not here"])
+                continue
+            speedup = row.images_per_sec / float32.images_per_sec if float32 else 0
+            rows.append([
+                _devices(run), row.precision, number(row.images_per_sec),
+                f"{number(row.images_per_sec_q1)}-{number(row.images_per_sec_q3)}",
+                str(row.n), f"{speedup:.2f}" if float32 else "-",
+                f"{row.test_acc:.3f}", f"{row.weight_bytes:,}",
+            ])  # fmt: skip
+        supported = [row for row in trained if row.supported]
+        best = max(supported, key=lambda row: row.images_per_sec)
+        if float32 and best.images_per_sec_q1 > float32.images_per_sec_q3:
+            ratio = best.images_per_sec / float32.images_per_sec
+            sentences.append(
+                f"{_devices(run)}: {best.precision} is {ratio:.1f} times as fast as "
+                f"float32, at accuracy {best.test_acc:.3f} instead of "
+                f"{float32.test_acc:.3f}"
+            )
+        else:
+            sentences.append(f"{_devices(run)}: no precision is faster than float32")
+    columns = ["", "precision", "images/s", "quartiles", "n", "speedup", "accuracy"]
+    columns.append("weights, bytes")
+    note = "images/s: median of n passes over the test images; speedup: over float32"
+    return Result(plain_table(columns, rows, names=2), note, _joined(sentences))
+
+
+RESULTS: dict[type[Line], Callable[[Sequence[Run]], Result]] = {
+    PointRecord: _solvers,
+    StepRecord: _scaling,
+    TimingRecord: _timing,
+    PrecisionRecord: _precisions,  # with the epochs of the training before
+    **dict.fromkeys(EPOCHS, _training),
+}

@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-import os
 import platform
-import subprocess
 import sys
 
 import pytest
+from conftest import d2lpar
 
 from d2lpar import datasets, devices
 from d2lpar.cli import doctor
@@ -248,18 +247,8 @@ def test_a_check_that_raises_is_a_finding(monkeypatch, tmp_path):
 
 
 def test_in_a_deleted_folder_the_remedy_is_another_folder(tmp_path):
-    code = (
-        "import os, sys; os.rmdir(os.getcwd()); from d2lpar.cli import main; "
-        "sys.argv = ['d2lpar', 'doctor']; main.main()"
-    )
     gone = tmp_path / "gone"
     gone.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=gone,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = d2lpar("doctor", before="import os; os.rmdir(os.getcwd())", cwd=gone)
     assert (done.returncode, done.stderr) == (1, "")
     assert "deleted; cd to a folder that exists" in done.stdout

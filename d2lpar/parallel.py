@@ -143,10 +143,13 @@ def train_batch(
     Raises ValueError if the replicas do not match the devices, if X and y differ in
     length or are empty, if the loss is a mean and, with the default `net` and `loss`,
     if a label on the host is not a class index. Raises TypeError if the dtypes of X and
-    of the parameters differ.
+    of the parameters differ, and for labels of dtype bool. Not checked, because it
+    would wait for the devices: that the replicas hold the same values.
     """
     X_shards, y_shards = split_batch(X, y, devices)
     _check_replicas(device_params, devices, X_shards[0].dtype)
+    if y_shards[0].dtype == bool:  # MXNet would fail in a later step
+        raise TypeError("y is bool: write labels as integers, y.astype('int32')")
     if net is lenet and loss is _softmax_cross_entropy:
         _check_labels(y, num_classes=device_params[0][-1].size)
     busy = [k for k, X_shard in enumerate(X_shards) if len(X_shard) > 0]
@@ -174,8 +177,11 @@ def _as_array(array):
     """NumPy and mx.np arrays as they are, legacy mx.nd arrays as mx.np views."""
     if isinstance(array, np.ndarray):
         return array
-    is_legacy = isinstance(array, mx.nd.NDArray)
-    return array.as_np_ndarray() if is_legacy else numpy.asarray(array)
+    if isinstance(array, mx.nd.NDArray):
+        return array.as_np_ndarray()
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError("a masked array, whose mask would be lost: fill it first")
+    return numpy.asarray(array)
 
 
 def _copy(array, device: mx.Context) -> np.ndarray:

@@ -18,6 +18,7 @@ from d2lpar import (
     np,
     split_batch,
     timing,
+    train_batch,
 )
 
 CPUS = [mx.cpu(0), mx.cpu(1)]
@@ -32,10 +33,16 @@ def one(device):
     return np.ones(1, ctx=device)
 
 
+def step(labels):
+    train_batch(X, labels, [get_params(init_lenet(), mx.cpu(0))], CPUS[:1], 0.1)
+
+
 CALLS = [
     (lambda: get_params([X], "cpu:1"), "'cpu:1'"),
     (lambda: split_batch(X, y, iter(CPUS)), "iterator"),
     (lambda: split_batch(X, y, []), "[]"),
+    (lambda: split_batch(numpy.ma.masked_array(X), y, CPUS), "masked"),
+    (lambda: step(y > 1), "y is bool"),
     (lambda: evaluate_accuracy(X[:, 0], y, [], CPUS), "0 replicas for 2"),
     (lambda: init_lenet(-1), "scale < 0"),
     (lambda: train(lr="a"), "lr 'a'"),

@@ -37,10 +37,19 @@ def guard(call: Callable[[], object], raising: bool = False) -> object:
             if raising or message is None:
                 raise
             with suppress(OSError):  # where the terminal has been closed
-                click.echo(f"d2lpar: {message}", err=True)
+                click.echo(f"d2lpar: {printable(message)}", err=True)
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)
         return code
+
+
+def printable(text: str) -> str:
+    """The text with escape sequences and the like, as in names of files, spelled out.
+
+    >>> printable("\x1b[31mx.jsonl")
+    '\\\\x1b[31mx.jsonl'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _open_closed_streams() -> None:

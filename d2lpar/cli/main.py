@@ -157,6 +157,8 @@ def plot(
         flag = "--mp4" if mp4 else f"--data-dir {data_dir}"
         raise SettingError(f"{flag}: these records hold no faces, only a GAN's do")
     for (folder, chapter, stem), sweep in group(runs, files.sweep_of).items():
+        if not out and folder.resolve().is_relative_to("/dev"):
+            raise SettingError(f"{folder}: not a folder for figures; name one by --out")
         to = Path(out) if out else folder
         how = {"data_dir": data_dir, "mp4": mp4} if chapter == "gan" else {}
         for path in draw(sweep, to, stem, **how):

@@ -17,12 +17,13 @@ from d2lpar.cli.results import result
 from d2lpar.datasets.download import check_folder
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
+from d2lpar.machine import host
 from d2lpar.memory import estimate
 from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Header, Run
 from d2lpar.runs import sweep
 from d2lpar.runs.job import Job
-from d2lpar.text import duration
+from d2lpar.text import duration, plural
 from d2lpar.workers.node import WorkerInfo, worker_info
 
 log = logging.getLogger("d2lpar")
@@ -85,6 +86,12 @@ def check(flags: dict) -> None:
         check_folder("--data-dir", Path(os.path.expanduser(flags["data_dir"])))
     chosen = devices.parse(flags["devices"])
     _counts(flags, chosen)
+    if (flags["threads"] or 0) > host.usable_cores():
+        log.warning(
+            "--threads %d on %s: slower than one per core",
+            flags["threads"],
+            plural(host.usable_cores(), "core"),
+        )
     for name in GPU_FLAGS:
         if flags[name] and chosen[0].device_type == "cpu":
             raise SettingError(

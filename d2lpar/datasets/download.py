@@ -213,7 +213,7 @@ def read_published(path: Path, sha256: str) -> bytes:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DataError(
-            f"{path}: truncated, corrupt or foreign (not the published SHA-256); "
-            "delete it"
+            f"{path}: truncated, corrupt, or another file under this name (not the "
+            "published SHA-256); delete or rename it"
         )
     return content

@@ -131,7 +131,10 @@ def solve(
     answer = METHODS[method](shards, progress, **options)
     x, norms = shards.unscaled(answer.x), progress.column_norms
     if not numpy.isfinite(norms).all():
-        raise ValueError("||A x - b|| is too large for float64: scale b")
+        raise ValueError(
+            f"method {method}: ||A x - b|| has grown beyond float64: it diverges, or b "
+            "is too large; take another method, or scale b"
+        )
     slack = 1 + numpy.finfo(shards.dtype).eps ** 0.5
     zero_norms = numpy.hypot.reduce(shards.b.astype("float64"), axis=0)
     from_zero = method != "averaging" and options.get("x0") is None

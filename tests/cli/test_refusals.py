@@ -67,6 +67,8 @@ REFUSED = [
     (["compare", "record"], "two records"),
     (["devices", "--interval=2"], "--interval"),
     (["plot", "record", "--mp4"], "--mp4"),
+    # Names that a terminal would obey
+    (["plot", "\x1b[31mx.jsonl"], r"\x1b[31mx.jsonl"),
     # Chapters and devices that are not there
     (["run", "multiple"], "'multiple'"),
     ([*LENET, "--devices=tpu:1"], "tpu:1"),

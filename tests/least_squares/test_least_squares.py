@@ -334,7 +334,7 @@ def test_a_start_is_scaled_as_x_is():
     [
         (200, -200, "float64", "x is too small for float64"),
         (-30, 30, "float32", "x is too large for float32"),
-        (308, 308, "float64", "is too large for float64"),
+        (308, 308, "float64", "has grown beyond float64"),
     ],
 )
 def test_what_a_dtype_cannot_hold_is_refused(a, b, dtype, problem_is):

@@ -25,8 +25,13 @@ from d2lpar.figures import compare as figure
 from d2lpar.machine import builds
 from d2lpar.machine.builds import tf32
 from d2lpar.records import atomic, comparison, files
-from d2lpar.records.comparison import is_gan
-from d2lpar.records.kinds import FrameRecord, Header, Run, timed_epochs
+from d2lpar.records.comparison import check, is_gan
+from d2lpar.records.kinds import (
+    FrameRecord,
+    Header,
+    Run,
+    timed_epochs,
+)
 from d2lpar.records.summary import Summary
 from d2lpar.runs import in_turn, peers
 from d2lpar.runs.peers import Place, Recipe, Row
@@ -95,7 +100,7 @@ def compare(a: Run, b: Run) -> Comparison:
     Raises :class:`RecordError` for a run without epochs, and for a GAN and another.
     """
     for run in (a, b):
-        comparison.check(run)
+        check(run)
     if is_gan(a) != is_gan(b):
         raise RecordError(
             f"{labels.where(a)} and {labels.where(b)}: only one of them is a GAN; "

@@ -69,7 +69,8 @@ def plain_table(
     lines = [columns, *rows] if columns else rows
     table = Table.grid(padding=(0, 2))
     for k, cells in enumerate(zip(*(rows or lines))):
-        right = k >= names and _holds_numbers(cells)
+        numbers = any(cell.lstrip("+-")[:1].isdigit() for cell in cells)
+        right = k >= names and (numbers or set(cells) == {"-"})
         table.add_column(justify="right" if right else "left", no_wrap=True)
     for line in lines:
         table.add_row(*map(Text, line))
@@ -80,8 +81,3 @@ def plain_table(
     console.print(table)
     printed = console.file.getvalue().splitlines()
     return "\n".join(line.rstrip() for line in printed)
-
-
-def _holds_numbers(cells: Sequence[str]) -> bool:
-    numbers = any(cell.lstrip("+-")[:1].isdigit() for cell in cells)
-    return numbers or all(cell == "-" for cell in cells)

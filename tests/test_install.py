@@ -86,7 +86,7 @@ def make_venv(tmp_path, *versions):
     )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["3.9", "3.13"])
 def test_any_one_python_will_do(tmp_path, version):
     done = make_venv(tmp_path, version)
     assert done.returncode == 0, done.stderr
@@ -104,17 +104,6 @@ def test_without_any_python_the_remedy_is_named(tmp_path):
     assert len(done.stderr.splitlines()) == 1
     assert "no Python 3.9-3.13" in done.stderr and "pip install uv" in done.stderr
     assert not (tmp_path / "venv").exists()
-
-
-@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.gpu"])
-def test_a_containers_steps_are_those_of_the_page_on_installing(name):
-    page = (ROOT / "docs" / "installing.md").read_text("utf-8")
-    text = (ROOT / name).read_text("utf-8").replace(" --no-cache-dir", "")
-    (install,) = re.findall(r"\.venv/bin/pip install .*", text)
-    for step in ("python3 -m venv .venv", install):
-        assert step in text and step in page
-    (packages,) = re.findall(r"recommends (libgomp1 libquadmath0)", text)
-    assert f"apt install {packages}" in page
 
 
 def test_make_and_the_error_install_the_same_build():

@@ -12,12 +12,11 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 import click
-import msgspec
 
 from d2lpar import datasets, devices, process
 from d2lpar.errors import RecordError, RunError
@@ -38,7 +37,6 @@ from d2lpar.runs.peers import Place, Recipe, Row
 from d2lpar.text import number, plain_table
 
 log = logging.getLogger("d2lpar")
-
 
 # Header fields whose difference is reported, in this order. The devices (which are what
 # is compared), the date and the command are not among them.
@@ -108,24 +106,25 @@ def compare(a: Run, b: Run) -> Comparison:
             "compare runs of the same kind"
         )
     differences = _differences(a.header, b.header)
-    label_a, label_b = _labels(a, b, differences)
-    side_a, side_b = _side(a, label_a), _side(b, label_b)
+    sides = [
+        _side(run, label) for run, label in zip((a, b), _labels(a, b, differences))
+    ]
+    speedup, (low, high) = comparison.speedup(sides[0].seconds, sides[1].seconds)
     work = 1.0  # samples in an epoch of b / samples in an epoch of a
     if a.header.dataset_sha256 != b.header.dataset_sha256:
-        sizes = [s.seconds.median * s.samples_per_sec for s in (side_a, side_b)]
-        work = sizes[1] / sizes[0]
-    speedup, (low, high) = comparison.speedup(side_a.seconds, side_b.seconds)
+        samples = [side.seconds.median * side.samples_per_sec for side in sides]
+        work = samples[1] / samples[0]
     devices = b.header.num_devices / a.header.num_devices
     efficiency = None
     if devices != 1 and a.header.device_kind == b.header.device_kind:
         efficiency = (work * speedup / devices) ** (1 if devices > 1 else -1)
     return Comparison(
-        a=side_a,
-        b=side_b,
+        a=sides[0],
+        b=sides[1],
         speedup=work * speedup,
         spread=(work * low, work * high),
         efficiency=efficiency,
-        differences=[f"{name}: {va} and {vb}" for name, va, vb in differences],
+        differences=[f"{name}: {of_a} and {of_b}" for name, of_a, of_b in differences],
     )
 
 
@@ -143,27 +142,28 @@ def _side(run: Run, label: str) -> Side:
 
 def _differences(a: Header, b: Header) -> list[tuple[str, str, str]]:
     """(name, value of a, value of b) of what differs apart from what is compared."""
-    fields_a, fields_b = map(msgspec.structs.asdict, (a, b))
-    names = dict(HEADER_FIELDS)
-    if a.device_kind != b.device_kind:
-        del names["threads_per_device"]
-    pairs = [(text, fields_a[key], fields_b[key]) for key, text in names.items()]
-    if a.device_kind == b.device_kind == "gpu":
-        models = (" + ".join(labels.gpu_models(header)) or None for header in (a, b))
-        pairs.append(("GPUs", *models))
-    for ending, of_a, of_b in (
-        ("", a.settings, b.settings),
-        (" version", a.versions, b.versions),
-        *([("", a.gpu_build, b.gpu_build)] if a.gpu_build and b.gpu_build else []),
-    ):
-        pairs += [
-            (f"{key}{ending}", *(of.get(key, "not recorded") for of in (of_a, of_b)))
-            for key in {**of_a, **of_b}
-            if key not in _COMPARED
-        ]
-    if a.num_devices != b.num_devices:  # else a change of the code is compared
-        pairs.append(("code", labels.commit(a), labels.commit(b)))
-    return [(name, _show(va), _show(vb)) for name, va, vb in pairs if va != vb]
+    of_a, of_b = _facts(a, b), _facts(b, a)
+    values = [
+        (name, of_a.get(name, "not recorded"), of_b.get(name, "not recorded"))
+        for name in {**of_a, **of_b}
+    ]
+    return [(name, _show(va), _show(vb)) for name, va, vb in values if va != vb]
+
+
+def _facts(header: Header, other: Header) -> dict[str, object]:
+    """What of a header is compared with the other's, by the names that are printed."""
+    facts = {name: getattr(header, field) for field, name in HEADER_FIELDS.items()}
+    if header.device_kind == other.device_kind:
+        facts["GPUs"] = " + ".join(labels.gpu_models(header)) or None
+    else:
+        del facts["threads per device"]
+    facts |= {k: value for k, value in header.settings.items() if k not in _COMPARED}
+    facts |= {f"{name} version": value for name, value in header.versions.items()}
+    if header.gpu_build and other.gpu_build:
+        facts |= header.gpu_build
+    if header.num_devices != other.num_devices:  # else a change of the code is compared
+        facts["code"] = labels.commit(header)
+    return facts
 
 
 def _show(value: object) -> str:
@@ -187,18 +187,13 @@ def _labels(a: Run, b: Run, differences: list[tuple[str, str, str]]) -> Sequence
         [labels.commit(run.header) for run in runs],
         [run.path.name if run.path else "" for run in runs],
         [labels.where(run) for run in runs],
-        ["first", "second"],
     )
-    return next(names for names in candidates if names[0] != names[1] and all(names))
+    return next((two for two in candidates if two[0] != two[1]), ("first", "second"))
 
 
 def comparison_table(c: Comparison) -> str:
     """The comparison as plain text for a terminal, without a newline at its end."""
     sides = (c.a, c.b)
-    lines = []
-    for letter, side in zip("ab", sides):
-        path = f"  [{side.path}]" if side.path and side.path != side.label else ""
-        lines.append(f"{letter}  {side.label}{path}")
     quartiles = (f"{number(s.seconds.q1)}-{number(s.seconds.q3)}" for s in sides)
     rows = [
         ("devices", *(str(s.num_devices) for s in sides)),
@@ -206,14 +201,14 @@ def comparison_table(c: Comparison) -> str:
         ("sec/epoch, quartiles", *quartiles),
         ("epochs timed", *(str(s.seconds.n) for s in sides)),
         ("samples/s, median", *(number(s.samples_per_sec) for s in sides)),
-        (
-            "final distance",
-            *("-" if s.quality is None else f"{s.quality:.4f}" for s in sides),
-        )
-        if c.a.test_acc is None
-        else ("final test accuracy", *(f"{s.test_acc:.4f}" for s in sides)),
     ]
+    if c.a.test_acc is None:
+        ends = ("-" if s.quality is None else f"{s.quality:.4f}" for s in sides)
+        rows.append(("final distance", *ends))
+    else:
+        rows.append(("final test accuracy", *(f"{s.test_acc:.4f}" for s in sides)))
     low, high = c.spread
+    lines = [f"{k}  {side.label}  [{side.path}]" for k, side in zip("ab", sides)]
     lines += ["", plain_table(["", "a", "b"], rows, names=1), ""]
     lines.append(f"speedup of b over a  {c.speedup:.2f} ({low:.2f}-{high:.2f})")
     if c.efficiency is not None:
@@ -227,20 +222,19 @@ def comparison_rows(c: Comparison) -> list[dict]:
 
     What concerns both runs (speedup, efficiency, differences) is in b's row.
     """
-    of_a = replace(c, speedup=1.0, spread=(1.0, 1.0), efficiency=None, differences=[])
     rows = []
-    for letter, side, of in (("a", c.a, of_a), ("b", c.b, c)):
+    for letter, side in (("a", c.a), ("b", c.b)):
         row = {"run": letter, **asdict(side)}
         seconds = row.pop("seconds")
         row["sec_per_epoch"] = seconds["median"]
         row["sec_per_epoch_q1"], row["sec_per_epoch_q3"] = seconds["q1"], seconds["q3"]
         row["n"] = seconds["n"]
-        row["speedup"], (row["speedup_low"], row["speedup_high"]) = (
-            of.speedup,
-            of.spread,
-        )
-        row["parallel_efficiency"] = of.efficiency
-        rows.append({**row, "differences": "; ".join(of.differences)})
+        row |= {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
+        rows.append({**row, "parallel_efficiency": None, "differences": ""})
+    rows[1]["speedup"] = c.speedup
+    rows[1]["speedup_low"], rows[1]["speedup_high"] = c.spread
+    rows[1]["parallel_efficiency"] = c.efficiency
+    rows[1]["differences"] = "; ".join(c.differences)
     return rows
 
 
@@ -254,10 +248,7 @@ def records(a: Path, b: Path, printed: str, out: str | None) -> None:
     if printed == "table":
         click.echo(comparison_table(compared))  # names the differences, too
     else:
-        if printed == "json":
-            click.echo(json.dumps(asdict(compared), indent=1, default=str))
-        else:
-            _print_csv(comparison_rows(compared))
+        _print_for_tools(printed, asdict(compared), comparison_rows(compared))
         for difference in compared.differences:
             log.warning("the runs differ also in %s", difference)
     for path in drawn:
@@ -271,11 +262,27 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
     They are those of :func:`d2lpar.cli.options.peers_options`. The record and the
     pictures are ``<out>/<preset>-<kind><most devices>.*``.
     """
-    names, place = peers.names_of(flags["peers"]), _place(flags)
+    names = peers.names_of(flags["peers"])
+    kind, ids = peers.kind_and_ids(flags["devices"])
+    counts = devices.default_counts(len(ids))
+    if flags["num_devices"]:
+        counts = devices.parse_counts(flags["num_devices"], len(ids))
+    place = Place(kind, ids, counts, flags["threads"])
     preset = peers.PRESETS[flags["preset"]]
     custom = any(flags[name] for name in (*preset, "threads"))
     preset = {name: flags[name] or value for name, value in preset.items()}
-    recipe = _recipe(flags, preset)
+    recipe = Recipe(
+        data={
+            "name": datasets.locate(flags["data"], flags["data_dir"]),
+            "data_dir": flags["data_dir"],
+            "n_train": preset["n_train"],
+            "n_test": preset["n_test"],
+        },
+        num_epochs=preset["num_epochs"],
+        global_batch_size=flags["global_batch_size"],
+        lr=flags["lr"],
+        seed=flags["seed"],
+    )
     folder = Path(out or "runs/peers")
     data = datasets.load(**recipe.data)
     recipe.check(data, place.counts)
@@ -301,7 +308,14 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
         **(_gpu_fields(place) if place.kind == "gpu" else {}),
     )
     drawn = bars.draw([run], folder, stem)
-    _print_rows(peers.rows(run, place.base_name), printed)
+    rows = peers.rows(run, place.base_name)
+    if printed == "table":
+        click.echo(table(rows))
+    else:
+        values, flat = ([asdict(row) for row in rows] for _ in range(2))
+        for row in flat:  # with its summary's numbers side by side
+            row.update(row.pop("seconds") or dict.fromkeys(("median", "q1", "q3", "n")))
+        _print_for_tools(printed, values, flat)
     if unchecked and names:
         log.warning("the peers' losses were not compared with ours: %s", unchecked)
     if printed == "table":
@@ -319,38 +333,11 @@ def _gpu_fields(place: Place) -> dict:
     return {"on_gpus": [gpus[i].name for i in place.ids], "gpu_build": build}
 
 
-def _place(flags: dict) -> Place:
-    kind, ids = peers.kind_and_ids(flags["devices"])
-    counts = devices.default_counts(len(ids))
-    if flags["num_devices"]:
-        counts = devices.parse_counts(flags["num_devices"], len(ids))
-    return Place(kind, ids, counts, flags["threads"])
-
-
-def _recipe(flags: dict, preset: dict) -> Recipe:
-    data = {
-        "name": datasets.locate(flags["data"], flags["data_dir"]),
-        "data_dir": flags["data_dir"],
-        "n_train": preset["n_train"],
-        "n_test": preset["n_test"],
-    }
-    how = {name: flags[name] for name in ("global_batch_size", "lr", "seed")}
-    return Recipe(data, preset["num_epochs"], **how)
-
-
-def _print_rows(rows: list[Row], printed: str) -> None:
-    if printed == "table":
-        click.echo(table(rows))
-    elif printed == "json":
-        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
-        values = [asdict(row) for row in rows]
-        for row in values:  # with its summary's numbers side by side
-            row.update(row.pop("seconds") or dict.fromkeys(("median", "q1", "q3", "n")))
-        _print_csv(values)
-
-
-def _print_csv(rows: list[dict]) -> None:
+def _print_for_tools(printed: str, value: object, rows: list[dict]) -> None:
+    """Print the value as JSON, or the rows as CSV."""
+    if printed == "json":
+        click.echo(json.dumps(value, indent=1))
+        return
     writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

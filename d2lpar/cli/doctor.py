@@ -116,14 +116,16 @@ def print_report(checks: list[Check]) -> None:
     click.echo(f"training {can} run here ({warn} warn, {fail} fail)")
 
 
+def _version(name: str, found: str, is_tried: bool, remedy: str) -> Check:
+    if is_tried:
+        return Check(name, "ok", found)
+    return Check(name, "warn", f"{found}: untested", f"where training fails, {remedy}")
+
+
 def check_python() -> Iterator[Check]:
     """Python 3.9 to 3.13 have been tried."""
-    version = platform.python_version()
-    if sys.version_info[:2] <= (3, 13):
-        yield Check("Python", "ok", version)
-    else:
-        remedy = "where training fails, use 3.9 to 3.13"
-        yield Check("Python", "warn", f"{version}: untested", remedy)
+    is_tried = sys.version_info[:2] <= (3, 13)
+    yield _version("Python", platform.python_version(), is_tried, "use 3.9 to 3.13")
 
 
 def check_platform() -> Iterator[Check]:
@@ -142,11 +144,8 @@ def check_platform() -> Iterator[Check]:
 def check_numpy() -> Iterator[Check]:
     """MXNet was made for NumPy 1; d2lpar puts back the names that NumPy 2 lacks."""
     version = importlib.metadata.version("numpy")
-    if int(version.split(".")[0]) < 3:
-        yield Check("NumPy", "ok", version)
-    else:
-        remedy = "where training fails, pip install 'numpy<3'"
-        yield Check("NumPy", "warn", f"{version}: untested", remedy)
+    is_tried = int(version.split(".")[0]) < 3
+    yield _version("NumPy", version, is_tried, "pip install 'numpy<3'")
 
 
 def check_mxnet() -> Iterator[Check]:
@@ -162,11 +161,8 @@ def check_mxnet() -> Iterator[Check]:
     message = f"{version}, {' '.join([build, *features])}"
     if build == FROM_SOURCE:
         message += f" ({own_library()})"
-    if version == MXNET_VERSION:
-        yield Check("MXNet", "ok", message)
-    else:
-        remedy = f"where training fails, use {MXNET_VERSION}"
-        yield Check("MXNet", "warn", f"{message}: untested", remedy)
+    is_tried = version == MXNET_VERSION
+    yield _version("MXNet", message, is_tried, f"use {MXNET_VERSION}")
     trained = ", ".join(answer["trained"])
     yield Check("training", "ok", f"gradients are right on {trained}")
 

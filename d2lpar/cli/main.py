@@ -52,16 +52,18 @@ def d2lpar(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def _complete_chapter(ctx, parameter, text: str) -> list[str]:
-    return [name for name in (*EXPERIMENTS, "all") if name.startswith(text)]
-
-
 @d2lpar.command(
     cls=Grouped,
     short_help="Measure a chapter.",
     epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
 )
-@click.argument("chapter", metavar="CHAPTER", shell_complete=_complete_chapter)
+@click.argument(
+    "chapter",
+    metavar="CHAPTER",
+    shell_complete=lambda ctx, parameter, text: [
+        name for name in (*EXPERIMENTS, "all") if name.startswith(text)
+    ],
+)
 @run_options
 @click.pass_context
 def run(ctx: click.Context, chapter: str, **flags) -> list:
@@ -80,7 +82,11 @@ def run(ctx: click.Context, chapter: str, **flags) -> list:
     from d2lpar.cli.run import check, run_experiment
 
     check(flags)  # for all of them, before the first one takes its time
-    _warn_ignored_flags(on_line, unused)
+    for flag, value in on_line.items():
+        names = [name for name, why in unused.items() if flag in why]
+        if names:
+            word = as_words({flag: value})[0]
+            log.warning("%s: ignored by %s", word, ", ".join(names))
     runs = []
     for experiment in chosen:
         ignored = unused[experiment.name]
@@ -90,14 +96,6 @@ def run(ctx: click.Context, chapter: str, **flags) -> list:
         command = shlex.join(["d2lpar", "run", experiment.name, *words])
         runs += run_experiment(experiment, own, command)
     return runs
-
-
-def _warn_ignored_flags(on_line: dict, unused: dict[str, dict[str, str]]) -> None:
-    for flag, value in on_line.items():
-        names = [name for name, why in unused.items() if flag in why]
-        if names:
-            word = as_words({flag: value})[0]
-            log.warning("%s: ignored by %s", word, ", ".join(names))
 
 
 @d2lpar.command(short_help="Run a chapter on several workers.")

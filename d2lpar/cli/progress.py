@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -119,16 +119,44 @@ def show_figure(path: Path) -> None:
     display(Image(small.getvalue(), format="png", width=width))
 
 
-class _Bar:
+class Progress:
+    """Shows `start(header)` for each run and `advance(line)` for each of its lines.
+
+    How, its subclasses say: `begin` a run, `show` a line, `tick` each second, `close`.
+    """
+
+    num_epochs = 0
+
+    def start(self, header: Header) -> None:
+        """A measurement begins."""
+        self.num_epochs = header.settings.get("num_epochs", 0)
+        words = [header.variant, plural(header.num_devices, "device")]
+        self.begin(", ".join(filter(None, words)))
+
+    def advance(self, line: Line) -> None:
+        """A line has come."""
+        words = in_words(line)
+        if not words:
+            return
+        if isinstance(line, EPOCHS) and self.num_epochs:
+            of_all = f"epoch {line.epoch}/{self.num_epochs}"
+            words = words.replace(f"epoch {line.epoch}", of_all, 1)
+        self.show(words, line)
+
+    def tick(self) -> None:
+        """A second has passed."""
+
+
+class Bar(Progress):
     """A bar that is redrawn in place."""
 
     def __init__(self, unit: str, total: int | None) -> None:
         self.bar = tqdm(total=total, unit=unit, dynamic_ncols=True, leave=False)
 
-    def start(self, run: str) -> None:
+    def begin(self, run: str) -> None:
         self.bar.set_description(run)
 
-    def advance(self, words: str, line: Line) -> None:
+    def show(self, words: str, line: Line) -> None:
         self.bar.set_postfix_str(words)
         self.bar.leave = True  # an error before any result leaves one line only
         self.bar.update()
@@ -140,112 +168,71 @@ class _Bar:
         self.bar.close()
 
 
-class _Lines:
+class Lines(Progress):
     """One line per epoch; all else is throttled to one line every 10 s."""
 
-    def __init__(self, unit: str, total: int | None) -> None:
+    def __init__(self, unit: str) -> None:
         self.unit, self.run, self.unprinted = unit, "", ""
         self.began = self.printed_at = time.monotonic()
 
-    def start(self, run: str) -> None:
-        self._print()
+    def begin(self, run: str) -> None:
+        self.close()
         self.run = run
 
-    def advance(self, words: str, line: Line) -> None:
+    def show(self, words: str, line: Line) -> None:
         self.unprinted = f"{self.run}: {words}"
         if self.unit == "epoch" or time.monotonic() >= self.printed_at + SECONDS:
-            self._print()
+            self.close()
 
     def tick(self) -> None:
         if time.monotonic() >= self.printed_at + SECONDS:
             seconds = time.monotonic() - self.began
             what = self.run or "starting"
             self.unprinted = self.unprinted or f"{what}: {seconds:.0f} s so far"
-            self._print()
+            self.close()
 
     def close(self) -> None:
-        self._print()
-
-    def _print(self) -> None:
+        """Print what is not printed yet."""
         if self.unprinted:
             click.echo(self.unprinted, err=True)
             self.unprinted, self.printed_at = "", time.monotonic()
 
 
-class _Output:
-    """One output of a cell, whose content is replaced by what is shown next."""
-
-    def __init__(self) -> None:
-        self._handle = None
-
-    def show(self, words: str, png: bytes | None = None) -> None:
-        """Show a picture or, without one, the words."""
-        from IPython.display import display
-
-        content = {"text/plain": words}
-        if png is not None:
-            content["image/png"] = base64.b64encode(png).decode()
-        if self._handle is None:
-            self._handle = display(content, raw=True, display_id=True)
-        else:
-            self._handle.update(content, raw=True)
-
-
-class _Curves:
+class Curves(Progress):
     """What the lines so far look like, in one output of a notebook, drawn anew."""
 
-    def __init__(self, unit: str, total: int | None) -> None:
+    def __init__(self) -> None:
         self.runs: list[tuple[str, list[dict[str, float]]]] = []
-        self.output, self.words, self.shown_at = _Output(), "", 0.0
+        self.words, self.output, self.shown_at = "", None, 0.0
 
-    def start(self, run: str) -> None:
+    def begin(self, run: str) -> None:
         self.runs.append((run, []))
 
-    def advance(self, words: str, line: Line) -> None:
+    def show(self, words: str, line: Line) -> None:
         run, points = self.runs[-1]
         self.words = f"{run}: {words}"
         if point := curves(line):
             points.append(point)
         if time.monotonic() >= self.shown_at + SECONDS_TO_LOOK:
-            self._show()
-
-    def tick(self) -> None:
-        pass
+            self.close()
 
     def close(self) -> None:
-        if self.words:
-            self._show()
+        """Draw all that has come."""
+        if not self.words:
+            return
+        from IPython.display import display
 
-    def _show(self) -> None:
         from d2lpar.figures import live  # matplotlib takes its time
 
-        drawn = [(run, points) for run, points in self.runs if points]
-        picture = live.png(drawn, self.words) if drawn else None
-        self.output.show(self.words, picture)
+        content = {"text/plain": self.words}
+        if drawn := [(run, points) for run, points in self.runs if points]:
+            png = live.png(drawn, self.words)
+            content["image/png"] = base64.b64encode(png).decode()
+        if self.output is None:
+            self.output = display(content, raw=True, display_id=True)
+        else:
+            self.output.update(content, raw=True)
         self.shown_at = time.monotonic()
-
-
-class Progress:
-    """Shows `start(header)` for each run and `advance(line)` for each of its lines."""
-
-    def __init__(self, screen: _Bar | _Lines | _Curves) -> None:
-        self.screen, self.num_epochs = screen, 0
-
-    def start(self, header: Header) -> None:
-        """A measurement begins."""
-        self.num_epochs = header.settings.get("num_epochs", 0)
-        words = [header.variant, plural(header.num_devices, "device")]
-        self.screen.start(", ".join(filter(None, words)))
-
-    def advance(self, line: Line) -> None:
-        """A line has come."""
-        words = in_words(line)
-        if not words:
-            return
-        if isinstance(line, EPOCHS) and self.num_epochs:
-            of_all = f"epoch {line.epoch}/{self.num_epochs}"
-            words = words.replace(f"epoch {line.epoch}", of_all, 1)
-        self.screen.advance(words, line)
 
 
 @contextmanager
@@ -254,12 +241,14 @@ def shown(jobs: list[Job], repeats: int) -> Iterator[Progress]:
     unit, total = jobs[0].of.unit, None
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
+    logging_elsewhere = nullcontext()
     if in_notebook():
-        screen: _Bar | _Lines | _Curves = _Curves(unit, total)
+        screen = Curves()
     elif not sys.stderr.isatty():
-        screen = _Lines(unit, total)
+        screen = Lines(unit)
     else:
-        screen = _Bar(unit, total)
+        screen = Bar(unit, total)
+        logging_elsewhere = logging_redirect_tqdm([log])
     ended = threading.Event()
 
     def tick() -> None:
@@ -267,14 +256,10 @@ def shown(jobs: list[Job], repeats: int) -> Iterator[Progress]:
             screen.tick()
 
     ticking = threading.Thread(target=tick, daemon=True)
-    with closing(screen):
+    with closing(screen), logging_elsewhere:
         ticking.start()
         try:
-            if isinstance(screen, _Bar):
-                with logging_redirect_tqdm([log]):
-                    yield Progress(screen)
-            else:
-                yield Progress(screen)
+            yield screen
         finally:
             ended.set()
             ticking.join()

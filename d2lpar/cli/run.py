@@ -123,6 +123,11 @@ def jobs_of(
         settings["device_counts"], counts = counts, [max(counts)]
     folder = Path(flags["out"]) / experiment.name
     atomic.check_writable(folder)
+    environment = {  # where the user has set nothing else
+        name: value
+        for name, value in experiment.environment.items()
+        if os.environ.get(name) in (None, ENGINE_DEFAULTS.get(name))
+    }
     return [
         Job(
             experiment=experiment.name,
@@ -142,19 +147,10 @@ def jobs_of(
             is_worker=here is not None,
             tf32=flags["tf32"],
             deterministic=flags["deterministic"],
-            environment=_unless_set(experiment),
+            environment=environment,
         )
         for count in counts
     ]
-
-
-def _unless_set(experiment: Experiment) -> dict[str, str]:
-    """The experiment's environment, where the user has set nothing else."""
-    return {
-        name: value
-        for name, value in experiment.environment.items()
-        if os.environ.get(name) in (None, ENGINE_DEFAULTS.get(name))
-    }
 
 
 def settings_of(experiment: Experiment, flags: dict) -> tuple[str, dict, dict]:

@@ -91,8 +91,8 @@ def test_what_a_notebook_draws_of_a_line():
 def test_no_silence_in_a_log(capsys, monkeypatch):
     now = 0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    lines = progress._Lines("epoch", 2)
-    lines.start("2 devices")
+    lines = progress.Lines("epoch")
+    lines.begin("2 devices")
     for now in (5, 11, 15, 22):  # noqa: B007  (the clock reads it)
         lines.tick()
     assert capsys.readouterr().err.splitlines() == [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -206,49 +205,6 @@ def test_search_finds_allreduce(book, reader):
     assert any(t.endswith("#d2lpar.parallel.allreduce") for t in targets)
     assert any("chapters/multiple_gpus.html" in t for t in targets)
     assert reader.wrong == []
-
-
-def pasted(page) -> str:
-    """What the clipboard holds, by pasting it."""
-    page.evaluate("document.body.prepend(document.createElement('textarea'))")
-    area = page.locator("textarea").first
-    area.focus()
-    page.keyboard.press("Control+V")
-    return area.input_value()
-
-
-def test_the_copy_button_copies_a_cell(book, reader):
-    page = reader.page
-    page.goto((book / "chapters" / "multiple_gpus.html").as_uri())
-    cell = page.locator("div.highlight", has_text="def allreduce(data)").first
-    cell.hover()
-    cell.locator("button.copybtn").click()
-    copied = pasted(page)
-    source = (ROOT / "chapters" / "multiple_gpus.py").read_text(encoding="utf-8")
-    (body,) = re.findall(r"^def allreduce.*?(?=\n\n\n)", source, re.M | re.S)
-    assert copied.startswith(body)
-    assert copied.strip() in source
-
-
-def test_the_copy_button_leaves_out_prompts_and_output(book, reader):
-    page = reader.page
-    page.goto((book / "docs" / "reference.html").as_uri())
-    example = page.locator("div.highlight", has_text="before allreduce:").first
-    example.hover()
-    example.locator("button.copybtn").click()
-    copied = pasted(page)
-    assert copied.startswith("from d2lpar._mxnet import mx, np\n")
-    assert ">>>" not in copied and "[[3. 3.]]" not in copied
-
-
-def test_the_button_for_dark_and_light_changes_both(book, reader):
-    page = reader.page
-    page.goto((book / "docs" / "usage.html").as_uri())
-    seen = set()
-    for _ in range(3):  # automatic, light, dark
-        page.locator("button.theme-toggle:visible").click()
-        seen.add(page.evaluate(READ)["background"] > 0.5)
-    assert seen == {True, False}
 
 
 def test_three_programs_stand_side_by_side(book, reader):

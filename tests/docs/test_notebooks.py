@@ -35,29 +35,29 @@ def test_a_notebook_is_in_step_and_whole(path):
     assert TOOLS["wrong_with"](notebook) == []
 
 
-@pytest.fixture
-def made(tmp_path):
-    """A function: an executed notebook of one cell, in a fresh kernel."""
-
-    def made(code):
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-        TOOLS["execute"](notebook, {"D2LPAR_TEST": "told"}, tmp_path)
-        return notebook
-
-    return made
+def executed(printed):
+    """A notebook of one cell, as it is after the cell has printed this."""
+    cell = nbformat.v4.new_code_cell("...", execution_count=1)
+    cell.outputs = [nbformat.v4.new_output("stream", text=printed)]
+    return nbformat.v4.new_notebook(cells=[cell])
 
 
-def test_what_may_not_be_committed_is_named(made):
-    pytest.importorskip("ipykernel", reason="no notebook kernel: extra docs")
-    assert (
-        TOOLS["wrong_with"](made("import os; print(os.environ['D2LPAR_TEST'])")) == []
-    )
-    (path,) = TOOLS["wrong_with"](made("print('/home/' + 'someone/figures')"))
+def test_what_may_not_be_committed_is_named():
+    assert TOOLS["wrong_with"](executed("2 devices")) == []
+    (path,) = TOOLS["wrong_with"](executed("/home/" + "someone/figures"))
     assert path == "a path of a machine: /home/someone"
-    (size,) = TOOLS["wrong_with"](made("print('x' * 1_000_001)"))
+    (size,) = TOOLS["wrong_with"](executed("x" * 1_000_001))
     assert "at most 1,000,000" in size
     empty = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
     assert TOOLS["wrong_with"](empty) == ["a cell that was not executed"]
+
+
+def test_a_kernel_gets_the_environment_of_its_chapter(tmp_path):
+    pytest.importorskip("ipykernel", reason="no notebook kernel: extra docs")
+    cell = nbformat.v4.new_code_cell("import os; print(os.environ['D2LPAR_TEST'])")
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    TOOLS["execute"](notebook, {"D2LPAR_TEST": "told"}, tmp_path)
+    assert TOOLS["texts"](notebook) == ["told\n"]
 
 
 def test_the_gan_sees_no_artwork(tmp_path):

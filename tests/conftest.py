@@ -3,12 +3,11 @@
 import http.server
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from command import d2lpar
 
 # A shell's background job ignores Ctrl-C, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,13 +30,6 @@ def real_data():
         ):
             return folder
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
-
-
-def d2lpar(*words, before="pass", **how):
-    """Run a command of d2lpar in a process of its own, after the code `before`."""
-    code = f"{before}\nfrom d2lpar.cli import main; main.main()"
-    command = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, **how)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 import pytest
-from conftest import d2lpar
+from command import d2lpar
 
 from d2lpar import chapter
 from d2lpar.cli import compare, main, run
@@ -134,8 +134,10 @@ def test_a_chapter_of_several_methods_measures_each_on_each_count(tmp_path):
     words = ("--devices=cpu:2", "--num-devices=1,2", f"--out={tmp_path}")
     solver, flags = flags_of("least_squares", *words)
     jobs = run.jobs_of(solver, flags, "d2lpar run least_squares")
-    measured = [(job.variant, job.num_devices) for job in jobs]
-    assert measured == [(name, n) for name in solver.variants for n in (1, 2)]
+    each = [variant for job in jobs for variant in job.each_variant()]
+    measured = [(job.num_devices, job.settings["method"]) for job in each]
+    methods = [more["method"] for more in solver.variants.values()]
+    assert measured == [(n, method) for n in (1, 2) for method in methods]
 
 
 def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch):

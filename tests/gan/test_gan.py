@@ -54,8 +54,9 @@ def torch():
 
 
 @pytest.fixture
-def theirs(torch):
+def theirs(torch, monkeypatch):
     """The notebook's networks and optimisers with a state's parameters."""
+    monkeypatch.syspath_prepend(NOTEBOOK.parent)
     notebook = runpy.run_path(str(NOTEBOOK))
 
     class Theirs:

@@ -181,7 +181,7 @@ def test_a_launch_keeps_the_record_and_the_checkpoints_of_one_training(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     state = lenet.start(0)
     data = datasets.load("sample", n_train=128, n_test=64)
-    settings = {"num_epochs": 2, "global_batch_size": 64, "lr": 0.2}
+    settings = {"num_epochs": 2, "global_batch_size": 64, "lr": 0.3}
     train = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **settings)
     epochs = list(train)
     path = Path("runs", "multiple_gpus_concise", "dry-run-sample-2workers-cpu2.jsonl")

@@ -152,7 +152,12 @@ def plot(
     from d2lpar.records import files
     from d2lpar.records.kinds import FrameRecord, group
 
-    runs = [files.read(path) for path in records]
+    read = [files.read(path) for path in records]
+    runs = [run for run in read if run.lines]
+    for run in read:
+        if runs and not run.lines:  # it has just begun; the others are drawn
+            log.warning("%s: holds no results yet", run.path)
+    runs = runs or read
     if (mp4 or data_dir) and not any(run.of(FrameRecord) for run in runs):
         flag = "--mp4" if mp4 else f"--data-dir {data_dir}"
         raise SettingError(f"{flag}: these records hold no faces, only a GAN's do")

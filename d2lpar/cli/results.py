@@ -45,8 +45,9 @@ class Result:
 
     def __str__(self) -> str:
         """All three, the words in lines of 80 columns."""
-        note, answer = (textwrap.fill(text, 80) for text in (self.note, self.answer))
-        return f"{self.table}\n({note})\n\n{answer}"
+        note = textwrap.fill(f"({self.note})", 80)
+        answer = (textwrap.fill(line, 80) for line in self.answer.splitlines())
+        return "\n".join([self.table, note, "", *answer])
 
 
 def result(runs: Sequence[Run]) -> Result:
@@ -120,7 +121,7 @@ def _training(runs: Sequence[Run]) -> Result:
 
 
 def _joined(sentences: Sequence[str]) -> str:
-    return ". ".join(text[0].upper() + text[1:] for text in sentences) + "."
+    return "\n".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
 
 
 def _solvers(runs: Sequence[Run]) -> Result:

@@ -57,8 +57,8 @@ PRINTED = {
     ],
     "scaling": [
         "break-even between the two: ",
-        r"oncise: 2 contexts (begin to|do not|pay)",
-        r"rom scratch: 2 contexts (begin to|do not|pay)",
+        r"Concise: 2 contexts (begin to|do not|pay)",
+        r"From scratch: 2 contexts (begin to|do not|pay)",
     ],
     "least_squares": [
         r"epoch 5, independent=True: 8\.9145",

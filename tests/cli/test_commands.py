@@ -40,11 +40,14 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
 
 def test_plot_draws_again_without_mxnet(real_run, tmp_path):
     records = sorted(real_run[0].glob("*.jsonl"))
+    begun, out = tmp_path / "begun.jsonl", tmp_path / "drawn"
+    begun.write_text(records[0].read_text().splitlines()[0] + "\n")
     without = "import sys; sys.modules['mxnet'] = None"
-    done = d2lpar("plot", *records, f"--out={tmp_path}", before=without)
+    done = d2lpar("plot", *records, begun, f"--out={out}", before=without)
     assert done.returncode == 0, done.stderr
-    assert f"{STEM}-accuracy.png" in {path.name for path in tmp_path.iterdir()}
-    assert len(done.stdout.splitlines()) == len(list(tmp_path.iterdir()))
+    assert "begun.jsonl: holds no results yet" in done.stderr
+    assert f"{STEM}-accuracy.png" in {path.name for path in out.iterdir()}
+    assert len(done.stdout.splitlines()) == len(list(out.iterdir()))
 
 
 def test_compare_prints_draws_and_serves_other_tools(real_run, tmp_path, capsys):

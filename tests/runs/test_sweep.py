@@ -20,7 +20,7 @@ from d2lpar.machine import host
 from d2lpar.records import checkpoints, files
 from d2lpar.records.kinds import EpochRecord, Header
 from d2lpar.runs import sweep
-from d2lpar.runs.job import Job
+from d2lpar.runs.job import Job, warn_of_a_large_batch
 
 # A module that measuring processes import: an experiment's functions, without MXNet's
 # time. Each `how` is a setting of the job.
@@ -253,3 +253,11 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
 def test_a_job_travels_as_json(tmp_path):
     made = job(tmp_path, resume=None, settings={"num_epochs": 1, "a": [1, 2]})
     assert Job(**json.loads(json.dumps(made.as_json()))) == made
+
+
+def test_a_batch_beyond_the_data_is_mentioned(caplog):
+    sizes = {"global_batch_size": 128, "n_train": 128}
+    warn_of_a_large_batch(header(settings=sizes))
+    assert not caplog.records
+    warn_of_a_large_batch(header(settings={**sizes, "global_batch_size": 129}))
+    assert "a batch of 129: the data has 128" in caplog.text

@@ -216,6 +216,7 @@ _ALL = (
         "Training on several devices from scratch",
         "trains LeNet: accuracy, seconds per epoch",
         measure="d2lpar.lenet:train",
+        minutes=0.5,
         **LENET,
     ),
     Experiment(
@@ -225,6 +226,7 @@ _ALL = (
         "trains the same network in Gluon",
         measure="d2lpar.lenet_concise:train",
         measure_with_workers="d2lpar.lenet_workers:train",
+        minutes=0.5,
         **LENET,
     ),
     Experiment(
@@ -303,6 +305,7 @@ _ALL = (
         },
         unit="iteration",
         one_thread_each=True,
+        minutes=0.3,
     ),
     Experiment(
         "least_squares_large",
@@ -363,7 +366,7 @@ _ALL = (
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as
         # fast as 256.
         environment={"MXNET_CPU_TEMP_COPY": "16"},
-        minutes=2,
+        minutes=0.6,
     ),
     Experiment(
         "memory",
@@ -427,6 +430,7 @@ _ALL = (
         "trains LeNet, also on several workers",
         measure="d2lpar.lenet_concise:train",
         measure_with_workers="d2lpar.lenet_workers:train",
+        minutes=0.5,
         **LENET,
     ),
 )

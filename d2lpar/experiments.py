@@ -22,7 +22,11 @@ ALWAYS = frozenset({"devices", "num_devices", "preset", "dry_run", "out", "data"
 MEASURED = frozenset({"threads", "tf32", "deterministic", "seed", "repeats", "profile"})
 RESUMABLE = frozenset({"checkpoint_every", "resume"})
 RECIPE = frozenset({"num_epochs", "global_batch_size", "lr"})
-GAN = frozenset({"micro_batch_size", "sync_batch_norm", "frames_every", "mp4"})
+GAN = frozenset(
+    {"micro_batch_size", "sync_batch_norm", "d_norm", "frames_every", "mp4"}
+)
+# Those of them that make another recipe, which a record's name should tell.
+RECIPES = ("sync_batch_norm", "d_norm")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Experiment:
     that yields a record's lines; `load` the function that returns its data set;
     `report` is named in its place where a chapter prints a table and keeps no record:
     ``f(devices, **settings)`` yields lines of text. `presets` holds the settings of
-    "quick" and "book", arguments of `measure`, with those of `load` under "data";
+    "quick", "book", ..., arguments of `measure`, with those of `load` under "data";
     "dry-run" overrides them, where two batches of images would not do. `variants` are
     the further settings of several methods, all of which are measured.
     """
@@ -57,6 +61,8 @@ class Experiment:
     """what --data may name, beside auto"""
     start: str = ""
     """``f(seed)``: the state before the first epoch, of a training to be resumed"""
+    start_takes: Sequence[str] = ()
+    """the settings that `start` takes, too"""
     layers: str = ""
     """``f(settings)``: the shapes from which the memory is estimated"""
     figure: str = ""
@@ -87,6 +93,9 @@ class Experiment:
                 text += f" {value}"
             if flag == "data" and value not in ("auto", *self.datasets):
                 choices = ", ".join(("auto", *self.datasets))
+                why[flag] = f"{text}: {self.name} takes {choices}"
+            elif flag == "preset" and value not in self.presets:
+                choices = ", ".join(p for p in self.presets if p != "dry-run")
                 why[flag] = f"{text}: {self.name} takes {choices}"
             elif flag not in ALWAYS | self.takes:
                 why[flag] = f"{text}: does not apply to {self.name}; leave it out"
@@ -153,6 +162,18 @@ LENET = {
     "start": "d2lpar.lenet:start",
     "layers": "d2lpar.memory.estimate:lenet_layers",
     "figure": "d2lpar.figures.training:draw",
+}
+
+# The GAN whose faces are faces. An epoch of 10,000 of them are 157 steps.
+SHARP = {
+    "global_batch_size": 64,
+    "lr": 1e-3,
+    "micro_batch_size": None,
+    "sync_batch_norm": False,
+    "frames_every": 6,
+    "width": 64,
+    "d_norm": "spectral",
+    "beta1": 0.0,
 }
 
 _ALL = (
@@ -330,24 +351,29 @@ _ALL = (
         "gan",
         9,
         "A GAN on CryptoPunks",
-        "trains a GAN: losses, faces, seconds",
+        "trains a GAN: faces, their quality, seconds",
         presets={
             "quick": {
-                "num_epochs": 10,
-                "global_batch_size": 100,
-                "lr": 2e-4,
-                "micro_batch_size": None,
-                "sync_batch_norm": False,
+                **SHARP,
+                "num_epochs": 6,
+                "global_batch_size": 32,
+                "lr": 3e-3,
+                "width": 16,
                 "frames_every": 1,
                 "data": {"n_train": 2_500},
             },
-            "book": {
+            "book": {**SHARP, "num_epochs": 32, "width": 48, "frames_every": 2},
+            "sharp": {**SHARP, "num_epochs": 192},
+            "as-published": {
                 "num_epochs": 4_000,
                 "global_batch_size": 10_000,
                 "lr": 1e-4,
                 "micro_batch_size": None,
                 "sync_batch_norm": False,
                 "frames_every": 10,
+                "width": None,
+                "d_norm": "none",
+                "beta1": 0.9,
             },
             "dry-run": {
                 "num_epochs": 1,
@@ -361,6 +387,7 @@ _ALL = (
         locate="d2lpar.datasets.punks:locate",
         datasets=("cryptopunks", "synthetic"),
         start="d2lpar.gan.training:start",
+        start_takes=("width", "d_norm"),
         layers="d2lpar.memory.estimate:gan_layers",
         figure="d2lpar.gan.figure:draw",
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as

@@ -95,7 +95,8 @@ GROUPS = {
     "Data": ("data", "data_dir", "seed"),
     "Training": (
         *("preset", "num_epochs", "global_batch_size", "lr", "micro_batch_size"),
-        *("sync_batch_norm", "repeats", "checkpoint_every", "resume", "dry_run"),
+        *("sync_batch_norm", "d_norm", "repeats", "checkpoint_every", "resume"),
+        "dry_run",
     ),
     "Output": ("out", "frames_every", "mp4", "profile", "help"),
 }
@@ -139,14 +140,21 @@ run_options = _options(
     option(
         "--preset",
         default="quick",
-        type=Choice(("quick", "book")),
-        help="quick: a minute or two. book: the published recipe, all the data.",
+        type=Choice(("quick", "book", "sharp", "as-published")),
+        help="quick: a minute or two. book: the published recipe, all the data. For "
+        "gan, book is an hour on two cores; sharp, minutes on a GPU; as-published, the "
+        "notebook's recipe.",
     ),
     _positive("--num-epochs", OVERRIDE),
     _positive("--global-batch-size", OVERRIDE),
     option("--lr", type=LR, callback=finite, help=OVERRIDE),
     _positive("--micro-batch-size", "Images at a time; gradients add up. [gan]"),
     _flag("--sync-batch-norm", "BatchNorm over all devices. [gan]", default=None),
+    option(
+        "--d-norm",
+        type=Choice(("spectral", "batch", "none")),
+        help="What normalises the discriminator. [gan]",
+    ),
     _positive("--frames-every", "Epochs between frames of the animation. [gan]"),
     SEED,
     _positive("--repeats", "Repetitions for each device count, in turn.", default=1),

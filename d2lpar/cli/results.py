@@ -88,36 +88,55 @@ def _compared(what: str, other: Summary, base: str, one: Summary) -> str:
 
 
 def _training(runs: Sequence[Run]) -> Result:
-    is_gan = comparison.is_gan(runs[0])
-    final = comparison.final_quality if is_gan else comparison.final_accuracy
     first, base = _devices(runs[0]), comparison.seconds_per_epoch(runs[0])
+    ends_of = _faces if comparison.is_gan(runs[0]) else _accuracy
+    columns, ends, found = ends_of(runs)
     rows, sentences = [], []
-    for run in runs:
-        seconds, end = comparison.seconds_per_epoch(run), final(run)
-        rows.append([
-            _devices(run), *_times(seconds), f"{base.median / seconds.median:.2f}",
-            "-" if math.isnan(end) else f"{end:.3f}",
-        ])  # fmt: skip
+    for run, end in zip(runs, ends):
+        seconds = comparison.seconds_per_epoch(run)
+        speedup = f"{base.median / seconds.median:.2f}"
+        rows.append([_devices(run), *_times(seconds), speedup, *end])
         if run is not runs[0]:
             sentences.append(_compared(_devices(run), seconds, first, base))
-    ends = [final(run) for run in runs if not math.isnan(final(run))]
-    values = " and ".join(f"{end:.3f}" for end in ends)
-    if is_gan and ends:
-        begin = median(list(comparison.quality_by_epoch(runs[0]).values())[0])
-        sentences.append(
-            f"the distance to the data's faces falls from {begin:.3f} to {values}"
-        )
-    elif ends:
-        same = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
-        what = "the same test accuracy" if same else "test accuracy"
-        sentences.append(f"training ends at {what}: {values}")
-    columns = ["", "s/epoch", "quartiles", "n", "speedup"]
-    columns.append("distance to the data" if is_gan else "test accuracy")
+    columns = ["", "s/epoch", "quartiles", "n", "speedup", *columns]
     note = (
         "s/epoch: median of n epochs, without each run's first one, a warm-up; "
         f"speedup: over {first}"
     )
-    return Result(plain_table(columns, rows, names=1), note, _joined(sentences))
+    return Result(plain_table(columns, rows, names=1), note, _joined(sentences + found))
+
+
+def _accuracy(runs: Sequence[Run]) -> tuple[list[str], list[list[str]], list[str]]:
+    """A column's name, its cells, and what they say."""
+    ends = [comparison.final_accuracy(run) for run in runs]
+    same = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
+    what = "the same test accuracy" if same else "test accuracy"
+    values = [f"{end:.3f}" for end in ends]
+    sentence = f"training ends at {what}: {' and '.join(values)}"
+    return ["test accuracy"], [[value] for value in values], [sentence]
+
+
+def _faces(runs: Sequence[Run]) -> tuple[list[str], list[list[str]], list[str]]:
+    """The same for a GAN's faces; nothing where no frame was measured."""
+    measures = {"frechet": "Fréchet", "coverage": "coverage", "distinct": "distinct"}
+    ends = [[comparison.final_quality(run, name) for name in measures] for run in runs]
+    cells = [["-" if math.isnan(x) else number(x) for x in end] for end in ends]
+    sentences = ["how good the faces are was not measured"]
+    known = comparison.references(runs[0])
+    if known:
+        begin = median(list(comparison.quality_by_epoch(runs[0]).values())[0])
+        to = " and ".join(number(frechet) for frechet, *_ in ends)
+        others, noise = (known[name] for name in ("other real faces", "noise"))
+        shares = " and ".join(f"{100 * share:.0f} %" for _, share, _ in ends)
+        best = f"{100 * others['coverage']:.0f} %"
+        sentences = [
+            f"the Fréchet distance to real faces falls from {number(begin)} to {to}; "
+            f"that of noise is {number(noise['frechet'])}, of other real faces "
+            f"{number(others['frechet'])}",
+            f"of the real faces, {shares} have a generated one among their nearest "
+            f"neighbours (coverage; other real faces: {best})",
+        ]
+    return list(measures.values()), cells, sentences
 
 
 def _joined(sentences: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import click
 from d2lpar import devices, experiments
 from d2lpar._mxnet import ENGINE_DEFAULTS
 from d2lpar.cli import index, progress
-from d2lpar.cli.options import ONE_MEASUREMENT
+from d2lpar.cli.options import ONE_MEASUREMENT, as_words
 from d2lpar.cli.results import result
 from d2lpar.datasets.download import check_folder
 from d2lpar.errors import SettingError
@@ -166,8 +166,11 @@ def settings_of(experiment: Experiment, flags: dict) -> tuple[str, dict, dict]:
         settings.update(experiment.presets.get("dry-run", {}))
         if "num_epochs" in settings:
             overrides.setdefault("num_epochs", 1)
-    elif overrides:
-        preset = "custom"
+    else:
+        if overrides.keys() - experiments.RECIPES:
+            preset = "custom"
+        recipe = {n: overrides[n] for n in experiments.RECIPES if n in overrides}
+        preset += "".join(as_words(recipe)).replace("--", "-").replace("=", "-")
     settings.update(overrides)
     data = {"seed": flags["seed"], **settings.pop("data", {})}
     if experiment.locate:

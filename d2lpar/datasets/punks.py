@@ -1,4 +1,4 @@
-"""Faces of 24 x 24 pixels for the GAN, as data, as pictures, and how near they are.
+"""Faces of 24 x 24 pixels for the GAN, as data, as pictures, and the nearest of them.
 
 The 10,000 CryptoPunks are one image, ``punks.png``, of 100 x 100 tiles. It is never
 redistributed: the artwork has no open licence. Where there is neither a copy nor a
@@ -26,7 +26,6 @@ from d2lpar.errors import DataError, SettingError
 PUNKS_SHA256 = "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"
 TILES, TILE = 100, 24  # along each side of the image; pixels along each side of a tile
 MAX_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
-NUM_DIRECTIONS = 256  # of the sliced Wasserstein distance
 
 
 @dataclass(frozen=True)
@@ -189,29 +188,6 @@ def from_png(text: str, columns: int, rows: int) -> np.ndarray:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         pass
     raise DataError(f"not a PNG of {columns} x {rows} faces of {TILE} pixels in base64")
-
-
-def sliced_wasserstein(faces: np.ndarray, others: np.ndarray, seed: int = 0) -> float:
-    """Sliced Wasserstein-2 distance of two equally large sets of faces.
-
-    The faces, uint8 (n, 3, h, w), are points with coordinates in [0, 1]. They are
-    projected on 256 random directions, drawn from `seed`; on each, the distance is that
-    of the sorted projections. Returns the root mean square over directions and points,
-    which is 0 for equal sets.
-
-    Source: Rabin, Peyré, Delon, Bernot, "Wasserstein Barycenter and Its Application to
-    Texture Mixing" (2011).
-    """
-    size = int(np.prod(faces.shape[1:]))
-    directions = np.random.default_rng(seed).standard_normal(
-        (size, NUM_DIRECTIONS), dtype=np.float32
-    )
-    directions /= np.linalg.norm(directions, axis=0)
-    a, b = (
-        np.sort(x.reshape(-1, size).astype(np.float32) / 255 @ directions, axis=0)
-        for x in (faces, others)
-    )
-    return float(np.sqrt(np.mean((a - b).astype(float) ** 2)))
 
 
 def nearest(faces: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

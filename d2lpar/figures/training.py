@@ -5,7 +5,7 @@ Runs of several chapters, such as from scratch and in Gluon, share both pictures
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -16,7 +16,7 @@ from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
 from d2lpar.records import comparison
 from d2lpar.records.kinds import Run, group, timed_epochs
-from d2lpar.text import plural
+from d2lpar.text import number, plural
 
 CHAPTERS = {
     "multiple_gpus": "from scratch",
@@ -133,13 +133,22 @@ def _accuracy(runs: Sequence[Run]) -> Figure:
 def accuracy_curves(axes: Axes, runs: Sequence[Run], names: Sequence[str] = ()) -> None:
     """Test accuracy against epoch: the median of the repeats in the band of all.
 
-    A GAN has its distance to real faces in place of an accuracy. Labelled at their ends
-    by `names`, or else by the runs' device counts.
+    Labelled at their ends by `names`, or else by the runs' device counts.
     """
-    last, ends, is_gan = 1, [], comparison.is_gan(runs[0])
+    curves(axes, runs, comparison.accuracy_by_epoch, "test accuracy", names)
+
+
+def curves(
+    axes: Axes,
+    runs: Sequence[Run],
+    values_of: Callable[[Run], dict[int, list[float]]],
+    label: str,
+    names: Sequence[str] = (),
+) -> None:
+    """The same for any values by epoch, one per repeat."""
+    last, ends = 1, []
     for k, run in enumerate(runs):
-        values = comparison.quality_by_epoch if is_gan else comparison.accuracy_by_epoch
-        by_epoch = values(run)
+        by_epoch = values_of(run)
         epochs, repeats = list(by_epoch), list(by_epoch.values())
         last = max(last, *epochs)
         color = page.count_color(k)
@@ -159,11 +168,11 @@ def accuracy_curves(axes: Axes, runs: Sequence[Run], names: Sequence[str] = ()) 
             low, high = list(map(min, repeats)), list(map(max, repeats))
             axes.fill_between(epochs, low, high, color=color, alpha=0.18, lw=0)
         name = names[k] if names else _where(run).partition(",")[0]
-        accuracy = median(repeats[-1])
-        ends.append((epochs[-1], accuracy, f"{name}: {accuracy:.3f}"))
+        end = median(repeats[-1])
+        ends.append((epochs[-1], end, f"{name}: {number(end)}"))
     pad = max(0.3, 0.03 * last)
     axes.set_xlim(1 - min(pad, 0.9), last + pad)  # there is no epoch 0
     page.epochs_along(axes, labels.resume_epochs(runs))
-    axes.set_ylabel("distance to real faces" if is_gan else "test accuracy")
+    axes.set_ylabel(label)
     axes.margins(y=0.06)
     page.beside(axes, ends)

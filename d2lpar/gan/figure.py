@@ -1,4 +1,4 @@
-"""A GAN's training: losses, distance to the data, generated and real faces, animation.
+"""A GAN's training: losses, how good its faces are, the faces themselves, animation.
 
 Real faces are not in the records: the CryptoPunks must not be redistributed. The
 pictures that show some (``<stem>-real``, ``<stem>-nearest``) are drawn where the faces
@@ -29,7 +29,7 @@ from d2lpar.text import plural
 log = logging.getLogger("d2lpar")
 
 MAX_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
-SCALE = 8  # screen pixels along a pixel of the animated face
+SCALE = 5  # screen pixels along a pixel of the animated faces
 BAND = 24  # pixels under the face, for the epoch; even, as films need it
 MAX_FRAMES = 60  # of an animation: half a megabyte
 FRAMES_PER_SECOND = 10
@@ -46,8 +46,8 @@ def draw(
 ) -> list[Path]:
     """The pictures and the animation of runs that differ in their device count.
 
-    Seconds per epoch and the distance to the data of all runs; the losses, the faces
-    and the animation of the one on the most devices. Real faces are looked for in
+    Seconds per epoch and the quality of all runs; the losses, the faces and the
+    animation of the one on the most devices. Real faces are looked for in
     `data_dir`, ``$D2LPAR_DATA`` and the caches.
     """
     runs = training.by_device_count(runs)
@@ -61,21 +61,21 @@ def pictures(
 ) -> dict[str, Figure]:
     """Pictures by name of runs that differ in their device count, most devices last.
 
-    ``losses``; ``quality``, the distance to the data; ``strip``, the face of one noise
-    through training; ``samples`` beside synthetic faces, which may be handed on; where
-    the data is found ``real``, with 25 real faces, and ``nearest``.
+    ``losses``; ``quality``, two measures beside their references; ``strip``, the faces
+    of some noises through training; ``samples``, 25 of the last; where the data is
+    found ``real``, with 25 real faces, and ``nearest``.
     """
     last = runs[-1]
     frames = [frame for frame in last.of(FrameRecord) if frame.repeat == 0]
     drawn = {"losses": _losses(last)}
-    if frames:
-        drawn["quality"] = _quality([run for run in runs if run.of(FrameRecord)])
+    if all(comparison.quality_by_epoch(run) for run in runs):
+        drawn["quality"] = _quality(runs)
     if len(frames) > 1:
         drawn["strip"] = _strip(last, frames)
     if not frames or not frames[-1].samples:
         return drawn
     others = punks.load("synthetic", n_train=25, seed=last.header.seed).X
-    drawn["samples"] = _samples(last, frames[-1], "synthetic faces", others)
+    drawn["samples"] = _samples(last, frames[-1], "drawn by d2lpar", others)
     faces = _data(last, data_dir)
     if faces is not None:
         if not last.header.synthetic:
@@ -85,7 +85,7 @@ def pictures(
 
 
 def _kind(run: Run) -> str:
-    return "synthetic" if run.header.synthetic else "real"
+    return "drawn" if run.header.synthetic else "real"
 
 
 def _losses(run: Run) -> Figure:
@@ -130,50 +130,88 @@ def _losses(run: Run) -> Figure:
 
 
 def _quality(runs: Sequence[Run]) -> Figure:
-    """Distance to the faces of the data, with that of these among themselves below."""
-    last, kind = runs[-1], _kind(runs[-1])
-    frames = [frame for run in runs for frame in run.of(FrameRecord)]
-    floors = [frame.floor for frame in frames if frame.floor is not None]
-    dashed = f"Dashed: {kind} faces to other {kind} ones. " if floors else ""
+    """Fréchet distance and coverage through training, with those of known sets."""
+    last, kind, known = runs[-1], _kind(runs[-1]), comparison.references(runs[-1])
     epochs = plural(max(frame.epoch for frame in last.of(FrameRecord)), "epoch")
     where = plural(last.header.num_devices, labels.device_word(last.header))
+    covered = comparison.final_quality(last, "coverage")
     picture = page.new(
-        f"Distance to {kind} faces after {epochs} on {where}: "
-        f"{comparison.final_quality(last):.3f}",
+        f"After {epochs} on {where}: {100 * covered:.0f} % of the {kind} faces are "
+        "covered by generated ones",
         training.workload(runs),
-        f"Sliced Wasserstein distance; epoch 0 is before training. {dashed}"
-        f"{labels.stamp([run.header for run in runs])}",
+        "Left: Fréchet distance of features of random convolutions, 0 is best. Right: "
+        "share of the data's faces with a generated one among their 5 nearest "
+        f"neighbours. Dashed: sets to compare with. {labels.stamp([last.header])}",
+        panels=2,
+        size=(10.6, page.TALL),
     )
-    (axes,) = picture.axes
-    if floors:
-        axes.axhline(median(floors), **page.DASHED)
-    training.accuracy_curves(axes, runs)
-    axes.set_xlim(left=-axes.get_xlim()[1] / 50)
-    axes.set(ylim=(0, 1.05 * axes.get_ylim()[1]), ylabel=f"distance to {kind} faces")
+    for axes, measure, label in zip(
+        picture.axes, ("frechet", "coverage"), ("Fréchet distance", "coverage")
+    ):
+        training.curves(
+            axes, runs, lambda r, m=measure: comparison.quality_by_epoch(r, m), label
+        )
+        right = axes.get_xlim()[1]
+        axes.set_xlim(left=-right / 50)
+        for name, values in known.items():
+            if measure == "coverage" and name not in ("other real faces", "noise"):
+                continue  # 0 like that of noise
+            axes.axhline(values[measure], **page.DASHED)
+            axes.annotate(
+                name, (right / 2, values[measure]), (0, 2), ha="center", va="bottom",
+                textcoords="offset points", fontsize="small", color="0.35",
+            )  # fmt: skip
+    picture.axes[0].set(yscale="log")
+    picture.axes[1].set(ylim=(-0.03, 1.08))
     return picture.figure
+
+
+STEPS = (
+    0,
+    100,
+    300,
+    1_000,
+    3_000,
+    10_000,
+)  # about; whose faces are shown, with the last
 
 
 def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
-    """The face of one noise after 0, 1, 2, 5, 10, 20, ... epochs, and the last."""
-    rounds = {0} | {m * 10**k for k in range(6) for m in (1, 2, 5)}
-    shown = [f for f in frames if f.epoch in rounds or f is frames[-1]]
+    """The faces of the same noises, a row for each of some steps, and the last."""
+    last = frames[-1]
+    shown = [_nearest_frame(frames, step) for step in STEPS if step < _step(last)]
+    shown = list({frame.epoch: frame for frame in [*shown, last]}.values())
+    rows = [picture_of(run, frame, "fixed") for frame in shown]
+    unit = "epoch" if last.num_steps is None else "step"
     picture = page.new(
-        f"What one noise becomes, from epoch {shown[0].epoch:,} to {shown[-1].epoch:,}",
+        f"What {plural(last.num_fixed, 'noise')} become by {unit} {_step(last):,}",
         training.workload([run]),
         labels.stamp([run.header]),
-        panels=len(shown),
-        size=(max(page.WIDE, 0.95 * len(shown)), 1.35),
+        size=(max(page.WIDE, 0.8 * last.num_fixed), 0.7 + 0.8 * len(shown)),
     )
-    for axes, frame in zip(picture.axes, shown):
-        _show(axes, picture_of(run, frame, "fixed", 1), f"{frame.epoch:,}")
-    picture.axes[0].set_xlabel(f"epoch {shown[0].epoch:,}")
+    (axes,) = picture.axes
+    _show(axes, np.concatenate(rows))
+    centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(shown))]
+    axes.set_yticks(centres, [f"{_step(frame):,}" for frame in shown])
+    axes.set_ylabel(f"{unit}s of training")
     return picture.figure
+
+
+def _step(frame: FrameRecord) -> int:
+    """After how many steps; of a record of 0.2, epochs."""
+    return frame.epoch if frame.num_steps is None else frame.num_steps
+
+
+def _nearest_frame(frames: Sequence[FrameRecord], step: int) -> FrameRecord:
+    return min(frames, key=lambda frame: abs(_step(frame) - step))
 
 
 def _samples(run: Run, frame: FrameRecord, name: str, faces: np.ndarray) -> Figure:
     """The last frame's samples beside 25 other faces."""
     sheets = {
-        f"after {plural(frame.epoch, 'epoch')}": picture_of(run, frame, "samples", 5),
+        f"generated, after {plural(frame.epoch, 'epoch')}": picture_of(
+            run, frame, "samples"
+        ),
         name: punks.sheet(faces[:25], 5),
     }
     picture = page.new(
@@ -192,7 +230,7 @@ def _samples(run: Run, frame: FrameRecord, name: str, faces: np.ndarray) -> Figu
 def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> Figure:
     """Five generated faces over the nearest of the data to each of them."""
     distances = frame.distances[:5]
-    above = picture_of(run, frame, "samples", 5)[: punks.TILE]
+    above = picture_of(run, frame, "samples")[: punks.TILE]
     if max(frame.nearest) >= len(faces):
         raise RecordError(
             f"{labels.where(run)}: names face {max(frame.nearest):,} of {len(faces):,}"
@@ -241,11 +279,12 @@ def _data(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
 
 
 def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
-    """The fixed noise's face after each epoch: ``<stem>.gif``, with `mp4` an MP4 too.
+    """The fixed noises' faces through training: ``<stem>.gif``, with `mp4` an MP4 too.
 
-    At most 60 frames, evenly spread; nothing for a run with fewer than two. Raises
-    :class:`RecordError`, and writes nothing, if `mp4` is asked for and there is no
-    ffmpeg, or it fails.
+    At most 60 frames, evenly spread; it plays once and stops at the last, of which the
+    picture ``strip`` is the still form. Nothing for a run with fewer than two frames.
+    Raises :class:`RecordError`, and writes nothing, if `mp4` is asked for and there is
+    no ffmpeg, or it fails.
     """
     frames = [frame for frame in run.of(FrameRecord) if frame.repeat == 0]
     if len(frames) < 2:
@@ -254,11 +293,12 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
     pictures, font = [], ImageFont.load_default()
     for k in np.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
         frame = frames[int(k)]
-        face = punks.enlarged(picture_of(run, frame, "fixed", 1), SCALE)
-        height, width, _ = face.shape
+        faces = punks.enlarged(_in_rows(picture_of(run, frame, "fixed")), SCALE)
+        height, width, _ = faces.shape
         picture = Image.new("RGB", (width, height + BAND), "white")
-        picture.paste(Image.fromarray(face))
-        words, place = f"epoch {frame.epoch:,}", (6, height + 6)
+        picture.paste(Image.fromarray(faces))
+        unit = "epoch" if frame.num_steps is None else "step"
+        words, place = f"{unit} {_step(frame):,}", (6, height + 6)
         ImageDraw.Draw(picture).text(place, words, fill="black", font=font)
         pictures.append(picture)
     gif, film = folder / f"{stem}.gif", folder / f"{stem}.mp4"
@@ -273,9 +313,14 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
             save_all=True,
             append_images=pictures[1:],
             duration=[*milliseconds, 1000],  # the last face stays in sight
-            loop=0,
         )
     return [gif, film] if mp4 else [gif]
+
+
+def _in_rows(row: np.ndarray) -> np.ndarray:
+    """A row of eight faces as two rows of four; any other number as it is."""
+    halves = np.split(row, 2, axis=1) if row.shape[1] == 8 * punks.TILE else [row]
+    return np.concatenate(halves)
 
 
 def _write_mp4(pictures: Sequence[Image.Image], path: Path) -> None:
@@ -299,14 +344,16 @@ def _write_mp4(pictures: Sequence[Image.Image], path: Path) -> None:
         ) from None
 
 
-def picture_of(run: Run, frame: FrameRecord, name: str, across: int) -> np.ndarray:
-    """The picture in a field of a frame: its face, or its samples `across` in a row.
+def picture_of(run: Run, frame: FrameRecord, name: str) -> np.ndarray:
+    """The picture in a field of a frame: `fixed` faces in a row, or `samples` in fives.
 
     uint8 (h, w, 3). Raises :class:`RecordError` unless the field holds such a PNG file.
     """
-    rows = 1 if across == 1 else -(-len(frame.nearest) // across)
+    size = (frame.num_fixed, 1)
+    if name == "samples":
+        size = (5, -(-len(frame.nearest) // 5))
     try:
-        return punks.from_png(getattr(frame, name), across, rows)
+        return punks.from_png(getattr(frame, name), *size)
     except DataError as error:
         where = f"{labels.where(run)}: {name} of epoch {frame.epoch}"
         raise RecordError(f"{where}: {error}") from None

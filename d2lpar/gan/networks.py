@@ -1,11 +1,13 @@
 """The two networks of the GAN, their parameters, and what the generator draws.
 
-Every device has a replica of both. BatchNorm takes its mean and variance over each
-device's own shard, unless it is synchronised.
+There are two pairs: the CryptoPunks notebook's, and larger ones whose discriminator
+has spectral normalisation. Every device has a replica of both networks. BatchNorm takes
+its mean and variance over each device's own shard, unless it is synchronised.
 
 Source: the CryptoPunks notebook (PyTorch); Radford, Metz, Chintala, "Unsupervised
-Representation Learning with Deep Convolutional GANs" (2015); Ioffe and Szegedy, "Batch
-Normalization" (2015).
+Representation Learning with Deep Convolutional GANs" (2015); Miyato, Kataoka, Koyama,
+Yoshida, "Spectral Normalization for Generative Adversarial Networks" (2018); Ioffe and
+Szegedy, "Batch Normalization" (2015).
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
 
-Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face
+Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
+D_NORMS = ("spectral", "batch", "none")  # what keeps a wide discriminator in bounds
+POWER_ITERATIONS = 15  # before the first step; one more in each step
 
 # Channels of the discriminator's convolutions: the notebook's, and those on the
 # devices. oneDNN is twice as fast with multiples of 8. The added channels begin with
@@ -26,7 +30,10 @@ CHANNELS, DEVICE_CHANNELS = (6, 12), (8, 16)
 
 
 class Generator(gluon.nn.HybridSequential):
-    """Noise (n, 16, 3, 3) to faces (n, 3, 24, 24) in [0, 1]."""
+    """Noise (n, 16, 3, 3) to faces (n, 3, 24, 24) in [0, 1]: the notebook's."""
+
+    z_shape = Z_SHAPE
+    weight_scale = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +54,8 @@ class Discriminator(gluon.nn.HybridSequential):
     the numbers. Outputs and gradients are the same to the bit: relu keeps the order.
     """
 
+    weight_scale = None
+
     def __init__(self, channels: tuple[int, int] = CHANNELS) -> None:
         super().__init__()
         c1, c2 = channels
@@ -62,27 +71,144 @@ class Discriminator(gluon.nn.HybridSequential):
         )
 
 
+class WideGenerator(gluon.nn.HybridSequential):
+    """Noise (n, 100, 1, 1) to faces (n, 3, 24, 24) in [0, 1].
+
+    Transposed convolutions to 3, 6, 12 and 24 pixels with 4 w, 2 w, w and 3 channels,
+    where w is the `width`; 890,000 parameters for 64. The last tanh of such generators
+    is a sigmoid here, because faces are in [0, 1]: (tanh(x) + 1) / 2 = sigmoid(2 x).
+    """
+
+    z_shape = (100, 1, 1)
+    weight_scale = 0.02
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        sizes = [self.z_shape[0], 4 * width, 2 * width, width]
+        for k, (before, after) in enumerate(zip(sizes, sizes[1:])):
+            window = (4, 2, 1) if k else (3,)  # kernel, stride, padding
+            self.add(
+                gluon.nn.Conv2DTranspose(
+                    after, *window, use_bias=False, in_channels=before
+                ),
+                gluon.nn.BatchNorm(in_channels=after),
+                gluon.nn.Activation("relu"),
+            )
+        self.add(
+            gluon.nn.Conv2DTranspose(3, 4, 2, 1, in_channels=width),
+            gluon.nn.HybridLambda(lambda F, x: F.npx.sigmoid(2 * x)),
+        )
+
+
+class WideDiscriminator(gluon.nn.HybridSequential):
+    """Faces (n, 3, 24, 24) in [0, 1] to scores (n, 1), above 0 for real ones.
+
+    Convolutions with stride 2 to 12, 6 and 3 pixels with w, 2 w and 4 w channels, and
+    one over what is left; 660,000 parameters for a `width` w of 64. `norm` is one of
+    :data:`D_NORMS`: "spectral" divides the weights of every layer by their largest
+    singular value (:class:`SpectralConv2D`), "batch" puts BatchNorm between the layers.
+    """
+
+    weight_scale = 0.02
+
+    def __init__(self, width: int, norm: str = "spectral") -> None:
+        super().__init__()
+        layer = SpectralConv2D if norm == "spectral" else gluon.nn.Conv2D
+        sizes = [3, width, 2 * width, 4 * width]
+        self.add(gluon.nn.HybridLambda(lambda F, x: 2 * x - 1))
+        for k, (before, after) in enumerate(zip(sizes, sizes[1:])):
+            normed = norm == "batch" and k > 0  # the mean takes away any bias
+            self.add(layer(after, 4, 2, 1, in_channels=before, use_bias=not normed))
+            if normed:
+                self.add(gluon.nn.BatchNorm(in_channels=after))
+            self.add(gluon.nn.LeakyReLU(0.2))
+        self.add(layer(1, 3, in_channels=4 * width), gluon.nn.Flatten())
+
+
+class SpectralConv2D(gluon.nn.Conv2D):
+    """A convolution whose weights are divided by their largest singular value.
+
+    The weights count as a matrix W (channels, inputs). Its largest singular value is
+    u . W v, with vectors `u` (channels,) and `v` (inputs,) that
+    :func:`power_iteration` brings nearer to the singular ones in every step. They are
+    part of the replica: with other vectors on another device, the same weights would
+    get another gradient, and the replicas would part.
+    """
+
+    def __init__(self, channels: int, *args, in_channels: int, **kwargs) -> None:
+        super().__init__(channels, *args, in_channels=in_channels, **kwargs)
+        inputs = int(numpy.prod(self.weight.shape[1:]))
+        with self.name_scope():
+            self.u, self.v = (
+                self.params.get(name, shape=(n,), grad_req="null")
+                for name, n in (("u", channels), ("v", inputs))
+            )
+
+    def hybrid_forward(self, F, x, weight, bias, u, v):
+        norm = F.np.dot(u, F.np.dot(weight.reshape((self._channels, -1)), v))
+        return super().hybrid_forward(F, x, weight / norm, bias)
+
+
 def init_params(
     net: gluon.nn.HybridSequential, rng: numpy.random.Generator
 ) -> list[numpy.ndarray]:
-    """Host parameters float32, with the default distributions of PyTorch's layers.
+    """Host parameters float32, from the distributions of the network's source.
 
-    Weights and biases are uniform within 1 / sqrt(fan-in), where the fan-in of a
-    transposed convolution is that of its output side; BatchNorm begins with scale 1,
-    shift 0, mean 0, variance 1.
+    Weights and biases are uniform within 1 / sqrt(fan-in), as in PyTorch's layers,
+    where the fan-in of a transposed convolution is that of its output side; the weights
+    of a network with a `weight_scale` are normal with that deviation. BatchNorm begins
+    with scale 1, shift 0, mean 0, variance 1; spectral vectors are those of the weights
+    after a few power iterations.
     """
     values, bound = [], 0.0
     for name, parameter in net.collect_params().items():
         shape = parameter.shape
         if name.endswith(("gamma", "running_var")):
-            values.append(numpy.ones(shape, numpy.float32))
+            value = numpy.ones(shape)
         elif name.endswith(("beta", "running_mean")):
-            values.append(numpy.zeros(shape, numpy.float32))
+            value = numpy.zeros(shape)
+        elif name.endswith("_u"):
+            weight = values[-2].reshape(len(values[-2]), -1)
+            value = rng.standard_normal(shape)
+            for _ in range(POWER_ITERATIONS):
+                v = _unit(weight.T @ value)
+                value = _unit(weight @ v)
+        elif name.endswith("_v"):
+            value = v
+        elif len(shape) > 1 and net.weight_scale:
+            bound = 1 / numpy.sqrt(numpy.prod(shape[1:]))
+            value = rng.normal(0, net.weight_scale, shape)
         else:
             if len(shape) > 1:  # a bias follows its weight and shares the bound
                 bound = 1 / numpy.sqrt(numpy.prod(shape[1:]))
-            values.append(rng.uniform(-bound, bound, shape).astype(numpy.float32))
+            value = rng.uniform(-bound, bound, shape)
+        values.append(value.astype(numpy.float32))
     return values
+
+
+def _unit(vector: numpy.ndarray) -> numpy.ndarray:
+    return vector / numpy.linalg.norm(vector)
+
+
+class PowerIteration(gluon.HybridBlock):
+    """One power iteration for some matrices; called with W1, u1, W2, u2, ...
+
+    The weights are of shape (channels, ...). Returns the new u1, v1, u2, v2, ...
+    """
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def hybrid_forward(self, F, *arrays):
+        vectors = []
+        for n, weight, u in zip(self.channels, arrays[::2], arrays[1::2]):
+            matrix = weight.reshape((n, -1))
+            v = F.np.dot(u, matrix)
+            v = v / F.np.sqrt((v * v).sum())
+            u = F.np.dot(matrix, v)
+            vectors += [u / F.np.sqrt((u * u).sum()), v]
+        return tuple(vectors)
 
 
 def build(
@@ -90,17 +216,20 @@ def build(
     params: Sequence[numpy.ndarray],
     devices: Sequence[mx.Context],
 ) -> gluon.nn.HybridSequential:
-    """`net` with `params` on every device, compiled, with gradients that add up.
+    """`net` with `params` on every device, compiled.
 
     Parameters that are larger in `net` are filled up with zeros.
     """
     net.initialize(ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
+    set_params(net, params)
+    return net
+
+
+def set_params(net: gluon.nn.HybridSequential, params: Sequence[numpy.ndarray]) -> None:
+    """Copy host parameters to every device; see :func:`build`."""
     for target, value in zip(net.collect_params().values(), params):
         target.set_data(np.array(pad(value, target.shape)))
-        if target.grad_req != "null":
-            target.grad_req = "add"  # over micro-batches
-    return net
 
 
 def host_params(
@@ -110,7 +239,7 @@ def host_params(
 
     They include BatchNorm's running averages.
     """
-    replicas = (p.list_data()[0] for p in net.collect_params().values())
+    replicas = (p.list_data()[0].asnumpy() for p in net.collect_params().values())
     return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
 
 
@@ -119,30 +248,37 @@ def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
     return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
 
 
-def cut(array: np.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The part of a larger array that :func:`pad` was given, on the host."""
-    return array.asnumpy()[tuple(slice(n) for n in shape)].copy()
+def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
+    """The part of a larger host array that :func:`pad` was given."""
+    return array[tuple(slice(n) for n in shape)].copy()
 
 
-def generate(
-    net_G: Generator, z_shards: Sequence[np.ndarray], synchronised: bool = False
+def forward(
+    net: gluon.nn.HybridSequential,
+    shards: Sequence[np.ndarray],
+    synchronised: bool = False,
 ) -> list[np.ndarray]:
-    """Faces (n_k, 3, 24, 24) of each device's noise (n_k, 16, 3, 3).
+    """What `net` makes of each device's shard: a generator's faces, or scores.
 
     If `synchronised`, BatchNorm takes its mean and variance over all devices. Within
     ``autograd.record()`` gradients flow back through it, also across devices.
     """
-    if not synchronised:
-        return [net_G(z) for z in z_shards]
-    first, norm, *rest = net_G
-    hs = sync_batch_norm([first(z) for z in z_shards], norm)
-    for block in rest:
-        hs = [block(h) for h in hs]
-    return hs
+    norms = [block for block in net if isinstance(block, gluon.nn.BatchNorm)]
+    if not synchronised or not norms:
+        return [net(shard) for shard in shards]
+    xs = list(shards)
+    for block in net:
+        if block in norms:
+            xs = sync_batch_norm(xs, block)
+        else:
+            xs = [block(x) for x in xs]
+    return xs
 
 
-def faces_of(net_G: Generator, z: numpy.ndarray, device: mx.Context) -> numpy.ndarray:
-    """Faces uint8 (n, 3, 24, 24) of noise (n, 16, 3, 3), on the host.
+def faces_of(
+    net_G: gluon.nn.HybridSequential, z: numpy.ndarray, device: mx.Context
+) -> numpy.ndarray:
+    """Faces uint8 (n, 3, 24, 24) of noise (n, *net_G.z_shape), on the host.
 
     BatchNorm uses its running averages, so that a face depends on its own noise alone.
     (The notebook never leaves training mode: there a face depends on the whole batch.)

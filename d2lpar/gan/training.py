@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,10 @@ from d2lpar._mxnet import mx, np, npx
 from d2lpar.datasets import punks
 from d2lpar.datasets.punks import sheet, to_png
 from d2lpar.devices import check_contexts
-from d2lpar.errors import DivergedError
-from d2lpar.gan.networks import Z_SHAPE, Generator, build, faces_of
-from d2lpar.gan.updates import Nets, StepSums, TrainingState, start, step
+from d2lpar.errors import DivergedError, SettingError
+from d2lpar.gan import measures
+from d2lpar.gan.networks import build, faces_of, set_params
+from d2lpar.gan.updates import Nets, StepSums, TrainingState, new_networks, start, step
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 from d2lpar.training import check_params, check_settings, check_whole, choose, shuffled
@@ -26,7 +28,7 @@ from d2lpar.training import check_params, check_settings, check_whole, choose, s
 # holds its activations.
 BATCHES_IN_FLIGHT = 2
 
-NUM_QUALITY_FACES = 1_000  # generated and real ones each, of which a distance is taken
+NUM_QUALITY_FACES = 2_000  # generated and real ones each, which are compared
 NUM_SAMPLES = 25
 
 
@@ -40,32 +42,42 @@ def train(
     micro_batch_size: int | None = None,
     sync_batch_norm: bool = False,
     frames_every: int = 10,
+    width: int | None = None,
+    d_norm: str = "none",
+    beta1: float = 0.9,
     seed: int = 0,
     data: punks.FaceData | None = None,
     state: TrainingState | None = None,
 ) -> Iterator[GanEpochRecord | FrameRecord]:
     """Train both networks, yielding a record per epoch, and frames.
 
-    The arguments are those of :func:`d2lpar.lenet.train` and :func:`step`; the defaults
-    are the CryptoPunks notebook's. A frame is drawn before the first epoch, after every
-    `frames_every`, and after the last. Raises what :func:`d2lpar.lenet.train` does.
+    The arguments are those of :func:`d2lpar.lenet.train`, :func:`step` and
+    :func:`start`, and Adam's `beta1`; the defaults are the CryptoPunks notebook's. A
+    frame is drawn before the first epoch, after every `frames_every` and after 1, 2, 4,
+    ... before these, and after the last. Raises what :func:`d2lpar.lenet.train` and
+    :func:`start` do.
     """
     check_settings(global_batch_size, lr, num_epochs)
+    if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):
+        raise SettingError(f"beta1 {beta1!r}: write a number from 0 to below 1")
     check_whole("frames-every", frames_every)
     check_whole("micro-batch-size", 1 if micro_batch_size is None else micro_batch_size)
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
-    state = start(seed) if state is None else state
-    nets, last = Nets(state, devices, lr), state.epoch + num_epochs
+    state = start(seed, width, d_norm) if state is None else state
+    nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
+    judge = Judge(state, data, devices[0])
     if state.epoch == 0:
-        yield frame(nets.G, devices[0], state, data)
+        yield judge.frame(state)
     while state.epoch < last:
         # Losses and opinions of the epoch: sums over each shard, not yet waited for.
         sums, in_flight = StepSums([], [], []), deque()
         npx.waitall()
         begin = time.perf_counter()
-        for X, z in batches(faces, global_batch_size, *state.next_rngs()):
+        for X, z in batches(
+            faces, global_batch_size, nets.G.z_shape, *state.next_rngs()
+        ):
             new = step(
                 *split_batch(X, z, devices),
                 nets,
@@ -93,8 +105,9 @@ def train(
         # Last, so that a training that diverges leaves the state as it was.
         vars(state).update(vars(ended))
         frames = []
-        if state.epoch % frames_every == 0 or state.epoch == last:
-            frames = [frame(nets.G, devices[0], state, data, state.epoch == last)]
+        early = state.epoch < frames_every and not state.epoch & (state.epoch - 1)
+        if early or state.epoch % frames_every == 0 or state.epoch == last:
+            frames = [judge.frame(state, with_samples=state.epoch == last)]
         record = GanEpochRecord(
             epoch=state.epoch,
             seconds=end - begin,
@@ -112,10 +125,11 @@ def train(
 def batches(
     faces: np.ndarray,
     batch_size: int,
+    z_shape: tuple[int, ...],
     order_rng: numpy.random.Generator,
     noise_rng: numpy.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One epoch of real faces float32 (n, 3, 24, 24) in [0, 1] and noise (n, 16, 3, 3).
+    """One epoch of real faces float32 (n, 3, 24, 24) in [0, 1] and noise (n, *z_shape).
 
     `faces` is uint8 (n, 3, 24, 24), on the device where the batches are made.
     """
@@ -123,7 +137,7 @@ def batches(
     # An epoch's order and noise are copied at once: a copy from the host waits for all
     # the work that cpu(0) has.
     order = shuffled(n, order_rng, device)
-    noise = noise_rng.standard_normal((n, *Z_SHAPE), dtype=numpy.float32)
+    noise = noise_rng.standard_normal((n, *z_shape), dtype=numpy.float32)
     z = np.array(noise, ctx=device)
     for first in range(0, n, batch_size):
         index = order[first : first + batch_size]
@@ -131,40 +145,53 @@ def batches(
         yield X, z[first : first + batch_size]
 
 
-def frame(
-    net_G: Generator,
-    device: mx.Context,
-    state: TrainingState,
-    data: punks.FaceData,
-    with_samples: bool = False,
-) -> FrameRecord:
-    """What the generator draws now, and how far that is from the real faces."""
-    # The same noise and the same real faces every time: only the generator changes.
-    rng = numpy.random.default_rng(0)
-    n = min(NUM_QUALITY_FACES, len(data.X))
-    z = rng.standard_normal((n, *Z_SHAPE), dtype=numpy.float32)
-    drawn = faces_of(net_G, z, device)
-    real = data.X[rng.choice(len(data.X), n, replace=False)]
-    samples = {}
-    if with_samples:
-        numbers, distances = punks.nearest(drawn[:NUM_SAMPLES], data.X)
-        samples = {
-            "samples": to_png(sheet(drawn[:NUM_SAMPLES], columns=5)),
-            "nearest": numbers.tolist(),
-            "distances": distances.round(4).tolist(),
-        }
-    floor = None
-    if state.epoch == 0 and len(data.X) >= 2 * n:
-        # What a perfect generator would reach: as many other faces of the data.
-        others = data.X[rng.permutation(len(data.X))[: 2 * n]]
-        floor = punks.sliced_wasserstein(others[:n], others[n:])
-    return FrameRecord(
-        epoch=state.epoch,
-        fixed=to_png(sheet(faces_of(net_G, state.fixed_z, device), columns=1)),
-        quality=punks.sliced_wasserstein(drawn, real),
-        floor=floor,
-        **samples,
-    )
+class Judge:
+    """Draws the frames of a training, and says how good its faces are.
+
+    Half of the data's faces, 2,000 at most, are what generated ones are compared with;
+    as many others show what a perfect generator would reach.
+    """
+
+    def __init__(
+        self, state: TrainingState, data: punks.FaceData, device: mx.Context
+    ) -> None:
+        self.data, self.device = data, device
+        _, net = new_networks(state.width, state.d_norm)
+        self.net = build(net, state.params_G, [device])
+        # The same real faces every time: only the generator changes.
+        order = numpy.random.default_rng(0).permutation(len(data.X))
+        n = min(NUM_QUALITY_FACES, len(data.X) // 2)
+        self.chosen, self.others = data.X[order[:n]], data.X[order[n : 2 * n]]
+        self.real = measures.RealFaces(measures.features(self.chosen, device))
+
+    def frame(self, state: TrainingState, with_samples: bool = False) -> FrameRecord:
+        """What the state's generator draws, and how good that is."""
+        set_params(self.net, state.params_G)
+        rng = numpy.random.default_rng(0)  # the same noise every time
+        shape = (len(self.chosen), *self.net.z_shape)
+        z = rng.standard_normal(shape, dtype=numpy.float32)
+        drawn = faces_of(self.net, z, self.device)
+        samples, references = {}, {}
+        if with_samples:
+            numbers, distances = punks.nearest(drawn[:NUM_SAMPLES], self.data.X)
+            samples = {
+                "samples": to_png(sheet(drawn[:NUM_SAMPLES], columns=5)),
+                "nearest": numbers.tolist(),
+                "distances": distances.round(4).tolist(),
+            }
+        if state.epoch == 0:
+            references = measures.references(self.real, self.others, self.device)
+        fixed = faces_of(self.net, state.fixed_z, self.device)
+        quality = self.real.quality(measures.features(drawn, self.device))
+        return FrameRecord(
+            epoch=state.epoch,
+            num_steps=state.num_steps,
+            fixed=to_png(sheet(fixed, columns=len(fixed))),
+            num_fixed=len(fixed),
+            **quality.as_dict(),
+            references={name: q.as_dict() for name, q in references.items()},
+            **samples,
+        )
 
 
 def sample(
@@ -173,5 +200,6 @@ def sample(
     """New faces, uint8 (n, 3, 24, 24), of noise drawn from `seed`."""
     check_whole("n", n)
     check_contexts([device])
-    z = numpy.random.default_rng(seed).standard_normal((n, *Z_SHAPE), numpy.float32)
-    return faces_of(build(Generator(), state.params_G, [device]), z, device)
+    _, net = new_networks(state.width, state.d_norm)
+    z = numpy.random.default_rng(seed).standard_normal((n, *net.z_shape), numpy.float32)
+    return faces_of(build(net, state.params_G, [device]), z, device)

@@ -18,37 +18,69 @@ from typing import ClassVar, NamedTuple
 
 import numpy
 
-from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.devices import check_contexts
+from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
+    D_NORMS,
     DEVICE_CHANNELS,
-    Z_SHAPE,
     Discriminator,
     Generator,
+    PowerIteration,
+    SpectralConv2D,
+    WideDiscriminator,
+    WideGenerator,
     build,
     cut,
-    generate,
+    forward,
     host_params,
     init_params,
     pad,
 )
 from d2lpar.parallel import allreduce
+from d2lpar.training import check_whole
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+BETA2, EPSILON = 0.999, 1e-8
+NUM_FIXED = 8  # noises whose faces are drawn all through a training
 LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in order
 
-# float32 losses of scores: log(1 + exp(-|score|)), finite where log(sigmoid) is not.
-_bce = gluon.loss.SigmoidBinaryCrossEntropyLoss()
-_bce.hybridize()
+
+class DiscriminatorLoss(gluon.HybridBlock):
+    """From scores (2 n, 1), of n real and n generated faces, to the sum of the losses.
+
+    Real faces should have 1, the others 0. Also returns the `opinions` of
+    :class:`StepSums`. log(1 + exp(x)) is finite where a sigmoid's logarithm is not.
+    """
+
+    def hybrid_forward(self, F, scores):
+        real, fake = F.np.split(scores.reshape((2, -1)), 2, axis=0)
+        losses = F.npx.activation(-real, "softrelu") + F.npx.activation(
+            fake, "softrelu"
+        )
+        return losses.sum(), F.npx.sigmoid(scores.reshape((2, -1))).sum(axis=1)
+
+
+class GeneratorLoss(gluon.HybridBlock):
+    """From scores (n, 1) of generated faces, which should have 1, to their loss."""
+
+    def hybrid_forward(self, F, scores):
+        return F.npx.activation(-scores, "softrelu").sum()
+
+
+_d_loss, _g_loss = DiscriminatorLoss(), GeneratorLoss()
+for _loss in (_d_loss, _g_loss):
+    _loss.hybridize()  # one call from Python instead of many
 
 
 @dataclass
 class TrainingState:
     """The state after `epoch` epochs, on the host; it does not depend on the devices.
 
-    Parameters and moments are host arrays, in the networks' order. `fixed_z`
-    (1, 16, 3, 3) is the noise of the frames; `num_steps` is the number of steps that
-    each Adam has taken. To continue a training, pass its state to :func:`train` again.
+    Parameters and moments are host arrays, in the networks' order; they include
+    BatchNorm's running averages and the vectors of spectral normalisation. `fixed_z`
+    (8, ...) is the noise of the frames; `num_steps` is the number of steps that each
+    Adam has taken. `width` and `d_norm` name the networks, as in :func:`start`.
+    To continue a training, pass its state to :func:`train` again.
     """
 
     params_D: list[numpy.ndarray]
@@ -59,6 +91,8 @@ class TrainingState:
     seed: int
     num_steps: int = 0
     epoch: int = 0
+    width: int | None = None
+    d_norm: str = "none"
 
     workload: ClassVar[str] = "gan"
 
@@ -76,8 +110,14 @@ class TrainingState:
         return named
 
     def facts(self) -> dict:
-        """The rest of the state, as JSON can hold it."""
-        return {"epoch": self.epoch, "seed": self.seed, "num_steps": self.num_steps}
+        """The rest of the state, as whole numbers; width 0: the notebook's networks."""
+        return {
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "num_steps": self.num_steps,
+            "width": self.width or 0,
+            "d_norm": D_NORMS.index(self.d_norm),
+        }
 
     @classmethod
     def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
@@ -86,19 +126,50 @@ class TrainingState:
         for name in LISTS:
             n = sum(key.startswith(f"{name}.") for key in tensors)
             lists[name] = [tensors[f"{name}.{i}"] for i in range(n)]
+        width, d_norm = facts["width"] or None, D_NORMS[facts["d_norm"]]
+        facts = {**facts, "width": width, "d_norm": d_norm}
         return cls(**lists, fixed_z=tensors["fixed_z"], **facts)
 
 
-def start(seed: int = 0) -> TrainingState:
-    """The state before the first epoch, drawn from `seed` on the host."""
+def new_networks(
+    width: int | None, d_norm: str = "none", *, padded: bool = False
+) -> tuple[gluon.nn.HybridSequential, gluon.nn.HybridSequential]:
+    """The discriminator and the generator, without parameters yet.
+
+    None is the width of the notebook's networks, whose discriminator is `padded` on
+    the devices.
+    """
+    if width is None:
+        return Discriminator(*[DEVICE_CHANNELS] if padded else []), Generator()
+    return WideDiscriminator(width, d_norm), WideGenerator(width)
+
+
+def start(
+    seed: int = 0, width: int | None = None, d_norm: str = "none"
+) -> TrainingState:
+    """The state before the first epoch, drawn from `seed` on the host.
+
+    The networks are the notebook's, or :class:`WideGenerator` and
+    :class:`WideDiscriminator` of a `width` (the number of channels of their largest
+    layer), with `d_norm` out of "spectral", "batch" and "none". Raises
+    :class:`SettingError` for others.
+    """
+    if width is not None:
+        check_whole("width", width, 1_024)
+    if d_norm not in D_NORMS or (width is None and d_norm != "none"):
+        of = "the notebook's networks take" if width is None else "write"
+        choices = "none" if width is None else ", ".join(D_NORMS)
+        raise SettingError(f"d-norm {d_norm!r}: {of} {choices}")
     params, moments = [], []
-    for k, net in enumerate((Discriminator(), Generator())):
+    for k, net in enumerate(new_networks(width, d_norm)):
         params.append(init_params(net, numpy.random.default_rng([seed, k])))
         trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
         moments.append([numpy.zeros(p.shape, numpy.float32) for p in trained * 2])
     rng_z = numpy.random.default_rng([seed, 3])
-    z = rng_z.standard_normal((1, *Z_SHAPE), dtype=numpy.float32)
-    return TrainingState(*params, *moments, fixed_z=z, seed=seed)
+    z = rng_z.standard_normal((NUM_FIXED, *net.z_shape), dtype=numpy.float32)
+    return TrainingState(
+        *params, *moments, fixed_z=z, seed=seed, width=width, d_norm=d_norm
+    )
 
 
 class Adam:
@@ -108,67 +179,142 @@ class Adam:
     bias. (MXNet's own adds it before, which gives epsilon a hundred times more weight
     in the first steps.)
 
-    `params` are Gluon parameters; those without a gradient (running averages) are left
-    out. :meth:`step` sums the gradients over the devices and divides them once, by the
+    Parameters of the network `net` without a gradient (running averages) are left out.
+    :meth:`step` sums the gradients over the devices and divides them once, by the
     global batch, so that every replica takes the same step.
     """
 
-    def __init__(self, params: Sequence[gluon.Parameter], lr: float) -> None:
-        self.params = [p for p in params if p.grad_req != "null"]
-        self.lr, self.num_steps = lr, 0
+    def __init__(
+        self, net: gluon.nn.HybridSequential, lr: float, beta1: float = 0.9
+    ) -> None:
+        every = net.collect_params().values()
+        self.params = [p for p in every if p.grad_req != "null"]
+        self.lr, self.beta1, self.num_steps = lr, beta1, 0
+        on_gpus = self.params[0].list_ctx()[0].device_type == "gpu"
+        arrays = one_array if on_gpus else own_arrays
+        self.values, self.gradients = arrays(self.params)
         self.means, self.variances = (
-            [[np.zeros_like(g) for g in p.list_grad()] for p in self.params]
+            [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
             for _ in range(2)
         )
 
     def zero_grad(self) -> None:
         """Set the gradients of all replicas to 0."""
-        for p in self.params:
-            for gradient in p.list_grad():  # p.zero_grad() fails on these arrays
-                gradient[:] = 0
+        for gradients in zip(*self.gradients):  # those of one device
+            arrays = [g.as_nd_ndarray() for g in gradients]
+            mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
 
     def step(self, batch_size: int) -> None:
         """One step on gradients that are sums over a global batch of `batch_size`."""
         self.num_steps += 1
-        c1, c2 = (1 - beta**self.num_steps for beta in (BETA1, BETA2))
-        for p, means, variances in zip(self.params, self.means, self.variances):
-            gradients = p.list_grad()
+        c1, c2 = (1 - beta**self.num_steps for beta in (self.beta1, BETA2))
+        every = zip(self.values, self.gradients, self.means, self.variances)
+        for values, gradients, means, variances in every:
             allreduce(gradients)
-            for arrays in zip(p.list_data(), gradients, means, variances):
+            for arrays in zip(values, gradients, means, variances):
                 weight, *others = (a.as_nd_ndarray() for a in arrays)
                 mx.nd.adam_update(
-                    weight, *others, out=weight, beta1=BETA1, beta2=BETA2,
+                    weight, *others, out=weight, beta1=self.beta1, beta2=BETA2,
                     lr=self.lr * math.sqrt(c2) / c1, epsilon=EPSILON * math.sqrt(c2),
                     rescale_grad=1 / batch_size,
                 )  # fmt: skip
 
     def host_moments(self, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
         """The first replica's running means, then variances, shaped as `like`."""
-        replicas = (a[0] for a in (*self.means, *self.variances))
-        return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
+        shapes = [p.shape for p in self.params] * 2
+        flat = numpy.concatenate(
+            [m[0].asnumpy().ravel() for m in (*self.means, *self.variances)]
+        )
+        stops = numpy.cumsum([math.prod(shape) for shape in shapes])
+        return [
+            cut(part.reshape(shape), value.shape)
+            for part, shape, value in zip(numpy.split(flat, stops), shapes, like)
+        ]
 
     def set_moments(self, moments: Sequence[numpy.ndarray], num_steps: int) -> None:
         """Give every replica what :meth:`host_moments` returned."""
-        for replicas, value in zip((*self.means, *self.variances), moments):
+        shapes = [p.shape for p in self.params] * 2
+        flat = numpy.concatenate(
+            [pad(value, shape).ravel() for value, shape in zip(moments, shapes)]
+        )
+        start = 0
+        for replicas in (*self.means, *self.variances):
+            size, shape = replicas[0].size, replicas[0].shape
+            part = flat[start : start + size].reshape(shape)
             for replica in replicas:
-                replica[:] = np.array(pad(value, replica.shape), ctx=replica.ctx)
+                replica[:] = np.array(part, ctx=replica.ctx)
+            start += size
         self.num_steps = num_steps
+
+
+Replicas = list[list[np.ndarray]]  # of each array, one per device
+
+
+def own_arrays(params: Sequence[gluon.Parameter]) -> tuple[Replicas, Replicas]:
+    """Values and gradients of Gluon parameters, to which backward passes add."""
+    for p in params:
+        p.grad_req = "add"  # over micro-batches
+    return [p.list_data() for p in params], [p.list_grad() for p in params]
+
+
+def one_array(params: Sequence[gluon.Parameter]) -> tuple[Replicas, Replicas]:
+    """Values and gradients of Gluon parameters, in one flat array of each per device.
+
+    The parameters become views of these arrays, so that one all-reduce and one update
+    do the work of many, which is what small batches wait for. For GPUs: on CPUs oneDNN
+    rearranges weights in place, which a view cannot hold.
+    """
+    stops = numpy.cumsum([math.prod(p.shape) for p in params]).tolist()
+    values = [
+        np.concatenate([replica.reshape(-1) for replica in replicas])
+        for replicas in zip(*(p.list_data() for p in params))
+    ]
+    gradients = [np.zeros_like(flat) for flat in values]
+    for p, stop in zip(params, stops):
+        part = slice(stop - math.prod(p.shape), stop)
+        p._data, p._grad = (
+            [flat[part].reshape_view(p.shape) for flat in arrays]
+            for arrays in (values, gradients)
+        )
+        autograd.mark_variables(p._data, p._grad, "add")
+    return [values], [gradients]
 
 
 class Nets:
     """Both networks and their Adams on the devices, built from a state."""
 
     def __init__(
-        self, state: TrainingState, devices: Sequence[mx.Context], lr: float
+        self,
+        state: TrainingState,
+        devices: Sequence[mx.Context],
+        lr: float,
+        beta1: float = 0.9,
     ) -> None:
         check_contexts(devices)
-        self.D = build(Discriminator(DEVICE_CHANNELS), state.params_D, devices)
-        self.G = build(Generator(), state.params_G, devices)
-        self.adam_D, self.adam_G = (
-            Adam(list(net.collect_params().values()), lr) for net in (self.D, self.G)
-        )
+        net_D, net_G = new_networks(state.width, state.d_norm, padded=True)
+        self.D = build(net_D, state.params_D, devices)
+        self.G = build(net_G, state.params_G, devices)
+        self.adam_D, self.adam_G = (Adam(net, lr, beta1) for net in (self.D, self.G))
         self.adam_D.set_moments(state.moments_D, state.num_steps)
         self.adam_G.set_moments(state.moments_G, state.num_steps)
+        self.devices = list(devices)
+        self.spectral = [block for block in net_D if isinstance(block, SpectralConv2D)]
+        self.power_iteration = PowerIteration([b.u.shape[0] for b in self.spectral])
+        self.power_iteration.hybridize()
+
+    def iterate_spectral_vectors(self) -> None:
+        """One power iteration on every device, from its own replica of the weights.
+
+        Replicas are equal, so the vectors stay equal without a word between devices.
+        """
+        if not self.spectral:
+            return
+        for device in self.devices:
+            layers = [(b.weight, b.u) for b in self.spectral]
+            vectors = self.power_iteration(*(p.data(device) for w in layers for p in w))
+            targets = [p for block in self.spectral for p in (block.u, block.v)]
+            for target, vector in zip(targets, vectors):
+                vector.copyto(target.data(device))
 
     def update(self, state: TrainingState) -> None:
         """Copy the first device's parameters and moments into the state."""
@@ -199,32 +345,39 @@ def step(
     micro_batch_size: int | None = None,
     synchronised: bool = False,
 ) -> StepSums:
-    """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, 16, 3, 3).
+    """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, *z_shape).
 
     The fakes are made once and serve both updates, as in the CryptoPunks notebook. With
     a `micro_batch_size` (faces per device and round) only one round's activations are
     in memory at a time, and the fakes are made again for the second update, by the same
     generator. The result is that of the whole batch, except that BatchNorm sees one
-    round at a time.
+    round at a time. Spectral vectors take one power iteration before the step (in
+    PyTorch one before each forward pass, three in a step).
     """
     X_shards = [X for X in X_shards if len(X)]  # there may be more devices than faces
     z_shards = [z for z in z_shards if len(z)]
+    nets.iterate_spectral_vectors()
     if micro_batch_size is None or micro_batch_size >= max(map(len, X_shards)):
         with autograd.record():
-            fakes = generate(nets.G, z_shards, synchronised)
-        d_losses, opinions = update_D([(X_shards, fakes)], nets.D, nets.adam_D)
-        return StepSums(d_losses, update_G([fakes], nets.D, nets.adam_G), opinions)
+            fakes = forward(nets.G, z_shards, synchronised)
+        d_losses, opinions = update_D(
+            [(X_shards, fakes)], nets.D, nets.adam_D, synchronised
+        )
+        g_losses = update_G([fakes], nets.D, nets.adam_G, synchronised)
+        return StepSums(d_losses, g_losses, opinions)
 
     def rounds_of_fakes(mode):
         for z_round in _rounds(z_shards, micro_batch_size):
             with mode():
-                fakes = generate(nets.G, z_round, synchronised)
+                fakes = forward(nets.G, z_round, synchronised)
             yield fakes
 
     X_rounds = _rounds(X_shards, micro_batch_size)
     rounds = zip(X_rounds, rounds_of_fakes(autograd.train_mode))
-    d_losses, opinions = update_D(rounds, nets.D, nets.adam_D)
-    g_losses = update_G(rounds_of_fakes(autograd.record), nets.D, nets.adam_G)
+    d_losses, opinions = update_D(rounds, nets.D, nets.adam_D, synchronised)
+    g_losses = update_G(
+        rounds_of_fakes(autograd.record), nets.D, nets.adam_G, synchronised
+    )
     return StepSums(d_losses, g_losses, opinions)
 
 
@@ -238,8 +391,9 @@ def _rounds(shards: Sequence[np.ndarray], size: int) -> list[list[np.ndarray]]:
 
 def update_D(
     rounds: Iterable[tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
-    net_D: Discriminator,
+    net_D: gluon.nn.HybridSequential,
     adam: Adam,
+    synchronised: bool = False,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """One Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
@@ -252,24 +406,24 @@ def update_D(
     adam.zero_grad()
     loss_sums, opinions, n = [], [], 0
     for X_shards, fakes in rounds:
-        labels = [np.ones((2 * len(X), 1), ctx=X.ctx) for X in X_shards]
-        for y in labels:
-            y[len(y) // 2 :] = 0  # the fakes
         with autograd.record():
             # One call for both; the notebook makes two, and joins the results.
             faces = [np.concatenate([X, f.detach()]) for X, f in zip(X_shards, fakes)]
-            scores = [net_D(x) for x in faces]
-            losses = [_bce(s, y) for s, y in zip(scores, labels)]
+            verdicts = [_d_loss(s) for s in forward(net_D, faces, synchronised)]
+        losses, seen = zip(*verdicts)
         autograd.backward(losses)  # together: a synchronised graph is one
-        loss_sums += [l.sum() for l in losses]
-        opinions += [npx.sigmoid(s).reshape((2, -1)).sum(axis=1) for s in scores]
+        loss_sums += losses
+        opinions += seen
         n += sum(len(X) for X in X_shards)
     adam.step(2 * n)
     return loss_sums, opinions
 
 
 def update_G(
-    rounds: Iterable[Sequence[np.ndarray]], net_D: Discriminator, adam: Adam
+    rounds: Iterable[Sequence[np.ndarray]],
+    net_D: gluon.nn.HybridSequential,
+    adam: Adam,
+    synchronised: bool = False,
 ) -> list[np.ndarray]:
     """One Adam step of the generator, so that its fakes are taken for real.
 
@@ -286,9 +440,9 @@ def update_G(
         for x in pixels:
             x.attach_grad()
         with autograd.record():
-            losses = [_bce(net_D(x), np.ones((len(x), 1), ctx=x.ctx)) for x in pixels]
+            losses = [_g_loss(s) for s in forward(net_D, pixels, synchronised)]
         autograd.backward(list(fakes), autograd.grad(losses, pixels))
-        loss_sums += [l.sum() for l in losses]
+        loss_sums += losses
         n += sum(len(f) for f in fakes)
     adam.step(n)
     return loss_sums

@@ -93,13 +93,15 @@ def gan_layers(settings: dict) -> Layers:
     the real faces and for as many generated ones. With "sync_batch_norm", BatchNorm
     keeps its centred input and the square of it, too.
     """
-    from d2lpar.gan.networks import DEVICE_CHANNELS, Z_SHAPE, Discriminator, Generator
+    from d2lpar.gan import new_networks
 
-    face, net_D, net_G = (3, 24, 24), Discriminator(DEVICE_CHANNELS), Generator()
-    drawn, judged = outputs(net_G, Z_SHAPE), outputs(net_D, face)
+    face = (3, 24, 24)
+    of = settings.get("width"), settings.get("d_norm", "none")
+    net_D, net_G = new_networks(*of, padded=True)
+    drawn, judged = outputs(net_G, net_G.z_shape), outputs(net_D, face)
     if settings.get("sync_batch_norm"):
-        hidden = dict(drawn)["BatchNorm 2"]
-        drawn += [("centred", hidden), ("square", hidden)]
+        normed = [shape for name, shape in drawn if name.startswith("BatchNorm")]
+        drawn += [(name, s) for s in normed for name in ("centred", "square")]
     return Layers(
         outputs=(*drawn, *judged, *judged),
         parameters=learned(net_D) + learned(net_G),

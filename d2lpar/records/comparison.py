@@ -87,10 +87,14 @@ def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 
-def quality_by_epoch(run: Run) -> dict[int, list[float]]:
-    """A GAN's distances to real faces by the epoch of the frame, one per repeat."""
+def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float]]:
+    """A measure of a GAN's faces by the epoch of the frame, one per repeat.
+
+    Empty for the records of 0.2, which have no such measures.
+    """
     frames = sorted(run.of(FrameRecord), key=lambda f: f.epoch)
-    return group(frames, lambda f: f.epoch, lambda f: f.quality)
+    frames = [f for f in frames if getattr(f, measure) is not None]
+    return group(frames, lambda f: f.epoch, lambda f: getattr(f, measure))
 
 
 def is_gan(run: Run) -> bool:
@@ -103,10 +107,16 @@ def final_accuracy(run: Run) -> float:
     return median(list(accuracy_by_epoch(run).values())[-1])
 
 
-def final_quality(run: Run) -> float:
-    """A GAN's last distance to real faces, median of the repeats; NaN for no frames."""
-    by_epoch = list(quality_by_epoch(run).values())
+def final_quality(run: Run, measure: str = "frechet") -> float:
+    """A measure of a GAN's last faces, median of the repeats; NaN for no frames."""
+    by_epoch = list(quality_by_epoch(run, measure).values())
     return median(by_epoch[-1]) if by_epoch else math.nan
+
+
+def references(run: Run) -> dict[str, dict[str, float]]:
+    """What the measures say of other real faces, of noise, ...; {} where unknown."""
+    frames = run.of(FrameRecord)
+    return frames[0].references if frames else {}
 
 
 def check(run: Run) -> None:

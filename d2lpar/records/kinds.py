@@ -172,20 +172,27 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
 class FrameRecord(Line, tag="frame", frozen=True):
     """What the generator draws after an epoch; epoch 0 is before training.
 
-    `fixed` is the face drawn from one noise that stays the same. `quality` is the
-    sliced Wasserstein distance of generated to real faces: lower is better; `floor` is
-    that of two samples of real faces. The last frame also has a sheet of 25 `samples`
-    and, for each of them, the number of the `nearest` real face and the root mean
-    square `distances` to it. Pictures are PNG files in base64.
+    `fixed` are the faces of `num_fixed` noises, in a row, that stay the same.
+    `frechet`, `density`, `coverage` and `distinct` compare generated with real faces
+    (:class:`d2lpar.gan.measures.Quality`); the frame of epoch 0 has `references`, the
+    same for sets of faces that everybody can judge, by name. The last frame also has a
+    sheet of 25 `samples` and, for each of them, the number of the `nearest` real face
+    and the root mean square `distances` to it. Pictures are PNG files in base64.
+    Records of 0.2 have none of the four, but a `quality` that noise could beat.
     """
 
     epoch: Whole
     fixed: str
-    quality: Amount
+    num_fixed: Number = 1
+    num_steps: Optional[Whole] = None
+    frechet: Optional[Amount] = None
+    density: Optional[Amount] = None
+    coverage: Optional[Share] = None
+    distinct: Optional[Share] = None
+    references: dict[str, dict[str, Amount]] = {}
     samples: Optional[str] = None
     nearest: Optional[list[Whole]] = None
     distances: Optional[list[Amount]] = None
-    floor: Optional[float] = None
 
     def __post_init__(self) -> None:
         if self.samples is not None and (

@@ -145,7 +145,9 @@ def measured(**job: Any) -> Iterator[Header | Line]:
         if work.of.start:
             run = Resumable(
                 header,
-                experiments.load(work.of.start)(work.seed),
+                experiments.load(work.of.start)(
+                    work.seed, **{n: work.settings[n] for n in work.of.start_takes}
+                ),
                 work.path,
                 every=work.checkpoint_every,
                 resume=work.resume,

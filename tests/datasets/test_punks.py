@@ -6,7 +6,6 @@ the real file, where ``D2LPAR_DATA`` names a folder with it.
 
 import base64
 import hashlib
-import itertools
 import os
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from PIL import Image
 
 from d2lpar import datasets
 from d2lpar.datasets import punks, synthetic_punks
-from d2lpar.datasets.punks import nearest, sliced_wasserstein
+from d2lpar.datasets.punks import nearest
 from d2lpar.errors import DataError, SettingError
 
 N = 2000
@@ -151,28 +150,6 @@ def test_every_pixel_becomes_a_square():
 
 
 # Distances
-
-
-def test_equal_sets_are_at_0_in_any_order(drawn):
-    faces, others = drawn[:300], some_faces(300)
-    assert sliced_wasserstein(faces, faces[::-1]) == pytest.approx(0, abs=1e-6)
-    distance = sliced_wasserstein(faces, others, seed=3)
-    assert sliced_wasserstein(others, faces, seed=3) == distance > 0.1
-    assert sliced_wasserstein(faces, others, seed=4) == pytest.approx(distance, rel=0.2)
-
-
-def test_it_is_the_cheapest_way_to_move_the_points():
-    """Against all 120 ways to pair five points with five, on the same directions."""
-    a, b = some_faces(5, 1, h=3), some_faces(5, 2, h=3, high=128)
-    rng = np.random.default_rng(5)
-    directions = rng.standard_normal((27, 256), dtype=np.float32).astype(float)
-    ways = np.array(list(itertools.permutations(range(5))))
-    costs = []
-    for u in directions.T / np.linalg.norm(directions.T, axis=1, keepdims=True):
-        p, q = (x.reshape(5, 27) / 255 @ u for x in (a, b))
-        costs.append(np.mean((p - q[ways]) ** 2, axis=1).min())
-    expected = np.sqrt(np.mean(costs))
-    assert sliced_wasserstein(a, b, seed=5) == pytest.approx(expected, rel=1e-5)
 
 
 def test_it_is_the_nearest_of_all_pairs():

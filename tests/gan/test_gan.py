@@ -10,6 +10,7 @@ from d2lpar import devices, gan
 from d2lpar._mxnet import autograd, gluon, np
 from d2lpar.datasets import punks
 from d2lpar.errors import DivergedError, SettingError
+from d2lpar.experiments import get
 from d2lpar.gan import training, updates
 from d2lpar.gan.networks import cut
 from d2lpar.parallel import split_batch
@@ -21,10 +22,10 @@ NOTEBOOK = Path(__file__).parents[2] / "peers" / "gan_pytorch.py"
 class Pair(gan.Nets):
     """Both networks on some devices, and steps that are waited for."""
 
-    def __init__(self, num_devices=1, seed=0):
-        self.devices = devices.parse(f"cpu:{num_devices}")
-        self.state = gan.start(seed)
-        super().__init__(self.state, self.devices, lr=1e-4)
+    def __init__(self, num_devices=1, seed=0, width=None, d_norm="none"):
+        self.state = gan.start(seed, width, d_norm)
+        contexts = devices.parse(f"cpu:{num_devices}")
+        super().__init__(self.state, contexts, lr=1e-4)
 
     def step(self, X, z, **options):
         """The two losses, each a mean."""
@@ -115,9 +116,9 @@ def test_losses_gradients_and_adam_are_pytorchs(theirs, batch, num_steps):
         own = [p for p in net.collect_params().values() if p.grad_req != "null"]
         assert len(own) == count
         for p, q in zip(own, their_net.parameters()):
-            assert relative(cut(p.data(), q.shape), q.detach().numpy()) < 1e-4
+            assert relative(cut(p.data().asnumpy(), q.shape), q.detach().numpy()) < 1e-4
             if net is ours.G:  # the notebook adds the generator's loss to D's gradients
-                gradient = cut(p.grad(), q.shape) / len(batch[0])
+                gradient = cut(p.grad().asnumpy(), q.shape) / len(batch[0])
                 assert relative(gradient, q.grad.numpy()) < 1e-4
 
 
@@ -133,7 +134,66 @@ def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
     labels = torch.concat([torch.ones(11), torch.zeros(11)])
     torch.nn.BCELoss()(expected.D(both).reshape(-1), labels).backward()
     for p, q in zip(ours.D.collect_params().values(), expected.D.parameters()):
-        assert relative(cut(p.grad(), q.shape) / 22, q.grad.numpy()) < 1e-4
+        gradient = cut(p.grad().asnumpy(), q.shape) / 22
+        assert relative(gradient, q.grad.numpy()) < 1e-4
+
+
+def wide_in_torch(torch, state, width):
+    """WideDiscriminator and WideGenerator as PyTorch has them, in evaluation mode.
+
+    So PyTorch's spectral normalisation leaves the vectors as they are.
+    """
+    nn, w = torch.nn, width
+    conv, deconv = nn.Conv2d, nn.ConvTranspose2d
+    spectral = torch.nn.utils.spectral_norm
+    D = nn.Sequential(
+        spectral(conv(3, w, 4, 2, 1)), nn.LeakyReLU(0.2),
+        spectral(conv(w, 2 * w, 4, 2, 1)), nn.LeakyReLU(0.2),
+        spectral(conv(2 * w, 4 * w, 4, 2, 1)), nn.LeakyReLU(0.2),
+        spectral(conv(4 * w, 1, 3)), nn.Flatten(),
+    ).eval()  # fmt: skip
+    G = nn.Sequential(
+        deconv(100, 4 * w, 3, bias=False), nn.BatchNorm2d(4 * w), nn.ReLU(),
+        deconv(4 * w, 2 * w, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * w), nn.ReLU(),
+        deconv(2 * w, w, 4, 2, 1, bias=False), nn.BatchNorm2d(w), nn.ReLU(),
+        deconv(w, 3, 4, 2, 1), nn.Tanh(),
+    )  # fmt: skip
+    values = iter(state.params_D)
+    with torch.no_grad():
+        for layer in D[::2]:
+            if isinstance(layer, nn.Conv2d):
+                for target in (
+                    *(layer.weight_orig, layer.bias, layer.weight_u, layer.weight_v),
+                ):
+                    target.copy_(torch.tensor(next(values)))
+        values = iter(state.params_G)
+        for name, target in G.state_dict().items():
+            if not name.endswith("num_batches_tracked"):
+                target.copy_(torch.tensor(next(values)))
+    return D, G
+
+
+def test_wide_networks_and_their_gradients_are_pytorchs(torch, wide_batch):
+    ours = Pair(1, 0, 8, "spectral")
+    ours.iterate_spectral_vectors()
+    ours.update(ours.state)
+    D, G = wide_in_torch(torch, ours.state, 8)
+    X, z = (np.array(a) for a in wide_batch)
+    with autograd.train_mode():
+        fakes = ours.G(z)
+    expected = (G(torch.tensor(z.asnumpy())) + 1) / 2
+    numpy.testing.assert_allclose(
+        fakes.asnumpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-6
+    )
+    gan.update_D([([X], [fakes])], ours.D, ours.adam_D)
+    both = torch.tensor(2 * numpy.concatenate([X.asnumpy(), fakes.asnumpy()]) - 1)
+    labels = torch.concat([torch.ones(11, 1), torch.zeros(11, 1)])
+    torch.nn.BCEWithLogitsLoss(reduction="sum")(D(both), labels).backward()
+    theirs = [p for layer in D[::2] for p in layer.parameters()]
+    theirs = {tuple(p.shape): p.grad.numpy() for p in theirs}
+    for p in ours.adam_D.params:
+        assert relative(p.grad().asnumpy(), theirs[p.shape]) < 1e-4
+    assert len(theirs) == len(ours.adam_D.params) == 8
 
 
 # N devices against one
@@ -149,6 +209,78 @@ def furthest(ours, expected):
         numpy.linalg.norm(a - b) / (numpy.linalg.norm(b) + 1e-3)
         for a, b in zip(ours, expected)
     )
+
+
+@pytest.fixture
+def wide_batch(batch):
+    X, _ = batch
+    rng = numpy.random.default_rng(2)
+    shape = (len(X), *gan.WideGenerator.z_shape)
+    return X, rng.standard_normal(shape, dtype=numpy.float32)
+
+
+@pytest.mark.parametrize("d_norm", gan.D_NORMS)
+@pytest.mark.parametrize("num_devices", [2, 13])
+def test_wide_networks_synchronised_on_n_devices_equal_one(
+    num_devices, d_norm, wide_batch
+):
+    one, several = Pair(1, 0, 8, d_norm), Pair(num_devices, 0, 8, d_norm)
+    for _ in range(3):
+        expected = one.step(*wide_batch)
+        actual = several.step(*wide_batch, synchronised=True)
+        assert actual == pytest.approx(expected, rel=1e-5)
+    assert furthest(several.result(), one.result()) < 1e-4
+    # The replicas are equal to the bit, the spectral vectors among them.
+    for net in (several.D, several.G):
+        for name, p in net.collect_params().items():
+            if "running" not in name:  # devices without a face keep theirs
+                first, *others = (replica.asnumpy() for replica in p.list_data())
+                for other in others:
+                    numpy.testing.assert_array_equal(other, first)
+
+
+def test_with_other_spectral_vectors_replicas_part(wide_batch):
+    """What happens where each device draws its own vector u."""
+    two = Pair(2, 0, 8, "spectral")
+    layer = two.spectral[1]
+    other = numpy.roll(layer.u.list_data()[0].asnumpy(), 1)
+    for target, value in ((layer.u, other), (layer.v, layer.v.data().asnumpy()[::-1])):
+        target.list_data()[1][:] = np.array(value.copy(), ctx=two.devices[1])
+    monitored = [p.list_data() for p in two.D.collect_params().values()]
+    before = [(a.asnumpy() == b.asnumpy()).all() for a, b in monitored]
+    one = Pair(1, 0, 8, "spectral")
+    gap = abs(two.step(*wide_batch)[0] - one.step(*wide_batch)[0])
+    assert before.count(False) == 2 and gap > 1e-5
+
+
+def test_spectral_vectors_find_the_largest_singular_value():
+    pair = Pair(1, 0, 8, "spectral")
+    for _ in range(60):
+        pair.iterate_spectral_vectors()
+    for layer in pair.spectral:
+        weight = layer.weight.data().asnumpy()
+        matrix = weight.reshape(len(weight), -1)
+        u, v = layer.u.data().asnumpy(), layer.v.data().asnumpy()
+        largest = numpy.linalg.svd(matrix, compute_uv=False)[0]
+        assert u @ matrix @ v == pytest.approx(largest, rel=1e-3)
+
+
+@pytest.mark.parametrize(("num_devices", "size"), [(1, 3), (2, 2)])
+def test_micro_batches_of_a_spectral_discriminator(wide_batch, num_devices, size):
+    """They share the step's vectors: D's gradients are those of the whole batch."""
+    whole, parts = (Pair(num_devices, 0, 8, "spectral") for _ in range(2))
+    X, z = (np.array(a) for a in wide_batch)
+    shards, rounds = split_batch(X, X[::-1], whole.devices), []
+    for pair in (whole, parts):
+        pair.iterate_spectral_vectors()
+    for start in range(0, max(map(len, shards[0])), size):
+        rounds.append([[s[start : start + size] for s in part] for part in shards])
+    expected, _ = gan.update_D([shards], whole.D, whole.adam_D)
+    actual, _ = gan.update_D(rounds, parts.D, parts.adam_D)
+    assert sum(map(float, actual)) == pytest.approx(sum(map(float, expected)))
+    for p, q in zip(*(net.collect_params().values() for net in (parts.D, whole.D))):
+        if p.grad_req != "null":
+            assert relative(p.grad().asnumpy(), q.grad().asnumpy()) < 1e-4
 
 
 @pytest.mark.parametrize("num_devices", [2, 13])
@@ -179,6 +311,8 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
     monkeypatch, batch, num_devices, size
 ):
     class NoNorm(gluon.nn.HybridSequential):
+        z_shape, weight_scale = gan.Z_SHAPE, None
+
         def __init__(self, layers=gan.Generator):
             super().__init__()
             self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
@@ -214,11 +348,13 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
     epochs = [line for line in lines if isinstance(line, kinds.GanEpochRecord)]
     frames = [line for line in lines if isinstance(line, kinds.FrameRecord)]
     assert [e.epoch for e in epochs] == [1, 2, 3, 4, 5]
-    assert [f.epoch for f in frames] == [0, 2, 4, 5]
-    assert [f.samples is None for f in frames] == [True, True, True, False]
+    assert [f.epoch for f in frames] == [0, 1, 2, 4, 5]
+    assert [f.num_steps for f in frames] == [0, 3, 6, 12, 15]
+    assert [f.samples is None for f in frames] == [True] * 4 + [False]
     # What a perfect generator would reach, of as many faces.
-    assert 0 < frames[0].floor < frames[0].quality and frames[-1].floor is None
-    assert punks.from_png(frames[0].fixed, 1, 1).any()
+    assert 0 < frames[0].references["other real faces"]["frechet"] < frames[0].frechet
+    assert not frames[-1].references
+    assert punks.from_png(frames[0].fixed, 8, 1).any()
     assert punks.from_png(frames[-1].samples, 5, 5).any()
     assert len(frames[-1].nearest) == len(frames[-1].distances) == 25
     for e in epochs:
@@ -231,7 +367,7 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
 def test_the_losses_are_those_of_the_step(faces):
     """A full batch: the record is what one step of a Pair gives."""
     pair, X = Pair(), np.array(faces.X, dtype="uint8")
-    ((X, z),) = training.batches(X, 300, *pair.state.next_rngs())
+    ((X, z),) = training.batches(X, 300, gan.Z_SHAPE, *pair.state.next_rngs())
     expected = pair.step(X, z)
     *_, epoch = gan.train(
         1, devices="cpu:1", global_batch_size=300, num_epochs=1, data=faces, seed=0
@@ -250,8 +386,19 @@ def test_synchronised_training_does_not_depend_on_the_devices(faces):
 
 
 @pytest.mark.slow
+def test_the_quick_recipe_draws_better_than_noise():
+    """Which it does not with a momentum of 0.5 for as many steps."""
+    quick = {k: v for k, v in get("gan").presets["quick"].items() if k != "data"}
+    data = punks.load("synthetic", n_train=2500)
+    lines = list(gan.train(2, devices="cpu:2", data=data, **quick))
+    first, *_, last = (x for x in lines if isinstance(x, kinds.FrameRecord))
+    assert last.frechet < first.references["noise"]["frechet"]
+    assert last.coverage > 10 * first.references["noise"]["coverage"]
+
+
+@pytest.mark.slow
 def test_it_learns_and_neither_network_wins():
-    """300 steps: the distance to the data falls to two thirds, on its way down.
+    """300 steps of the notebook's networks: the faces get better, on their way.
 
     The criterion for the balance: at the end of training D believes in real faces more
     than in generated ones, but neither is it sure (D(x) > 0.95 and D(G(z)) < 0.05, it
@@ -262,13 +409,16 @@ def test_it_learns_and_neither_network_wins():
         2, devices="cpu:2", global_batch_size=50, lr=5e-4, num_epochs=10,
         frames_every=10, data=data,
     )  # fmt: skip
-    assert after.quality < before.quality / 1.5
+    assert after.frechet < before.frechet / 1.5
     assert not (end.d_real > 0.95 and end.d_fake < 0.05)
     assert end.d_real > end.d_fake + 0.005
 
 
+@pytest.mark.parametrize(("width", "d_norm"), [(None, "none"), (8, "spectral")])
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_a_training_that_is_resumed_gives_the_same_bits(faces, num_devices):
+def test_a_training_that_is_resumed_gives_the_same_bits(
+    faces, num_devices, width, d_norm
+):
     """From what a checkpoint holds, and with records that are the same."""
 
     def trained(state, num_epochs):
@@ -277,7 +427,7 @@ def test_a_training_that_is_resumed_gives_the_same_bits(faces, num_devices):
                           data=faces.head(60), state=state)  # fmt: skip
         return [line for line in lines if line.epoch == 3]
 
-    whole, stopped = gan.start(7), gan.start(7)
+    whole, stopped = (gan.start(7, width, d_norm) for _ in range(2))
     expected = trained(whole, 3)
     trained(stopped, 2)
     resumed = gan.TrainingState.restore(stopped.tensors(), stopped.facts())
@@ -293,14 +443,17 @@ def test_a_training_that_is_resumed_gives_the_same_bits(faces, num_devices):
 def test_an_epochs_streams_follow_from_its_number(faces):
     """No generator is kept, so that nothing but the epoch's number decides."""
     state, X = gan.start(3), np.array(faces.X, dtype="uint8")
-    assert state.facts() == {"epoch": 0, "seed": 3, "num_steps": 0}
+    assert state.facts() == {
+        "epoch": 0, "seed": 3, "num_steps": 0, "width": 0, "d_norm": 2
+    }  # fmt: skip
     later = gan.TrainingState.restore(state.tensors(), {**state.facts(), "epoch": 4})
     drawn = []
     for epoch in (0, 1, 4):
         state.epoch = epoch
-        ((faces_of_epoch, z),) = training.batches(X, 300, *state.next_rngs())
+        rngs = state.next_rngs()
+        ((faces_of_epoch, z),) = training.batches(X, 300, gan.Z_SHAPE, *rngs)
         drawn.append((faces_of_epoch.asnumpy(), z.asnumpy()))
-    ((again, z),) = training.batches(X, 300, *later.next_rngs())
+    ((again, z),) = training.batches(X, 300, gan.Z_SHAPE, *later.next_rngs())
     numpy.testing.assert_array_equal(again.asnumpy(), drawn[-1][0])
     numpy.testing.assert_array_equal(z.asnumpy(), drawn[-1][1])
     for k in (0, 1):  # another order and other noise in every epoch
@@ -319,8 +472,30 @@ def test_what_diverges_says_so(faces):
     assert all(numpy.isfinite(p).all() for p in state.params_G)
 
 
-def test_new_faces_are_those_of_their_noise():
-    state = gan.start(0)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 0), "width 0"),
+        ((0, 8, "instance"), "d-norm 'instance': write spectral, batch, none"),
+        ((0, None, "spectral"), "the notebook's networks take none"),
+    ],
+)
+def test_other_networks_are_refused(arguments, message):
+    with pytest.raises(SettingError, match=message):
+        gan.start(*arguments)
+
+
+@pytest.mark.parametrize("beta1", [-0.1, 1, "0.5"])
+def test_other_momenta_are_refused(faces, beta1):
+    with pytest.raises(SettingError, match="beta1"):
+        next(gan.train(1, devices="cpu:1", data=faces, beta1=beta1))
+
+
+@pytest.mark.parametrize(("width", "d_norm"), [(None, "none"), (8, "spectral")])
+def test_new_faces_are_those_of_their_noise(width, d_norm):
+    state = gan.start(0, width, d_norm)
+    if width:  # its first faces are all grey
+        state.params_G = [20 * p for p in state.params_G]
     (device,) = devices.parse("cpu:1")
     faces = gan.sample(state, 7, seed=1, device=device)
     assert faces.shape == (7, 3, 24, 24) and faces.dtype == numpy.uint8

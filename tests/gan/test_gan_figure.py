@@ -39,6 +39,17 @@ DATA = punks.load("synthetic", n_train=N_TRAIN, seed=SEED)
 DRAWN = synthetic_punks(25, seed=99)  # in place of what a generator draws
 
 
+REFERENCES = {
+    "other real faces": {"frechet": 0.5, "coverage": 0.97},
+    "noise": {"frechet": 27.0, "coverage": 0.01},
+    "mean face": {"frechet": 41.0, "coverage": 0.0},
+}
+
+
+def fixed_faces(k):
+    return DRAWN[np.arange(k, k + 8) % 25]
+
+
 def some_frames(epochs, n=25, repeats=1):
     numbers, distances = punks.nearest(DRAWN[:n], DATA.X)
     last = {
@@ -49,9 +60,15 @@ def some_frames(epochs, n=25, repeats=1):
     return [
         FrameRecord(
             epoch=epoch,
-            fixed=punks.to_png(punks.sheet(DRAWN[k % 25][None], 1)),
-            quality=0.4 / (1 + epoch) + repeat,
+            num_steps=2 * epoch,
+            fixed=punks.to_png(punks.sheet(fixed_faces(k), 8)),
+            num_fixed=8,
+            frechet=40 / (1 + epoch) + repeat,
+            density=0.5,
+            coverage=epoch / (1 + epoch),
+            distinct=0.3,
             repeat=repeat,
+            references={} if epoch else REFERENCES,
             **(last if epoch == epochs[-1] else {}),
         )
         for repeat in range(repeats)
@@ -138,18 +155,33 @@ def test_a_long_run_is_drawn_by_means_of_neighbours():
     assert list(G.get_ydata()) == pytest.approx([0.8] * 400)
 
 
-def test_quality_begins_before_training_and_shows_the_floor():
-    frames = some_frames(range(5))
-    frames[0] = changed(frames[0], floor=0.05)
-    runs = [a_run(1, frames=frames), a_run(2, settings={"resumed_at": 2})]
+def test_quality_begins_before_training_and_shows_its_references():
+    runs = [a_run(1), a_run(2, settings={"resumed_at": 2})]
     drawn = figure.pictures(runs)["quality"]
-    (axes,) = drawn.axes
-    lines = [(list(x.get_xdata()), list(x.get_ydata())) for x in axes.get_lines()]
-    assert lines.count(([0, 1, 2, 3, 4], [0.4 / (1 + k) for k in range(5)])) == 2
-    assert any(ys == [0.05, 0.05] for _, ys in lines)
-    assert any(xs == [2, 2] for xs, _ in lines)  # where a run was resumed
-    assert axes.get_xlim()[0] < 0 == axes.get_ylim()[0]
-    assert "0.080" in drawn.get_label()
+    for axes, measure, values in zip(
+        drawn.axes,
+        ("frechet", "coverage"),
+        ([40 / (1 + k) for k in range(5)], [k / (1 + k) for k in range(5)]),
+    ):
+        lines = [(list(x.get_xdata()), list(x.get_ydata())) for x in axes.get_lines()]
+        assert lines.count(([0, 1, 2, 3, 4], values)) == 2
+        for known in ("other real faces", "noise"):
+            level = REFERENCES[known][measure]
+            assert any(ys == [level, level] for _, ys in lines)
+            assert known in [text.get_text() for text in axes.texts]
+        assert any(xs == [2, 2] for xs, _ in lines)  # where a run was resumed
+        assert axes.get_xlim()[0] < 0
+    assert "80 % of the drawn faces are covered" in drawn.get_label()
+
+
+def test_old_records_without_measures_are_drawn():
+    frames = [
+        changed(f, num_steps=None, frechet=None, coverage=None, references={})
+        for f in some_frames([0, 1, 4])
+    ]
+    drawn = figure.pictures([a_run(frames=frames)])
+    assert "quality" not in drawn and "strip" in drawn
+    assert "epoch 4" in drawn["strip"].get_label()
 
 
 def test_runs_that_were_killed_have_fewer_pictures(tmp_path, caplog):
@@ -181,7 +213,7 @@ def test_samples_and_the_nearest_faces():
     left, right = drawn["samples"].axes
     np.testing.assert_array_equal(image_in(left), with_lines_between(DRAWN))
     np.testing.assert_array_equal(image_in(right), with_lines_between(DATA.X[:25]))
-    assert left.get_xlabel() == "after 4 epochs"
+    assert left.get_xlabel() == "generated, after 4 epochs"
     assert f"{np.median(frame.distances):.2f} from" in drawn["samples"].get_label()
     (axes,) = drawn["nearest"].axes
     faces = np.concatenate([DRAWN[:5], DATA.X[frame.nearest[:5]]])
@@ -190,13 +222,18 @@ def test_samples_and_the_nearest_faces():
     assert words == [f"{distance:.2f}" for distance in frame.distances[:5]]
 
 
-def test_a_strip_shows_one_noise_through_training():
-    frames = some_frames([0, 1, 2, 3, 5, 7])
+def test_a_strip_shows_the_same_noises_through_training():
+    """A row for the frame that is nearest to each of some steps, and the last."""
+    frames = some_frames([0, 30, 70, 200, 480, 520, 700])
     strip = figure.pictures([a_run(num_epochs=7, frames=frames)])["strip"]
-    labels = [axes.get_xlabel() for axes in strip.axes]
-    assert labels == ["epoch 0", "1", "2", "5", "7"]
-    for axes, k in zip(strip.axes, (0, 1, 2, 4, 5)):
-        np.testing.assert_array_equal(image_in(axes), DRAWN[k].transpose(1, 2, 0))
+    (axes,) = strip.axes
+    steps = [label.get_text() for label in axes.get_yticklabels()]
+    assert steps == ["0", "60", "400", "960", "1,400"]
+    for row, k in enumerate((0, 1, 3, 4, 6)):
+        for column, face in enumerate(fixed_faces(k)):
+            y, x = 25 * row, 25 * column
+            shown = image_in(axes)[y : y + 24, x : x + 24]
+            np.testing.assert_array_equal(shown, face.transpose(1, 2, 0))
 
 
 @pytest.mark.parametrize("wrong", ["others", "absent", "damaged"])
@@ -244,9 +281,14 @@ def frames_of(gif):
             yield image.info["duration"], np.asarray(image.convert("RGB")).astype(int)
 
 
-def fixed_face(frame):
-    face = punks.from_png(frame.fixed, 1, 1)
-    return punks.enlarged(face, figure.SCALE).astype(int)
+HEIGHT, WIDTH = (n * punks.TILE * figure.SCALE for n in (2, 4))  # of the faces
+
+
+def faces_in(frame):
+    """Its eight faces in two rows, as they are animated."""
+    row = punks.from_png(frame.fixed, 8, 1)
+    two = np.concatenate([row[:, : 4 * punks.TILE], row[:, 4 * punks.TILE :]])
+    return punks.enlarged(two, figure.SCALE).astype(int)
 
 
 def test_a_gif_shows_every_frame_once(tmp_path):
@@ -254,12 +296,14 @@ def test_a_gif_shows_every_frame_once(tmp_path):
     (gif,) = figure.animate(run, tmp_path, "quick", mp4=False)
     durations, shown = zip(*frames_of(gif))
     assert durations == (100, 100, 100, 100, 1000)
-    assert shown[0].shape == (192 + figure.BAND, 192, 3)
+    assert shown[0].shape == (HEIGHT + figure.BAND, WIDTH, 3)
     for picture, frame in zip(shown, run.of(FrameRecord)):
         # A GIF has 256 colours, enough for these faces.
-        assert np.abs(picture[:192] - fixed_face(frame)).max() <= 4
-    # Below each is the number of its epoch.
-    assert len({picture[192:].tobytes() for picture in shown}) == 5
+        assert np.abs(picture[:HEIGHT] - faces_in(frame)).max() <= 4
+    # Below each is the number of its step.
+    assert len({picture[HEIGHT:].tobytes() for picture in shown}) == 5
+    with Image.open(gif) as image:
+        assert "loop" not in image.info  # it plays once
 
 
 def test_a_long_run_makes_a_small_gif(tmp_path, monkeypatch):
@@ -305,12 +349,12 @@ def test_a_film_of_all_frames(tmp_path):
     gif, film = figure.animate(run, tmp_path, "quick", mp4=True)
     assert (gif.name, film.name) == ("quick.gif", "quick.mp4")
     reader = wheel.read_frames(film)
-    assert next(reader)["size"] == (192, 192 + figure.BAND)
-    shown = [np.frombuffer(frame, np.uint8).reshape(-1, 192, 3) for frame in reader]
+    assert next(reader)["size"] == (WIDTH, HEIGHT + figure.BAND)
+    shown = [np.frombuffer(frame, np.uint8).reshape(-1, WIDTH, 3) for frame in reader]
     assert len(shown) == 5
     for picture, frame in zip(shown, run.of(FrameRecord)):
         # Its colours are coarser.
-        assert np.abs(picture[:192] - fixed_face(frame)).mean() < 12
+        assert np.abs(picture[:HEIGHT] - faces_in(frame)).mean() < 12
 
 
 @pytest.mark.skipif(not RECORDS, reason="not a checkout")
@@ -327,4 +371,6 @@ def test_committed_records_are_drawn_without_mxnet():
     command = [sys.executable, "-c", code, *map(str, RECORDS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [" ".join(PICTURES[:4])] * len(RECORDS)
+    for line in done.stdout.splitlines():
+        assert set(line.split()) >= {"losses", "strip", "samples"}
+    assert len(done.stdout.splitlines()) == len(RECORDS)

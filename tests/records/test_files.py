@@ -155,7 +155,7 @@ def test_a_missing_file_a_folder_and_a_pipe_are_errors(tmp_path):
 def test_contradictions_within_a_line_are_refused():
     for wrong in (
         lambda: header(2, devices=["cpu(0)"]),
-        lambda: FrameRecord(epoch=1, fixed="", quality=0.1, samples="x"),
+        lambda: FrameRecord(epoch=1, fixed="", samples="x"),
         lambda: kinds.StepRecord(
             global_batch_size=8,
             steps=1,

@@ -1,0 +1,81 @@
+"""Measures of generated faces: against other formulas, and in the right order."""
+
+import numpy
+import pytest
+import scipy.linalg
+
+from d2lpar import devices
+from d2lpar.datasets import punks
+from d2lpar.gan import measures
+
+(CPU,) = devices.parse("cpu:1")
+
+
+@pytest.fixture(scope="module")
+def sets():
+    rng = numpy.random.default_rng(0)
+    mixing = rng.standard_normal((6, 6))
+    return rng.standard_normal((80, 6)) @ mixing, 0.3 + rng.standard_normal((70, 6))
+
+
+def test_the_frechet_distance_is_that_of_its_formula(sets):
+    a, b = sets
+    C1, C2 = numpy.cov(a.T), numpy.cov(b.T)
+    shift = a.mean(axis=0) - b.mean(axis=0)
+    root = scipy.linalg.sqrtm(C1 @ C2).real
+    expected = shift @ shift + numpy.trace(C1 + C2 - 2 * root)
+    assert measures.RealFaces(a).frechet(b) == pytest.approx(expected, rel=1e-8)
+    assert measures.RealFaces(a).frechet(a) == pytest.approx(0, abs=1e-6)
+
+
+def test_density_and_coverage_count_neighbours(sets):
+    """By their definitions, a pair at a time."""
+    real, generated = sets
+    inside = numpy.zeros((len(real), len(generated)), bool)
+    nearest = set()
+    for i, x in enumerate(real):
+        radius = sorted(numpy.linalg.norm(real - x, axis=1))[measures.NEIGHBOURS]
+        for j, y in enumerate(generated):
+            inside[i, j] = numpy.linalg.norm(x - y) < radius
+    for y in generated:
+        nearest.add(int(numpy.linalg.norm(real - y, axis=1).argmin()))
+    quality = measures.RealFaces(real).quality(generated)
+    assert quality.density == pytest.approx(inside.sum() / (5 * len(generated)))
+    assert quality.coverage == pytest.approx(inside.any(axis=1).mean())
+    assert quality.distinct == pytest.approx(len(nearest) / len(generated))
+
+
+def references_of(faces):
+    half = len(faces) // 2
+    real = measures.RealFaces(measures.features(faces[:half], CPU))
+    return measures.references(real, faces[half:], CPU)
+
+
+def in_the_right_order(known):
+    """Real faces first by every measure that is used; `density` is none of them."""
+    best = known.pop("other real faces")
+    for other in known.values():
+        assert other.frechet > 5 * best.frechet
+        assert other.coverage < 0.05 < 0.9 < best.coverage
+        assert other.distinct < 0.1 < 0.4 < best.distinct
+    # Noise has more of a face than a black picture.
+    assert known["noise"].frechet < known["black"].frechet
+
+
+def test_references_are_in_the_right_order_on_drawn_faces():
+    in_the_right_order(references_of(punks.load("synthetic", n_train=2_000).X))
+
+
+def test_references_are_in_the_right_order_on_cryptopunks():
+    data = punks.on_disk("cryptopunks", 2_000, 0)
+    if data is None:
+        pytest.skip("no CryptoPunks on disk: set D2LPAR_DATA")
+    in_the_right_order(references_of(data.X))
+
+
+def test_features_do_not_depend_on_the_other_faces():
+    faces = punks.load("synthetic", n_train=600).X
+    whole = measures.features(faces, CPU)
+    assert whole.shape == (600, 1152) and whole.dtype == float
+    part = measures.features(faces[510:520], CPU)
+    numpy.testing.assert_allclose(whole[510:520], part, rtol=1e-5, atol=1e-5)

@@ -202,7 +202,7 @@ def formula(study: Study) -> str:
         return f"the longer of N x {issue} (Python) and {device} (a device)"
     return (
         f"the longest of N x {issue} (Python), d = {device} (a device) and N x "
-        f"({issue} + d) / {number(model.cores)} (the cores)"
+        f"({issue} + d) / {model.cores:g} (the cores)"
     )
 
 

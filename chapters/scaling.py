@@ -89,6 +89,7 @@ def time_steps(chosen, batch_size, more=0.0, python=time.sleep, steps=8, rows=5)
     return median(seconds[1:]), median(issue[1:])
 
 
+time_steps(two[:1], 64)  # MXNet's first steps: it allocates memory
 alone, _ = time_steps(two[:1], 64)
 print("one context, 64 images\nPython  device  longer     sum  measured, ms")
 for ms in (0, 5, 10, 60):
@@ -98,10 +99,10 @@ for ms in (0, 5, 10, 60):
 
 # %% [markdown]
 # Until Python takes longer than the device, its time costs nothing. After that, the
-# device's time costs nothing. The measured times are a little above the longer one,
-# because a row begins with Python alone and ends with the device alone: an eighth of
-# the shorter time comes on top. The model is least right where both are about as long:
-# with 20 ms of sleep a step of 28 ms took 40.
+# device's time hardly costs anything: a row of eight begins with Python alone and ends
+# with the device alone, so up to an eighth of the shorter time comes on top. The model
+# is least right where both are about as long: with 20 ms of sleep a step of 28 ms took
+# 40.
 #
 # Sleeping needs no core. On a GPU's host Python has a core of its own, too, and the
 # model of a step is
@@ -112,7 +113,7 @@ for ms in (0, 5, 10, 60):
 #
 # CPU contexts are different: they and Python share the cores.
 #
-# *Predict before you run*: two contexts on two cores, 128 images, and 20 ms more of
+# *Predict before you run*: two contexts on two cores, 128 images, and 15 ms more of
 # Python per step. Is there a difference between sleeping and counting?
 
 
@@ -124,16 +125,16 @@ def count(seconds):
 
 
 cores = os.cpu_count() if two[0].device_type == "cpu" else math.inf
-print(f"two contexts on {cores} cores")
-for work in (time.sleep, count):
-    step, python = time_steps(two, 128, 0.020, work)
-    name, ms = work.__name__, 1e3 * step
-    print(f"{name}: Python {1e3 * python:.1f} ms, the step {ms:.1f} ms")
+time_steps(two, 128)
+print(f"two contexts on {cores} cores: a step while Python sleeps, and counts, ms")
+for _ in range(3):  # in turn, because a machine's speed drifts
+    slept, counted = (time_steps(two, 128, 0.015, f)[0] for f in (time.sleep, count))
+    print(f"{1e3 * slept:5.1f}  {1e3 * counted:5.1f}")
 
 # %% [markdown]
-# On two cores counting makes the step longer, although Python alone takes less time
-# than the step: three want to compute, and there are two cores. In a step the cores
-# have N * (issue + device) to do, and cannot do it faster than
+# On two cores counting makes the step longer by some milliseconds, although Python
+# takes less time than the step: three want to compute, and there are two cores. In a
+# step the cores have N * (issue + device) to do, and cannot do it faster than
 #
 #     cores   = N * (issue + device) / number of cores
 #     seconds = max(python, device, cores)
@@ -148,9 +149,9 @@ for work in (time.sleep, count):
 steps, issues = {}, []
 print("batch   1 device  2 devices  speedup")
 for batch in (2, 8, 32, 128):
-    for count_of in (1, 2):
-        steps[count_of, batch], python = time_steps(two[:count_of], batch)
-        if count_of == 1:
+    for n in (1, 2):
+        steps[n, batch], python = time_steps(two[:n], batch)
+        if n == 1:
             issues.append(python)
     one, both = steps[1, batch], steps[2, batch]
     print(f"{batch:5} {1e3 * one:7.2f} ms {1e3 * both:7.2f} ms {one / both:8.2f}")

@@ -242,7 +242,7 @@ train(2, batch_size=16, lr=0.1)
 # batches, uneven shards and checkpoints. One thing differs: every device holds all
 # images and takes the rows of its shard out of them within its graph (`ShardLosses`).
 # The numbers are the same. On two H200s an epoch takes 0.31 s so, and 0.49 s if the
-# first GPU cuts the batches ([how it was measured](../docs/newer-gpus.md)): many small
+# first GPU cuts the batches ([how it was measured](../docs/speed.md)): many small
 # operations cost Python more time than the GPUs. The presets are those of chapter 4, so
 # that the two can be compared:
 #

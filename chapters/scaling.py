@@ -7,8 +7,9 @@
 # **What you will learn.** Why two of the book's V100s were slower than one, 2.5 s per
 # epoch against 1.8 s. How to measure a step at many batch sizes and to find the
 # *break-even*, the batch size from which two devices are faster than one. A model of a
-# step with three costs, which you fit yourself and test on steps that it has not seen.
-# Strong and weak scaling, and what a large batch does to the accuracy.
+# step, the longer of Python's time and the devices', which you fit to one device and
+# test on steps that it has not seen. Strong and weak scaling, and what a large batch
+# does to the accuracy.
 #
 # Run this chapter cell by cell as a notebook, or as a program:
 #
@@ -19,6 +20,8 @@
 # here, for LeNet? 2, 20, 200 or 2,000?
 
 # %%
+import math
+import os
 import time
 from statistics import median
 
@@ -35,7 +38,7 @@ from d2lpar import (
     train_batch,
 )
 from d2lpar.scaling.measure import scaled_lr
-from d2lpar.scaling.model import break_even, fit_all_reduce, fit_step
+from d2lpar.scaling.model import break_even, fit_step
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -46,44 +49,110 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 #
 # | part | on one device | on N devices |
 # |---|---|---|
-# | Python issues the operators | a fixed time | N times that, one after the other |
-# | forward and backward | a time per image | the shard is B / N images: divided by N |
-# | all-reduce | none | N - 1 copies there, N - 1 back |
+# | Python issues the operators | `issue` | N * `issue`, one after the other |
+# | forward, backward | `fixed` + `per_image` * B | `fixed` + `per_image` * B / N |
+# | all-reduce | none | (N - 1) * `exchange` |
 #
-# ![A step's parts on one device and on two](../docs/drawings/step-costs.svg)
+# The devices compute their shards side by side. The book's all-reduce makes N - 1
+# copies there and N - 1 back. MXNet queues what Python issues, so Python does not wait:
+# it issues the work of the next device, and then the next step, while the devices
+# compute.
 #
-# Only the middle line gets better. So a second device pays if half of the batch's work
-# is more than what Python and the all-reduce add:
+# ![Three steps on one device and on two](../docs/drawings/step-costs.svg)
 #
-#     seconds(N, B) = N * fixed + per_image * B / N + (N - 1) * exchange
+# ## The longer of two times, not their sum
 #
-# ## Measured
+# So in a row of steps whichever takes longer decides. To see it, make Python slower:
+# let it sleep in every step. We time rows of eight steps and wait only at their end, as
+# in training. The results are medians of five rows, after one that warms up.
 #
-# Steps of chapter 4's training, in a row, as in training: Python may run ahead. The
-# median of several rows, after one that warms up.
+# *Predict before you run*: one context takes about 30 ms for a step of 64 images. Now
+# Python sleeps for 10 ms in every step. Does a step take 30 ms, or 40?
 
 
 # %%
-def seconds_per_step(chosen, batch_size, steps=4, rows=5):
+def time_steps(chosen, batch_size, more=0.0, python=time.sleep, steps=8, rows=5):
+    """Seconds of a step, and of Python to issue it, with `more` seconds of Python."""
     X = np.random.uniform(size=(batch_size, 1, 28, 28), ctx=chosen[0])
     y = np.arange(batch_size, ctx=chosen[0]) % 10
     device_params = [get_params(init_lenet(), device) for device in chosen]
-    seconds = []
+    seconds, issue = [], []
     for _ in range(rows + 1):
         npx.waitall()
         start = time.perf_counter()
         for _ in range(steps):
+            python(more)
             train_batch(X, y, device_params, chosen, lr=1e-3)
+        issue.append((time.perf_counter() - start) / steps)
         npx.waitall()
         seconds.append((time.perf_counter() - start) / steps)
-    return median(seconds[1:])
+    return median(seconds[1:]), median(issue[1:])
 
 
-steps = {}
+time_steps(two[:1], 64)  # MXNet's first steps: it allocates memory
+alone, _ = time_steps(two[:1], 64)
+print("one context, 64 images\nPython  device  longer     sum  measured, ms")
+for ms in (0, 5, 10, 60):
+    step, python = time_steps(two[:1], 64, more=ms / 1e3)
+    numbers = python, alone, max(python, alone), python + alone, step
+    print("  ".join(f"{1e3 * t:6.1f}" for t in numbers))
+
+# %% [markdown]
+# Until Python takes longer than the device, its time costs nothing. After that, the
+# device's time hardly costs anything: a row of eight begins with Python alone and ends
+# with the device alone, so up to an eighth of the shorter time comes on top. The model
+# is least right where both are about as long: with 20 ms of sleep a step of 28 ms took
+# 40.
+#
+# Sleeping needs no core. On a GPU's host Python has a core of its own, too, and the
+# model of a step is
+#
+#     python  = N * issue
+#     device  = fixed + per_image * B / N + (N - 1) * exchange
+#     seconds = max(python, device)
+#
+# CPU contexts are different: they and Python share the cores.
+#
+# *Predict before you run*: two contexts on two cores, 128 images, and 15 ms more of
+# Python per step. Is there a difference between sleeping and counting?
+
+
+# %%
+def count(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+cores = os.cpu_count() if two[0].device_type == "cpu" else math.inf
+time_steps(two, 128)
+print(f"two contexts on {cores} cores: a step while Python sleeps, and counts, ms")
+for _ in range(3):  # in turn, because a machine's speed drifts
+    slept, counted = (time_steps(two, 128, 0.015, f)[0] for f in (time.sleep, count))
+    print(f"{1e3 * slept:5.1f}  {1e3 * counted:5.1f}")
+
+# %% [markdown]
+# On two cores counting makes the step longer by some milliseconds, although Python
+# takes less time than the step: three want to compute, and there are two cores. In a
+# step the cores have N * (issue + device) to do, and cannot do it faster than
+#
+#     cores   = N * (issue + device) / number of cores
+#     seconds = max(python, device, cores)
+#
+# With more cores than contexts there is no difference, and the third term is never the
+# longest.
+#
+# ## Measured
+
+
+# %%
+steps, issues = {}, []
 print("batch   1 device  2 devices  speedup")
 for batch in (2, 8, 32, 128):
-    for count in (1, 2):
-        steps[count, batch] = seconds_per_step(two[:count], batch)
+    for n in (1, 2):
+        steps[n, batch], python = time_steps(two[:n], batch)
+        if n == 1:
+            issues.append(python)
     one, both = steps[1, batch], steps[2, batch]
     print(f"{batch:5} {1e3 * one:7.2f} ms {1e3 * both:7.2f} ms {one / both:8.2f}")
 
@@ -96,14 +165,14 @@ print("break-even at a batch of", "more than 128" if turn is None else f"{turn:.
 # one device over that on N, and *parallel efficiency* is speedup / N. At best two
 # devices have a speedup of 2, an efficiency of 1.
 #
-# ## Explained
+# ## Predicted
 #
-# The first two parameters come from steps on **one** device alone: time = fixed +
-# per_image * B is a straight line. The third is the time of the all-reduce of eight
-# arrays of LeNet's shapes.
+# Everything comes from **one** device alone: Python's time to issue a step, and a
+# straight line, fixed + per_image * B. The last number is the time of the all-reduce of
+# eight arrays of LeNet's shapes.
 #
-# *Predict before you run*: how well will this predict the steps on two devices, of
-# which it has seen none?
+# *Predict before you run*: how well will this model predict steps on two devices, none
+# of which were used to fit it?
 
 
 # %%
@@ -120,66 +189,91 @@ def seconds_of_all_reduce(shapes, repeats=15):
     return median(seconds)
 
 
-batches = [batch for count, batch in steps if count == 1]
+batches = [batch for n, batch in steps if n == 1]
 times = numpy.array([steps[1, batch] for batch in batches])
 # A straight line; weighted, so that 10 % count alike for small and large batches.
 per_image, fixed = numpy.polyfit(batches, times, deg=1, w=1 / times)
+issue = median(issues)
 shapes = [p.shape for p in init_lenet()]
 exchange = seconds_of_all_reduce(shapes)
-print(f"fixed {1e3 * fixed:.2f} ms, per image {1e6 * per_image:.0f} us, ", end="")
-print(f"all-reduce {1e3 * exchange:.2f} ms")
+print(f"issue {1e3 * issue:.2f} ms, fixed {1e3 * fixed:.2f} ms, ", end="")
+print(f"per image {1e6 * per_image:.0f} us, all-reduce {1e3 * exchange:.2f} ms")
+print("two devices: Python  device   cores  longest  measured, ms")
 for batch in batches:
-    predicted = 2 * fixed + per_image * batch / 2 + exchange
-    measured = steps[2, batch]
-    print(
-        f"two devices, batch {batch:3}: predicted {1e3 * predicted:6.2f} ms, measured "
-        f"{1e3 * measured:6.2f} ms ({100 * (predicted / measured - 1):+.0f} %)"
-    )
-print(f"break-even by the model: {(fixed + exchange) / (per_image / 2):.0f}")
+    device = fixed + per_image * batch / 2 + exchange
+    bounds = 2 * issue, device, 2 * (issue + device) / cores
+    numbers = *bounds, max(bounds), steps[2, batch]
+    error = 100 * (max(bounds) / steps[2, batch] - 1)
+    row = "  ".join(f"{1e3 * t:6.2f}" for t in numbers)
+    print(f"batch {batch:4}:  {row}  ({error:+.0f} %)")
 
 # %% [markdown]
-# The last line follows from setting seconds(1, B) = seconds(2, B): a batch must be so
-# large that half of its images take as long as one device's fixed time and the
-# all-reduce. It names what makes a second device pay earlier: less Python (compile:
-# chapter 5), a faster all-reduce, or a *slower* device or a *larger* network, which
-# raise the time per image.
+# If the predictions are far too low, another program is using the cores.
+#
+# Where does two devices' time become that of one? One device takes
+# fixed + per_image * B, at batches where a second one can pay. So on GPUs the batch
+# must be above both of
+#
+#     (N * issue - fixed) / per_image      where Python decides
+#     N * exchange / per_image             where the devices decide
+#
+# This names what makes a second device pay earlier: less Python (compile: chapter 5),
+# a faster all-reduce, or a *slower* device or a *larger* network, which raise the time
+# per image.
 #
 # That explains the V100s. Half of a batch of 256 is 128 images of 13.5 million
 # operations, 1.7 GFLOP: a tenth of a millisecond at a V100's peak of 15.7 TFLOPS, and
-# hardly a millisecond in practice. The second GPU added 3 ms to each step (0.7 s in 235
-# steps).
+# hardly a millisecond in practice. So this is all that a second GPU could save, and it
+# added 3 ms to each step (0.7 s in 235 steps).
 #
-# Are the predictions far too low? Then something else uses the cores: the model knows
-# the time of a device that is alone, and two contexts need two free cores.
+# ## Two H200s, predicted from one
 #
-# The package's model is the same, but its all-reduce has a time per array and one per
-# byte, so that it can be asked about other networks, and about more devices than there
-# are. Here are four steps that were measured on two cores of an AMD EPYC. The model is
-# fitted to the two on one device:
+# The package's model is the same (`d2lpar.scaling.model`). Here are steps of chapter
+# 5's training on one H200 and on two, from
+# [a record](../figures/h200/scaling/book-1thread-results.txt). Python takes 0.829 ms to
+# issue a step on one of them, and the all-reduce 0.284 ms.
 
 # %%
-recorded = {(1, 8): 3.15e-3, (1, 512): 176e-3, (2, 8): 3.56e-3, (2, 512): 97e-3}
-all_reduce = fit_all_reduce(2, [(1, 4_096, 0.11e-3), (8, 516_272, 0.60e-3)])
-model = fit_step(recorded, all_reduce, 8, 516_272, without=[2])
-print(f"{1e3 * model.fixed:.1f} ms + {1e6 * model.per_sample:.0f} us per sample")
-for batch in (8, 512):
-    predicted, measured = 1e3 * model.seconds(2, batch), 1e3 * recorded[2, batch]
-    print(f"two devices, batch {batch}: {predicted:.1f} ms, measured {measured:.1f} ms")
-speedups = {batch: recorded[1, batch] / recorded[2, batch] for batch in (8, 512)}
-print(f"break-even between the two: {break_even(speedups):.0f}, ", end="")
-print(f"by the model {model.break_even(2):.0f}")
-for count in (2, 4, 8):
-    faster = [f"{model.speedup(count, batch):.2f}" for batch in (8, 64, 512, 8192)]
-    print(f"{count} devices, batches of 8, 64, 512, 8,192: {', '.join(faster)} times")
+recorded = {  # ms of a step on one GPU and on two, by global batch
+    8: (0.792, 1.63),
+    64: (0.818, 1.53),
+    256: (1.14, 1.50),
+    512: (1.72, 1.50),
+    1024: (1.84, 1.89),
+    2048: (2.88, 2.06),
+    4096: (5.04, 3.09),
+    8192: (9.30, 5.24),
+}
+on_one = {batch: one / 1e3 for batch, (one, _) in recorded.items()}
+model = fit_step(on_one, issue=0.829e-3, exchange=0.284e-3)
+print(f"{1e3 * model.fixed:.2f} ms + {1e6 * model.per_sample:.2f} us per image")
+for batch, (_, measured) in recorded.items():
+    predicted = 1e3 * model.seconds(2, batch)
+    error = 100 * (predicted / measured - 1)
+    print(f"batch {batch:5}: predicted {predicted:.2f} ms, {measured} ({error:+.0f} %)")
+print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.0f}")
 
 # %% [markdown]
-# At a batch of 512 the prediction is 8 % too low, at 8 nearly 20 %, so the break-even
-# by the model is too early. The reason is Python. In that run it needed 1.4 ms per
-# step to issue the work of one device and 2.9 ms for two. On one device most of that is
-# hidden, because Python issues the next operators while the device computes: only 0.4
-# ms remain as the fixed time. Two devices compute a batch of 8 in less time than Python
-# needs, so nothing hides it. The model adds the costs up; it does not know which of
-# them overlap.
+# Over all batches of the records, fitted to one device, three forms of the model miss
+# the steps on two devices by (median, and at most):
+#
+# | | the sum of all terms | longer of Python and device | longest, with the cores |
+# |---|---|---|---|
+# | two H200s, Gluon | 23 %, 44 % | **5 %, 12 %** | |
+# | two H200s, from scratch | 24 %, 36 % | **10 %, 31 %** | |
+# | two CPU contexts, Gluon | 19 %, 47 % | 18 %, 42 % | **9 %, 33 %** |
+# | two CPU contexts, from scratch | 19 %, 40 % | 19 %, 40 % | **12 %, 40 %** |
+#
+# ![Two H200s, predicted](../figures/h200/scaling/book-1thread-steps-concise.png)
+#
+# Look at 512 and 1,024 images: with 512 two GPUs pay, with 1,024 they do not. No sum or
+# maximum of straight lines does that. A step on two takes as long as one GPU needs for
+# half of the images, plus 0.2 ms, wherever Python does not decide: 1.89 and 1.72, 2.06
+# and 1.84, 3.09 and 2.88, 5.24 and 5.04 ms. And one GPU takes hardly longer for 1,024
+# images than for 512. It computes them in another form: from 1,024 images per GPU on,
+# the package takes the bias of a convolution as a weight (`networks.bias_as_weight`),
+# whose gradient cuDNN computes faster. At a global batch of 1,024 one GPU uses the fast
+# form and each of two the slow one. At 512 all use the slow one.
 #
 # ## Strong and weak scaling
 #
@@ -229,7 +323,9 @@ if __name__ == "__main__":
 #
 # - A second device halves the work per image and adds Python's time for it, and the
 #   all-reduce. It pays from a batch size on, the break-even.
-# - Three numbers, two of them measured on one device, predict it.
+# - Python and the devices work at the same time: a step takes the longer of their
+#   times. On CPU contexts Python needs a core, too.
+# - Three numbers measured on one device, and the all-reduce, predict steps on two.
 # - A fast device and a small network move the break-even up. The book's batch of 256 is
 #   below that of its V100s.
 # - Strong scaling gives the same training sooner. Weak scaling is another training;
@@ -243,16 +339,16 @@ if __name__ == "__main__":
 # 2. Double the channels of both convolutions, to 40 and 100. Count the multiplications
 #    per image: by how much does per_image grow, and where does the break-even go?
 #    *(From 2.25 to 8.55 million, 3.8 times: most of them are in the second convolution,
-#    which has four times as many. There are as many operators as before, so `fixed`
+#    which has four times as many. There are as many operators as before, so `issue`
 #    stays: the break-even falls to about a quarter.)*
-# 3. Multiply `exchange` by 10, as over a slow network. From which batch do two devices
-#    pay? *((fixed + 10 exchange) / (per_image / 2): many times as large. Chapter 13 is
-#    about this.)*
+# 3. Multiply `exchange` by 10, as over a slow network. From which batch do two GPUs
+#    pay? *(2 * exchange / per_image: `fit_step(on_one, 0.829e-3, 2.84e-3)` says 5,300
+#    in place of 800. Chapter 13 is about this.)*
 # 4. Time the all-reduce of one array of 129,068 numbers instead of LeNet's eight:
 #    `seconds_of_all_reduce([(129_068,)])`. *(About half, or a third: each array costs a
 #    fixed time. Two idle cores took 0.22 ms instead of 0.60. So the package's training
 #    keeps all parameters of a replica in one array.)*
-# 5. Ask the model for 8 devices: `model.speedup(8, batch)`. Why does it never reach 8
-#    at any batch that fits in memory? *(N * fixed: one Python issues the work of all
-#    eight; 5.86 at a batch of 512, 7.82 at 8,192. With one process per device,
-#    `fit_step(..., one_python=False)`, the fixed time counts once: 6.48 at 512.)*
+# 5. Ask the model of the H200s for 8 devices: `model.speedup(8, batch)`. At which batch
+#    do they reach 4? *(At about 24,000: one Python issues the work of all eight in 6.6
+#    ms, and one GPU takes four times as long for so many. With one process per device
+#    the issuing would take 0.8 ms: chapter 13.)*

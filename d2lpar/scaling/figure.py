@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
@@ -106,15 +109,57 @@ def _map(study: Study) -> Figure:
 
 
 def _steps(study: Study) -> Figure:
-    """Milliseconds per step against batch: measured points and the model's lines."""
-    model, noun = study.model, _device_word(study.runs)
-    lines = "" if model is None else ", lines are the model"
+    """Milliseconds per step against batch: measured points and the model's lines.
+
+    The line of one device is fitted, those of more are predictions, dashed; below them
+    stands by how much they miss.
+    """
+    if study.model is None:
+        return _steps_measured(study)
+    noun, one, more = _device_word(study.runs), study.counts[0], study.counts[1:]
+    title = f"Time of a step on {plural(one, noun)}, and the model fitted to it"
+    if more:
+        title = (
+            f"Fitted to {plural(one, noun)}, the model misses "
+            f"{' and '.join(map(str, more))} by {missed(study, more)}"
+        )
+    subtitle = _subtitle(study, "medians and quartiles; dashed: predicted")
     picture = page.new(
-        f"Time of a step, by global batch and number of {noun}s",
-        _subtitle(study, f"medians and quartiles{lines}"),
+        title,
+        subtitle,
+        f"Model: {formula(study)}. {_stamp(study.runs)}",
+        rows=2,
+        size=(page.WIDE, 1.35 * page.TALL),
+        sharex=True,
+        height_ratios=[3, 1],
+    )
+    above, below = picture.axes
+    _draw_steps(study, above)
+    for k, n in enumerate(study.counts):
+        style = page.look(k, color=page.count_color(k), lw=1.2)
+        style["ls"] = page.LINES[bool(k)]
+        errors = study.errors_of(n)
+        below.plot(list(errors), [100 * error for error in errors.values()], **style)
+    below.axhline(0, color=page.PALE, lw=0.8)
+    below.set_ylabel("model's error,\n% of measured")
+    below.set_xlabel(BATCH)
+    return picture.figure
+
+
+def _steps_measured(study: Study) -> Figure:
+    picture = page.new(
+        f"Time of a step, by global batch and number of {_device_word(study.runs)}s",
+        _subtitle(study, "medians and quartiles"),
         _stamp(study.runs),
     )
     (axes,) = picture.axes
+    _draw_steps(study, axes)
+    axes.set_xlabel(BATCH)
+    return picture.figure
+
+
+def _draw_steps(study: Study, axes: Axes) -> None:
+    """Medians with quartiles as points, by device count; lines of the model, if any."""
     names = []
     for k, n in enumerate(study.counts):
         style = page.look(k, color=page.count_color(k), lw=1.5)
@@ -122,18 +167,43 @@ def _steps(study: Study) -> Figure:
         summaries = [study.milliseconds(n, batch) for batch in batches]
         medians, spread = [s.median for s in summaries], page.quartiles(summaries)
         axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
-        curve = medians
-        if model is not None:
-            curve = [1e3 * model.seconds(n, batch) for batch in batches]
-        axes.plot(batches, curve, **{**style, "marker": ""})
-        names.append((batches[-1], medians[-1], plural(n, noun)))
+        if study.model is None:
+            axes.plot(batches, medians, **{**style, "marker": ""})
+        else:
+            along = numpy.geomspace(batches[0], batches[-1], 200)
+            curve = [1e3 * study.model.seconds(n, batch) for batch in along]
+            style.update(ls=page.LINES[bool(k)], marker="")
+            axes.plot(along, curve, **style)
+        names.append((batches[-1], medians[-1], plural(n, _device_word(study.runs))))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    axes.set_xlabel(BATCH)
     few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
     page.log_numbers_up(axes, "milliseconds per step", minor=few)
     page.beside(axes, names)
-    return picture.figure
+
+
+def missed(study: Study, counts: Sequence[int]) -> str:
+    """By how much the model misses the steps on these device counts, in words."""
+    errors = [100 * abs(e) for n in counts for e in study.errors_of(n).values()]
+    return f"{median(errors):.0f} % (median), {max(errors):.0f} % at most"
+
+
+def formula(study: Study) -> str:
+    """The model of a study with its numbers, for N devices and B samples."""
+    model = study.model
+    assert model is not None
+    device = (
+        f"{number(1e3 * model.fixed)} ms + {number(1e6 * model.per_sample)} us x B / N"
+    )
+    if study.counts != [1]:
+        device += f" + (N - 1) x {number(1e3 * model.exchange)} ms"
+    issue = f"{number(1e3 * model.issue)} ms"
+    if math.isinf(model.cores):
+        return f"the longer of N x {issue} (Python) and {device} (a device)"
+    return (
+        f"the longest of N x {issue} (Python), d = {device} (a device) and N x "
+        f"({issue} + d) / {model.cores:g} (the cores)"
+    )
 
 
 def _parts(runs: Sequence[Run]) -> Figure:
@@ -251,6 +321,10 @@ def results(runs: Sequence[Run]) -> str:
             speedup = study.speedups_of(n).get(batch)
             spread = f"{number(ms.q1)}-{number(ms.q3)}, n={ms.n}"
             notes = f"speedup {speedup:.2f}" if n > 1 and speedup else ""
+            if batch in (errors := study.errors_of(n)):
+                ours = study.model.seconds(n, batch)
+                model = f"model {number(1e3 * ours)} ({100 * errors[batch]:+.0f} %)"
+                notes = f"{notes}, {model}" if notes else model
             what = f"{study.name}: step, batch {batch:,}"
             rows.append([what, str(n), number(ms.median), spread, notes])
             for name, seconds in study.parts.get((n, batch), {}).items():
@@ -261,12 +335,12 @@ def results(runs: Sequence[Run]) -> str:
                 end = e.why_not or f"test accuracy {e.test_acc:.4f}"
                 rows.append([what, str(n), number(1e3 * e.seconds), "", end])
         if study.model:
-            models.append(
-                f"{study.name}: a step on N devices takes N x "
-                f"{1e3 * study.model.fixed:.3g} ms + "
-                f"{1e6 * study.model.per_sample:.4g} us per sample of a shard + (N - 1)"
-                f" x {1e3 * study.model.exchange:.3g} ms"
-            )
+            text = f"{study.name}: a step on N devices takes {formula(study)}."
+            for n in study.counts:
+                how = "predicted" if n > 1 else "fitted"
+                where = f"{plural(n, _device_word(runs))} ({how})"
+                text += f" It misses {where} by {missed(study, [n])}."
+            models.append(textwrap.fill(text, 88))
     for (n, arrays, num_bytes), by_variant in all_reduces(runs).items():
         for variant, seconds in by_variant.items():
             what = f"all-reduce: {variant}, {plural(arrays, 'array')}, {num_bytes:,} B"

@@ -1,21 +1,23 @@
 """When does a second device pay: a study's records, its break-even, and a model.
 
-The model of a step of N devices on a global batch of B samples has two fitted
-parameters, `fixed` and `per_sample`, and the exchange of the gradients between two
-devices, which is measured separately::
+In a step of N devices on a global batch of B samples Python issues the work of one
+device after the other and runs ahead, while the devices compute their shards side by
+side and exchange their gradients. The step takes as long as the slower of the two, not
+as both together::
 
-    seconds(N, B) = N * fixed + per_sample * B / N + (N - 1) * exchange
-    exchange = latency * arrays + bytes / bandwidth
+    python  = N * issue
+    device  = fixed + per_sample * B / N + (N - 1) * exchange
+    seconds = max(python, device, N * (issue + device) / cores)
 
-The fixed cost counts N times because one Python process issues the operators of all
-devices, one device after the other; with one process per device it counts once. The
-exchange counts N - 1 times because the book's all-reduce goes from device to device.
+The last term is for CPU contexts, whose computing and Python share `cores`; GPUs have
+processors of their own. `issue` and `exchange` are measured; `fixed` and `per_sample`
+are fitted to steps on one device. What the model says of more devices is a prediction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -55,50 +57,26 @@ def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
 
 
 @dataclass(frozen=True)
-class AllReduceModel:
-    """Latency in seconds per array and bandwidth in bytes/s, between two devices."""
-
-    latency: float
-    bandwidth: float
-
-    def seconds(self, num_devices: int, num_arrays: int, num_bytes: int) -> float:
-        """Seconds of an all-reduce that goes from device to device."""
-        exchange = self.latency * num_arrays + num_bytes / self.bandwidth
-        return (num_devices - 1) * exchange
-
-
-def fit_all_reduce(
-    num_devices: int, sizes: Sequence[tuple[int, int, float]]
-) -> AllReduceModel:
-    """Fit latency and bandwidth to (arrays, bytes, seconds) measured on `num_devices`.
-
-    Raises :class:`~d2lpar.errors.RecordError` for fewer than two sizes or one device.
-    """
-    if len(sizes) < 2 or num_devices < 2:
-        raise RecordError(
-            f"all-reduce of {len(sizes)} size(s) on {num_devices} device(s): the model "
-            "needs at least two sizes and two devices"
-        )
-    arrays, num_bytes, seconds = (np.array(column, float) for column in zip(*sizes))
-    exchange = seconds / (num_devices - 1)
-    latency, per_byte = _fit([arrays, num_bytes], exchange, exchange)
-    return AllReduceModel(latency, 1 / per_byte if per_byte > 0 else math.inf)
-
-
-@dataclass(frozen=True)
 class StepModel:
-    """The costs of a step in seconds; `one_python` issues the work of all devices."""
+    """The costs of a step in seconds.
 
+    `issue` is Python's time for the work of one device, `exchange` that of an
+    all-reduce over two. `cores` is how many contexts the CPU's cores can serve at
+    once; infinite for GPUs.
+    """
+
+    issue: float
     fixed: float
     per_sample: float
     exchange: float = 0.0
-    one_python: bool = True
+    cores: float = math.inf
 
     def seconds(self, num_devices: int, global_batch_size: float) -> float:
         """Seconds of a step."""
-        fixed = self.fixed * (num_devices if self.one_python else 1)
-        work = self.per_sample * global_batch_size / num_devices
-        return fixed + work + (num_devices - 1) * self.exchange
+        device = self.fixed + self.per_sample * global_batch_size / num_devices
+        device += (num_devices - 1) * self.exchange
+        shared = num_devices * (self.issue + device) / self.cores
+        return max(num_devices * self.issue, device, shared)
 
     def speedup(self, num_devices: int, global_batch_size: float) -> float:
         """Seconds of a step on one device / seconds on `num_devices`."""
@@ -106,49 +84,61 @@ class StepModel:
         return one / self.seconds(num_devices, global_batch_size)
 
     def break_even(self, num_devices: int) -> float:
-        """The batch at which `num_devices` are as fast as one; infinite if never.
+        """The batch from which `num_devices` are as fast as one; infinite if never.
 
-        >>> StepModel(fixed=1.0, per_sample=0.1, exchange=2.0).break_even(2)
-        60.0
+        >>> StepModel(issue=4.0, fixed=1.0, per_sample=0.1).break_even(2)
+        70.0
         """
-        saved = self.per_sample * (1 - 1 / num_devices)
-        added = self.seconds(num_devices, 0) - self.seconds(1, 0)
-        return added / saved if saved else math.inf
+        n, per_sample = num_devices, self.per_sample
+        device = self.fixed + (n - 1) * self.exchange
+        # What N devices take is the longest of three lines, from `start` and rising by
+        # `slope` with B; one device takes fixed + per_sample * B where more can pay.
+        lines = [
+            (n * self.issue, 0.0),
+            (device, per_sample / n),
+            (n * (self.issue + device) / self.cores, per_sample / self.cores),
+        ]
+        return max(
+            (start - self.fixed) / (per_sample - slope)
+            if slope < per_sample
+            else math.inf
+            for start, slope in lines
+        )
 
 
 def fit_step(
-    steps: Mapping[tuple, float],
-    all_reduce: AllReduceModel | None = None,
-    num_arrays: int = 0,
-    num_bytes: int = 0,
-    *,
-    without: Container[int] = (),
-    one_python: bool = True,
+    seconds: Mapping[int, float],
+    issue: float,
+    exchange: float = 0.0,
+    cores: float = math.inf,
 ) -> StepModel:
-    """Fit `fixed` and `per_sample` to seconds by (num_devices, global_batch_size).
+    """Fit `fixed` and `per_sample` to seconds on one device by batch size.
 
-    `num_arrays` and `num_bytes` count the gradients of one replica, which `all_reduce`
-    sums; device counts `without` are left out. Raises
-    :class:`~d2lpar.errors.RecordError` for fewer than two shard sizes B / N.
+    A straight line, through the batches whose time is the device's: those from some
+    batch on, chosen so that the model is nearest to all of them, in relative terms.
+    Raises :class:`~d2lpar.errors.RecordError` for fewer than two batch sizes.
     """
-    exchange = all_reduce.seconds(2, num_arrays, num_bytes) if all_reduce else 0.0
-    used = [(n, batch / n, s) for (n, batch), s in steps.items() if n not in without]
-    if len({shard for _, shard, _ in used}) < 2:
-        raise RecordError("steps of one shard size: the model needs at least two")
-    counts, shards, seconds = (np.array(column, float) for column in zip(*used))
-    python = counts if one_python else np.ones_like(counts)
-    without_exchange = seconds - (counts - 1) * exchange
-    fixed, per_sample = _fit([python, shards], without_exchange, seconds)
-    return StepModel(fixed, per_sample, exchange, one_python)
+    if len(seconds) < 2:
+        raise RecordError("steps of one batch size: the model needs at least two")
+    sizes = sorted(seconds)
+    models = [
+        StepModel(issue, *_line({b: seconds[b] for b in sizes[k:]}), exchange, cores)
+        for k in range(len(sizes) - 1)
+    ]
+    return min(
+        models,
+        key=lambda m: sum((m.seconds(1, b) / s - 1) ** 2 for b, s in seconds.items()),
+    )
 
 
-def _fit(columns: list, target: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Coefficients >= 0 with sum(c * column) near `target`, relative to `seconds`."""
+def _line(seconds: Mapping[int, float]) -> list[float]:
+    """Intercept and slope, neither negative; small and large times count alike."""
     from scipy.optimize import nnls  # slow to import, and only a fit needs it
 
-    matrix = np.stack(columns, axis=1) / seconds[:, None]
-    scale = matrix.max(axis=0)  # arrays and bytes differ by orders of magnitude
-    coefficients, _ = nnls(matrix / scale, target / seconds)
+    sizes, times = (np.array(list(x), float) for x in (seconds, seconds.values()))
+    matrix = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]
+    scale = matrix.max(axis=0)  # an intercept and a slope differ by orders of magnitude
+    coefficients, _ = nnls(matrix / scale, np.ones_like(times))
     return [float(c) for c in coefficients / scale]
 
 
@@ -192,12 +182,24 @@ class Study:
 
     @cached_property
     def model(self) -> StepModel | None:
-        """The model of a step.
+        """The model of a step, fitted to the steps on one device.
 
-        None for steps of one shard size, and for several devices without an all-reduce.
+        None without two batch sizes there and Python's time to issue them, and for
+        several devices without an all-reduce of as many arrays as training sums.
         """
-        if len({batch / n for n, batch in self.steps}) < 2:
+        one = {batch: s for (n, batch), s in self.steps.items() if n == 1}
+        on_one = [r for (n, _), rs in self.records.items() if n == 1 for r in rs]
+        issue = [s for record in on_one for s in record.issue_seconds]
+        exchange = self._exchange()
+        if len(one) < 2 or not issue or (exchange is None and self.counts != [1]):
             return None
+        header, cores = self.runs[0].header, math.inf
+        if header.device_kind == "cpu":
+            cores = header.cores / (header.threads_per_device or 1)
+        return fit_step(one, median(issue), exchange or 0.0, cores)
+
+    def _exchange(self) -> float | None:
+        """Median seconds of the gradients' all-reduce over two devices, if measured."""
         # The all-reduce of d2lpar.lenet, and that of Gluon's trainer.
         on_gpus = self.runs[0].header.device_kind == "gpu"
         variant = "kvstore device" if on_gpus else "kvstore local"
@@ -209,15 +211,23 @@ class Study:
             if by_variant.get(variant)
         }
         if not measured:
-            return fit_step(self.steps) if self.counts == [1] else None
+            return None
+        # Only the gradients are several arrays.
         fewest = min(n for n, _, _ in measured)
-        points = [(*size, s) for (n, *size), s in measured.items() if n == fewest]
-        # Only the gradients are several arrays, so theirs is the largest point.
-        arrays, num_bytes, _ = max(points)
+        arrays, num_bytes = max(size for n, *size in measured if n == fewest)
         if self.name == "from scratch":
             arrays = 1  # flat, see d2lpar.buckets
-        all_reduce = fit_all_reduce(fewest, points)
-        return fit_step(self.steps, all_reduce, arrays, num_bytes)
+        return measured[fewest, arrays, num_bytes] / (fewest - 1)
+
+    def errors_of(self, num_devices: int) -> dict[int, float]:
+        """The model's seconds over the measured ones, less 1, by global batch."""
+        if self.model is None:
+            return {}
+        return {
+            batch: self.model.seconds(n, batch) / measured - 1
+            for (n, batch), measured in self.steps.items()
+            if n == num_devices
+        }
 
     def speedups_of(self, num_devices: int) -> dict[int, float]:
         """Measured speedup over one device by global batch.

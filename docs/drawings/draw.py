@@ -253,28 +253,40 @@ def asynchronous_call() -> Drawing:
 
 
 def step_costs() -> Drawing:
-    """What a step consists of, with a small batch and with a large one."""
+    """Three steps in a row, with a small batch and with a large one."""
     d = Drawing(
-        620, 430, "The parts of a step on one device and on two",
-        "With a small batch, Python's time for two devices and the all-reduce are more "
-        "than half of the forward and backward pass, which two devices save: they are "
-        "slower than one. With a large batch they are less.",
+        620, 504, "Three steps on one device and on two",
+        "Python issues the work of one device after the other and goes on to the next "
+        "step, while the devices compute side by side. With a small batch Python takes "
+        "longer, and two devices need twice its time. With a large batch the devices "
+        "take longer, and two need little more than half.",
     )  # fmt: skip
-    for y, work, batch in ((0, 100, "a small batch"), (220, 420, "a large batch")):
-        d.label(0, y, 620, 34, f"{batch}; time goes from left to right")
-        passes = "forward, backward" if work > 300 else "fwd, bwd"
-        d.label(0, y + 46, 86, 40, "1 device")
-        d.box(96, y + 46, 66, 40, "Python", SLATE)
-        d.box(164, y + 46, work, 40, passes, BLUE)
-        d.label(0, y + 104, 86, 84, "2 devices")
-        half = work // 2
-        half_passes = passes if work > 300 else "half"
-        d.box(96, y + 104, 66, 84, "Python\nfor 0", SLATE)
-        d.box(164, y + 104, 66, 84, "Python\nfor 1", SLATE)
-        d.box(232, y + 104, half, 40, half_passes, BLUE)
-        d.box(232, y + 148, half, 40, half_passes, ORANGE)
-        d.box(234 + half, y + 104, 90, 84, "all-reduce", GREEN)
+    for y, work, batch in (
+        (0, 30, "small batch: Python takes longer"),
+        (254, 160, "large batch: the devices take longer"),
+    ):
+        d.label(0, y, 620, 34, f"{batch}; 1, 2, 3: the steps; green: all-reduce")
+        _three_steps(d, y + 42, 1, work)
+        _three_steps(d, y + 118, 2, work // 2)
     return d
+
+
+def _three_steps(d: Drawing, top: int, num_devices: int, work: int) -> None:
+    """A lane for Python and one for each device; a shard takes `work` pixels."""
+    issue, python, free = 38, 96, 0
+    for k, name in enumerate(["Python", "device 0", "device 1"][: num_devices + 1]):
+        d.label(0, top + 35 * k, 86, 33, name)
+    for step in "123":
+        starts = []
+        for k in range(num_devices):
+            d.box(python, top, issue - 2, 33, step, SLATE)
+            python += issue
+            starts.append(max(python, free))
+            d.box(starts[k], top + 35 * (k + 1), work - 2, 33, step, (BLUE, ORANGE)[k])
+        free = max(starts) + work
+        if num_devices > 1:
+            d.box(free, top + 35, 12, 68, "", GREEN)
+            free += 14
 
 
 def outlier_steps() -> Drawing:

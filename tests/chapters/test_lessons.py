@@ -56,7 +56,8 @@ PRINTED = {
         "Training ends at test accuracy: 0",
     ],
     "scaling": [
-        "break-even between the two: ",
+        "0.81 ms \\+ 1.06 us per image",
+        "break-even of 2: 802, of 8: 5515",
         r"Concise: 2 contexts (begin to|do not|pay)",
         r"From scratch: 2 contexts (begin to|do not|pay)",
     ],

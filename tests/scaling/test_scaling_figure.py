@@ -1,5 +1,7 @@
 """Scaling records as studies, as text and as pictures."""
 
+import math
+
 import factories
 import msgspec
 import pytest
@@ -16,7 +18,7 @@ def header(n, variant="concise", implementation="concise"):
 
 def step(batch, n, seconds, parts=None):
     return StepRecord(
-        global_batch_size=batch, steps=4, seconds=seconds, issue_seconds=[1e-3],
+        global_batch_size=batch, steps=4, seconds=seconds, issue_seconds=[5e-3],
         parts=parts or {}, num_devices=n,
     )  # fmt: skip
 
@@ -33,13 +35,20 @@ def epoch(n, number, **others):
     )
 
 
+BATCHES = (2, 4, 8, 16, 32, 128)
+
+
 @pytest.fixture
 def run():
-    """Steps of N x 2 ms + 0.3 ms a sample of the shard + 1 ms of all-reduce on two."""
+    """On each device 2 ms + 0.3 ms a sample + an all-reduce of 1 ms; Python needs 5 ms.
+
+    Two cores are shared by two devices and Python.
+    """
     lines = []
     for n in (1, 2):
-        for batch in (2, 4, 8, 32, 128):
-            seconds = 2e-3 * n + 3e-4 * batch / n + 1e-3 * (n - 1)
+        for batch in BATCHES:
+            device = 2e-3 + 3e-4 * batch / n + 1e-3 * (n - 1)
+            seconds = max(n * 5e-3, device, n * (5e-3 + device) / 2)
             parts = dict.fromkeys(PARTS, 1e-3) if batch == 32 else {}
             lines.append(step(batch, n, [seconds] * 3, parts=parts))
         for e in (1, 2):
@@ -65,14 +74,50 @@ def apart(run):
 
 def test_the_model_is_recovered(run):
     (study,) = studies([run])
-    assert study.counts == [1, 2] and study.batches == [2, 4, 8, 32, 128]
-    assert study.model.fixed == pytest.approx(2e-3)
-    assert study.model.per_sample == pytest.approx(3e-4)
+    assert study.counts == [1, 2] and study.batches == list(BATCHES)
+    expected = {"issue": 5e-3, "fixed": 2e-3, "per_sample": 3e-4, "exchange": 1e-3}
+    expected["cores"] = 2
+    assert vars(study.model) == pytest.approx(expected)
+    for n in (1, 2):
+        assert study.errors_of(n) == pytest.approx(dict.fromkeys(BATCHES, 0), abs=1e-9)
+    # 10 ms of Python for two; 5 + 3 + 0.15 B of the cores against 2 + 0.3 B: 40
+    assert study.model.break_even(2) == pytest.approx(40)
+    assert study.speedups_of(2)[128] == pytest.approx(40.4 / 27.2)
+    assert 32 < study.break_even(2) < 128
+
+
+def test_a_prediction_that_fails_is_reported(run):
+    """Steps on two that take half as long again as the model says."""
+    lines = [
+        msgspec.structs.replace(x, seconds=[1.5 * s for s in x.seconds])
+        if isinstance(x, StepRecord) and x.num_devices == 2 and x.global_batch_size < 32
+        else x
+        for x in run.lines
+    ]
+    slower = Run(run.header, tuple(lines))
+    (study,) = studies([slower])
+    assert study.errors_of(2)[2] == pytest.approx(1 / 1.5 - 1)
+    title = figure.pictures([slower])["steps-concise"].get_label()
+    missed = "33 % (median), 33 % at most"
+    assert " ".join(title.split()) == (
+        f"Fitted to 1 context, the model misses 2 by {missed}"
+    )
+    text = " ".join(figure.results([slower]).split())
+    assert f"It misses 2 contexts (predicted) by {missed}." in text
+
+
+def test_gpus_leave_the_cores_to_python(run):
+    head = msgspec.structs.replace(header(2), device_kind="gpu")
+    lines = [
+        msgspec.structs.replace(x, variant="kvstore device")
+        if isinstance(x, AllReduceRecord) and x.variant == "kvstore local"
+        else x
+        for x in run.lines
+    ]
+    (study,) = studies([Run(head, tuple(lines))])
+    assert math.isinf(study.model.cores)
     assert study.model.exchange == pytest.approx(1e-3)
-    # (2, B) is as fast as (1, B) where 0.15 ms x B are the 2 + 1 ms more
-    assert study.model.break_even(2) == pytest.approx(3 / 0.15)
-    assert study.speedups_of(2)[128] == pytest.approx(40.4 / 24.2)
-    assert 8 < study.break_even(2) < 32
+    assert "cores" not in figure.formula(study)
 
 
 def test_from_scratch_reduces_one_array(run):
@@ -89,6 +134,9 @@ def test_several_devices_without_an_all_reduce_have_no_model(run):
     alone = tuple(line for line in steps if line.num_devices == 1)
     (study,) = studies([Run(header(1), alone)])
     assert study.model.fixed == pytest.approx(2e-3)
+    untold = tuple(msgspec.structs.replace(x, issue_seconds=[]) for x in alone)
+    (study,) = studies([Run(header(1), untold)])
+    assert study.model is None
 
 
 def test_one_run_on_several_counts_is_read_like_several_runs(run):
@@ -112,8 +160,9 @@ def test_pictures_and_text(run, tmp_path):
     names = {"map-concise", "steps-concise", "parts", "all-reduce", "accuracy-concise"}
     assert set(figure.pictures([run])) == names
     text = [" ".join(line.split()) for line in figure.results([run]).splitlines()]
-    # 4 + 19.2 + 1 ms on two, 40.4 on one
-    assert "concise: step, batch 128 2 24.2 24.2-24.2, n=3 speedup 1.67" in text
+    # 5 + 2 + 19.2 + 1 ms on two, 40.4 on one
+    said = "27.2 27.2-27.2, n=3 speedup 1.49, model 27.2 (+0 %)"
+    assert f"concise: step, batch 128 2 {said}" in text
     assert "concise: epoch 2, batch 128, lr 0.1 2 1,000 test accuracy 0.8000" in text
     assert "all-reduce: book, 8 arrays, 100,000 B 2 1.00" in text
     maps = Run(run.header, tuple(x for x in run.of(StepRecord) if not x.parts))
@@ -128,8 +177,8 @@ def test_the_map_shows_the_speedups_and_the_break_even(run):
     assert shown == [f"{s:.2f}" for s in study.speedups_of(2).values()]
     (cells,) = axes.collections
     assert list(cells.get_array().flat) == list(study.speedups_of(2).values())
-    (line,) = axes.lines  # faster from 32 on, the fourth of five batches
-    assert list(line.get_xdata()) == [2.5, 2.5]
+    (line,) = axes.lines  # faster at 128 only, the last of six batches
+    assert list(line.get_xdata()) == [4.5, 4.5]
 
 
 def test_one_device_alone_whose_training_diverged(run):

@@ -1,14 +1,20 @@
 """Seconds per full step of the GAN: ours, and the CryptoPunks notebook's PyTorch code.
 
     D2LPAR_DATA=... python benchmarks/gan.py --rounds 3 --steps 10
+    python benchmarks/gan.py --width 64 --batch-size 64 --devices gpu:2 --at-once 20
 
 A step updates both networks on a batch of 1,000 faces; arms that are compared have the
-same threads in all. The first three steps of each process warm up. Writes gan.jsonl,
-.png and .svg to runs/benchmarks. Needs `pip install 'd2lpar[cpu,peers]'`.
+same threads in all. With --width the networks are the wide ones, and PyTorch's have its
+own spectral normalisation. A sample is the mean of --at-once steps in a row; the first
+three of each process warm up. Writes gan.jsonl, or gan-wide.jsonl, .png and .svg to
+runs/benchmarks. Needs `pip install 'd2lpar[cpu,peers]'`.
 """
 
 from __future__ import annotations
 
+import argparse
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +24,7 @@ import numpy
 
 from d2lpar import process
 from d2lpar.figures import bars
+from d2lpar.machine.builds import cuda_devices
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
 from d2lpar.runs import in_turn
@@ -27,27 +34,37 @@ LR = 1e-4
 
 
 def timed_steps(
-    num_devices: int, batch_size: int, steps: int, synchronised: bool
+    devices: str,
+    num_devices: int,
+    batch_size: int,
+    steps: int,
+    synchronised: bool,
+    width: int | None,
+    at_once: int,
 ) -> Iterator[dict]:
-    """Time steps on random batches, one line each."""
-    from d2lpar import devices, gan, parallel
+    """Time steps on random batches, one line for every `at_once` of them."""
+    from d2lpar import devices as contexts_of
+    from d2lpar import gan, parallel
     from d2lpar._mxnet import np, npx
     from d2lpar.datasets import punks
 
-    contexts = devices.parse(f"cpu:{num_devices}")
-    nets = gan.Nets(gan.start(0), contexts, LR)
+    contexts = contexts_of.parse(devices)[:num_devices]
+    state = gan.start(0, width, "spectral" if width else "none")
+    nets = gan.Nets(state, contexts, LR)
     faces = np.array(punks.load().X, dtype="uint8", ctx=contexts[0])
     rng = numpy.random.default_rng(0)
     for number in range(steps):
         npx.waitall()
         start = time.perf_counter()
-        index = np.array(rng.integers(len(faces), size=batch_size), dtype="int32")
-        X = faces.take(index, axis=0, mode="clip").astype("float32") / 255
-        z = np.array(rng.standard_normal((batch_size, *gan.Z_SHAPE), dtype="float32"))
-        shards = parallel.split_batch(X, z, contexts)
-        sums = gan.step(*shards, nets, synchronised=synchronised)
+        for _ in range(at_once):
+            index = rng.integers(len(faces), size=batch_size).astype("int32")
+            index = np.array(index, dtype="int32", ctx=contexts[0])
+            X = faces.take(index, axis=0, mode="clip").astype("float32") / 255
+            z = rng.standard_normal((batch_size, *nets.G.z_shape), dtype="float32")
+            shards = parallel.split_batch(X, np.array(z, ctx=contexts[0]), contexts)
+            sums = gan.step(*shards, nets, synchronised=synchronised)
         npx.waitall()
-        seconds = time.perf_counter() - start
+        seconds = (time.perf_counter() - start) / at_once
         d_loss = sum(map(float, sums.d_losses)) / (2 * batch_size)
         yield {"step": number + 1, "seconds": seconds, "d_loss": d_loss}
 
@@ -78,8 +95,12 @@ def first_steps(path: str, steps: int = 3, batch_size: int = 64) -> Iterator[dic
     yield {"d_losses": d_losses}
 
 
-def arms_of(cores: int, batch_size: int, steps: int, check: str) -> list[in_turn.Arm]:
-    sizes = {"batch_size": batch_size, "steps": steps}
+def arms_of(args: argparse.Namespace, check: str) -> list[in_turn.Arm]:
+    kind, _, count = args.devices.partition(":")
+    n, cores = int(count), usable_cores()
+    word = "context" if kind == "cpu" else "GPU"
+    sizes = {"batch_size": args.batch_size, "steps": args.steps + WARM_UP}
+    sizes.update(width=args.width, at_once=args.at_once)
 
     def ours(
         name: str, num_devices: int, threads: int, synchronised: bool = False
@@ -88,22 +109,35 @@ def arms_of(cores: int, batch_size: int, steps: int, check: str) -> list[in_turn
             name,
             threads,
             f"{__file__}:timed_steps",
+            devices=args.devices,
             num_devices=num_devices,
             synchronised=synchronised,
             **sizes,
         )
 
+    def pytorch(name: str, device: str) -> in_turn.Arm:
+        job = {**sizes, "threads": cores, "device": device, "check": check}
+        return in_turn.peer(
+            name, "gan_pytorch.py", job, {"OMP_NUM_THREADS": str(cores)}
+        )
+
+    theirs = "PyTorch" if args.width else "CryptoPunks notebook (PyTorch)"
+    if kind == "gpu":
+        more = [
+            ours(f"{n} GPUs", n, 1),
+            ours(f"{n} GPUs, synchronised BatchNorm", n, 1, True),
+        ]
+        return [
+            ours("1 GPU", 1, 1),
+            *(more if n > 1 else []),
+            pytorch(f"{theirs}, 1 GPU", "cuda"),
+        ]
     return [
         ours("1 context, 1 thread", 1, 1),
-        ours(f"{cores} contexts, 1 thread each", cores, 1),
-        ours(f"{cores} contexts, synchronised BatchNorm", cores, 1, True),
+        ours(f"{n} {word}s, 1 thread each", n, 1),
+        ours(f"{n} {word}s, synchronised BatchNorm", n, 1, True),
         ours(f"1 context, {cores} threads", 1, cores),
-        in_turn.peer(
-            f"CryptoPunks notebook (PyTorch), {cores} threads",
-            "gan_pytorch.py",
-            {"threads": cores, "check": check, **sizes},
-            {"OMP_NUM_THREADS": str(cores)},
-        ),
+        pytorch(f"{theirs}, {cores} threads", "cpu"),
     ]
 
 
@@ -111,17 +145,33 @@ def main() -> None:
     parser = in_turn.parser(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=10, help="three more warm up")
     parser.add_argument("--batch-size", type=int, default=1_000)
+    parser.add_argument("--width", type=int, help="of the wide networks")
+    parser.add_argument("--devices", default=f"cpu:{usable_cores()}")
+    parser.add_argument("--at-once", type=int, default=1, help="steps of a sample")
     args = parser.parse_args()
+    name = "gan-wide" if args.width else "gan"
     with tempfile.TemporaryDirectory() as folder:
-        check = str(Path(folder) / "first_steps.npz")
-        process.answer(f"{__file__}:first_steps", {"path": check})
-        steps = args.steps + WARM_UP
-        timed = arms_of(usable_cores(), args.batch_size, steps, check)
+        check = ""
+        if args.width is None and args.devices.startswith("cpu"):
+            check = str(Path(folder) / "first_steps.npz")
+            process.answer(f"{__file__}:first_steps", {"path": check})
+        timed = arms_of(args, check)
         lines = in_turn.measure(timed, args.rounds, WARM_UP)
     work = f"a step of the GAN, {args.batch_size:,} faces"
-    run = in_turn.record(args.out / "gan.jsonl", timed, lines, work=work)
+    if args.width:
+        work += f", width {args.width}"
+    kind, _, count = args.devices.partition(":")
+    gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
+    run = in_turn.record(
+        args.out / f"{name}.jsonl",
+        timed,
+        lines,
+        work=work,
+        command=shlex.join(["python", "benchmarks/gan.py", *sys.argv[1:]]),
+        on_gpus=gpus[: int(count)],
+    )
     print(arms.table(run))
-    bars.draw([run], args.out, "gan")
+    bars.draw([run], args.out, name)
 
 
 if __name__ == "__main__":

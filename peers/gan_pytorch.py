@@ -2,12 +2,14 @@
 
     pip install 'd2lpar[peers]'
     python peers/gan_pytorch.py --threads 2 --batch-size 1000 --steps 10
+    python peers/gan_pytorch.py --width 64 --batch-size 64 --device cuda
 
 Networks, losses, Adam and the order of the two updates are the notebook's; it trains on
 all 10,000 faces at once (`--batch-size 10000`). With `--check FILE` (an .npz of our
 first steps) it first takes those steps from the same parameters; where a loss differs
-it prints {"error": ...} and exits with status 2. Prints a JSON line per step, the first
-one included.
+it prints {"error": ...} and exits with status 2. With `--width` the networks are the
+wide ones with PyTorch's own spectral normalisation; a `--check` is for the notebook's.
+Prints a JSON line for every `--at-once` steps in a row, the first ones included.
 """
 
 import json
@@ -55,12 +57,46 @@ class create_discriminator(nn.Module):
         return x
 
 
-def step(x_real, embedding, generator, discriminator, optimizerD, optimizerG):
+def wide_generator(width):
+    """Noise (n, 100, 1, 1) to faces in [-1, 1]."""
+    sizes = [100, 4 * width, 2 * width, width]
+    layers = []
+    for k, (before, after) in enumerate(zip(sizes, sizes[1:])):
+        window = (4, 2, 1) if k else (3,)
+        layers += [
+            nn.ConvTranspose2d(before, after, *window, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(True),
+        ]
+    return nn.Sequential(*layers, nn.ConvTranspose2d(width, 3, 4, 2, 1), nn.Tanh())
+
+
+def wide_discriminator(width):
+    """Faces in [-1, 1] to scores (n, 1), with spectral normalisation."""
+    sizes = [3, width, 2 * width, 4 * width]
+    layers = []
+    for before, after in zip(sizes, sizes[1:]):
+        layers += [
+            nn.utils.spectral_norm(nn.Conv2d(before, after, 4, 2, 1)),
+            nn.LeakyReLU(0.2, True),
+        ]
+    last = nn.utils.spectral_norm(nn.Conv2d(4 * width, 1, 3))
+    return nn.Sequential(*layers, last, nn.Flatten())
+
+
+def step(
+    x_real,
+    embedding,
+    generator,
+    discriminator,
+    optimizerD,
+    optimizerG,
+    loss_function=F.binary_cross_entropy,
+):
     """One epoch of the notebook's loop; the two losses."""
-    n = len(x_real)
-    loss_function = nn.BCELoss()
-    y = torch.concat((torch.ones(n), torch.zeros(n)))
-    y_fake = torch.ones((n, 1))
+    n, device = len(x_real), x_real.device
+    y = torch.concat((torch.ones(n, device=device), torch.zeros(n, device=device)))
+    y_fake = torch.ones((n, 1), device=device)
     x_fake = generator(embedding)
 
     discriminator.zero_grad()
@@ -105,25 +141,39 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--width", type=int, help="of the wide networks")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--at-once", type=int, default=1, help="steps in a row")
     args = job.parse(parser)
     torch.set_num_threads(args.threads)
     if args.check:
         check(args.check)
     torch.manual_seed(args.seed)
 
-    x_real = torch.tensor(punks.load().X, dtype=torch.float32) / 255
-    generator, discriminator = create_generator(), create_discriminator()
-    optimizerD = optim.Adam(discriminator.parameters(), lr=1e-4)
-    optimizerG = optim.Adam(generator.parameters(), lr=1e-4)
+    x_real = torch.tensor(punks.load().X, dtype=torch.float32, device=args.device) / 255
+    z_shape, loss, adam = [16, 3, 3], F.binary_cross_entropy, {"lr": 1e-4}
+    if args.width:
+        x_real, z_shape, loss = (
+            2 * x_real - 1,
+            [100, 1, 1],
+            F.binary_cross_entropy_with_logits,
+        )
+        adam = {"lr": 1e-3, "betas": (0.0, 0.999)}
+        nets = wide_generator(args.width), wide_discriminator(args.width)
+    else:
+        nets = create_generator(), create_discriminator()
+    generator, discriminator = (net.to(args.device) for net in nets)
+    optimizerD = optim.Adam(discriminator.parameters(), **adam)
+    optimizerG = optim.Adam(generator.parameters(), **adam)
     for number in range(args.steps):
         start = time.perf_counter()
-        index = torch.randint(len(x_real), (args.batch_size,))
-        z = torch.randn([args.batch_size, 16, 3, 3])
-        errors = step(
-            x_real[index], z, generator, discriminator, optimizerD, optimizerG
-        )
-        d_loss, g_loss = (error.item() for error in errors)
-        seconds = time.perf_counter() - start
+        for _ in range(args.at_once):
+            index = torch.randint(len(x_real), (args.batch_size,), device=args.device)
+            z = torch.randn([args.batch_size, *z_shape], device=args.device)
+            nets = generator, discriminator, optimizerD, optimizerG
+            errors = step(x_real[index], z, *nets, loss)
+        d_loss, g_loss = (error.item() for error in errors)  # waits for the device
+        seconds = (time.perf_counter() - start) / args.at_once
         line = {"step": number + 1, "seconds": seconds, "d_loss": d_loss}
         print(json.dumps({**line, "g_loss": g_loss}), flush=True)
 

@@ -9,7 +9,9 @@
 # this chapter as a notebook, or as a program:
 #
 #     python chapters/gan.py --devices auto --num-devices 1,2
-#     d2lpar run gan --preset book       (4,000 epochs of the full batch: for GPUs)
+#     d2lpar run gan --preset book          (faces, in a quarter of an hour on two cores)
+#     d2lpar run gan --preset sharp         (better ones: minutes on a GPU)
+#     d2lpar run gan --preset as-published  (the notebook's recipe: minutes on a GPU)
 #
 # The faces are the CryptoPunks if `punks.png` is found or can be downloaded, else
 # drawn ones. The artwork has no open licence and is not part of this project; the cells
@@ -21,7 +23,9 @@
 # - where the split, the all-reduce and the division by the batch go when there are two
 #   networks and an Adam each;
 # - why BatchNorm breaks "N devices compute what one computes", and how to mend it;
-# - how to tell whether generated faces get better.
+# - how to tell whether generated faces get better, without being fooled by noise;
+# - what makes a GAN draw faces instead of rubble, and what each replica must share
+#   for it.
 #
 # ![One step of a GAN on several devices](../docs/drawings/gan-step.svg)
 
@@ -34,7 +38,7 @@ from d2lpar.datasets import punks
 from d2lpar.datasets.punks import enlarged, sheet
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
-data = punks.load("synthetic", n_train=600)
+data = punks.load("synthetic", n_train=1200)
 print(data.X.dtype, data.X.shape)
 
 
@@ -222,8 +226,8 @@ start = gan.start(seed=0)
 whole, parts = gan.Nets(start, two[:1], 1e-4), gan.Nets(start, two, 1e-4)
 for synchronised in (False, True):
     with autograd.train_mode():
-        (together,) = gan.generate(whole.G, [z])
-        shards = gan.generate(parts.G, z_shards, synchronised)
+        (together,) = gan.forward(whole.G, [z])
+        shards = gan.forward(parts.G, z_shards, synchronised)
     apart = numpy.concatenate([shard.asnumpy() for shard in shards])
     gap = numpy.abs(apart - together.asnumpy()).max()
     print(f"synchronised={synchronised}: the faces differ by {gap:.1e}")
@@ -258,67 +262,153 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 # devices, and a step takes 2.8 times as long (`d2lpar/gan/networks.py`). By default
 # each device keeps its own mean, as with PyTorch's `DistributedDataParallel`.
 #
-# ## A short training
+# ## How good are faces?
 #
-# *Predict before you run*: 600 drawn faces, 5 epochs of 6 batches: thirty steps,
-# ten times as long as the notebook's (a learning rate of 1e-3). Will one recognise
-# anything? Is the distance to the real faces smaller than before?
+# A GAN's losses measure a contest, not the faces. And a measure that compares pixels
+# one by one is beaten by noise that has the mean and the deviation of each pixel. So
+# the package compares *features*: the outputs of three random convolutions, which see
+# edges and how they are arranged, of generated and of real faces.
 #
-# For the distance, both sets of faces are projected on random directions, sorted and
-# compared (`punks.sliced_wasserstein`). The distance between two halves of the
-# data shows how small it can get.
-
+# - The **Fréchet distance** compares the means and covariances of both sets of
+#   features; 0 is best.
+# - **Coverage** is the share of the real faces that have a generated one among their
+#   five nearest neighbours; **distinct** counts how many different real faces are the
+#   nearest to some generated one. Both are small if a generator draws few faces, however
+#   good they are.
+#
+# *Predict before you run*: Put in order by the Fréchet distance to 600 drawn faces:
+# 600 other drawn faces, noise, the mean face, black.
 
 # %%
-def distance(params_G):
-    """Of 300 generated faces to 300 drawn ones; and the faces."""
-    state.params_G = params_G
-    faces = gan.sample(state, n=300, seed=7, device=two[0])
-    return punks.sliced_wasserstein(faces, data.X[:300]), faces
+real = gan.RealFaces(gan.features(data.X[:600], two[0]))
 
 
-print(f"two halves: {punks.sliced_wasserstein(data.X[:300], data.X[300:]):.3f}")
-print(f"untrained: {distance(start.params_G)[0]:.3f}")
-D, G = (
-    replicate(net, params, two)
-    for net, params in (
-        (discriminator(), start.params_D),
-        (generator(), start.params_G),
+def report(name, quality):
+    print(
+        f"{name:17} Fréchet {quality.frechet:6.1f}, coverage {quality.coverage:.2f}, "
+        f"distinct {quality.distinct:.2f}, density {quality.density:.2f}"
     )
-)
-adam_D, adam_G = Adam(D, lr=1e-3), Adam(G, lr=1e-3)
-draw = numpy.random.default_rng(0)
-for epoch in range(1, 6):
-    for rows in draw.permutation(600).reshape(6, 100):
-        X = np.array(data.X[rows]).astype("float32") / 255
-        z = np.array(draw.standard_normal((100, *gan.Z_SHAPE), "float32"))
-        d_loss, g_loss = step(*split_batch(X, z, two), adam_D, adam_G)
-    trained = [p.list_data()[0].asnumpy() for p in G.collect_params().values()]
-    length, faces = distance(trained)
-    print(f"epoch {epoch}: D {d_loss:.3f}, G {g_loss:.3f}, distance {length:.3f}")
 
-picture(faces)
+
+for name, quality in gan.references(real, data.X[600:], two[0]).items():
+    report(name, quality)
 
 # %% [markdown]
-# The distance falls while the losses only fluctuate: a GAN's losses measure a
-# contest, not the faces. And a small distance could be that of a generator that copies.
-# The nearest real face of each shows whether it does (0 would be a copy):
+# The order is the one that the eye sees, and it is tested, for these faces and for the
+# CryptoPunks. **Density**, how often a face lies among the neighbours of a real one,
+# fails: it rewards the mean face, and so a generator that draws few typical faces. It
+# is printed because density up and coverage down are the sign of such a *mode
+# collapse*; it is no measure of quality.
+#
+# ## A wider pair of networks
+#
+# The notebook's discriminator has 5,789 parameters, and its recipe takes one step per
+# epoch, on all 10,000 faces at once. Smaller batches alone do not help: the
+# discriminator wins, its loss falls to 0, and the generator learns nothing more. The
+# preset `sharp` takes networks of 890,000 (G) and 660,000 (D) parameters
+# (`gan.WideGenerator`, `gan.WideDiscriminator`), batches of 64, and **spectral
+# normalisation**: the weights W of each layer of D are divided by their largest
+# singular value, so that D cannot become arbitrarily steep.
+#
+# That value is u . W v for two vectors u and v, which a *power iteration* finds. The
+# weights change little in a step of the training, and so one iteration per step is
+# enough:
 
 # %%
-numbers, gaps = punks.nearest(faces[:3], data.X)
-print("nearest to three faces:", numbers, gaps.round(3))
+W = numpy.random.default_rng(0).standard_normal((64, 300))
+u = numpy.random.default_rng(1).standard_normal(64)
+for iteration in range(1, 61):
+    v = W.T @ u
+    v /= numpy.linalg.norm(v)
+    u = W @ v
+    u /= numpy.linalg.norm(u)
+    if iteration in (1, 5, 20, 60):
+        print(f"after {iteration:2}: {u @ W @ v:.3f}")
+print(f"singular value: {numpy.linalg.svd(W, compute_uv=False)[0]:.3f}")
 
 # %% [markdown]
-# All three are nearest to one and the same face, at a distance of a quarter of the
-# colour range: after thirty steps the generator draws one blur, not a copy.
+# u and v are state, like the running averages of BatchNorm, and begin at random.
+# MXNet's random numbers depend on the device, so if every device draws its own u, the
+# replicas divide the same weights by different numbers.
+#
+# *Predict before you run*: Two devices start from equal weights; the second one has
+# another u and v in one layer. By how much do their scores of the same faces differ?
+# After one step: do their weights differ? Their vectors?
+
+
+# %%
+def compare_replicas(nets, when):
+    faces = [np.array(data.X[:50], ctx=d).astype("float32") / 255 for d in two]
+    with autograd.train_mode():
+        scores = [net.asnumpy() for net in gan.forward(nets.D, faces)]
+    layer = nets.spectral[1]
+    gaps = [
+        numpy.abs(a.asnumpy() - b.asnumpy()).max()
+        for a, b in (layer.weight.list_data(), layer.u.list_data())
+    ]
+    gap = numpy.abs(scores[0] - scores[1]).max() / numpy.abs(scores[0]).mean()
+    print(f"{when}: scores {gap:.0%}, weights {gaps[0]:.1e}, u {gaps[1]:.1e} apart")
+
+
+X = np.array(data.X[:64]).astype("float32") / 255
+z = np.array(draw.standard_normal((64, *gan.WideGenerator.z_shape), "float32"))
+for own in (False, True):
+    nets = gan.Nets(gan.start(0, width=16, d_norm="spectral"), two, lr=1e-3, beta1=0)
+    if own:
+        layer, draw = nets.spectral[1], numpy.random.default_rng(2)
+        for vector in (layer.u, layer.v):
+            other = draw.standard_normal(vector.shape).astype("float32")
+            other /= numpy.linalg.norm(other)
+            vector.list_data()[1][:] = np.array(other, ctx=two[1])
+    compare_replicas(nets, "vectors of its own" if own else "the same vectors ")
+    gan.step(*split_batch(X, z, two), nets)
+    compare_replicas(nets, "      after a step")
+
+# %% [markdown]
+# With the same vectors everything stays equal to the bit, *without any communication*:
+# equal weights and equal vectors give equal vectors. With vectors of their own the two
+# replicas are two networks. Their weights still get the same updates, because the
+# gradients are summed, but that sum is the gradient of neither. The difference of the
+# vectors shrinks with each power iteration and is never told by an error. So u and v are
+# drawn once on the host, copied to each device, and saved in the checkpoint.
+#
+# ## From "D wins" to faces
+#
+# *Predict before you run*: 300 steps on batches of 32 of these drawn faces, four times:
+# the notebook's networks; the wide ones, D without normalisation, with BatchNorm, and
+# with spectral normalisation. In which of them does D win outright?
+
+
+# %%
+def trained(lr, beta1=0.0, **networks):
+    """The faces after eight epochs; prints how good they are, and D's opinions."""
+    state = gan.start(seed=0, **networks)
+    settings = {"global_batch_size": 32, "lr": lr, "beta1": beta1, "num_epochs": 8}
+    *_, frame, end = gan.train(2, devices=two, data=data, state=state, **settings)
+    report(networks.get("d_norm", "notebook"), frame)
+    print(f"{'':17} D(x) {end.d_real:.2f}, D(G(z)) {end.d_fake:.2f}")
+    return gan.sample(state, n=10, seed=7, device=two[0])
+
+
+rows = [
+    trained(lr=1e-3, beta1=0.9),
+    trained(lr=3e-3, width=16, d_norm="none"),
+    trained(lr=3e-3, width=16, d_norm="batch"),
+    trained(lr=3e-3, width=16, d_norm="spectral"),
+]
+Image.fromarray(enlarged(sheet(numpy.concatenate(rows), columns=10), 3))
+
+# %% [markdown]
+# The first steps do not decide; the next section shows where each of them leads.
 #
 # ## Training, measured
 #
-# On 1, 2, ... devices, with an animation of the face of one noise, as the notebook has
-# it. Ctrl-C leaves a checkpoint; `--resume last` continues from it, `d2lpar sample`
-# draws from it. The notebook's recipe is the preset `book`; 10,000 faces with 128
-# channels of 12 x 12 take 0.7 GB per layer, and `--micro-batch-size` limits how many a
-# device takes at a time.
+# On 1, 2, ... devices, with an animation of the faces of eight noises. Ctrl-C leaves a
+# checkpoint; `--resume last` continues from it, `d2lpar sample` draws from it. The
+# presets differ in the networks and the number of steps: `quick` draws heads with hair
+# in a minute, `book` faces in a quarter of an hour, both on two cores. With
+# `as-published`, 10,000 faces with 128 channels of 12 x 12 take 0.7 GB per layer, and
+# `--micro-batch-size` limits how many a device takes at a time.
 
 # %%
 if __name__ == "__main__":

@@ -40,8 +40,6 @@ ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "figures"
 QUIET = 5.0  # percent of all cores that other work may take
 LONGEST_WAIT = 600  # seconds for the machine to become quiet
-# Their pictures would show what the others' do.
-WITHOUT_PICTURES = ("gan/quick", "gan/quick-seed1", "gan/quick-seed2")
 
 
 class Part(NamedTuple):
@@ -96,14 +94,8 @@ def studies() -> Iterator[Part]:
 
 
 def gans() -> Iterator[Part]:
-    words = "--data=cryptopunks --num-devices=1,2 --num-epochs=50"
-    yield run_of(words, "gan", "custom-cpu1", "custom-cpu2", minutes=3)
-    yield Part(
-        "gan, three seeds", 3,
-        tuple(f"d2lpar run gan --data=cryptopunks --num-devices=2 --seed={seed} "
-              "--out=figures" for seed in range(3)),
-        tuple(f"gan/quick{end}-cpu2.jsonl" for end in ("", "-seed1", "-seed2")),
-    )  # fmt: skip
+    words = "--preset=book --data=cryptopunks --num-devices=1,2"
+    yield run_of(words, "gan", "book-cpu1", "book-cpu2", minutes=18)
 
 
 def several_machines() -> Iterator[Part]:
@@ -257,9 +249,8 @@ def draw_all() -> None:
     """All pictures and tables; pictures whose record is gone are deleted."""
     written, found = set(), sweeps()
     for sweep, runs in found.items():
-        if sweep not in WITHOUT_PICTURES:
-            written |= set(draw(sweep, runs, FIGURES / Path(sweep).parent))
-            print(f"drawn: {sweep}", flush=True)
+        written |= set(draw(sweep, runs, FIGURES / Path(sweep).parent))
+        print(f"drawn: {sweep}", flush=True)
     for suffix in ("png", "svg", "gif", "txt"):
         for path in set(FIGURES.rglob(f"*.{suffix}")) - written:
             path.unlink()
@@ -275,10 +266,9 @@ def disagreements() -> list[str]:
     expected = {FIGURES / "README.md", *FIGURES.rglob("*.jsonl")}
     with tempfile.TemporaryDirectory() as folder:
         for sweep, runs in found.items():
-            if sweep not in WITHOUT_PICTURES:
-                place = Path(sweep).parent
-                drawn = draw(sweep, runs, Path(folder) / place)
-                expected |= {FIGURES / place / path.name for path in drawn}
+            place = Path(sweep).parent
+            drawn = draw(sweep, runs, Path(folder) / place)
+            expected |= {FIGURES / place / path.name for path in drawn}
     there = {path for path in FIGURES.rglob("*") if path.is_file()}
     wrong += [f"{path}: no record draws it" for path in sorted(there - expected)]
     wrong += [f"{path}: is not there" for path in sorted(expected - there)]

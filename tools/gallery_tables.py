@@ -281,17 +281,22 @@ def _sharing(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 
 
 def _faces(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    """A row per GAN: seconds, and the distance to the data before and after."""
-    rows = []
+    """A row per GAN: seconds, and how good its last faces are, beside known sets."""
+    rows, measures = [], ("frechet", "coverage", "distinct", "density")
     for run in runs:
-        frames = [frame for frame in run.of(FrameRecord) if frame.repeat == 0]
+        last = run.of(FrameRecord)[-1]
+        ends = [comparison.final_quality(run, measure) for measure in measures]
+        seconds = comparison.seconds_per_epoch(run)
+        steps = last.num_steps / last.epoch
         rows.append([
-            f"{_devices(run)}, seed {run.header.seed}", f"{run.epochs[-1].epoch:,}",
-            *_spread(comparison.seconds_per_epoch(run)),
-            f"{frames[0].quality:.3f}", f"{frames[-1].quality:.3f}", _record(run),
+            f"{run.header.preset}, {_devices(run)}", f"{last.num_steps:,}",
+            *_spread(seconds, 1e3 / steps), *map(number, ends), _record(run),
         ])  # fmt: skip
-    columns = ["", "epochs", "seconds per epoch", "quartiles", "n"]
-    return [*columns, "distance before", "and after", "record"], rows
+    for name, known in comparison.references(runs[-1]).items():
+        cells = [number(known[measure]) for measure in measures]
+        rows.append([name, *"----", *cells, _record(runs[-1])])
+    columns = ["", "steps", "ms per step", "quartiles", "epochs"]
+    return [*columns, "Fréchet", "coverage", "distinct", "density", "record"], rows
 
 
 BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {

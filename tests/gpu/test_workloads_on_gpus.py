@@ -10,6 +10,7 @@ import pytest
 
 from d2lpar import datasets, gan, lenet, lenet_concise, process
 from d2lpar._mxnet import mx
+from d2lpar.datasets import punks
 from d2lpar.least_squares import METHODS, solve
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import PrecisionRecord
@@ -100,13 +101,18 @@ def test_deterministic_repeats_are_equal_to_the_bit(chapter, gpus, tmp_path):
 # The GAN
 
 
-def gan_steps(contexts, **options):
+NETWORKS = pytest.mark.parametrize(
+    ("width", "d_norm"), [(None, "none"), (8, "spectral"), (8, "batch")]
+)
+
+
+def gan_steps(contexts, width, d_norm, **options):
     """Losses and parameters after two steps on 11 faces."""
     rng = numpy.random.default_rng(1)
     X = rng.random((11, 3, 24, 24), dtype="float32")
-    z = rng.standard_normal((11, *gan.Z_SHAPE), dtype="float32")
-    state = gan.start(0)
+    state = gan.start(0, width, d_norm)
     nets, losses = gan.Nets(state, contexts, lr=1e-4), []
+    z = rng.standard_normal((11, *nets.G.z_shape), dtype="float32")
     for _ in range(2):
         d, g, _ = gan.step(*split_batch(X, z, contexts), nets, **options)
         losses += [sum(map(float, d)), sum(map(float, g))]
@@ -114,18 +120,40 @@ def gan_steps(contexts, **options):
     return losses, state.params_D + state.params_G
 
 
-def test_the_gan_on_one_gpu_is_that_of_a_cpu(gpu):
-    losses, params = gan_steps([gpu])
-    expected, on_cpu = gan_steps([mx.cpu(0)])
+@NETWORKS
+def test_the_gan_on_one_gpu_is_that_of_a_cpu(gpu, width, d_norm):
+    losses, params = gan_steps([gpu], width, d_norm)
+    expected, on_cpu = gan_steps([mx.cpu(0)], width, d_norm)
     assert losses == pytest.approx(expected, rel=CLOSE)
     assert distance(params, on_cpu) < 10 * CLOSE
 
 
-def test_the_synchronised_gan_on_two_gpus_is_that_of_one(two_gpus):
-    losses, params = gan_steps(two_gpus, synchronised=True)
-    expected, on_one = gan_steps(two_gpus[:1])
+@NETWORKS
+def test_the_synchronised_gan_on_two_gpus_is_that_of_one(two_gpus, width, d_norm):
+    losses, params = gan_steps(two_gpus, width, d_norm, synchronised=True)
+    expected, on_one = gan_steps(two_gpus[:1], width, d_norm)
     assert losses == pytest.approx(expected, rel=CLOSE)
     assert distance(params, on_one) < 10 * CLOSE
+
+
+def test_a_gan_on_a_gpu_is_resumed(gpu):
+    """Its parameters are views of one array, its moments come from another."""
+    data = punks.load("synthetic", n_train=60)
+
+    def trained(state, num_epochs):
+        for _ in gan.train(None, devices=[gpu], global_batch_size=25, lr=1e-3,
+                           num_epochs=num_epochs, data=data, state=state):  # fmt: skip
+            pass
+        return state
+
+    whole = trained(gan.start(7, 8, "spectral"), 2)
+    stopped = trained(gan.start(7, 8, "spectral"), 1)
+    resumed = gan.TrainingState.restore(stopped.tensors(), stopped.facts())
+    trained(resumed, 1)
+    names = list(whole.tensors())
+    ours, expected = ([s.tensors()[n] for n in names] for s in (resumed, whole))
+    assert distance(ours, expected) < 10 * CLOSE
+    assert resumed.facts() == whole.facts()
 
 
 # Least squares

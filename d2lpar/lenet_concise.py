@@ -14,6 +14,7 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.buckets import BucketTrainer
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
 from d2lpar.networks import MANY_IMAGES, LeNet, get_host_params, set_params
 from d2lpar.parallel import shares, split_batch
@@ -75,6 +76,8 @@ def train(
     net, trainer, loss = build(
         state.params, devices, lr, global_batch_size // len(devices)
     )
+    if devices[0].device_type == "gpu":
+        trainer = BucketTrainer(net, devices, lr)  # one all-reduce, one update
     shard_losses = ShardLosses(net, loss)
     shard_losses.hybridize(static_alloc=True, static_shape=True)
     for _ in range(num_epochs):
@@ -121,7 +124,7 @@ def _step(
     losses_of: Callable,
     net: LeNet,
     devices: Sequence[mx.Context],
-    trainer: gluon.Trainer,
+    trainer: gluon.Trainer | BucketTrainer,
     global_batch_size: int,
 ) -> list[np.ndarray]:
     """One step, on one shard per busy device: ``losses_of(*shard)`` are its losses."""

@@ -27,8 +27,11 @@ def build(
     devices: Sequence[mx.Context],
     lr: float,
     per_device_batch_size: int = 1,
-) -> tuple[LeNet, gluon.Trainer, gluon.loss.Loss]:
-    """The network with `params` on every device, its trainer and its loss, compiled."""
+) -> tuple[LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
+    """The network with `params` on every device, its trainer and its loss, compiled.
+
+    On GPUs the trainer does what Gluon's does in fewer operations.
+    """
     on_gpus = devices[0].device_type == "gpu"
     net = LeNet(many_images=on_gpus and per_device_batch_size >= MANY_IMAGES)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -38,11 +41,13 @@ def build(
     for device in devices:
         net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
     set_params(net, params)
+    if on_gpus:
+        return net, BucketTrainer(net, devices, lr), loss
     trainer = gluon.Trainer(
         net.collect_params(),
         "sgd",
         {"learning_rate": lr},
-        kvstore="device" if on_gpus else "local",  # not through the host
+        kvstore="local",
         update_on_kvstore=False,  # as fast, and keeps all-reduce and update apart
     )
     return net, trainer, loss
@@ -76,8 +81,6 @@ def train(
     net, trainer, loss = build(
         state.params, devices, lr, global_batch_size // len(devices)
     )
-    if devices[0].device_type == "gpu":
-        trainer = BucketTrainer(net, devices, lr)  # one all-reduce, one update
     shard_losses = ShardLosses(net, loss)
     shard_losses.hybridize(static_alloc=True, static_shape=True)
     for _ in range(num_epochs):
@@ -99,7 +102,7 @@ def train_batch(
     y: numpy.ndarray,
     net: LeNet,
     devices: Sequence[mx.Context],
-    trainer: gluon.Trainer,
+    trainer: gluon.Trainer | BucketTrainer,
     *,
     loss: gluon.loss.Loss,
 ) -> list[np.ndarray]:

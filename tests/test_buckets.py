@@ -74,13 +74,19 @@ def test_gluon_in_buckets_trains_as_its_trainer(num_devices):
 
 
 def test_a_bucket_trainers_arrays_are_the_networks():
-    (context,) = devices.parse("cpu:1")
-    net, _, _ = lenet_concise.build(init_lenet(0.1, 3), [context], 0.02)
-    before = [p.data().asnumpy() for p in net.collect_params().values()]
-    trainer = BucketTrainer(net, [context], lr=0.5)
-    for p, value in zip(net.collect_params().values(), before):
-        assert (p.data().asnumpy() == value).all()
-        p.grad()[:] = 4
-    trainer.step(batch_size=2)
-    for p, value in zip(net.collect_params().values(), before):
-        numpy.testing.assert_allclose(p.data().asnumpy(), value - 1, rtol=1e-6)
+    contexts = devices.parse("cpu:2")
+    net, _, _ = lenet_concise.build(init_lenet(0.1, 3), contexts, 0.02)
+    params = list(net.collect_params().values())
+    before = [p.list_data()[0].asnumpy() for p in params]
+    trainer = BucketTrainer(net, contexts, lr=9)
+    for p, value in zip(params, before):
+        for k in range(2):
+            assert (p.list_data()[k].asnumpy() == value).all()
+            p.list_grad()[k][:] = 4 * k
+    trainer.allreduce_grads()
+    assert all((g.asnumpy() == 4).all() for p in params for g in p.list_grad())
+    trainer.set_learning_rate(0.5)
+    trainer.step(batch_size=2)  # sums again: 8 on both
+    for p, value in zip(params, before):
+        for data in p.list_data():
+            numpy.testing.assert_allclose(data.asnumpy(), value - 2, rtol=1e-6)

@@ -25,6 +25,7 @@ import numpy
 
 from d2lpar import datasets, process
 from d2lpar.errors import RunError
+from d2lpar.machine import builds
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
 from d2lpar.runs import in_turn
@@ -156,7 +157,13 @@ def main() -> None:
         timed = list(arms_of(kind, int(count), check, sizes, cores))
         lines = in_turn.measure(timed, args.rounds)
     work = f"a step of a reader's own loop, {args.global_batch_size:,} images"
-    run = in_turn.record(args.out / "own_loop.jsonl", timed, lines, work=work)
+    fields = {}
+    if kind == "gpu":
+        names = [gpu.name for gpu in builds.cuda_devices()]
+        how = process.answer("d2lpar.runs.ours:gpu_build", {"devices": args.devices})
+        fields = {"on_gpus": names[: int(count)], "gpu_build": how}
+    path = args.out / "own_loop.jsonl"
+    run = in_turn.record(path, timed, lines, work=work, **fields)
     print(arms.table(run))
     report(run)
     try:

@@ -17,7 +17,7 @@ from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.devices import check_contexts
 from d2lpar.networks import init_lenet, lenet
-from d2lpar.parallel import split_batch, train_batch
+from d2lpar.parallel import pushed_together, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import (
     Epoch,
@@ -25,7 +25,6 @@ from d2lpar.training import (
     check_settings,
     choose,
     on_device,
-    pushed_together,
     shuffled_batches,
 )
 

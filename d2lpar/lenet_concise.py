@@ -9,11 +9,13 @@ Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.buckets import BucketTrainer
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
 from d2lpar.networks import MANY_IMAGES, LeNet, get_host_params, set_params
 from d2lpar.parallel import shares, split_batch
@@ -26,8 +28,11 @@ def build(
     devices: Sequence[mx.Context],
     lr: float,
     per_device_batch_size: int = 1,
-) -> tuple[LeNet, gluon.Trainer, gluon.loss.Loss]:
-    """The network with `params` on every device, its trainer and its loss, compiled."""
+) -> tuple[LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
+    """The network with `params` on every device, its trainer and its loss, compiled.
+
+    On GPUs the trainer does what Gluon's does in fewer operations.
+    """
     on_gpus = devices[0].device_type == "gpu"
     net = LeNet(many_images=on_gpus and per_device_batch_size >= MANY_IMAGES)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -37,11 +42,13 @@ def build(
     for device in devices:
         net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
     set_params(net, params)
+    if on_gpus:
+        return net, BucketTrainer(net, devices, lr), loss
     trainer = gluon.Trainer(
         net.collect_params(),
         "sgd",
         {"learning_rate": lr},
-        kvstore="device" if on_gpus else "local",  # not through the host
+        kvstore="local",
         update_on_kvstore=False,  # as fast, and keeps all-reduce and update apart
     )
     return net, trainer, loss
@@ -77,13 +84,16 @@ def train(
     )
     shard_losses = ShardLosses(net, loss)
     shard_losses.hybridize(static_alloc=True, static_shape=True)
+    order = state.next_rng().permutation(n).astype("int32")
     for _ in range(num_epochs):
         epoch = Epoch()
-        order = state.next_rng().permutation(n).astype("int32")
         for rows in row_shards(order, global_batch_size, devices):
             shards = [(X, y, k) for (X, y), k in zip(copies, rows)]
             size = sum(k.size for k in rows)
             epoch.add(_step(shards, shard_losses, net, devices, trainer, size))
+        # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
+        following = replace(state, epoch=state.epoch + 1)
+        order = following.next_rng().permutation(n).astype("int32")
         train_loss = epoch.end_training(n)
         acc = evaluate(net, X_test, y_test, devices)
         record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
@@ -96,7 +106,7 @@ def train_batch(
     y: numpy.ndarray,
     net: LeNet,
     devices: Sequence[mx.Context],
-    trainer: gluon.Trainer,
+    trainer: gluon.Trainer | BucketTrainer,
     *,
     loss: gluon.loss.Loss,
 ) -> list[np.ndarray]:
@@ -121,7 +131,7 @@ def _step(
     losses_of: Callable,
     net: LeNet,
     devices: Sequence[mx.Context],
-    trainer: gluon.Trainer,
+    trainer: gluon.Trainer | BucketTrainer,
     global_batch_size: int,
 ) -> list[np.ndarray]:
     """One step, on one shard per busy device: ``losses_of(*shard)`` are its losses."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import numbers
 import time
@@ -79,21 +78,6 @@ def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndar
     queues behind the work of cpu(0), and the devices run dry meanwhile.
     """
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
-
-
-# MXNet's engine waits for a GPU after each operation that is pushed to it.
-OPERATIONS_AT_ONCE = 100
-
-
-def pushed_together(device: mx.Context) -> contextlib.AbstractContextManager:
-    """Within this context, operations of a GPU are pushed to the engine in groups.
-
-    Two H200s that train from scratch with batches of 256 gain a quarter of the time.
-    A compiled network gains nothing, and neither does a CPU context.
-    """
-    if device.device_type == "gpu":
-        return mx.engine.bulk(OPERATIONS_AT_ONCE)
-    return contextlib.nullcontext()
 
 
 def shuffled(n: int, rng: numpy.random.Generator, device: mx.Context) -> np.ndarray:

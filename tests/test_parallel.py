@@ -1,5 +1,9 @@
 """The four functions: the book's examples, and what the book's code gets wrong."""
 
+import os
+import subprocess
+import sys
+
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -9,6 +13,7 @@ from d2lpar import (
     allreduce,
     get_params,
     init_lenet,
+    parallel,
     sgd,
     split_batch,
     train_batch,
@@ -158,6 +163,122 @@ def test_a_gluon_loss_and_legacy_labels_work():
     losses = train_batch(X, y, replicas, CPUS[:2], 0.1, net=linear, loss=loss)
     npx.waitall()
     assert numpy.allclose(losses[0].asnumpy(), numpy.log(3))
+
+
+# What GPUs do in one operation, here on CPU contexts
+
+
+def replicas_with_gradients(num_devices, shapes, seed=0):
+    rng = numpy.random.default_rng(seed)
+    replicas = []
+    for device in CPUS[:num_devices]:
+        params = [rng.normal(size=shape).astype("float32") for shape in shapes]
+        replicas.append(get_params(params, device))
+        for p in replicas[-1]:
+            p.grad[:] = np.array(rng.normal(size=p.shape), dtype="float32", ctx=device)
+    return replicas
+
+
+SHAPES = [(2, 3), (1,), (4, 1, 2), (5,)]
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 3])
+def test_one_all_reduce_of_all_gradients_is_that_of_each(num_devices):
+    ours = replicas_with_gradients(num_devices, SHAPES)
+    expected = replicas_with_gradients(num_devices, SHAPES)
+    parallel._allreduce_at_once([[p.grad for p in replica] for replica in ours])
+    parallel.allreduce_gradients(expected)
+    for replica, other in zip(ours, expected):
+        for p, q in zip(replica, other):
+            if num_devices < 3:
+                assert (p.grad.asnumpy() == q.grad.asnumpy()).all()
+            numpy.testing.assert_allclose(
+                p.grad.asnumpy(), q.grad.asnumpy(), rtol=1e-5, atol=1e-6
+            )
+
+
+def test_one_all_reduce_refuses_replicas_of_other_shapes():
+    # As many numbers in all, which a sum of flat arrays would not notice.
+    a = replicas_with_gradients(1, [(2, 3), (6,)])[0]
+    b = replicas_with_gradients(2, [(6,), (2, 3)])[1]
+    with pytest.raises(ValueError, match="same shapes"):
+        parallel._allreduce_at_once([[p.grad for p in params] for params in (a, b)])
+
+
+@pytest.mark.parametrize("count", [1, 4, 2 * parallel.MOST_AT_ONCE + 1])
+def test_one_update_of_all_parameters_is_that_of_each(count):
+    shapes = (SHAPES * count)[:count]
+    (ours,), (expected,) = (replicas_with_gradients(1, shapes) for _ in range(2))
+    parallel._sgd_at_once(ours, 0.3 / 7)
+    sgd(expected, 0.3, 7)
+    for p, q in zip(ours, expected):
+        assert (p.asnumpy() == q.asnumpy()).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [13, 2])  # uneven; an idle device
+def test_steps_in_groups_are_the_same_steps(monkeypatch, dtype, n):
+    def replicas_after_steps():
+        rng = numpy.random.default_rng(3)
+        w, b = rng.normal(size=(4, 1)).astype(dtype), numpy.zeros(1, dtype)
+        replicas = [get_params([w, b], c) for c in CPUS[:3]]
+        for _ in range(3):
+            X = rng.normal(size=(n, 4)).astype(dtype)
+            y = rng.normal(size=n).astype(dtype)
+            train_batch(X, y, replicas, CPUS[:3], 0.1, net=linear, loss=squared)
+        return [[p.asnumpy() for p in replica] for replica in replicas]
+
+    expected = replicas_after_steps()
+    calls = []
+
+    def at_once(params):
+        calls.append(len(params))
+        return all(p.dtype == numpy.float32 for p in params)
+
+    monkeypatch.setattr(parallel, "_on_gpu_in_float32", at_once)
+    monkeypatch.setattr(parallel, "pushed_together", lambda device: mx.engine.bulk(100))
+    ours = replicas_after_steps()
+    assert calls
+    for replica, other in zip(ours, expected):
+        for p, q, first in zip(replica, other, ours[0]):
+            numpy.testing.assert_allclose(p, q, rtol=1e-5, atol=1e-7)
+            assert (p == first).all()  # replicas stay equal to the bit
+
+
+def test_the_c_library_keeps_what_is_freed():
+    # A step's large arrays come from the heap, not each from the system anew.
+    code = """
+import ctypes, platform, sys
+from d2lpar._mxnet import mx
+libc = ctypes.CDLL(None)
+if platform.libc_ver()[0] != "glibc" or not hasattr(libc, "mallinfo2"):
+    sys.exit(77)
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in
+                "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks "
+                "keepcost".split()]
+libc.mallinfo2.restype = Info
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+before = libc.mallinfo2()
+block = libc.malloc(50 * 2**20)
+while_held = libc.mallinfo2()
+libc.free(block)
+after = libc.mallinfo2()
+assert while_held.hblks == before.hblks, "a map of its own"
+assert after.arena == while_held.arena, "returned to the system"
+"""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    if done.returncode == 77:
+        pytest.skip("not glibc 2.33 or later")
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 # What a learner gets wrong: one clear error, and no step is taken

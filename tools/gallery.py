@@ -121,6 +121,7 @@ def benchmarks() -> Iterator[Part]:
         ("layers", "--rounds 3", 2),
         ("kernels", "--rounds 3", 2),
         ("growth", "--rounds 3", 18),
+        ("own_loop", "--rounds 3 --steps 8", 4),
         ("least_squares", "--rounds 3 --repeats 3", 36),
         ("gan", "--rounds 3 --steps 10", 3),
         ("workers", "--rounds 3 --epochs 1", 24),

@@ -15,17 +15,13 @@ MXNet reads these once, so they must be in place before its first import:
   without them it imports on NumPy 1.23 only, with them on NumPy 2, too;
 * ``NVIDIA_TF32_OVERRIDE=0``: GPUs of capability 8.0 and above would multiply float32
   in TF32, 10 bits of mantissa, silently. ``run --tf32`` allows it.
-* for the GPU wheel, the CUDA libraries it links, loaded from NVIDIA's wheels;
-* the C library's limits for returning freed memory to the system: see
-  :func:`_keep_freed_memory`.
+* for the GPU wheel, the CUDA libraries it links, loaded from NVIDIA's wheels.
 
 A variable that the user has set keeps its value.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import sys
 import warnings
@@ -80,24 +76,6 @@ def _prepare() -> None:
         )
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep large blocks that are freed, for the next step.
-
-    Every step allocates and frees activations of 10 MB. Returned to the system each
-    time, they come back by page faults, which all CPU contexts take in turn. Other C
-    libraries than glibc do not have this call.
-    """
-    if any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")):
-        return
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 2**30)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
 def _import():
     if "mxnet" not in sys.modules:
         _prepare()
@@ -108,7 +86,6 @@ def _import():
             "Import d2lpar first, or set both before Python starts.",
             stacklevel=2,
         )
-    _keep_freed_memory()
     restore_numpy_names()
     try:
         with warnings.catch_warnings():

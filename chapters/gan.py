@@ -9,9 +9,9 @@
 # this chapter as a notebook, or as a program:
 #
 #     python chapters/gan.py --devices auto --num-devices 1,2
-#     d2lpar run gan --preset book          (faces, in a quarter of an hour on two cores)
-#     d2lpar run gan --preset sharp         (better ones: minutes on a GPU)
-#     d2lpar run gan --preset as-published  (the notebook's recipe: minutes on a GPU)
+#     d2lpar run gan --preset book           (faces, in 20 minutes on two cores)
+#     d2lpar run gan --preset sharp          (better ones: minutes on a GPU)
+#     d2lpar run gan --preset as-published   (the notebook's recipe: minutes on a GPU)
 #
 # The faces are the CryptoPunks if `punks.png` is found or can be downloaded, else
 # drawn ones. The artwork has no open licence and is not part of this project; the cells
@@ -273,8 +273,8 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 #   features; 0 is best.
 # - **Coverage** is the share of the real faces that have a generated one among their
 #   five nearest neighbours; **distinct** counts how many different real faces are the
-#   nearest to some generated one. Both are small if a generator draws few faces, however
-#   good they are.
+#   nearest to some generated one. Both are small if a generator draws few faces,
+#   however good they are.
 #
 # *Predict before you run*: Put in order by the Fréchet distance to 600 drawn faces:
 # 600 other drawn faces, noise, the mean face, black.
@@ -369,8 +369,8 @@ for own in (False, True):
 # equal weights and equal vectors give equal vectors. With vectors of their own the two
 # replicas are two networks. Their weights still get the same updates, because the
 # gradients are summed, but that sum is the gradient of neither. The difference of the
-# vectors shrinks with each power iteration and is never told by an error. So u and v are
-# drawn once on the host, copied to each device, and saved in the checkpoint.
+# vectors shrinks with each power iteration and is never told by an error. So u and v
+# are drawn once on the host, copied to each device, and saved in the checkpoint.
 #
 # ## From "D wins" to faces
 #

@@ -17,7 +17,7 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.buckets import BucketTrainer
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
-from d2lpar.networks import MANY_IMAGES, LeNet, get_host_params, set_params
+from d2lpar.networks import MANY_IN_A_GRAPH, LeNet, get_host_params, set_params
 from d2lpar.parallel import shares, split_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import Epoch, check_settings, choose, on_device
@@ -34,7 +34,7 @@ def build(
     On GPUs the trainer does what Gluon's does in fewer operations.
     """
     on_gpus = devices[0].device_type == "gpu"
-    net = LeNet(many_images=on_gpus and per_device_batch_size >= MANY_IMAGES)
+    net = LeNet(many_images=on_gpus and per_device_batch_size >= MANY_IN_A_GRAPH)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(ctx=devices)
     for block in (net, loss):

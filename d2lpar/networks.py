@@ -41,8 +41,9 @@ def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
     ]
 
 
-# With this many images per GPU or more, :func:`bias_as_weight` is the faster form.
-MANY_IMAGES = 1024
+# With this many images per GPU or more, :func:`bias_as_weight` is the faster form. From
+# scratch it costs Python a call for each of its operations; in a graph it does not.
+MANY_IMAGES, MANY_IN_A_GRAPH = 1024, 384
 
 
 def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,9 +1,5 @@
 """The four functions: the book's examples, and what the book's code gets wrong."""
 
-import os
-import subprocess
-import sys
-
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -243,42 +239,6 @@ def test_steps_in_groups_are_the_same_steps(monkeypatch, dtype, n):
         for p, q, first in zip(replica, other, ours[0]):
             numpy.testing.assert_allclose(p, q, rtol=1e-5, atol=1e-7)
             assert (p == first).all()  # replicas stay equal to the bit
-
-
-def test_the_c_library_keeps_what_is_freed():
-    # A step's large arrays come from the heap, not each from the system anew.
-    code = """
-import ctypes, platform, sys
-from d2lpar._mxnet import mx
-libc = ctypes.CDLL(None)
-if platform.libc_ver()[0] != "glibc" or not hasattr(libc, "mallinfo2"):
-    sys.exit(77)
-class Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in
-                "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks "
-                "keepcost".split()]
-libc.mallinfo2.restype = Info
-libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-libc.free.argtypes = [ctypes.c_void_p]
-before = libc.mallinfo2()
-block = libc.malloc(50 * 2**20)
-while_held = libc.mallinfo2()
-libc.free(block)
-after = libc.mallinfo2()
-assert while_held.hblks == before.hblks, "a map of its own"
-assert after.arena == while_held.arena, "returned to the system"
-"""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MALLOC_", "GLIBC_"))
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    if done.returncode == 77:
-        pytest.skip("not glibc 2.33 or later")
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 # What a learner gets wrong: one clear error, and no step is taken

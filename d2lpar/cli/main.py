@@ -31,7 +31,7 @@ from d2lpar.cli.options import (
     peers_options,
     run_options,
 )
-from d2lpar.errors import SettingError
+from d2lpar.errors import CheckpointError, SettingError
 from d2lpar.experiments import EXPERIMENTS, draw, get
 from d2lpar.machine.environment import check_backend, check_environment
 from d2lpar.text import duration, plain_table
@@ -195,7 +195,14 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     from d2lpar.records.atomic import replacing
 
     punks.check_sheet(n, layout["columns"], layout["scale"])
-    state = gan.start()
+    facts = checkpoints.load(checkpoint).facts
+    try:  # a state of the networks that it names
+        width, norm = facts.get("width", 0), gan.D_NORMS[facts.get("d_norm", -1)]
+        state = gan.start(0, width or None, norm)
+    except (IndexError, SettingError) as error:
+        raise CheckpointError(
+            f"{checkpoint}: of no network of this d2lpar ({error}); use another one"
+        ) from None
     state = checkpoints.load(checkpoint, like=state).restore(state)
     faces = gan.sample(state, n, seed, devices.parse("auto")[0])
     sheet = punks.sheet(faces, layout["columns"])

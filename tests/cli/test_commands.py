@@ -8,12 +8,15 @@ from urllib.request import url2pathname
 
 import pytest
 from command import d2lpar
+from factories import gan_epoch, header
+from PIL import Image
 
-from d2lpar import chapter
+from d2lpar import chapter, gan
 from d2lpar.cli import compare, main, run
 from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, get
-from d2lpar.records import files
+from d2lpar.records import checkpoints, files
+from d2lpar.records.checkpoints import Checkpoint
 
 STEM = "dry-run-profile-sample"
 
@@ -77,6 +80,31 @@ def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):
     assert not (tmp_path / "faces.png").exists()
 
 
+@pytest.mark.parametrize(("width", "d_norm"), [(None, "none"), (8, "spectral")])
+def test_sample_draws_from_the_networks_that_a_checkpoint_names(
+    tmp_path, width, d_norm
+):
+    state = gan.start(3, width, d_norm)
+    state.epoch = 1
+    lines = header(1, chapter="gan"), gan_epoch(1)
+    saved = Checkpoint("gan", state.tensors(), state.facts(), lines)
+    path = checkpoints.save(tmp_path, saved)
+    done = d2lpar("sample", f"--checkpoint={path}", "--n=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Image.open(tmp_path / "faces.png").size == (5 * 24 * 8, 24 * 8)
+
+
+def test_sample_of_networks_that_there_are_not(tmp_path):
+    state = gan.start(3, 8)
+    facts = {**state.facts(), "epoch": 1, "d_norm": 7}
+    lines = header(1, chapter="gan"), gan_epoch(1)
+    saved = Checkpoint("gan", state.tensors(), facts, lines)
+    path = checkpoints.save(tmp_path, saved)
+    done = d2lpar("sample", f"--checkpoint={path}", cwd=tmp_path)
+    assert done.returncode == 2 and "of no network of this d2lpar" in done.stderr
+    assert not (tmp_path / "faces.png").exists()
+
+
 def test_a_report_is_printed_and_kept(tmp_path):
     done = d2lpar("run", "memory", f"--out={tmp_path}")
     assert done.returncode == 0, done.stderr
@@ -131,6 +159,12 @@ def test_settings_of_presets_flags_and_dry_runs():
     gan = flags_of("gan", "--data=synthetic", "--mp4")
     preset, settings, _ = run.settings_of(*gan)
     assert preset == "quick" and "mp4" not in settings
+    # What makes another recipe stands in the record's name.
+    preset, settings, _ = run.settings_of(*flags_of("gan", "--d-norm=none"))
+    assert (preset, settings["d_norm"]) == ("quick-d-norm-none", "none")
+    words = ("--preset=sharp", "--sync-batch-norm", "--num-epochs=3")
+    preset, settings, _ = run.settings_of(*flags_of("gan", *words))
+    assert preset == "custom-sync-batch-norm" and settings["width"] == 64
 
 
 def test_a_chapter_of_several_methods_measures_each_on_each_count(tmp_path):

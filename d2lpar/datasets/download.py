@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import platformdirs
@@ -173,6 +174,7 @@ class PublishedFiles:
             progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
         )
         for url in self.urls:
+            server = urlsplit(url).hostname
             try:
                 # pooch would check the hash of the compressed file: ours is checked.
                 pooch.retrieve(
@@ -184,10 +186,10 @@ class PublishedFiles:
                 problem = f"{url}: not the published {file}"
                 (folder / file).unlink(missing_ok=True)
             except (OSError, ValueError) as error:  # requests' errors are OSErrors
-                problem = f"{url}: {type(error).__name__}"
+                problem = f"{server}: {type(error).__name__}"
         raise DownloadError(
-            f"{self.title} is not on disk and could not be downloaded ({problem}); "
-            "name a folder that holds it with --data-dir or D2LPAR_DATA"
+            f"{self.title}: not on disk, nor downloaded ({problem}); name its folder "
+            "with --data-dir or D2LPAR_DATA"
         )
 
 

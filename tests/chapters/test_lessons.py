@@ -82,8 +82,10 @@ PRINTED = {
         r"sigmoid, then log: \[\[inf\]\] both in one: \[120\.\]",
         r"loss of D: 0\.69\d+, of G: 0\.7\d+",
         r"normalised over both: differs by \de-0[5-7]",
-        r"epoch 5: ",
-        r"distance to the data's faces falls from 0\.\d+ to 0\.\d+",
+        r"mean face +Fréchet",
+        r"the same vectors : divided by (\S+) \1 ; apart by 0\.0",
+        r"batch +Fréchet +\d+\.\d, coverage 0\.00",
+        r"The Fréchet distance to real faces falls from \d+",
         r"data: drawn faces",
     ],
     "memory": [

@@ -191,7 +191,8 @@ class RowShards:
         for k, (first, end) in enumerate(self.bounds):
             start, stop = first + row, min(first + row + count, end)
             if stop > start:
-                A = rows_of(self.A, start, stop, dtype)
+                with numpy.errstate(over="ignore"):  # rescaled and check_finite see it
+                    A = rows_of(self.A, start, stop, dtype)
                 A = _divided(A, self.A_power, self.dtype)
                 blocks.append((k, A, self._scaled_b[start:stop]))
         return blocks

@@ -1,12 +1,18 @@
 """Seconds to solve least squares: our methods, NumPy, SciPy, Dask, and the notes' code.
 
     python benchmarks/least_squares.py --rounds 2 --repeats 3
+    python benchmarks/least_squares.py --sizes 10000x1000 --arms normal,lstsq  # a part
 
 Every arm runs in a fresh process, one after the other, round after round; the first
 solve in a process warms up. Copying A to the devices counts. Each solve is checked: its
 residual must be LAPACK's to 1e-9, except for the averaging methods, which do not
 converge. Writes least_squares.jsonl, .png and .svg to runs/benchmarks. An arm whose
 library is not installed says so.
+
+NumPy's lstsq is an SVD, which takes several times the arithmetic of normal equations.
+So `normal` stands beside the same equations in NumPy, SciPy and PyTorch: these find x
+alone, without estimating the condition of A or measuring ||A x - b||. "x alone" is
+`normal` without that last measurement.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import numpy
 from d2lpar import datasets, devices
 from d2lpar.errors import RunError
 from d2lpar.figures import bars
+from d2lpar.machine import builds
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
 from d2lpar.runs import in_turn
@@ -44,6 +51,28 @@ def scipy_gelsy(A, b):
     return scipy.linalg.lstsq(A, b, lapack_driver="gelsy")[0]
 
 
+def numpy_normal(A, b):
+    return numpy.linalg.solve(A.T @ A, A.T @ b)
+
+
+def scipy_normal(A, b):
+    import scipy.linalg
+
+    return scipy.linalg.cho_solve(scipy.linalg.cho_factor(A.T @ A), A.T @ b)
+
+
+def torch_normal(A, b, device="cpu"):
+    import torch
+
+    A, b = torch.from_numpy(A).to(device), torch.from_numpy(b).to(device)
+    L = torch.linalg.cholesky(A.T @ A)
+    return torch.cholesky_solve((A.T @ b)[:, None], L)[:, 0].cpu().numpy()
+
+
+def torch_normal_on_a_gpu(A, b):
+    return torch_normal(A, b, "cuda")
+
+
 def dask_lstsq(A, b):
     import dask.array as da
 
@@ -53,24 +82,39 @@ def dask_lstsq(A, b):
     return da.linalg.lstsq(A, b)[0].compute()
 
 
-LIBRARIES = {"numpy": numpy_lstsq, "scipy gelsy": scipy_gelsy, "dask": dask_lstsq}
+LIBRARIES = {
+    "numpy lstsq": numpy_lstsq,
+    "numpy normal equations": numpy_normal,
+    "scipy normal equations, cho_solve": scipy_normal,
+    "pytorch normal equations": torch_normal,
+    "scipy gelsy": scipy_gelsy,
+    "dask": dask_lstsq,
+}
+ON_A_GPU = {"pytorch normal equations on 1 GPU": torch_normal_on_a_gpu}
 
 
-def ours(method: str, num_devices: int) -> Callable:
-    """The function of A and b that solves by one of our methods."""
+def ours(method: str, chosen: str, residual: bool) -> Callable:
+    """The function of A and b that solves by one of our methods, on chosen devices."""
     from d2lpar.least_squares import solve
 
-    contexts = devices.parse(f"cpu:{num_devices}")
-    options = {"tol": 1e-10} if method == "cgls" else {}
-    return lambda A, b: solve(A, b, devices=contexts, method=method, **options).x
+    contexts = devices.parse(chosen)
+    options: dict = {"tol": 1e-10} if method == "cgls" else {}
+    options.update(devices=contexts, method=method, residual=residual)
+    return lambda A, b: solve(A, b, **options).x
 
 
 def timed_solves(
-    method: str, num_devices: int, rows: int, columns: int, repeats: int
+    method: str,
+    chosen: str,
+    rows: int,
+    columns: int,
+    repeats: int,
+    residual: bool = True,
 ) -> Iterator[dict]:
-    """Time solves by one of our methods, or by a library on no devices; check each."""
+    """Time solves by our method on chosen devices, or by a library; check each."""
     data = datasets.uniform_problem(rows, columns)
-    solve = ours(method, num_devices) if num_devices else LIBRARIES[method]
+    libraries = {**LIBRARIES, **ON_A_GPU}
+    solve = ours(method, chosen, residual) if chosen else libraries[method]
     optimum = numpy.linalg.norm(data.A @ numpy_lstsq(data.A, data.b) - data.b)
     solve(data.A, data.b)
     for _ in range(repeats):
@@ -109,46 +153,61 @@ def write_problem(path: str) -> Iterator[dict]:
     yield {"optimum": solution.residual_norm}
 
 
-def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
-    all_cores = {"OMP_NUM_THREADS": str(cores)}
+def work_of(size: tuple[int, int]) -> str:
+    return f"{size[0]:,} x {size[1]:,}"
 
-    def arm(method: str, num_devices: int, size: tuple[int, int]) -> in_turn.Arm:
+
+def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
+    all_cores, every_core = {"OMP_NUM_THREADS": str(cores)}, f"cpu:{cores}"
+
+    def arm(
+        method: str, chosen: str, size: tuple[int, int], residual: bool = True
+    ) -> in_turn.Arm:
         rows, columns = size
-        work = f"{rows:,} x {columns:,}"
+        work = work_of(size)
         job = {
             "method": method,
-            "num_devices": num_devices,
+            "chosen": chosen,
             "rows": rows,
             "columns": columns,
             "repeats": repeats,
+            "residual": residual,
         }
         call = f"{__file__}:timed_solves"
-        if num_devices:
-            name = f"{method} on {plural(num_devices, 'context')}"
+        if chosen:
+            kind, count = chosen.split(":")
+            where = plural(int(count), "context" if kind == "cpu" else "GPU")
+            name = f"{method} on {where}" + ("" if residual else ", x alone")
             return in_turn.ours(name, 1, call, work=work, **job)
         return in_turn.Arm(method, call, job, all_cores, is_peer=True, work=work)
 
-    yield arm("normal", 1, LARGE)
-    for size in (LARGE, HUNDREDFOLD):
+    def arms_of_size(size: tuple[int, int]) -> Iterator[in_turn.Arm]:
         for method in ("normal", "tsqr", "cgls"):
-            yield arm(method, cores, size)
+            yield arm(method, every_core, size)
+        yield arm("normal", every_core, size, residual=False)
         for library in LIBRARIES:
-            yield arm(library, 0, size)
+            yield arm(library, "", size)
+        if builds.cuda_devices():
+            yield arm("normal", "gpu:1", size)
+            yield arm("normal", "gpu:1", size, residual=False)
+            for library in ON_A_GPU:
+                yield arm(library, "", size)
+
+    yield arm("normal", "cpu:1", LARGE)
+    for size in (LARGE, HUNDREDFOLD):
+        yield from arms_of_size(size)
         yield from averaging_arms(*size)
     notes = in_turn.peer(
         "least-squares notes", "least_squares_notes.py", {"check": check}, all_cores
     )
-    yield notes._replace(work=f"{LARGE[0]:,} x {LARGE[1]:,}")
+    yield notes._replace(work=work_of(LARGE))
     for rows in ROWS:
-        for method in ("normal", "tsqr", "cgls"):
-            yield arm(method, cores, (rows, 100))
-        for library in LIBRARIES:
-            yield arm(library, 0, (rows, 100))
+        yield from arms_of_size((rows, 100))
 
 
 def averaging_arms(rows: int, columns: int) -> Iterator[in_turn.Arm]:
     """The notes' method as they have it, and with devices that do work in parallel."""
-    work, epochs = f"{rows:,} x {columns:,}", EPOCHS[rows, columns]
+    work, epochs = work_of((rows, columns)), EPOCHS[rows, columns]
     call = f"{__file__}:timed_averaging"
     for independent in (True, False):
         method = "averaging" if independent else "averaging as published"
@@ -161,6 +220,8 @@ def averaging_arms(rows: int, columns: int) -> Iterator[in_turn.Arm]:
 def main() -> None:
     parser = in_turn.parser(__doc__, rounds=2)
     parser.add_argument("--repeats", type=int, default=3, help="solves after a warm-up")
+    parser.add_argument("--sizes", help="of A, such as 10000x1000,100000x100; else all")
+    parser.add_argument("--arms", help="words of their names, by commas; else all")
     args = parser.parse_args()
 
     cores = usable_cores()
@@ -169,6 +230,17 @@ def main() -> None:
         problem = in_turn.ours("", cores, f"{__file__}:write_problem", path=check)
         in_turn.run(problem)
         arms_in_turn = list(arms_of(cores, args.repeats, check))
+        if args.sizes:
+            wanted = [tuple(map(int, s.split("x"))) for s in args.sizes.split(",")]
+            works = {work_of(size) for size in wanted}
+            arms_in_turn = [arm for arm in arms_in_turn if arm.work in works]
+        if args.arms:
+            words = args.arms.split(",")
+            arms_in_turn = [
+                arm for arm in arms_in_turn if any(word in arm.name for word in words)
+            ]
+        if not arms_in_turn:
+            parser.error(f"no arm of --sizes {args.sizes} and --arms {args.arms}")
         lines = in_turn.measure(arms_in_turn, args.rounds, warm_up=0)
     run = in_turn.record(
         args.out / "least_squares.jsonl",
@@ -176,7 +248,8 @@ def main() -> None:
         lines,
         work="min ||A x - b||",
         note="Ours with one thread per context, the others with all cores. Copying A "
-        "to the devices counts.",
+        "to the devices counts. numpy lstsq is an SVD; normal and the normal equations "
+        "are the same method.",
     )
     print(arms.table(run))
     bars.draw([run], args.out, "least_squares")

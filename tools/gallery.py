@@ -117,6 +117,13 @@ def benchmarks() -> Iterator[Part]:
     compare = f"d2lpar compare --peers --preset=book {rounds} --num-devices=1,2"
     command = f"{compare} --out=figures/peers"
     yield Part("peers", 34, (command,), ("peers/custom-cpu2.jsonl",))
+    sizes = "--sizes 10000x1000,100000x100 --arms normal,numpy"
+    same = f"python benchmarks/least_squares.py --rounds 2 --repeats 5 {sizes}"
+    yield Part(
+        "benchmarks/least_squares, the same method", 3,
+        (f"{same} --out=figures/benchmarks/same_method",),
+        ("benchmarks/same_method/least_squares.jsonl",),
+    )  # fmt: skip
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
         ("kernels", "--rounds 3", 2),

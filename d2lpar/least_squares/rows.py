@@ -47,7 +47,8 @@ class RowShards:
     Squares of 1e200 overflow float64, those of 1e20 float32. So blocks hold A and b
     divided by powers of two, which is exact, if their numbers are very large or small;
     ordinary numbers stay as they are. Methods solve the scaled problem, and
-    :meth:`unscaled` makes the result an x of the problem given.
+    :meth:`unscaled` makes the result an x of the problem given. Without `scale_A` the
+    method sees from its own products whether A is ordinary, and asks :meth:`rescaled`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class RowShards:
         block_bytes: int = BLOCK_BYTES,
         resident_bytes: int = RESIDENT_BYTES,
         workers: Workers | None = None,
+        scale_A: bool = True,
     ) -> None:
         self.A, b = open_problem(A, b)
         self.b, self.flat = b.reshape(b.shape[0], -1), b.ndim == 1
@@ -83,21 +85,49 @@ class RowShards:
         self.resident = num_rows * row_bytes <= resident_bytes
         self._kept: list[Block] = []  # all blocks, if they stay
 
-        # Of an A on disk the first rows that are not zero must do. If later ones are so
-        # much larger that their products overflow, check_finite says so.
-        size_of_A, in_memory = 0.0, type(self.A) is numpy.ndarray
-        for start in range(mine.start, mine.stop, self.block_rows):
-            if in_memory or size_of_A == 0:
-                stop = min(start + self.block_rows, mine.stop)
-                rows = rows_of(self.A, start, stop, self.A.dtype)
-                size_of_A = max(size_of_A, float(rows.max()), -float(rows.min()))
-        sizes = [size_of_A, *abs(self.b.astype("float64")).max(axis=0)]
-        sizes = self._of_every_worker(numpy.array([sizes])).max(axis=0)
-        powers = numpy.frexp(sizes)[1]
-        is_ordinary = abs(powers) <= SCALED_BEYOND[self.dtype.name]
-        powers[is_ordinary | ~numpy.isfinite(sizes)] = 0
-        self.A_power, self.b_powers = powers[0], powers[1:]
+        self._mine = mine
+        self.A_power = self._powers(self._size_of_A())[0] if scale_A else numpy.int32(0)
+        self.b_powers = self._powers(*abs(self.b.astype("float64")).max(axis=0))
         self._scaled_b = _divided(self.b, self.b_powers, self.dtype)
+
+    def _size_of_A(self) -> float:
+        """The largest absolute value in A, of this worker's rows.
+
+        Of an A on disk the first rows that are not zero must do. If later ones are so
+        much larger that their products overflow, check_finite says so.
+        """
+        size, in_memory = 0.0, type(self.A) is numpy.ndarray
+        for start in range(self._mine.start, self._mine.stop, self.block_rows):
+            if in_memory or size == 0:
+                stop = min(start + self.block_rows, self._mine.stop)
+                rows = rows_of(self.A, start, stop, self.A.dtype)
+                size = max(size, float(rows.max()), -float(rows.min()))
+        return size
+
+    def _powers(self, *sizes: float) -> numpy.ndarray:
+        """Powers of two to divide numbers of these sizes by: 0 if they are ordinary."""
+        of_all = self._of_every_worker(numpy.array([sizes])).max(axis=0)
+        powers = numpy.frexp(of_all)[1]
+        is_ordinary = abs(powers) <= SCALED_BEYOND[self.dtype.name]
+        powers[is_ordinary | ~numpy.isfinite(of_all)] = 0
+        return powers
+
+    def rescaled(self, lengths: numpy.ndarray) -> bool:
+        """Whether A had to be scaled: then what has been computed of it is void.
+
+        `lengths` are those of A's columns (n,), of all workers. No number of A is
+        larger than the longest column is long: ordinary lengths save a pass over A.
+        """
+        with numpy.errstate(divide="ignore"):
+            is_ordinary = (
+                abs(numpy.log2(lengths.max())) <= SCALED_BEYOND[self.dtype.name]
+            )
+        if self.A_power or is_ordinary:
+            return False
+        self.A_power = self._powers(self._size_of_A())[0]
+        if self.A_power:
+            self._kept = []  # the unscaled blocks
+        return bool(self.A_power)
 
     def shaped(self, name: str, x) -> numpy.ndarray:
         """An x that a user gives, as (n, k) float64; None is 0."""
@@ -161,7 +191,8 @@ class RowShards:
         for k, (first, end) in enumerate(self.bounds):
             start, stop = first + row, min(first + row + count, end)
             if stop > start:
-                A = rows_of(self.A, start, stop, dtype)
+                with numpy.errstate(over="ignore"):  # rescaled and check_finite see it
+                    A = rows_of(self.A, start, stop, dtype)
                 A = _divided(A, self.A_power, self.dtype)
                 blocks.append((k, A, self._scaled_b[start:stop]))
         return blocks
@@ -189,6 +220,12 @@ class RowShards:
     def total(self, array: numpy.ndarray) -> numpy.ndarray:
         """The sum of a host array over the workers, if there are several."""
         return array if self.workers is None else self.workers.total(array)
+
+    def norms_of_b(self) -> numpy.ndarray:
+        """||b|| (k,) of the problem given, also of numbers whose squares overflow."""
+        scaled = _divided(self.b, self.b_powers, numpy.dtype("float64"))
+        with numpy.errstate(over="ignore"):
+            return numpy.ldexp(numpy.linalg.norm(scaled, axis=0), self.b_powers)
 
     def residual_norms(self, x: numpy.ndarray) -> numpy.ndarray:
         """||A x - b|| (devices, k) of each device's rows, of the problem given.
@@ -317,8 +354,10 @@ class Answer(NamedTuple):
 class Progress:
     """The history of a run, with a timer that stops while residuals are computed."""
 
-    def __init__(self, shards: RowShards, reference=None) -> None:
-        self.shards, self.reference = shards, None
+    def __init__(
+        self, shards: RowShards, reference=None, *, residual: bool = True
+    ) -> None:
+        self.shards, self.reference, self.residual = shards, None, residual
         if reference is not None:
             self.reference = shards.shaped("reference", reference)
         self.history: list[PointRecord] = []
@@ -331,9 +370,14 @@ class Progress:
 
         `device_xs` are the devices' own (n, k), if they differ. Norms are Frobenius
         norms over all right-hand sides; the distance to a reference of 0 is ||x||.
+        Without `residual` there is no history, and no pass over A for it.
         """
         npx.waitall()
         self.seconds += time.perf_counter() - self._begin
+        if not self.residual:
+            self.column_norms = numpy.full(self.shards.num_rhs, numpy.nan)
+            self._begin = time.perf_counter()
+            return
         norms = self.shards.residual_norms(x)
         self.column_norms = numpy.hypot.reduce(norms, axis=0)
         per_device = numpy.hypot.reduce(norms, axis=1)

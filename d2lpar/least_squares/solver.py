@@ -57,7 +57,8 @@ class Solution:
     """What :func:`solve` returns.
 
     `x` is (n,) or (n, k), as b is (m,) or (m, k), in the dtype of the computation.
-    `residual_norm` is ||A x - b||, a number or (k,). `seconds` are those of the work,
+    `residual_norm` is ||A x - b||, a number or (k,), NaN if :func:`solve` was told to
+    leave it out: then the history is empty. `seconds` are those of the work,
     without measuring residuals, as in the history. `condition` and `rank` are known to
     "normal" and "tsqr" alone, else None: an estimate of the condition number of A with
     columns scaled to length 1 ("normal" scales only if their lengths differ tenfold),
@@ -87,6 +88,7 @@ def solve(
     resident_bytes: int = RESIDENT_BYTES,
     reference: numpy.ndarray | None = None,
     workers: Workers | None = None,
+    residual: bool = True,
     **options,
 ) -> Solution:
     """The x that minimises ||A x - b||.
@@ -97,7 +99,8 @@ def solve(
     exceed the memory: beyond `resident_bytes` on all devices together it is read in
     blocks of `block_bytes` per device. The history holds the distance to a
     `reference`, shaped as x. Several `workers` read a part each and get the same x.
-    `options` are the method's.
+    Without `residual` the last pass over A is left out, and with it the history and all
+    that compares ||A x - b||, which is NaN. `options` are the method's.
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
     for an x that its dtype cannot hold, for an x that is no better than 0, and for
@@ -125,20 +128,19 @@ def solve(
         )
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
-        resident_bytes=resident_bytes, workers=workers,
+        resident_bytes=resident_bytes, workers=workers, scale_A=method != "normal",
     )  # fmt: skip
-    progress = Progress(shards, reference)
+    progress = Progress(shards, reference, residual=residual)
     answer = METHODS[method](shards, progress, **options)
     x, norms = shards.unscaled(answer.x), progress.column_norms
-    if not numpy.isfinite(norms).all():
+    if residual and not numpy.isfinite(norms).all():
         raise ValueError(
             f"method {method}: ||A x - b|| has grown beyond float64: it diverges, or b "
             "is too large; take another method, or scale b"
         )
     slack = 1 + numpy.finfo(shards.dtype).eps ** 0.5
-    zero_norms = numpy.hypot.reduce(shards.b.astype("float64"), axis=0)
     from_zero = method != "averaging" and options.get("x0") is None
-    if from_zero and (norms > slack * zero_norms).any():
+    if residual and from_zero and (norms > slack * shards.norms_of_b()).any():
         raise ValueError(
             f"method {method} in {shards.dtype} found an x that is worse than 0: use "
             "float64 or method tsqr"

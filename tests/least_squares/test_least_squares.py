@@ -486,6 +486,39 @@ def test_blocks_are_read_beside_the_main_thread():
     assert len(watched.readers) > 100
 
 
+@pytest.mark.parametrize("k", [None, 3])
+@pytest.mark.parametrize("method", EXACT)
+def test_the_pass_that_measures_the_residual_can_be_left_out(method, k):
+    A, b = problem(500, 7, k=k)
+    plain, alone = Sliceable(A), Sliceable(A)
+    options = {"devices": "cpu:2", "method": method, **BLOCKS}
+    with_residual = solve(plain, b, **options)
+    solution = solve(alone, b, residual=False, **options)
+    np.testing.assert_array_equal(solution.x, with_residual.x)
+    assert np.shape(solution.residual_norm) == np.shape(with_residual.residual_norm)
+    assert np.isnan(solution.residual_norm).all() and solution.history == ()
+    assert solution.condition == with_residual.condition
+    assert len(alone.readers) < len(plain.readers)
+
+
+def test_normal_sees_the_scale_in_its_own_products():
+    """No pass over A for it, unless the lengths of the columns are extraordinary."""
+    A, b = problem(500, 7)
+    main = threading.main_thread()
+    for scale, passes in ((1.0, 0), (1e200, 1), (1e-200, 1)):
+        watched = Sliceable(A * scale)
+        x = solve(watched, b, devices="cpu:2", **BLOCKS).x
+        np.testing.assert_allclose(x * scale, lapack(A, b)[0], atol=1e-8)
+        assert watched.readers.count(main) == passes
+
+
+def test_tiny_rows_before_ordinary_ones():
+    A, b = problem(500, 7)
+    A[:100] *= 1e-200
+    x = solve(Sliceable(A), b, devices="cpu:2", **BLOCKS).x
+    np.testing.assert_allclose(x, lapack(A, b)[0], atol=1e-8)
+
+
 PEAK = """
 import resource, sys
 

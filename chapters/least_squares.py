@@ -355,7 +355,7 @@ except ValueError as refused:
 # n^2 numbers are too many or A is too large for several n x n matrices (the next
 # chapter); TSQR where A is ill-conditioned.
 #
-# On one CPU and 10,000 x 1,000, `numpy.linalg.lstsq` takes 2.7 times as long as
+# On one CPU and 10,000 x 1,000, `numpy.linalg.lstsq` takes 3.2 times as long as
 # `normal` on two contexts. That is the method, not the devices: it is an SVD. NumPy's
 # own normal equations, `solve(A.T @ A, A.T @ b)`, use all cores, too, and take three
 # quarters of the time of `normal` (`docs/peers.md` has both rows).

@@ -31,7 +31,7 @@ log = logging.getLogger("d2lpar")
 MAX_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
 SCALE = 5  # screen pixels along a pixel of the animated faces
 BAND = 24  # pixels under the face, for the epoch; even, as films need it
-MAX_FRAMES = 60  # of an animation: half a megabyte
+MAX_FRAMES = 50  # of an animation: at most two megabytes, while faces are noisy
 FRAMES_PER_SECOND = 10
 
 
@@ -281,7 +281,7 @@ def _data(run: Run, data_dir: str | Path | None) -> np.ndarray | None:
 def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
     """The fixed noises' faces through training: ``<stem>.gif``, with `mp4` an MP4 too.
 
-    At most 60 frames, evenly spread; it plays once and stops at the last, of which the
+    At most 50 frames, evenly spread; it plays once and stops at the last, of which the
     picture ``strip`` is the still form. Nothing for a run with fewer than two frames.
     Raises :class:`RecordError`, and writes nothing, if `mp4` is asked for and there is
     no ffmpeg, or it fails.

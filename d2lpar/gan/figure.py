@@ -179,7 +179,11 @@ STEPS = (
 def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
     """The faces of the same noises, a row for each of some steps, and the last."""
     last = frames[-1]
-    shown = [_nearest_frame(frames, step) for step in STEPS if step < _step(last)]
+    shown = [
+        min(frames, key=lambda frame, step=step: abs(_step(frame) - step))
+        for step in STEPS
+        if step < _step(last)
+    ]
     shown = list({frame.epoch: frame for frame in [*shown, last]}.values())
     rows = [picture_of(run, frame, "fixed") for frame in shown]
     unit = "epoch" if last.num_steps is None else "step"
@@ -200,10 +204,6 @@ def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
 def _step(frame: FrameRecord) -> int:
     """After how many steps; of a record of 0.2, epochs."""
     return frame.epoch if frame.num_steps is None else frame.num_steps
-
-
-def _nearest_frame(frames: Sequence[FrameRecord], step: int) -> FrameRecord:
-    return min(frames, key=lambda frame: abs(_step(frame) - step))
 
 
 def _samples(run: Run, frame: FrameRecord, name: str, faces: np.ndarray) -> Figure:
@@ -293,7 +293,10 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
     pictures, font = [], ImageFont.load_default()
     for k in np.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
         frame = frames[int(k)]
-        faces = punks.enlarged(_in_rows(picture_of(run, frame, "fixed")), SCALE)
+        row = picture_of(run, frame, "fixed")
+        if frame.num_fixed == 8:  # as two rows of four
+            row = np.concatenate(np.split(row, 2, axis=1))
+        faces = punks.enlarged(row, SCALE)
         height, width, _ = faces.shape
         picture = Image.new("RGB", (width, height + BAND), "white")
         picture.paste(Image.fromarray(faces))
@@ -315,12 +318,6 @@ def animate(run: Run, folder: Path, stem: str, *, mp4: bool) -> list[Path]:
             duration=[*milliseconds, 1000],  # the last face stays in sight
         )
     return [gif, film] if mp4 else [gif]
-
-
-def _in_rows(row: np.ndarray) -> np.ndarray:
-    """A row of eight faces as two rows of four; any other number as it is."""
-    halves = np.split(row, 2, axis=1) if row.shape[1] == 8 * punks.TILE else [row]
-    return np.concatenate(halves)
 
 
 def _write_mp4(pictures: Sequence[Image.Image], path: Path) -> None:

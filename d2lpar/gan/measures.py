@@ -82,7 +82,8 @@ class RealFaces:
         self.features = real
         gaps = _distances(real, real)
         self._radii = numpy.partition(gaps, NEIGHBOURS, axis=1)[:, NEIGHBOURS]
-        self._root = _root(numpy.cov(real.T))
+        values, vectors = numpy.linalg.eigh(numpy.cov(real.T))
+        self._root = (vectors * numpy.sqrt(values.clip(min=0))) @ vectors.T
 
     def quality(self, generated: numpy.ndarray) -> Quality:
         """The quality of faces, given their features (m, d)."""
@@ -129,12 +130,6 @@ def references(
         name: real.quality(features(numpy.rint(x.clip(0, 255)).astype("uint8"), device))
         for name, x in sets.items()
     }
-
-
-def _root(matrix: numpy.ndarray) -> numpy.ndarray:
-    """The symmetric root of a positive semidefinite matrix."""
-    values, vectors = numpy.linalg.eigh(matrix)
-    return (vectors * numpy.sqrt(values.clip(min=0))) @ vectors.T
 
 
 def _distances(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:

@@ -79,6 +79,7 @@ def test_the_peer_is_what_d2l_has():
     assert params[0].asnumpy()[0].tolist() == params[1].asnumpy().tolist()
 
 
+@pytest.mark.slow
 def test_a_tiny_run_writes_a_record(own_loop, tmp_path):
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in SIZES.items()]
     command = [sys.executable, str(ROOT / "benchmarks" / "own_loop.py"), *flags]

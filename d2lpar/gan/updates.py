@@ -345,7 +345,7 @@ def step(
     micro_batch_size: int | None = None,
     synchronised: bool = False,
 ) -> StepSums:
-    """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, *z_shape).
+    """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, ...).
 
     The fakes are made once and serve both updates, as in the CryptoPunks notebook. With
     a `micro_batch_size` (faces per device and round) only one round's activations are

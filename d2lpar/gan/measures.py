@@ -25,7 +25,7 @@ SEED = 7  # of the weights
 # Channels and strides of the network's convolutions, each 3 x 3 with a relu; their
 # outputs (128, 6, 6) are then averaged over 2 x 2: 1,152 features.
 CHANNELS, STRIDES = (3, 32, 64, 128), (1, 2, 2)
-AT_ONCE = 500  # faces
+AT_ONCE = 100  # faces
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,20 @@ def references(
     shade, so that no two are equal.
     """
     mean, deviation = others.mean(axis=0), others.std(axis=0)
-    noise = numpy.random.default_rng(0).standard_normal((len(others), *mean.shape))
-    sets = {
-        "other real faces": others,
-        "noise": mean + deviation * noise,
-        "mean face": mean + noise,
-        "black": numpy.abs(noise),
+    shape = (len(others), *mean.shape)
+    noise = numpy.random.default_rng(0).standard_normal(shape, dtype=numpy.float32)
+    mean, deviation = mean.astype("float32"), deviation.astype("float32")
+    made = {  # one after the other, since they are as large as the data
+        "other real faces": lambda: others,
+        "noise": lambda: mean + deviation * noise,
+        "mean face": lambda: mean + noise,
+        "black": lambda: numpy.abs(noise),
     }
-    return {
-        name: real.quality(features(numpy.rint(x.clip(0, 255)).astype("uint8"), device))
-        for name, x in sets.items()
-    }
+    qualities = {}
+    for name, make in made.items():
+        faces = numpy.rint(make().clip(0, 255)).astype("uint8")
+        qualities[name] = real.quality(features(faces, device))
+    return qualities
 
 
 def _distances(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:

@@ -57,30 +57,45 @@ def update_bucket(bucket: Bucket, lr: float, batch_size: int) -> None:
 BUCKETS: dict[str, Callable] = {"reduce": allreduce_buckets, "update": update_bucket}
 
 
+def flatten(
+    parameters: Sequence[gluon.Parameter], grad_req: str = "write"
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Make the replicas of Gluon parameters views of one flat array on each device.
+
+    Their gradients become views of another one, which backward passes write or, with
+    `grad_req` "add", add to. Returns the values and the gradients, flat arrays
+    (number of values,), one per device. For GPUs: on CPU contexts oneDNN reorders a
+    convolution's weights in place, which a view cannot hold.
+    """
+    stops = numpy.cumsum([p.data(p.list_ctx()[0]).size for p in parameters]).tolist()
+    values = [
+        np.concatenate([replica.reshape(-1) for replica in replicas])
+        for replicas in zip(*(p.list_data() for p in parameters))
+    ]
+    grads = [np.zeros_like(flat) for flat in values]
+    for p, stop in zip(parameters, stops):
+        part = slice(stop - p.list_data()[0].size, stop)
+        p._data, p._grad = (
+            [flat[part].reshape_view(p.shape) for flat in arrays]
+            for arrays in (values, grads)
+        )
+        autograd.mark_variables(p._data, p._grad, grad_req)
+    return values, grads
+
+
 class BucketTrainer:
     """A Gluon Trainer with plain SGD: one all-reduce, and one update per replica.
 
     Gluon's Trainer takes half of Python's time for a step of LeNet, which is what a
-    step of 256 images on a fast GPU takes. The parameters of `net`, float32 and
-    initialized on `devices`, become views of one flat array per device and their
-    gradients views of another. So keep to GPUs: on a CPU context MXNet reorders a
-    convolution's weights in place, outside of training, which a view cannot hold.
+    step of 256 images on a fast GPU takes. The parameters of `net`, which is
+    initialized, are flattened, so keep to GPUs (:func:`flatten`).
     """
 
-    def __init__(
-        self, net: gluon.Block, devices: Sequence[mx.Context], lr: float
-    ) -> None:
+    def __init__(self, net: gluon.Block, lr: float) -> None:
         self._lr = lr
-        parameters = list(net.collect_params().values())
-        buckets = [
-            Bucket([p.data(device).asnumpy() for p in parameters], device)
-            for device in devices
-        ]
-        for p, replicas in zip(parameters, zip(*buckets)):
-            p._data = list(replicas)
-            p._grad = [data.grad for data in replicas]
-        self._values = [bucket.values.as_nd_ndarray() for bucket in buckets]
-        self._grads = [bucket.grads.as_nd_ndarray() for bucket in buckets]
+        values, grads = flatten(list(net.collect_params().values()))
+        self._values = [flat.as_nd_ndarray() for flat in values]
+        self._grads = [flat.as_nd_ndarray() for flat in grads]
         self._kvstore = mx.kv.create("device")  # not through the host
         self._kvstore.init(0, self._grads[0])
 

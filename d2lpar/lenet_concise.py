@@ -43,7 +43,7 @@ def build(
         net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
     set_params(net, params)
     if on_gpus:
-        return net, BucketTrainer(net, devices, lr), loss
+        return net, BucketTrainer(net, lr), loss
     trainer = gluon.Trainer(
         net.collect_params(),
         "sgd",

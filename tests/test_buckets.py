@@ -4,8 +4,8 @@ import numpy
 import pytest
 
 from d2lpar import devices, lenet_concise
-from d2lpar._mxnet import np
-from d2lpar.buckets import BUCKETS, Bucket, BucketTrainer
+from d2lpar._mxnet import autograd, gluon, np
+from d2lpar.buckets import BUCKETS, Bucket, BucketTrainer, flatten
 from d2lpar.networks import SHAPES, init_lenet
 from d2lpar.parallel import get_params, train_batch
 
@@ -60,7 +60,7 @@ def gluon_steps(num_devices, make_trainer):
 @pytest.mark.parametrize("num_devices", [1, 2, 3])
 def test_gluon_in_buckets_trains_as_its_trainer(num_devices):
     losses, ours = gluon_steps(
-        num_devices, lambda net, contexts, _: BucketTrainer(net, contexts, 0.02)
+        num_devices, lambda net, contexts, _: BucketTrainer(net, 0.02)
     )
     expected, theirs = gluon_steps(num_devices, lambda net, contexts, trainer: trainer)
     for l, other in zip(losses, expected):
@@ -78,7 +78,7 @@ def test_a_bucket_trainers_arrays_are_the_networks():
     net, _, _ = lenet_concise.build(init_lenet(0.1, 3), contexts, 0.02)
     params = list(net.collect_params().values())
     before = [p.list_data()[0].asnumpy() for p in params]
-    trainer = BucketTrainer(net, contexts, lr=9)
+    trainer = BucketTrainer(net, lr=9)
     for p, value in zip(params, before):
         for k in range(2):
             assert (p.list_data()[k].asnumpy() == value).all()
@@ -90,3 +90,22 @@ def test_a_bucket_trainers_arrays_are_the_networks():
     for p, value in zip(params, before):
         for data in p.list_data():
             numpy.testing.assert_allclose(data.asnumpy(), value - 2, rtol=1e-6)
+
+
+def test_flat_gradients_add_up_over_micro_batches():
+    contexts = devices.parse("cpu:2")
+    net = gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=contexts)
+    weights = [p.data(contexts[1]).asnumpy().ravel() for p in params_of(net)]
+    values, grads = flatten(params_of(net), "add")
+    assert [flat.ctx for flat in (*values, *grads)] == [*contexts, *contexts]
+    assert (values[1].asnumpy() == numpy.concatenate(weights)).all()
+    for _ in range(2):
+        with autograd.record():
+            total = net(np.ones((5, 4), ctx=contexts[1])).sum()
+        total.backward()
+    assert (grads[1].asnumpy() == 10).all() and (grads[0].asnumpy() == 0).all()
+
+
+def params_of(net):
+    return list(net.collect_params().values())

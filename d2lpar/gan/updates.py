@@ -19,9 +19,11 @@ from typing import ClassVar, NamedTuple
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.buckets import flatten
 from d2lpar.devices import check_contexts
 from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
+    CHANNELS,
     D_NORMS,
     DEVICE_CHANNELS,
     Discriminator,
@@ -54,10 +56,10 @@ class DiscriminatorLoss(gluon.HybridBlock):
 
     def hybrid_forward(self, F, scores):
         real, fake = F.np.split(scores.reshape((2, -1)), 2, axis=0)
-        losses = F.npx.activation(-real, "softrelu") + F.npx.activation(
-            fake, "softrelu"
-        )
-        return losses.sum(), F.npx.sigmoid(scores.reshape((2, -1))).sum(axis=1)
+        of_real = F.npx.activation(-real, "softrelu")
+        of_fake = F.npx.activation(fake, "softrelu")
+        opinions = F.npx.sigmoid(scores.reshape((2, -1))).sum(axis=1)
+        return (of_real + of_fake).sum(), opinions
 
 
 class GeneratorLoss(gluon.HybridBlock):
@@ -140,7 +142,7 @@ def new_networks(
     the devices.
     """
     if width is None:
-        return Discriminator(*[DEVICE_CHANNELS] if padded else []), Generator()
+        return Discriminator(DEVICE_CHANNELS if padded else CHANNELS), Generator()
     return WideDiscriminator(width, d_norm), WideGenerator(width)
 
 
@@ -150,8 +152,8 @@ def start(
     """The state before the first epoch, drawn from `seed` on the host.
 
     The networks are the notebook's, or :class:`WideGenerator` and
-    :class:`WideDiscriminator` of a `width` (the number of channels of their largest
-    layer), with `d_norm` out of "spectral", "batch" and "none". Raises
+    :class:`WideDiscriminator` of a `width` (the number of channels where their pictures
+    are largest), with `d_norm` out of "spectral", "batch" and "none". Raises
     :class:`SettingError` for others.
     """
     if width is not None:
@@ -190,9 +192,16 @@ class Adam:
         every = net.collect_params().values()
         self.params = [p for p in every if p.grad_req != "null"]
         self.lr, self.beta1, self.num_steps = lr, beta1, 0
-        on_gpus = self.params[0].list_ctx()[0].device_type == "gpu"
-        arrays = one_array if on_gpus else own_arrays
-        self.values, self.gradients = arrays(self.params)
+        # Backward passes add to the gradients, for micro-batches. On GPUs one update
+        # does the work of many, which is what small batches wait for.
+        if self.params[0].list_ctx()[0].device_type == "gpu":
+            values, gradients = flatten(self.params, "add")
+            self.values, self.gradients = [values], [gradients]
+        else:
+            for p in self.params:
+                p.grad_req = "add"
+            self.values = [p.list_data() for p in self.params]
+            self.gradients = [p.list_grad() for p in self.params]
         self.means, self.variances = (
             [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
             for _ in range(2)
@@ -245,39 +254,6 @@ class Adam:
                 replica[:] = np.array(part, ctx=replica.ctx)
             start += size
         self.num_steps = num_steps
-
-
-Replicas = list[list[np.ndarray]]  # of each array, one per device
-
-
-def own_arrays(params: Sequence[gluon.Parameter]) -> tuple[Replicas, Replicas]:
-    """Values and gradients of Gluon parameters, to which backward passes add."""
-    for p in params:
-        p.grad_req = "add"  # over micro-batches
-    return [p.list_data() for p in params], [p.list_grad() for p in params]
-
-
-def one_array(params: Sequence[gluon.Parameter]) -> tuple[Replicas, Replicas]:
-    """Values and gradients of Gluon parameters, in one flat array of each per device.
-
-    The parameters become views of these arrays, so that one all-reduce and one update
-    do the work of many, which is what small batches wait for. For GPUs: on CPUs oneDNN
-    rearranges weights in place, which a view cannot hold.
-    """
-    stops = numpy.cumsum([math.prod(p.shape) for p in params]).tolist()
-    values = [
-        np.concatenate([replica.reshape(-1) for replica in replicas])
-        for replicas in zip(*(p.list_data() for p in params))
-    ]
-    gradients = [np.zeros_like(flat) for flat in values]
-    for p, stop in zip(params, stops):
-        part = slice(stop - math.prod(p.shape), stop)
-        p._data, p._grad = (
-            [flat[part].reshape_view(p.shape) for flat in arrays]
-            for arrays in (values, gradients)
-        )
-        autograd.mark_variables(p._data, p._grad, "add")
-    return [values], [gradients]
 
 
 class Nets:

@@ -25,8 +25,8 @@ RECIPE = frozenset({"num_epochs", "global_batch_size", "lr"})
 GAN = frozenset(
     {"micro_batch_size", "sync_batch_norm", "d_norm", "frames_every", "mp4"}
 )
-# Those of them that make another recipe, which a record's name should tell.
-RECIPES = ("sync_batch_norm", "d_norm")
+# Those of them that a record's name should tell, because they make another recipe.
+NAMED = ("sync_batch_norm", "d_norm")
 
 
 @dataclass(frozen=True)

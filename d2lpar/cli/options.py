@@ -142,8 +142,8 @@ run_options = _options(
         default="quick",
         type=Choice(("quick", "book", "sharp", "as-published")),
         help="quick: a minute or two. book: the published recipe, all the data. For "
-        "gan, book is an hour on two cores; sharp, minutes on a GPU; as-published, the "
-        "notebook's recipe.",
+        "gan, book is 20 minutes on two cores; sharp, minutes on a GPU; as-published, "
+        "the notebook's recipe.",
     ),
     _positive("--num-epochs", OVERRIDE),
     _positive("--global-batch-size", OVERRIDE),

@@ -167,9 +167,9 @@ def settings_of(experiment: Experiment, flags: dict) -> tuple[str, dict, dict]:
         if "num_epochs" in settings:
             overrides.setdefault("num_epochs", 1)
     else:
-        if overrides.keys() - experiments.RECIPES:
+        if overrides.keys() - experiments.NAMED:
             preset = "custom"
-        recipe = {n: overrides[n] for n in experiments.RECIPES if n in overrides}
+        recipe = {n: overrides[n] for n in experiments.NAMED if n in overrides}
         preset += "".join(as_words(recipe)).replace("--", "-").replace("=", "-")
     settings.update(overrides)
     data = {"seed": flags["seed"], **settings.pop("data", {})}

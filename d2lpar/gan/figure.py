@@ -166,14 +166,8 @@ def _quality(runs: Sequence[Run]) -> Figure:
     return picture.figure
 
 
-STEPS = (
-    0,
-    100,
-    300,
-    1_000,
-    3_000,
-    10_000,
-)  # about; whose faces are shown, with the last
+# About the steps whose faces are shown, with the last.
+STEPS = (0, 100, 300, 1_000, 3_000, 10_000)
 
 
 def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:

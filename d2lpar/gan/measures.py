@@ -38,7 +38,7 @@ class Quality:
     one, divided by the number of faces: both fall when faces are all alike. `density`
     is how often a face lies among the neighbours of a real one: near 1 for real ones,
     more for a few typical faces again and again. So it is no measure of quality: the
-    mean of the drawn faces, which nobody takes for a face, has 5.
+    mean of the drawn faces, which nobody takes for a face, has more than real ones.
     """
 
     frechet: float

@@ -130,9 +130,9 @@ class SpectralConv2D(gluon.nn.Conv2D):
 
     The weights count as a matrix W (channels, inputs). Its largest singular value is
     u . W v, with vectors `u` (channels,) and `v` (inputs,) that
-    :func:`power_iteration` brings nearer to the singular ones in every step. They are
-    part of the replica: with other vectors on another device, the same weights would
-    get another gradient, and the replicas would part.
+    :class:`PowerIteration` brings nearer to the singular ones in every step. They are
+    part of the replica: with other vectors on another device, equal weights would be
+    divided by different numbers, and their gradients would not add up to one.
     """
 
     def __init__(self, channels: int, *args, in_channels: int, **kwargs) -> None:

@@ -161,6 +161,11 @@ class Judge:
         # The same real faces every time: only the generator changes.
         order = numpy.random.default_rng(0).permutation(len(data.X))
         n = min(NUM_QUALITY_FACES, len(data.X) // 2)
+        if n <= measures.NEIGHBOURS:
+            raise SettingError(
+                f"n-train {len(data.X)}: at least {2 * measures.NEIGHBOURS + 2} faces, "
+                "to say how good generated ones are"
+            )
         self.chosen, self.others = data.X[order[:n]], data.X[order[n : 2 * n]]
         self.real = measures.RealFaces(measures.features(self.chosen, device))
 

@@ -195,6 +195,13 @@ class FrameRecord(Line, tag="frame", frozen=True):
     distances: Optional[list[Amount]] = None
 
     def __post_init__(self) -> None:
+        measures = ("frechet", "density", "coverage", "distinct")
+        measured = [getattr(self, name) is not None for name in measures]
+        if any(measured) != all(measured):
+            raise ValueError(f"a frame has all of {', '.join(measures)}, or none")
+        for name, values in self.references.items():
+            if set(values) != set(measures):
+                raise ValueError(f"reference {name!r:.40}: not {', '.join(measures)}")
         if self.samples is not None and (
             not self.nearest or len(self.nearest) != len(self.distances or ())
         ):

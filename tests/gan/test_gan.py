@@ -499,6 +499,12 @@ def test_other_momenta_are_refused(faces, beta1):
         next(gan.train(1, devices="cpu:1", data=faces, beta1=beta1))
 
 
+def test_too_few_faces_to_judge_by_are_refused():
+    data = punks.load("synthetic", n_train=11)
+    with pytest.raises(SettingError, match="n-train 11: at least 12 faces"):
+        next(gan.train(1, devices="cpu:1", data=data))
+
+
 @pytest.mark.parametrize(("width", "d_norm"), [(None, "none"), (8, "spectral")])
 def test_new_faces_are_those_of_their_noise(width, d_norm):
     state = gan.start(0, width, d_norm)

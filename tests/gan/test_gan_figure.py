@@ -40,9 +40,12 @@ DRAWN = synthetic_punks(25, seed=99)  # in place of what a generator draws
 
 
 REFERENCES = {
-    "other real faces": {"frechet": 0.5, "coverage": 0.97},
-    "noise": {"frechet": 27.0, "coverage": 0.01},
-    "mean face": {"frechet": 41.0, "coverage": 0.0},
+    name: {"frechet": frechet, "coverage": coverage, "density": 1.0, "distinct": 0.5}
+    for name, frechet, coverage in (
+        ("other real faces", 0.5, 0.97),
+        ("noise", 27.0, 0.01),
+        ("mean face", 41.0, 0.0),
+    )
 }
 
 
@@ -176,7 +179,15 @@ def test_quality_begins_before_training_and_shows_its_references():
 
 def test_old_records_without_measures_are_drawn():
     frames = [
-        changed(f, num_steps=None, frechet=None, coverage=None, references={})
+        changed(
+            f,
+            num_steps=None,
+            frechet=None,
+            density=None,
+            coverage=None,
+            distinct=None,
+            references={},
+        )
         for f in some_frames([0, 1, 4])
     ]
     drawn = figure.pictures([a_run(frames=frames)])

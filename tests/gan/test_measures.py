@@ -51,7 +51,7 @@ def references_of(faces):
     return measures.references(real, faces[half:], CPU)
 
 
-def in_the_right_order(known):
+def assert_in_the_right_order(known):
     """Real faces first by every measure that is used; `density` is none of them."""
     best = known.pop("other real faces")
     for other in known.values():
@@ -63,14 +63,14 @@ def in_the_right_order(known):
 
 
 def test_references_are_in_the_right_order_on_drawn_faces():
-    in_the_right_order(references_of(punks.load("synthetic", n_train=2_000).X))
+    assert_in_the_right_order(references_of(punks.load("synthetic", n_train=2_000).X))
 
 
 def test_references_are_in_the_right_order_on_cryptopunks():
     data = punks.on_disk("cryptopunks", 2_000, 0)
     if data is None:
         pytest.skip("no CryptoPunks on disk: set D2LPAR_DATA")
-    in_the_right_order(references_of(data.X))
+    assert_in_the_right_order(references_of(data.X))
 
 
 def test_features_do_not_depend_on_the_other_faces():

@@ -156,6 +156,8 @@ def test_contradictions_within_a_line_are_refused():
     for wrong in (
         lambda: header(2, devices=["cpu(0)"]),
         lambda: FrameRecord(epoch=1, fixed="", samples="x"),
+        lambda: FrameRecord(epoch=1, fixed="", frechet=1.0),
+        lambda: FrameRecord(epoch=0, fixed="", references={"noise": {"frechet": 1.0}}),
         lambda: kinds.StepRecord(
             global_batch_size=8,
             steps=1,

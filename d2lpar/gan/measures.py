@@ -26,6 +26,21 @@ SEED = 7  # of the weights
 # outputs (128, 6, 6) are then averaged over 2 x 2: 1,152 features.
 CHANNELS, STRIDES = (3, 32, 64, 128), (1, 2, 2)
 AT_ONCE = 100  # faces
+MOST = 2_000  # generated and real faces each, which are compared
+
+
+def number_compared(n_train: int) -> int:
+    """How many of `n_train` real faces are compared: half, others are references."""
+    return min(MOST, n_train // 2)
+
+
+def memory(n_train: int) -> int:
+    """About how many bytes the host takes to judge a generator of `n_train` faces.
+
+    Features of three sets of faces, their distances thrice, and six square matrices.
+    """
+    n, width = number_compared(n_train), 9 * CHANNELS[-1]
+    return 8 * (3 * n * width + 3 * n**2 + 6 * width**2)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from d2lpar.training import check_params, check_settings, check_whole, choose, s
 # holds its activations.
 BATCHES_IN_FLIGHT = 2
 
-NUM_QUALITY_FACES = 2_000  # generated and real ones each, which are compared
 NUM_SAMPLES = 25
 
 
@@ -160,7 +159,7 @@ class Judge:
         self.net = build(net, state.params_G, [device])
         # The same real faces every time: only the generator changes.
         order = numpy.random.default_rng(0).permutation(len(data.X))
-        n = min(NUM_QUALITY_FACES, len(data.X) // 2)
+        n = measures.number_compared(len(data.X))
         if n <= measures.NEIGHBOURS:
             raise SettingError(
                 f"n-train {len(data.X)}: at least {2 * measures.NEIGHBOURS + 2} faces, "

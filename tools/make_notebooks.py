@@ -4,7 +4,8 @@
 
 Every chapter runs with its quick preset in a fresh kernel and an empty folder, on the
 data that D2LPAR_DATA names or, without it, generated data. A notebook is written only
-if no cell failed, it has at most 1 MB, and its outputs name no folder of this machine.
+if no cell failed, it has at most 1 MB, its outputs name no folder of this machine, and
+the measured numbers in its prose stand in an output or a record (quoted_numbers.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from quoted_numbers import unfounded
 
 from d2lpar.experiments import EXPERIMENTS
 from d2lpar.records.atomic import replacing
@@ -127,7 +129,7 @@ def main(chapters: list[str]) -> int:
                 return 3
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)
-        if wrong := wrong_with(notebook):
+        if wrong := [*wrong_with(notebook), *unfounded(notebook)]:
             print(f"{name}: {'; '.join(wrong)}", file=sys.stderr)
             return 3
         with replacing(NOTEBOOKS / f"{name}.ipynb") as tmp:

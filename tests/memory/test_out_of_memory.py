@@ -40,7 +40,8 @@ def test_the_line_names_what_helps(monkeypatch, cpus):
         monkeypatch.setattr(host, "host_memory", lambda: memory)
         return out_of_memory.advice(layers, settings, cpus(devices), said="no")
 
-    text = line(1000 * MIB, gan_layers, 2, global_batch_size=6000, micro_batch_size=None)
+    plan = {"global_batch_size": 6000, "micro_batch_size": None}
+    text = line(1000 * MIB, gan_layers, 2, **plan)
     assert text.startswith("out of memory on cpu(0) to cpu(1) (no): ")
     assert "float32 (3000, 128, 12, 12), takes 210.9 MiB" in text and "\n" not in text
     assert "--micro-batch-size" in text

@@ -17,7 +17,14 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.buckets import BucketTrainer
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
-from d2lpar.networks import MANY_IN_A_GRAPH, LeNet, get_host_params, set_params
+from d2lpar.networks import (
+    CHANNELS,
+    MANY_IN_A_GRAPH,
+    LeNet,
+    device_channels,
+    get_host_params,
+    set_params,
+)
 from d2lpar.parallel import shares, split_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import Epoch, check_settings, choose, on_device
@@ -28,13 +35,16 @@ def build(
     devices: Sequence[mx.Context],
     lr: float,
     per_device_batch_size: int = 1,
+    channels: tuple[int, int] = CHANNELS,
 ) -> tuple[LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
     """The network with `params` on every device, its trainer and its loss, compiled.
 
-    On GPUs the trainer does what Gluon's does in fewer operations.
+    On GPUs the trainer does what Gluon's does in fewer operations. `channels` are the
+    network's on the devices (:func:`d2lpar.networks.device_channels`).
     """
     on_gpus = devices[0].device_type == "gpu"
-    net = LeNet(many_images=on_gpus and per_device_batch_size >= MANY_IN_A_GRAPH)
+    many_images = on_gpus and per_device_batch_size >= MANY_IN_A_GRAPH
+    net = LeNet(many_images, channels)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(ctx=devices)
     for block in (net, loss):
@@ -79,8 +89,9 @@ def train(
     n = len(data.y_train)
     copies = [on_device((data.X_train, data.y_train), device) for device in devices]
     X_test, y_test = on_device((data.X_test, data.y_test), devices[0])
+    per_device, kind = global_batch_size // len(devices), devices[0].device_type
     net, trainer, loss = build(
-        state.params, devices, lr, global_batch_size // len(devices)
+        state.params, devices, lr, per_device, device_channels(kind)
     )
     shard_losses = ShardLosses(net, loss)
     shard_losses.hybridize(static_alloc=True, static_shape=True)

@@ -18,6 +18,7 @@ from d2lpar import (
 )
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.errors import DeviceError, DivergedError, SettingError
+from d2lpar.machine import host
 from d2lpar.parallel import get_params, train_batch
 
 BOTH = pytest.mark.parametrize("implementation", [lenet, lenet_concise])
@@ -264,6 +265,49 @@ def test_a_bias_as_a_weight_is_the_same_convolution():
         results.append([losses.asnumpy(), *gradients])
     for expected, ours in zip(*results):
         numpy.testing.assert_allclose(ours, expected, rtol=1e-4, atol=5e-5)
+
+
+def test_channels_of_zeros_change_no_training():
+    """Two contexts, 4 steps with 24 and 56 channels, beside the book's 20 and 50."""
+    chosen, rng = [mx.cpu(0), mx.cpu(1)], numpy.random.default_rng(0)
+    X = rng.random((4, 10, 1, 28, 28), numpy.float32)
+    y = rng.integers(0, 10, (4, 10))
+    start, ended = networks.init_lenet(0.1, seed=0), []
+    for channels in (networks.CHANNELS, networks.IN_BLOCKS):
+        built = lenet_concise.build(start, chosen, 0.2, channels=channels)
+        net, trainer, loss = built
+        for batch in zip(X, y):
+            lenet_concise.train_batch(*batch, net, chosen, trainer, loss=loss)
+        ended.append(networks.get_host_params(net))
+        for p, shape in zip(net.collect_params().values(), networks.SHAPES):
+            shape = shape[::-1] if len(shape) == 2 else shape
+            for replica in p.list_data():
+                rest = replica.asnumpy()
+                rest[tuple(slice(n) for n in shape)] = 0
+                assert not rest.any()
+    for before, expected, ours in zip(start, *ended):
+        assert not numpy.array_equal(before, expected)
+        numpy.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "allowed", "expected"),
+    [
+        ("sse2 avx2", "", True),
+        ("sse2 avx2 avx512f", "", False),
+        ("sse2 avx2 avx512f", "AVX2", True),
+        ("sse2 avx2 avx512f", "AVX512_CORE", False),
+        ("sse2 avx2 avx512f", "SSE41", False),
+        ("asimd", "", False),
+        ("", "", False),
+    ],
+)
+def test_channels_by_vector_instructions(monkeypatch, flags, allowed, expected):
+    monkeypatch.setattr(host, "lscpu", lambda: {"Flags": flags})
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", allowed)
+    chosen = networks.IN_BLOCKS if expected else networks.CHANNELS
+    assert networks.device_channels("cpu") == chosen
+    assert networks.device_channels("gpu") == networks.CHANNELS
 
 
 def test_dense_is_the_same_on_a_cpu():

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar.networks import cut, pad
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
 D_NORMS = ("spectral", "batch", "none")  # what keeps a wide discriminator in bounds
@@ -241,16 +242,6 @@ def host_params(
     """
     replicas = (p.list_data()[0].asnumpy() for p in net.collect_params().values())
     return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
-
-
-def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """A host array enlarged to `shape` with zeros."""
-    return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
-
-
-def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The part of a larger host array that :func:`pad` was given."""
-    return array[tuple(slice(n) for n in shape)].copy()
 
 
 def forward(

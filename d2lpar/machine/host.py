@@ -46,6 +46,17 @@ def cpu_model() -> str:
     return lscpu().get("Model name") or platform.processor() or platform.machine()
 
 
+def onednn_has_avx2_only() -> bool:
+    """Can oneDNN use AVX2 here, and not AVX-512?
+
+    By the processor's flags and by oneDNN's own variable DNNL_MAX_CPU_ISA.
+    """
+    flags = lscpu().get("Flags", "").split()
+    allowed = os.environ.get("DNNL_MAX_CPU_ISA", "").upper() or "ALL"
+    avx512 = "avx512f" in flags and allowed.startswith(("ALL", "AVX512"))
+    return "avx2" in flags and not avx512 and allowed not in ("SSE41", "AVX")
+
+
 def usable_cores() -> int:
     """CPU cores this process may use, within its affinity and container limits."""
     return loky.cpu_count()

@@ -93,8 +93,9 @@ class Concise:
         per_device_batch_size: int,
     ) -> None:
         self.devices = devices
+        channels = networks.device_channels(devices[0].device_type)
         self.net, self._trainer, self._loss = lenet_concise.build(
-            params, devices, 0.0, per_device_batch_size
+            params, devices, 0.0, per_device_batch_size, channels
         )
 
     def step(self, X: np.ndarray, y: np.ndarray, lr: float, upto: str = UPDATE) -> list:

@@ -38,7 +38,8 @@ def test_two_steps_are_those_of_the_chapters(make, n):
     chosen, params = devices.parse(f"cpu:{n}"), networks.init_lenet(0.1)
     training = make(params, chosen, 4)
     expected = [get_params(params, device) for device in chosen]
-    net, trainer, loss = lenet_concise.build(params, chosen, 0.1)
+    channels = networks.device_channels("cpu")
+    net, trainer, loss = lenet_concise.build(params, chosen, 0.1, channels=channels)
     for _ in range(2):
         training.step(*BATCH, 0.1)
         if make is step.FromScratch:

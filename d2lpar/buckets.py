@@ -42,6 +42,14 @@ class Bucket(list):
         autograd.mark_variables(variables, gradients)
         super().__init__(variables)
 
+    def copies(self) -> list[np.ndarray]:
+        """The parameters as arrays of their own, to compute with outside of training.
+
+        There oneDNN may reorder a convolution's weights in place; a view cannot hold
+        the result.
+        """
+        return [p.copy() for p in self]
+
 
 def allreduce_buckets(device_params: Sequence[Bucket]) -> None:
     """Sum the gradients of all replicas, in place, by one all-reduce."""

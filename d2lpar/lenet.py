@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy
 
-from d2lpar import datasets
+from d2lpar import datasets, networks
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.devices import check_contexts
@@ -99,16 +99,19 @@ def train(
     state = start(seed) if state is None else state
     n = len(data.y_train)
     X, y, X_test, y_test = on_device(data, devices[0])
-    device_params = [Bucket(state.params, device) for device in devices]
+    channels = networks.device_channels(devices[0].device_type)
+    params = networks.padded(state.params, channels)
+    device_params = [Bucket(params, device) for device in devices]
     for _ in range(num_epochs):
         epoch = Epoch()
         with pushed_together(devices[0]):
             for batch in shuffled_batches(X, y, global_batch_size, state.next_rng()):
                 epoch.add(train_batch(*batch, device_params, devices, lr, **BUCKETS))
         loss = epoch.end_training(n)
-        acc = evaluate_accuracy(X_test, y_test, device_params, devices)
+        replicas = [bucket.copies() for bucket in device_params]
+        acc = evaluate_accuracy(X_test, y_test, replicas, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
-        state.finish_epoch([p.asnumpy() for p in device_params[0]], lr)
+        state.finish_epoch(networks.unpadded(device_params[0]), lr)
         yield record
 
 

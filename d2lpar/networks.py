@@ -48,7 +48,7 @@ CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
 
 
 def device_channels(device_type: str) -> tuple[int, int]:
-    """Channels of Gluon's LeNet in training on devices of a type, "cpu" or "gpu".
+    """Channels of LeNet in training on devices of a type, "cpu" or "gpu".
 
     With AVX2 oneDNN takes matrix products for 20 and 50 channels, and kernels of its
     own, in about three quarters of the time, for multiples of 8 (docs/speed.md). The
@@ -58,6 +58,31 @@ def device_channels(device_type: str) -> tuple[int, int]:
     """
     in_blocks = device_type == "cpu" and host.onednn_has_avx2_only()
     return IN_BLOCKS if in_blocks else CHANNELS
+
+
+def padded(
+    params: Sequence[numpy.ndarray], channels: tuple[int, int]
+) -> list[numpy.ndarray]:
+    """Host parameters of SHAPES enlarged with zeros to these channels."""
+    c1, c2 = channels
+    dense = 16 * c2, 128
+    shapes = (c1, 1, 3, 3), (c1,), (c2, c1, 5, 5), (c2,), dense, *SHAPES[5:]
+    return [pad(value, shape) for value, shape in zip(params, shapes)]
+
+
+def unpadded(params: Sequence[np.ndarray]) -> list[numpy.ndarray]:
+    """A replica's parameters as host arrays of SHAPES; undoes :func:`padded`."""
+    return [cut(p.asnumpy(), shape) for p, shape in zip(params, SHAPES)]
+
+
+def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
+    """A host array enlarged to `shape` with zeros."""
+    return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
+
+
+def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
+    """The part of a larger host array that :func:`pad` was given."""
+    return array[tuple(slice(n) for n in shape)].copy()
 
 
 # With this many images per GPU or more, :func:`bias_as_weight` is the faster form. From
@@ -159,16 +184,5 @@ def set_params(net: LeNet, params: Sequence[numpy.ndarray]) -> None:
 
 def get_host_params(net: LeNet) -> list[numpy.ndarray]:
     """Host arrays of the first replica's parameters, cut to SHAPES."""
-    values = [p.list_data()[0].asnumpy() for p in net.collect_params().values()]
-    values = [v.T if v.ndim == 2 else v for v in values]
-    return [cut(v, shape) for v, shape in zip(values, SHAPES)]
-
-
-def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """A host array enlarged to `shape` with zeros."""
-    return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
-
-
-def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The part of a larger host array that :func:`pad` was given."""
-    return array[tuple(slice(n) for n in shape)].copy()
+    values = [p.list_data()[0] for p in net.collect_params().values()]
+    return unpadded([v.T if v.ndim == 2 else v for v in values])

@@ -267,27 +267,40 @@ def test_a_bias_as_a_weight_is_the_same_convolution():
         numpy.testing.assert_allclose(ours, expected, rtol=1e-4, atol=5e-5)
 
 
-def test_channels_of_zeros_change_no_training():
-    """Two contexts, 4 steps with 24 and 56 channels, beside the book's 20 and 50."""
-    chosen, rng = [mx.cpu(0), mx.cpu(1)], numpy.random.default_rng(0)
-    X = rng.random((4, 10, 1, 28, 28), numpy.float32)
-    y = rng.integers(0, 10, (4, 10))
-    start, ended = networks.init_lenet(0.1, seed=0), []
-    for channels in (networks.CHANNELS, networks.IN_BLOCKS):
-        built = lenet_concise.build(start, chosen, 0.2, channels=channels)
-        net, trainer, loss = built
-        for batch in zip(X, y):
-            lenet_concise.train_batch(*batch, net, chosen, trainer, loss=loss)
-        ended.append(networks.get_host_params(net))
-        for p, shape in zip(net.collect_params().values(), networks.SHAPES):
-            shape = shape[::-1] if len(shape) == 2 else shape
-            for replica in p.list_data():
-                rest = replica.asnumpy()
-                rest[tuple(slice(n) for n in shape)] = 0
-                assert not rest.any()
-    for before, expected, ours in zip(start, *ended):
-        assert not numpy.array_equal(before, expected)
+@BOTH
+def test_channels_of_zeros_change_no_training(implementation, data, monkeypatch):
+    """Two contexts, an epoch with 24 and 56 channels, beside the book's 20 and 50."""
+    replicas, states = [], []
+
+    def spied(make):
+        def spy(*args):
+            replicas.append(make(*args))
+            return replicas[-1]
+
+        return spy
+
+    monkeypatch.setattr(lenet, "Bucket", spied(lenet.Bucket))
+    monkeypatch.setattr(lenet_concise, "build", spied(lenet_concise.build))
+    for flags in ("avx2 avx512f", "avx2"):
+        monkeypatch.setattr(host, "lscpu", lambda flags=flags: {"Flags": flags})
+        state = lenet.start(seed=0, scale=0.1)
+        recipe = {**RECIPE, "num_epochs": 1}
+        (epoch,) = implementation.train(
+            2, devices="cpu:2", data=data, state=state, **recipe
+        )
+        states.append((*state.params, [epoch.train_loss, epoch.test_acc]))
+    for expected, ours in zip(*states):
         numpy.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
+    params = replicas[-1]
+    if implementation is lenet_concise:
+        parameters = params[0].collect_params().values()
+        params = [p.data(mx.cpu(1)) for p in parameters]
+        params = [p.T if p.ndim == 2 else p for p in params]
+    assert params[0].shape == (24, 1, 3, 3) and params[4].shape == (896, 128)
+    for p, shape in zip(params, networks.SHAPES):
+        rest = p.asnumpy()
+        rest[tuple(slice(n) for n in shape)] = 0
+        assert not rest.any()
 
 
 @pytest.mark.parametrize(

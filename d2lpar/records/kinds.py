@@ -83,7 +83,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     gpu_build: dict[str, Any] = {}
     """of :mod:`d2lpar.machine`; {} on CPUs"""
     lenet_channels: Optional[tuple[Number, Number]] = None
-    """of Gluon's LeNet on these devices, where they are not the book's 20 and 50"""
+    """of LeNet in training on these devices, where they are not the book's 20 and 50"""
 
     def __post_init__(self) -> None:
         if len(self.devices) != self.num_devices:

@@ -48,6 +48,8 @@ class FromScratch:
         per_device_batch_size: int,
     ) -> None:
         self.devices = devices
+        channels = networks.device_channels(devices[0].device_type)
+        params = networks.padded(params, channels)
         self.replicas = [Bucket(params, device) for device in devices]
         self._loss = gluon.loss.SoftmaxCrossEntropyLoss()
         self._loss.hybridize()
@@ -76,11 +78,12 @@ class FromScratch:
 
     def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
         """On the images X uint8 (n, 28, 28) of classes y (n,)."""
-        return evaluate_accuracy(X, y, self.replicas, self.devices)
+        replicas = [bucket.copies() for bucket in self.replicas]
+        return evaluate_accuracy(X, y, replicas, self.devices)
 
     def params(self) -> list[numpy.ndarray]:
         """The first device's parameters as host arrays."""
-        return [p.asnumpy() for p in self.replicas[0]]
+        return networks.unpadded(self.replicas[0])
 
 
 class Concise:

@@ -15,9 +15,11 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from make_notebooks import converted
 
 from d2lpar import __version__ as release
-from tools.make_notebooks import converted
 
 logging.basicConfig()  # or a Pygments plugin sets a level at which MXNet chats
 ROOT = Path(__file__).parents[1]
@@ -56,6 +58,7 @@ pygments_dark_style = "github-dark"
 html_title = f"d2lpar {release}"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
+html_js_files = ["predict.js"]
 html_extra_path = ["site"]  # index.html at the top, which leads to docs/index.html
 html_show_copyright = False
 html_show_search_summary = False  # it is fetched, which a browser refuses for files
@@ -68,13 +71,25 @@ def read(app, docname, source):
         notebook = ROOT / "notebooks" / f"{Path(docname).name}.ipynb"
         app.env.note_dependency(notebook)
         if notebook.is_file():
-            source[0] = notebook.read_text(encoding="utf-8")
+            cells = nbformat.read(notebook, as_version=4)
         else:
-            source[0] = nbformat.writes(converted(ROOT / f"{docname}.py"))
+            cells = converted(ROOT / f"{docname}.py")
+        fold_what_is_predicted(cells)
+        source[0] = nbformat.writes(cells)
     else:
         source[0] = re.sub(
             r"\]\((?!https?:|\.\./chapters/)(\S+\.py)\)", r"](path:\1)", source[0]
         )
+
+
+def fold_what_is_predicted(notebook):
+    """Fold the outputs that follow a prediction; predict.js asks for a guess first."""
+    asked = False
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            asked = "*Predict before you run*" in cell.source
+        elif asked and cell.outputs:
+            cell.metadata["tags"] = ["hide-output"]
 
 
 def mathml(translator, node):

@@ -30,15 +30,25 @@ NOTEBOOKS = ROOT / "notebooks"
 FILES = {name: ROOT / "chapters" / f"{name}.py" for name in EXPERIMENTS}
 MAX_BYTES = 1_000_000
 TIMEOUT = 600  # seconds for each cell
+# An exercise's answer: in a script in brackets, in a notebook folded.
+ANSWER = re.compile(r"\s*\*\((.*?)\)\*", re.DOTALL)
+FOLDED = "\n\n   <details><summary>Solution</summary>\n\n   {}\n\n   </details>"
 # A folder of some machine: of its user, its temporary files or its Python.
 PATH = re.compile(r"/(?:home|root|Users|tmp|work|mnt|usr|var|opt)/[\w.+-]+")
 
 
 def converted(script: Path) -> nbformat.NotebookNode:
-    """The chapter's cells as a notebook without outputs, the same each time."""
+    """The chapter's cells as a notebook without outputs, the same each time.
+
+    The answers of its exercises are folded, in HTML that Jupyter and GitHub show.
+    """
     notebook = jupytext.read(script)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"{script.stem}-{number}"[-64:]
+        text, heading, exercises = cell.source.partition("## Exercises\n")
+        if heading:
+            folded = ANSWER.sub(lambda answer: FOLDED.format(answer[1]), exercises)
+            cell.source = text + heading + folded
     notebook.metadata = {
         "kernelspec": {
             "name": "python3", "display_name": "Python 3", "language": "python",

@@ -1,8 +1,11 @@
-"""The last cell of a chapter: measure it on 1, 2, ... devices, and draw the figures."""
+"""What a chapter's cells call: predict and answer, and at the end measure."""
 
 from __future__ import annotations
 
+import json
 import sys
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,9 +15,70 @@ from d2lpar.cli.main import run
 from d2lpar.cli.options import as_words
 from d2lpar.cli.progress import in_notebook
 from d2lpar.errors import SettingError
+from d2lpar.text import number
 
 if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
+
+
+PREDICTIONS = Path("runs", "predictions.jsonl")
+_guesses: dict[str, float | str] = {}  # that no answer has met yet
+_good: list[bool] = []  # of each guess that was answered
+
+
+def predict(what: str, guess: float | str | None = None) -> None:
+    """Note your guess before you run the cell: ``predict("ms per step", 5)``.
+
+    `what` ends in the unit, or names a choice, whose guess is a word. None is no guess.
+    """
+    _guesses.pop(what, None)
+    if guess is not None:
+        _guesses[what] = guess
+
+
+def answer(what: str, value: float | str) -> None:
+    """Show the answer, and how far the guess of :func:`predict` was off.
+
+    A guess is written to runs/predictions.jsonl, with the answer.
+    """
+    value = value if isinstance(value, str) else float(value)
+    guess = _guesses.pop(what, None)
+    text = f"{what}: {value if isinstance(value, str) else number(value)}"
+    if guess is not None:
+        good, off = _judge(guess, value)
+        _good.append(good)
+        text += f" (you said {guess}: {off})"
+        line = {"what": what, "guess": guess, "answer": value, "good": good}
+        line["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        PREDICTIONS.parent.mkdir(exist_ok=True)
+        with PREDICTIONS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    if in_notebook():
+        from IPython.display import display
+
+        fact = {"what": what, "answer": value}  # for the book, which asks the reader
+        display({"text/plain": text, "application/json": fact}, raw=True)
+    else:
+        print(text)
+
+
+def score() -> None:
+    """Say how many guesses were right, or within a factor of two."""
+    if _good:
+        print(f"{sum(_good)} of {len(_good)} predictions within a factor of two")
+    else:
+        print("no predictions: write your guesses into the calls of chapter.predict")
+
+
+def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
+    """Is a guess right, or within a factor of two, and in words."""
+    if isinstance(guess, str) or isinstance(value, str):
+        right = str(guess).strip().lower() == str(value).strip().lower()
+        return right, "right" if right else "wrong"
+    if guess * value <= 0:
+        return guess == value, f"off by {number(abs(guess - value))}"
+    ratio = max(guess / value, value / guess)
+    return ratio <= 2, f"off by {ratio:.1f} times"
 
 
 def measure(name: str, **flags: object) -> list[Run]:

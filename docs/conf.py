@@ -5,6 +5,7 @@ those that GitHub follows, too. A chapter's page is its script, with the outputs
 executed notebook where `make notebooks` has written one.
 """
 
+import html
 import logging
 import re
 import sys
@@ -83,19 +84,30 @@ def read(app, docname, source):
 
 
 def fold_what_is_predicted(notebook):
-    """Fold the outputs that follow a prediction; predict.js asks for a guess first."""
+    """Fold the outputs that follow a prediction; predict.js asks for a guess first.
+
+    It reads the answer from an element of the class "answer".
+    """
     asked = False
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             asked = "*Predict before you run*" in cell.source
         elif asked and cell.outputs:
             cell.metadata["tags"] = ["hide-output"]
+            for output in cell.outputs:
+                data = output.get("data", {})
+                if fact := data.pop("application/json", None):
+                    said = {k: html.escape(str(v)) for k, v in fact.items()}
+                    data["text/html"] = (
+                        '<pre class="answer" data-what="{what}" data-answer="{answer}">'
+                        "{text}</pre>"
+                    ).format(text=html.escape(data["text/plain"]), **said)
 
 
 def mathml(translator, node):
     block = isinstance(node, nodes.math_block)
-    html = tex2mathml(node.astext(), as_block=block)
-    translator.body.append(f'<div class="math">{html}</div>' if block else html)
+    math = tex2mathml(node.astext(), as_block=block)
+    translator.body.append(f'<div class="math">{math}</div>' if block else math)
     raise nodes.SkipNode
 
 

@@ -98,6 +98,27 @@ def run(ctx: click.Context, chapter: str, **flags) -> list:
     return runs
 
 
+@d2lpar.command(short_help="Draw a class's predictions.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", default="runs", show_default=True, type=click.Path(path_type=Path)
+)
+def predictions(files: tuple[Path, ...], out: Path) -> None:
+    """Compare the guesses in FILES, each a learner's runs/predictions.jsonl.
+
+    Draws a histogram per question, with the answers that were measured.
+    """
+    from d2lpar.figures import predictions as figure
+
+    questions = figure.read(files)
+    rows = [
+        (what, str(len(q)), f"{sum(g.good for g in q)} of {len(q)}")
+        for what, q in questions.items()
+    ]
+    click.echo(plain_table(["question", "guesses", "within a factor of two"], rows))
+    click.echo(f"wrote {figure.draw(questions, out)}")
+
+
 @d2lpar.command(short_help="Run a chapter on several workers.")
 @launch_options
 def launch(**flags) -> None:

@@ -1,0 +1,62 @@
+// A reader predicts before the output shows: a field for the guess stands in front of
+// each output that a prediction asks about. Without this script the outputs are folded
+// by <details> alone. A guess is kept in this browser, where it allows that for files.
+(() => {
+  const kept = {
+    get: key => { try { return localStorage.getItem(key); } catch { return null; } },
+    set: (key, value) => { try { localStorage.setItem(key, value); } catch {} },
+  };
+
+  function verdict(guess, truth) {
+    const [g, t] = [Number(guess), Number(truth)];
+    if (!Number.isFinite(g) || !Number.isFinite(t))
+      return guess.trim().toLowerCase() === truth.toLowerCase() ? "right" : "wrong";
+    if (g * t <= 0) return `off by ${Number(Math.abs(g - t).toPrecision(2))}`;
+    return `off by ${Math.max(g / t, t / g).toFixed(1)} times`;
+  }
+
+  // The guess and the answer on one logarithmic axis.
+  function axis(guess, truth) {
+    const [g, t] = [Number(guess), Number(truth)];
+    if (!(g > 0) || !(t > 0)) return "";
+    const low = Math.log10(Math.min(g, t) / 3), high = Math.log10(Math.max(g, t) * 3);
+    const x = value => 10 + 380 * (Math.log10(value) - low) / (high - low);
+    return `<svg viewBox="0 0 400 34" role="img" aria-label="your guess ${g}, answer ${t}">
+      <line x1="10" x2="390" y1="17" y2="17" stroke="currentColor"/>
+      <circle cx="${x(g)}" cy="17" r="6" fill="none" stroke="currentColor" stroke-width="2"/>
+      <circle cx="${x(t)}" cy="17" r="6" fill="var(--color-brand-primary)"/></svg>`;
+  }
+
+  function ask(details, number) {
+    const key = `${location.pathname}#${number}`;
+    const { what = "", answer = "" } = details.querySelector(".answer")?.dataset ?? {};
+    const form = document.createElement("form");
+    form.className = "prediction";
+    form.innerHTML = `<label>Your prediction${what && `, ${what}`}:
+      <input required autocomplete="off" size="12"></label> <button>Lock it in</button>
+      <button type="button">Show without</button><p role="status"></p>`;
+    const [input, said] = [form.querySelector("input"), form.querySelector("p")];
+    const lock = guess => {
+      form.querySelectorAll("input, button").forEach(e => { e.disabled = true; });
+      details.open = true;
+      if (guess === null) return;
+      input.value = guess;
+      said.textContent = answer
+        ? `You said ${guess}, here it was ${answer}: ${verdict(guess, answer)}.`
+        : `You said ${guess}.`;
+      if (answer) said.insertAdjacentHTML("afterend", axis(guess, answer));
+    };
+    form.addEventListener("submit", event => {
+      event.preventDefault();
+      kept.set(key, input.value);
+      lock(input.value);
+    });
+    form.querySelector("[type=button]").addEventListener("click", () => lock(null));
+    details.before(form);
+    const before = kept.get(key);
+    if (before !== null) lock(before);
+  }
+
+  document.addEventListener("DOMContentLoaded", () =>
+    document.querySelectorAll(".tag_hide-output details.hide").forEach(ask));
+})();

@@ -207,6 +207,34 @@ def test_search_finds_allreduce(book, reader):
     assert reader.wrong == []
 
 
+def test_an_output_stays_folded_until_a_guess_is_locked_in(book, reader):
+    """By keyboard alone; and shown to those who do not want to guess."""
+    page = reader.page
+    page.goto((book / "chapters" / "timing.html").as_uri())
+    outputs = page.locator(".tag_hide-output details.hide > :not(summary)")
+    forms = page.locator("form.prediction")
+    assert forms.count() == page.locator(".tag_hide-output").count() >= 3
+    sync_api.expect(outputs.first).to_be_hidden()
+    forms.first.locator("input").focus()
+    page.keyboard.type("5")
+    page.keyboard.press("Enter")
+    sync_api.expect(outputs.first).to_be_visible()
+    sync_api.expect(forms.first).to_contain_text("You said 5")
+    assert forms.first.locator("button:enabled").count() == 0
+    forms.nth(1).get_by_text("Show without").click()
+    sync_api.expect(outputs.nth(1)).to_be_visible()
+    assert reader.wrong == []
+
+
+def test_a_solution_stays_folded(book, reader):
+    page = reader.page
+    page.goto((book / "chapters" / "timing.html").as_uri())
+    solution = page.locator("li details").first
+    sync_api.expect(solution.locator("p")).to_be_hidden()
+    solution.locator("summary").click()
+    sync_api.expect(solution.locator("p").first).to_be_visible()
+
+
 def test_three_programs_stand_side_by_side(book, reader):
     """On a wide page whole; on a phone they scroll in their box."""
     page, box = reader.page, "document.querySelector('.three-columns')"

@@ -106,6 +106,11 @@ def read(app, docname, source):
         else:
             cells = converted(ROOT / f"{docname}.py")
         fold_what_is_predicted(cells)
+        name = Path(docname).name
+        offer = f"Download: {{download}}`script </chapters/{name}.py>`"
+        if notebook.is_file():
+            offer += f", {{download}}`notebook </notebooks/{name}.ipynb>`"
+        cells.cells.insert(1, nbformat.v4.new_markdown_cell(offer))
         if docname in WITH_FRAMEWORKS:
             cells.cells.append(nbformat.v4.new_markdown_cell(IN_FRAMEWORKS))
         source[0] = nbformat.writes(cells)

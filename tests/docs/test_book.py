@@ -238,6 +238,31 @@ def test_a_solution_stays_folded(book, reader):
     sync_api.expect(solution.locator("p").first).to_be_visible()
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", ["book", "tree", "ring"])
+def test_the_player_ends_with_the_sum_on_every_device(book, reader, kind, n):
+    """In as many rounds, and bytes over the busiest link, as the page's table says."""
+    page = reader.page
+    page.goto((book / "docs" / "all-reduce.html").as_uri())
+    player = page.locator(".all-reduce-player")
+    player.locator("[name=kind]").select_option(kind)
+    player.locator("[name=n]").select_option(str(n))
+    rounds = 2 * (n - 1).bit_length() if kind == "tree" else 2 * (n - 1)
+    for _ in range(rounds):
+        player.get_by_text("Step").click()
+    assert player.get_by_text("Step").is_disabled()
+    sums = [cell.rstrip(" ←→") for cell in player.locator("td").all_inner_texts()]
+    assert sums == [str(n * (n + 1) // 2)] * n * n
+    said = player.get_by_role("status").inner_text()
+    busiest = {"book": n - 1, "tree": rounds / 2, "ring": 2 * (n - 1) / n}[kind]
+    assert said == (
+        f"Round {rounds} of {rounds}; through the busiest link: {busiest:.3g} arrays."
+    )
+    player.get_by_text("Back").click()
+    assert player.get_by_text("Step").is_enabled()
+    assert reader.wrong == []
+
+
 def test_three_programs_stand_side_by_side(book, reader):
     """On a wide page whole; on a phone they scroll in their box."""
     page, box = reader.page, "document.querySelector('.three-columns')"

@@ -1,0 +1,101 @@
+// All-reduce step by step: what each device holds after each round of copies.
+// A schedule is a list of rounds, a round a list of [from, to, chunks, add]: the chunks
+// go from one device to another, which adds them or replaces its own.
+(() => {
+  const range = n => [...Array(n).keys()];
+
+  const SCHEDULES = {
+    // Through device 0, whose link carries one array at a time.
+    book: n => [
+      ...range(n - 1).map(k => [[k + 1, 0, range(n), true]]),
+      ...range(n - 1).map(k => [[0, k + 1, range(n), false]]),
+    ],
+    // In pairs, then pairs of pairs; and the same way back.
+    tree: n => {
+      const up = [];
+      for (let gap = 1; gap < n; gap *= 2) {
+        up.push(range(n).filter(k => k % (2 * gap) === gap)
+          .map(k => [k, k - gap, range(n), true]));
+      }
+      const down = up.map(round => round.map(([from, to, c]) => [to, from, c, false]));
+      return [...up, ...down.reverse()];
+    },
+    // Every device sends one chunk to the next: first sums, then finished sums.
+    ring: n => range(2 * n - 2).map(round => range(n).map(k => {
+      const chunk = (k - round + 2 * n) % n;
+      return [k, (k + 1) % n, [chunk], round < n - 1];
+    })),
+  };
+
+  // values[device][chunk] after some rounds, and chunks sent or received by each device.
+  function after(schedule, n, rounds) {
+    const values = range(n).map(k => Array(n).fill(k + 1));
+    const [sent, received] = [Array(n).fill(0), Array(n).fill(0)];
+    for (const round of schedule.slice(0, rounds)) {
+      const before = values.map(row => [...row]);
+      for (const [from, to, chunks, add] of round) {
+        for (const c of chunks) {
+          values[to][c] = before[from][c] + (add ? values[to][c] : 0);
+        }
+        sent[from] += chunks.length;
+        received[to] += chunks.length;
+      }
+    }
+    return { values, busiest: Math.max(...sent, ...received) / n };
+  }
+
+  function player(box) {
+    box.innerHTML = `<form><label>All-reduce <select name="kind">
+        <option value="book">of the book</option><option value="tree">by a tree</option>
+        <option value="ring">in a ring</option></select></label>
+      <label>devices <select name="n">${[2, 3, 4, 5, 6, 8].map(n =>
+        `<option${n === 4 ? " selected" : ""}>${n}</option>`).join("")}</select></label>
+      <button type="button" name="back">Back</button>
+      <button type="button" name="step">Step</button>
+      <button type="button" name="play">Play</button></form>
+      <p role="status"></p><table></table>`;
+    const [form, said, table] = box.children;
+    let done = 0, timer = null;
+
+    const stop = () => { clearInterval(timer); timer = null; };
+    function show() {
+      const n = Number(form.n.value), schedule = SCHEDULES[form.kind.value](n);
+      done = Math.min(done, schedule.length);
+      const { values, busiest } = after(schedule, n, done);
+      const last = done ? schedule[done - 1] : [];
+      const total = n * (n + 1) / 2;
+      const cell = (k, c) => {
+        const into = last.some(([, to, chunks]) => to === k && chunks.includes(c));
+        const out = last.some(([from, , chunks]) => from === k && chunks.includes(c));
+        const marks = [into && "into", out && "out", values[k][c] === total && "total"];
+        const arrow = into ? " ←" : out ? " →" : "";
+        return `<td class="${marks.filter(Boolean).join(" ")}">${values[k][c]}${arrow}</td>`;
+      };
+      table.innerHTML = range(n).map(k =>
+        `<tr><th scope="row">device ${k}</th>${range(n).map(c => cell(k, c)).join("")}</tr>`
+      ).join("");
+      said.textContent = `Round ${done} of ${schedule.length}; through the busiest link: `
+        + `${Number(busiest.toFixed(2))} arrays.`;
+      form.back.disabled = done === 0;
+      form.step.disabled = done === schedule.length;
+      if (form.step.disabled) stop();
+      form.play.textContent = timer ? "Pause" : "Play";
+    }
+    form.back.addEventListener("click", () => { stop(); done -= 1; show(); });
+    form.step.addEventListener("click", () => { stop(); done += 1; show(); });
+    form.play.addEventListener("click", () => {
+      if (timer) stop();
+      else {
+        if (form.step.disabled) done = 0;
+        timer = setInterval(() => { done += 1; show(); }, 900);
+      }
+      show();
+    });
+    form.addEventListener("change", () => { stop(); done = 0; show(); });
+    form.addEventListener("submit", event => event.preventDefault());
+    show();
+  }
+
+  document.addEventListener("DOMContentLoaded", () =>
+    document.querySelectorAll(".all-reduce-player").forEach(player));
+})();

@@ -5,9 +5,9 @@
 # <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean)
 #
 # Find the x that minimises ||A x - b||, with the rows of A shared out over devices.
-# The problem is small enough to check every digit, and it has everything that training
-# a network has: a batch that is split, gradients that are summed, replicas that must
-# agree. As a script, or cell by cell as a notebook:
+# The problem is small enough to check every digit, and it has the parts of a network's
+# training: a batch that is split, gradients that are summed, replicas that must agree.
+# Run it as a script, or cell by cell as a notebook:
 #
 #     python chapters/least_squares.py --devices auto --num-devices 1,2
 #     d2lpar run least_squares --preset book
@@ -16,17 +16,22 @@
 #
 # - how to split a least-squares problem by rows, and what each device must send;
 # - why averaging the devices' answers is not the same as summing their gradients;
+# - how the miss grows with the local steps between two averages (local SGD), and a
+#   cure;
 # - four solvers in about ten lines each, all exact: gradient descent, conjugate
 #   gradients (CGLS), normal equations, and TSQR;
-# - what each costs in arithmetic, in communication and in digits.
+# - what each costs in arithmetic, in communication and in digits;
+# - how to check a published number without repeating the run.
 #
 # ![Rows of A over devices](../docs/drawings/rows-over-devices.svg)
 
 # %%
 import cProfile
+import math
 import pstats
 
 import numpy
+from matplotlib.figure import Figure
 
 from d2lpar import allreduce, chapter, devices, mx, np, split_batch
 from d2lpar.least_squares import LeastSquare, solve
@@ -72,13 +77,13 @@ def error(x) -> float:
 # %% [markdown]
 # ## The notes' method: descend alone, then average
 #
-# In each epoch a device draws 1,000 of its rows, takes 500 steps of gradient descent on
-# them without asking anybody, and then all go on from the average of their x. One
-# vector per epoch is all the communication.
+# In each epoch a device draws 1,000 of its rows and takes 500 steps of gradient descent
+# on them without communication. Then all devices continue from the average of their x:
+# one vector per epoch is all that they send.
 #
 # *Predict before you run*: (1) Each device descends perfectly well on its own rows.
-# Does the average reach LAPACK's error? (2) Suppose the second device started from the
-# first one's result instead of from the average, as the notes' code does
+# Does the average reach LAPACK's error? (2) Suppose the second device starts from the
+# first one's result instead of from the average, as in the notes' code
 # (`independent=False`). Is that better after one epoch, and after five?
 
 
@@ -103,44 +108,115 @@ def averaging(num_epochs, independent=True, num_samples=1000, num_steps=500):
     return x.asnumpy()
 
 
-for num_epochs in (1, 5):
-    for independent in (True, False):
-        x = averaging(num_epochs, independent)
-        how = {"num_epochs": num_epochs, "independent": independent}
-        same = solve(A, b, devices=two, method="averaging", **how)
-        print(f"epoch {num_epochs}, independent={independent}: {error(x):.6f}")
-        assert numpy.allclose(x, same.x, rtol=1e-8)
+print("epochs:               1           5          40")
+for independent in (True, False):
+    how = {"method": "averaging", "independent": independent, "num_epochs": 40}
+    same = solve(A, b, devices=two, **how)
+    after = [same.history[k - 1].residual_norm for k in (1, 5, 40)]
+    print(
+        "independent" if independent else "one by one ", *(f"{e:11.6f}" for e in after)
+    )
+    assert math.isclose(error(averaging(1, independent)), after[0], rel_tol=1e-8)
+    if independent:
+        after_40 = after[-1]
 print(f"LAPACK: {optimum:.6f}")
 
 # %% [markdown]
-# The assertion holds, although the package does not take 500 steps. Steps with the same
+# **What you see.** Neither reaches LAPACK's error, and 40 epochs are hardly better than
+# five. After one epoch the devices that work one after the other are ahead, because the
+# second one continues the first one's 500 steps. But then nothing runs in parallel.
+#
+# The package does not take 500 steps, and yet the assertion holds. Steps with the same
 # A and b are a polynomial in A^T A, and some ten products with A give its value up to
-# rounding (`d2lpar/least_squares/averaging.py`). That makes it about twice as fast as
-# the notes' code.
+# rounding (`d2lpar/least_squares/averaging.py`).
 #
-# After one epoch the devices that work one after the other are ahead: the average of
-# 500 steps and 1,000 steps is worth about 750. But then nothing is parallel, so on two
-# devices that epoch takes twice as long. After five epochs both stand still, and
-# neither is at the optimum.
+# ## Why the average misses
 #
-# **Why the average misses.** Each device approaches the solution of *its* rows, and the
-# average of two solutions is not the solution of both. Infinitely many steps do not
-# help:
+# There are two reasons. A device approaches the solution of the rows that it has
+# *drawn*, with replacement, so that some occur twice and others not at all. And even
+# with all of its rows, it approaches the solution of *its* rows, and the average of two
+# solutions is not the solution of all rows.
+#
+# The second reason depends on the number of local steps between two averages. Without
+# drawing, the average settles at a point that linear algebra gives at once: device k's
+# local steps multiply its distance from its own solution by a matrix.
+#
+# *Predict before you run*: how much of the miss is due to the drawing? And what is left
+# of it if the devices average after every single step?
+
 
 # %%
-halves = [
-    numpy.linalg.lstsq(half_A, half_b, rcond=None)[0]
-    for half_A, half_b in ((A[:500], b[:500]), (A[500:], b[500:]))
-]
-for name, x in (("first half", halves[0]), ("second half", halves[1])):
-    print(f"x of the {name}: {error(x):.6f}")
-print(f"their average: {error(sum(halves) / 2):.6f}, the optimum: {optimum:.6f}")
+def settles(num_steps, lr=1e-3 / A.shape[1]):
+    """Where averages after every `num_steps` local steps settle, if none are drawn."""
+    pull, target = 0, 0
+    for half_A, half_b in ((A[:500], b[:500]), (A[500:], b[500:])):
+        gram = 2 * half_A.T @ half_A  # as of 1,000 rows
+        step = numpy.eye(len(gram)) - 2 * lr * gram
+        moved = numpy.eye(len(gram)) - numpy.linalg.matrix_power(step, num_steps)
+        own = numpy.linalg.lstsq(half_A, half_b, rcond=None)[0]
+        pull, target = pull + moved, target + moved @ own
+    return numpy.linalg.solve(pull, target)
+
+
+drawn, settled = after_40 - optimum, error(settles(500)) - optimum
+print(f"500 local steps: {drawn:.4f} too much with drawn rows, {settled:.4f} without")
+print(f"the drawing makes {100 * (1 - settled / drawn):.0f} % of the miss")
+local_steps = [1, 2, 5, 20, 50, 200, 500, 2000, 5000]
+excess = [error(settles(H)) - optimum for H in local_steps]
+for H, e in zip(local_steps, excess):
+    print(f"{H:5} local steps between averages: ||A x - b|| is {e:.1e} too large")
+figure = Figure(figsize=(6, 3), layout="constrained")
+axes = figure.subplots()
+axes.loglog(local_steps[1:], excess[1:], "o-")
+axes.set(xlabel="local steps between two averages", ylabel="excess of ||A x - b||")
+chapter.show(figure, "local-steps")
+
+# %% [markdown]
+# **What you see.** Most of the miss comes from drawing rows. The rest grows with the
+# number of local steps, and with one step it is rounding: averaging after every step
+# *is* summing the gradients, because the average of two steps from the same x is a step
+# along the average gradient. Training that averages rarely is called *local SGD*, or
+# *federated averaging* where the data stays with its owners. It saves communication and
+# changes the result ([Stich 2018](https://arxiv.org/abs/1805.09767)).
+#
+# The published averaging has a cure. In consensus ADMM (the alternating direction
+# method of multipliers) each device solves its own problem with a penalty for leaving
+# the average, and remembers in u_k how far it had to give way. It sends as little, one
+# vector per round, and reaches the optimum ([Boyd et al. 2011, section
+# 8.2](https://stanford.edu/~boyd/papers/admm_distr_stats.html)).
+
+
+# %%
+def admm(num_rounds, rho):
+    n, solvers = A.shape[1], []
+    for A_k, b_k in zip(A_shards, b_shards):
+        penalty = rho * np.eye(n, dtype="float64", ctx=A_k.ctx)
+        inverse = np.linalg.inv(np.dot(A_k.T, A_k) + penalty)
+        solvers.append((inverse, np.dot(A_k.T, b_k)))
+    zs = [np.zeros(n, dtype="float64", ctx=A_k.ctx) for A_k in A_shards]
+    us = [z.copy() for z in zs]
+    for _ in range(num_rounds):
+        xs = [
+            np.dot(inverse, c + rho * (z - u))
+            for (inverse, c), z, u in zip(solvers, zs, us)
+        ]
+        zs = [x + u for x, u in zip(xs, us)]
+        allreduce(zs)
+        zs = [z / len(zs) for z in zs]
+        us = [u + x - z for u, x, z in zip(us, xs, zs)]
+    return zs[0].asnumpy()
+
+
+for num_rounds in (20, 100, 400):
+    x = admm(num_rounds, rho=300)
+    print(f"ADMM, {num_rounds} rounds: {error(x):.9f}, LAPACK: {optimum:.9f}")
+assert numpy.allclose(x, best, rtol=1e-6)
 
 # %% [markdown]
 # ## Three faults of the notes' code
 #
-# The notes' class is called here as in their script, with the faults mended
-# (`independent=False` brings the first one back):
+# The package has the notes' class with its faults mended, called here as in their
+# script; `independent=False` restores the first fault.
 
 # %%
 lstsq = LeastSquare(A, b, epoches=5)
@@ -160,10 +236,11 @@ x -= 1
 print("x_hat after x -= 1:", x_hat)
 
 # %% [markdown]
-# **Second**, both halves draw row numbers below the length of the *first* half: of an
-# odd number of rows the last one is never used. **Third**, a "GPU" is one turn of a
-# NumPy loop: the 20.45 s that the notes print are the time of a CPU, of which the notes
-# say that about 25 % was in use. `peers/least_squares_notes.py` has their code as
+# **Second**, both halves draw row numbers below the length of the *first* half, so that
+# the last row of an odd number is never used. **Third**, a "GPU" is one turn of a NumPy
+# loop: the 20.45 s that
+# [the notes](https://github.com/Daegeun02/GPGPU) print are the time of a CPU, of which
+# they say that about 25 % was in use. `peers/least_squares_notes.py` has their code as
 # published.
 
 # %% [markdown]
@@ -202,12 +279,15 @@ print(f"d2lpar: {same.residual_norm:.6f} after {same.history[-1].iteration} step
 assert abs(error(first) - same.residual_norm) < 1e-6
 
 # %% [markdown]
-# Both replicas hold the same bits, because both receive the same sum. One device and
-# two differ in the last digit, because the sum is rounded in another order. And
-# gradient descent is slow: the error of x shrinks by 1 - 1/condition^2 per step, here
-# by 0.4 %. Any step size below 2 / `largest` converges. The package finds `largest` by
-# power iteration, with one more all-reduce per product, and steps until the gradient
-# has shrunk to 1e-8 of what it was.
+# **What you see.** Both replicas hold the same bits, because both receive the same sum.
+# One device and two differ in the last digits, because the sum is rounded in another
+# order. And 100 steps are not enough: gradient descent is slow. In each step the error
+# of x shrinks to `1 - 1 / condition^2` of what it was, here to `1 - 1 / 15.6^2 =
+# 0.996`.
+#
+# Any step size below 2 / `largest` converges. The package finds `largest` by power
+# iteration, with one more all-reduce per product, and steps until the gradient has
+# shrunk to 1e-8 of what it was.
 
 # %% [markdown]
 # ## Conjugate gradients: the same communication, few steps
@@ -225,7 +305,9 @@ def cgls(A_shards, b_shards, tol=1e-10):
     allreduce(ss)  # the descent direction A^T (b - A x), here at x = 0
     ps = [s.copy() for s in ss]
     gamma = start = float((ss[0] ** 2).sum())
-    for step in range(1, 20 * n):  # noqa: B007
+    steps = 0
+    while gamma > tol**2 * start:
+        steps += 1
         qs = [np.dot(A_k, p) for A_k, p in zip(A_shards, ps)]
         sums = [
             np.concatenate([np.dot(A_k.T, q), (q * q).sum().reshape(1)])
@@ -237,11 +319,9 @@ def cgls(A_shards, b_shards, tol=1e-10):
             x += alpha * p
             s -= alpha * total[:n]
         gamma = float((ss[0] ** 2).sum())
-        if gamma <= tol**2 * start:
-            break
         for s, p in zip(ss, ps):
             p[:] = s + gamma / before * p
-    return xs[0].asnumpy(), step
+    return xs[0].asnumpy(), steps
 
 
 x, steps = cgls(A_shards, b_shards)
@@ -251,17 +331,18 @@ print(f"d2lpar: {same.residual_norm:.6f} after {same.history[-1].iteration} step
 assert numpy.allclose(x, best, rtol=1e-7) and numpy.allclose(same.x, best, rtol=1e-7)
 
 # %% [markdown]
-# Fifteen steps, where gradient descent took 2,900. The package also computes the true
-# gradient at the end, because the updated one drifts away from it, and estimates the
-# condition of A by a few such steps for a random vector.
+# **What you see.** CGLS needs a small part of gradient descent's steps, printed above,
+# and each step costs the same. The package also computes the true gradient at the end,
+# because the updated one drifts away from it, and estimates the condition of A by a few
+# such steps for a random vector.
 
 # %% [markdown]
 # ## Normal equations: one all-reduce in all
 #
 # At the minimum the gradient is zero: A^T A x = A^T b. Device k computes its Gram
-# matrix A_k^T A_k; the sum over the devices is that of all rows. That is n^2 + n
-# numbers to all-reduce, once, and almost all the work is a matrix product, which
-# devices are best at.
+# matrix A_k^T A_k, and the sum of these matrices is the Gram matrix of all rows. So
+# n^2 + n numbers are all-reduced, once, and almost all the work is a matrix product,
+# which devices do best.
 
 
 # %%
@@ -327,9 +408,11 @@ for name, x in (("tsqr", tsqr(*bad_shards)[0]), ("normal", normal(*bad_shards)))
     print(f"{name}: x is off by {abs(x - x_true).max():.0e}")
 
 # %% [markdown]
-# The Gram matrix has the *square* of A's condition. Where A costs 6 digits, it costs
-# 12, and above 1e8 nothing is left. The package estimates the condition with a few
-# steps, refines the answer once, warns, and refuses what is hopeless:
+# **What you see.** TSQR loses about as many digits as the condition has, and the normal
+# equations twice as many, because the Gram matrix has the *square* of A's condition.
+# From a condition of 1e8 on they have no digit left. The package estimates the
+# condition with a few steps, refines the answer once, warns, and refuses what is
+# hopeless:
 
 # %%
 A_bad[:, 1] = A_bad[:, 0] + 1e-9 * A_bad[:, 2]
@@ -349,24 +432,25 @@ except ValueError as refused:
 # | gradient | T x 4 m n / N | n per step, thousands of steps | no |
 # | CGLS | T x 4 m n / N | n + 1 per step, tens of steps | no |
 # | normal | m n^2 / N + n^3 / 3 | n^2 + n, once | twice as many |
-# | TSQR | 2 m n^2 / N + 4 n^3 | (n + 1)^2 per device, once | no |
+# | TSQR | 2 m n^2 / N, then 2 N n^3 on one device | (n + 1)^2 per device, once | no |
 #
-# `normal` is the default: nearly all its work is one matrix product. CGLS wins where
-# n^2 numbers are too many or A is too large for several n x n matrices (the next
-# chapter); TSQR where A is ill-conditioned.
+# `normal` is the default, because nearly all its work is one matrix product. Use CGLS
+# where n^2 numbers are too many to send or to hold (the next chapter), and TSQR where A
+# is ill-conditioned.
 #
-# On one CPU and 10,000 x 1,000, `numpy.linalg.lstsq` takes 3.2 times as long as
-# `normal` on two contexts. That is the method, not the devices: it is an SVD. NumPy's
-# own normal equations, `solve(A.T @ A, A.T @ b)`, use all cores, too, and take three
-# quarters of the time of `normal` (`docs/peers.md` has both rows).
-
-# %% [markdown]
+# Choose by the method before you choose the number of devices.
+# [In our records](../docs/peers.md#least-squares-by-the-same-method) of 10,000 x 1,000,
+# `normal` on two contexts takes 0.223 s and NumPy's `lstsq`, an SVD, 0.707 s. That is
+# the method's doing: NumPy's own normal equations, `solve(A.T @ A, A.T @ b)`, take
+# 0.165 s with all cores.
+#
 # ## Where does the time go?
 #
-# The notes keep a profile of their run. Here is ours, of CGLS. Nearly all of it is
-# `_products`, the two products with A and their all-reduce, where Python hands work to
-# the devices and waits for it. With a matrix as small as this a good part of that is
-# `to_devices`, which copies the direction p to them. `--profile` writes more.
+# The notes keep a profile of their run. The cell below profiles CGLS. Nearly all the
+# time is spent in `_products`, the two products with A and their all-reduce, where
+# Python hands work to the devices and waits for it. With a matrix as small as this a
+# good part of that is `to_devices`, which copies the direction p to the devices.
+# `--profile` writes more.
 
 # %%
 with cProfile.Profile() as profile:
@@ -377,52 +461,97 @@ _ = pstats.Stats(profile).strip_dirs().sort_stats("cumulative").print_stats(8)
 # ## All methods, measured
 #
 # Now on 4,000 x 400, or with `--preset book` on the notes' 10,000 x 1,000: each method
-# on one device and on two, in fresh processes, with figures and a table of results. The
-# notes print an error of 28.81 where the optimum is 27.35.
+# on one device and on two, in fresh processes, with figures and a table of results.
+#
+# *Predict before you run*: which methods are faster on two devices than on one?
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("least_squares")
 
 # %% [markdown]
+# **What you see.** With few rows a second context can lose with every method: each
+# all-reduce costs a fixed time, and averaging gives each device as much work as one
+# alone has. With 10,000 x 1,000 two contexts take 0.454 s where one takes 0.701 s
+# (CGLS), 0.222 s and 0.322 s (`normal`), 1.22 s and 1.69 s (TSQR;
+# [table](../figures/least_squares/book-1thread-results.txt)). On H200s a second GPU
+# gains nothing with any method: `normal` takes 0.0354 s, and 0.0304 s on one, CGLS
+# 0.0705 s and 0.0451 s ([table](../figures/h200/least_squares/book-results.txt)). For a
+# GPU this problem is too small to be worth an all-reduce.
+#
+# ## A published number, checked
+#
+# After 10,000 x 1,000 [the notes](https://github.com/Daegeun02/GPGPU) run a larger
+# problem: "the size of the data set increased by 100 times, to (100,000, 10,000)". They
+# print an optimum of 90.83, and 9.0 s for `numpy.linalg.lstsq`, where the smaller
+# problem took 1.42 s.
+#
+# *Predict before you run*: b is uniform in [0, 1), with a variance of 1/12, and A has
+# nothing to do with it. Each of the n columns can explain one of the m dimensions of b.
+# What is left of ||A x - b||, at best?
+
+
+# %%
+def expected(m, n):
+    """About the least ||A x - b|| of uniform A and b.
+
+    A has no column of ones to imitate b's mean of 1/2. The best substitute for it has
+    an error of its own, which adds the last factor.
+    """
+    return math.sqrt((m - n) / 12 * (1 + 3 / (3 * n + 1)))
+
+
+print(f"1,000 x 50: expected {expected(1000, 50):.3f}, LAPACK {optimum:.3f}")
+for m, n, published in (
+    (10_000, 1_000, "27.35"),
+    (100_000, 10_000, "90.83"),
+    (100_000, 1_000, "90.83"),
+):
+    print(f"{m:,} x {n:,}: expected {expected(m, n):.2f}, the notes print {published}")
+
+# %% [markdown]
+# **What you see.** The notes' second matrix had 1,000 columns, and so ten times as much
+# data as the first, not a hundred times. Their seconds agree with that: for 100,000 x
+# 10,000, `lstsq` has 1,000 times the arithmetic of the first problem, and would not
+# take 6 times as long.
+#
 # ## Summary
 #
 # - A sum over rows is a sum over devices: split the rows once, then all-reduce short
 #   vectors.
 # - Summed gradients make N devices compute what one computes, up to rounding. Averaged
-#   answers do not, however long each device works alone.
+#   answers do not; the more local steps between averages, the larger the miss. ADMM
+#   repairs it.
 # - CGLS needs the same all-reduce as gradient descent and far fewer of them. The normal
 #   equations and TSQR need one.
 # - Squaring A squares its condition. Ask for the condition before choosing.
+# - A number can be checked by what it must be, without the run.
 #
 # ## Exercises
 #
 # 1. **Independent against shared x.** Solve 4,000 x 400 by `method="averaging"` with
 #    `num_epochs=40`, independent and not, and print `residual_norm` of the history
-#    after 1, 5, 10, 20 and 40 epochs. *(You should find that the shared x is ahead per
-#    epoch: 80.6 against 88.0 after one, 31.7 against 42.4 after five. Its epoch is the
-#    work of two devices in a row, but on two cores 40 epochs of 10,000 x 1,000 take
-#    1.66 s shared and 1.31 s independent: measure before you count steps. The
-#    independent one stops lower (17.55 against 17.72; the optimum is 17.36), because it
-#    averages two samples of rows.)*
-# 2. **Leave out the all-reduce** in `gradient`. *(You should find that the replicas no
-#    longer agree, and that each goes to the solution of its own half: 9.057 and 9.071
-#    after 2,000 steps, on the way to the 9.059 and 9.075 printed above.)*
+#    after 1, 5 and 40 epochs. *(The shared x is ahead per epoch at first, because its
+#    epoch is the work of two devices in a row. In the end the independent one stops
+#    lower, because it averages two samples of rows.)*
+# 2. **Leave out the all-reduce** in `gradient`. *(The replicas no longer agree, and
+#    each goes to the solution of its own half of the rows.)*
 # 3. **Divide by the shard instead of the batch.** Write the step as a mean over rows:
 #    `lr` is 1,000 / `largest`, and the sum of the gradients is divided by the 1,000
 #    rows of A. Then divide by the 500 rows of a shard; then take the mean of the
-#    devices' gradients and divide by 1,000. *(You should find the errors from above.
-#    Then the step is 2 / `largest` and x swings to and fro: 18.21 after 100 steps and
-#    after 2,000. With the mean every step is half as long: 8.9079 after 200 steps,
-#    where the sum has it after 100.)*
-# 4. **How large may the step be?** Try `lr` of 0.5, 1, 1.5, 1.9, 1.99 and 2.01 times 1
-#    / `largest`, 200 steps each. *(You should find it better and better up to 1.9
-#    (8.842), worse at 1.99 (9.10), and 117 at 2.01: beyond 2 it diverges.)*
+#    devices' gradients and divide by 1,000. *(Divided by 1,000 rows, the errors are
+#    those from above. Divided by 500 the step is 2 / `largest`, the limit: x swings to
+#    and fro and does not converge. With the mean every step is half as long, so 200
+#    steps do what 100 did.)*
+# 4. **How large may the step be?** Try `lr = c / largest` for c of 0.5, 1, 1.5, 1.9,
+#    1.99 and 2.01, 200 steps each. *(The error falls with c up to 1.9, rises again at
+#    1.99, and grows without bound from 2 on.)*
 # 5. **Digits.** Repeat "What squaring costs" with 1e-2, 1e-4, 1e-6 and 1e-8 in place of
-#    1e-5. *(You should find errors of about 1e-13, 1e-11, 4e-9 and 1e-7 by `tsqr`, and
-#    of 1e-10, 1e-6 and 1e-2 by `normal`. At 1e-8 `normal` finds no digit, or its
-#    Cholesky factorisation fails, depending on the rounding.)*
+#    1e-5. *(The error of `tsqr` grows with the condition: about 1e-13, 1e-11, 4e-9 and
+#    1e-7. That of `normal` grows with its square: 1e-10, 1e-6 and 1e-2, and at 1e-8 it
+#    has no digit left, or its Cholesky factorisation fails.)*
 # 6. **Count what is sent** until the error agrees with LAPACK's to six digits, for n =
-#    50. *(You should find 765 numbers per device for CGLS (15 steps of 51), 2,550 for
-#    `normal`, 2,601 for TSQR, and 100,000 for 2,000 steps of gradient descent. At n =
-#    1,000, where CGLS takes 26 steps, it is 26 thousand against a million.)*
+#    50. Stop `cgls` and `gradient` there. *(CGLS: 5 steps of 51 numbers, 255 per
+#    device. `normal`: 2,550. TSQR: 2,601. Gradient descent: 964 steps of 50, 48,200.
+#    For 10,000 x 1,000 CGLS takes 7 steps, 7,007 numbers against a million for
+#    `normal`.)*

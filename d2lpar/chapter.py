@@ -13,11 +13,14 @@ import click
 from d2lpar.cli.error_lines import guard
 from d2lpar.cli.main import run
 from d2lpar.cli.options import as_words
-from d2lpar.cli.progress import in_notebook
+from d2lpar.cli.progress import in_notebook, show_figure
 from d2lpar.errors import SettingError
+from d2lpar.records.atomic import replacing
 from d2lpar.text import number
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from d2lpar.records.kinds import Run
 
 
@@ -79,6 +82,18 @@ def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
         return guess == value, f"off by {number(abs(guess - value))}"
     ratio = max(guess / value, value / guess)
     return ratio <= 2, f"off by {ratio:.1f} times"
+
+
+def show(figure: Figure, name: str) -> None:
+    """Write a Matplotlib figure to runs/NAME.png, and show it in a notebook."""
+    path = PREDICTIONS.with_name(f"{name}.png")
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as tmp:
+        figure.savefig(tmp, dpi=120, format="png")
+    if in_notebook():
+        show_figure(path)
+    else:
+        print(f"wrote {path}")
 
 
 def measure(name: str, **flags: object) -> list[Run]:

@@ -55,7 +55,7 @@ def unfounded_in(paragraph: str, known: set[float]) -> Iterator[str]:
     if "<http" in paragraph or any(link.startswith("http") for link in links):
         return
     for link in links:
-        file = ROOT / "notebooks" / link
+        file = ROOT / "notebooks" / link.partition("#")[0]
         if file.suffix in (".txt", ".md") and file.is_file():
             known = known | numbers(file.read_text(encoding="utf-8"))
     for found in QUOTED.finditer(IGNORED.sub("", paragraph)):

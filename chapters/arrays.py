@@ -67,8 +67,8 @@ host_data[0] = 100
 print("on the device:", device_data)
 
 # %% [markdown]
-# It does not: these are two arrays. Nothing travels unless you say so, which is good,
-# because the trip is what costs most (below).
+# No: these are two separate arrays. Data moves only when you copy it explicitly, which
+# is a good thing: the copy is the expensive part, as we measure below.
 #
 # Two arrays should be on one device to be added. MXNet refuses to mix a GPU with the
 # host, but it does not check two GPUs, or two CPU contexts: one then reads the other's
@@ -114,7 +114,7 @@ for name, (on_host, on_device) in on_both.items():
 # The notes say to set the type of each array, for two reasons. A type that is too large
 # takes memory and time: float64 needs twice the bytes of float32, and many GPUs compute
 # it 32 times more slowly. And code in C is compiled for one type (chapter 12). A third
-# reason is what happens when nobody sets it.
+# reason is what happens if you leave it unset.
 #
 # *Predict before you run*: what is (1, 2) times 1.5, for whole numbers?
 
@@ -130,10 +130,10 @@ largest = numpy.float32(2**24)
 print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
 
 # %% [markdown]
-# MXNet makes float32 of a list, as networks want it, but keeps the type of a NumPy
-# array: float64, if you never said otherwise. And it computes int32 times 1.5 in int32:
-# 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever data comes in.
-# A float32 has 24 bits for its digits, about 7 decimal ones: 16,777,217 is the first
+# MXNet converts a list to float32, the type networks use, but keeps the dtype of a
+# NumPy array, which is float64 by default. And it computes int32 times 1.5 in int32:
+# 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever data comes in. A
+# float32 has 24 bits for its digits, about 7 decimal ones: 16,777,217 is the first
 # whole number that it cannot hold.
 #
 # ## Twice 50,000,000 numbers
@@ -223,8 +223,8 @@ profile(x2, device, n)
 # The multiplication, `__mul__`, hardly counts: it returns at once, and a profiler of
 # Python sees only Python. The time stands where Python *waits*: `wait_to_read`,
 # `asnumpy` (which waits, and copies), and `array` with `_sync_copyfrom`, which copies
-# to the device. Whoever reads this table without knowing that MXNet is asynchronous
-# blames the waiting lines for the multiplication. (`d2lpar run ... --profile` also
+# to the device. If you did not know that MXNet is asynchronous, you would blame
+# `wait_to_read` for time that the multiplication took. (`d2lpar run ... --profile` also
 # writes MXNet's own trace, which shows the operators.)
 #
 # ## A reduction, in percent
@@ -293,7 +293,8 @@ if __name__ == "__main__":
 # - `np.array(x, ctx=device)` copies to a device, `.asnumpy()` copies back. In between,
 #   results stay on the device.
 # - Element-wise work is independent for each element; so all of it can be done at once.
-# - Say the type. MXNet keeps a NumPy array's, and whole numbers stay whole.
+# - Set the dtype explicitly. MXNet keeps a NumPy array's dtype, and integer arithmetic
+#   stays integer.
 # - A call returns before the work is done. A clock and a profiler must know that.
 # - The trip costs more than a simple operation. Bring data once, and leave it there.
 #

@@ -7,7 +7,7 @@
 # Korean)
 #
 # **What you will learn.** Which devices this machine has, and what their numbers mean:
-# cores, clock, memory, links. Why a GPU is fast, in one multiplication. What MXNet
+# cores, clock, memory, links. Why a GPU is fast: cores × clock × 2. What MXNet
 # calls a device, with and without a GPU. How to watch a training and tell whether all
 # devices work, with our own watch and with nvtop.
 #
@@ -46,7 +46,7 @@ from d2lpar.machine.cards import (
 #   *CUDA cores*, each of which computes one float32 at a time.
 # - **Memory**: a GPU has its own. What does not fit there cannot be computed there.
 # - **Link**: how data reaches it, from the host and from other GPUs (NVLink is faster
-#   than PCIe). In data-parallel training the gradients take this way in every step.
+#   than PCIe). In data-parallel training the gradients cross this link in every step.
 
 # %%
 here = machine()
@@ -89,10 +89,10 @@ print(f"{t4.name}: {cores_text(t4)}; the notes: 40 x 128 = 5,120")
 #
 # ## What a GPU adds
 #
-# Quantity. A CPU core is faster than a CUDA core and can do far more, but there are
-# few. It also computes several floats with one instruction, in the lanes of a vector
-# register; a CUDA core corresponds to one such lane. (Many CPU cores use two registers
-# at once.)
+# More cores. One CPU core is faster and far more versatile than a CUDA core, but there
+# are only a few of them. It also computes several floats with one instruction, in the
+# lanes of a vector register; a CUDA core corresponds to one such lane. (Many CPU cores
+# use two registers at once.)
 
 # %%
 floats = (here.cpu.vector_bits or 32) // 32
@@ -215,7 +215,7 @@ for chosen in (two[:1], two):
 # | the curves | the recent past of both | flat; teeth mean that the GPUs wait |
 # | the table | who: process, user, device, memory | one line per GPU for our run |
 #
-# What it tells, by the picture:
+# How to interpret what you see:
 #
 # - One GPU at 0 %: it is not used. Look at `--devices` and `--num-devices`.
 # - Both at 30 %: they wait, for data, for Python, or for each other. Often the batch is

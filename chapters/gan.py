@@ -52,9 +52,9 @@ picture(data.X)
 # %% [markdown]
 # ## The two networks
 #
-# The generator takes 16 channels of 3 x 3 random numbers, blows them up to 128 channels
-# of 12 x 12, and those to a face of 3 x 24 x 24. The discriminator is a small
-# convolutional network that ends in one number.
+# The generator upsamples 16 channels of 3 × 3 random numbers to 128 channels of 12 × 12
+# and then to a 3 × 24 × 24 face. The discriminator is a small convolutional network
+# that ends in one number.
 #
 # The notebook's discriminator ends in a sigmoid. Here that is left out, and a score
 # above 0 means "real". The sigmoid moves into the loss, which then stays finite: in
@@ -210,8 +210,8 @@ for net, params in ((D, state.params_D), (G, state.params_G)):
 #
 # The parameters agree to a hundredth of a step of Adam (1e-4). The package is about
 # twice as fast: it pads the discriminator's 6 and 12 channels to 8 and 16 with zeros
-# that stay zero, judges the fakes without computing gradients for D that nobody uses,
-# and calls one operator per update.
+# that stay zero, skips the gradients with respect to D when only G is updated, and uses
+# one fused operator per update.
 #
 # ## BatchNorm: what data parallelism changes
 #
@@ -237,8 +237,8 @@ for synchronised in (False, True):
 # rounding, and each step of the training adds to it.
 #
 # Synchronised, the mean and the variance are taken over all devices: two more
-# all-reduces of 128 numbers, in the forward pass. Here is that, for the first two
-# layers of an untrained generator, whose BatchNorm has scale 1 and shift 0:
+# all-reduces of 128 numbers, in the forward pass. The next cell does this by hand for
+# the first two layers of an untrained generator (BatchNorm scale 1, shift 0):
 
 # %%
 with autograd.train_mode():
@@ -461,28 +461,28 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Leave out the all-reduce** in `Adam.step`, and take ten steps. *(You should find
-#    that the replicas' parameters differ by 0.001 to 0.002, as much as ten steps move
-#    them. With it they are equal to the bit.)*
-# 2. **Divide by the shard instead of the batch**, `adam_D.step(n)`. *(You should find
-#    that next to nothing changes: after ten steps the parameters differ by 5e-5 where
-#    they have moved by 1e-3. Adam divides by the root of the mean square, so a factor
-#    cancels, but for epsilon. With SGD every step would be twice as long.)*
+# 1. **Leave out the all-reduce** in `Adam.step`, and take ten steps. *(The replicas'
+#    parameters differ by 0.001 to 0.002, as much as ten steps move them. With it they
+#    are equal to the bit.)*
+# 2. **Divide by the shard instead of the batch**, `adam_D.step(n)`. *(Next to nothing
+#    changes: after ten steps the parameters differ by 5e-5 where they have moved by
+#    1e-3. Adam divides by the root of the mean square, so a factor cancels, but for
+#    epsilon. With SGD every step would be twice as long.)*
 # 3. **One device against two.** Take ten steps on `two[:1]` and on `two`, from the same
-#    start. *(You should find a difference of 4e-4 in D and 1e-3 in G: BatchNorm, not
+#    start. *(A difference of 4e-4 in D and 1e-3 in G: BatchNorm, not
 #    rounding. With `gan.step(..., synchronised=True)` only rounding is left.)*
-# 4. **The learning rate.** Take 40 steps with 1e-4, 1e-3 and 1e-2. *(You should find
-#    that with 1e-4 both losses stay within 0.02 of log 2, and that with 1e-2 they jump
-#    (D from 0.1 to 3): one network defeats the other, and the loser learns nothing.)*
+# 4. **The learning rate.** Take 40 steps with 1e-4, 1e-3 and 1e-2. *(With 1e-4 both
+#    losses stay within 0.02 of log 2, and that with 1e-2 they jump (D from 0.1 to 3):
+#    one network defeats the other, and the loser learns nothing.)*
 # 5. **Micro-batches.** Take ten `gan.step(..., micro_batch_size=50)` on one device, and
-#    ten without it, and compare the losses. *(You should find that they differ in the
+#    ten without it, and compare the losses. *(They differ in the
 #    sixth digit at the first step and in the fifth after ten: each part has a mean of
 #    its own in BatchNorm, but all parts together make one step.)*
 # 6. **Momentum.** Call `trained(lr=3e-3, width=16, d_norm="spectral", beta1=0.5)`.
-#    *(You should find a Fréchet distance of 32 in place of 30, and a third of the
+#    *(A Fréchet distance of 32 in place of 30, and a third of the
 #    coverage: momentum goes on towards where the other network was.)*
 # 7. **Vectors that stay.** Replace `nets.iterate_spectral_vectors` by a function that
 #    does nothing, and print what the layers divide by after 300 steps, beside
-#    `numpy.linalg.svd`. *(You should find that u . W v has fallen behind the largest
+#    `numpy.linalg.svd`. *(U . W v has fallen behind the largest
 #    singular value, or changed its sign, -0.8 where that is 1.4; and a Fréchet distance
 #    of 47 in place of 30.)*

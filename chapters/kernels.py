@@ -6,11 +6,10 @@
 # <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean)
 #
 # A kernel is a function in CUDA C that each of a GPU's threads runs on its own element.
-# On a GPU everything that the other chapters call is made of such kernels. Here you
-# write them.
-# The same source also runs on CPU contexts, compiled by the system's C++ compiler (or
-# by that of `pip install 'd2lpar[kernels]'`), so no GPU is needed to learn it. Run this
-# chapter as a notebook, or as a program:
+# Every operation in the other chapters runs as such kernels on a GPU. In this chapter
+# you write your own. The same source also runs on CPU contexts, compiled by the
+# system's C++ compiler (or by that of `pip install 'd2lpar[kernels]'`), so no GPU is
+# needed to learn it. Run this chapter as a notebook, or as a program:
 #
 #     python chapters/kernels.py --devices auto
 #     d2lpar run kernels --preset book      (50,000,000 numbers, as in the notes)
@@ -26,6 +25,7 @@
 import math
 
 import numpy
+from matplotlib.figure import Figure
 
 from d2lpar import chapter, devices, get_params, init_lenet, np, sgd, train_batch
 from d2lpar.kernels import CudaModule, ElementwiseKernel, KernelError, fused_sgd
@@ -55,11 +55,11 @@ print(f"as it was meant: x = {x}, y = {y}")
 assert (y.asnumpy() == numpy.arange(10) + 1).all()
 
 # %% [markdown]
-# Swapped, the array called y is the kernel's x and is only read: it stays zero. The
-# array called x is overwritten with 0 + 1. Names do not travel to the device, only
-# addresses do, in order. `"const int *x, int *y"` would have told the reader which one
-# is only read, and the compiler would refuse a kernel that writes to it. The swapped
-# call would still run.
+# **What you see.** With the arguments swapped, the kernel reads your y as its x, so y
+# stays zero, and overwrites your x with 0 + 1. A kernel receives addresses by position;
+# it never sees variable names. `"const int *x, int *y"` would have told the reader
+# which array is only read, and the compiler would refuse a kernel that writes to it.
+# The swapped call would still run.
 #
 # This is the kernel that was made of the one line:
 
@@ -143,8 +143,12 @@ print(f"{ny} x {nx}: {grid[0]} x {grid[1]} blocks, {idle} threads have nothing t
 print("as NumPy:", (res.asnumpy() == arr1.asnumpy() + arr2.asnumpy()).all())
 
 # %% [markdown]
-# To see who does what, let each thread write down its block instead of a sum. In CUDA C
-# a kernel has no return value: it writes where its arguments point.
+# **What you see.** Five by seven blocks cover the array, and the threads beyond its
+# edge stop at the `if`.
+#
+# To see which thread computes which element, let each thread write down its block
+# instead of a sum. In CUDA C a kernel has no return value: it writes where its
+# arguments point.
 
 # %%
 who = CudaModule("""
@@ -164,6 +168,21 @@ print(blocks.asnumpy())
 print("thread within its block:")
 print(threads.asnumpy())
 
+figure = Figure(figsize=(5, 2.6), layout="constrained")
+axes = figure.subplots()
+grid = numpy.full((4, 8), numpy.nan)  # 2 x 2 blocks of 4 x 2 threads
+grid[:, :6] = blocks.asnumpy()
+axes.pcolormesh(grid, cmap="Set2", vmin=0, vmax=7, edgecolor="white")
+axes.set_facecolor("lightgrey")
+for row in range(4):
+    for column in range(8):
+        thread = 4 * (row % 2) + column % 4
+        axes.text(column + 0.5, row + 0.5, thread, ha="center", va="center")
+axes.invert_yaxis()
+axes.set(xticks=[], yticks=[])
+axes.set_title("Colours: blocks. Numbers: threads. Grey: idle threads.", fontsize=10)
+chapter.show(figure, "grid-of-blocks")
+
 # %% [markdown]
 # ## What would corrupt memory raises an error
 #
@@ -181,8 +200,8 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 # ## A fused update
 #
 # MXNet's `p -= lr / n * grad` is two operations: one writes the product to memory, the
-# next reads it again. As one kernel it passes over memory once. Write it, and hand it
-# to the data-parallel training of the first chapters in place of `sgd`:
+# next reads it again. A single kernel needs only one pass over memory. Write it and use
+# it instead of `sgd` in chapter 4's training:
 
 # %%
 step_of_sgd = ElementwiseKernel(
@@ -212,19 +231,29 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # Is the limit the multiplication or the memory? Which gains more over MXNet's
 # operators, y = 2 x or the update?
 #
-# The loop in C, on as many threads, shows what this machine's memory allows. The notes
-# print 34 ms for 50,000,000 numbers by NumPy, and 0.7 ms by PyCUDA, where the clock is
-# stopped before the GPU has finished (chapter `timing`).
+# All libraries compute as many numbers; NumPy has one thread, the others one per
+# device. The loop in C, on as many threads, shows what this machine's memory allows.
+# [The notes](https://github.com/Daegeun02/GPGPU) print 34 ms for 50,000,000 numbers by
+# NumPy, and 0.6 to 0.9 ms by PyCUDA, where the clock is stopped before the GPU has
+# finished (chapter `timing`).
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("kernels")
 
 # %% [markdown]
-# On one core of an AMD EPYC, y = 2 x of 50,000,000 numbers takes the kernel 17.0 ms,
-# the loop in C 16.9 and MXNet 50.3: the limit is memory, and the multiplication costs
-# nothing. The update takes the kernel 18.0 ms and MXNet's two operations 190
-# ([figure](../figures/benchmarks/kernels.png)).
+# **What you see.** For y = 2 x the kernel and the loop in C take about as long: the
+# limit is memory, and the multiplication costs nothing. MXNet's operator takes longer.
+# The update differs by far more than the passes over memory can explain, which are
+# three for the kernel and five for MXNet's two operators. The rest is *new memory*:
+# MXNet puts the product `lr / n * grad` into an array that the kernel of the operating
+# system has to provide page by page (rule 5 of chapter 3). A fused kernel needs no such
+# array.
+#
+# On one core of an AMD EPYC, with 50,000,000 numbers, the update takes the kernel 18.0
+# ms and MXNet's two operators 190 ms, y = 2 x takes 17.0 ms by the kernel, 16.9 ms by
+# the loop in C and 50.3 ms by MXNet
+# ([table](../figures/README.md#benchmarkskernels)).
 #
 # ## Summary
 #
@@ -237,22 +266,23 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Another `if`.** Write `ij < nx * ny` in its place and add 2 x 5. *(You should
-#    find the same sums: threads with x >= nx now compute elements of the next row,
-#    which another thread computes too, with the same result. It is wasted work here,
-#    and a race as soon as an element is read and written.)*
-# 2. **Columns first.** Write `int ij = ny * x + y`. *(You should find that the sum is
+# 1. **Another `if`.** Write `ij < nx * ny` in its place and add 2 x 5. *(The same sums:
+#    threads with x >= nx now compute elements of the next row, which another thread
+#    computes too, with the same result. It is wasted work here, and a race as soon as
+#    an element is read and written.)*
+# 2. **Columns first.** Write `int ij = ny * x + y`. *(The sum is
 #    still right: each element has one thread, only another one. Write `ny * y + x`
 #    instead, and three of the ten elements of 2 x 5 stay zero.)*
-# 3. **`const`.** Declare `const int *x` and write `x[i] = 0`. *(You should find that
-#    the compiler refuses: "assignment of read-only location".)*
+# 3. **`const`.** Declare `const int *x` and write `x[i] = 0`. *(The compiler refuses:
+#    "assignment of read-only location".)*
 # 4. **Types have limits.** Square the numbers 46340 and 46341 with `"y[i] = x[i] *
-#    x[i]"` on `int`. *(You should find 2147395600 and -2147479015: the second square
-#    needs 33 bits with its sign.)*
+#    x[i]"` on `int`. *(2147395600 and -2147479015: the second square
+#    needs 33 bits with its sign. In C++ such an overflow of a signed number is
+#    undefined: another compiler may print something else.)*
 # 5. **Momentum in one kernel.** `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`.
-#    *(You should find NumPy's float32 result, to the bit, on a CPU context.)*
+#    *(NumPy's float32 result, to the bit, on a CPU context.)*
 # 6. **A sum is not an operation on elements.** Launch `if (i < n) total[0] += x[i];` as
-#    a `CudaModule` kernel. *(You should find the right sum on one CPU thread, where the
+#    a `CudaModule` kernel. *(The right sum on one CPU thread, where the
 #    loop runs in order. On a GPU expect less (not tried here): threads overwrite each
 #    other's additions. `ElementwiseKernel` refuses, since its arrays must be of one
 #    size.)*

@@ -178,10 +178,10 @@ print(
 # %% [markdown]
 # ## MXNet's own, and its speed
 #
-# By hand the numbers were rounded, but computed in float32: that shows the loss, not
-# the gain. MXNet replaces the operators by integer ones. Its quantization is older than
-# its NumPy arrays, so the network is exported from one and loaded by the other, with
-# the same parameters. The scores agree to the bit:
+# Our hand-written version rounds the numbers but still computes in float32, so it shows
+# the loss of accuracy, not the gain in speed. MXNet replaces the operators by integer
+# ones. Its quantization is older than its NumPy arrays, so the network is exported from
+# one and loaded by the other, with the same parameters. The scores agree to the bit:
 
 # %%
 net = gluon_lenet(state.params, mx.cpu())
@@ -323,24 +323,24 @@ if __name__ == "__main__":
 # - Calibration finds them beforehand. That is most of the speed; without it every batch
 #   is searched.
 # - One outlier takes up the steps of its whole tensor. Cut it off, or better remove it.
-# - Say what a precision costs in points lost, against float32, with and without remedy.
+# - Report the cost of a precision as accuracy points lost relative to float32, with and
+#   without the remedy.
 #
 # ## Exercises
 #
 # 1. **Fewer bits.** Give `to_int8` 2^(bits - 1) - 1 steps (2^bits - 1 where nothing is
-#    negative) for 8 down to 2 bits. *(You should find agreements with float32 of 0.992
+#    negative) for 8 down to 2 bits. *(Agreements with float32 of 0.992
 #    for 8 bits, 0.985 for 6, 0.94 for 4, 0.81 for 3, and 0.21 for 2.)*
-# 2. **How much calibration?** Take 1, 10, 50 and 400 images. *(You should find that one
+# 2. **How much calibration?** Take 1, 10, 50 and 400 images. *(One
 #    image sets the limit of the last layer too low, 3.4 instead of 7.7, and that it
 #    agrees in 0.995 all the same: few numbers are larger.)*
 # 3. **How far may one cut?** Clip the second limit of the stretched network to 0.9,
-#    0.7, 0.5, 0.3, 0.1, 0.01 and 0.001 of it. *(You should find that 0.7 is best (0.844
+#    0.7, 0.5, 0.3, 0.1, 0.01 and 0.001 of it. *(0.7 is best (0.844
 #    against 0.824 with the whole range), that 0.3 is as good as no cut, and that below
 #    that the stretched channel itself is lost (0.74, 0.63, 0.44).)*
-# 4. **How large an outlier?** Stretch by 1, 4, 16, 64, 128 and 512. *(You should find
-#    0.995, 0.990, 0.972, 0.914, 0.824 and 0.135: each factor of 2 takes a bit from all
-#    other channels, until none is left.)*
-# 5. **Cut instead of round.** Leave out the rounding in `to_bfloat16`. *(You should
-#    find that numbers are off by up to twice as much (0.0038 instead of 0.0019 for the
-#    weights), always towards zero, and that LeNet does not care: it agrees in 0.998
-#    either way.)*
+# 4. **How large an outlier?** Stretch by 1, 4, 16, 64, 128 and 512. *(0.995, 0.990,
+#    0.972, 0.914, 0.824 and 0.135: each factor of 2 takes a bit from all other
+#    channels, until none is left.)*
+# 5. **Cut instead of round.** Leave out the rounding in `to_bfloat16`. *(Numbers are
+#    off by up to twice as much (0.0038 instead of 0.0019 for the weights), always
+#    towards zero, and that LeNet does not care: it agrees in 0.998 either way.)*

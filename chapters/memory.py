@@ -93,8 +93,8 @@ print(estimate.report(lenet_layers, {"global_batch_size": 256}, two))
 # %% [markdown]
 # ## Measure
 #
-# A count is a claim. To check it, train one step on 1,000 images and on 3,000, each in
-# a fresh process, and see by how much the peaks of resident memory (`VmHWM`) differ.
+# To check the count, train one step on 1,000 and on 3,000 images, each in a fresh
+# process, and compare the peak resident memory (`VmHWM`).
 #
 # *Predict before you run*: an image takes 4 bytes for each number kept, and what the
 # backward pass adds. Is that more or less than twice the count?
@@ -130,19 +130,19 @@ print(f"kept {kept / 256 / 1000:,.0f} kB", end=", ")
 print(f"estimated {(by_estimate[1] - by_estimate[0]) / 2e6:,.0f} kB")
 
 # %% [markdown]
-# On 2 cores of an AMD EPYC: 255 kB measured, 161 kept, 276 estimated. Where the
-# backward pass is at its peak, the gradients of the two largest outputs are alive
-# besides, 13,520 numbers each. The estimate adds all of them; it is meant to be too
-# large rather than too small.
+# On 2 cores of an AMD EPYC: 255 kB measured, 161 kept, 276 estimated. At the peak of
+# the backward pass the gradients of the two largest outputs (13,520 numbers each) are
+# also alive. The estimate adds both in full: it is meant to err on the high side. So
+# the answer is: less than twice the count.
 #
 # ## More than fits
 #
 # The GAN's full batch of 10,000 faces needs gigabytes, unless a device takes a part at
-# a time (`--micro-batch-size`): the gradients of the parts add up to that of the whole,
-# so only time is lost. On CPUs MXNet's `MXNET_CPU_TEMP_COPY` temporary buffers, which
-# the estimate does not count, come on top: each keeps the largest size ever requested,
-# so a process grows until all of them have reached it. This is why chapter `gan` runs
-# with 16 of them, and not with 256.
+# a time (`--micro-batch-size`): the gradients of the parts sum to the gradient of the
+# whole batch, so micro-batches cost only time. On CPUs MXNet's `MXNET_CPU_TEMP_COPY`
+# temporary buffers, which the estimate does not count, come on top: each keeps the
+# largest size ever requested, so a process grows until all of them have reached it.
+# This is why chapter `gan` runs with 16 of them, and not with 256.
 
 # %%
 for micro_batch_size in (None, 500):
@@ -154,7 +154,7 @@ print(need)
 # %% [markdown]
 # ## At the limit
 #
-# A process that may allocate only 300 MiB more stands for a small device. Batches of
+# To simulate a small device, we let a process allocate only 300 MiB more. Batches of
 # 2,000 images fail with a one-line message that says what would fit.
 #
 # *Predict before you run*: After a failure, will a batch of 500 train in the same
@@ -320,19 +320,19 @@ if __name__ == "__main__":
 # ## Exercises
 #
 # 1. **Twice the batch, twice the devices.** Print the estimates of batches of 256 and
-#    512 on one device and on two (`need.on(k)`). *(You should find that what is kept
+#    512 on one device and on two (`need.on(k)`). *(What is kept
 #    doubles (39.4 and 78.8 MiB), and that two devices halve it, but not the first
 #    device's total (139 against 224 MiB for 256): it also holds the data set.)*
 # 2. **BatchNorm over all devices.** Estimate the GAN's 10,000 faces on two devices with
-#    `"sync_batch_norm": True`. *(You should find 6 GiB instead of 4.6: the centred
+#    `"sync_batch_norm": True`. *(6 GiB instead of 4.6: the centred
 #    input of BatchNorm and its square are kept, too.)*
-# 3. **Micro-batches.** What fits into 1 GiB? *(You should find that 500 faces at a time
+# 3. **Micro-batches.** What fits into 1 GiB? *(500 faces at a time
 #    take 954 MiB in all, and 100 take 617 MiB.)*
 # 4. **Keep the errors.** In `train_within` append each error to a list, and leave out
-#    `explain` and `release`. *(You should find that the batches of 500 still train
+#    `explain` and `release`. *(The batches of 500 still train
 #    here, because the failing allocation came early, and that what is resident grows
 #    with each error kept (322, 326, 335 MiB against 312, 314, 314).)*
 # 5. **Ask for a GPU that is not there.** Compare three answers:
-#    `devices.parse("gpu:1")`, `d2lpar.try_gpu(0)` and XGBoost's `device="cuda"`. *(You
-#    should find an error that names what exists, a CPU context in silence, and a
-#    warning. Only the first one stops a wrong measurement.)*
+#    `devices.parse("gpu:1")`, `d2lpar.try_gpu(0)` and XGBoost's `device="cuda"`. *(An
+#    error that names what exists, a CPU context in silence, and a warning. Only the
+#    first one stops a wrong measurement.)*

@@ -32,8 +32,8 @@ print(two)
 # ## The idea: the gradient of a sum is the sum of the gradients
 #
 # A network learns by *minibatch stochastic gradient descent*. Take a batch of images,
-# compute by how much the loss of each would grow if a parameter grew (the gradient),
-# add these up, and move the parameter a little way against the sum:
+# compute the gradient of each image's loss with respect to the parameters, sum the
+# gradients over the batch, and take a small step in the opposite direction:
 #
 #     p = p - lr / batch_size * (sum of the gradients of all images of the batch)
 #
@@ -136,10 +136,10 @@ for replica in device_params:
 # %% [markdown]
 # ## All-reduce
 #
-# "Reduce" is the field's word for combining many values to one, here by a sum. "All":
-# every device gets the result. The book's version goes to device 0 and back: device 0
-# fetches the array of each other device and adds it, then every other device gets a
-# copy of the sum.
+# In parallel computing, *reduce* means combining many values into one, here by summing;
+# *all* means that every device receives the result. The book's version goes to device 0
+# and back: device 0 fetches the array of each other device and adds it, then every
+# other device gets a copy of the sum.
 #
 # *Predict before you run*: device 0 holds (1, 1), device 1 holds (2, 2). What do they
 # hold afterwards? And if you called `allreduce` a second time?
@@ -333,13 +333,12 @@ print("replicas agree:", agree(device_params))
 
 # %% [markdown]
 # The accuracies are nearly the same after each epoch: it is the same training, rounded
-# differently. In the first epoch both stay at 0.10, a guess, because the weights start
-# so small (0.01) that the signal hardly gets through four layers; then the network
-# finds its way.
+# differently. In the first epoch both stay at 0.10, a guess, because the initial
+# weights are so small (standard deviation 0.01) that almost no signal reaches the
+# output; only then does the loss start to fall.
 #
-# But two devices are far from done in half the time. If anything else needs the cores,
-# they are even **slower** than one. Was all this in vain? Look at one step, with few
-# images and with many.
+# But two devices do not need anything like half the time; on a busy machine they are
+# even **slower**. To see why, time a single step with a small and with a large batch.
 
 
 # %%
@@ -361,12 +360,12 @@ for batch_size in (16, 512):
     print(f"batch {batch_size:3}: one device {one:.1f} ms, two devices {both:.1f} ms")
 
 # %% [markdown]
-# Two devices save half of the forward and backward pass. But Python has to issue the
-# operators of both, one after the other, and eight arrays are summed and updated on
-# both. That costs some milliseconds per step, whatever the batch. With 16 images it is
-# more than what is saved; with 512 it hardly counts. (If two devices lose at 512 as
-# well, something else keeps this machine's cores busy: look with `d2lpar devices
-# --watch`.)
+# Two devices save half of the forward and backward pass. But a single Python thread has
+# to issue the operators for both devices, and eight arrays must be summed and updated.
+# This overhead is a few milliseconds per step, independent of the batch size. With 16
+# images it is more than what is saved; with 512 it hardly counts. (If two devices lose
+# at 512 as well, something else keeps this machine's cores busy: look with `d2lpar
+# devices --watch`.)
 #
 # This is what happened in the book: one V100 took 1.8 s per epoch, two took 2.5 s. The
 # 0.7 s more are 3 ms for each of the 235 steps, while half a batch, 128 images, is less

@@ -4,10 +4,11 @@
 # Source: the book, "Concise Implementation for Multiple GPUs",
 # <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>
 #
-# **What you will learn.** What a framework does of the work of chapter 4, line by line:
-# a block keeps a replica per device, a `Trainer` does the all-reduce and the update,
-# and `hybridize` compiles the network. What is left to you: to split the batch, to name
-# the batch size by which the gradients are divided, and to care for uneven batches.
+# **What you will learn.** Which parts of chapter 4 a framework does for you, line by
+# line: a block keeps a replica per device, a `Trainer` does the all-reduce and the
+# update, and `hybridize` compiles the network. What remains your job: splitting the
+# batch, passing the batch size that normalises the gradients, and handling uneven
+# batches.
 #
 # Run this chapter cell by cell as a notebook, or as a program:
 #
@@ -195,7 +196,8 @@ for n in (1, 256):
 # %% [markdown]
 # For one image to a fraction; for 256 images by far less. What is saved is mostly
 # Python's time, which is the same for each call. With large batches it hardly counts.
-# On several devices it counts again, because one Python serves all of them.
+# It matters again with several devices, because a single Python thread issues the work
+# for all of them.
 #
 # ## The training loop
 #

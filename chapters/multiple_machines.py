@@ -153,10 +153,10 @@ for num_workers in (2, 3, 6):
 # %% [markdown]
 # ## MXNet's server, for real
 #
-# Every process reads its role from its environment: one *scheduler*, which introduces
-# the others to each other, one *server*, two *workers*. `d2lpar launch` sets it, and
-# `--print` prints it for Slurm or another terminal. On the hosts of a `--hosts` file
-# the roles are started over ssh.
+# Every process reads its role from its environment: one *scheduler* through which the
+# others find each other, one *server* and two *workers*. `d2lpar launch` sets these
+# variables; with `--print` it only prints them, for Slurm or another terminal. On the
+# hosts of a `--hosts` file the roles are started over ssh.
 
 # %%
 port = launch.free_port("127.0.0.1")
@@ -227,7 +227,7 @@ else:
             assert same
 
 # %% [markdown]
-# The program has no line about the network, and no lock. A training, which also hands
+# The program contains no networking code and no locks. A training, which also hands
 # out its first parameters in this way, has a trap: MXNet orders a push after the last
 # pull of the *same array*. A first gradient may overtake the first pull of a parameter,
 # and a slow worker then receives a sum of gradients as its weights, without an error.
@@ -298,9 +298,10 @@ for step in range(1, 101):
 #
 # ## When a process dies
 #
-# The others would wait in `pushpull` for ever, because the sum is not complete. So the
-# launcher watches all roles. If one dies it ends the others and restarts all of them
-# from the last checkpoint. With two workers the result is the same to the bit.
+# The other processes would deadlock in `pushpull`, because the sum never completes. The
+# launcher therefore monitors all processes; if one dies, it stops the rest and restarts
+# everything from the last checkpoint. With two workers the result is the same to the
+# bit.
 #
 # ## Training, measured
 #
@@ -322,22 +323,22 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Three workers.** Plan three, and start them. *(You should find that they take 2,
+# 1. **Three workers.** Plan three, and start them. *(They take 2,
 #    2 and 1 images and pull the same sums.)*
 # 2. **An average instead of a sum.** Let `pull` divide by the number of workers, and
-#    leave the rest. *(You should find the gradient divided by two: every step is half
-#    as long. Dividing by the batch of one worker instead of by the global batch would
-#    mend it, but only while all parts are equal.)*
+#    leave the rest. *(The gradient divided by two: every step is half
+#    as long. Dividing by one worker's batch instead of the global batch would
+#    compensate, but only if all parts have the same size.)*
 # 3. **A worker without images.** Give two images to three workers, and let the third
-#    push nothing. *(You should find that every pull waits. So it pushes zeros.)*
+#    push nothing. *(Every pull waits. So it pushes zeros.)*
 # 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
-#    *(You should find that 5 sends the 0.9 in full and nothing yet of the 0.02, and
+#    *(5 sends the 0.9 in full and nothing yet of the 0.02, and
 #    that 0.05 sends the 0.02 in full and only 0.05 of the others: a threshold below the
 #    gradients makes all of them alike.)*
 # 5. **When does a second machine pay?** Take 54 ms for a batch of 256 on one machine,
 #    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *(You should find: from a
 #    batch of 157 on; at 10 Gbit/s from 16 on.)*
 # 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines`, and
-#    end one worker's process from another terminal (`kill -9`). *(You should find that
-#    the launcher says which one was killed, restarts all from the last checkpoint
-#    ("restart 1 of 3"), and ends with the accuracy of an undisturbed run.)*
+#    end one worker's process from another terminal (`kill -9`). *(The launcher says
+#    which one was killed, restarts all from the last checkpoint ("restart 1 of 3"), and
+#    ends with the accuracy of an undisturbed run.)*

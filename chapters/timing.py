@@ -9,10 +9,10 @@
 # <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>,
 # <https://soroban.highreso.jp/blog/blog-2326/> (in Japanese)
 #
-# **What you will learn.** How to read a clock around work that runs behind Python's
-# back. Four rules, and the ten lines of code that follow them. How to compare two
-# devices, and a device with NumPy. When the work that a second device saves is worth
-# its copies. How to check a published time with arithmetic.
+# **What you will learn.** How to time work that runs asynchronously, after the Python
+# call has returned. Four rules, and the ten lines of code that follow them. How to
+# compare two devices, and a device with NumPy. When the work that a second device saves
+# is worth its copies. How to check a published time with arithmetic.
 #
 # Four sources time a CPU against a GPU; two of them stop the clock before the GPU has
 # finished. Here is the same work on any devices, timed both ways, with the results
@@ -119,8 +119,8 @@ print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
 # one instruction, and is faster on one core than MXNet on two. A second device does not
 # make up for slow code on the first: compare with the best that one device can do.
 #
-# A wrong result has no time, and the times of different work have no ratio; the package
-# refuses both:
+# Timing a wrong result is meaningless, and so is a ratio between two different
+# computations. The package raises an error in both cases:
 
 # %%
 part = timing.measure_host(lambda: numpy.tan(host[:500]), threads=1, name="half of it")
@@ -168,14 +168,15 @@ for cost in map(all_reduce, (1_000, 130_000, 10_000_000)):
     print(f"saved {1e3 * saved:.2f} ms, {cost}: {pays}")
 
 # %% [markdown]
-# To the small one: LeNet's all-reduce is a fraction of a millisecond. What decides
-# whether a second device pays for LeNet is the fixed time of each operation; chapter 6
-# measures it.
+# It is close to the small one: LeNet's all-reduce takes a fraction of a millisecond.
+# What decides whether a second device pays for LeNet is the fixed time of each
+# operation; chapter 6 measures it.
 #
 # ## Four published times, checked with arithmetic
 #
-# Before you believe a time, ask what the hardware can do: bytes / bandwidth of the
-# memory, and operations / peak speed. No time is below the larger of the two.
+# Before you believe a published time, compute a lower bound: bytes / memory bandwidth
+# and operations / peak FLOP rate. No correct measurement can be below the larger of the
+# two.
 
 # %%
 GB = 1e9

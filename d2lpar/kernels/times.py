@@ -51,13 +51,13 @@ def times(
 ) -> dict[tuple[str, str], list[float]]:
     """Seconds by operation and library: `repeats` samples, n float32 per device.
 
-    The libraries take turns. An untimed call precedes each sample, so that none pays
-    for the memory that another gives back. The loop in C exists on CPU contexts only;
-    NumPy, which has one thread, works on the first device's numbers alone. Raises
+    The libraries take turns, and all compute as many numbers, NumPy with its one
+    thread. An untimed call precedes each sample, so that none pays for the memory that
+    another gives back. The loop in C exists on CPU contexts only. Raises
     :class:`RunError` when an answer is not NumPy's.
     """
     host = numpy.random.default_rng(0).random(n, dtype="float32")
-    host_y, two = numpy.zeros(n, "float32"), numpy.float32(2)
+    host_ys, two = [numpy.zeros(n, "float32") for _ in devices], numpy.float32(2)
     pairs = [(np.array(host, ctx=d), np.zeros(n, ctx=d)) for d in devices]
     replicas = [get_params([host], device) for device in devices]
     for (p,), (x, _) in zip(replicas, pairs):
@@ -66,7 +66,7 @@ def times(
     calls: dict[tuple[str, str], Callable[[], object]] = {
         ("x2", "kernel"): lambda: [x2(x, y) for x, y in pairs],
         ("x2", "MXNet"): lambda: [np.multiply(x, 2, out=y) for x, y in pairs],
-        ("x2", "NumPy"): lambda: numpy.multiply(host, two, out=host_y),
+        ("x2", "NumPy"): lambda: [numpy.multiply(host, two, out=y) for y in host_ys],
         ("update", "kernel"): lambda: [
             fused_sgd(params, LR, BATCH_SIZE) for params in replicas
         ],

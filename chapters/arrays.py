@@ -25,6 +25,7 @@ import pstats
 import time
 
 import numpy
+from matplotlib.figure import Figure
 
 from d2lpar import chapter, devices, np
 
@@ -67,8 +68,9 @@ host_data[0] = 100
 print("on the device:", device_data)
 
 # %% [markdown]
-# No: these are two separate arrays. Data moves only when you copy it explicitly, which
-# is a good thing: the copy is the expensive part, as we measure below.
+# **What you see.** The device's array still begins with 1: these are two separate
+# arrays. Data moves only when you copy it explicitly, which is a good thing: the copy
+# is the expensive part, as we measure below.
 #
 # Two arrays should be on one device to be added. MXNet refuses to mix a GPU with the
 # host, but it does not check two GPUs, or two CPU contexts: one then reads the other's
@@ -105,9 +107,10 @@ for name, (on_host, on_device) in on_both.items():
     assert (on_host == on_device.asnumpy()).all() and on_device.dtype == on_host.dtype
 
 # %% [markdown]
-# None: both follow the same standard for float32 (IEEE 754), so the sum, difference,
-# product and quotient of two numbers are the same to the last bit. Functions such as
-# `sin`, general powers, and sums of *many* numbers may differ in the last digits.
+# **What you see.** All six lines agree. Both sides follow the same standard for float32
+# (IEEE 754), so the sum, difference, product and quotient of two numbers are the same
+# to the last bit. Functions such as `sin`, general powers, and sums of *many* numbers
+# may differ in the last digits.
 #
 # ## The type of the numbers
 #
@@ -130,19 +133,19 @@ largest = numpy.float32(2**24)
 print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
 
 # %% [markdown]
-# MXNet converts a list to float32, the type networks use, but keeps the dtype of a
-# NumPy array, which is float64 by default. And it computes int32 times 1.5 in int32:
-# 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever data comes in. A
-# float32 has 24 bits for its digits, about 7 decimal ones: 16,777,217 is the first
-# whole number that it cannot hold.
+# **What you see.** MXNet converts a list to float32, the type networks use, but keeps
+# the dtype of a NumPy array, which is float64 by default. And it computes int32 times
+# 1.5 in int32: 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever
+# data comes in. A float32 has 24 bits for its digits, about 7 decimal ones: 16,777,217
+# is the first whole number that it cannot hold.
 #
 # ## Twice 50,000,000 numbers
 #
-# The notes time `2 * x` on both sides and print 0.034 s for NumPy and 0.0009 s for a
-# T4, about 40 times less. Here is their program with more clocks. The device's work is
-# timed twice: as published, when the call has returned, and when the numbers are there.
-# Both copies are timed, too. (The cells use fewer numbers, to be quick; `--preset book`
-# takes all 50,000,000.)
+# [The notes](https://github.com/Daegeun02/GPGPU) time `2 * x` on both sides and print
+# 0.034 s for NumPy and 0.0009 s for a T4, about 40 times less. Here is their program
+# with more clocks. The device's work is timed twice: as published, when the call has
+# returned, and when the numbers are there. Both copies are timed, too. (The cells use
+# fewer numbers, to be quick; `--preset book` takes all 50,000,000.)
 #
 # *Predict before you run*: one clock is read before `device_data_2x.wait_to_read()`,
 # one after it. Which of the two times is to be compared with NumPy's?
@@ -183,18 +186,57 @@ n = 5_000_000
 seconds = x2(device, n)
 
 # %% [markdown]
-# The clock that does not wait is the notes' clock. It says how long Python takes to
-# *ask* for the work: about the same for 5 numbers and for 50,000,000. The time to
-# compare with NumPy's is the other one. A T4 reads and writes its memory at 320 GB/s,
-# and 50,000,000 numbers read and written are 400 MB: it needs at least 1.25 ms. In the
-# 0.7 to 0.9 ms that the notes print it cannot have doubled them. Chapter 3 is about
-# clocks.
+# **What you see.** The clock that does not wait is the notes' clock. It says how long
+# Python takes to *ask* for the work: about the same for 5 numbers and for 50,000,000.
+# The time to compare with NumPy's is the other one. A T4 reads and writes its memory at
+# 320 GB/s ([NVIDIA](https://www.nvidia.com/en-us/data-center/tesla-t4/)), so
+# 50,000,000 numbers need at least `2 * 4 * 50e6 / 320e9 = 1.25 ms`. In the 0.64 to 0.90
+# ms that the notes print it cannot have doubled them. Chapter 3 is about clocks.
 #
 # On a CPU context the device is the same processor that NumPy uses, with one thread in
-# this process, so it gains nothing. On a GPU the work gets far shorter and the two
-# copies stay: they go over a link (PCIe) that is 10 to 80 times as slow as the GPU's
-# memory. One multiplication is not worth the trip. A network is: its parameters and
-# its images go there once and are used thousands of times.
+# this process, so it cannot gain. It may lose, and the next cell shows a reason: it
+# doubles the numbers once in a new array, as `device_data * 2` does, and once in an
+# array that exists.
+
+# %%
+many = 10_000_000
+device_data = np.ones(many, ctx=device)
+old = np.zeros_like(device_data)
+host_data, host_old = numpy.ones(many, "float32"), numpy.zeros(many, "float32")
+forms = {
+    "MXNet, new array": lambda: (device_data * 2).wait_to_read(),
+    "MXNet, in place": lambda: np.multiply(device_data, 2, out=old).wait_to_read(),
+    "NumPy, new array": lambda: host_data * numpy.float32(2),
+    "NumPy, in place": lambda: numpy.multiply(host_data, 2, out=host_old),
+}
+samples = {}
+for name, double in forms.items():
+    samples[name] = []
+    for _ in range(10):
+        start = time.perf_counter()
+        double()
+        samples[name].append(1e3 * (time.perf_counter() - start))
+figure = Figure(figsize=(6, 2.4), layout="constrained")
+axes = figure.subplots()
+for row, (name, milliseconds) in enumerate(samples.items()):
+    axes.plot(milliseconds[2:], [row] * 8, "o", alpha=0.5)
+    print(f"{name}: median {numpy.median(milliseconds[2:]):.2f} ms")
+axes.set_yticks(range(4), samples)
+axes.set(xlabel=f"ms to double {many:,} numbers", xscale="log")
+axes.invert_yaxis()
+chapter.show(figure, "in-place")
+
+# %% [markdown]
+# **What you see.** On a CPU context a large new array costs several times as much as
+# the multiplication. MXNet asks the operating system for fresh memory for it and gives
+# it back afterwards, and the system provides the memory in pages of 4 KiB, one by one
+# (rule 5 of chapter 3). NumPy asks for pages of 2 MiB, so its new array costs less. In
+# place only the loops differ, and NumPy's is the faster one.
+#
+# On a GPU the work itself gets far shorter and the two copies stay: they go over a link
+# (PCIe) that is many times as slow as the GPU's memory. One multiplication is not worth
+# the trip. A network is: its parameters and its images go there once and are used
+# thousands of times.
 #
 # ## Where the time goes: a profile
 #
@@ -220,18 +262,19 @@ def profile(function, *arguments, rows=12):
 profile(x2, device, n)
 
 # %% [markdown]
-# The multiplication, `__mul__`, hardly counts: it returns at once, and a profiler of
-# Python sees only Python. The time stands where Python *waits*: `wait_to_read`,
-# `asnumpy` (which waits, and copies), and `array` with `_sync_copyfrom`, which copies
-# to the device. If you did not know that MXNet is asynchronous, you would blame
-# `wait_to_read` for time that the multiplication took. (`d2lpar run ... --profile` also
-# writes MXNet's own trace, which shows the operators.)
+# **What you see.** The multiplication, `__mul__`, hardly counts: it returns at once,
+# and a profiler of Python sees only Python. The time stands where Python *waits*:
+# `wait_to_read`, `asnumpy` (which waits, and copies), and `array` with
+# `_sync_copyfrom`, which copies to the device. If you did not know that MXNet is
+# asynchronous, you would blame `wait_to_read` for time that the multiplication took.
+# (`d2lpar run ... --profile` also writes MXNet's own trace, which shows the operators.)
 #
 # ## A reduction, in percent
 #
-# The CryptoPunks notebook sums 100,000 x 10 numbers ten times and prints by how many
-# percent the GPU shortens it: 28.6 to 68.8. Its clock does not wait, either. Here are
-# both clocks.
+# [The CryptoPunks
+# notebook](https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb) sums
+# 100,000 x 10 numbers ten times and prints by how many percent the GPU shortens it:
+# 28.6 to 68.8. Its clock does not wait, either. Here are both clocks.
 #
 # *Predict before you run*: can a reduction of the time be negative?
 
@@ -257,12 +300,13 @@ for _ in range(10):
     assert abs(float(total_device) - total) < 0.1
 
 # %% [markdown]
-# The left column is the notebook's. Where a core is free to go on while the device
-# works, it looks like a gain. The right one is true, and on a CPU context it is a loss,
-# hence negative: MXNet's sum on a CPU adds one number after the other, NumPy's many at
-# a time. On an H200 a sum of these 4 MB takes 0.14 ms, NumPy's on its host 0.20
-# ([record](../figures/h200/timing/book-gpu1.jsonl)); the H200's memory could deliver
-# them in 0.001 ms.
+# **What you see.** The left column is what the notebook measures: only the time to
+# enqueue the sum. The right column waits for the result. Both can be negative. On a CPU
+# context the right one is: MXNet's sum adds one number after the other, NumPy's many at
+# a time. On an H200 a sum of these 4 MB takes 0.139 ms, NumPy's on its host 0.204 ms,
+# and PyTorch's on that host 0.0180 ms
+# ([record](../figures/h200/timing/book-results.txt)). So even there the GPU gains
+# nothing: most of its time is the launch.
 #
 # The notebook calls the decision "a calculus of parallelization": it pays if what is
 # saved is more than what the transfer costs. With the times of `x2` above:
@@ -274,7 +318,7 @@ print(f"an operation saves {1e3 * saved:.1f} ms, the trip costs {1e3 * trip:.1f}
 if saved > 0:
     print(f"worth it from {trip / saved:.0f} operations on, on the same numbers")
 else:
-    print("not worth it, however many operations: this device is not faster")
+    print("not worth it, however many operations: this device is not faster here")
 
 # %% [markdown]
 # ## On the devices of a run
@@ -288,6 +332,10 @@ if __name__ == "__main__":
     runs = chapter.measure("arrays")
 
 # %% [markdown]
+# **What you see.** The naive clock says about the same for every form. Whether "in
+# place" is faster than "as written" depends on the size: arrays of some megabytes come
+# from memory that the process has kept, larger ones from the system.
+#
 # ## Summary
 #
 # - `np.array(x, ctx=device)` copies to a device, `.asnumpy()` copies back. In between,
@@ -314,8 +362,8 @@ if __name__ == "__main__":
 #    nan on both; NumPy warns, MXNet does not. A training that diverges is silent, too:
 #    d2lpar looks at the loss after each epoch.)*
 # 5. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)` and
-#    `y += 1`. *(The second takes a fraction of the time, a fifth on our machine: `2 * x
-#    + 1` takes new memory for two arrays, the second form for none.)*
+#    `y += 1`. *(The second takes a fraction of the time: `2 * x + 1` takes new memory
+#    for two arrays, the second form for none.)*
 # 6. Time `x ** 4` and `x * x * x * x`, in NumPy and on the device. *(In NumPy the
-#    products are eight times as fast: a power is a costly function. In MXNet on a CPU
+#    products are several times as fast: a power is a costly function. In MXNet on a CPU
 #    nothing is gained: there each product takes new memory, exercise 5.)*

@@ -10,9 +10,9 @@
 # <https://soroban.highreso.jp/blog/blog-2326/> (in Japanese)
 #
 # **What you will learn.** How to time work that runs asynchronously, after the Python
-# call has returned. Four rules, and the ten lines of code that follow them. How to
-# compare two devices, and a device with NumPy. When the work that a second device saves
-# is worth its copies. How to check a published time with arithmetic.
+# call has returned. Five rules, and the ten lines of code that follow them. How to
+# compare two devices, and a device with NumPy. What an all-reduce costs. How to check a
+# published time with arithmetic.
 #
 # Four sources time a CPU against a GPU; two of them stop the clock before the GPU has
 # finished. Here is the same work on any devices, timed both ways, with the results
@@ -22,6 +22,7 @@
 #     d2lpar run timing --preset book      (the published sizes: minutes per product)
 
 # %%
+import resource
 import time
 from statistics import quantiles
 
@@ -58,14 +59,15 @@ for attempt in ("first", "second", "third"):
     print(f"{attempt}: returned {1e3 * returned:.3f}, finished {1e3 * finished:.3f} ms")
 
 # %% [markdown]
-# The first clock, the *naive* one, measures Python: it would print the same for any
-# size. (The very first call took longer: rule 2.) That calls return early is also what
-# keeps several devices busy: while one computes, Python hands out the work of the next.
+# **What you see.** The first reading, the *naive* one, only measures how long Python
+# takes to enqueue the operation, so it hardly depends on the size of the work. Because
+# calls return early, one Python thread can keep several devices busy: while one device
+# computes, Python hands out the work of the next.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
-# - **Warm up.** The first call is slower: memory is reserved, kernels are loaded or
-#   even compiled, the clock of the processor rises. Leave the first calls out.
+# - **Warm up.** The first call may be slower: threads are started, memory is reserved,
+#   kernels are loaded or even compiled. Leave the first calls out.
 # - **Repeat.** Other programs run on the machine. Report the median, which one bad
 #   moment does not change, how far the middle half spreads (the quartiles), and how
 #   often you measured, n.
@@ -86,11 +88,13 @@ def measure(fn, device, expected, warmup=2, repeats=7):
         milliseconds.append(1e3 * (time.perf_counter() - start))
         assert numpy.allclose(result.asnumpy(), expected, rtol=1e-5)
     low, median, high = quantiles(milliseconds[warmup:], n=4)
-    return f"{median:.2f} ms (quartiles {low:.2f}-{high:.2f}, n = {repeats})"
+    first = f"first call {milliseconds[0]:.2f} ms"
+    return f"{median:.2f} ms (quartiles {low:.2f}-{high:.2f}, n = {repeats}), {first}"
 
 
 right = numpy.tan(host)
-print("tan, by hand:   ", measure(lambda device: np.tan(x), two[0], right))
+print("tan:    ", measure(lambda device: np.tan(x), two[0], right))
+print("product:", measure(lambda device: np.dot(x, x), two[0], host @ host))
 
 # %% [markdown]
 # The package's `timing.measure` is this for several devices at once. It calls the
@@ -114,9 +118,10 @@ numpys = timing.measure_host(lambda: numpy.tan(host), threads=1, name="NumPy's t
 print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
 
 # %% [markdown]
-# Nearly, if a core is free for each context. But look at NumPy's line before you are
-# content: on a processor with wide vector registers NumPy computes many tangents with
-# one instruction, and is faster on one core than MXNet on two. A second device does not
+# **What you see.** Two contexts take about half the time of one if a core is idle for
+# each of them, and more otherwise. But look at NumPy's line before you are content: on
+# a processor with wide vector registers NumPy computes many tangents with one
+# instruction, and may be faster on one core than MXNet on two. A second device does not
 # make up for slow code on the first: compare with the best that one device can do.
 #
 # Timing a wrong result is meaningless, and so is a ratio between two different
@@ -134,7 +139,48 @@ for wrong in (
         print(error)
 
 # %% [markdown]
-# ## When does a second device pay?
+# ## Rule 5: new memory costs time
+#
+# - **Mind the memory.** A large result in a new array needs memory that the process
+#   does not have yet. The operating system provides it page by page, of 4 KiB each, and
+#   only when a page is first written: a *page fault*. The clock counts that, too.
+#
+# MXNet takes new memory on CPU contexts for every large result, from some 32 MB on, and
+# gives it back afterwards. GPUs are different: there MXNet keeps freed memory for the
+# next result. The kernel of the operating system counts page faults for each process.
+#
+# *Predict before you run*: z = 2 * x for 10,000,000 numbers, in a new array and in one
+# that exists already. Both multiply as often. By how much do they differ?
+
+# %%
+x = np.ones(10_000_000, ctx=two[0])
+z = np.zeros_like(x)
+forms = {
+    "in a new array": lambda: 2 * x,
+    "in an old one ": lambda: np.multiply(x, 2, out=z),
+}
+for name, double in forms.items():
+    milliseconds, faults = [], resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(7):
+        start = time.perf_counter()
+        double()
+        npx.waitall()
+        milliseconds.append(1e3 * (time.perf_counter() - start))
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    low, median, high = quantiles(milliseconds, n=4)
+    print(
+        f"{name}: {median:.2f} ms ({low:.2f}-{high:.2f}), {faults // 7:,} page faults"
+    )
+
+# %% [markdown]
+# **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each,
+# and the new array takes several times as long. The rule explains numbers in other
+# chapters: why NumPy's sum of two arrays is so much faster than MXNet's (chapter 2),
+# what static memory saves (chapter 5), and why a fused kernel gains more than its
+# passes over memory (`kernels`). Two contexts with half the work each may even be more
+# than twice as fast, where smaller arrays need no new pages.
+#
+# ## What an all-reduce costs
 #
 # The CryptoPunks notebook's "calculus of parallelization": a second device saves work
 # but costs copies, and in training an all-reduce (the sum of both devices' arrays,
@@ -162,15 +208,12 @@ def all_reduce(n: int) -> timing.Timing:
     return timing.measure(reduce, two, before=reset, expected=twos, name=name)
 
 
-saved = one.median - both.median
-for cost in map(all_reduce, (1_000, 130_000, 10_000_000)):
-    pays = "pays" if saved > cost.median else "does not pay"
-    print(f"saved {1e3 * saved:.2f} ms, {cost}: {pays}")
+print(*map(all_reduce, (1_000, 130_000, 10_000_000)), sep="\n")
 
 # %% [markdown]
-# It is close to the small one: LeNet's all-reduce takes a fraction of a millisecond.
-# What decides whether a second device pays for LeNet is the fixed time of each
-# operation; chapter 6 measures it.
+# **What you see.** LeNet's all-reduce is close to the small one: its fixed time counts,
+# not its bytes. Whether a second device is worth it depends on what it saves in the
+# same training, which chapter 6 measures.
 #
 # ## Four published times, checked with arithmetic
 #
@@ -197,36 +240,75 @@ print(f"product, host: 296.9 s are {operations / 296.9 / 1e9:.0f} GFLOP/s")
 print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 
 # %% [markdown]
-# - **The least-squares notes**, 50,000,000 floats x 2: NumPy's time is plausible. The
-#   T4's is not: 0.7 ms time only the launch. Rule 1.
-# - **The CryptoPunks notebook**, "28.6 to 68.8 %" less for a sum of 4 MB, compares a
-#   CPU's sum with a launch. Rule 1 again; and no warm-up.
-# - **The GPU wiki**, the sum of sin^2/cos^2 over 10,000 x 10,000: 4.12 s in float64 on
-#   one core, 738 ms in float32 on all, 18.9 ms on a T4. IPython's `%timeit` does not
-#   wait either, but its 1,000 loops fill the queue until it blocks, so the mean is
-#   right: 12 passes over 400 MB need 15 ms. (One kernel would need one pass: chapter
-#   12.) Yet "40 times faster" compares the T4 with 738 ms, and 4.12 s is another type
-#   on another number of cores. The times of different work have no ratio.
-# - **GPUSOROBAN**, the product of two 15,360 x 15,360: 297 s are few cores or a slow
-#   library. 0.46 s is 15.9 TFLOP/s, synchronised with `torch.cuda.synchronize()`, and
-#   its first call, 0.55 s, shows the warm-up. This one is done right.
+# - **[The least-squares notes](https://github.com/Daegeun02/GPGPU)**, 50,000,000 floats
+#   x 2: NumPy's time is plausible. The T4's is not: 0.6 to 0.9 ms time only the launch.
+#   Rule 1.
+# - **[The CryptoPunks
+#   notebook](https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb)**,
+#   "28.6 to 68.8 %" less for a sum of 4 MB, compares a CPU's sum with a launch. Rule 1
+#   again; and no warm-up.
+# - **[The GPU wiki](https://github.com/likejazz/likejazz.github.io)**, the sum of
+#   sin^2/cos^2 over 10,000 x 10,000: 4.12 s in float64 on one core, 738 ms in float32
+#   on all, 18.9 ms on a T4. IPython's `%timeit` does not wait either, but its 1,000
+#   loops fill the queue until it blocks, so the mean is right: 12 passes over 400 MB
+#   need 15 ms. (One kernel would need one pass: chapter 13.) Yet "40 times faster"
+#   compares the T4 with 738 ms, and 4.12 s is another type on another number of cores.
+#   The times of different work have no ratio.
+# - **[GPUSOROBAN](https://soroban.highreso.jp/blog/blog-2326/)**, the product of two
+#   15,360 x 15,360: 297 s are few cores or a slow library. 0.46 s is 15.9 TFLOP/s,
+#   synchronised with `torch.cuda.synchronize()`, and its first call, 0.55 s, shows the
+#   warm-up. The clock is right. Whether the number is plausible cannot be checked: the
+#   post does not name its GPU, and 15.9 TFLOP/s is more than the 15.7 of a V100, the
+#   fastest card in chapter 1's sources.
 #
 # ## All of them, on your devices
 #
-# The last cell runs the four in NumPy, PyTorch (if it is installed) and MXNet. It
-# prints both clocks, times copies and all-reduces of many sizes, and draws a
-# *roofline*, which shows for each operation how near it comes to what memory and cores
-# allow, the two limits above.
+# The last cell runs the four in NumPy, PyTorch (if it is installed) and MXNet, in
+# several forms:
+#
+# | form | what it is |
+# |---|---|
+# | as written | the source's own expression |
+# | in place | the same, but the results go to arrays that exist (rule 5) |
+# | one kernel | the whole expression as one compiled loop (chapter `kernels`) |
+# | product with ones | the sum of rows as a matrix product, which uses all cores |
+# | dense layer | the product as `npx.fully_connected`, by oneDNN on a CPU |
+#
+# It prints both clocks, times copies and all-reduces of many sizes, and draws a
+# *roofline*, which shows how near each operation comes to what the memory and the cores
+# have shown to allow: the fastest copy and the fastest product of this run.
+#
+# *Predict before you run*: for which of the four is MXNet on a CPU faster than NumPy?
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("timing")
 
 # %% [markdown]
+# **What you see.** In the table, each library's fastest form. The form often matters
+# more than the library, and for `x2` and `trig` one kernel avoids all intermediate
+# arrays. In the roofline, operations on elements lie on the sloping part, which memory
+# limits; only the product gets near to what the cores can do. A second context adds no
+# memory bandwidth.
+#
+# <details><summary>The same on an H200 and its host</summary>
+#
+# | [record](../figures/h200/timing/book-results.txt) | MXNet, H200 | NumPy, its host |
+# |---|---|---|
+# | 50,000,000 x 2, in place | 0.452 ms | 28.8 ms |
+# | sum of 100,000 x 10, as written | 0.139 ms | 0.204 ms |
+# | sin^2/cos^2 of 10,000 x 10,000, one kernel and as written | 0.657 ms | 325 ms |
+# | product of two 15,360 x 15,360 | 137 ms | 11,633 ms |
+#
+# PyTorch sums in 0.0180 ms on that host: for an array of 4 MB the GPU is slower
+# ([same record](../figures/h200/timing/book-results.txt)).
+#
+# </details>
+#
 # ## Summary
 #
 # - Wait before both readings of the clock; warm up; repeat and give the median, its
-#   spread and n; check the result while you time it.
+#   spread and n; check the result while you time it; mind new memory.
 # - A clock that does not wait measures Python, on CPU contexts too.
 # - No time is below bytes / bandwidth or operations / peak.
 # - A ratio needs equal work on both sides: same numbers, same type, same result.

@@ -29,6 +29,21 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 print(two)
 
 # %% [markdown]
+# ## Splitting the problem
+#
+# A network can be split over devices in three ways:
+#
+# | split | each device holds | what travels in each step |
+# |---|---|---|
+# | by layers | some of the layers | the outputs of a layer, and back their gradients |
+# | by channels | some channels of every layer | the outputs of *every* layer, to all |
+# | by data | the whole network, some of the images | the gradients, once |
+#
+# Splitting by layers or by channels lets a network be larger than one device's memory,
+# but the devices wait for each other within a step, and the shares are hard to make
+# equal. Splitting the data is simpler and works for every network that fits on one
+# device. It is what this book does.
+#
 # ## The idea: the gradient of a sum is the sum of the gradients
 #
 # A network learns by *minibatch stochastic gradient descent*. Take a batch of images,
@@ -160,9 +175,78 @@ print("after allreduce:\n", data[0], "\n", data[1])
 assert all((array == 3).all() for array in data)
 
 # %% [markdown]
-# A second call gives (6, 6): it sums what is there. On N devices this version moves the
-# array 2 (N - 1) times, all of them to or from device 0, which becomes the bottleneck.
-# Chapter 6 compares it with a tree and a ring, in which the devices share that work.
+# **What you see.** Both devices hold (3, 3). A second call would give (6, 6), because
+# it sums what is there.
+#
+# ## The other collectives, and a ring
+#
+# An all-reduce is one of five operations on arrays of several devices, which are called
+# *collectives*. `A`, `B`, ... are arrays of devices 0, 1, ..., `A0` is a part of `A`:
+#
+# | collective | before | after |
+# |---|---|---|
+# | broadcast | A, -, - | A, A, A |
+# | reduce | A, B, C | A+B+C, -, - |
+# | all-reduce | A, B, C | A+B+C on each |
+# | reduce-scatter | A, B, C | A0+B0+C0, A1+B1+C1, A2+B2+C2 |
+# | all-gather | A0, B1, C2 | A0 B1 C2 on each |
+#
+# The book's all-reduce is a reduce and a broadcast, and device 0 is its bottleneck. A
+# reduce-scatter and an all-gather do the same, and every device does as much as every
+# other. In a *ring* each device sends only to the next one:
+#
+# *Predict before you run*: four devices have 1,000 numbers each. How many numbers must
+# the busiest device send in the book's all-reduce, and how many in the ring?
+
+
+# %%
+def chunks(array, n):
+    """The n parts of an array, as slices."""
+    return [slice(k * len(array) // n, (k + 1) * len(array) // n) for k in range(n)]
+
+
+def send_around(data, shift, add):
+    """N - 1 times every device sends one part to the next, which adds or keeps it."""
+    n, part, count = len(data), chunks(data[0], len(data)), [0] * len(data)
+    for turn in range(n - 1):
+        index = [part[(k + shift - turn) % n] for k in range(n)]
+        sent = [data[k][index[k]].copyto(data[(k + 1) % n].ctx) for k in range(n)]
+        for k, numbers in enumerate(sent):
+            to = data[(k + 1) % n]
+            to[index[k]] = to[index[k]] + numbers if add else numbers
+            count[k] += len(numbers)
+    return max(count)
+
+
+def reduce_scatter(data):
+    """Part k + 1 of the sum ends on device k; the numbers that a device sends."""
+    return send_around(data, shift=0, add=True)
+
+
+def all_gather(data):
+    return send_around(data, shift=1, add=False)
+
+
+four = devices.parse("cpu:4")
+start = [np.random.uniform(size=1000, ctx=device) for device in four]
+by_book, by_ring = ([array.copy() for array in start] for _ in range(2))
+allreduce(by_book)
+sent = reduce_scatter(by_ring)
+for k, array in enumerate(by_ring):
+    own = chunks(array, 4)[(k + 1) % 4]
+    assert numpy.allclose(array[own].asnumpy(), by_book[0][own].asnumpy(), rtol=1e-6)
+sent += all_gather(by_ring)
+for array in by_ring:
+    assert numpy.allclose(array.asnumpy(), by_book[0].asnumpy(), rtol=1e-6)
+print(f"the book: device 0 sends {3 * 1000:,} numbers, and receives as many")
+print(f"the ring: every device sends {sent:,} numbers")
+
+# %% [markdown]
+# **What you see.** In the ring a device sends `2 (N - 1) / N` arrays, less than two,
+# however many devices there are; in the book's all-reduce device 0 sends N - 1. But the
+# ring takes 2 (N - 1) turns one after the other, so with small arrays, whose copies
+# take a fixed time, it is slower. Chapter 6 times both, and a tree.
+# [Watch them round by round](../docs/all-reduce.md).
 #
 # ## Splitting a batch
 #
@@ -187,9 +271,10 @@ print("output =\n", X_shards[0], "\n", X_shards[1])
 print("labels =", *y_shards, "on", *[shard.ctx for shard in y_shards])
 
 # %% [markdown]
-# Five images cannot be halved, and `split_and_load` says so. The package's
-# `split_batch` gives the first device one more. Then no image is lost, and since the
-# step divides by the number of all images, each still counts the same.
+# Each device has two rows, with their labels. Five images cannot be halved, and
+# `split_and_load` says so. The package's `split_batch` gives the first device one more.
+# Then no image is lost, and since the step divides by the number of all images, each
+# still counts the same.
 
 # %%
 X, y = np.arange(10).reshape((5, 2)), np.arange(5)
@@ -243,9 +328,9 @@ def agree(device_params):
 print("replicas agree:", agree(device_params))
 
 # %% [markdown]
-# The loss is ln 10 = 2.30 for every image: the network does not know anything yet, and
-# gives each of the ten classes the same chance. The replicas agree to the last bit:
-# they started equal, and took the same step.
+# **What you see.** The loss is ln 10 = 2.30 for every image: the network does not know
+# anything yet, and gives each of the ten classes the same chance. The replicas agree to
+# the last bit: they started equal, and took the same step.
 #
 # ## Is it right?
 #
@@ -278,10 +363,10 @@ assert largest_difference(on_one, on_two) < 1e-6
 assert largest_difference(on_two, packages) < 1e-6
 
 # %% [markdown]
-# Not to the last bit: (a + b) + (c + d) is rounded in other places than a + b + c + d.
-# Parameters of about 0.01 have float32 neighbours at a distance of 1e-9, so a
-# difference below 1e-8 is rounding, not an error. (It grows in a long training, see
-# exercise 3.)
+# **What you see.** One device and two do not agree to the last bit, because (a + b) +
+# (c + d) is rounded in other places than a + b + c + d. Parameters of about 0.01 have
+# float32 neighbours at a distance of 1e-9, so a difference below 1e-8 is rounding, not
+# an error. (It grows in a long training, see exercise 3.)
 #
 # The package's functions, in `d2lpar/parallel.py`, are these with three additions:
 # uneven and empty shards, messages for bad input, and any other network in place of
@@ -289,7 +374,7 @@ assert largest_difference(on_two, packages) < 1e-6
 #
 # ## The training loop
 #
-# Twelve lines. The images are the 5,000 of Fashion-MNIST that the package contains, so
+# The images are the 5,000 of Fashion-MNIST that the package contains, so
 # that these cells need no download and a few seconds. `npx.waitall()` waits for the
 # devices before the clock is read.
 
@@ -332,10 +417,10 @@ device_params = train(2, batch_size=16, lr=0.1)
 print("replicas agree:", agree(device_params))
 
 # %% [markdown]
-# The accuracies are nearly the same after each epoch: it is the same training, rounded
-# differently. In the first epoch both stay at 0.10, a guess, because the initial
-# weights are so small (standard deviation 0.01) that almost no signal reaches the
-# output; only then does the loss start to fall.
+# **What you see.** The accuracies are nearly the same after each epoch: it is the same
+# training, rounded differently. In the first epoch both stay at 0.10, a guess, because
+# the initial weights are so small (standard deviation 0.01) that almost no signal
+# reaches the output; only then does the loss start to fall.
 #
 # But two devices do not need anything like half the time; on a busy machine they are
 # even **slower**. To see why, time a single step with a small and with a large batch.
@@ -360,17 +445,24 @@ for batch_size in (16, 512):
     print(f"batch {batch_size:3}: one device {one:.1f} ms, two devices {both:.1f} ms")
 
 # %% [markdown]
-# Two devices save half of the forward and backward pass. But a single Python thread has
-# to issue the operators for both devices, and eight arrays must be summed and updated.
-# This overhead is a few milliseconds per step, independent of the batch size. With 16
-# images it is more than what is saved; with 512 it hardly counts. (If two devices lose
-# at 512 as well, something else keeps this machine's cores busy: look with `d2lpar
-# devices --watch`.)
+# **What you see.** Two devices save half of the forward and backward pass. But a single
+# Python thread has to issue the operators for both devices, and eight arrays must be
+# summed and updated. This overhead is a few milliseconds per step, independent of the
+# batch size. With 16 images it is more than what is saved; with 512 it hardly counts.
+# (If two devices lose at 512 as well, something else keeps this machine's cores busy:
+# look with `d2lpar devices --watch`.)
 #
-# This is what happened in the book: one V100 took 1.8 s per epoch, two took 2.5 s. The
-# 0.7 s more are 3 ms for each of the 235 steps, while half a batch, 128 images, is less
-# than a millisecond of work for such a GPU. Chapter 6 finds the batch size at which
-# that turns.
+# What is compared here? A context of this chapter has one thread, so one device is one
+# core, and two devices are two cores. One context with *two* threads would use both
+# cores, too, without any all-reduce; but then there is only one device, and nothing to
+# learn about several. With large batches two contexts may even be more than twice as
+# fast: each works on smaller arrays, which take less new memory (rule 5 of chapter 3).
+#
+# A slower pair of devices is what [the
+# book](https://d2l.ai/chapter_computational-performance/multiple-gpus.html) found, too:
+# one V100 took 1.8 s per epoch, two took 2.5 s. The 0.7 s more are 3 ms for each of the
+# 235 steps, while half a batch, 128 images, is less than a millisecond of work for such
+# a GPU. Chapter 6 finds the batch size from which two are faster.
 #
 # ## On Fashion-MNIST
 #
@@ -390,12 +482,13 @@ if __name__ == "__main__":
     runs = chapter.measure("multiple_gpus")
 
 # %% [markdown]
-# The book printed an accuracy of 0.80 on one V100 and 0.84 on two, after 10 epochs.
-# The second GPU has not improved it: with this recipe the accuracy moves by some points
-# from run to run. On two cores of an AMD EPYC the `book` preset with one thread per
-# context ends at 0.825 on one context and 0.815 on two, in 22.0 and 13.2 s per epoch.
-# On H200s an epoch takes 0.256 s on one and 0.446 s on two: the second GPU makes it
-# slower, as in the book ([all figures](../figures/README.md)).
+# **What you see.** In the first figure the accuracy against the epochs, in the second
+# the seconds per epoch. The book printed an accuracy of 0.80 on one V100 and 0.84 on
+# two, after 10 epochs. The second GPU has not improved it: with this recipe the
+# accuracy moves by some points from run to run. On two cores of an AMD EPYC the `book`
+# preset with one thread per context ends at 0.825 on one context and 0.815 on two, in
+# 22.0 and 13.2 s per epoch. On H200s an epoch takes 0.256 s on one and 0.446 s on two:
+# the second GPU makes it slower, as in the book ([all figures](../figures/README.md)).
 #
 # ## Summary
 #
@@ -431,9 +524,9 @@ if __name__ == "__main__":
 #    when Python has issued the work. The next line that needs a number, the accuracy,
 #    waits for the rest.)*
 # 5. At which batch size are two devices as fast as one? Call `milliseconds_per_step`
-#    for 16, 32, 64, ..., 512. *(It depends on the machine, and on what else it does:
-#    between 64 and 128 on two cores that others used as well. The package's training
-#    turns at 12 on two idle cores.)*
+#    for 16, 32, 64, ..., 512. *(It depends on the machine, and on what else it does.
+#    Chapter 6 measures it for the package's training: somewhere between 8 and 32 on two
+#    idle cores.)*
 # 6. Write an `allreduce` that needs fewer calls: join the gradients of a replica to one
 #    array, sum that, and cut it again. *(The sums are the same to the bit. To join and
 #    to cut costs calls, too, so `d2lpar/buckets.py` keeps all parameters and all

@@ -98,11 +98,10 @@ for ms in (0, 5, 10, 60):
     print("  ".join(f"{1e3 * t:6.1f}" for t in numbers))
 
 # %% [markdown]
-# Until Python takes longer than the device, its time costs nothing. After that, the
-# device's time hardly costs anything: a row of eight begins with Python alone and ends
-# with the device alone, so up to an eighth of the shorter time comes on top. The model
-# is least right where both are about as long: with 20 ms of sleep a step of 28 ms took
-# 40.
+# **What you see.** Until Python takes longer than the device, its time costs nothing.
+# After that, the device's time hardly costs anything: a row of eight begins with Python
+# alone and ends with the device alone, so up to an eighth of the shorter time comes on
+# top. The model is least right where both are about as long.
 #
 # Sleeping needs no core. On a GPU's host Python has a core of its own, too, and the
 # model of a step is
@@ -132,9 +131,10 @@ for _ in range(3):  # in turn, because a machine's speed drifts
     print(f"{1e3 * slept:5.1f}  {1e3 * counted:5.1f}")
 
 # %% [markdown]
-# On two cores counting makes the step longer by some milliseconds, although Python
-# takes less time than the step: three want to compute, and there are two cores. In a
-# step the cores have N * (issue + device) to do, and cannot do it faster than
+# **What you see.** On two cores counting makes the step longer by some milliseconds,
+# although Python takes less time than the step: three threads want to compute, and
+# there are two cores. In a step the cores have N * (issue + device) to do, and cannot
+# do it faster than
 #
 #     cores   = N * (issue + device) / number of cores
 #     seconds = max(python, device, cores)
@@ -161,7 +161,8 @@ turn = break_even(speedups)
 print("break-even at a batch of", "more than 128" if turn is None else f"{turn:.0f}")
 
 # %% [markdown]
-# Two devices lose with small batches and win with large ones. *Speedup* is the time on
+# **What you see.** Two devices lose with small batches and win with large ones, on an
+# otherwise idle machine. *Speedup* is the time on
 # one device over that on N, and *parallel efficiency* is speedup / N. At best two
 # devices have a speedup of 2, an efficiency of 1.
 #
@@ -208,7 +209,8 @@ for batch in batches:
     print(f"batch {batch:4}:  {row}  ({error:+.0f} %)")
 
 # %% [markdown]
-# If the predictions are far too low, another program is using the cores.
+# **What you see.** The model is right to some tens of per cent. If the predictions are
+# far too low, another program is using the cores.
 #
 # Where does two devices' time become that of one? One device takes
 # fixed + per_image * B, at batches where a second one can pay. So on GPUs the batch
@@ -221,7 +223,9 @@ for batch in batches:
 # a faster all-reduce, or a *slower* device or a *larger* network, which raise the time
 # per image.
 #
-# That explains the V100s. Half of a batch of 256 is 128 images of 13.5 million
+# That explains [the
+# book's](https://d2l.ai/chapter_computational-performance/multiple-gpus.html) V100s,
+# with 1.8 and 2.5 s per epoch. Half of a batch of 256 is 128 images of 13.5 million
 # operations, 1.7 GFLOP: a tenth of a millisecond at a V100's peak of 15.7 TFLOPS, and
 # hardly a millisecond in practice. So this is all that a second GPU could save, and it
 # added 3 ms to each step (0.7 s in 235 steps).
@@ -255,7 +259,8 @@ print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.
 
 # %% [markdown]
 # Over all batches of the records, fitted to one device, three forms of the model miss
-# the steps on two devices by (median, and at most):
+# the steps on two devices by (median, and at most; `python tools/step_models.py` prints
+# it):
 #
 # | | the sum of all terms | longer of Python and device | longest, with the cores |
 # |---|---|---|---|
@@ -266,14 +271,15 @@ print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.
 #
 # ![Two H200s, predicted](../figures/h200/scaling/book-1thread-steps-concise.png)
 #
-# Look at 512 and 1,024 images: with 512 two GPUs pay, with 1,024 they do not. No sum or
-# maximum of straight lines does that. A step on two takes as long as one GPU needs for
-# half of the images, plus 0.2 ms, wherever Python does not decide: 1.89 and 1.72, 2.06
-# and 1.84, 3.09 and 2.88, 5.24 and 5.04 ms. And one GPU takes hardly longer for 1,024
-# images than for 512. It computes them in another form: from 1,024 images per GPU on,
-# the package takes the bias of a convolution as a weight (`networks.bias_as_weight`),
-# whose gradient cuDNN computes faster. At a global batch of 1,024 one GPU uses the fast
-# form and each of two the slow one. At 512 all use the slow one.
+# Look at 512 and 1,024 images: with 512 two GPUs are faster than one, with 1,024 they
+# are not. No sum or maximum of straight lines does that. A step on two takes as long as
+# one GPU needs for half of the images, plus 0.2 ms, wherever Python does not decide:
+# 1.89 and 1.72, 2.06 and 1.84, 3.09 and 2.88, 5.24 and 5.04 ms. And one GPU takes
+# hardly longer for 1,024 images than for 512. It computes them in another form: from
+# 1,024 images per GPU on, the package takes the bias of a convolution as a weight
+# (`networks.bias_as_weight`), whose gradient cuDNN computes faster. At a global batch
+# of 1,024 one GPU uses the fast form and each of two the slow one. At 512 all use the
+# slow one.
 #
 # ## Strong and weak scaling
 #
@@ -294,10 +300,10 @@ for epoch in range(1, 6):
     print(f"epoch {epoch}, batch 1,024 instead of 256: lr {lr:.1f}")
 
 # %% [markdown]
-# It helps up to a point. With the book's LeNet and data, 8 epochs at a batch of 128,
-# 256, 512 and 1,024 end at an accuracy of 0.83, 0.78, 0.76 and 0.66
-# (`figures/scaling/book-1thread-results.txt`): in 8 epochs the large batches just take
-# too few steps. So the question is not "how many images per second" but "how many
+# A higher rate helps up to a point. With the book's LeNet and data, 8 epochs at a batch
+# of 128, 256, 512 and 1,024 end at an accuracy of 0.83, 0.78, 0.76 and 0.66
+# ([record](../figures/scaling/book-1thread-results.txt)): in 8 epochs the large batches
+# take too few steps. So the question is not "how many images per second" but "how many
 # seconds to this accuracy".
 #
 # ## The map
@@ -315,9 +321,15 @@ if __name__ == "__main__":
     runs = chapter.measure("scaling")
 
 # %% [markdown]
-# On two cores of an AMD EPYC two contexts pay from a batch of 11 (concise) and 17 (from
-# scratch); on two H200s from about 1,100 and 2,400 (`figures/README.md`). The faster
-# the device, the later a second one pays.
+# **What you see.** The map shows from which batch size on a second context is faster,
+# and the parts show why: with small batches Python and the update decide, with large
+# ones the forward and backward pass. On two cores of an AMD EPYC two contexts become
+# faster than one between batches of 8 and 32, in Gluon and from scratch
+# ([record](../figures/scaling/book-1thread-results.txt)). On two H200s it is between
+# 256 and 2,048 in Gluon, with 1,024 still a loss, and between 2,048 and 4,096 from
+# scratch ([record](../figures/h200/scaling/book-1thread-results.txt)). Near the
+# break-even both take equally long, so a sharper number would be noise. The faster the
+# device, the larger the batch must be.
 #
 # ## Summary
 #
@@ -325,7 +337,8 @@ if __name__ == "__main__":
 #   all-reduce. It pays from a batch size on, the break-even.
 # - Python and the devices work at the same time: a step takes the longer of their
 #   times. On CPU contexts Python needs a core, too.
-# - Three numbers measured on one device, and the all-reduce, predict steps on two.
+# - Three numbers measured on one device, and the all-reduce, predict steps on two: to
+#   about a tenth in the median, to a third at worst.
 # - A fast device and a small network move the break-even up. The book's batch of 256 is
 #   below that of its V100s.
 # - Strong scaling gives the same training sooner. Weak scaling is another training;
@@ -334,7 +347,7 @@ if __name__ == "__main__":
 # ## Exercises
 #
 # 1. Find the break-even more exactly, with more batch sizes around it, and run it
-#    twice. *(The two differ: near the break-even both take equally long, so noise
+#    twice. *(The two runs differ: near the break-even both take equally long, so noise
 #    decides. A speedup of 1.0 means nothing without its spread.)*
 # 2. Double the channels of both convolutions, to 40 and 100. Count the multiplications
 #    per image: by how much does per_image grow, and where does the break-even go?
@@ -345,9 +358,9 @@ if __name__ == "__main__":
 #    pay? *(2 * exchange / per_image: `fit_step(on_one, 0.829e-3, 2.84e-3)` says 5,300
 #    in place of 800. Chapter 13 is about this.)*
 # 4. Time the all-reduce of one array of 129,068 numbers instead of LeNet's eight:
-#    `seconds_of_all_reduce([(129_068,)])`. *(About half, or a third: each array costs a
-#    fixed time. Two idle cores took 0.22 ms instead of 0.60. So the package's training
-#    keeps all parameters of a replica in one array.)*
+#    `seconds_of_all_reduce([(129_068,)])`. *(It takes about half as long, or less: each
+#    array costs a fixed time. So the package's training keeps all parameters of a
+#    replica in one array.)*
 # 5. Ask the model of the H200s for 8 devices: `model.speedup(8, batch)`. At which batch
 #    do they reach 4? *(At about 24,000: one Python issues the work of all eight in 6.6
 #    ms, and one GPU takes four times as long for so many. With one process per device

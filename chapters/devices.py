@@ -106,8 +106,9 @@ print(f"a T4 computes {t4.cores_by_table / lanes:.0f} times as many floats at a 
 # %% [markdown]
 # All these cores are of use only if there is as much *independent* work: a batch of 256
 # images with thousands of outputs each, not one number after another. And they must be
-# fed: a T4 reads its own memory at 320 GB/s, but gets data from the host at no more
-# than 16 GB/s. Chapter 2 measures what that means.
+# fed: [a T4](https://www.nvidia.com/en-us/data-center/tesla-t4/) reads its own memory
+# at 320 GB/s, but gets data from the host at no more than 16 GB/s. Chapter 2 measures
+# what that means.
 #
 # ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
 #
@@ -249,10 +250,13 @@ if __name__ == "__main__":
 # ## Exercises
 #
 # 1. The book used V100s: 80 multiprocessors, capability 7.0, 1,530 MHz. How many cores
-#    and TFLOPS? *(80 x 64 = 5,120 cores, 15.7 TFLOPS: NVIDIA's own figure.)*
+#    and TFLOPS? *(`80 * 64 = 5,120` cores, `2 * 5,120 * 1.53e9 = 15.7e12` operations
+#    per second, which is [NVIDIA's own
+#    figure](https://www.nvidia.com/en-us/data-center/v100/).)*
 # 2. What is the peak of this host? A modern core does a multiplication and an addition
 #    on one or two registers per cycle. *(2 x cores x floats x registers x clock. For 2
-#    cores with 16 floats, two registers and 3 GHz: 384 GFLOPS, 5 % of a T4.)*
+#    cores with 16 floats, two registers and 3 GHz: `2 * 2 * 16 * 2 * 3e9 = 384e9`, 5 %
+#    of a T4.)*
 # 3. Make an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`. *(MXNet's
 #    error has no word about the number 7: on a build without CUDA it says that the
 #    operator is not implemented for GPU. Compare `devices.parse("gpu:8")`.)*

@@ -259,7 +259,7 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 
 # %% [markdown]
 # `--sync-batch-norm` trains in this way. Its gradient, too, must be summed over the
-# devices, and a step takes 2.8 times as long (`d2lpar/gan/networks.py`). By default
+# devices, and a step takes longer (`d2lpar/gan/networks.py`). By default
 # each device keeps its own mean, as with PyTorch's `DistributedDataParallel`.
 #
 # ## How good are faces?

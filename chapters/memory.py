@@ -6,9 +6,10 @@
 # (`_wiki/GPU-Data-Science.md`)
 #
 # How much memory a training needs, what happens if there is less, and what is released
-# afterwards. The wiki fills the 14.7 GB of a Tesla T4, gets an error that does not
-# mention memory (`cuMemcpyHtoD results in CUDA_ERROR_INVALID_VALUE`), and notes that
-# leaving Python returns all of it. Run this chapter as a notebook, or as a program:
+# afterwards. [The wiki](https://github.com/likejazz/likejazz.github.io) fills the 14.7
+# GB of a Tesla T4, gets an error that does not mention memory (`cuMemcpyHtoD results in
+# CUDA_ERROR_INVALID_VALUE`), and notes that leaving Python returns all of it. Run this
+# chapter as a notebook, or as a program:
 #
 #     python chapters/memory.py --devices auto
 #     d2lpar run memory --preset book
@@ -20,7 +21,7 @@
 # - to measure what a process really takes, and to compare the two;
 # - what a second device, or micro-batches, change;
 # - what still holds memory after an error, and what returns it;
-# - to compare XGBoost on CPU and GPU, and to notice when a "GPU" time is a CPU's.
+# - to notice when a "GPU" time is a CPU's.
 
 # %%
 import importlib.util
@@ -32,6 +33,7 @@ from functools import partial
 
 import psutil
 from loky import ProcessPoolExecutor
+from matplotlib.figure import Figure
 
 from d2lpar import chapter, devices, get_params, init_lenet, np, npx
 from d2lpar.machine.builds import cuda_devices
@@ -74,10 +76,11 @@ parameters = sum(p.size for p in (W1, b1, W2, b2, W3, b3, W4, b4))
 print(f"{sum(numbers.values()):,} numbers per image, {parameters:,} parameters")
 kept = 4 * 256 * sum(numbers.values())
 print(f"a batch of 256: {byte_size(kept)}; the parameters: {byte_size(4 * parameters)}")
+print(f"the outputs take {kept / (4 * parameters):.0f} times as much")
 
 # %% [markdown]
-# Eighty times as much as the parameters. The outputs grow with the batch, and each
-# device keeps those of its shard.
+# **What you see.** The outputs of a batch of 256 take 80 times as much memory as the
+# parameters. They grow with the batch, and each device keeps those of its shard.
 #
 # ![What one device keeps, and each of two](../docs/drawings/memory-of-a-device.svg)
 #
@@ -130,11 +133,22 @@ print(f"kept {kept / 256 / 1000:,.0f} kB", end=", ")
 print(f"estimated {(by_estimate[1] - by_estimate[0]) / 2e6:,.0f} kB")
 
 # %% [markdown]
-# On 2 cores of an AMD EPYC: 255 kB measured, 161 kept, 276 estimated. At the peak of
-# the backward pass the gradients of the two largest outputs (13,520 numbers each) are
-# also alive. The estimate adds both in full: it is meant to err on the high side. So
-# the answer is: less than twice the count.
-#
+# **What you see.** An image takes more than the outputs that are kept, and less than
+# twice as much: at the peak of the backward pass the gradients of the two largest
+# outputs (13,520 numbers each) are also alive. The estimate adds both in full, because
+# it is meant to err on the high side.
+
+# %%
+figure = Figure(figsize=(6, 1.9), layout="constrained")
+axes = figure.subplots()
+names = ("counted: outputs kept", "measured", "estimated, with gradients")
+values = (kept / 256, measured, (by_estimate[1] - by_estimate[0]) / 2_000)
+axes.barh(names, [v / 1000 for v in values], color=["0.7", "#0072B2", "0.7"])
+axes.invert_yaxis()
+axes.set_xlabel("kB per image")
+chapter.show(figure, "memory-per-image")
+
+# %% [markdown]
 # ## More than fits
 #
 # The GAN's full batch of 10,000 faces needs gigabytes, unless a device takes a part at
@@ -195,12 +209,23 @@ with ProcessPoolExecutor(1, env=environment) as executor:
     print("\n".join(executor.submit(task).result()))
 
 # %% [markdown]
-# Three things hold memory after a failure: the *error*, whose traceback keeps the
-# failed frames and their arrays alive; *pending work*, which fails in turn; and
-# *pools* of freed memory that MXNet and the C library keep for later.
-# `out_of_memory.release` clears all three, and training goes on. In a notebook it is
-# mostly the first: `sys.last_traceback` keeps the failed arrays until the next error,
-# and `Out[...]` keeps what was shown until `%reset`.
+# **What you see.** Batches of 500 train after the failure of 2,000. Three things hold
+# memory after a failure: the *error*, whose traceback keeps the failed frames and their
+# arrays alive; *pending work*, which fails in turn; and *pools* of freed memory that
+# MXNet and the C library keep for later. `out_of_memory.release` clears all three. In
+# short it does this:
+#
+#     traceback.clear_frames(error.__traceback__)   # the failed arrays
+#     npx.waitall()                                 # pending work
+#     gc.collect()
+#     mx.gpu(0).empty_cache()                       # a GPU's pool
+#
+# In a notebook it is mostly the error: `sys.last_traceback` keeps the failed arrays
+# until the next error, and `Out[...]` keeps what was shown until `%reset`.
+#
+# A third way to need less memory, beside more devices and micro-batches, is *gradient
+# checkpointing*: keep only some layers' outputs and compute the others again in the
+# backward pass. It costs time instead of memory, and MXNet does not do it by itself.
 #
 # ## Leaving returns everything
 #
@@ -290,12 +315,10 @@ else:
     print("skipped: XGBoost is not installed (pip install xgboost)")
 
 # %% [markdown]
-# Without a GPU (and with a build that has no CUDA, `xgboost-cpu`) it warns and computes
-# on the CPU. With XGBoost 3.2 on 2 cores of an AMD EPYC both rows say "ran on cpu",
-# 0.13 s and 0.9925: a "GPU time" that is a CPU's, as with `d2l.try_gpu`. Ask the model
-# where it was trained, as above, before you compare. On a GPU expect the same accuracy
-# up to the order of sums (not tried here). At this size most of the time is overhead;
-# take 2,000,000 rows for a comparison.
+# **What you see.** Without a GPU (or with a build that has no CUDA, `xgboost-cpu`)
+# XGBoost warns and computes on the CPU, so that both rows are a CPU's: as with
+# `d2l.try_gpu`, a "GPU time" is none. Ask the model where it was trained, as above,
+# before you compare.
 #
 # ## The devices of a run
 #
@@ -321,17 +344,17 @@ if __name__ == "__main__":
 #
 # 1. **Twice the batch, twice the devices.** Print the estimates of batches of 256 and
 #    512 on one device and on two (`need.on(k)`). *(What is kept
-#    doubles (39.4 and 78.8 MiB), and that two devices halve it, but not the first
-#    device's total (139 against 224 MiB for 256): it also holds the data set.)*
+#    doubles with the batch, and two devices halve it. But they do not halve the first
+#    device's total, because it also holds the data set.)*
 # 2. **BatchNorm over all devices.** Estimate the GAN's 10,000 faces on two devices with
-#    `"sync_batch_norm": True`. *(6 GiB instead of 4.6: the centred
-#    input of BatchNorm and its square are kept, too.)*
-# 3. **Micro-batches.** What fits into 1 GiB? *(500 faces at a time
-#    take 954 MiB in all, and 100 take 617 MiB.)*
+#    `"sync_batch_norm": True`. *(It grows by about a third: the
+#    centred input of BatchNorm and its square are kept, too.)*
+# 3. **Micro-batches.** What fits into 1 GiB? *(About 500 faces at a time. Parts of
+#    100 need less, but not a fifth: the data set and the judged faces stay.)*
 # 4. **Keep the errors.** In `train_within` append each error to a list, and leave out
 #    `explain` and `release`. *(The batches of 500 still train
-#    here, because the failing allocation came early, and that what is resident grows
-#    with each error kept (322, 326, 335 MiB against 312, 314, 314).)*
+#    here, because the failing allocation came early. What is resident grows with each
+#    error kept.)*
 # 5. **Ask for a GPU that is not there.** Compare three answers:
 #    `devices.parse("gpu:1")`, `d2lpar.try_gpu(0)` and XGBoost's `device="cuda"`. *(An
 #    error that names what exists, a CPU context in silence, and a warning. Only the

@@ -227,12 +227,13 @@ else:
             assert same
 
 # %% [markdown]
-# The program contains no networking code and no locks. A training, which also hands
-# out its first parameters in this way, has a trap: MXNet orders a push after the last
-# pull of the *same array*. A first gradient may overtake the first pull of a parameter,
-# and a slow worker then receives a sum of gradients as its weights, without an error.
-# The package waits there, and has a test that finds the wrong weights otherwise
-# ([several machines](../docs/several-machines.md)).
+# **What you see.** Each worker pulled the gradient of the whole batch. The program
+# contains no networking code and no locks. A training, which also hands out its first
+# parameters in this way, has a trap: MXNet orders a push after the last pull of the
+# *same array*. A first gradient may overtake the first pull of a parameter, and a slow
+# worker then receives a sum of gradients as its weights, without an error. The package
+# waits there, and has a test that finds the wrong weights otherwise ([several
+# machines](../docs/several-machines.md)).
 #
 # ## What travels
 #
@@ -250,10 +251,19 @@ milliseconds = 2 * num_bytes * 8 / 1e6
 print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way")
 
 # %% [markdown]
-# The server's link carries every worker's gradients: with more workers it is the limit,
-# and more servers share the keys. A step of 256 takes 54 ms on the two cores of chapter
-# 5's record. A second machine saves half of that, 27 ms, and costs 16.5 ms of traffic.
-# On machines twice as fast it would cost more than it saves.
+# **What you see.** Two workers and a server send several times as much as the images of
+# an epoch. The server's link carries every worker's gradients: with more workers it is
+# the limit, and more servers share the keys.
+#
+# Compare the traffic with the work. On two contexts of an AMD EPYC an epoch of 235
+# steps takes 13.6 s ([table](../figures/README.md)), a step `13.6 s / 235 = 58 ms`. A
+# second machine could save half of that, 29 ms, and costs the traffic printed above. On
+# machines twice as fast it would cost more than it saves.
+#
+# A ring needs no server: every worker sends `2 (N - 1) / N` gradients to its neighbour,
+# and no link carries more than another (chapter 4). A parameter server can lose a
+# worker, take uneven parts and update without waiting; a ring needs all of its members
+# at every step.
 #
 # ## Two bits per number
 #
@@ -282,10 +292,10 @@ for step in range(1, 101):
         print(f"after {step:3} steps of {steady}: {arrived / step} per step arrived")
 
 # %% [markdown]
-# A gradient that is small and steady arrives in rare, large pieces: late, but not lost.
-# One that is larger than the threshold never arrives in full: 0.9 comes as 0.5 in every
-# step, and the rest piles up. What workers pull is not compressed, so the traffic
-# halves at most.
+# **What you see.** A gradient that is small and steady arrives in rare, large pieces:
+# late, but not lost. One that is larger than the threshold never arrives in full: 0.9
+# comes as 0.5 in every step, and the rest piles up. What workers pull is not
+# compressed, so the traffic halves at most.
 #
 # **Or do not wait.** With `--kvstore dist_async` the server updates at each push: no
 # worker waits, gradients are of older parameters, and no two runs are the same.
@@ -293,8 +303,12 @@ for step in range(1, 101):
 #     d2lpar launch --compress 0.5 -- run multiple_machines
 #     d2lpar launch --kvstore dist_async -- run multiple_machines
 #
-# `d2lpar plot figures/multiple_machines/book-2workers-*.jsonl` compares records of all
-# three: accuracy, seconds, bytes.
+# All three, on one machine with two workers and three seeds each: without waiting and
+# with two bits per number the training is not worse, and the bytes fall by less than
+# half, because only the pushes are compressed
+# ([table](../figures/README.md)).
+#
+# ![Three ways to share](../figures/multiple_machines/book-2workers-sharing.png)
 #
 # ## When a process dies
 #
@@ -318,7 +332,8 @@ if __name__ == "__main__":
 # - A parameter server is an all-reduce through a process of its own: push, sum, pull.
 # - Push gradients of summed losses, and divide once by the global batch. Then uneven
 #   and empty parts need no special case.
-# - The traffic of a step does not depend on the batch: larger batches pay sooner.
+# - The traffic of a step does not depend on the batch: with larger batches a second
+#   machine gains more.
 # - A synchronous sum waits for everybody, so somebody must watch.
 #
 # ## Exercises
@@ -332,12 +347,14 @@ if __name__ == "__main__":
 # 3. **A worker without images.** Give two images to three workers, and let the third
 #    push nothing. *(Every pull waits. So it pushes zeros.)*
 # 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
-#    *(5 sends the 0.9 in full and nothing yet of the 0.02, and
-#    that 0.05 sends the 0.02 in full and only 0.05 of the others: a threshold below the
-#    gradients makes all of them alike.)*
-# 5. **When does a second machine pay?** Take 54 ms for a batch of 256 on one machine,
-#    half of it on two, and 16.5 ms of traffic at 1 Gbit/s. *(You should find: from a
-#    batch of 157 on; at 10 Gbit/s from 16 on.)*
+#    *(5 sends the 0.9 in full and nothing yet of the 0.02. A threshold of 0.05 sends
+#    the 0.02 in full and only 0.05 of the others: a threshold below the gradients makes
+#    all of them alike.)*
+# 5. **When is a second machine faster?** Take `58 ms` for a batch of 256 on one
+#    machine, half of it on two, and the traffic from above at 1 Gbit/s, the push and
+#    the pull. *(The traffic does not depend on the batch, the saving grows with it:
+#    from `256 * 16.5 / 29 = 146` images on with pushes and pulls that overlap, and a
+#    tenth of that at 10 Gbit/s.)*
 # 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines`, and
 #    end one worker's process from another terminal (`kill -9`). *(The launcher says
 #    which one was killed, restarts all from the last checkpoint ("restart 1 of 3"), and

@@ -4,12 +4,13 @@
 # Source: the book, "Training on Multiple GPUs", its last experiment,
 # <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
 #
-# **What you will learn.** Why two of the book's V100s were slower than one, 2.5 s per
-# epoch against 1.8 s. How to measure a step at many batch sizes and to find the
-# *break-even*, the batch size from which two devices are faster than one. A model of a
-# step, the longer of Python's time and the devices', which you fit to one device and
-# test on steps that it has not seen. Strong and weak scaling, and what a large batch
-# does to the accuracy.
+# **What you will learn.** Why two of [the
+# book's](https://d2l.ai/chapter_computational-performance/multiple-gpus.html) V100s
+# were slower than one, 2.5 s per epoch against 1.8 s. How to measure a step at many
+# batch sizes and to find the *break-even*, the batch size from which two devices are
+# faster than one. A model of a step, the longer of Python's time and the devices',
+# which you fit to one device and test on steps that it has not seen. Strong and weak
+# scaling, and what a large batch does to the accuracy.
 #
 # Run this chapter cell by cell as a notebook, or as a program:
 #
@@ -262,7 +263,7 @@ print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.
 # the steps on two devices by (median, and at most; `python tools/step_models.py` prints
 # it):
 #
-# | | the sum of all terms | longer of Python and device | longest, with the cores |
+# | [errors](../figures/step-models.txt) | sum | longer of Python, device | longest, with cores |
 # |---|---|---|---|
 # | two H200s, Gluon | 23 %, 44 % | **5 %, 12 %** | |
 # | two H200s, from scratch | 24 %, 36 % | **10 %, 31 %** | |
@@ -351,9 +352,9 @@ if __name__ == "__main__":
 #    decides. A speedup of 1.0 means nothing without its spread.)*
 # 2. Double the channels of both convolutions, to 40 and 100. Count the multiplications
 #    per image: by how much does per_image grow, and where does the break-even go?
-#    *(From 2.25 to 8.55 million, 3.8 times: most of them are in the second convolution,
-#    which has four times as many. There are as many operators as before, so `issue`
-#    stays: the break-even falls to about a quarter.)*
+#    *(From 2.25 to 8.55 million, `8.55 / 2.25 = 3.8`: most of them are in the second
+#    convolution, which has four times as many. There are as many operators as before,
+#    so `issue` stays: the break-even falls to about a quarter.)*
 # 3. Multiply `exchange` by 10, as over a slow network. From which batch do two GPUs
 #    pay? *(2 * exchange / per_image: `fit_step(on_one, 0.829e-3, 2.84e-3)` says 5,300
 #    in place of 800. Chapter 13 is about this.)*

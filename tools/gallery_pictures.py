@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
+
 from d2lpar.arrays import figure as arrays
 from d2lpar.arrays import table
 from d2lpar.figures import bars, labels, page, training
@@ -28,7 +30,6 @@ from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.workers import figure as workers
 
 FIGURES = Path(__file__).parents[1] / "figures"
-TWO = {"size": (10.5, 4.4), "columns": 2}
 
 
 class Entry(NamedTuple):
@@ -52,10 +53,11 @@ class Entry(NamedTuple):
 PICTURES: dict[str, Entry] = {}
 
 
-def answers(file: str, question: str, *records: str):
-    """Note a function as the drawing of ``<file>.png``."""
+def answers(file: str, *records: str):
+    """Note a function as the drawing of ``<file>.png``; it begins with its question."""
 
     def note(function: Callable[..., Picture]) -> Callable[..., Picture]:
+        question = (function.__doc__ or "").split("\n")[0]
         PICTURES[file] = Entry(file, question, records, function)
         return function
 
@@ -67,8 +69,27 @@ def apart(less: Summary, more: Summary) -> bool:
     return less.q3 < more.q1
 
 
-def ordered(runs: Sequence[Run]) -> list[Run]:
-    return sorted(runs, key=lambda run: (run.header.chapter, run.header.num_devices))
+def machine(runs: Sequence[Run]) -> str:
+    """The machine in a few words, for the title of a panel."""
+    return labels.hardware([run.header for run in runs])
+
+
+def side_by_side(
+    title: str,
+    note: str,
+    draw: Callable[[Axes, list[Run]], None],
+    *machines: list[Run],
+    sharey: bool = True,
+) -> Picture:
+    """A picture with a panel for each machine's runs."""
+    runs = [run for same in machines for run in same]
+    picture = page.new(title, note, runs, (10.5, 4.4), columns=2, sharey=sharey)
+    for axes, same in zip(picture.axes, machines):
+        draw(axes, same)
+        axes.set_title(machine(same))
+        if sharey:
+            axes.yaxis.label.set_visible(axes is picture.axes[0])
+    return picture
 
 
 # Chapters 2 and 3: from scratch and in Gluon
@@ -76,11 +97,11 @@ def ordered(runs: Sequence[Run]) -> list[Run]:
 
 @answers(
     "multiple_gpus/book-accuracy",
-    "Does a second device get to the same accuracy sooner?",
     "multiple_gpus/book-1thread-cpu?",
     "h200/multiple_gpus/book-gpu?",
 )
 def accuracy(cores: list[Run], gpus: list[Run]) -> Picture:
+    """Does a second device get to the same accuracy sooner?"""
     totals = [sum(e.seconds for e in run.epochs) for run in (*cores, *gpus)]
     ends = [comparison.final_accuracy(run) for run in (*cores, *gpus)]
     times = [comparison.seconds_per_epoch(run) for run in (*cores, *gpus)]
@@ -99,24 +120,22 @@ def accuracy(cores: list[Run], gpus: list[Run]) -> Picture:
         "LeNet from scratch on Fashion-MNIST, global batch 256, 10 epochs; one "
         "training each"
     )
-    picture = page.new(title, note, cores + gpus, **TWO, sharey=True)
-    for axes, runs in zip(picture.axes, (cores, gpus)):
+
+    def draw(axes: Axes, runs: list[Run]) -> None:
         training.curves(axes, runs, by_seconds=True)
-        axes.set_title(labels.hardware([run.header for run in runs]))
-        axes.label_outer()
-    for axes in picture.axes:
-        axes.tick_params(labelbottom=True)
-    return picture
+
+    return side_by_side(title, note, draw, cores, gpus)
 
 
 @answers(
     "multiple_gpus/book-seconds",
-    "How long does an epoch take on one and two devices?",
     "multiple_gpus*/book-1thread-cpu1",
     "multiple_gpus*/book-cpu?",
     "h200/multiple_gpus*/book-gpu?",
 )
 def seconds(one_thread: list[Run], cores: list[Run], gpus: list[Run]) -> Picture:
+    """How long does an epoch take on one and two devices?"""
+
     def of(runs: list[Run], chapter: str, count: int) -> Summary:
         (found,) = group(runs, lambda r: (r.header.chapter, r.header.num_devices))[
             chapter, count
@@ -154,7 +173,7 @@ def seconds(one_thread: list[Run], cores: list[Run], gpus: list[Run]) -> Picture
             color = page.count_color(run.header.num_devices - 1)
             rows.append(page.Row(name, times, color))
         page.dots(axes, rows, "s")
-        axes.set_title(labels.hardware([run.header for run in runs]))
+        axes.set_title(machine(runs))
     return picture
 
 
@@ -169,12 +188,9 @@ def too_short(runs: list[Run]) -> list[float]:
     ]
 
 
-@answers(
-    "timing/book-clocks",
-    "What does a naive clock measure on CPU contexts?",
-    "timing/book-cpu?",
-)
+@answers("timing/book-clocks", "timing/book-cpu?")
 def clocks(runs: list[Run]) -> Picture:
+    """What does a naive clock measure on CPU contexts?"""
     ratios = too_short(runs)
     title = claim(
         "A naive clock measures MXNet's calls, not its work: it is short by "
@@ -185,12 +201,9 @@ def clocks(runs: list[Run]) -> Picture:
     return arrays.clocks(runs, title)
 
 
-@answers(
-    "h200/timing/book-clocks",
-    "What does a naive clock measure on GPUs?",
-    "h200/timing/book-gpu?",
-)
+@answers("h200/timing/book-clocks", "h200/timing/book-gpu?")
 def clocks_of_gpus(runs: list[Run]) -> Picture:
+    """What does a naive clock measure on GPUs?"""
     found, ratios = table.rows(runs), too_short(runs)
     sums = table.of("sum", found)
     host = table.fastest(row for row in sums if row.where == "CPU")
@@ -206,13 +219,9 @@ def clocks_of_gpus(runs: list[Run]) -> Picture:
     return arrays.clocks(runs, title)
 
 
-@answers(
-    "timing/roofline",
-    "How near does array work come to what the processor allows?",
-    "timing/book-cpu?",
-    "h200/timing/book-gpu?",
-)
+@answers("timing/roofline", "timing/book-cpu?", "h200/timing/book-gpu?")
 def roofline(cores: list[Run], gpus: list[Run]) -> Picture:
+    """How near does array work come to what the processor allows?"""
     shares = {}
     for name, runs in (("cores", cores), ("gpu", gpus)):
         one = [row for row in table.rows(runs) if row.num_devices == 1]
@@ -233,21 +242,17 @@ def roofline(cores: list[Run], gpus: list[Run]) -> Picture:
         "one context or one GPU, float32; dashed: its own fastest copy and product; "
         "solid: data sheet"
     )
-    picture = page.new(title, note, cores + gpus, **TWO)
-    for axes, runs in zip(picture.axes, (cores, gpus)):
-        model = labels.hardware([runs[0].header]).partition(",")[0]
-        arrays.roofline(axes, table.rows(runs), model)
-        axes.set_title(labels.hardware([run.header for run in runs]))
-    return picture
+
+    def draw(axes: Axes, runs: list[Run]) -> None:
+        arrays.roofline(axes, table.rows(runs), machine(runs).partition(",")[0])
+
+    return side_by_side(title, note, draw, cores, gpus, sharey=False)
 
 
-@answers(
-    "timing/copies",
-    "How fast are copies to, from and between devices?",
-    "timing/book-cpu?",
-    "h200/timing/book-gpu?",
-)
+@answers("timing/copies", "timing/book-cpu?", "h200/timing/book-gpu?")
 def copies(cores: list[Run], gpus: list[Run]) -> Picture:
+    """How fast are copies to, from and between devices?"""
+
     def last(direction: str) -> table.Row:
         rows = table.of(direction, table.rows(gpus))
         return max(rows, key=lambda row: (row.num_devices, row.num_bytes))
@@ -261,23 +266,16 @@ def copies(cores: list[Run], gpus: list[Run]) -> Picture:
         r=between.gb_per_sec / host.gb_per_sec,
     )
     note = "two devices copy at the same time; host memory is pageable; medians"
-    picture = page.new(title, note, cores + gpus, **TWO, sharey=True)
-    for axes, runs in zip(picture.axes, (cores, gpus)):
-        arrays.copies(axes, runs)
-        axes.set_title(labels.hardware([run.header for run in runs]))
-    return picture
+    return side_by_side(title, note, arrays.copies, cores, gpus)
 
 
 # Chapter 5: kernels
 
 
-@answers(
-    "benchmarks/kernels",
-    "Are kernels in CUDA C worth it on a CPU?",
-    "benchmarks/kernels",
-)
+@answers("benchmarks/kernels", "benchmarks/kernels")
 def kernels(runs: list[Run]) -> Picture:
-    """GB/s, so that the work is equal: NumPy works on one context's numbers alone."""
+    """Are kernels in CUDA C worth it on a CPU?"""
+    # GB/s, so that the work is equal: NumPy works on one context's numbers alone.
     (run,) = runs
     rates: dict[tuple[str, str, str], list[float]] = {}
     for arm in arm_times(run):
@@ -304,7 +302,7 @@ def kernels(runs: list[Run]) -> Picture:
         when=0.8 < min(both) <= max(both) < 1.25 and min(less) > 2,
         r=min(less), most=max(less), least=min(both), best=max(both),
     )  # fmt: skip
-    note = f"GB/s read and written, n = 21 · {labels.hardware([run.header])}"
+    note = f"GB/s read and written, n = 21 · {machine(runs)}"
     works = list(dict.fromkeys(work for work, *_ in rates))
     counts = [sum(work == w for w, *_ in rates) for work in works]
     picture = page.new(title, note, runs, (7.6, 7.6), rows=2, height_ratios=counts)
@@ -342,12 +340,12 @@ def pays_between(found: Sequence[Study]) -> tuple[int, int]:
 
 @answers(
     "scaling/speedup",
-    "From which batch on does a second device pay?",
     "scaling/book-1thread-*",
     "h200/scaling/book-1thread-*",
     "gpu_scaling/book-ddp-*",
 )
 def speedup(cores: list[Run], gpus: list[Run], ddp: list[Run]) -> Picture:
+    """From which batch on does a second device pay?"""
     (a, b), (c, d) = pays_between(studies(cores)), pays_between(studies(gpus))
     title = claim(
         "A second core pays from a batch between {a} and {b} on, a second H200 from "
@@ -372,11 +370,10 @@ def speedup(cores: list[Run], gpus: list[Run], ddp: list[Run]) -> Picture:
 
 
 @answers(
-    "h200/scaling/book-1thread-steps-concise",
-    "Can the time on two GPUs be predicted?",
-    "h200/scaling/book-1thread-concise-*",
+    "h200/scaling/book-1thread-steps-concise", "h200/scaling/book-1thread-concise-*"
 )
 def steps(runs: list[Run]) -> Picture:
+    """Can the time on two GPUs be predicted?"""
     (study,) = studies(runs)
     errors = [100 * abs(error) for error in study.errors_of(2).values()]
     title = claim(
@@ -387,13 +384,9 @@ def steps(runs: list[Run]) -> Picture:
     return scaling.steps(study, title)
 
 
-@answers(
-    "scaling/parts",
-    "Where does the time of a step go?",
-    "scaling/book-1thread-*",
-    "h200/scaling/book-1thread-*",
-)
+@answers("scaling/parts", "scaling/book-1thread-*", "h200/scaling/book-1thread-*")
 def parts(cores: list[Run], gpus: list[Run]) -> Picture:
+    """Where does the time of a step go?"""
     steps = [p for study in studies(cores) for p in study.parts.values()]
     shares = [100 * p["backward"] / sum(p.values()) for p in steps]
     title = claim(
@@ -407,19 +400,16 @@ def parts(cores: list[Run], gpus: list[Run]) -> Picture:
     )
     for panels, runs in ((picture.axes[:3], cores), (picture.axes[3:], gpus)):
         scaling.parts(panels, studies(runs))
-        panels[0].set_title(labels.hardware([run.header for run in runs]))
+        panels[0].set_title(machine(runs))
     inks = picture.axes[0].get_legend_handles_labels()
     picture.legend(*inks, loc="outside lower right", ncols=4)
     return picture
 
 
-@answers(
-    "scaling/all-reduce",
-    "How fast is an all-reduce, by size and algorithm?",
-    "scaling/book-1thread-*",
-    "h200/scaling/book-1thread-*",
-)
+@answers("scaling/all-reduce", "scaling/book-1thread-*", "h200/scaling/book-1thread-*")
 def all_reduce(cores: list[Run], gpus: list[Run]) -> Picture:
+    """How fast is an all-reduce, by size and algorithm?"""
+
     def best(runs: list[Run]) -> float:
         """GB/s of the bus: of two devices the bytes of one."""
         largest = max(key for key in all_reduces(runs) if key[1] == 1)
@@ -435,21 +425,17 @@ def all_reduce(cores: list[Run], gpus: list[Run]) -> Picture:
         "medians and quartiles, results checked; hollow: LeNet's gradients as several "
         "arrays"
     )
-    picture = page.new(title, note, cores + gpus, **TWO, sharey=True)
-    for axes, runs in zip(picture.axes, (cores, gpus)):
-        scaling.all_reduce(axes, runs)
-        axes.set_title(labels.hardware([run.header for run in runs]))
-        axes.set_xlabel("bytes on each device")
-    return picture
+    return side_by_side(title, note, scaling.all_reduce, cores, gpus)
 
 
 @answers(
     "scaling/large-batches",
-    "What does a larger batch cost in accuracy?",
     "scaling/book-1thread-concise-*",
     "h200/scaling/book-1thread-concise-*",
 )
 def large_batches(cores: list[Run], gpus: list[Run]) -> Picture:
+    """What does a larger batch cost in accuracy?"""
+
     def lost(runs: list[Run]) -> float:
         (study,) = studies(runs)
         ends = {
@@ -466,23 +452,19 @@ def large_batches(cores: list[Run], gpus: list[Run]) -> Picture:
         "LeNet in Gluon: devices \u00d7 batch per device; learning rate scaled and "
         "warmed up"
     )
-    picture = page.new(title, note, cores + gpus, **TWO, sharey=True)
-    for axes, runs in zip(picture.axes, (cores, gpus)):
+
+    def draw(axes: Axes, runs: list[Run]) -> None:
         scaling.accuracies(axes, studies(runs)[0])
-        axes.set_title(labels.hardware([run.header for run in runs]))
-        axes.label_outer()
-    return picture
+
+    return side_by_side(title, note, draw, cores, gpus)
 
 
 # Chapters 7 and 8: least squares
 
 
-@answers(
-    "least_squares/book-1thread-error",
-    "How far from the optimum does averaging end?",
-    "least_squares/book-1thread-*-cpu2",
-)
+@answers("least_squares/book-1thread-error", "least_squares/book-1thread-*-cpu2")
 def error(runs: list[Run]) -> Picture:
+    """How far from the optimum does averaging end?"""
     least = least_squares.least_of(runs)
     averaging = [run for run in runs if run.header.variant in least_squares.AVERAGING]
     ends = {
@@ -504,11 +486,11 @@ def error(runs: list[Run]) -> Picture:
 
 @answers(
     "least_squares/distance",
-    "Which methods reach the optimum, and how soon?",
     "least_squares/book-1thread-*-cpu2",
     "h200/least_squares/book-*-gpu2",
 )
 def distance(cores: list[Run], gpus: list[Run]) -> Picture:
+    """Which methods reach the optimum, and how soon?"""
     ends = group(
         [(run.header.variant, run.lines[-1].distance) for run in (*cores, *gpus)],
         lambda end: end[0] in ("normal", "tsqr", "cgls"),
@@ -524,22 +506,19 @@ def distance(cores: list[Run], gpus: list[Run]) -> Picture:
         "min ||A x - b||, A of 10,000 \u00d7 1,000, two devices, every repeat; optimum "
         "by LAPACK"
     )
-    picture = page.new(title, note, cores + gpus, **TWO, sharey=True)
-    for axes, runs in zip(picture.axes, (cores, gpus)):
-        least_squares.distances(axes, runs)
-        axes.set_title(labels.hardware([run.header for run in runs]))
-        axes.label_outer()
+    picture = side_by_side(title, note, least_squares.distances, cores, gpus)
     picture.axes[1].get_legend().remove()
     return picture
 
 
 @answers(
     "least_squares/devices",
-    "Do two devices solve sooner than one?",
     "least_squares/book-1thread-*-cpu?",
     "h200/least_squares/book-*-gpu?",
 )
 def devices(cores: list[Run], gpus: list[Run]) -> Picture:
+    """Do two devices solve sooner than one?"""
+
     def gains(rows: list[page.Row]) -> list[float]:
         return [
             median(a.values) / median(b.values) for a, b in zip(rows[::2], rows[1::2])
@@ -558,16 +537,13 @@ def devices(cores: list[Run], gpus: list[Run]) -> Picture:
     picture = page.new(title, note, cores + gpus, size, rows=2)
     for axes, rows, runs in zip(picture.axes, panels, (cores, gpus)):
         page.dots(axes, rows, "s", log=True)
-        axes.set_title(labels.hardware([run.header for run in runs]))
+        axes.set_title(machine(runs))
     return picture
 
 
-@answers(
-    "least_squares_large/book-residual",
-    "How soon is A larger than memory solved?",
-    "least_squares_large/book-cgls-cpu2",
-)
+@answers("least_squares_large/book-residual", "least_squares_large/book-cgls-cpu2")
 def residual(runs: list[Run]) -> Picture:
+    """How soon is A larger than memory solved?"""
     first = [point for point in runs[0].lines if point.repeat == 0]
     least = least_squares.least_of(runs)
     near = next(p.seconds for p in first if p.residual_norm < 1.001 * least)
@@ -599,11 +575,11 @@ SOLVERS = {
 
 @answers(
     "benchmarks/least_squares",
-    "How do our solvers compare with NumPy, SciPy and Dask?",
     "benchmarks/least_squares",
     "benchmarks/same_method/least_squares",
 )
 def beside_libraries(all_sizes: list[Run], same_method: list[Run]) -> Picture:
+    """How do our solvers compare with NumPy, SciPy and Dask?"""
     arms = group(arm_times(all_sizes[0]), lambda arm: arm.work)
     own = group(arm_times(same_method[0]), lambda arm: arm.work)
 
@@ -660,12 +636,9 @@ def steps_of(run: Run) -> int:
     return run.of(FrameRecord)[-1].num_steps or 0
 
 
-@answers(
-    "h200/gan/sharp-strip",
-    "How do faces come out of noise?",
-    "h200/gan/sharp-gpu2",
-)
+@answers("h200/gan/sharp-strip", "h200/gan/sharp-gpu2")
 def strip(runs: list[Run]) -> Picture:
+    """How do faces come out of noise?"""
     title = claim(
         "After {n:,} steps on two H200s {c:.0f} % of the real faces are covered",
         when=coverage(runs[0]) > 75, n=steps_of(runs[0]), c=coverage(runs[0]),
@@ -673,12 +646,9 @@ def strip(runs: list[Run]) -> Picture:
     return gan.strip(runs[0], title)
 
 
-@answers(
-    "h200/gan/sharp-samples",
-    "Are generated faces copies of real ones?",
-    "h200/gan/sharp-gpu2",
-)
+@answers("h200/gan/sharp-samples", "h200/gan/sharp-gpu2")
 def samples(runs: list[Run]) -> Picture:
+    """Are generated faces copies of real ones?"""
     distances = runs[0].of(FrameRecord)[-1].distances or []
     title = claim(
         "None of 25 generated faces is a copy: the nearest real ones are {d:.2f} away "
@@ -690,11 +660,11 @@ def samples(runs: list[Run]) -> Picture:
 
 @answers(
     "h200/gan/custom-d-norm-none-samples",
-    "What does spectral normalisation do?",
     "h200/gan/custom-d-norm-none-gpu1",
     "h200/gan/sharp-gpu1",
 )
 def no_normalisation(without: list[Run], normal: list[Run]) -> Picture:
+    """What does spectral normalisation do?"""
     n = steps_of(without[0])
     by_steps = {f.num_steps: f.coverage for f in normal[0].of(FrameRecord)}
     there = 100 * by_steps[min(by_steps, key=lambda steps: abs(steps - n))]
@@ -709,11 +679,11 @@ def no_normalisation(without: list[Run], normal: list[Run]) -> Picture:
 
 @answers(
     "h200/gan/custom-sync-batch-norm-strip",
-    "What does BatchNorm over both GPUs change?",
     "h200/gan/custom-sync-batch-norm-gpu2",
     "h200/gan/sharp-gpu2",
 )
 def synchronised(runs: list[Run], own: list[Run]) -> Picture:
+    """What does BatchNorm over both GPUs change?"""
     n = steps_of(runs[0])
     by_steps = {f.num_steps: f.coverage for f in own[0].of(FrameRecord)}
     there = 100 * by_steps[min(by_steps, key=lambda steps: abs(steps - n))]
@@ -726,13 +696,9 @@ def synchronised(runs: list[Run], own: list[Run]) -> Picture:
     return gan.strip(runs[0], title)
 
 
-@answers(
-    "gan/quality",
-    "How good are the faces, beside sets that everybody can judge?",
-    "gan/book-cpu2",
-    "h200/gan/sharp-gpu?",
-)
+@answers("gan/quality", "gan/book-cpu2", "h200/gan/sharp-gpu?")
 def quality(cores: list[Run], gpus: list[Run]) -> Picture:
+    """How good are the faces, beside sets that everybody can judge?"""
     known = comparison.references(gpus[0])
     ends = [comparison.final_quality(run) for run in (*cores, *gpus)]
     title = claim(
@@ -745,18 +711,14 @@ def quality(cores: list[Run], gpus: list[Run]) -> Picture:
     note = (
         "Fréchet distance of random features; coverage: share of real faces; batch 64"
     )
-    picture = page.new(title, note, cores + gpus, **TWO)
+    picture = page.new(title, note, cores + gpus, (10.5, 4.4), columns=2)
     gan.quality(picture.axes, [*gpus, *cores], ["1 H200", "2 H200s", "2 cores"])
     return picture
 
 
-@answers(
-    "benchmarks/gan",
-    "How long does a step of the GAN take?",
-    "benchmarks/gan",
-    "h200/benchmarks/gan-wide",
-)
+@answers("benchmarks/gan", "benchmarks/gan", "h200/benchmarks/gan-wide")
 def gan_steps(cores: list[Run], gpus: list[Run]) -> Picture:
+    """How long does a step of the GAN take?"""
     panels = [arm_times(runs[0]) for runs in (cores, gpus)]
     ours, peer, one, two = (
         next(summarize(arm.seconds) for arm in arms if arm.name == name)
@@ -784,12 +746,9 @@ def gan_steps(cores: list[Run], gpus: list[Run]) -> Picture:
 # Chapter 11: low precision; chapter 12: several machines
 
 
-@answers(
-    "low_precision/book-1thread-cpu1-precision",
-    "What does int8 gain, and what does it cost?",
-    "low_precision/book-1thread-cpu1",
-)
+@answers("low_precision/book-1thread-cpu1-precision", "low_precision/book-1thread-cpu1")
 def precision(runs: list[Run]) -> Picture:
+    """What does int8 gain, and what does it cost?"""
     rows = [row for row in merged(runs[0].of(PrecisionRecord)) if row.supported]
     base = baseline(rows)
     trained = [row for row in rows if row.weights == "trained"]
@@ -813,11 +772,10 @@ def precision(runs: list[Run]) -> Picture:
 
 
 @answers(
-    "multiple_machines/book-2workers-sharing",
-    "What do cheaper ways to share gradients save?",
-    "multiple_machines/book*-2workers-*",
+    "multiple_machines/book-2workers-sharing", "multiple_machines/book*-2workers-*"
 )
 def sharing(runs: list[Run]) -> Picture:
+    """What do cheaper ways to share gradients save?"""
     ways = group(runs, lambda run: run.header.variant)
     sent, times = {}, {}
     for way, same in ways.items():
@@ -836,12 +794,9 @@ def sharing(runs: list[Run]) -> Picture:
 # Peers
 
 
-@answers(
-    "peers/custom-cpu2",
-    "How fast is d2lpar beside PyTorch and d2l?",
-    "peers/custom-cpu2",
-)
+@answers("peers/custom-cpu2", "peers/custom-cpu2")
 def peers(runs: list[Run]) -> Picture:
+    """How fast is d2lpar beside PyTorch and d2l?"""
     arms = {arm.name: summarize(arm.seconds) for arm in arm_times(runs[0])}
     ours, plain, book = (
         arms[name]
@@ -859,12 +814,10 @@ def peers(runs: list[Run]) -> Picture:
 
 
 @answers(
-    "h200/peers/custom-gpu2",
-    "How fast is d2lpar beside PyTorch and d2l on H200s?",
-    "h200/peers/custom-gpu2",
-    "h200/peers_8192/custom-gpu2",
+    "h200/peers/custom-gpu2", "h200/peers/custom-gpu2", "h200/peers_8192/custom-gpu2"
 )
 def peers_on_gpus(small: list[Run], large: list[Run]) -> Picture:
+    """How fast is d2lpar beside PyTorch and d2l on H200s?"""
     gains = []
     for runs in (small, large):
         arms = {arm.name: median(arm.seconds) for arm in arm_times(runs[0])}
@@ -895,12 +848,9 @@ def peers_on_gpus(small: list[Run], large: list[Run]) -> Picture:
     return picture
 
 
-@answers(
-    "benchmarks/own_loop",
-    "How fast are d2lpar's functions in a reader's own loop?",
-    "benchmarks/own_loop",
-)
+@answers("benchmarks/own_loop", "benchmarks/own_loop")
 def own_loop(runs: list[Run]) -> Picture:
+    """How fast are d2lpar's functions in a reader's own loop?"""
     arms = {(a.work, a.name): summarize(a.seconds) for a in arm_times(runs[0])}
     one, two = dict.fromkeys(work for work, _ in arms)
     title = claim(

@@ -39,7 +39,6 @@ LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5
 LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
 MOST_DOTS = 200  # of single samples in a row; more say nothing
-MAX_AREA = 2_500  # square inches of a picture: 170 MB of pixels
 
 
 class Picture(Figure):
@@ -241,9 +240,7 @@ def plain_style():
 def save(drawn: dict[str, Picture | str], folder: Path, stem: str = "") -> list[Path]:
     """Write pictures as ``<stem>-<name>.png``, texts as ``.txt``; return the paths.
 
-    All are written before the first is renamed into place. Raises
-    :class:`RecordError`, and writes nothing, for records of which a picture would be
-    too large.
+    All are written before the first is renamed into place.
     """
     from PIL import Image, PngImagePlugin
 
@@ -253,13 +250,6 @@ def save(drawn: dict[str, Picture | str], folder: Path, stem: str = "") -> list[
             name = "-".join(filter(None, (stem, key)))
             suffix = "txt" if isinstance(picture, str) else "png"
             paths.append(folder / f"{name}.{suffix}")
-            if not isinstance(picture, str):
-                width, height = picture.get_size_inches()
-                if width * height > MAX_AREA:
-                    raise RecordError(
-                        f"{paths[-1]}: these records make a picture of {width:.0f} x "
-                        f"{height:.0f} inches; draw fewer of them"
-                    )
             file = renames.enter_context(replacing(paths[-1]))
             if isinstance(picture, str):
                 file.write_text(picture, encoding="utf-8")

@@ -18,7 +18,7 @@ from gallery_pictures import PICTURES
 from PIL import Image
 
 from d2lpar.arrays import table as timing_table
-from d2lpar.figures import labels
+from d2lpar.figures import labels, page
 from d2lpar.figures.training import CHAPTERS
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
@@ -120,9 +120,11 @@ def _pytorch(runs: Sequence[Run]) -> list[str]:
 
 
 def _spread(summary: Summary, scale: float = 1.0) -> list[str]:
-    """Median, quartiles and n."""
-    q1, q3 = number(scale * summary.q1), number(scale * summary.q3)
-    return [number(scale * summary.median), f"{q1} to {q3}", str(summary.n)]
+    """Median, quartiles and n; the quartiles with a word where they are far apart."""
+    quartiles = f"{number(scale * summary.q1)} to {number(scale * summary.q3)}"
+    if unstable := page.unstable(summary):
+        quartiles += f" ({unstable})"
+    return [number(scale * summary.median), quartiles, str(summary.n)]
 
 
 def _record(*runs: Run) -> str:

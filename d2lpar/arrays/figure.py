@@ -57,7 +57,7 @@ def clocks(runs: Sequence[Run], title: str = "") -> page.Picture:
     picture = page.new(
         title or "Array work by two clocks",
         labels.subtitle(
-            "dot and line: devices have finished, median and quartiles; tick: calls "
+            "dot, line: devices have finished, median, quartiles; tick: calls "
             "have returned",
             runs,
         ),
@@ -70,8 +70,7 @@ def clocks(runs: Sequence[Run], title: str = "") -> page.Picture:
         times = [
             page.Row(
                 row.name,
-                # Not single samples: a row of the table has only these of them.
-                [row.seconds.q1, row.seconds.median, row.seconds.q3],
+                row.seconds,
                 page.color_of(row.library, row.library != "MXNet"),
                 mark=row.naive.median,
             )

@@ -21,7 +21,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels
 from d2lpar.records.atomic import replacing
-from d2lpar.records.comparison import summarize
+from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import Run
 from d2lpar.text import byte_size, number
 
@@ -38,6 +38,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
 LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
+UNSTABLE = 0.2  # of the median between the quartiles
 MOST_DOTS = 200  # of single samples in a row; more say nothing
 
 
@@ -121,11 +122,12 @@ def color_of(name: str, is_peer: bool = True) -> str:
 class Row(NamedTuple):
     """A row of :func:`dots`: its name, all samples, and a word after their median.
 
-    `mark` is another value of the same, a tick. Without values `note` says why.
+    `values` is a summary where the samples are not known. `mark` is another value of
+    the same, a tick. Without values `note` says why.
     """
 
     name: str
-    values: Sequence[float]
+    values: Sequence[float] | Summary
     color: str = OURS
     note: str = ""
     mark: float | None = None
@@ -134,27 +136,34 @@ class Row(NamedTuple):
 def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) -> None:
     """A row of samples each, downwards: the median, the quartiles, all as dots.
 
-    Names stand at the left, medians at the right. Seconds (unit "s") are in ms where
-    all are below one. The axis begins at 0, or is logarithmic if the medians differ
-    more than tenfold (unless `log` says).
+    Names stand at the left, medians at the right, with a word where the quartiles are
+    far apart. Seconds (unit "s") are in ms where all quartiles are below one. The axis
+    begins at 0, or is logarithmic if the medians differ more than tenfold (unless `log`
+    says).
     """
-    medians = [summarize(row.values).median for row in rows if row.values]
-    scale = 1.0
-    if unit == "s" and max((v for row in rows for v in row.values), default=1) < 1:
-        scale, unit = 1e3, "ms"
+    right = {"transform": axes.get_yaxis_transform(), "va": "center", "size": 9}
+    found: dict[int, Summary] = {}
     for k, row in enumerate(rows):
-        right = {"transform": axes.get_yaxis_transform(), "va": "center", "size": 9}
-        if not row.values:
+        if isinstance(row.values, Summary):
+            found[k] = row.values
+        elif row.values:
+            found[k] = summarize(row.values)
+        else:
             axes.text(0.02, k, wrap(f"not measured: {row.note}", 60), **right)
-            continue
-        s, values = summarize(row.values), [scale * v for v in row.values]
-        if 1 < s.n <= MOST_DOTS:
+    scale, medians = 1.0, [s.median for s in found.values()]
+    if unit == "s" and max((s.q3 for s in found.values()), default=1) < 1:
+        scale, unit = 1e3, "ms"
+    for k, s in found.items():
+        row = rows[k]
+        if not isinstance(row.values, Summary) and 1 < s.n <= MOST_DOTS:
+            values = [scale * value for value in row.values]
             axes.plot(values, [k] * s.n, ".", color=row.color, ms=5, alpha=0.45, mew=0)
         axes.plot([scale * s.q1, scale * s.q3], [k, k], color=row.color, lw=2.5)
         axes.plot(scale * s.median, k, "o", color=row.color, ms=7)
         if row.mark is not None:
             axes.plot(scale * row.mark, k, "|", color=INK, ms=11, mew=1.6)
         text = f"{_with_unit(scale * s.median, unit)}  {row.note}"
+        text = f"{text.rstrip()}  {unstable(s)}"
         axes.text(1.01, k, text.strip(), **right)
     axes.set_yticks(range(len(rows)), [wrap(row.name, 46) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -166,6 +175,12 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         log_along(axes, "x")
     else:
         axes.set_xlim(left=0)
+
+
+def unstable(summary: Summary) -> str:
+    """Says so where the quartiles are more than a fifth of the median apart, or ""."""
+    apart = (summary.q3 - summary.q1) / summary.median if summary.median else 0.0
+    return f"unstable: {100 * apart:.0f} %" if apart > UNSTABLE else ""
 
 
 def _with_unit(value: float, unit: str) -> str:

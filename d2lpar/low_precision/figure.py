@@ -9,6 +9,7 @@ from pathlib import Path
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
 from d2lpar.low_precision.table import baseline, merged, table
+from d2lpar.records.comparison import Summary
 from d2lpar.records.files import run_name
 from d2lpar.records.kinds import PrecisionRecord, Run
 from d2lpar.text import number
@@ -71,7 +72,9 @@ def picture(run: Run, title: str = "") -> page.Picture:
     times = [
         page.Row(
             row.precision,
-            [row.images_per_sec_q1, row.images_per_sec, row.images_per_sec_q3],
+            Summary(
+                row.images_per_sec, row.images_per_sec_q1, row.images_per_sec_q3, row.n
+            ),
             page.INK if row is base else page.OURS,
             f"{number(row.images_per_sec / base.images_per_sec)}\u00d7",
         )

@@ -124,7 +124,11 @@ def _losses(run: Run) -> page.Picture:
         for k, (label, name) in enumerate(names.items()):
             medians = {n: median(getattr(e, name) for e in by_epoch[n]) for n in epochs}
             values = [fmean(medians[n] for n in point) for point in points]
-            axes.plot(shown, values, **page.look(k, marker="", label=label))
+            axes.plot(
+                shown,
+                values,
+                **page.look(k, label=label, markevery=max(1, len(shown) // 10)),
+            )
         page.epochs_along(axes, labels.resume_epochs([run]))
         axes.legend()
     left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))

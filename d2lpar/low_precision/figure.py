@@ -81,6 +81,7 @@ def picture(run: Run, title: str = "") -> page.Picture:
         for row in trained
     ]
     page.dots(speed, times, "images/s", log=False)
+    speed.locator_params(axis="x", nbins=4)
     n = run.header.settings.get("n_test") or 10_000
     inks = (page.OURS, *page.OTHERS)
     for ink, (weights, (marker, label)) in zip(inks, WEIGHTS.items()):

@@ -62,7 +62,7 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
         )
         parts(drawn["parts"].axes, found)
         inks = drawn["parts"].axes[0].get_legend_handles_labels()
-        drawn["parts"].legend(*inks, loc="outside upper right", ncols=4)
+        drawn["parts"].legend(*inks, loc="outside lower right", ncols=4)
     if all_reduces(runs):
         drawn["all-reduce"] = page.new(
             "The same all-reduce in several ways",

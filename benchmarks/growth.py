@@ -5,7 +5,7 @@
 LeNet, concise and from scratch, batch 256, one thread per context, as many contexts as
 cores, on 2,000, 20,000 and 200,000 images (the sample, repeated), in fresh processes in
 turn. The first epoch of each process warms up; 30, 3 and 1 more are timed. Writes
-growth.jsonl, .png and .svg to runs/benchmarks, and prints the largest deviation from
+growth.jsonl and .png to runs/benchmarks, and prints the largest deviation from
 the cost at 20,000.
 """
 

@@ -4,7 +4,7 @@
 
 Each arrangement of contexts and threads is measured in a fresh process, round after
 round; within it the ways take turns (:mod:`d2lpar.kernels.times`), and every
-answer is compared with NumPy's. Writes kernels.jsonl, .png and .svg to
+answer is compared with NumPy's. Writes kernels.jsonl and .png to
 runs/benchmarks, and prints the kernel's time beside that of the loop in C on the
 same threads, which is the memory's limit.
 """

@@ -6,7 +6,7 @@
 Every arm runs in a fresh process, one after the other, round after round; the first
 solve in a process warms up. Copying A to the devices counts. Each solve is checked: its
 residual must be LAPACK's to 1e-9, except for the averaging methods, which do not
-converge. Writes least_squares.jsonl, .png and .svg to runs/benchmarks. An arm whose
+converge. Writes least_squares.jsonl and .png to runs/benchmarks. An arm whose
 library is not installed says so.
 
 NumPy's lstsq is an SVD, which takes several times the arithmetic of normal equations.

@@ -10,7 +10,7 @@ that Python finds; both first repeat the same first steps. Once on all of `--dev
 once on one of them, with as many threads in all (CPU contexts). d2l's loop waits after
 each batch, as the book prints it; the reader's does so in one arm and not in the other.
 Every process makes `--passes` over `--steps` batches, of which the first warms up.
-Writes own_loop.jsonl, .png and .svg to runs/benchmarks, and prints the ratios.
+Writes own_loop.jsonl and .png to runs/benchmarks, and prints the ratios.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Seconds per epoch of concise LeNet, global batch 256 and 2,048, with as many one-thread
 workers as cores, with as many one-thread contexts in one process, and with the latter
 and a checkpoint every epoch; seconds to write a checkpoint; and what a restart after a
-kill costs beyond the steps that are lost. Writes workers.jsonl, .png and .svg to
+kill costs beyond the steps that are lost. Writes workers.jsonl and .png to
 runs/benchmarks.
 """
 

@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,11 +29,19 @@ from typing import NamedTuple
 import document_numbers
 import gallery_tables
 import psutil
+from gallery_pictures import PICTURES
+from PIL import Image
 
-from d2lpar import __version__, experiments
+from d2lpar import __version__
+from d2lpar.arrays import table
 from d2lpar.errors import D2lparError, RecordError, RunError
+from d2lpar.figures import page
+from d2lpar.gan import figure as gan
+from d2lpar.least_squares import figure as least_squares
+from d2lpar.low_precision import figure as low_precision
 from d2lpar.records import files
 from d2lpar.records.kinds import Run, group
+from d2lpar.scaling import figure as scaling
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "figures"
@@ -245,24 +252,47 @@ def sweeps() -> dict[str, list[Run]]:
     return group(runs, place)
 
 
-def draw(sweep: str, runs: list[Run], to: Path) -> list[Path]:
-    """The pictures of a sweep, in the folder `to`; no real CryptoPunks among them."""
-    nowhere = {"MXNET_HOME": os.devnull, "XDG_CACHE_HOME": os.devnull}
-    with unittest.mock.patch.dict(os.environ, nowhere):
-        os.environ.pop("D2LPAR_DATA", None)
-        return experiments.draw(runs, to, sweep.rpartition("/")[2])
+TEXTS = {  # chapters whose results are written as text, too
+    "timing": table.results,
+    "scaling": scaling.results,
+    "gpu_scaling": scaling.results,
+    "least_squares": least_squares.results,
+    "least_squares_large": least_squares.results,
+    "low_precision": low_precision.results,
+}
+ANIMATED = "h200/gan/sharp"  # the sweep whose faces are an animation
+
+
+def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
+    """Draw all pictures, the animation and the texts in the folder `to`."""
+    written = set()
+    for name, entry in PICTURES.items():
+        place = to / name
+        written |= set(page.save({place.name: entry.draw()}, place.parent))
+    for sweep, runs in found.items():
+        place = to / sweep
+        if text_of := TEXTS.get(getattr(runs[0].header, "chapter", "")):
+            words = {f"{place.name}-results": text_of(runs)}
+            written |= set(page.save(words, place.parent))
+    runs, place = found[ANIMATED], to / ANIMATED
+    return written | set(gan.animate(runs[-1], place.parent, place.name, mp4=False))
 
 
 def draw_all() -> None:
     """All pictures and tables; pictures whose record is gone are deleted."""
-    written, found = set(), sweeps()
-    for sweep, runs in found.items():
-        written |= set(draw(sweep, runs, FIGURES / Path(sweep).parent))
-        print(f"drawn: {sweep}", flush=True)
+    found = sweeps()
+    written = draw(found, FIGURES)
     for suffix in ("png", "svg", "gif", "txt"):
         for path in set(FIGURES.rglob(f"*.{suffix}")) - written:
             path.unlink()
     gallery_tables.write(FIGURES / "README.md", found)
+    print(f"{len(PICTURES)} pictures, and the tables of figures/README.md", flush=True)
+
+
+def words_in(path: Path) -> dict[str, str]:
+    """The title and the source of a picture."""
+    with Image.open(path) as picture:
+        return {name: picture.info.get(name, "") for name in ("Title", "Description")}
 
 
 def disagreements() -> list[str]:
@@ -271,19 +301,29 @@ def disagreements() -> list[str]:
     readme = (FIGURES / "README.md").read_text(encoding="utf-8")
     if gallery_tables.rendered(readme, found) != readme:
         wrong.append("figures/README.md: its tables are not those of the records")
+    if missing := [name for name in PICTURES if f"({name}.png)" not in readme]:
+        wrong.append(f"figures/README.md: does not show {', '.join(missing)}")
     expected = {FIGURES / "README.md", *FIGURES.rglob("*.jsonl")}
     with tempfile.TemporaryDirectory() as folder:
-        for sweep, runs in found.items():
-            place = Path(sweep).parent
-            drawn = draw(sweep, runs, Path(folder) / place)
-            expected |= {FIGURES / place / path.name for path in drawn}
+        for new in draw(found, Path(folder)):
+            path = FIGURES / new.relative_to(folder)
+            expected.add(path)
+            if (
+                path.suffix == ".png"
+                and path.exists()
+                and words_in(path) != words_in(new)
+            ):
+                wrong.append(f"{path}: says {words_in(path)}; records: {words_in(new)}")
+            if path.suffix == ".txt" and path.exists():
+                if path.read_text(encoding="utf-8") != new.read_text(encoding="utf-8"):
+                    wrong.append(f"{path}: is not what the records say")
     there = {path for path in FIGURES.rglob("*") if path.is_file()}
     wrong += [f"{path}: no record draws it" for path in sorted(there - expected)]
     wrong += [f"{path}: is not there" for path in sorted(expected - there)]
     wrong += [
-        f"{path}: {path.stat().st_size:,} bytes; at most 200,000"
+        f"{path}: {path.stat().st_size:,} bytes; at most 150,000"
         for path in sorted(there)
-        if path.suffix in (".png", ".svg") and path.stat().st_size > 200_000
+        if path.suffix == ".png" and path.stat().st_size > 150_000
     ]
     return wrong + document_numbers.disagreements()
 

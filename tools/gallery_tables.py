@@ -2,8 +2,9 @@
 
 A block ``<!-- begin KIND SWEEP... -->`` to ``<!-- end -->`` is replaced; all else is
 kept as it was typed. KIND is one of `BLOCKS`, a sweep is a folder and stem such as
-``multiple_gpus/book``. Every table is followed by links to its records and by the
-commands that measured them.
+``multiple_gpus/book``. Every table is folded, with links to its records and the
+commands that measured them. ``begin index`` and ``begin pictures PICTURE...`` are of
+pictures.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from gallery_pictures import PICTURES
 from PIL import Image
 
 from d2lpar.arrays import table as timing_table
-from d2lpar.figures import labels
+from d2lpar.figures import labels, page
 from d2lpar.figures.training import CHAPTERS
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
@@ -53,24 +55,36 @@ def rendered(text: str, found: Sweeps) -> str:
 
     def block(match: re.Match) -> str:
         kind, *names = match["what"].split()
+        if kind == "index":
+            return f"{match[1]}{_index()}{match[3]}"
         if kind == "pictures":
             return f"{match[1]}{_pictures(*names)}{match[3]}"
         runs = [run for name in names for run in found[name]]
         columns, rows = BLOCKS[kind](runs)
-        return f"{match[1]}{_table(columns, rows)}\n{_sources(runs)}{match[3]}"
+        folded = f"<details><summary>{FOLDED[kind]}</summary>\n\n"
+        folded += f"{_table(columns, rows)}\n{_sources(runs)}\n</details>\n"
+        return f"{match[1]}{folded}{match[3]}"
 
     return BLOCK.sub(block, text)
 
 
-def _pictures(sweep: str, *names: str) -> str:
-    """The pictures of a sweep, each with its own title as the text beside it."""
-    lines = []
-    for name in names or ("",):
-        path = FIGURES / f"{'-'.join(filter(None, (sweep, name)))}.png"
-        with Image.open(path) as picture:
-            title = picture.info["Title"]
-        lines.append(f"![{title}]({_link(path)})\n")
-    return "".join(lines)
+def _index() -> str:
+    """Every picture with its question and its answer, which is its title."""
+    rows = [
+        [f"[{name}]({name}.png)", entry.question, _title(name)]
+        for name, entry in PICTURES.items()
+    ]
+    return _table(["picture", "question", "answer"], rows)
+
+
+def _pictures(*names: str) -> str:
+    """Pictures, each with its own title as the text beside it."""
+    return "".join(f"![{_title(name)}]({name}.png)\n" for name in names)
+
+
+def _title(name: str) -> str:
+    with Image.open(FIGURES / f"{name}.png") as picture:
+        return picture.info["Title"]
 
 
 def _link(path: Path) -> str:
@@ -106,9 +120,11 @@ def _pytorch(runs: Sequence[Run]) -> list[str]:
 
 
 def _spread(summary: Summary, scale: float = 1.0) -> list[str]:
-    """Median, quartiles and n."""
-    q1, q3 = number(scale * summary.q1), number(scale * summary.q3)
-    return [number(scale * summary.median), f"{q1} to {q3}", str(summary.n)]
+    """Median, quartiles and n; the quartiles with a word where they are far apart."""
+    quartiles = f"{number(scale * summary.q1)} to {number(scale * summary.q3)}"
+    if unstable := page.unstable(summary):
+        quartiles += f" ({unstable})"
+    return [number(scale * summary.median), quartiles, str(summary.n)]
 
 
 def _record(*runs: Run) -> str:
@@ -308,4 +324,15 @@ BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {
     "precision": _precision,
     "sharing": _sharing,
     "faces": _faces,
+}
+
+FOLDED = {
+    "training": "Seconds, accuracies, commands",
+    "solvers": "Seconds, residuals, commands",
+    "arms": "Seconds of every row, commands",
+    "steps": "Milliseconds by batch, commands",
+    "timing": "What the sources printed beside ours, commands",
+    "precision": "Accuracy and speed, commands",
+    "sharing": "Seconds, bytes, accuracies, commands",
+    "faces": "Seconds and measures, commands",
 }

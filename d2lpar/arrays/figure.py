@@ -1,11 +1,12 @@
-"""Timings of array work: two clocks side by side, a roofline, copies and all-reduce."""
+"""Timings of array work: two clocks side by side, a roofline, copies."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from d2lpar.arrays.table import (
     TITLES,
@@ -19,14 +20,7 @@ from d2lpar.arrays.table import (
 )
 from d2lpar.figures import labels, page
 from d2lpar.records.kinds import Run
-from d2lpar.text import number, plural
-
-SHORT = {
-    "x2": "x\u00a0\u00d7\u00a02",
-    "sum": "sum",
-    "trig": "\u03a3\u00a0sin\u00b2/cos\u00b2",
-    "product": "matrix product",
-}
+from d2lpar.text import plural
 
 
 @page.plain_style()
@@ -38,133 +32,127 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
     return page.save({**pictures(runs), "results": results(runs)}, folder, stem)
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
-    """A picture of two clocks per operation, "roofline", and "copies"."""
-    table = rows(runs)
-    drawn = {name: _clocks(name, table, runs) for name in TITLES if of(name, table)}
-    copied, product = fastest(of("copy", table)), fastest(of("product", table))
-    if copied and product:
-        drawn["roofline"] = _roofline(table, copied, product, runs)
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+    """Two "clocks", "roofline", and "copies", as far as the runs hold them."""
+    table, drawn = rows(runs), {}
+    if any(of(operation, table) for operation in TITLES):
+        drawn["clocks"] = clocks(runs)
+    if of("copy", table) and of("product", table):
+        note = labels.subtitle("on one device; roofs: its fastest copy, product", runs)
+        drawn["roofline"] = page.new("Rate against arithmetic intensity", note, runs)
+        model = labels.hardware([runs[0].header]).partition(",")[0]
+        roofline(drawn["roofline"].axes[0], table, model)
     if of(TRANSFERS[0], table):
-        drawn["copies"] = _copies(table, runs)
+        note = labels.subtitle("all devices copy at the same time", runs)
+        drawn["copies"] = page.new("Copies, by size", note, runs)
+        copies(drawn["copies"].axes[0], runs)
     return drawn
 
 
-def _stamp(runs: Sequence[Run]) -> str:
-    return labels.stamp([run.header for run in runs])
-
-
-def _clocks(operation: str, table: Sequence[Row], runs: Sequence[Run]) -> Figure:
-    """A bar per library, form and device count, the fastest first; by both clocks."""
-    shown = sorted(of(operation, table), key=lambda row: row.seconds.median)
-    bars = [
-        page.Bar(
-            row.name,
-            # Not its single samples: a picture has the medians and quartiles of a row.
-            [row.seconds.q1, row.seconds.median, row.seconds.q3],
-            page.color_of(row.library, row.library != "MXNet"),
-            mark=row.naive.median,
-        )
-        for row in shown
-    ]
-    copied, limit = fastest(of("copy", table)), ""
-    if copied and operation != "product":
-        limit = f"Dashed: its bytes at a copy's {number(copied.gb_per_sec)} GB/s. "
+def clocks(runs: Sequence[Run], title: str = "") -> page.Picture:
+    """A panel per operation, a row per library, form and device count."""
+    table = rows(runs)
+    shown = {name: of(name, table) for name in TITLES if of(name, table)}
+    counts = [len(found) for found in shown.values()]
     picture = page.new(
-        f"{TITLES[operation]}, by two clocks",
-        labels.subtitle(f"{shape(shown[0])}, float32", runs),
-        "Bars: devices have finished, medians and quartiles; diamonds: calls have "
-        f"returned. {limit}{_stamp(runs)}",
-        size=(page.WIDE, page.bars_height(bars)),
+        title or "Array work by two clocks",
+        labels.subtitle(
+            "dot, line: devices have finished, median, quartiles; tick: calls "
+            "have returned",
+            runs,
+        ),
+        runs,
+        (7.6, 1.1 + sum(0.6 + 0.25 * count for count in counts)),
+        rows=len(shown),
+        height_ratios=counts,
     )
-    (axes,) = picture.axes
-    scale = page.bars(axes, bars, "s", dots=False)
-    if limit:
-        least = shown[0].num_bytes / (copied.gb_per_sec * 1e9)
-        axes.axvline(least * scale, **page.DASHED)
-    return picture.figure
+    for axes, (name, found) in zip(picture.axes, shown.items()):
+        times = [
+            page.Row(
+                row.name,
+                row.seconds,
+                page.color_of(row.library, row.library != "MXNet"),
+                mark=row.naive.median,
+            )
+            for row in found
+        ]
+        page.dots(axes, times, "s", log=True)
+        axes.set_title(f"{TITLES[name]}: {shape(found[0])}")
+    return picture
 
 
-def _roofline(
-    table: Sequence[Row], copied: Row, product: Row, runs: Sequence[Run]
-) -> Figure:
-    """GFLOP/s against FLOP per byte, under what copy and product allow.
+# GB/s and float32 GFLOP/s of NVIDIA's data sheets, by the model in a record's devices.
+DATA_SHEETS = {"NVIDIA H200": (4_800, 67_000)}
 
-    Four series: MXNet as written and its fastest form, NumPy, and PyTorch.
+
+def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
+    """GFLOP/s against FLOP per byte on one device, under its copy and its product.
+
+    MXNet as written, and its other forms: the fastest; NumPy and PyTorch where they
+    have the same processor. Solid is the roof of the data sheet of a GPU's `model`.
     """
-    picture = page.new(
-        "Roofline: rate against arithmetic intensity",
-        labels.subtitle("slope: the fastest copy; roof: the fastest product", runs),
-        _stamp(runs),
-        size=(page.WIDE, 4.8),
-    )
-    (axes,) = picture.axes
-    first, last = 0.06, 4 * product.intensity
-    roof = product.gflop_per_sec
-    ridge = roof / copied.gb_per_sec
-    slope = [first, max(ridge, first)]
-    axes.plot(slope, [copied.gb_per_sec * x for x in slope], color="0.35", ls="--")
-    axes.plot([ridge, last], [roof, roof], color="0.35")
-    series: dict[str, dict[str, Row]] = {}  # the fastest row of each operation
-    for row in table:
-        if row.operation not in TITLES or "float64" in row.form:
-            continue
-        name = ", ".join(filter(None, (row.library, row.where)))
-        if row.library == "MXNet":
-            written = row.form == "as written"
-            name = "MXNet, as written" if written else "MXNet, fastest form"
-        points = series.setdefault(name, {})
-        points[row.operation] = fastest([points.get(row.operation, row), row])
+    fewest = min(row.num_devices for row in table if row.num_devices)
+    ours = [row for row in table if row.num_devices == fewest]
+    roof = max(row.gflop_per_sec for row in of("product", ours))
+    bandwidth, left = copy_rate(ours), 0.06
+    ridge, last = roof / bandwidth, of("product", ours)[0].intensity
+    if left < ridge:
+        axes.plot([left, ridge], [left * bandwidth, roof], **page.LIMIT)
+    axes.plot([ridge, 4 * last], [roof, roof], **page.LIMIT)
+    if model in DATA_SHEETS:
+        rate, most = DATA_SHEETS[model]
+        xs, ys = [left, most / rate, 4 * last], [left * rate, most, most]
+        axes.plot(xs, ys, color="0.35", lw=1.2)
+        words = f"data sheet: {rate:,} GB/s, {most:,} GFLOP/s"
+        axes.text(last, 1.3 * most, words, ha="right", va="bottom", size=9)
+    below = {"ha": "right", "va": "top", "size": 9}
+    axes.text(last / 3, 0.8 * roof, f"a product: {_two_digits(roof)} GFLOP/s", **below)
+    x = math.sqrt(left * ridge)
+    place = {**below, "ha": "left"}
+    axes.text(1.2 * x, x * bandwidth, f"a copy: {_two_digits(bandwidth)} GB/s", **place)
+    host = [row for row in table if row.num_devices == 0 and row.where == ""]
+    series: dict[str, dict[str, Row]] = {}  # of each operation the fastest row
+    for row in [*ours, *host]:
+        if row.operation in TITLES and "float64" not in row.form:
+            written = row.form == "as written" or row.operation == "product"
+            form = "" if row in host else ", as written" if written else ", other forms"
+            points = series.setdefault(f"{row.library}{form}", {})
+            best = fastest([points.get(row.operation, row), row])
+            points[row.operation] = best or row
     for k, (name, points) in enumerate(series.items()):
         color = page.color_of(name, "MXNet" not in name)
-        face = "white" if name == "MXNet, as written" else color
-        style = {"ls": "", "marker": page.MARKERS[k], "ms": 7, "mec": color}
+        face = "white" if "as written" in name else color
         at = zip(*((row.intensity, row.gflop_per_sec) for row in points.values()))
-        axes.plot(*at, **style, color=color, mfc=face, label=name)
-    axes.set(xscale="log", yscale="log", ylabel="GFLOP/s")
-    axes.set_xlabel("floating-point operations per byte")
-    axes.margins(y=0.12)
-    box = {"fc": "white", "ec": "none", "pad": 0.5}
-    place = {"textcoords": "offset points", "ha": "center", "bbox": box}
-    for operation, name in SHORT.items():  # above its fastest point
-        points = [x[operation] for x in series.values() if operation in x]
-        if points:
-            best = fastest(points)
-            axes.annotate(name, (best.intensity, best.gflop_per_sec), (0, 9), **place)
+        style = {"ls": "", "marker": page.MARKERS[k], "ms": 7, "mfc": face}
+        axes.plot(*at, color=color, label=name, **style)
+    page.log_along(axes, "x")
+    page.log_along(axes, "y")
+    axes.set(xlabel="floating-point operations per byte", ylabel="GFLOP/s")
+    axes.margins(y=0.15)
     axes.legend(loc="lower right")
-    return picture.figure
 
 
-def _copies(table: Sequence[Row], runs: Sequence[Run]) -> Figure:
-    """GB/s against bytes: copies by direction, and where there are any all-reduces.
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,g}"
 
-    On the most devices that were measured; the text has the others.
-    """
-    panels = {"copies": TRANSFERS}
-    if of("all-reduce", table):
-        panels["all-reduce"] = ("all-reduce",)
+
+def copy_rate(ours: Sequence[Row]) -> float:
+    """GB/s read and written together by the fastest copy within one device's memory."""
+    within = [2 * row.gb_per_sec for row in of("device to device", ours)]
+    return max([row.gb_per_sec for row in of("copy", ours)] + within)
+
+
+def copies(axes: Axes, runs: Sequence[Run]) -> None:
+    """GB/s of all devices together against bytes, by direction, on the most devices."""
+    table = rows(runs)
     count = max(row.num_devices for row in of(TRANSFERS[0], table))
+    for k, direction in enumerate(TRANSFERS):
+        found = [row for row in of(direction, table) if row.num_devices == count]
+        points = [(row.num_bytes, row.gb_per_sec) for row in found]
+        if points:
+            axes.plot(*zip(*points), **page.look(k, label=direction))
+    page.bytes_along(axes, "bytes of an array")
+    page.log_along(axes, "y")
     where = plural(count, labels.device_word(runs[0].header))
-    picture = page.new(
-        f"Copies and all-reduces on {where}, by size",
-        labels.subtitle("all devices copy at the same time", runs),
-        _stamp(runs),
-        panels=len(panels),
-        size=(5.2 * len(panels), page.TALL),
-    )
-    for axes, (title, directions) in zip(picture.axes, panels.items()):
-        names = []
-        for k, direction in enumerate(directions):
-            points = [
-                (row.num_bytes, row.gb_per_sec)
-                for row in of(direction, table)
-                if row.num_devices == count
-            ]
-            if points:
-                axes.plot(*zip(*points), **page.look(k))
-                names.append((*points[-1], f"{direction}\n{points[-1][1]:.3g} GB/s"))
-        axes.set_title(title)
-        page.bytes_along(axes, "bytes of an array")
-        page.log_numbers_up(axes, "GB/s")
-        page.beside(axes, names)
-    return picture.figure
+    axes.set_ylabel(f"GB/s, {where} together")
+    axes.legend()

@@ -233,8 +233,7 @@ def _results(
                 progress.show_figure(path)
         return runs
     for path in drawn:
-        if path.suffix != ".svg":
-            click.echo(path.resolve().as_uri())
+        click.echo(path.resolve().as_uri())
     click.echo(f"all results: {page.resolve().as_uri()}")
     if flags["profile"]:
         profiles = folder / stem

@@ -1,11 +1,9 @@
-"""A benchmark's picture: one bar per arm, the fastest first, and every sample."""
+"""A benchmark's picture: a row per arm in the order they ran, with every sample."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
@@ -15,7 +13,7 @@ from d2lpar.records.kinds import Run, group
 
 @page.plain_style()
 def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """One benchmark as ``<stem>.png`` and ``.svg``, one panel per work.
+    """One benchmark as ``<stem>.png``, a panel per work.
 
     Raises :class:`RecordError` for several records of one benchmark.
     """
@@ -25,47 +23,30 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
             f"{stem}; name one of them"
         )
     (run,) = runs
+    return page.save({stem: picture(run, f"Seconds for {run.header.work}")}, folder)
 
-    def fastest_first(arm: ArmTimes) -> float:
-        return median(arm.seconds) if arm.seconds else float("inf")
 
-    works = {
-        work: sorted(arms, key=fastest_first)
-        for work, arms in group(arm_times(run), lambda arm: arm.work).items()
-    }
-    columns = min(len(works), 2)
-    names = list(works)
-    rows_of_panels = [names[k : k + columns] for k in range(0, len(names), columns)]
-    heights = [
-        max(page.bars_height(list(map(_bar, works[work]))) for work in row)
-        for row in rows_of_panels
-    ]
-    width = 6.2 if columns > 1 else page.WIDE + 0.6
-    gaps = 0.25 * len(rows_of_panels) if columns > 1 else 0
-    header = run.header
-    machine = labels.hardware([header])
-    if header.on_gpus:
-        machine = ", ".join([*dict.fromkeys(header.on_gpus), *labels.gpu_words(header)])
-    picture = page.new(
-        f"Seconds for {header.work}",
-        machine,
-        f"Bars: medians; whiskers: quartiles; dots: samples. {labels.stamp([header])}",
-        panels=columns,
-        rows=len(rows_of_panels),
-        size=(columns * width, sum(heights) + gaps),
-        height_ratios=heights,
+def picture(run: Run, title: str) -> page.Picture:
+    """The benchmark under a title: works below each other."""
+    works = group(arm_times(run), lambda arm: arm.work)
+    counts = [len(arms) for arms in works.values()]
+    n = sorted({len(arm.seconds) for arms in works.values() for arm in arms})
+    drawn = page.new(
+        title,
+        f"{run.header.work}; n = {' to '.join(map(str, n[:: len(n) - 1 or 1]))}; "
+        f"{labels.machine(run.header)}",
+        [run],
+        (7.6, 1.1 + sum(0.6 + 0.32 * count for count in counts)),
+        rows=len(works),
+        height_ratios=counts,
     )
-    most = [max(len(works[work]) for work in row) for row in rows_of_panels]
-    for k, (work, axes) in enumerate(itertools.zip_longest(names, picture.axes)):
-        if work is None:
-            axes.set_axis_off()
-            continue
-        axes.set_title(work, weight="bold")
-        rows = list(map(_bar, works[work]))
-        page.bars(axes, rows, "s", width, most=most[k // columns])
-    return page.save({stem: picture.figure}, folder)
+    for axes, (work, arms) in zip(drawn.axes, works.items()):
+        axes.set_title(page.wrap(work, 80))
+        page.dots(axes, list(map(row, arms)), "s")
+    return drawn
 
 
-def _bar(arm: ArmTimes) -> page.Bar:
+def row(arm: ArmTimes, name: str = "") -> page.Row:
+    """An arm's samples under its own or another name."""
     color = page.color_of(arm.name, arm.is_peer)
-    return page.Bar(arm.name, arm.seconds, color, arm.why_not)
+    return page.Row(name or arm.name, arm.seconds, color, arm.why_not)

@@ -6,32 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar.figures import page, training
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import Run, timed_epochs
 from d2lpar.text import number
 
 
 @page.plain_style()
 def draw(a: Run, b: Run, compared: Any, folder: Path, stem: str) -> list[Path]:
-    """``<stem>.png`` and ``.svg``, labelled by what differs; return both paths.
+    """``<stem>.png``, labelled by what differs; return its path.
 
     `compared` is their :class:`d2lpar.cli.compare.Comparison`.
     """
-    runs = (a, b)
-    low, high = compared.spread
+    runs, (low, high) = (a, b), compared.spread
     picture = page.new(
         f"Samples per second of b over a: {number(compared.speedup)} "
         f"({low:.2f} to {high:.2f} by the quartiles)",
-        training.workload(runs),
         f"Different in a and b: {'; '.join(compared.differences) or 'nothing else'}.",
-        panels=2,
+        runs,
+        (10.5, 4.2),
+        columns=2,
     )
     left, right = picture.axes
-    training.accuracy_curves(left, runs, ("a", "b"))
-    rows = [
-        training.second_bar(run, f"{name}: {side.label}", page.count_color(k))
-        for k, (run, name, side) in enumerate(
-            zip(runs, ("a", "b"), (compared.a, compared.b))
-        )
-    ]
-    page.bars(right, rows, "s", 4.7)
-    return page.save({stem: picture.figure}, folder)
+    training.curves(left, runs, names=("a", "b"))
+    rows = []
+    for k, (name, run, side) in enumerate(zip("ab", runs, (compared.a, compared.b))):
+        seconds = [epoch.seconds for epoch in timed_epochs(run)]
+        rows.append(page.Row(f"{name}: {side.label}", seconds, page.count_color(k)))
+    page.dots(right, rows, "s")
+    return page.save({stem: picture}, folder)

@@ -100,13 +100,27 @@ def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
 
 
 def subtitle(words: str, runs: Sequence[Run]) -> str:
-    """What a picture's subtitle says: the workload, and the hardware."""
+    """The line below a picture: the workload, and the hardware."""
     machine = hardware([run.header for run in runs])
     return " \u00b7 ".join(filter(None, (words, machine)))
 
 
+def machine(header: BenchmarkHeader) -> str:
+    """Where a benchmark ran: the GPUs that it used, or else the CPU."""
+    if not header.on_gpus:
+        return hardware([header])
+    return ", ".join([*dict.fromkeys(header.on_gpus), *gpu_words(header)])
+
+
+def counted(runs: Sequence[Run]) -> str:
+    """The device counts of runs: "1 and 2 contexts"."""
+    counts = sorted({run.header.num_devices for run in runs})
+    word = device_word(runs[0].header) + "s" * (counts[-1] > 1)
+    return f"{' and '.join(map(str, counts))} {word}"
+
+
 def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
-    """When and with what it was measured, for a caption."""
+    """When and with what it was measured, for a file's metadata."""
     version = next((h.versions["mxnet"] for h in headers if "mxnet" in h.versions), "")
     library = f"MXNet {version}. " if version not in ("", "not installed") else ""
     days = sorted(h.date[:10] for h in headers)

@@ -22,8 +22,8 @@ def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -
     repeats of each other and look alike.
     """
     abscissa, *labels = runs[0][1][0]
-    figure = Figure(figsize=(4.2 * len(labels), 3.1), layout="constrained")
-    figure.suptitle(page.wrap(title, 4.2 * len(labels), page.NORMAL), size=page.NORMAL)
+    figure = Figure(figsize=(4.2 * len(labels), 3.1))
+    figure.suptitle(page.wrap(title, 55 * len(labels)), size=10)
     names = list(dict.fromkeys(name for name, _ in runs))
     for axes, label in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels):
         for number, (name, points) in enumerate(runs):
@@ -32,7 +32,7 @@ def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -
             axes.plot([p[abscissa] for p in points], [p[label] for p in points], **look)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set(xlabel=abscissa, ylabel=label)
-    axes.legend(fontsize=page.SMALL, frameon=False)
+    axes.legend()
     written = io.BytesIO()
     figure.savefig(written, format="png", dpi=DOTS_PER_INCH)
     return written.getvalue()

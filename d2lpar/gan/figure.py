@@ -15,7 +15,6 @@ from statistics import fmean, median
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
@@ -28,7 +27,7 @@ from d2lpar.text import plural
 
 log = logging.getLogger("d2lpar")
 
-MAX_POINTS = 400  # of a curve of losses: more make megabytes of an SVG
+MAX_POINTS = 400  # of a curve of losses: more are a caterpillar
 SCALE = 5  # screen pixels along a pixel of the animated faces
 BAND = 24  # pixels under the face, for the epoch; even, as films need it
 MAX_FRAMES = 50  # of an animation: at most two megabytes, while faces are noisy
@@ -51,14 +50,14 @@ def draw(
     `data_dir`, ``$D2LPAR_DATA`` and the caches.
     """
     runs = training.by_device_count(runs)
-    drawn = {**pictures(runs, data_dir), **training.times(runs)}
+    drawn = {**pictures(runs, data_dir), "seconds": training.times(runs)}
     animations = animate(runs[-1], folder, stem, mp4=mp4)
     return [*page.save(drawn, folder, stem), *animations]
 
 
 def pictures(
     runs: Sequence[Run], data_dir: str | Path | None = None
-) -> dict[str, Figure]:
+) -> dict[str, page.Picture]:
     """Pictures by name of runs that differ in their device count, most devices last.
 
     ``losses``; ``quality``, two measures beside their references; ``strip``, the faces
@@ -69,17 +68,24 @@ def pictures(
     frames = [frame for frame in last.of(FrameRecord) if frame.repeat == 0]
     drawn = {"losses": _losses(last)}
     if all(comparison.quality_by_epoch(run) for run in runs):
-        drawn["quality"] = _quality(runs)
+        drawn["quality"] = page.new(
+            f"{100 * comparison.final_quality(last, 'coverage'):.0f} % of the "
+            f"{_kind(last)} faces are covered by generated ones",
+            f"{training.workload(runs)}; dashed: sets to compare with",
+            runs,
+            (10.5, 4.2),
+            columns=2,
+        )
+        quality(drawn["quality"].axes, runs)
     if len(frames) > 1:
-        drawn["strip"] = _strip(last, frames)
+        drawn["strip"] = strip(last)
     if not frames or not frames[-1].samples:
         return drawn
-    others = punks.load("synthetic", n_train=25, seed=last.header.seed).X
-    drawn["samples"] = _samples(last, frames[-1], "drawn by d2lpar", others)
+    drawn["samples"] = samples(last)
     faces = _data(last, data_dir)
     if faces is not None:
         if not last.header.synthetic:
-            drawn["real"] = _samples(last, frames[-1], "real faces", faces)
+            drawn["real"] = samples(last, beside=("real faces", faces))
         drawn["nearest"] = _nearest(last, frames[-1], faces)
     return drawn
 
@@ -88,27 +94,26 @@ def _kind(run: Run) -> str:
     return "drawn" if run.header.synthetic else "real"
 
 
-def _losses(run: Run) -> Figure:
+def _losses(run: Run) -> page.Picture:
     """Losses of both networks, and the discriminator's opinions of both kinds.
 
     The medians of the repeats.
     """
     end = run.epochs[-1]
     picture = page.new(
-        f"Losses, and D's opinions of {_kind(run)} and of generated faces, "
-        f"{end.d_real:.2f} and {end.d_fake:.2f} after {plural(end.epoch, 'epoch')}",
-        training.workload([run]),
-        "D: discriminator, of faces x; G: generator, of noise z. Grey: D cannot tell "
-        f"them apart. {labels.stamp([run.header])}",
-        panels=2,
-        size=(10.6, page.TALL),
+        f"D's opinions of {_kind(run)} and of generated faces: {end.d_real:.2f} and "
+        f"{end.d_fake:.2f} after {plural(end.epoch, 'epoch')}",
+        f"{training.workload([run])}; grey: D cannot tell them apart",
+        [run],
+        (10.5, 4.2),
+        columns=2,
     )
     left, right = picture.axes
     left.axhline(math.log(2), color="0.8", lw=2.5)
     right.axhline(0.5, color="0.8", lw=2.5)
     curves = (
-        (left, {"D": "d_loss", "G": "g_loss"}),
-        (right, {"D(x)": "d_real", "D(G(z))": "d_fake"}),
+        (left, {"discriminator": "d_loss", "generator": "g_loss"}),
+        (right, {f"of {_kind(run)} faces": "d_real", "of generated ones": "d_fake"}),
     )
     by_epoch = group(sorted(run.epochs, key=lambda e: e.epoch), lambda e: e.epoch)
     epochs = list(by_epoch)
@@ -116,62 +121,54 @@ def _losses(run: Run) -> Figure:
     points = np.array_split(epochs, min(len(epochs), MAX_POINTS))
     shown = [point[-1] for point in points]
     for axes, names in curves:
-        ends = []
         for k, (label, name) in enumerate(names.items()):
             medians = {n: median(getattr(e, name) for e in by_epoch[n]) for n in epochs}
             values = [fmean(medians[n] for n in point) for point in points]
-            axes.plot(shown, values, **page.look(k, markevery=0.1))
-            ends.append((shown[-1], values[-1], label))
+            axes.plot(
+                shown,
+                values,
+                **page.look(k, label=label, markevery=max(1, len(shown) // 10)),
+            )
         page.epochs_along(axes, labels.resume_epochs([run]))
-        page.beside(axes, ends)
+        axes.legend()
     left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))
     right.set(ylabel="mean opinion (0 generated, 1 of the data)", ylim=(0, 1))
-    return picture.figure
+    return picture
 
 
-def _quality(runs: Sequence[Run]) -> Figure:
-    """Fréchet distance and coverage through training, with those of known sets."""
-    last, kind, known = runs[-1], _kind(runs[-1]), comparison.references(runs[-1])
-    epochs = plural(max(frame.epoch for frame in last.of(FrameRecord)), "epoch")
-    where = plural(last.header.num_devices, labels.device_word(last.header))
-    covered = comparison.final_quality(last, "coverage")
-    picture = page.new(
-        f"After {epochs} on {where}: {100 * covered:.0f} % of the {kind} faces are "
-        "covered by generated ones",
-        training.workload(runs),
-        "Left: Fréchet distance of features of random convolutions, 0 is best. Right: "
-        "share of the data's faces with a generated one among their 5 nearest "
-        f"neighbours. Dashed: sets to compare with. {labels.stamp([last.header])}",
-        panels=2,
-        size=(10.6, page.TALL),
-    )
-    for axes, measure, label in zip(
-        picture.axes, ("frechet", "coverage"), ("Fréchet distance", "coverage")
-    ):
+def quality(
+    panels: Sequence[Axes], runs: Sequence[Run], names: Sequence[str] = ()
+) -> None:
+    """Fréchet distance and coverage through training, with those of known sets.
+
+    Fréchet distance of features of random convolutions, 0 is best; coverage is the
+    share of the data's faces with a generated one among their 5 nearest neighbours.
+    """
+    known = comparison.references(runs[-1])
+    measures = {"frechet": "Fréchet distance", "coverage": "coverage"}
+    for axes, (measure, label) in zip(panels, measures.items()):
         training.curves(
-            axes, runs, lambda r, m=measure: comparison.quality_by_epoch(r, m), label
-        )
-        right = axes.get_xlim()[1]
-        axes.set_xlim(left=-right / 50)
+            axes, runs, lambda r, m=measure: comparison.quality_by_epoch(r, m), label,
+            names,
+        )  # fmt: skip
         for name, values in known.items():
             if measure == "coverage" and name not in ("other real faces", "noise"):
                 continue  # 0 like that of noise
-            axes.axhline(values[measure], **page.DASHED)
-            axes.annotate(
-                name, (right / 2, values[measure]), (0, 2), ha="center", va="bottom",
-                textcoords="offset points", fontsize="small", color="0.35",
-            )  # fmt: skip
-    picture.axes[0].set(yscale="log")
-    picture.axes[1].set(ylim=(-0.03, 1.08))
-    return picture.figure
+            axes.axhline(values[measure], **page.LIMIT)
+            place = {"transform": axes.get_yaxis_transform(), "ha": "right"}
+            axes.text(1, values[measure], name, va="bottom", size=9, **place)
+    panels[0].set(yscale="log")
+    panels[1].set(ylim=(-0.03, 1.08))
+    panels[1].get_legend().remove()
 
 
 # About the steps whose faces are shown, with the last.
 STEPS = (0, 100, 300, 1_000, 3_000, 10_000)
 
 
-def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
+def strip(run: Run, title: str = "") -> page.Picture:
     """The faces of the same noises, a row for each of some steps, and the last."""
+    frames = [frame for frame in run.of(FrameRecord) if frame.repeat == 0]
     last = frames[-1]
     shown = [
         min(frames, key=lambda frame, step=step: abs(_step(frame) - step))
@@ -182,17 +179,18 @@ def _strip(run: Run, frames: Sequence[FrameRecord]) -> Figure:
     rows = [picture_of(run, frame, "fixed") for frame in shown]
     unit = "epoch" if last.num_steps is None else "step"
     picture = page.new(
-        f"What {plural(last.num_fixed, 'noise')} become by {unit} {_step(last):,}",
+        title
+        or f"What {plural(last.num_fixed, 'noise')} become by {unit} {_step(last):,}",
         training.workload([run]),
-        labels.stamp([run.header]),
-        size=(max(page.WIDE, 0.8 * last.num_fixed), 0.7 + 0.8 * len(shown)),
+        [run],
+        (max(7.6, 0.8 * last.num_fixed), 1.4 + 0.8 * len(shown)),
     )
     (axes,) = picture.axes
     _show(axes, np.concatenate(rows))
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(shown))]
     axes.set_yticks(centres, [f"{_step(frame):,}" for frame in shown])
     axes.set_ylabel(f"{unit}s of training")
-    return picture.figure
+    return picture
 
 
 def _step(frame: FrameRecord) -> int:
@@ -200,28 +198,35 @@ def _step(frame: FrameRecord) -> int:
     return frame.epoch if frame.num_steps is None else frame.num_steps
 
 
-def _samples(run: Run, frame: FrameRecord, name: str, faces: np.ndarray) -> Figure:
-    """The last frame's samples beside 25 other faces."""
+def samples(
+    run: Run, title: str = "", beside: tuple[str, np.ndarray] | None = None
+) -> page.Picture:
+    """The last frame's samples beside others: by default faces that d2lpar draws."""
+    frame = [frame for frame in run.of(FrameRecord) if frame.repeat == 0][-1]
+    if beside is None:
+        others = punks.load("synthetic", n_train=25, seed=run.header.seed).X
+        beside = ("drawn by d2lpar, not by the GAN", others)
     sheets = {
         f"generated, after {plural(frame.epoch, 'epoch')}": picture_of(
             run, frame, "samples"
         ),
-        name: punks.sheet(faces[:25], 5),
+        beside[0]: punks.sheet(beside[1][:25], 5),
     }
     picture = page.new(
-        f"Generated faces, {median(frame.distances):.2f} from the nearest {_kind(run)} "
-        "ones (median; a copy: 0)",
+        title
+        or f"Generated faces, {median(frame.distances):.2f} from the nearest "
+        f"{_kind(run)} ones (median; a copy: 0)",
         training.workload([run]),
-        labels.stamp([run.header]),
-        panels=2,
-        size=(page.WIDE, 0.4 + 0.026 * max(map(len, sheets.values()))),
+        [run],
+        (7.6, 1.5 + 0.026 * max(map(len, sheets.values()))),
+        columns=2,
     )
     for axes, (words, sheet) in zip(picture.axes, sheets.items()):
         _show(axes, sheet, words)
-    return picture.figure
+    return picture
 
 
-def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> Figure:
+def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> page.Picture:
     """Five generated faces over the nearest of the data to each of them."""
     distances = frame.distances[:5]
     above = picture_of(run, frame, "samples")[: punks.TILE]
@@ -233,10 +238,9 @@ def _nearest(run: Run, frame: FrameRecord, faces: np.ndarray) -> Figure:
     picture = page.new(
         f"Generated faces, and below them the nearest {_kind(run)} ones: "
         f"{min(distances):.2f} away or more",
-        training.workload([run]),
-        "Numbers: root mean square difference of pixels in [0, 1], 0 for a copy. "
-        f"{labels.stamp([run.header])}",
-        size=(page.WIDE, 2.2),
+        f"{training.workload([run])}; numbers: root mean square difference of pixels",
+        [run],
+        (7.6, 3.4),
     )
     (axes,) = picture.axes
     _show(axes, np.concatenate([above, below]))
@@ -250,7 +254,6 @@ def _show(axes: Axes, sheet: np.ndarray, name: str = "") -> None:
     height, width, _ = sheet.shape
     sheet = np.insert(sheet, range(punks.TILE, height, punks.TILE), 255, axis=0)
     sheet = np.insert(sheet, range(punks.TILE, width, punks.TILE), 255, axis=1)
-    # "none", not "nearest", which an SVG has at 72 pixels per inch.
     axes.imshow(sheet, interpolation="none")
     axes.set(xlabel=name, xticks=[], yticks=[], frame_on=False)
     axes.tick_params(length=0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
@@ -15,6 +15,7 @@ from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.text import number, plain_table, plural
 
 AVERAGING = ("averaging", "averaging-as-published")
+METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours' order
 COLUMNS = [
     *("method", "devices", "iterations", "seconds", "||A x - b||"),
     "distance to x*",
@@ -28,24 +29,38 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
     ``<stem>-devices``, the seconds on each number of devices, if there are several;
     ``<stem>-distance`` to the optimum against seconds, or ``<stem>-residual`` if the
     optimum is not known; if a method averages ``<stem>-error`` (the figure of the
-    least-squares notes, a panel per device); and ``<stem>-results.txt``. Raises
-    :class:`RecordError` for a run without points.
+    least-squares notes); and ``<stem>-results.txt``. Raises :class:`RecordError` for a
+    run without points.
     """
     for run in runs:
         if not run.of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")
-    drawn: dict[str, Figure | str] = {}
+    settings = runs[0].header.settings
+    size = f"{settings['rows']:,} \u00d7 {settings['columns']:,}"
+    note = labels.subtitle(f"min ||A x - b||, A of {size}", runs)
+    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
     if len({run.header.num_devices for run in runs}) > 1:
-        drawn["devices"] = _devices(runs)
+        rows = seconds_of(runs)
+        title = "Seconds to solve, by method and number of devices"
+        picture = page.new(title, note, runs, (7.6, page.height(len(rows))))
+        page.dots(picture.axes[0], rows, "s")
+        drawn["devices"] = picture
+    most = most_devices(runs)
+    count = plural(most[0].header.num_devices, labels.device_word(most[0].header))
     points = [point for run in runs for point in run.of(PointRecord)]
     if any(point.distance is not None for point in points):
-        drawn["distance"] = _distance(_most_devices(runs))
+        title = f"Distance to the optimum against seconds, on {count}"
+        drawn["distance"] = page.new(title, note, most)
+        distances(drawn["distance"].axes[0], most)
     else:
-        drawn["residual"] = _residual(_most_devices(runs))
-    averaging = [run for run in runs if run.header.variant in AVERAGING]
+        title = f"||A x - b|| reaches {least_of(runs):.2f} on {count}"
+        drawn["residual"] = page.new(title, note, most)
+        residuals(drawn["residual"].axes[0], most)
+    averaging = [run for run in most if run.header.variant in AVERAGING]
     if averaging:
-        drawn["error"] = _error(_most_devices(averaging), _least(runs))
-    drawn["results"] = results(runs)
+        title = f"Error of each device's x above the optimum, {least_of(runs):.2f}"
+        drawn["error"] = page.new(title, note, averaging)
+        errors(drawn["error"].axes[0], averaging, least_of(runs))
     return page.save(drawn, folder, stem)
 
 
@@ -75,7 +90,7 @@ def results(runs: Sequence[Run]) -> str:
     header = runs[0].header
     lines = [
         f"{header.chapter}, preset {header.preset}",
-        f"least ||A x - b|| of all runs: {_least(runs):.9g}",
+        f"least ||A x - b|| of all runs: {least_of(runs):.9g}",
         "",
         plain_table(COLUMNS, rows),
     ]
@@ -87,11 +102,12 @@ def results(runs: Sequence[Run]) -> str:
     return "\n".join([*lines, "", textwrap.fill(where, 88), ""])
 
 
-def _least(runs: Sequence[Run]) -> float:
+def least_of(runs: Sequence[Run]) -> float:
+    """The least ||A x - b|| of all runs."""
     return min(point.residual_norm for run in runs for point in run.of(PointRecord))
 
 
-def _most_devices(runs: Sequence[Run]) -> list[Run]:
+def most_devices(runs: Sequence[Run]) -> list[Run]:
     """Of every method the run on the most devices."""
     by_method = group(runs, lambda run: run.header.variant).values()
     return [max(same, key=lambda run: run.header.num_devices) for same in by_method]
@@ -111,129 +127,76 @@ def _method(run: Run) -> str:
     return run.header.variant.replace("-", " ")
 
 
-def _count(run: Run) -> str:
-    return plural(run.header.num_devices, labels.device_word(run.header))
+def _look(run: Run, **others) -> dict:
+    method = run.header.variant
+    known = METHODS.index(method) if method in METHODS else len(METHODS)
+    return page.look(known, label=_method(run), **others)
 
 
-def _page(runs: Sequence[Run], title: str, caption: str, **layout) -> page.Picture:
-    """A page that says which problem the runs solve, and where."""
-    settings = runs[0].header.settings
-    size = f"{settings['rows']:,} \u00d7 {settings['columns']:,}"
-    subtitle = labels.subtitle(f"min ||A x - b||, A of {size}", runs)
-    stamp = labels.stamp([run.header for run in runs])
-    return page.new(title, subtitle, f"{caption} {stamp}", **layout)
+def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
+    """||A x - b|| of each device's x above the least of all, against the epoch."""
+    for run in runs:
+        points = _repeats(run)[0]
+        for device, label in enumerate(run.header.devices):
+            above = [p.device_residual_norms[device] - least for p in points]
+            style = _look(run, markevery=max(1, len(points) // 8))
+            style.update(ls=page.LINES[device % 5], mfc="white" if device else None)
+            style["label"] += f", {label.split()[0]}"
+            axes.plot([p.iteration for p in points], above, **style)
+    page.epochs_along(axes)
+    page.log_along(axes, "y")
+    axes.set_ylabel("||A x - b|| above the optimum")
+    axes.legend()
 
 
-def _error(runs: Sequence[Run], least: float) -> Figure:
-    """||A x - b|| of each of the first two devices' x against the epoch."""
-    picture = _page(
-        runs,
-        f"Error of each device's x: the optimum is {least:.2f}",
-        "Insets: the last epochs. Dashed: the best of all methods.",
-        panels=min(2, min(run.header.num_devices for run in runs)),
-        sharey=True,
-    )
-    for device, axes in enumerate(picture.axes):
-        axes.axhline(least, **page.DASHED)
-        inset = axes.inset_axes((0.5, 0.4, 0.48, 0.42))
-        inset.axhline(least, **page.DASHED)
-        for k, run in enumerate(runs):
-            points = [
-                (p.iteration, p.device_residual_norms[device]) for p in _repeats(run)[0]
-            ]
-            every = max(1, len(points) // 8)
-            axes.plot(
-                *zip(*points), label=_method(run), **page.look(k, markevery=every)
-            )
-            tail = points[-max(2, len(points) // 4) :]
-            inset.plot(*zip(*tail), **page.look(k, ms=3))
-            inset.annotate(
-                f"{tail[-1][1]:.2f}", tail[-1], (0, 7), size=page.SMALL, ha="right",
-                textcoords="offset points",
-            )  # fmt: skip
-        inset.tick_params(labelsize=page.SMALL)
-        inset.margins(y=0.3)
-        axes.set_ylim(0, None)
-        axes.set_title(f"error of {runs[0].header.devices[device].split()[0]}'s x")
-        axes.set_xlabel("epoch")
-    picture.axes[0].set_ylabel("||A x - b||")
-    page.key(picture)
-    return picture.figure
-
-
-def _distance(runs: Sequence[Run]) -> Figure:
-    """Distance to the optimum against seconds of work: every repeat, a line each."""
-    picture = _page(
-        runs,
-        f"Distance to the optimum against seconds, on {_count(runs[0])}",
-        "||x - x*|| / ||x*||, x* by LAPACK; thin: further repeats. x = 0 has a "
-        "distance of 1.",
-    )
-    (axes,) = picture.axes
-    names = []
-    for k, run in enumerate(runs):
-        ends = []
-        for points in _repeats(run):
+def distances(axes: Axes, runs: Sequence[Run]) -> None:
+    """||x - x*|| / ||x*|| against seconds of work, of every repeat."""
+    for run in runs:
+        for repeat, points in enumerate(_repeats(run)):
             points = [p for p in points if p.distance]
-            if not points:
-                continue
-            alone = len(points) == 1
-            style = page.look(k, ms=9 if alone else 4, markevery=len(points) // 8 or 1)
-            if points[0].repeat > 0:
-                style.update(lw=0.6, ms=5 if alone else 0, alpha=0.7)
-            axes.plot(
-                [p.seconds for p in points], [p.distance for p in points], **style
-            )
-            ends.append(points[-1])
-        if ends:  # the name stands behind all repeats
-            latest = max(end.seconds for end in ends)
-            names.append((latest, ends[0].distance, _method(run)))
-    axes.axhline(1, **page.DASHED)
-    axes.set(xscale="log", yscale="log", xlabel="seconds", ylabel="relative distance")
-    axes.set_xlim(right=axes.get_xlim()[1] * 2.2)  # room for the names
-    page.beside(axes, names)
-    return picture.figure
+            style = _look(run, lw=1.2, ms=4, markevery=len(points) // 8 or 1)
+            style["label"] = None if repeat else _method(run)
+            x, y = [p.seconds for p in points], [p.distance for p in points]
+            axes.plot(x, y, **style)
+    axes.axhline(1, **page.LIMIT)
+    page.log_along(axes, "x")
+    page.log_along(axes, "y")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("distance to the optimum; 1: x = 0")
+    axes.legend(loc="lower left")
 
 
-def _residual(runs: Sequence[Run]) -> Figure:
-    """||A x - b|| against seconds, if x* is not known."""
-    picture = _page(
-        runs,
-        f"||A x - b|| reaches {_least(runs):.2f} on {_count(runs[0])}",
-        "Each point is an iteration that was recorded.",
-    )
-    (axes,) = picture.axes
-    names = []
-    for k, run in enumerate(runs):
-        points = [(p.seconds, p.residual_norm) for p in _repeats(run)[0]]
-        axes.plot(*zip(*points), **page.look(k))
-        names.append((*points[-1], f"{_method(run)}: {points[-1][1]:.2f}"))
-    axes.set(xlim=(0, None), xlabel="seconds", ylabel="||A x - b||")
-    axes.margins(y=0.15)
-    page.beside(axes, names)
-    return picture.figure
+def residuals(axes: Axes, runs: Sequence[Run]) -> None:
+    """||A x - b|| above the least of all against seconds, where x* is not known."""
+    least = least_of(runs)
+    for run in runs:
+        points = [p for p in _repeats(run)[0] if p.residual_norm > least]
+        above = [p.residual_norm - least for p in points]
+        axes.plot([p.seconds for p in points], above, **_look(run))
+    page.log_along(axes, "y")
+    axes.set(xlim=(0, None), xlabel="seconds")
+    axes.set_ylabel("||A x - b|| above its end")
+    axes.legend()
 
 
-def _devices(runs: Sequence[Run]) -> Figure:
-    """Seconds to the end on each number of devices, by method.
+def seconds_of(runs: Sequence[Run]) -> list[page.Row]:
+    """Rows of seconds to the end on each number of devices, by method.
 
     On more devices, averaging takes more steps: it is left out where others are shown.
     """
     shared = [run for run in runs if run.header.variant not in AVERAGING] or runs
-    bars = []
+    rows = []
     for same in group(shared, lambda run: run.header.variant).values():
         same.sort(key=lambda run: run.header.num_devices)
         for k, run in enumerate(same):
             gain = median(_seconds(same[0])) / median(_seconds(run))
-            note = f"{gain:.2f}\u00d7" if k else ""
-            name = f"{_method(run)}, {_count(run)}"
-            bars.append(page.Bar(name, _seconds(run), page.count_color(k), note))
-    n = min(len(bar.values) for bar in bars)
-    picture = _page(
-        shared,
-        "Seconds to solve, by method and number of devices",
-        f"Medians of n = {n}; whiskers: quartiles.",
-        size=(page.WIDE, page.bars_height(bars)),
-    )
-    page.bars(picture.axes[0], bars, "s")
-    return picture.figure
+            noun = labels.device_word(run.header)
+            rows.append(
+                page.Row(
+                    f"{_method(run)}, {plural(run.header.num_devices, noun)}",
+                    _seconds(run),
+                    page.count_color(k),
+                    f"{gain:.2f}\u00d7" if k else "",
+                )
+            )
+    return rows

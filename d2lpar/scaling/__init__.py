@@ -1,4 +1,4 @@
-"""When does a second device pay? From the measured steps to the map of speedups.
+"""When does a second device pay? From the measured steps to the speedups.
 
 :mod:`~d2lpar.scaling.measure` times steps, all-reduces and trainings on several device
 counts; :mod:`~d2lpar.scaling.model` says what a step costs and where the break-even is;

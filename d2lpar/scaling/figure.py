@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -12,23 +10,18 @@ from statistics import median
 
 import numpy
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
-from matplotlib.figure import Figure
 
 from d2lpar.figures import labels, page
-from d2lpar.records.kinds import PARTS, AllReduceRecord, Run
+from d2lpar.records.kinds import Run
 from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.text import number, plain_table, plural
 
 BATCH = "global batch size (samples per step, all devices together)"
-# Slower than one device, as fast, faster; for colour-blind eyes.
-PAYS = LinearSegmentedColormap.from_list("pays", [page.D2L, "#f7f7f7", page.OURS])
-BARS = {  # of the parts of a step
-    "split and copy": {"color": "0.8"},
-    "forward": {"color": page.OURS},
-    "backward": {"color": "#003A5C"},
-    "all-reduce": {"color": "#E69F00", "hatch": "////"},
-    "update": {"color": "0.45"},
+PARTS = {  # of a step; an update and its all-reduce are measured as one difference
+    "split and copy": (("split and copy",), {"color": "0.8"}),
+    "forward": (("forward",), {"color": page.OTHERS[0]}),
+    "backward": (("backward",), {"color": page.OTHERS[1]}),
+    "all-reduce and update": (("all-reduce", "update"), {"color": page.OTHERS[4]}),
 }
 
 
@@ -38,148 +31,137 @@ def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
     return page.save({**pictures(runs), "results": results(runs)}, folder, stem)
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
-    """By name what the runs hold: a map, steps, accuracies, parts, all-reduces.
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+    """By name what the runs hold: speedups, steps, accuracies, parts, all-reduces.
 
-    ``map-<implementation>`` needs steps on one device and on more.
+    ``speedup`` needs steps on one device and on more.
     """
-    drawn = {}
-    for study in studies(runs):
-        if any(map(study.speedups_of, study.counts[1:])):
-            drawn[f"map-{study.variant}"] = _map(study)
+    drawn, found = {}, studies(runs)
+    if any(pairs_of(study, n) for study in found for n in study.counts[1:]):
+        note = labels.subtitle("LeNet; dots: pairs of neighbouring samples", runs)
+        drawn["speedup"] = page.new("Speedup of a step over one device", note, runs)
+        speedup(drawn["speedup"].axes[0], found)
+    for study in found:
         if study.records:
-            drawn[f"steps-{study.variant}"] = _steps(study)
+            drawn[f"steps-{study.variant}"] = steps(study)
         if study.trainings:
-            drawn[f"accuracy-{study.variant}"] = _accuracy(study)
-    if any(study.parts for study in studies(runs)):
-        drawn["parts"] = _parts(runs)
+            note = "devices \u00d7 batch per device; learning rate scaled, warmed up"
+            drawn[f"accuracy-{study.variant}"] = page.new(
+                "Test accuracy under weak scaling", _note(study, note), study.runs
+            )
+            accuracies(drawn[f"accuracy-{study.variant}"].axes[0], study)
+    batches = sorted({batch for study in found for _, batch in study.parts})
+    if batches:
+        drawn["parts"] = page.new(
+            "Where the time of a step goes",
+            labels.subtitle("LeNet, each part by omission", runs),
+            runs,
+            (max(7.6, 4 * len(batches)), 4.2),
+            columns=len(batches),
+            sharey=True,
+        )
+        parts(drawn["parts"].axes, found)
+        inks = drawn["parts"].axes[0].get_legend_handles_labels()
+        drawn["parts"].legend(*inks, loc="outside lower right", ncols=4)
     if all_reduces(runs):
-        drawn["all-reduce"] = _all_reduce(runs)
+        drawn["all-reduce"] = page.new(
+            "The same all-reduce in several ways",
+            labels.subtitle("results checked; of one array unless said", runs),
+            runs,
+        )
+        all_reduce(drawn["all-reduce"].axes[0], runs)
     return drawn
 
 
-def _subtitle(study: Study, words: str) -> str:
+def _note(study: Study, words: str) -> str:
     return labels.subtitle(f"LeNet, {study.name}: {words}", study.runs)
 
 
-def _stamp(runs: Sequence[Run]) -> str:
-    return labels.stamp([run.header for run in runs])
+def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
+    """Speedups of n devices over one by global batch, one per pair of samples.
 
-
-def _device_word(runs: Sequence[Run]) -> str:
-    return labels.device_word(runs[0].header)
-
-
-def _map(study: Study) -> Figure:
-    """Speedup over one device by global batch (across) and devices (up)."""
-    counts, batches = study.counts[1:], study.batches
-    fewest = next(n for n in counts if study.speedups_of(n))
-    at = study.break_even(fewest)
-    pays = f"more than {batches[-1]:,}" if at is None else f"{at:,.0f}"
-    picture = page.new(
-        f"{plural(fewest, _device_word(study.runs))} pay from a global batch of {pays}",
-        _subtitle(study, "step time of 1 over that of N at the same global batch"),
-        f"Black lines: break-even. {_stamp(study.runs)}",
-        size=(max(page.WIDE, 0.72 * len(batches) + 1.2), 0.55 * len(counts) + 1.1),
-    )
-    (axes,) = picture.axes
-    table = numpy.full((len(counts), len(batches)), numpy.nan)
-    shade = TwoSlopeNorm(1, 0, max(2, counts[-1]))
-    for y, n in enumerate(counts):
-        for batch, speedup in study.speedups_of(n).items():
-            x = batches.index(batch)
-            table[y, x] = min(speedup, counts[-1])
-            ink = "white" if abs(shade(speedup) - 0.5) > 0.37 else "black"
-            place = {"ha": "center", "va": "center", "color": ink}
-            axes.text(x, y, f"{speedup:.2f}", **place)
-        at = study.break_even(n)
-        if at is not None:  # between the cells slower than one device and those faster
-            x = bisect.bisect_left(batches, at) - 0.5
-            axes.plot([x, x], [y - 0.5, y + 0.5], color="black", lw=3)
-    edges = numpy.arange(len(batches) + 1) - 0.5, numpy.arange(len(counts) + 1) - 0.5
-    table = numpy.ma.masked_invalid(table)
-    axes.pcolormesh(*edges, table, cmap=PAYS, norm=shade, edgecolors="white")
-    axes.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])
-    axes.set_yticks(range(len(counts)), map(str, counts))
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.grid(False)
-    axes.set(xlabel=BATCH, ylabel="devices N")
-    return picture.figure
-
-
-def _steps(study: Study) -> Figure:
-    """Milliseconds per step against batch: measured points and the model's lines.
-
-    The line of one device is fitted, those of more are predictions, dashed; below them
-    stands by how much they miss.
+    Of samples that were measured in turn, or of one run each in the same order.
     """
-    if study.model is None:
-        return _steps_measured(study)
-    noun, one, more = _device_word(study.runs), study.counts[0], study.counts[1:]
-    title = f"Time of a step on {plural(one, noun)}, and the model fitted to it"
-    if more:
-        title = (
-            f"Fitted to {plural(one, noun)}, the model misses "
-            f"{' and '.join(map(str, more))} by {missed(study, more)}"
-        )
-    subtitle = _subtitle(study, "medians and quartiles; dashed: predicted")
+    return {
+        batch: [
+            one / many
+            for a, b in zip(study.records[1, batch], study.records[n, batch])
+            for one, many in zip(a.seconds, b.seconds)
+        ]
+        for batch in study.batches
+        if (1, batch) in study.records and (n, batch) in study.records
+    }
+
+
+def speedup(axes: Axes, found: Sequence[Study]) -> None:
+    """Speedup over one device against the global batch: all pairs, and medians."""
+    for s, study in enumerate(found):
+        noun = labels.device_word(study.runs[0].header)
+        for k, n in enumerate(study.counts[1:], 1):
+            pairs = pairs_of(study, n)
+            style = {"marker": page.MARKERS[s], "color": page.count_color(k)}
+            for batch, values in pairs.items():
+                at = [batch] * len(values)
+                axes.plot(at, values, **style, ls="", ms=3, alpha=0.5, mew=0)
+            style.update(ls=page.LINES[s], mfc="white" if s else None)
+            name = f"{study.name}, {plural(n, noun)}"
+            axes.plot(
+                list(pairs), list(map(median, pairs.values())), label=name, **style
+            )
+    axes.axhline(1, color=page.INK, lw=1)
+    page.log_along(axes, "x", base=2)
+    page.log_along(axes, "y", base=2)
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}\u00d7")
+    axes.set(xlabel=BATCH, ylabel="speedup over 1 device")
+    axes.legend()
+
+
+def steps(study: Study, title: str = "") -> page.Picture:
+    """Milliseconds per step against batch, and below them the model's errors.
+
+    The model's line of one device is fitted, those of more are predicted: thin.
+    """
+    noun = labels.device_word(study.runs[0].header)
+    model = study.model
     picture = page.new(
-        title,
-        subtitle,
-        f"Model: {formula(study)}. {_stamp(study.runs)}",
-        rows=2,
-        size=(page.WIDE, 1.35 * page.TALL),
+        title or f"Time of a step, by global batch and number of {noun}s",
+        _note(study, "medians and quartiles" + "; thin: the model" * bool(model)),
+        study.runs,
+        (7.6, 5.4 if model else 4.2),
+        rows=2 if model else 1,
         sharex=True,
-        height_ratios=[3, 1],
+        **({"height_ratios": [3, 1]} if model else {}),
     )
-    above, below = picture.axes
-    _draw_steps(study, above)
+    above, *below = picture.axes
     for k, n in enumerate(study.counts):
-        style = page.look(k, color=page.count_color(k), lw=1.2)
-        style["ls"] = page.LINES[bool(k)]
+        ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}
+        ms = [
+            (batch, [1e3 * s for r in study.records[n, batch] for s in r.seconds])
+            for batch in study.batches
+            if (n, batch) in study.records
+        ]
+        if model is None:
+            page.quartiles(above, ms, label=plural(n, noun), **ink)
+            continue
+        how = "fitted" if n == 1 else "predicted"
+        name = f"{plural(n, noun)}, model {how}"
+        page.quartiles(above, ms, ls="", label=name, **ink)
+        along = numpy.geomspace(ms[0][0], ms[-1][0], 200)
+        curve = [1e3 * model.seconds(n, batch) for batch in along]
+        line = {"lw": 1, "ls": page.LINES[n > 1]}
+        above.plot(along, curve, color=ink["color"], **line)
         errors = study.errors_of(n)
-        below.plot(list(errors), [100 * error for error in errors.values()], **style)
-    below.axhline(0, color=page.PALE, lw=0.8)
-    below.set_ylabel("model's error,\n% of measured")
-    below.set_xlabel(BATCH)
-    return picture.figure
-
-
-def _steps_measured(study: Study) -> Figure:
-    picture = page.new(
-        f"Time of a step, by global batch and number of {_device_word(study.runs)}s",
-        _subtitle(study, "medians and quartiles"),
-        _stamp(study.runs),
-    )
-    (axes,) = picture.axes
-    _draw_steps(study, axes)
-    axes.set_xlabel(BATCH)
-    return picture.figure
-
-
-def _draw_steps(study: Study, axes: Axes) -> None:
-    """Medians with quartiles as points, by device count; lines of the model, if any."""
-    names = []
-    for k, n in enumerate(study.counts):
-        style = page.look(k, color=page.count_color(k), lw=1.5)
-        batches = [batch for batch in study.batches if (n, batch) in study.records]
-        summaries = [study.milliseconds(n, batch) for batch in batches]
-        medians, spread = [s.median for s in summaries], page.quartiles(summaries)
-        axes.errorbar(batches, medians, spread, capsize=2, **{**style, "ls": ""})
-        if study.model is None:
-            axes.plot(batches, medians, **{**style, "marker": ""})
-        else:
-            along = numpy.geomspace(batches[0], batches[-1], 200)
-            curve = [1e3 * study.model.seconds(n, batch) for batch in along]
-            style.update(ls=page.LINES[bool(k)], marker="")
-            axes.plot(along, curve, **style)
-        names.append((batches[-1], medians[-1], plural(n, _device_word(study.runs))))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    few = max(study.steps.values()) < 20 * min(study.steps.values())  # of its decades
-    page.log_numbers_up(axes, "milliseconds per step", minor=few)
-    page.beside(axes, names)
+        percent = [100 * error for error in errors.values()]
+        below[0].plot(list(errors), percent, **ink, **line)
+    page.log_along(above, "x", base=2)
+    page.log_along(above, "y")
+    above.set_ylabel("milliseconds per step")
+    above.legend()
+    if below:
+        below[0].axhline(0, color=page.PALE, lw=0.8)
+        below[0].set_ylabel("error, %")
+    picture.axes[-1].set_xlabel(BATCH)
+    return picture
 
 
 def missed(study: Study, counts: Sequence[int]) -> str:
@@ -206,110 +188,74 @@ def formula(study: Study) -> str:
     )
 
 
-def _parts(runs: Sequence[Run]) -> Figure:
-    """Where a step's milliseconds go: a stacked bar per implementation and count."""
-    panels: dict[int, dict[str, dict[str, float]]] = {}
-    for study in studies(runs):
-        for (n, batch), parts in study.parts.items():
-            name = f"{study.name}, {plural(n, _device_word(runs))}"
-            panels.setdefault(batch, {})[name] = parts
-    most = max(map(len, panels.values()))
-    picture = page.new(
-        "Where the time of a step goes",
-        labels.subtitle("LeNet, each part by omission", runs),
-        _stamp(runs),
-        panels=len(panels),
-        size=(max(page.WIDE, 4.0 * len(panels)), 1.3 + 0.5 * most),
-        sharey=True,
-    )
-    place = {"textcoords": "offset points", "va": "center"}
-    for axes, (batch, bars) in zip(picture.axes, sorted(panels.items())):
-        left = numpy.zeros(len(bars))
-        for part in PARTS:
-            widths = [1e3 * parts[part] for parts in bars.values()]
-            look = {"edgecolor": "white", "lw": 0.6, **BARS[part]}
-            axes.barh(range(len(bars)), widths, 0.6, left, label=part, **look)
-            left += widths
+def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
+    """Where a step's milliseconds go: a panel per batch, a stacked row per study."""
+    batches = sorted({batch for study in found for _, batch in study.parts})
+    for axes, batch in zip(panels, batches):
+        noun = labels.device_word(found[0].runs[0].header)
+        rows = {
+            f"{study.name}, {plural(n, noun)}": study.parts[n, batch]
+            for study in found
+            for n in study.counts
+            if (n, batch) in study.parts
+        }
+        left = numpy.zeros(len(rows))
+        for part, (names, ink) in PARTS.items():
+            ms = [1e3 * sum(row[name] for name in names) for row in rows.values()]
+            axes.barh(list(rows), ms, 0.6, left, label=part, ec="white", **ink)
+            left += ms
         for k, whole in enumerate(left):
-            axes.annotate(number(whole), (whole, k), (6, 0), **place)
-        axes.set_yticks(range(len(bars)), bars)
-        axes.set_ylim(len(bars) - 0.5, -0.5)
-        axes.grid(False)
-        axes.set(xlim=(0, 1.3 * max(left)), xlabel=f"ms, global batch {batch:,}")
-    page.key(picture)
-    return picture.figure
+            axes.annotate(
+                number(whole), (whole, k), (5, 0), va="center",
+                textcoords="offset points",
+            )  # fmt: skip
+        axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1.2 * max(left)))
+        axes.set_xlabel(f"ms, global batch {batch:,}")
+        axes.grid(False, axis="y")
 
 
-def _all_reduce(runs: Sequence[Run]) -> Figure:
-    """Milliseconds against bytes of one array, by variant; LeNet's gradients apart."""
+def all_reduce(axes: Axes, runs: Sequence[Run]) -> None:
+    """GB/s of the bus by bytes and variant, on the most devices.
+
+    As NCCL counts it: an all-reduce of B bytes over n devices moves 2 (n - 1) / n B
+    through each. LeNet's gradients are of many arrays, hollow, and again one array.
+    """
     seconds = all_reduces(runs)
     count = max(n for n, _, _ in seconds)
     rows = {key[1:]: row for key, row in seconds.items() if key[0] == count}
-    variants = list(dict.fromkeys(k for row in rows.values() for k in row if row[k]))
-    # LeNet's gradients: all arrays of them, and one array with as many bytes.
-    gradients = {num_bytes for arrays, num_bytes in rows if arrays > 1}
-    bars, lines = [], {}
-    for (arrays, num_bytes), row in sorted(rows.items()):
-        for k, name in enumerate(variants):
-            ms = [1e3 * s for s in row.get(name, ())]
-            if ms and num_bytes in gradients:
-                named = f"{name}, {plural(arrays, 'array')}"
-                bars.append(page.Bar(named, ms, page.look(k)["color"]))
-            elif ms:
-                lines.setdefault(name, []).append((num_bytes, median(ms)))
-    bars.sort(key=lambda bar: median(bar.values))
-    absent = {r.variant for run in runs for r in run.of(AllReduceRecord) if r.why_not}
-    missing = f"Not in this build: {', '.join(sorted(absent))}. " if absent else ""
-    where = plural(count, _device_word(runs))
-    picture = page.new(
-        f"The same all-reduce over {where} in {len(variants)} ways",
-        labels.subtitle("medians, results checked", runs),
-        f"{missing}{_stamp(runs)}",
-        panels=2,
-        size=(11.5, max(page.TALL, page.bars_height(bars))),
-    )
-    left, right = picture.axes
-    for name, points in lines.items():
-        left.plot(*zip(*points), **page.look(variants.index(name)))
-    left.set_title("one array")
-    page.bytes_along(left, "size of the array on each device")
-    page.log_numbers_up(left, "milliseconds")
-    page.beside(left, [(*points[-1], name) for name, points in lines.items()])
-    right.set_title("LeNet's gradients")
-    page.bars(right, bars, "ms", 5.4)
-    return picture.figure
+    variants = list(dict.fromkeys(v for row in rows.values() for v in row if row[v]))
+    for k, variant in enumerate(variants):
+        one = []
+        for (arrays, size), row in sorted(rows.items()):
+            rates = [
+                2 * (count - 1) / count * size / s / 1e9 for s in row.get(variant, ())
+            ]
+            if arrays == 1 and rates:
+                one.append((size, rates))
+            elif rates:
+                style = {**page.look(k), "ls": "", "mfc": "white", "ms": 9}
+                page.quartiles(axes, [(size, rates)], **style)
+        page.quartiles(axes, one, **page.look(k, label=variant))
+    page.bytes_along(axes, "bytes on each device; hollow: of several arrays")
+    page.log_along(axes, "y")
+    axes.set_ylabel("GB/s of the bus")
+    axes.legend()
 
 
-def _accuracy(study: Study) -> Figure:
-    """Test accuracy against epoch and against seconds, weak scaling."""
-    picture = page.new(
-        "Test accuracy under weak scaling",
-        _subtitle(study, "learning rate scaled with the global batch and warmed up"),
-        f"Labels: devices \u00d7 batch per device. {_stamp(study.runs)}",
-        panels=2,
-        size=(10.6, page.TALL),
-        sharey=True,
-    )
-    left, right = picture.axes
-    by_epoch, by_second = [], []
+def accuracies(axes: Axes, study: Study) -> None:
+    """Test accuracy against epoch, a curve per training."""
     for k, ((n, batch), epochs) in enumerate(study.trainings.items()):
-        done = [epoch for epoch in epochs if epoch.test_acc is not None]
-        accuracies = [epoch.test_acc for epoch in done]
-        seconds = list(itertools.accumulate(epoch.seconds for epoch in done))
-        left.plot([epoch.epoch for epoch in done], accuracies, **page.look(k))
-        right.plot(seconds, accuracies, **page.look(k))
-        if done:
-            last, name = epochs[-1], f"{n} \u00d7 {batch // n:,}"
-            end = f"{accuracies[-1]:.3f}"
-            if last.why_not:
-                end = f"diverged in epoch {last.epoch}"
-            by_epoch.append((done[-1].epoch, accuracies[-1], f"{name}: {end}"))
-            by_second.append((seconds[-1], accuracies[-1], name))
-    left.set(xlim=(0, None), xlabel="epoch", ylabel="test accuracy")
-    right.set(xlim=(0, None), xlabel="seconds of training")
-    page.beside(left, by_epoch)
-    page.beside(right, by_second)
-    return picture.figure
+        done = [(e.epoch, e.test_acc) for e in epochs if e.test_acc is not None]
+        end = f"{done[-1][1]:.3f}" if done else ""
+        if epochs[-1].why_not:
+            end = f"diverged in epoch {epochs[-1].epoch}"
+        name = f"{n} \u00d7 {batch // n:,}: {end}"
+        axes.plot(
+            [e for e, _ in done], [a for _, a in done], **page.look(k, label=name)
+        )
+    page.epochs_along(axes)
+    axes.set_ylabel("test accuracy")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
 def results(runs: Sequence[Run]) -> str:
@@ -338,7 +284,7 @@ def results(runs: Sequence[Run]) -> str:
             text = f"{study.name}: a step on N devices takes {formula(study)}."
             for n in study.counts:
                 how = "predicted" if n > 1 else "fitted"
-                where = f"{plural(n, _device_word(runs))} ({how})"
+                where = f"{plural(n, labels.device_word(runs[0].header))} ({how})"
                 text += f" It misses {where} by {missed(study, [n])}."
             models.append(textwrap.fill(text, 88))
     for (n, arrays, num_bytes), by_variant in all_reduces(runs).items():

@@ -98,4 +98,4 @@ def test_a_tiny_run_writes_a_record(own_loop, tmp_path):
     assert [arm.name for arm in timed] == names * 2
     assert all(len(arm.seconds) == SIZES["passes"] - 1 for arm in timed)
     assert done.stdout.count("of d2l's time") == 4
-    assert {p.suffix for p in tmp_path.iterdir()} == {".jsonl", ".png", ".svg"}
+    assert {p.suffix for p in tmp_path.iterdir()} == {".jsonl", ".png"}

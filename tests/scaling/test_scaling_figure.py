@@ -97,11 +97,9 @@ def test_a_prediction_that_fails_is_reported(run):
     slower = Run(run.header, tuple(lines))
     (study,) = studies([slower])
     assert study.errors_of(2)[2] == pytest.approx(1 / 1.5 - 1)
-    title = figure.pictures([slower])["steps-concise"].get_label()
     missed = "33 % (median), 33 % at most"
-    assert " ".join(title.split()) == (
-        f"Fitted to 1 context, the model misses 2 by {missed}"
-    )
+    _, below = figure.pictures([slower])["steps-concise"].axes
+    assert below.lines[1].get_ydata()[0] == pytest.approx(-100 / 3)
     text = " ".join(figure.results([slower]).split())
     assert f"It misses 2 contexts (predicted) by {missed}." in text
 
@@ -157,7 +155,7 @@ def test_a_speedup_is_of_neighbouring_samples():
 
 
 def test_pictures_and_text(run, tmp_path):
-    names = {"map-concise", "steps-concise", "parts", "all-reduce", "accuracy-concise"}
+    names = {"speedup", "steps-concise", "parts", "all-reduce", "accuracy-concise"}
     assert set(figure.pictures([run])) == names
     text = [" ".join(line.split()) for line in figure.results([run]).splitlines()]
     # 5 + 2 + 19.2 + 1 ms on two, 40.4 on one
@@ -167,18 +165,32 @@ def test_pictures_and_text(run, tmp_path):
     assert "all-reduce: book, 8 arrays, 100,000 B 2 1.00" in text
     maps = Run(run.header, tuple(x for x in run.of(StepRecord) if not x.parts))
     drawn = {path.name for path in figure.draw([maps], tmp_path, "quick")}
-    assert {"quick-map-concise.png", "quick-results.txt"} <= drawn
+    assert {"quick-speedup.png", "quick-results.txt"} <= drawn
 
 
-def test_the_map_shows_the_speedups_and_the_break_even(run):
-    (axes,) = figure.pictures([run])["map-concise"].axes
-    shown = [text.get_text() for text in axes.texts]
+def test_speedups_are_drawn_with_every_pair(run):
+    (axes,) = figure.pictures([run])["speedup"].axes
+    *pairs, medians, one = axes.lines
     (study,) = studies([run])
-    assert shown == [f"{s:.2f}" for s in study.speedups_of(2).values()]
-    (cells,) = axes.collections
-    assert list(cells.get_array().flat) == list(study.speedups_of(2).values())
-    (line,) = axes.lines  # faster at 128 only, the last of six batches
-    assert list(line.get_xdata()) == [4.5, 4.5]
+    assert list(medians.get_ydata()) == list(study.speedups_of(2).values())
+    assert list(medians.get_xdata()) == list(BATCHES)
+    assert [len(dots.get_xdata()) for dots in pairs] == [3] * len(BATCHES)
+    assert set(one.get_ydata()) == {1}
+
+
+def test_an_update_is_not_told_from_its_all_reduce(run):
+    (axes,) = figure.pictures([run])["parts"].axes
+    widths = [bars[1].get_width() for bars in axes.containers]  # of two contexts
+    assert widths == pytest.approx([1, 1, 1, 2])
+
+
+def test_an_all_reduce_is_drawn_in_bytes_per_second_of_the_bus(run):
+    (axes,) = figure.pictures([run])["all-reduce"].axes
+    whole = [c.lines[0] for c in axes.containers if len(c.lines[0].get_xdata()) > 1]
+    assert [list(line.get_xdata()) for line in whole] == [[4096, 100_000, 2**20]] * 2
+    assert whole[0].get_ydata()[0] == pytest.approx(4096 / (1e-4 + 4096 * 2e-9) / 1e9)
+    hollow = [c for c in axes.containers if len(c.lines[0].get_xdata()) == 1]
+    assert len(hollow) == 2  # of eight arrays
 
 
 def test_one_device_alone_whose_training_diverged(run):

@@ -22,6 +22,7 @@
 import time
 
 import psutil
+from matplotlib.figure import Figure
 
 from d2lpar import chapter, devices, mx, np, npx, try_gpu
 from d2lpar.errors import DeviceError
@@ -82,10 +83,11 @@ t4 = GpuCard(0, 0, "Tesla T4", (7, 5), 40, CORES_PER_MULTIPROCESSOR[7, 5], clock
 print(f"{t4.name}: {cores_text(t4)}; the notes: 40 x 128 = 5,120")
 
 # %% [markdown]
-# It does not: the T4 has half the cores that the notes print. Their table has 128 for
-# capability 7.5 where NVIDIA has 64, and a capability 5.1 that no GPU has. The lesson
-# is not the table, it is the check: a number that can be computed in two ways should
-# be. (Where NVML counts cores itself, a card shows its number beside the table's.)
+# **What you see.** A T4 has half the cores that the notes print. Their table has 128
+# for capability 7.5 where NVIDIA has 64, and a capability 5.1 that no GPU has. The
+# lesson is not the table but the check: if a number can be computed in two ways,
+# compute it in both. (Where NVML reports the core count itself, a card shows it beside
+# the table's.)
 #
 # ## What a GPU adds
 #
@@ -146,8 +148,8 @@ print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
 #
 # ## How busy are they?
 #
-# A second device pays only if it is busy. psutil knows how long each thread of this
-# process has worked; below, contexts compute sines for a second.
+# A second device helps only if it is busy. psutil knows how much time of the cores this
+# process has used; below, contexts compute sines for a second.
 #
 # *Predict before you run*: 100 % is one core. How much will one context use, how much
 # two?
@@ -156,77 +158,53 @@ print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 
-def seconds_of_threads() -> dict[int, float]:
-    """How long each thread of this process has worked so far."""
-    threads = psutil.Process().threads()
-    return {thread.id: thread.user_time + thread.system_time for thread in threads}
-
-
-def watched(chosen: list) -> tuple[float, int]:
-    """Per cent of a core, and busy threads, while all chosen devices compute sines."""
+def watched(chosen, seconds=1.0, every=0.1):
+    """Per cent of a core, ten times a second, while the devices compute sines."""
     arrays = [np.ones((1000, 1000), ctx=device) for device in chosen]
     npx.waitall()
-    before, begin = seconds_of_threads(), time.perf_counter()
-    while time.perf_counter() < begin + 1:
-        sines = [np.sin(array) for array in arrays]  # noqa: F841
+    process, percents = psutil.Process(), []
+    process.cpu_percent()  # begins to count
+    begin = last = time.perf_counter()
+    while last < begin + seconds:
+        for array in arrays:
+            np.sin(array)
         npx.waitall()
-    elapsed, now = time.perf_counter() - begin, seconds_of_threads()
-    work = [now[thread] - before.get(thread, 0.0) for thread in now]
-    return 100 * sum(work) / elapsed, sum(worked > 0.1 * elapsed for worked in work)
+        if time.perf_counter() > last + every:
+            percents.append(process.cpu_percent())
+            last = time.perf_counter()
+    return percents
 
 
+figure = Figure(figsize=(6, 2.4), layout="constrained")
+axes = figure.subplots()
 for chosen in (two[:1], two):
-    percent, busy = watched(chosen)
-    print(f"{len(chosen)} device(s): {percent:.0f} % of a core, threads busy: {busy}")
+    percents = watched(chosen)
+    name = f"{len(chosen)} device(s)"
+    print(f"{name}: {sum(percents) / len(percents):.0f} % of a core")
+    axes.plot(percents, "o-", label=name)
+axes.set(xlabel="tenths of a second", ylabel="% of a core", ylim=(0, None))
+axes.legend()
+chapter.show(figure, "devices-at-work")
 
 # %% [markdown]
-# On an idle machine with two cores or more: about 100 and 200. Less than that for two
-# contexts means that something else uses the cores, or that the contexts wait for each
-# other. `d2lpar devices --watch` is a screen that you keep open in another terminal.
+# **What you see.** On an idle machine with two cores or more, one context uses about
+# one core and two use two. Less than that for two contexts means that something else
+# uses the cores, or that the contexts wait for each other. `d2lpar devices --watch` is
+# a screen that you keep open in another terminal.
 #
-# ### nvtop, beside our own watch
+# ### On GPUs: nvtop
 #
 # The GPU wiki recommends [nvtop](https://github.com/Syllo/nvtop), a screen like `htop`
-# for GPUs. Our watch knows the runs of d2lpar and CPU contexts; nvtop knows every
-# process on every GPU, whoever started it. To install it:
-#
-#     sudo apt install nvtop               Ubuntu 20.04, Debian 12 and later
-#     conda install -c conda-forge nvtop   without root
-#
-# or from source, as the wiki did before there was a package:
-#
-#     sudo apt install git cmake g++ libncurses5-dev libncursesw5-dev
-#     git clone https://github.com/Syllo/nvtop.git
-#     mkdir -p nvtop/build && cd nvtop/build
-#     cmake .. -DNVIDIA_SUPPORT=ON -DAMDGPU_SUPPORT=OFF -DINTEL_SUPPORT=OFF
-#     make && sudo make install
-#
-# If the build fails: `conda deactivate`, then cmake again, so that it does not find
-# conda's libraries (the wiki's advice). If cmake misses libdrm, which only other
-# vendors' GPUs need: `sudo apt install libdrm-dev libudev-dev`.
-#
-# How to read it, top to bottom:
-#
-# | nvtop | means | in a healthy data-parallel training |
-# |---|---|---|
-# | `GPU`, in MHz, `TEMP`, `POW` | clock, temperature, power | alike, well above idle |
-# | `GPU`, a bar in % | time in which *any* kernel ran | near 100 % on each |
-# | `MEM`, a bar in Gi | memory taken by all processes | alike: a replica on each |
-# | `PCIe`, `RX` and `TX` | traffic with the host | small: the data is there |
-# | the curves | the recent past of both | flat; teeth mean that the GPUs wait |
-# | the table | who: process, user, device, memory | one line per GPU for our run |
-#
-# How to interpret what you see:
+# for GPUs (`apt install nvtop`, or `conda install -c conda-forge nvtop`). Without it,
+# `nvidia-smi dmon -s um` prints a line per GPU every second. How to interpret what you
+# see:
 #
 # - One GPU at 0 %: it is not used. Look at `--devices` and `--num-devices`.
 # - Both at 30 %: they wait, for data, for Python, or for each other. Often the batch is
 #   too small (chapter 6).
 # - 100 % is not "full": one kernel of a few threads keeps a GPU "busy" in this sense.
-#   The power tells more: 60 W out of 300 W is a GPU that has little to do.
-# - Memory that grows from epoch to epoch is a leak; chapter 10.
-#
-# The keys: `F2` changes the display, `F6` sorts, `F9` ends a process, `q` ends nvtop.
-# Without nvtop, `nvidia-smi dmon -s um` prints a line per GPU every second.
+#   The power tells more: a GPU far below its limit in watts has little to do.
+# - Memory that grows from epoch to epoch is a leak (chapter `memory`).
 #
 # ## The devices of a run
 #

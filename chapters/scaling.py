@@ -263,7 +263,7 @@ print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.
 # the steps on two devices by (median, and at most; `python tools/step_models.py` prints
 # it):
 #
-# | [errors](../figures/step-models.txt) | sum | longer of Python, device | longest, with cores |
+# | [errors](../figures/step-models.txt) | sum | longer of two | longest, with cores |
 # |---|---|---|---|
 # | two H200s, Gluon | 23 %, 44 % | **5 %, 12 %** | |
 # | two H200s, from scratch | 24 %, 36 % | **10 %, 31 %** | |
@@ -307,10 +307,10 @@ for epoch in range(1, 6):
 # take too few steps. So the question is not "how many images per second" but "how many
 # seconds to this accuracy".
 #
-# ## The map
+# ## Speedup over batch sizes
 #
-# The run uses one thread per context, so that a device is a core. It draws a map of the
-# speedup over batch sizes and devices; a step's parts by leaving each out
+# The run uses one thread per context, so that a device is a core. It draws the speedup
+# over batch sizes, with every pair of samples; a step's parts by leaving each out
 # (`d2lpar.scaling.step`); five kinds of all-reduce (`d2lpar.scaling.allreduce`); and
 # accuracy under weak scaling. It does so for chapter 4's training ("from scratch") and
 # chapter 5's ("concise"). A machine's speed drifts by ten per cent within minutes. So
@@ -322,10 +322,10 @@ if __name__ == "__main__":
     runs = chapter.measure("scaling")
 
 # %% [markdown]
-# **What you see.** The map shows from which batch size on a second context is faster,
-# and the parts show why: with small batches Python and the update decide, with large
-# ones the forward and backward pass. On two cores of an AMD EPYC two contexts become
-# faster than one between batches of 8 and 32, in Gluon and from scratch
+# **What you see.** The first figure shows from which batch size on a second context is
+# faster, and the parts show why: with small batches Python and the update decide, with
+# large ones the forward and backward pass. On two cores of an AMD EPYC two contexts
+# become faster than one between batches of 8 and 32, in Gluon and from scratch
 # ([record](../figures/scaling/book-1thread-results.txt)). On two H200s it is between
 # 256 and 2,048 in Gluon, with 1,024 still a loss, and between 2,048 and 4,096 from
 # scratch ([record](../figures/h200/scaling/book-1thread-results.txt)). Near the

@@ -427,7 +427,7 @@ Image.fromarray(enlarged(sheet(numpy.concatenate(rows), columns=10), 3))
 # GPUs coverage is 0.52 with its own and 0.51 with all of them, the Fréchet distance 4.9
 # and 5.5 (one run each): no difference that one could see. But a step takes 16.5 ms in
 # place of 8.4, and 7.0 on one GPU, where PyTorch takes 9.6
-# ([times](../figures/h200/benchmarks/gan-wide.jsonl)). The mean of 32 faces is good
+# ([times](../figures/README.md)). The mean of 32 faces is good
 # enough here; "N devices compute what one computes" has its price, and it is for you to
 # say whether you need it.
 #

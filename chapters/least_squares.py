@@ -458,27 +458,6 @@ with cProfile.Profile() as profile:
 _ = pstats.Stats(profile).strip_dirs().sort_stats("cumulative").print_stats(8)
 
 # %% [markdown]
-# ## All methods, measured
-#
-# Now on 4,000 x 400, or with `--preset book` on the notes' 10,000 x 1,000: each method
-# on one device and on two, in fresh processes, with figures and a table of results.
-#
-# *Predict before you run*: which methods are faster on two devices than on one?
-
-# %%
-if __name__ == "__main__":
-    runs = chapter.measure("least_squares")
-
-# %% [markdown]
-# **What you see.** With few rows a second context can lose with every method: each
-# all-reduce costs a fixed time, and averaging gives each device as much work as one
-# alone has. With 10,000 x 1,000 two contexts take 0.454 s where one takes 0.701 s
-# (CGLS), 0.222 s and 0.322 s (`normal`), 1.22 s and 1.69 s (TSQR;
-# [table](../figures/least_squares/book-1thread-results.txt)). On H200s a second GPU
-# gains nothing with any method: `normal` takes 0.0354 s, and 0.0304 s on one, CGLS
-# 0.0705 s and 0.0451 s ([table](../figures/h200/least_squares/book-results.txt)). For a
-# GPU this problem is too small to be worth an all-reduce.
-#
 # ## A published number, checked
 #
 # After 10,000 x 1,000 [the notes](https://github.com/Daegeun02/GPGPU) run a larger
@@ -514,6 +493,27 @@ for m, n, published in (
 # data as the first, not a hundred times. Their seconds agree with that: for 100,000 x
 # 10,000, `lstsq` has 1,000 times the arithmetic of the first problem, and would not
 # take 6 times as long.
+#
+# ## All methods, measured
+#
+# Now on 4,000 x 400, or with `--preset book` on the notes' 10,000 x 1,000: each method
+# on one device and on two, in fresh processes, with figures and a table of results.
+#
+# *Predict before you run*: which methods are faster on two devices than on one?
+
+# %%
+if __name__ == "__main__":
+    runs = chapter.measure("least_squares")
+
+# %% [markdown]
+# **What you see.** With few rows a second context can lose with every method: each
+# all-reduce costs a fixed time, and averaging gives each device as much work as one
+# alone has. With 10,000 x 1,000 two contexts take 0.454 s where one takes 0.701 s
+# (CGLS), 0.222 s and 0.322 s (`normal`), 1.22 s and 1.69 s (TSQR;
+# [table](../figures/least_squares/book-1thread-results.txt)). On H200s a second GPU
+# gains nothing with any method: `normal` takes 0.0354 s, and 0.0304 s on one, CGLS
+# 0.0705 s and 0.0451 s ([table](../figures/h200/least_squares/book-results.txt)). For a
+# GPU this problem is too small to be worth an all-reduce.
 #
 # ## Summary
 #

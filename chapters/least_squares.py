@@ -158,9 +158,10 @@ def settles(num_steps, lr=1e-3 / A.shape[1]):
     return numpy.linalg.solve(pull, target)
 
 
+chapter.predict("% of the miss due to drawing rows", None)  # write your number
 drawn, settled = after_40 - optimum, error(settles(500)) - optimum
 print(f"500 local steps: {drawn:.4f} too much with drawn rows, {settled:.4f} without")
-print(f"the drawing makes {100 * (1 - settled / drawn):.0f} % of the miss")
+chapter.answer("% of the miss due to drawing rows", 100 * (1 - settled / drawn))
 local_steps = [1, 2, 5, 20, 50, 200, 500, 2000, 5000]
 excess = [error(settles(H)) - optimum for H in local_steps]
 for H, e in zip(local_steps, excess):

@@ -9,6 +9,9 @@
 # <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>,
 # <https://soroban.highreso.jp/blog/blog-2326/> (in Japanese)
 #
+# Where a chapter says *predict*, write your guess into the call of `chapter.predict`
+# before you run the cell: `chapter.answer` says how far it was off.
+#
 # **What you will learn.** How to time work that runs asynchronously, after the Python
 # call has returned. Five rules, and the ten lines of code that follow them. How to
 # compare two devices, and a device with NumPy. What an all-reduce costs. How to check a
@@ -48,6 +51,7 @@ host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
 # What does the first clock say, and which line takes the time?
 
 # %%
+chapter.predict("ms until the call returns", None)  # write your number for None
 x = np.array(host, ctx=two[0])
 npx.waitall()  # the copy is part of no measurement
 for attempt in ("first", "second", "third"):
@@ -57,6 +61,7 @@ for attempt in ("first", "second", "third"):
     npx.waitall()
     finished = time.perf_counter() - start
     print(f"{attempt}: returned {1e3 * returned:.3f}, finished {1e3 * finished:.3f} ms")
+chapter.answer("ms until the call returns", 1e3 * returned)
 
 # %% [markdown]
 # **What you see.** The first reading, the *naive* one, only measures how long Python
@@ -113,9 +118,11 @@ def tan(chosen: list) -> timing.Timing:
     return timing.measure(lambda d: np.tan(x[d]), chosen, expected=right, name="tan")
 
 
+chapter.predict("two devices' time / one's", None)
 one, both = tan(two[:1]), tan(two)
 numpys = timing.measure_host(lambda: numpy.tan(host), threads=1, name="NumPy's tan")
 print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
+chapter.answer("two devices' time / one's", timing.ratio(both, one))
 
 # %% [markdown]
 # **What you see.** Two contexts take about half the time of one if a core is idle for
@@ -153,8 +160,9 @@ for wrong in (
 # that exists already. Both multiply as often. By how much do they differ?
 
 # %%
+chapter.predict("times as long in a new array", None)
 x = np.ones(10_000_000, ctx=two[0])
-z = np.zeros_like(x)
+z, medians = np.zeros_like(x), []
 forms = {
     "in a new array": lambda: 2 * x,
     "in an old one ": lambda: np.multiply(x, 2, out=z),
@@ -171,6 +179,8 @@ for name, double in forms.items():
     print(
         f"{name}: {median:.2f} ms ({low:.2f}-{high:.2f}), {faults // 7:,} page faults"
     )
+    medians.append(median)
+chapter.answer("times as long in a new array", medians[0] / medians[1])
 
 # %% [markdown]
 # **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each,
@@ -208,7 +218,12 @@ def all_reduce(n: int) -> timing.Timing:
     return timing.measure(reduce, two, before=reset, expected=twos, name=name)
 
 
-print(*map(all_reduce, (1_000, 130_000, 10_000_000)), sep="\n")
+chapter.predict("LeNet's all-reduce is nearer to", None)  # "small" or "large"
+small, lenets, large = map(all_reduce, (1_000, 130_000, 10_000_000))
+print(small, lenets, large, sep="\n")
+nearer = lenets.median / small.median < large.median / lenets.median
+chapter.answer("LeNet's all-reduce is nearer to", "small" if nearer else "large")
+chapter.score()
 
 # %% [markdown]
 # **What you see.** LeNet's all-reduce is close to the small one: its fixed time counts,

@@ -18,7 +18,9 @@
 # its own (chapter 1). Everything below is the same for both.
 
 # %%
+import resource
 import time
+from collections import Counter
 
 import numpy
 
@@ -31,7 +33,9 @@ print(two)
 # %% [markdown]
 # ## Splitting the problem
 #
-# A network can be split over devices in three ways:
+# A training can be split over devices in three ways:
+#
+# ![By layers, by channels, by data](../docs/drawings/ways-to-split.svg)
 #
 # | split | each device holds | what travels in each step |
 # |---|---|---|
@@ -54,16 +58,16 @@ print(two)
 #
 # A sum does not care who adds up which part of it. So two devices may each take half of
 # the images, as long as their two sums are added before the step. That is all of *data
-# parallelism*:
+# parallelism*. Every device holds a full copy of the parameters, a *replica*, and a
+# step has four parts:
 #
 # ![One step on two devices](../docs/drawings/split-allreduce-update.svg)
 #
-# 1. Every device holds a full copy of the parameters, a *replica*.
-# 2. **Split**: each device gets its *shard* of the batch.
-# 3. **Forward, backward**: each device computes the gradients of its own shard.
-# 4. **All-reduce**: the gradients are summed over the devices; every device gets the
+# 1. **Split**: each device gets its *shard* of the batch.
+# 2. **Forward, backward**: each device computes the gradients of its own shard.
+# 3. **All-reduce**: the gradients are summed over the devices; every device gets the
 #    sum.
-# 5. **Update**: every device takes the same step, so that the replicas stay equal.
+# 4. **Update**: every device takes the same step, so that the replicas stay equal.
 #
 # *Predict before you run*: a line y = w x is fitted to four points. Which two numbers
 # add up to the gradient of all four?
@@ -178,75 +182,142 @@ assert all((array == 3).all() for array in data)
 # **What you see.** Both devices hold (3, 3). A second call would give (6, 6), because
 # it sums what is there.
 #
-# ## The other collectives, and a ring
+# ## Collectives
 #
 # An all-reduce is one of five operations on arrays of several devices, which are called
-# *collectives*. `A`, `B`, ... are arrays of devices 0, 1, ..., `A0` is a part of `A`:
+# *collectives*:
 #
-# | collective | before | after |
-# |---|---|---|
-# | broadcast | A, -, - | A, A, A |
-# | reduce | A, B, C | A+B+C, -, - |
-# | all-reduce | A, B, C | A+B+C on each |
-# | reduce-scatter | A, B, C | A0+B0+C0, A1+B1+C1, A2+B2+C2 |
-# | all-gather | A0, B1, C2 | A0 B1 C2 on each |
+# ![Five collectives, before and after](../docs/drawings/collectives.svg)
 #
-# The book's all-reduce is a reduce and a broadcast, and device 0 is its bottleneck. A
-# reduce-scatter and an all-gather do the same, and every device does as much as every
-# other. In a *ring* each device sends only to the next one:
-#
-# *Predict before you run*: four devices have 1,000 numbers each. How many numbers must
-# the busiest device send in the book's all-reduce, and how many in the ring?
+# Here they are on four devices. `send` copies an array, and counts the bytes by the
+# device that sends them: they all pass this device's link. First a *broadcast*.
+
+# %%
+four = devices.parse("cpu:4")
+sent = Counter()  # bytes, by device
+
+
+def send(array, device):
+    sent[array.ctx] += 4 * array.size  # float32
+    return array.copyto(device)
+
+
+def arrays(devices):
+    """Eight ones on the first device, eight twos on the second, and so on."""
+    return [np.full(8, k + 1.0, ctx=device) for k, device in enumerate(devices)]
+
+
+def broadcast(data):
+    for array in data[1:]:
+        array[:] = send(data[0], array.ctx)
+
+
+data = arrays(four)
+broadcast(data)
+assert all((array == 1).all() for array in data)
+
+# %% [markdown]
+# A *reduce*: the sum arrives on device 0 only. With a broadcast after it, it is the
+# book's all-reduce.
 
 
 # %%
-def chunks(array, n):
-    """The n parts of an array, as slices."""
+def reduce(data):
+    for array in data[1:]:
+        data[0][:] += send(array, data[0].ctx)
+
+
+def central(data):
+    reduce(data)
+    broadcast(data)
+
+
+data = arrays(four)
+reduce(data)
+assert [int(array[0]) for array in data] == [1 + 2 + 3 + 4, 2, 3, 4]
+data = arrays(four)
+central(data)
+assert all((array == 10).all() for array in data)
+
+# %% [markdown]
+# A *reduce-scatter*: device k gets part k of the sum.
+
+
+# %%
+def parts(array, n):
     return [slice(k * len(array) // n, (k + 1) * len(array) // n) for k in range(n)]
 
 
-def send_around(data, shift, add):
-    """N - 1 times every device sends one part to the next, which adds or keeps it."""
-    n, part, count = len(data), chunks(data[0], len(data)), [0] * len(data)
-    for turn in range(n - 1):
-        index = [part[(k + shift - turn) % n] for k in range(n)]
-        sent = [data[k][index[k]].copyto(data[(k + 1) % n].ctx) for k in range(n)]
-        for k, numbers in enumerate(sent):
-            to = data[(k + 1) % n]
-            to[index[k]] = to[index[k]] + numbers if add else numbers
-            count[k] += len(numbers)
-    return max(count)
-
-
 def reduce_scatter(data):
-    """Part k + 1 of the sum ends on device k; the numbers that a device sends."""
-    return send_around(data, shift=0, add=True)
+    for k, part in enumerate(parts(data[0], len(data))):
+        for other in data[:k] + data[k + 1 :]:
+            data[k][part] += send(other[part], data[k].ctx)
 
 
-def all_gather(data):
-    return send_around(data, shift=1, add=False)
-
-
-four = devices.parse("cpu:4")
-start = [np.random.uniform(size=1000, ctx=device) for device in four]
-by_book, by_ring = ([array.copy() for array in start] for _ in range(2))
-allreduce(by_book)
-sent = reduce_scatter(by_ring)
-for k, array in enumerate(by_ring):
-    own = chunks(array, 4)[(k + 1) % 4]
-    assert numpy.allclose(array[own].asnumpy(), by_book[0][own].asnumpy(), rtol=1e-6)
-sent += all_gather(by_ring)
-for array in by_ring:
-    assert numpy.allclose(array.asnumpy(), by_book[0].asnumpy(), rtol=1e-6)
-print(f"the book: device 0 sends {3 * 1000:,} numbers, and receives as many")
-print(f"the ring: every device sends {sent:,} numbers")
+data = arrays(four)
+reduce_scatter(data)
+own = list(zip(data, parts(data[0], 4)))
+assert all((array[part] == 10).all() for array, part in own)
 
 # %% [markdown]
-# **What you see.** In the ring a device sends `2 (N - 1) / N` arrays, less than two,
-# however many devices there are; in the book's all-reduce device 0 sends N - 1. But the
-# ring takes 2 (N - 1) turns one after the other, so with small arrays, whose copies
-# take a fixed time, it is slower. Chapter 6 times both, and a tree.
-# [Watch them round by round](../docs/all-reduce.md).
+# An *all-gather*: every device gets the parts of all others. After a reduce-scatter
+# this completes an all-reduce, in which no device does more than another.
+
+
+# %%
+def all_gather(data):
+    for k, part in enumerate(parts(data[0], len(data))):
+        for other in data[:k] + data[k + 1 :]:
+            other[part] = send(data[k][part], other.ctx)
+
+
+all_gather(data)
+assert all((array == 10).all() for array in data)
+
+# %% [markdown]
+# In a *ring* each device sends only to the next one, so that few links suffice. First
+# the parts go round and are added up, a reduce-scatter; then the sums go round, an
+# all-gather.
+#
+# *Predict before you run*: four devices have 1,000 numbers each, 4,000 bytes. How many
+# bytes does the busiest device send in the book's all-reduce, and how many in the ring?
+
+
+# %%
+def ring(data):
+    n = len(data)
+    part = parts(data[0], n)
+    for turn in range(2 * (n - 1)):
+        which = [part[(k - turn) % n] for k in range(n)]  # what device k sends
+        moving = [send(data[k][which[k]], data[(k + 1) % n].ctx) for k in range(n)]
+        for k in range(n):
+            to = data[(k + 1) % n]
+            if turn < n - 1:
+                to[which[k]] += moving[k]
+            else:
+                to[which[k]] = moving[k]
+
+
+for num_devices in (2, 4):
+    start = [np.random.uniform(size=1000, ctx=device) for device in four[:num_devices]]
+    total = sum(array.asnumpy() for array in start)
+    for all_reduce in (central, ring):
+        data = [array.copy() for array in start]
+        sent.clear()
+        all_reduce(data)
+        for array in data:
+            assert numpy.allclose(array.asnumpy(), total, rtol=1e-5)
+        print(f"{num_devices} devices, {all_reduce.__name__:7}: ", end="")
+        print(f"the busiest sends {max(sent.values()):6,} bytes, ", end="")
+        print(f"all send {sum(sent.values()):6,}")
+
+# %% [markdown]
+# **What you see.** Both ways send the same number of bytes in all. In the ring each
+# device sends `2 (N - 1) / N` arrays, less than two, however many devices there are; in
+# the book's all-reduce device 0 sends N - 1. But the ring takes 2 (N - 1) turns one
+# after the other, so with small arrays, whose copies take a fixed time, it is slower.
+# Chapter 6 times both, and a tree. [Watch them round by
+# round](../docs/all-reduce.md).
 #
 # ## Splitting a batch
 #
@@ -287,7 +358,7 @@ print("the package's:", *[len(shard) for shard in d2lpar.split_batch(X, y, two)[
 # %% [markdown]
 # ## One step on all devices
 #
-# Now the five points of the list above, in order. Two things to look at:
+# Now the four parts of the list above, in order. Two things to look at:
 #
 # - Nothing here waits. A call of MXNet hands work to a device and returns at once
 #   (chapter 3), so the forward pass of device 1 is queued while device 0 is still
@@ -427,22 +498,35 @@ print("replicas agree:", agree(device_params))
 
 
 # %%
-def milliseconds_per_step(num_devices, batch_size, steps=6):
+def page_faults():
+    """How many pages of new memory this process has used so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def time_steps(num_devices, batch_size, steps=4):
+    """Milliseconds of a step, and its new pages of memory."""
     chosen = two[:num_devices]
     device_params = [get_params(params, device) for device in chosen]
     X, y = X_train[:batch_size], y_train[:batch_size]
     train_batch(X, y, device_params, chosen, lr=0.01)  # a warm-up
     npx.waitall()
-    start = time.perf_counter()
+    start, pages = time.perf_counter(), page_faults()
     for _ in range(steps):
         train_batch(X, y, device_params, chosen, lr=0.01)
     npx.waitall()
-    return 1e3 * (time.perf_counter() - start) / steps
+    milliseconds = 1e3 * (time.perf_counter() - start) / steps
+    return milliseconds, (page_faults() - pages) // steps
 
 
 for batch_size in (16, 512):
-    one, both = (milliseconds_per_step(n, batch_size) for n in (1, 2))
-    print(f"batch {batch_size:3}: one device {one:.1f} ms, two devices {both:.1f} ms")
+    for n in (1, 2):
+        # The median of three, by time.
+        milliseconds, pages = sorted(time_steps(n, batch_size) for _ in range(3))[1]
+        print(
+            f"batch {batch_size:3}, {n} device(s): {milliseconds:6.1f} ms per step, ",
+            end="",
+        )
+        print(f"{pages:6,} new pages")
 
 # %% [markdown]
 # **What you see.** Two devices save half of the forward and backward pass. But a single
@@ -455,8 +539,10 @@ for batch_size in (16, 512):
 # What is compared here? A context of this chapter has one thread, so one device is one
 # core, and two devices are two cores. One context with *two* threads would use both
 # cores, too, without any all-reduce; but then there is only one device, and nothing to
-# learn about several. With large batches two contexts may even be more than twice as
-# fast: each works on smaller arrays, which take less new memory (rule 5 of chapter 3).
+# learn about several. With large batches two contexts may even be a little more than
+# twice as fast, because each works on arrays half as large: fewer of them are so large
+# that MXNet takes new memory for them in every step, see the pages (rule 5 of chapter
+# 3).
 #
 # A slower pair of devices is what [the
 # book](https://d2l.ai/chapter_computational-performance/multiple-gpus.html) found, too:
@@ -523,10 +609,10 @@ if __name__ == "__main__":
 # 4. Leave out `npx.waitall()` in `train`. *(The epoch seems shorter: the clock is read
 #    when Python has issued the work. The next line that needs a number, the accuracy,
 #    waits for the rest.)*
-# 5. At which batch size are two devices as fast as one? Call `milliseconds_per_step`
-#    for 16, 32, 64, ..., 512. *(It depends on the machine, and on what else it does.
-#    Chapter 6 measures it for the package's training: somewhere between 8 and 32 on two
-#    idle cores.)*
+# 5. At which batch size are two devices as fast as one? Call `time_steps` for 16, 32,
+#    64, ..., 512. *(It depends on the machine, and on what else it does. Chapter 6
+#    measures it for the package's training: somewhere between 8 and 32 on two idle
+#    cores.)*
 # 6. Write an `allreduce` that needs fewer calls: join the gradients of a replica to one
 #    array, sum that, and cut it again. *(The sums are the same to the bit. To join and
 #    to cut costs calls, too, so `d2lpar/buckets.py` keeps all parameters and all

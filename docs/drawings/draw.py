@@ -75,6 +75,76 @@ class Drawing:
         )
 
 
+def ways_to_split() -> Drawing:
+    """A network of three layers on two devices, split in three ways."""
+    d = Drawing(
+        620, 372, "Three ways to split a training over two devices",
+        "By layers: device 0 has the first layers, device 1 the last ones; the outputs "
+        "travel from one to the other. By channels: each device has half of every "
+        "layer; the outputs of every layer travel. By data: each device has all layers "
+        "and half of the images; only the gradients travel, once per step.",
+    )  # fmt: skip
+    d.label(0, 0, 196, 34, "by layers")
+    d.label(212, 0, 196, 34, "by channels")
+    d.label(424, 0, 196, 34, "by data")
+    for x in (0, 212):
+        d.box(x, 44, 196, 34, "all images", SLATE)
+    for x, k in ((424, 0), (524, 1)):
+        d.box(x, 44, 96, 34, f"half {k}", SLATE)
+    for row in range(3):
+        y, layer = 92 + 78 * row, f"layer {row + 1}"
+        d.box(0, y, 196, 44, layer, (BLUE, BLUE, ORANGE)[row])
+        d.box(212, y, 96, 44, layer, BLUE)
+        d.box(312, y, 96, 44, layer, ORANGE)
+        d.box(424, y, 96, 44, layer, BLUE)
+        d.box(524, y, 96, 44, layer, ORANGE)
+        d.box(212, y + 48, 196, 26, "outputs", GREEN)
+    d.box(0, 218, 196, 26, "outputs", GREEN)
+    d.box(424, 296, 196, 26, "gradients", GREEN)
+    d.box(0, 338, 144, 34, "device 0", BLUE)
+    d.box(154, 338, 144, 34, "device 1", ORANGE)
+    d.box(308, 338, 312, 34, "what travels between them", GREEN)
+    return d
+
+
+def collectives() -> Drawing:
+    """Five operations on arrays of three devices: before and after."""
+    d = Drawing(
+        620, 318, "Five collectives on three devices, before and after",
+        "A, B and C are the arrays of devices 0, 1 and 2, and S is A + B + C. "
+        "Broadcast: all get A. Reduce: device 0 gets S. All-reduce: all get S. "
+        "Reduce-scatter: device k gets part k of S. All-gather: all get "
+        "all parts, which are S.",
+    )  # fmt: skip
+    d.label(0, 0, 138, 40, "S = A + B + C")
+    d.label(148, 0, 214, 40, "before: devices 0, 1, 2")
+    d.label(406, 0, 214, 40, "after: devices 0, 1, 2")
+    parts = ("S0", "S1", "S2")
+    for row, (name, before, after) in enumerate(
+        (
+            ("broadcast", ("A", "", ""), ("A", "A", "A")),
+            ("reduce", ("A", "B", "C"), ("S", "", "")),
+            ("all-reduce", ("A", "B", "C"), ("S", "S", "S")),
+            ("reduce-scatter", ("A", "B", "C"), parts),
+            ("all-gather", parts, ("S", "S", "S")),
+        )
+    ):
+        y = 54 + 54 * row
+        d.label(0, y, 138, 42, name)
+        for k, color in enumerate((BLUE, ORANGE, SLATE)):
+            d.box(148 + 72 * k, y, 70, 42, before[k], color if before[k] else PAPER)
+            d.box(
+                406 + 72 * k,
+                y,
+                70,
+                42,
+                after[k],
+                (GREEN if "S" in after[k] else BLUE) if after[k] else PAPER,
+            )
+        d.arrow(368, y + 21, 400, y + 21)
+    return d
+
+
 def split_allreduce_update() -> Drawing:
     """One step of data-parallel training on two devices, from top to bottom."""
     d = Drawing(
@@ -418,6 +488,8 @@ def memory_of_a_device() -> Drawing:
 DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "queues-of-devices.svg": queues_of_devices,
     "memory-of-a-device.svg": memory_of_a_device,
+    "ways-to-split.svg": ways_to_split,
+    "collectives.svg": collectives,
     "split-allreduce-update.svg": split_allreduce_update,
     "rows-over-devices.svg": rows_over_devices,
     "parameter-server.svg": parameter_server,

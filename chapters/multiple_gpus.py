@@ -540,8 +540,7 @@ for batch_size in (16, 512):
 # core, and two devices are two cores. One context with *two* threads would use both
 # cores, too, without any all-reduce; but then there is only one device, and nothing to
 # learn about several. With large batches two contexts may even be a little more than
-# twice as fast, because each works on arrays half as large: fewer of them are so large
-# that MXNet takes new memory for them in every step, see the pages (rule 5 of chapter
+# twice as fast. The new pages show whether memory has a part in it (rule 5 of chapter
 # 3).
 #
 # A slower pair of devices is what [the

@@ -290,8 +290,8 @@ if __name__ == "__main__":
 #
 # 1. **Check the notes' second run.** Solve `datasets.uniform_file(100_000, 1_000)` (a
 #    file of `8 * 100_000 * 1_000` bytes in TMPDIR) with `method="normal"` and
-#    `resident_bytes=0`. *(90.90, as the notes have it up to their random numbers:
-#    `sqrt((m - n) / 12)` is 90.83.)*
+#    `resident_bytes=0`. *(90.90, as the notes have it up to their random numbers;
+#    expected are 90.87, by the formula of the chapter before.)*
 # 2. **The size of a block.** Time `cgls_in_blocks` with 10, 100, 1,000 and 2,500 rows.
 #    *(Tiny blocks are slow, because each costs a fixed time, whatever its size, for
 #    Python, the file and the copies.)*

@@ -297,10 +297,10 @@ for part in (1, 0.7, 0.1):
     print(f"second limit x {part}: {test_acc:.3f}, agrees {agreement:.3f}")
 
 # %% [markdown]
-# **What you see.** The outlier costs several points. A small cut helps a little, at
-# least in agreement with float32, because the other channels get finer steps. A deep
-# one does more harm than the outlier, because the channel that is cut off matters most.
-# Equalising needs no cut and restores the accuracy.
+# **What you see.** The outlier costs accuracy, as the table below says. A small cut
+# helps a little, at least in agreement with float32, because the other channels get
+# finer steps. A deep one does more harm than the outlier, because the channel that is
+# cut off matters most. Equalising needs no cut and restores the accuracy.
 
 # %%
 _, before = lenet_int8(X_calibration, stretched)

@@ -169,7 +169,8 @@ print(need)
 # ## At the limit
 #
 # To simulate a small device, we let a process allocate only 300 MiB more. Batches of
-# 2,000 images fail with a one-line message that says what would fit.
+# 2,000 images fail with a one-line message that says what would surely fit; the
+# estimate is high on purpose.
 #
 # *Predict before you run*: After a failure, will a batch of 500 train in the same
 # process? What could still hold the failed batch's arrays?
@@ -225,7 +226,7 @@ with ProcessPoolExecutor(1, env=environment) as executor:
 #
 # A third way to need less memory, beside more devices and micro-batches, is *gradient
 # checkpointing*: keep only some layers' outputs and compute the others again in the
-# backward pass. It costs time instead of memory, and MXNet does not do it by itself.
+# backward pass. It costs time instead of memory, and MXNet does not do it unless asked.
 #
 # ## Leaving returns everything
 #

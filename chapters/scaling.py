@@ -263,7 +263,7 @@ print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.
 # the steps on two devices by (median, and at most; `python tools/step_models.py` prints
 # it):
 #
-# | [errors](../figures/step-models.txt) | sum | longer of two | longest, with cores |
+# | [errors](../docs/step-models.txt) | sum | longer of two | longest, with cores |
 # |---|---|---|---|
 # | two H200s, Gluon | 23 %, 44 % | **5 %, 12 %** | |
 # | two H200s, from scratch | 24 %, 36 % | **10 %, 31 %** | |

@@ -2,7 +2,7 @@
 
 Both operations move memory and hardly calculate: ``y = 2 * x`` (the least-squares notes
 on PyCUDA), and the update of SGD. Every device has its own arrays and all work at once,
-with as many threads whatever the library; an answer that differs from NumPy's is an
+with as many threads, NumPy with one; an answer that differs from NumPy's is an
 error.
 """
 

@@ -230,8 +230,8 @@ chapter.show(figure, "in-place")
 # **What you see.** On a CPU context a large new array costs several times as much as
 # the multiplication. MXNet asks the operating system for fresh memory for it and gives
 # it back afterwards, and the system provides the memory in pages of 4 KiB, one by one
-# (rule 5 of chapter 3). NumPy asks for pages of 2 MiB, so its new array costs less. In
-# place only the loops differ, and NumPy's is the faster one.
+# (rule 5 of chapter 3). NumPy asks for pages of 2 MiB, where Linux allows it, so its
+# new array costs less. In place only the loops differ, and NumPy's is the faster one.
 #
 # On a GPU the work itself gets far shorter and the two copies stay: they go over a link
 # (PCIe) that is many times as slow as the GPU's memory. One multiplication is not worth
@@ -333,8 +333,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # **What you see.** The naive clock says about the same for every form. Whether "in
-# place" is faster than "as written" depends on the size: arrays of some megabytes come
-# from memory that the process has kept, larger ones from the system.
+# place" is faster than "as written" depends on the size: arrays of some megabytes may
+# come from memory that the process has kept, larger ones from the system.
 #
 # ## Summary
 #

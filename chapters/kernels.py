@@ -236,7 +236,7 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # All libraries compute as many numbers; NumPy has one thread, the others one per
 # device. The loop in C, on as many threads, shows what this machine's memory allows.
 # [The notes](https://github.com/Daegeun02/GPGPU) print 34 ms for 50,000,000 numbers by
-# NumPy, and 0.6 to 0.9 ms by PyCUDA, where the clock is stopped before the GPU has
+# NumPy, and 0.64 to 0.90 ms by PyCUDA, where the clock is stopped before the GPU has
 # finished (chapter `timing`).
 
 # %%

@@ -152,9 +152,10 @@ for wrong in (
 #   does not have yet. The operating system provides it page by page, of 4 KiB each, and
 #   only when a page is first written: a *page fault*. The clock counts that, too.
 #
-# MXNet takes new memory on CPU contexts for every large result, from some 32 MB on, and
-# gives it back afterwards. GPUs are different: there MXNet keeps freed memory for the
-# next result. The kernel of the operating system counts page faults for each process.
+# MXNet takes new memory on CPU contexts for every result of more than 32 MB, and often
+# for smaller ones, and gives it back afterwards. GPUs are different: there MXNet keeps
+# freed memory for the next result. The kernel of the operating system counts page
+# faults for each process.
 #
 # *Predict before you run*: z = 2 * x for 10,000,000 numbers, in a new array and in one
 # that exists already. Both multiply as often. By how much do they differ?
@@ -183,12 +184,13 @@ for name, double in forms.items():
 chapter.answer("times as long in a new array", medians[0] / medians[1])
 
 # %% [markdown]
-# **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each,
-# and the new array takes several times as long. The rule explains numbers in other
-# chapters: why NumPy's sum of two arrays is so much faster than MXNet's (chapter 2),
-# what static memory saves (chapter 5), and why a fused kernel gains more than its
-# passes over memory (`kernels`). Two contexts with half the work each may even be more
-# than twice as fast, where smaller arrays need no new pages.
+# **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each
+# (the first call also counts those of x and z), and the new array takes several times
+# as long. The rule explains numbers in other chapters: why NumPy's sum of two arrays is
+# so much faster than MXNet's (chapter 2), what static memory saves (chapter 5), and why
+# a fused kernel gains more than its passes over memory (`kernels`). Two contexts with
+# half the work each may even be more than twice as fast, where smaller arrays need no
+# new pages.
 #
 # ## What an all-reduce costs
 #
@@ -256,8 +258,8 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 
 # %% [markdown]
 # - **[The least-squares notes](https://github.com/Daegeun02/GPGPU)**, 50,000,000 floats
-#   x 2: NumPy's time is plausible. The T4's is not: 0.6 to 0.9 ms time only the launch.
-#   Rule 1.
+#   x 2: NumPy's time is plausible. The T4's is not: 0.64 to 0.90 ms time only the
+#   launch. Rule 1.
 # - **[The CryptoPunks
 #   notebook](https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb)**,
 #   "28.6 to 68.8 %" less for a sum of 4 MB, compares a CPU's sum with a launch. Rule 1
@@ -266,7 +268,7 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 #   sin^2/cos^2 over 10,000 x 10,000: 4.12 s in float64 on one core, 738 ms in float32
 #   on all, 18.9 ms on a T4. IPython's `%timeit` does not wait either, but its 1,000
 #   loops fill the queue until it blocks, so the mean is right: 12 passes over 400 MB
-#   need 15 ms. (One kernel would need one pass: chapter 13.) Yet "40 times faster"
+#   need 15 ms. (One kernel would need one pass: chapter 12.) Yet "40 times faster"
 #   compares the T4 with 738 ms, and 4.12 s is another type on another number of cores.
 #   The times of different work have no ratio.
 # - **[GPUSOROBAN](https://soroban.highreso.jp/blog/blog-2326/)**, the product of two

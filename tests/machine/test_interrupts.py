@@ -63,8 +63,7 @@ def test_what_is_ignored_stays_so():
 GUARDED = """
 import time
 from d2lpar.cli.error_lines import guard
-print("begun", flush=True)
-guard(lambda: time.sleep(60))
+guard(lambda: (print("begun", flush=True), time.sleep(60)))
 """
 
 

@@ -556,7 +556,9 @@ for batch_size in (16, 512):
 # instead of eight. `book` is the book's recipe on all 60,000 images. `quick` shows the
 # same in a minute, with less data, and with smaller batches so that a short run still
 # takes enough steps to leave the plateau at 0.10. Each device count is measured in a
-# process of its own; the first epoch warms up and does not count in the times.
+# process of its own; the first epoch warms up and does not count in the times. One
+# context gets as many threads as there are cores, and two share them out: so the same
+# cores are compared. With `threads=1` a device is a core, as in the cells above.
 #
 # In a notebook the flags are arguments: `preset="book"`, `num_devices="1,2"`, `lr=0.1`.
 # The curves grow while it trains, the figures follow, and `runs` are the records, one

@@ -24,7 +24,7 @@ ROOMS = [
     ["experiments"],
     ["memory"],
     ["arrays", "scaling", "least_squares", "gan", "low_precision"],
-    ["lenet_workers"],
+    ["lenet_workers", "local_sgd"],
     ["lenet_concise"],
     ["lenet"],
     ["workers"],

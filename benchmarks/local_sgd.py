@@ -1,0 +1,141 @@
+"""Local SGD: bytes sent, and test accuracy, by the steps between two averages.
+
+    D2LPAR_DATA=... python benchmarks/local_sgd.py --seeds 0,1,2,3,4
+    python benchmarks/local_sgd.py --data sample --images 128 --epochs 1   # tiny
+
+LeNet on two contexts of one thread each: 12,800 images of Fashion-MNIST, batches of 64,
+three epochs. The devices average their parameters after every 1, 4, 16, 64 steps, or
+once per epoch; some also take DiLoCo's outer step with momentum. Every arm trains in a
+fresh process, arm after arm, seed after seed; a seed is a round of the record, and
+draws the first parameters and the order of the images. Writes local_sgd.jsonl and
+local_sgd.txt, the medians over the seeds, to runs/benchmarks. Seeds that a record of
+the same commit has there are not measured again.
+
+The accuracy is what is measured; times are kept, but other work may disturb them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from d2lpar import datasets
+from d2lpar.records import files
+from d2lpar.records.atomic import replacing
+from d2lpar.records.comparison import summarize
+from d2lpar.records.kinds import ArmSample, Run
+from d2lpar.runs import in_turn
+from d2lpar.text import byte_size, plain_table
+
+BATCH, LR = 64, 0.1
+OUTER = (0.7, 0.9)  # DiLoCo's learning rate and Nesterov momentum
+
+
+def epochs(
+    data: str, images: int, num_epochs: int, seed: int, **averaging
+) -> Iterator[dict]:
+    """What each epoch of one training measured, and the bytes sent until its end."""
+    from d2lpar import local_sgd
+
+    sent = 0
+    for epoch in local_sgd.train(
+        devices="cpu:2",
+        data=datasets.load(data, n_train=images),
+        num_epochs=num_epochs,
+        global_batch_size=BATCH,
+        lr=LR,
+        seed=seed,
+        **averaging,
+    ):
+        sent += epoch.wire_bytes or 0
+        yield {**msgspec.structs.asdict(epoch), "wire_bytes": sent}
+
+
+def arms_of(args: argparse.Namespace, seed: int) -> list[in_turn.Arm]:
+    per_epoch = args.images // BATCH
+    words = {1: "every step", per_epoch: "every epoch"}
+    ways = [(steps, None, "") for steps in (1, 4, 16, 64, per_epoch)]
+    ways += [(steps, OUTER, ", outer momentum") for steps in (1, 16, 64, per_epoch)]
+    return [
+        in_turn.ours(
+            words.get(steps, f"every {steps} steps") + how,
+            1,
+            f"{__file__}:epochs",
+            data=args.data,
+            images=args.images,
+            num_epochs=args.epochs,
+            seed=seed,
+            steps_between=steps,
+            outer=outer,
+        )
+        for steps, outer, how in ways
+        if steps <= per_epoch
+    ]
+
+
+def measured_before(path: Path, settings: dict) -> list:
+    """The lines of a record of this code and these settings, if there is one."""
+    if not path.exists():
+        return []
+    run = files.read(path)
+    commit, dirty = files.git_state()
+    same = (run.header.settings, run.header.git_commit) == (settings, commit)
+    return list(run.lines) if same and not dirty else []
+
+
+def table(run: Run) -> str:
+    """Bytes sent and accuracy of each arm after the last epoch, over the seeds."""
+    rows = []
+    last = max(line.epoch for line in run.lines if isinstance(line, ArmSample))
+    by_arm: dict[str, list[ArmSample]] = {}
+    for line in run.lines:
+        if isinstance(line, ArmSample) and line.epoch == last:
+            by_arm.setdefault(line.arm, []).append(line)
+    for arm, lines in by_arm.items():
+        sent = statistics.median(line.wire_bytes for line in lines)
+        acc = summarize([line.test_acc for line in lines])
+        cells = [f"{acc.median:.3f}", f"{acc.q1:.3f}-{acc.q3:.3f}", str(acc.n)]
+        rows.append([arm, byte_size(sent), *cells])
+    columns = ["averages", "bytes sent", "accuracy", "quartiles", "n"]
+    return plain_table(columns, rows, names=1)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = in_turn.parser(__doc__, rounds=1)
+    parser.add_argument("--seeds", default="0", help="a list such as 0,1,2")
+    parser.add_argument("--data", default="fashion-mnist")
+    parser.add_argument("--images", type=int, default=12_800)
+    parser.add_argument("--epochs", type=int, default=3)
+    args = parser.parse_args(words)
+    path = args.out / "local_sgd.jsonl"
+    settings = {"lr": LR, "global_batch_size": BATCH, "num_epochs": args.epochs}
+    settings.update(n_train=args.images, outer=list(OUTER))
+    lines = measured_before(path, settings)
+    done = {line.round for line in lines}
+    every = []
+    for seed in map(int, args.seeds.split(",")):
+        every = arms_of(args, seed)
+        if seed not in done:
+            new = in_turn.measure(every, rounds=1, warm_up=0)
+            lines += [msgspec.structs.replace(line, round=seed) for line in new]
+    data = datasets.load(args.data, n_train=args.images)
+    run = in_turn.record(
+        path,
+        every,
+        lines,
+        work="an epoch of local SGD, LeNet on two one-thread contexts",
+        dataset=data.name,
+        dataset_sha256=data.sha256,
+        settings=settings,
+    )
+    print(table(run))
+    with replacing(path.with_suffix(".txt")) as tmp:
+        tmp.write_text(table(run) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

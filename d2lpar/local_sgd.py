@@ -1,0 +1,135 @@
+"""Local SGD: devices that train alone and average their parameters now and then.
+
+Data parallelism sums gradients in every step. Here each device takes steps on its own
+shards, and after every `steps_between` of them all replicas are replaced by their mean.
+With one step between it is data parallelism, up to rounding. With an outer momentum it
+is DiLoCo's outer loop, around SGD.
+
+Sources: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Douillard et
+al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy
+
+from d2lpar import datasets
+from d2lpar._mxnet import mx, np
+from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.lenet import evaluate_accuracy
+from d2lpar.networks import init_lenet
+from d2lpar.parallel import allreduce, split_batch, train_batch
+from d2lpar.records.kinds import EpochRecord
+from d2lpar.text import byte_size
+from d2lpar.training import (
+    Epoch,
+    check_settings,
+    check_whole,
+    choose,
+    on_device,
+    shuffled_batches,
+)
+
+
+def train(
+    num_devices: int | None = None,
+    *,
+    devices: str | Sequence[mx.Context] = "auto",
+    steps_between: int = 1,
+    outer: tuple[float, float] | None = None,
+    global_batch_size: int = 64,
+    lr: float = 0.1,
+    num_epochs: int = 1,
+    seed: int = 0,
+    data: datasets.ImageData | None = None,
+) -> Iterator[EpochRecord]:
+    """Train LeNet by local SGD, yielding one record per epoch.
+
+    The replicas are averaged after every `steps_between` steps, counted over all
+    epochs, and at the end of each epoch, which evaluates their mean. `outer` is the
+    learning rate and the momentum of DiLoCo's step along the averaged change; None
+    takes the average. `wire_bytes` counts what the devices send each other. `data`
+    defaults to the sample of Fashion-MNIST. Raises :class:`SettingError` or
+    :class:`DeviceError` for settings that are out of range, and
+    :class:`DivergedError` for a loss that is not finite.
+    """
+    check_settings(global_batch_size, lr, num_epochs)
+    check_whole("steps-between", steps_between)
+    contexts = choose(devices, num_devices)
+    data = datasets.load("sample", n_train=4_992) if data is None else data
+    X, y, X_test, y_test = on_device(data, contexts[0])
+    # At the book's scale of 0.01 the first epochs learn nothing, however one averages.
+    params = init_lenet(scale=0.1, seed=seed)
+    replicas = [Bucket(params, context) for context in contexts]
+    averaging = Averaging(replicas, outer)
+    step = 0
+    for number in range(1, num_epochs + 1):
+        epoch, before = Epoch(), averaging.wire_bytes
+        rng = numpy.random.default_rng([seed, number])
+        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, rng):
+            shards = zip(*split_batch(X_batch, y_batch, contexts), replicas, contexts)
+            losses = []
+            for X_k, y_k, replica, context in shards:
+                if len(X_k) > 0:
+                    losses += train_batch(X_k, y_k, [replica], [context], lr, **BUCKETS)
+            epoch.add(losses)
+            step += 1
+            if step % steps_between == 0:
+                averaging.average()
+        if step % steps_between:
+            averaging.average()
+        loss = epoch.end_training(len(y))
+        copies = [replica.copies() for replica in replicas]
+        acc = evaluate_accuracy(X_test, y_test, copies, contexts)
+        record = epoch.record(number, loss, acc, num_samples=len(y), lr=lr)
+        yield msgspec.structs.replace(record, wire_bytes=averaging.wire_bytes - before)
+
+
+class Averaging:
+    """Replaces replicas by their mean, or by DiLoCo's step towards it.
+
+    `wire_bytes` is what the devices have sent each other so far.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Bucket], outer: tuple[float, float] | None = None
+    ) -> None:
+        self.wire_bytes = 0
+        self._values = [replica.values for replica in replicas]
+        self._outer = outer
+        self._starts = [values.copy() for values in self._values]
+        self._velocities = [np.zeros_like(values) for values in self._values]
+
+    def average(self) -> None:
+        """Average all replicas, in place; every device computes the same step."""
+        n, size = len(self._values), self._values[0].size
+        self.wire_bytes += 2 * (n - 1) * size * self._values[0].dtype.itemsize
+        allreduce(self._values)
+        for values, start, velocity in zip(
+            self._values, self._starts, self._velocities
+        ):
+            values /= n
+            if self._outer:
+                outer_lr, momentum = self._outer
+                change = start - values
+                velocity[:] = momentum * velocity + change
+                start -= outer_lr * (change + momentum * velocity)  # Nesterov's
+                values[:] = start
+
+
+def report(
+    devices: Sequence[mx.Context], steps_between: Sequence[int], **settings
+) -> Iterator[str]:
+    """A line for each number of steps between averages: bytes sent, and accuracy."""
+    n_train = settings.pop("n_train", 4_992)
+    data = datasets.load("sample", n_train=n_train)
+    for steps in steps_between:
+        epochs = list(
+            train(devices=devices, steps_between=steps, data=data, **settings)
+        )
+        sent = sum(epoch.wire_bytes or 0 for epoch in epochs)
+        where = f"{steps} steps between averages, {len(devices)} device(s)"
+        yield f"{where}: {byte_size(sent)} sent, accuracy {epochs[-1].test_acc:.3f}"

@@ -1,0 +1,107 @@
+"""Local SGD: with one step between averages it is data parallelism, up to rounding."""
+
+import numpy
+import pytest
+
+from d2lpar import datasets, devices, lenet, local_sgd
+from d2lpar.buckets import Bucket
+from d2lpar.errors import SettingError
+from d2lpar.networks import init_lenet
+
+SIZES = {"global_batch_size": 16, "lr": 0.05, "seed": 3}
+PARAMETERS = sum(p.size for p in init_lenet())
+
+
+@pytest.fixture(scope="module")
+def data():
+    return datasets.load("sample", n_train=64, n_test=100)
+
+
+def replicas(two, seeds=(0, 1)):
+    return [
+        Bucket(init_lenet(scale=0.1, seed=seed), device)
+        for seed, device in zip(seeds, two)
+    ]
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The replicas that a training makes."""
+    made = []
+
+    class Kept(Bucket):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(local_sgd, "Bucket", Kept)
+    return made
+
+
+def test_one_step_between_averages_is_data_parallelism(data, trained):
+    records = list(local_sgd.train(devices="cpu:2", data=data, num_epochs=2, **SIZES))
+    state = lenet.start(SIZES["seed"])
+    state.params = init_lenet(scale=0.1, seed=SIZES["seed"])
+    whole = list(
+        lenet.train(devices="cpu:1", data=data, num_epochs=2, state=state, **SIZES)
+    )
+    for local, summed in zip(records, whole):
+        assert local.train_loss == pytest.approx(summed.train_loss, rel=1e-5)
+    for replica in trained:
+        for p, expected in zip(replica, state.params):
+            numpy.testing.assert_allclose(p.asnumpy(), expected, atol=1e-5)
+
+
+def test_devices_that_never_talk_go_different_ways_and_end_at_their_mean(data, trained):
+    (rare,) = local_sgd.train(devices="cpu:2", data=data, steps_between=99, **SIZES)
+    seldom = trained[0].values.asnumpy()
+    (often,) = local_sgd.train(devices="cpu:2", data=data, **SIZES)
+    assert (seldom == trained[1].values.asnumpy()).all()  # averaged at the end
+    assert abs(seldom - trained[2].values.asnumpy()).max() > 1e-4
+    assert often.wire_bytes == 4 * rare.wire_bytes == 4 * 2 * 4 * PARAMETERS
+
+
+def test_steps_are_counted_over_epochs_each_of_which_ends_in_an_average(data):
+    records = local_sgd.train(
+        devices="cpu:2", data=data, steps_between=3, num_epochs=3, **SIZES
+    )
+    # Steps 3, 4; 6, 8; 9, 12.
+    assert [r.wire_bytes for r in records] == [2 * 8 * PARAMETERS] * 3
+
+
+def test_the_mean_replaces_all_replicas():
+    two = replicas(devices.parse("cpu:2"))
+    expected = sum(replica.values.asnumpy() for replica in two) / 2
+    local_sgd.Averaging(two).average()
+    for replica in two:
+        numpy.testing.assert_array_equal(replica.values.asnumpy(), expected)
+
+
+def test_the_outer_step_is_nesterovs():
+    two = replicas(devices.parse("cpu:2"), seeds=(0, 0))
+    averaging = local_sgd.Averaging(two, outer=(0.7, 0.9))
+    start = two[0].values.asnumpy().astype("float64")
+    velocity = numpy.zeros_like(start)
+    for turn in (1, 2):
+        for k, replica in enumerate(two):
+            replica.values += 0.1 * (k + turn)
+        averaging.average()
+        change = numpy.full_like(start, -0.1 * (turn + 0.5))
+        velocity = 0.9 * velocity + change
+        start -= 0.7 * (change + 0.9 * velocity)
+        for replica in two:
+            numpy.testing.assert_allclose(replica.values.asnumpy(), start, atol=1e-6)
+
+
+def test_one_device_sends_nothing_and_the_report_says_so():
+    lines = list(
+        local_sgd.report(devices.parse("cpu:1"), steps_between=[1, 2], n_train=64)
+    )
+    assert len(lines) == 2
+    assert all(": 0 B sent, accuracy 0." in line for line in lines)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5])
+def test_steps_between_averages_are_a_whole_number(steps, data):
+    with pytest.raises(SettingError, match="steps-between"):
+        next(local_sgd.train(devices="cpu:2", data=data, steps_between=steps))

@@ -116,7 +116,7 @@ for name, (on_host, on_device) in on_both.items():
 #
 # The notes say to set the type of each array, for two reasons. A type that is too large
 # takes memory and time: float64 needs twice the bytes of float32, and many GPUs compute
-# it 32 times more slowly. And code in C is compiled for one type (chapter 12). A third
+# it 32 times more slowly. And code in C is compiled for one type (chapter 13). A third
 # reason is what happens if you leave it unset.
 #
 # *Predict before you run*: what is (1, 2) times 1.5, for whole numbers?

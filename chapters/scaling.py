@@ -21,12 +21,16 @@
 # here, for LeNet? 2, 20, 200 or 2,000?
 
 # %%
+import json
 import math
 import os
 import time
+from collections import Counter
+from pathlib import Path
 from statistics import median
 
 import numpy
+from matplotlib.figure import Figure
 
 from d2lpar import (
     allreduce,
@@ -34,6 +38,7 @@ from d2lpar import (
     devices,
     get_params,
     init_lenet,
+    mx,
     np,
     npx,
     train_batch,
@@ -60,6 +65,91 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # compute.
 #
 # ![Three steps on one device and on two](../docs/drawings/step-costs.svg)
+#
+# ## One step, as MXNet's profiler sees it
+#
+# The profiler notes when each operator begins and ends, and on which device. Two
+# readings of a clock tell when Python begins to issue the step and when it is done.
+#
+# *Predict before you run*: a step on two contexts, of 16 images and of 512. Which of
+# the three, Python or a device, is busy for most of the step?
+
+
+# %%
+def one_step(batch):
+    """When the fastest of some steps begins, is issued, is done; microseconds."""
+    X = np.random.uniform(size=(batch, 1, 28, 28), ctx=two[0])
+    y = np.arange(batch, ctx=two[0]) % 10
+    device_params = [get_params(init_lenet(), device) for device in two]
+    steps = []
+    for _ in range(8):
+        npx.waitall()
+        begin = time.time()
+        train_batch(X, y, device_params, two, lr=1e-3)
+        issued = time.time()
+        npx.waitall()
+        steps.append([1e6 * t for t in (begin, issued, time.time())])
+    return min(steps, key=lambda times: times[2] - times[0])
+
+
+trace = Path("runs", "one-step-trace.json")
+trace.parent.mkdir(exist_ok=True)
+mx.profiler.set_config(profile_imperative=True, filename=str(trace))
+mx.profiler.set_state("run")
+spans = {batch: one_step(batch) for batch in (16, 512)}
+mx.profiler.set_state("stop")
+mx.profiler.dump()  # MXNet does this once per process
+profile = json.loads(trace.read_text())["traceEvents"]
+
+# %% [markdown]
+# Here are the two steps. The cell also writes them in the form that trace viewers read:
+# a name, a beginning and a duration for each operator.
+
+# %%
+lanes = {f"{device.device_type}/{device.device_id}": k for k, device in enumerate(two)}
+lane_of = {e["pid"]: lanes.get(e["args"]["name"]) for e in profile if e["ph"] == "M"}
+begins, ends = ([e for e in profile if e["ph"] == phase] for phase in "BE")
+operators = [  # name, lane, beginning, end
+    (b["name"], lane_of[b["pid"]] + 1, b["ts"], e["ts"])
+    for b, e in zip(begins, ends)
+    if lane_of[b["pid"]] is not None and b["name"] != "DeleteVariable"
+]
+
+figure, events = Figure(figsize=(8, 4.4), layout="constrained"), []
+for axes, (batch, (begin, issued, done)) in zip(figure.subplots(2), spans.items()):
+    seen = [operator for operator in operators if begin < operator[2] < done]
+    busy = Counter()
+    for name, lane, start, end in [("Python", 0, begin, issued), *seen]:
+        sums = name in ("CopyCPU2CPU", "_npi_add")
+        color = "C2" if sums else ("0.4", "C0", "C1")[lane]
+        place = {"left": (start - begin) / 1e3, "width": (end - start) / 1e3}
+        axes.barh(lane, **place, color=color, edgecolor=color, linewidth=0.5)
+        busy[lane] += (end - start) / 1e3
+        times = {"ts": round(start - begin), "dur": round(end - start)}
+        events.append({"name": name, "ph": "X", "pid": batch, "tid": lane, **times})
+    axes.set_yticks(range(3), ["Python", "device 0", "device 1"])
+    axes.invert_yaxis()
+    axes.set_title(
+        f"a step of {batch} images; green: copies and sums", fontsize="medium"
+    )
+    print(f"batch {batch}: {(done - begin) / 1e3:.1f} ms; busy: Python ", end="")
+    print(f"{busy[0]:.1f}, device 0 {busy[1]:.1f}, device 1 {busy[2]:.1f} ms")
+axes.set_xlabel("milliseconds")
+trace.write_text(json.dumps({"traceEvents": events}))
+chapter.show(figure, "one-step")
+
+# %% [markdown]
+# **What you see.** With 16 images Python is busy for most of the step, and each device
+# waits between two operators for the next one. With 512 Python has issued everything
+# early in the step, and the devices compute side by side. In both, the devices begin
+# while Python is still issuing.
+#
+# The profiler makes a step slower, so read the order from it, not the times. To look at
+# each operator, open `runs/one-step-trace.json`, or [one from two cores of an AMD
+# EPYC](../figures/scaling/one-step-trace.json), in <https://ui.perfetto.dev> ("Open
+# trace file"): processes 16 and 512 are the batches, thread 0 is Python, and threads 1
+# and 2 are the devices. `python chapters/scaling.py --dry-run` writes it, and
+# `d2lpar run multiple_gpus --profile` the trace of a whole training.
 #
 # ## The longer of two times, not their sum
 #
@@ -357,7 +447,7 @@ if __name__ == "__main__":
 #    so `issue` stays: the break-even falls to about a quarter.)*
 # 3. Multiply `exchange` by 10, as over a slow network. From which batch do two GPUs
 #    pay? *(2 * exchange / per_image: `fit_step(on_one, 0.829e-3, 2.84e-3)` says 5,300
-#    in place of 800. Chapter 13 is about this.)*
+#    in place of 800. Chapter 14 is about this.)*
 # 4. Time the all-reduce of one array of 129,068 numbers instead of LeNet's eight:
 #    `seconds_of_all_reduce([(129_068,)])`. *(It takes about half as long, or less: each
 #    array costs a fixed time. So the package's training keeps all parameters of a
@@ -365,4 +455,4 @@ if __name__ == "__main__":
 # 5. Ask the model of the H200s for 8 devices: `model.speedup(8, batch)`. At which batch
 #    do they reach 4? *(At about 24,000: one Python issues the work of all eight in 6.6
 #    ms, and one GPU takes four times as long for so many. With one process per device
-#    the issuing would take 0.8 ms: chapter 13.)*
+#    the issuing would take 0.8 ms: chapter 14.)*

@@ -268,7 +268,7 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 #   sin^2/cos^2 over 10,000 x 10,000: 4.12 s in float64 on one core, 738 ms in float32
 #   on all, 18.9 ms on a T4. IPython's `%timeit` does not wait either, but its 1,000
 #   loops fill the queue until it blocks, so the mean is right: 12 passes over 400 MB
-#   need 15 ms. (One kernel would need one pass: chapter 12.) Yet "40 times faster"
+#   need 15 ms. (One kernel would need one pass: chapter 13.) Yet "40 times faster"
 #   compares the T4 with 738 ms, and 4.12 s is another type on another number of cores.
 #   The times of different work have no ratio.
 # - **[GPUSOROBAN](https://soroban.highreso.jp/blog/blog-2326/)**, the product of two

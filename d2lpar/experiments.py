@@ -303,8 +303,21 @@ _ALL = (
         **FASHION,
     ),
     Experiment(
-        "least_squares",
+        "communication",
         7,
+        "Talk less, later, or in pieces",
+        "trains by local SGD: bytes sent, accuracy",
+        presets={
+            "quick": {"steps_between": [1, 16], "num_epochs": 1},
+            "book": {"steps_between": [1, 4, 16, 64, 78], "num_epochs": 4},
+            "dry-run": {"steps_between": [1, 2], "num_epochs": 1, "n_train": 128},
+        },
+        report="d2lpar.local_sgd:report",
+        minutes=0.2,
+    ),
+    Experiment(
+        "least_squares",
+        8,
         "Least squares by five methods",
         "solves min ||A x - b||, method by method",
         presets={
@@ -330,7 +343,7 @@ _ALL = (
     ),
     Experiment(
         "least_squares_large",
-        8,
+        9,
         "Least squares larger than memory",
         "solves a system read from disk in blocks",
         presets={
@@ -349,7 +362,7 @@ _ALL = (
     ),
     Experiment(
         "gan",
-        9,
+        10,
         "A GAN on CryptoPunks",
         "trains a GAN: faces, their quality, seconds",
         presets={
@@ -397,7 +410,7 @@ _ALL = (
     ),
     Experiment(
         "memory",
-        10,
+        11,
         "Running out of memory",
         "prints the free memory of each device",
         presets={"quick": {}, "book": {}},
@@ -406,7 +419,7 @@ _ALL = (
     ),
     Experiment(
         "low_precision",
-        11,
+        12,
         "Inference in low precision",
         "infers in bfloat16, float16 and INT8",
         presets={
@@ -439,7 +452,7 @@ _ALL = (
     ),
     Experiment(
         "kernels",
-        12,
+        13,
         "Custom kernels in CUDA C",
         "times a kernel beside MXNet's operation",
         presets={
@@ -452,7 +465,7 @@ _ALL = (
     ),
     Experiment(
         "multiple_machines",
-        13,
+        14,
         "Several machines and a parameter server",
         "trains LeNet, also on several workers",
         measure="d2lpar.lenet_concise:train",

@@ -459,7 +459,7 @@ def large_batches(cores: list[Run], gpus: list[Run]) -> Picture:
     return side_by_side(title, note, draw, cores, gpus)
 
 
-# Chapters 7 and 8: least squares
+# Chapters 8 and 9: least squares
 
 
 @answers("least_squares/book-1thread-error", "least_squares/book-1thread-*-cpu2")
@@ -624,7 +624,7 @@ def beside_libraries(all_sizes: list[Run], same_method: list[Run]) -> Picture:
     return picture
 
 
-# Chapter 9: the GAN
+# Chapter 10: the GAN
 
 
 def coverage(run: Run) -> float:
@@ -743,7 +743,7 @@ def gan_steps(cores: list[Run], gpus: list[Run]) -> Picture:
     return picture
 
 
-# Chapter 11: low precision; chapter 12: several machines
+# Chapter 12: low precision; chapter 14: several machines
 
 
 @answers("low_precision/book-1thread-cpu1-precision", "low_precision/book-1thread-cpu1")

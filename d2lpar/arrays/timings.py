@@ -90,7 +90,7 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
         yield f"{n:,} numbers on {label(device)}"
         rng = numpy.random.default_rng(0)
         doubled = operations.x2(Sizes(x2=n), [device], rng, None)
-        del doubled.on_devices[ONE_KERNEL]  # chapter 12's, which needs a compiler
+        del doubled.on_devices[ONE_KERNEL]  # chapter 13's, which needs a compiler
         for work in (doubled, *operations.copies(4 * n, [device], rng)):
             for timed in _time(work, [device], host_threads=1, warmup=2, repeats=7):
                 ms = 1e3 * summarize(timed.seconds).median

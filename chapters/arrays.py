@@ -54,6 +54,7 @@ print("the device of this chapter:", devices.label(device))
 # Does the device see it?
 
 # %%
+chapter.predict("the device sees the change", None)  # "yes" or "no", for None
 host_data = numpy.array([1, 2, 3, 4, 5], dtype=numpy.float32)
 device_data = np.array(host_data, ctx=device)  # a copy to the device
 device_data_x2 = 2 * device_data  # computed on the device
@@ -66,6 +67,8 @@ for array in (host_data, device_data, device_data_x2, host_data_x2):
 
 host_data[0] = 100
 print("on the device:", device_data)
+seen = device_data[0].item() == 100
+chapter.answer("the device sees the change", "yes" if seen else "no")
 
 # %% [markdown]
 # **What you see.** The device's array still begins with 1: these are two separate
@@ -84,9 +87,10 @@ print("on the device:", device_data)
 # each. Such work is called *element-wise* (the notes: pointwise) and is what a GPU is
 # best at.
 #
-# *Predict before you run*: which of these six lines differ between host and device?
+# *Predict before you run*: how many of these six lines differ between host and device?
 
 # %%
+chapter.predict("lines that differ", None)
 x_host = numpy.array([1, 2, 3], dtype=numpy.float32)
 y_host = numpy.array([1, 1, 1], dtype=numpy.float32)
 z_host = numpy.array([2, 2, 2], dtype=numpy.float32)
@@ -104,7 +108,9 @@ on_both = {
 }
 for name, (on_host, on_device) in on_both.items():
     print(f"{name:7} host {on_host}  device {on_device}")
-    assert (on_host == on_device.asnumpy()).all() and on_device.dtype == on_host.dtype
+    assert on_device.dtype == on_host.dtype
+differ = [(a != b.asnumpy()).any() for a, b in on_both.values()]
+chapter.answer("lines that differ", sum(differ))
 
 # %% [markdown]
 # **What you see.** All six lines agree. Both sides follow the same standard for float32
@@ -119,15 +125,17 @@ for name, (on_host, on_device) in on_both.items():
 # it 32 times more slowly. And code in C is compiled for one type (chapter 13). A third
 # reason is what happens if you leave it unset.
 #
-# *Predict before you run*: what is (1, 2) times 1.5, for whole numbers?
+# *Predict before you run*: what is 1 times 1.5 if the 1 is a whole number in an array?
 
 # %%
+chapter.predict("MXNet's 1 * 1.5 in int32", None)
 for values in ([1.0, 2.0], numpy.array([1.0, 2.0]), numpy.array([1, 2])):
     kind = f"{type(values).__name__} of {type(values[0]).__name__}"
     print(f"{kind:18} becomes {np.array(values, ctx=device).dtype}")
 
 whole = np.array([1, 2], dtype="int32", ctx=device)
 print("MXNet: (1, 2) * 1.5 =", whole * 1.5, " NumPy:", whole.asnumpy() * 1.5)
+chapter.answer("MXNet's 1 * 1.5 in int32", (whole * 1.5)[0].item())
 
 largest = numpy.float32(2**24)
 print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
@@ -148,7 +156,8 @@ print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
 # fewer numbers, to be quick; `--preset book` takes all 50,000,000.)
 #
 # *Predict before you run*: one clock is read before `device_data_2x.wait_to_read()`,
-# one after it. Which of the two times is to be compared with NumPy's?
+# one after it. Which of the two times is to be compared with NumPy's? By how much do
+# they differ?
 
 
 # %%
@@ -182,8 +191,12 @@ def x2(device, n):
     return seconds
 
 
+chapter.predict("times as long when you wait", None)
 n = 5_000_000
 seconds = x2(device, n)
+finished = seconds["on the device, finished"]
+issued = seconds["on the device, not waited for"]
+chapter.answer("times as long when you wait", finished / issued)
 
 # %% [markdown]
 # **What you see.** The clock that does not wait is the notes' clock. It says how long
@@ -245,7 +258,8 @@ chapter.show(figure, "in-place")
 # same profiler, for programs and notebooks alike. Each row is a function: `tottime` is
 # the time in its own lines, `cumtime` with all that it calls.
 #
-# *Predict before you run*: which call on the device takes longest?
+# *Predict before you run*: which of three calls takes longest, `__mul__` (the product),
+# `wait_to_read` or `asnumpy`?
 
 
 # %%
@@ -257,9 +271,13 @@ def profile(function, *arguments, rows=12):
     statistics = pstats.Stats(profiler, stream=text).strip_dirs()
     statistics.sort_stats("cumulative").print_stats(rows)
     print(text.getvalue().strip())
+    return {row[2]: times[3] for row, times in statistics.stats.items()}
 
 
-profile(x2, device, n)
+chapter.predict("longest of the three calls", None)
+seconds_of = profile(x2, device, n)
+calls = ("__mul__", "wait_to_read", "asnumpy")
+chapter.answer("longest of the three calls", max(calls, key=lambda c: seconds_of[c]))
 
 # %% [markdown]
 # **What you see.** The multiplication, `__mul__`, hardly counts: it returns at once,
@@ -276,11 +294,13 @@ profile(x2, device, n)
 # 100,000 x 10 numbers ten times and prints by how many percent the GPU shortens it:
 # 28.6 to 68.8. Its clock does not wait, either. Here are both clocks.
 #
-# *Predict before you run*: can a reduction of the time be negative?
+# *Predict before you run*: can a reduction of the time be negative, if you wait?
 
 # %%
+chapter.predict("% reduction, waited for", None)
 rng = numpy.random.default_rng(0)
 print("the % reduction in runtime, without and with waiting for the result")
+reductions = []
 for _ in range(10):
     test_matrix = rng.standard_normal((100_000, 10), dtype="float32")
     test_matrix_device = np.array(test_matrix, ctx=device)
@@ -297,7 +317,10 @@ for _ in range(10):
     b = time.perf_counter() - start
 
     print(f"{100 * (1 - issued / a):8.1f} {100 * (1 - b / a):10.1f}")
+    reductions.append(100 * (1 - b / a))
     assert abs(float(total_device) - total) < 0.1
+chapter.answer("% reduction, waited for", round(numpy.median(reductions)))
+chapter.score()
 
 # %% [markdown]
 # **What you see.** The left column is what the notebook measures: only the time to
@@ -324,7 +347,7 @@ else:
 # ## On the devices of a run
 #
 # The last cell doubles numbers on each device that the flags name, anew as above and
-# in place (exercise 5), with 50,000,000 numbers under `--preset book`. It prints both
+# in place (exercise 6), with 50,000,000 numbers under `--preset book`. It prints both
 # clocks: that of the finished work, and the naive one, which does not wait.
 
 # %%
@@ -337,6 +360,10 @@ if __name__ == "__main__":
 # come from memory that the process has kept, larger ones from the system.
 #
 # ## Summary
+#
+# > **Takeaway.** An operation on elements takes at least bytes / bandwidth: 50,000,000
+# > numbers times 2 need `2 * 4 * 50e6 / 320e9 = 1.25 ms` on a T4, and [on an
+# > H200](../figures/h200/timing/book-results.txt) they took 0.452 ms, 886 GB/s.
 #
 # - `np.array(x, ctx=device)` copies to a device, `.asnumpy()` copies back. In between,
 #   results stay on the device.
@@ -355,15 +382,16 @@ if __name__ == "__main__":
 # 2. Leave out `dtype="float32"` in `rng.random(n, dtype="float32")` and run `x2` again.
 #    *(The array is float64, twice as large; the times about double. The result is still
 #    right: `np.array` kept the type.)*
-# 3. Print the first five numbers of `device_data * 2` right after the multiplication,
+# 3. *On paper.* An operation takes 8 ms on the host and 0.5 ms on the device, and each
+#    of the two copies 5 ms. From how many operations in a row is the device worth it?
+#    *(`10 / (8 - 0.5) = 1.3`: from two operations on.)*
+# 4. *On paper.* A network's 129,068 parameters cross a link of 16 GB/s, and each
+#    transfer costs 10 us besides. How long do they take as one array, and how long as
+#    eight? *(`129068 * 4 / 16e9 = 32 us`. So `32 + 10` us, and `32 + 80`: small arrays
+#    are sent together.)*
+# 5. Print the first five numbers of `device_data * 2` right after the multiplication,
 #    and read the clock before and after the `print`. *(The `print` takes the time of
 #    the multiplication: it needs the numbers, so it waits.)*
-# 4. Divide an array by zero on both sides, and take the square root of -1. *(inf and
-#    nan on both; NumPy warns, MXNet does not. A training that diverges is silent, too:
-#    d2lpar looks at the loss after each epoch.)*
-# 5. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)` and
+# 6. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)` and
 #    `y += 1`. *(The second takes a fraction of the time: `2 * x + 1` takes new memory
 #    for two arrays, the second form for none.)*
-# 6. Time `x ** 4` and `x * x * x * x`, in NumPy and on the device. *(In NumPy the
-#    products are several times as fast: a power is a costly function. In MXNet on a CPU
-#    nothing is gained: there each product takes new memory, exercise 5.)*

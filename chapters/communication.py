@@ -133,6 +133,8 @@ def sums_and_end(operations):
     return sums, max(end for _, end, _ in backward) - start
 
 
+chapter.predict("early sums in groups of 15", None)  # write your number for None
+chapter.predict("early sums one by one", None)
 SUM, groups, nets = "KVStoreReduce", (15, 1), []
 for group in groups:
     nets.append(lenet_in_gluon())
@@ -144,16 +146,18 @@ for group, operations in zip(groups, profiled_steps(nets)):
     print(f"groups of {group}: {len(early)} of {len(ready)} sums begin before", end=" ")
     print(f"the end of the backward pass; it takes {end:.0f} ms, and they begin at")
     print("   ", ", ".join(f"{t:.1f}" for t in ready), "ms")
+    how = "one by one" if group == 1 else f"in groups of {group}"
+    chapter.answer(f"early sums {how}", len(early))
 
 # %% [markdown]
 # **What you see.** In groups of 15 operators no sum begins before the backward pass
 # ends: LeNet's whole backward pass is one group, so all gradients are ready at the same
 # time. With each operator alone, six of the eight sums begin earlier. Only those of the
 # first convolution, whose gradients come last, have nothing to hide behind. So MXNet's
-# engine overlaps, as its design notes say, and its grouping of operators undoes that for
-# a network as small as LeNet. A deep network has many groups, and its sums overlap by
-# groups. (With static memory, as in chapter 5, the groups are cut elsewhere, and two to
-# six of LeNet's sums begin early.)
+# engine overlaps, as its design notes say, and its grouping of operators undoes that
+# for a network as small as LeNet. A deep network has many groups, and its sums overlap
+# by groups. (With static memory, as in chapter 5, the groups are cut elsewhere, and two
+# to six of LeNet's sums begin early.)
 #
 # ## Buckets
 #
@@ -193,13 +197,20 @@ def after_backward(counts, sizes, per_message=1.0, bytes_per_ms=125_000):
     return done - end
 
 
+chapter.predict("arrays in the bucket that is fastest to sum", None)
+chapter.predict("arrays in the bucket that is fastest on the slow link", None)
+summed, late = {}, {}
 arrays = [p.size for p in init_lenet()][::-1]  # the last layer's gradients come first
 for n in (1, 2, 4, 8):
     sizes = [sum(arrays[i : i + n]) for i in range(0, 8, n)]
     counts = range(n, 9, n)  # a bucket is ready with its last array
-    print(f"{len(sizes)} bucket(s) of {n}: summed in", end=" ")
-    print(f"{milliseconds_of_sums(sizes):.2f} ms; on the slow link", end=" ")
-    print(f"{after_backward(counts, sizes):.1f} ms after the backward pass")
+    summed[n], late[n] = milliseconds_of_sums(sizes), after_backward(counts, sizes)
+    print(f"{len(sizes)} bucket(s) of {n}: summed in {summed[n]:.2f} ms", end="; ")
+    print(f"on the slow link {late[n]:.1f} ms after the backward pass")
+best = min(summed, key=summed.get)
+chapter.answer("arrays in the bucket that is fastest to sum", best)
+best = min(late, key=late.get)
+chapter.answer("arrays in the bucket that is fastest on the slow link", best)
 
 # %% [markdown]
 # **What you see.** Alone, one large bucket is fastest, since each sum has a fixed cost.
@@ -226,9 +237,11 @@ for n in (1, 2, 4, 8):
 #
 # *Predict before you run*: LeNet has 129,068 parameters of 4 bytes. How many bytes
 # does a step send in plain data parallelism, and how many in pieces? How much memory
-# do m and v take on each device? Will the parameters agree?
+# do m and v take on each device in pieces? Will the parameters agree?
 
 # %%
+chapter.predict("bytes per step, in pieces", None)
+chapter.predict("bytes of m and v, in pieces", None)
 BATCH, sent = 64, []
 
 
@@ -311,6 +324,8 @@ for step, parts in ((plain, 1), (in_pieces, 2)):
 assert bytes_plain == bytes_pieces and memory_plain == 2 * memory_pieces
 print(f"after 10 steps the parameters differ by {abs(p - q).max():.1e}")
 assert abs(p - q).max() < 1e-6
+chapter.answer("bytes per step, in pieces", bytes_pieces)
+chapter.answer("bytes of m and v, in pieces", memory_pieces)
 
 # %% [markdown]
 # **What you see.** The same bytes, the same parameters, and half of the optimizer's
@@ -377,8 +392,8 @@ assert difference < 1e-5
 # %% [markdown]
 # **What you see.** With H = 1 the difference is rounding.
 #
-# *Predict before you run*: two epochs of 78 steps. How much accuracy do you lose with
-# 1/16 of the bytes? And with an average per epoch?
+# *Predict before you run*: two epochs of 78 steps. How many points of accuracy do you
+# lose with 1/16 of the bytes? And with an average per epoch?
 
 
 # %%
@@ -403,12 +418,16 @@ def train(steps_between, outer=False, num_epochs=2, lr=0.1):
     return num_bytes, evaluate_accuracy(X_test, y_test, device_params, two)
 
 
+chapter.predict("points lost with H = 16", None)
 ways = {f"H = {h}": (h, False) for h in (1, 4, 16, 64)}
 ways["H = an epoch"] = (78, False)
 ways["H = 16, outer momentum"] = (16, True)
 trained = {name: train(*how) for name, how in ways.items()}
 for name, (num_bytes, acc) in trained.items():
     print(f"{name:22} {num_bytes / 1e6:7.1f} MB sent, accuracy {acc:.3f}")
+lost = 100 * (trained["H = 1"][1] - trained["H = 16"][1])
+chapter.answer("points lost with H = 16", round(lost, 1))
+chapter.score()
 
 # %%
 figure = Figure(figsize=(6, 3), layout="constrained")
@@ -426,10 +445,21 @@ chapter.show(figure, "bytes-and-accuracy")
 # **What you see.** With two devices and one seed, the accuracies for different H lie
 # closer together than two seeds do. An average per epoch sends about 1/80 of the bytes.
 # So several seeds are needed, and a longer training: three epochs of 200 steps, medians
-# ([table](../figures/benchmarks/local_sgd.txt),
+# of five seeds ([table](../figures/benchmarks/local_sgd.txt),
 # [record](../figures/benchmarks/local_sgd.jsonl)).
 #
-# TABLE
+# | [averages](../figures/benchmarks/local_sgd.txt) | sent | accuracy | outer momentum |
+# |---|---|---|---|
+# | every step | 590.8 MiB | 0.790 (0.776-0.792) | 0.833 (0.825-0.850) |
+# | every 4 steps | 147.7 MiB | 0.786 (0.777-0.791) | |
+# | every 16 steps | 38.4 MiB | 0.791 (0.771-0.792) | 0.835 (0.832-0.835) |
+# | every 64 steps | 11.8 MiB | 0.788 (0.769-0.791) | 0.811 (0.811-0.822) |
+# | every epoch | 3 MiB | 0.789 (0.773-0.790) | 0.797 (0.781-0.800) |
+#
+# Without momentum no H can be told from another: for this small network two devices
+# that rarely talk learn as much, with 1/200 of the bytes. The outer momentum helps, and
+# it helps as much where the devices talk in every step. With 64 steps and more between
+# two averages it has too few outer steps to gain speed.
 #
 # ## Measured by the package
 #
@@ -447,6 +477,10 @@ if __name__ == "__main__":
 #
 # ## Summary
 #
+# > **Takeaway.** Bytes = 2 (N - 1) x 4 x parameters x steps / H: three epochs of 200
+# > steps send 590.8 MiB for H = 1 and 3 MiB for H = 200, at the same accuracy within
+# > the seeds' spread ([record](../figures/benchmarks/local_sgd.txt)).
+#
 # - *Later*: MXNet starts a sum when its gradient is ready, unless the whole backward
 #   pass is one group of operators. Buckets hide the bytes, but not the last message.
 # - *In pieces*: reduce-scatter, update, all-gather send as much as an all-reduce, and
@@ -461,15 +495,16 @@ if __name__ == "__main__":
 #    *(8 does not: the group with the gradients of the dense layers still ends with the
 #    slow convolution. With 4, 2 and 1 six sums of eight begin early, and the smaller
 #    the group, the earlier.)*
-# 2. Which bucket wins `after_backward` on a link of 10 Gbit/s
-#    (`bytes_per_ms=1_250_000`)? *(Still one bucket per layer, but buckets of 4 arrays
-#    are nearly as good: on so fast a link messages cost more than bytes.)*
+# 2. *On paper, with the times printed above.* Which bucket wins `after_backward` on a
+#    link of 10 Gbit/s (`bytes_per_ms=1_250_000`)? *(Still one bucket per layer, but
+#    buckets of 4 arrays are nearly as good: on so fast a link messages cost more than
+#    bytes.)*
 # 3. Let `in_pieces` and `plain` take a step of plain SGD in place of `adam`. What does
 #    ZeRO save? *(No memory: SGD keeps none. Each device computes half of the update, a
 #    fraction of a millisecond.)*
-# 4. Where would gradient clipping by the norm of the whole gradient go in `in_pieces`?
-#    *(Each device knows only its part of the sum. The squared norms of the parts have
-#    to be summed over the devices first: one all-reduce of one number.)*
+# 4. *On paper.* Where would gradient clipping by the norm of the whole gradient go in
+#    `in_pieces`? *(Each device knows only its part of the sum. The squared norms of the
+#    parts have to be summed over the devices first: one all-reduce of one number.)*
 # 5. Never average before the end: `train(10**9)`. *(About as accurate as the others
 #    here. Both replicas start from the same parameters and stay close enough in two
 #    epochs for their mean to make sense. Started from two seeds they would be two

@@ -6,6 +6,8 @@
 # <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`, in
 # Korean)
 #
+# A program prints "2 devices". Which two, how fast are they, and do both of them work?
+#
 # **What you will learn.** Which devices this machine has, and what their numbers mean:
 # cores, clock, memory, links. Why a GPU is fast: cores × clock × 2. What MXNet
 # calls a device, with and without a GPU. How to watch a training and tell whether all
@@ -25,14 +27,7 @@ import psutil
 from matplotlib.figure import Figure
 
 from d2lpar import chapter, devices, mx, np, npx, try_gpu
-from d2lpar.errors import DeviceError
-from d2lpar.machine.cards import (
-    CORES_PER_MULTIPROCESSOR,
-    GpuCard,
-    as_text,
-    cores_text,
-    machine,
-)
+from d2lpar.machine.cards import as_text, machine
 
 # %% [markdown]
 # ## What is in this machine
@@ -61,7 +56,7 @@ print(as_text(here))
 #
 # *Predict before you run*: a core does one multiplication and one addition per cycle,
 # and a T4's highest clock is 1,590 MHz. The GPU wiki says that it reaches 8.1 TFLOPS,
-# 8.1 million million operations in a second. Does that fit 5,120 cores?
+# 8.1 million million operations in a second. How many cores is that?
 
 
 # %%
@@ -69,25 +64,25 @@ def teraflops(cores: int, clock_mhz: int) -> float:
     return 2 * cores * clock_mhz * 1e6 / 1e12
 
 
-print(f"2,560 cores: {teraflops(2560, 1590):.1f} TFLOPS")
-print(f"5,120 cores: {teraflops(5120, 1590):.1f} TFLOPS")
-
-NOTES_TABLE = {5.0: 128, 5.1: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 128}
-for capability, notes in NOTES_TABLE.items():
-    major, minor = map(int, str(capability).split("."))
-    nvidia = CORES_PER_MULTIPROCESSOR.get((major, minor), "no such GPU")
-    if notes != nvidia:
-        print(f"capability {capability}: {notes} in the notes; NVIDIA: {nvidia}")
-
-t4 = GpuCard(0, 0, "Tesla T4", (7, 5), 40, CORES_PER_MULTIPROCESSOR[7, 5], clock=1590)
-print(f"{t4.name}: {cores_text(t4)}; the notes: 40 x 128 = 5,120")
+chapter.predict("cores of a T4", None)  # write your number for None
+notes = {5.0: 128, 5.1: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 128}
+nvidia = {5.0: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 64}
+for capability, cores in notes.items():
+    if cores != nvidia.get(capability):
+        print(f"capability {capability}: {cores} in the notes", end="; ")
+        print("NVIDIA:", nvidia.get(capability, "no such GPU"))
+for per_multiprocessor in (notes[7.5], nvidia[7.5]):
+    cores = 40 * per_multiprocessor
+    print(f"40 x {per_multiprocessor} = {cores:,} cores", end=": ")
+    print(f"{teraflops(cores, 1590):.1f} TFLOPS")
+chapter.answer("cores of a T4", cores)
 
 # %% [markdown]
 # **What you see.** A T4 has half the cores that the notes print. Their table has 128
 # for capability 7.5 where NVIDIA has 64, and a capability 5.1 that no GPU has. The
 # lesson is not the table but the check: if a number can be computed in two ways,
-# compute it in both. (Where NVML reports the core count itself, a card shows it beside
-# the table's.)
+# compute it in both. A T4's 8.1 TFLOPS and its clock leave 2,560 cores. (Where NVML
+# reports the core count itself, a card shows it beside the table's.)
 #
 # ## What a GPU adds
 #
@@ -101,9 +96,9 @@ floats = (here.cpu.vector_bits or 32) // 32
 cores = min(here.cpu.physical_cores or here.cpu.logical_cores, here.cpu.usable_cores)
 print(f"this host: {cores} cores x {floats} floats in one instruction")
 for gpu in here.gpus:
-    print(f"{gpu.label}: {cores_text(gpu)}")
+    print(f"{gpu.label}: {gpu.cores or gpu.cores_by_table} cores")
 lanes = cores * floats
-print(f"a T4 computes {t4.cores_by_table / lanes:.0f} times as many floats at a time")
+print(f"a T4 computes {2560 / lanes:.0f} times as many floats at a time")
 
 # %% [markdown]
 # All these cores are of use only if there is as much *independent* work: a batch of 256
@@ -124,24 +119,25 @@ print(f"a T4 computes {t4.cores_by_table / lanes:.0f} times as many floats at a 
 # ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
 #
 # *Predict before you run*: which of these devices exist here? What does the book's
-# `try_gpu(7)` return, on a machine that has no such GPU?
+# `try_gpu(7)` return, on a machine that has no such GPU: an error, None, or a device?
 
 # %%
+chapter.predict("try_gpu(7) returns", None)  # "an error", "None" or a device
 print("auto:", devices.parse("auto"))
 print("cpu:2:", devices.parse("cpu:2"))
 for text in ("gpu:8", "cpu:0", "tpu"):
     try:
         print(f"{text}:", devices.parse(text))
-    except DeviceError as error:
+    except ValueError as error:
         print(f"{text}: {error}")
-print("the book's try_gpu(7):", try_gpu(7))
 print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
+chapter.answer("try_gpu(7) returns", str(try_gpu(7)))
 
 # %% [markdown]
-# The last two lines are traps. Without such a GPU `try_gpu(7)` returns the CPU: a
-# "two-GPU" timing on a machine with one GPU then measures a GPU and a CPU, without a
-# warning. And `mx.gpu(7)` is only a name; the error comes later, when an array is made
-# there. `devices.parse` looks first, and says what exists.
+# **What you see.** The last two lines are traps. Without such a GPU `try_gpu(7)`
+# returns the CPU: a "two-GPU" timing on a machine with one GPU then measures a GPU and
+# a CPU, without a warning. And `mx.gpu(7)` is only a name; the error comes later, when
+# an array is made there. `devices.parse` looks first, and says what exists.
 #
 # More contexts than cores are allowed. They take turns, so they show that a program is
 # right, not that it is fast.
@@ -175,6 +171,7 @@ def watched(chosen, seconds=1.0, every=0.1):
     return percents
 
 
+chapter.predict("% of a core that two contexts use", None)
 figure = Figure(figsize=(6, 2.4), layout="constrained")
 axes = figure.subplots()
 for chosen in (two[:1], two):
@@ -185,6 +182,9 @@ for chosen in (two[:1], two):
 axes.set(xlabel="tenths of a second", ylabel="% of a core", ylim=(0, None))
 axes.legend()
 chapter.show(figure, "devices-at-work")
+used = sum(percents) / len(percents)
+chapter.answer("% of a core that two contexts use", round(used))
+chapter.score()
 
 # %% [markdown]
 # **What you see.** On an idle machine with two cores or more, one context uses about
@@ -219,22 +219,27 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Summary
 #
+# > **Takeaway.** Peak speed = 2 x cores x clock: `2 * 2560 * 1.59e9 = 8.1e12`
+# > operations per second for [a
+# > T4](https://www.nvidia.com/en-us/data-center/tesla-t4/). A device that is idle adds
+# > none of it.
+#
 # - A device is where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`.
 # - A GPU is many simple cores with a memory of its own behind a slow link.
-# - Peak speed = 2 x cores x clock. Check what you are told.
+# - Check what you are told: compute a number in two ways.
 # - Ask for devices in a way that fails if they are not there.
 # - Watch a training before you time it.
 #
 # ## Exercises
 #
-# 1. The book used V100s: 80 multiprocessors, capability 7.0, 1,530 MHz. How many cores
-#    and TFLOPS? *(`80 * 64 = 5,120` cores, `2 * 5,120 * 1.53e9 = 15.7e12` operations
-#    per second, which is [NVIDIA's own
+# 1. *On paper.* The book used V100s: 80 multiprocessors, capability 7.0, 1,530 MHz. How
+#    many cores and TFLOPS? *(`80 * 64 = 5,120` cores, `2 * 5,120 * 1.53e9 = 15.7e12`
+#    operations per second, which is [NVIDIA's own
 #    figure](https://www.nvidia.com/en-us/data-center/v100/).)*
-# 2. What is the peak of this host? A modern core does a multiplication and an addition
-#    on one or two registers per cycle. *(2 x cores x floats x registers x clock. For 2
-#    cores with 16 floats, two registers and 3 GHz: `2 * 2 * 16 * 2 * 3e9 = 384e9`, 5 %
-#    of a T4.)*
+# 2. *On paper.* What is the peak of a host? A modern core does a multiplication and an
+#    addition on one or two registers per cycle. *(2 x cores x floats x registers x
+#    clock. For 2 cores with 16 floats, two registers and 3 GHz: `2 * 2 * 16 * 2 * 3e9 =
+#    384e9`, 5 % of a T4.)*
 # 3. Make an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`. *(MXNet's
 #    error has no word about the number 7: on a build without CUDA it says that the
 #    operator is not implemented for GPU. Compare `devices.parse("gpu:8")`.)*

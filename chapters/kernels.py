@@ -39,15 +39,17 @@ device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 # the arguments as C declares them and one line of C, in which `i` is the index.
 #
 # *Predict before you run*: The post declares `plus_one(x, y)` and then calls
-# `plus_one_kernel(y_gpu, x_gpu)`. It prints `y_gpu`: ten zeros. Why? And what is in
-# `x_gpu`, which it does not print?
+# `plus_one_kernel(y_gpu, x_gpu)`. It prints `y_gpu`: ten zeros. Why? And what is the
+# sum of `x_gpu`, which it does not print?
 
 # %%
+chapter.predict("sum of x_gpu", None)  # write your number for None
 plus_one = ElementwiseKernel("int *x, int *y", "y[i] = x[i] + 1", "plus_one")
 x = np.arange(10, dtype="int32", ctx=device)
 y = np.zeros(10, dtype="int32", ctx=device)
 plus_one(y, x)  # as in the post
 print(f"as in the post: x = {x}, y = {y}")
+chapter.answer("sum of x_gpu", int(x.sum()))
 
 x = np.arange(10, dtype="int32", ctx=device)
 plus_one(x, y)
@@ -133,7 +135,7 @@ print("as the post printed:", (res_gpu.asnumpy() == printed).all())
 # have nothing to do?
 
 # %%
-chapter.predict("idle threads", None)  # write your number for None
+chapter.predict("idle threads", None)
 ny, nx = 100, 70
 arr1, arr2 = (np.random.uniform(size=(ny, nx), ctx=device) for _ in range(2))
 res = np.zeros((ny, nx), ctx=device)
@@ -240,24 +242,30 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # finished (chapter `timing`).
 
 # %%
+chapter.score()
 if __name__ == "__main__":
     runs = chapter.measure("kernels")
 
 # %% [markdown]
-# **What you see.** For y = 2 x the kernel and the loop in C take about as long: the
-# limit is memory, and the multiplication costs nothing. MXNet's operator takes longer.
-# The update differs by far more than the passes over memory can explain, which are
-# three for the kernel and five for MXNet's two operators. The rest is *new memory*:
-# MXNet puts the product `lr / n * grad` into an array that the kernel of the operating
-# system has to provide page by page (rule 5 of chapter 3). A fused kernel needs no such
-# array.
+# **What you see.** The update gains more. For y = 2 x the kernel and the loop in C take
+# about as long: the limit is memory, and the multiplication costs nothing. MXNet's
+# operator takes longer. The update differs by far more than the passes over memory can
+# explain, which are three for the kernel and five for MXNet's two operators. The rest
+# is *new memory*: MXNet puts the product `lr / n * grad` into an array that the kernel
+# of the operating system has to provide page by page (rule 5 of chapter 3). A fused
+# kernel needs no such array.
 #
 # On one core of an AMD EPYC, with 50,000,000 numbers, the update takes the kernel 18.0
-# ms and MXNet's two operators 190 ms, y = 2 x takes 17.0 ms by the kernel, 16.9 ms by
-# the loop in C and 50.3 ms by MXNet
+# ms and MXNet's two operators 190 ms (its quartiles, 149 and 213 ms, lie far apart).
+# y = 2 x takes 17.0 ms by the kernel, 16.9 ms by the loop in C and 50.3 ms by MXNet
 # ([table](../figures/README.md)).
 #
 # ## Summary
+#
+# > **Takeaway.** Blocks = ceil(n / threads per block) along each axis; 100 x 70 in
+# > blocks of 16 x 16 are `7 * 5` blocks and `35 * 256 - 7,000 = 1,960` idle threads.
+# > What limits the kernel is memory: a fused update reads and writes 3 numbers, two
+# > operators 5.
 #
 # - A kernel is the body of a loop; the grid is the loop. A thread computes its index
 #   from its block and its place in it, and an `if` stops those beyond the data.
@@ -268,19 +276,19 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Another `if`.** Write `ij < nx * ny` in its place and add 2 x 5. *(The same sums:
+# 1. *On paper.* How many blocks of 256 threads does y = 2 x need for 50,000,000
+#    numbers, and how many threads are idle? *(`50e6 / 256 = 195,312.5`: 195,313 blocks,
+#    and half a block, 128 threads, is idle.)*
+# 2. *On paper.* A fused update reads p and the gradient and writes p. What is its least
+#    time for 129,068 parameters at 4.8 TB/s? *(`3 * 4 * 129,068 / 4.8e12 = 0.32 us`,
+#    less than any launch takes: for LeNet only the number of launches counts.)*
+# 3. **Another `if`.** Write `ij < nx * ny` in its place and add 2 x 5. *(The same sums:
 #    threads with x >= nx now compute elements of the next row, which another thread
 #    computes too, with the same result. It is wasted work here, and a race as soon as
 #    an element is read and written.)*
-# 2. **Columns first.** Write `int ij = ny * x + y`. *(The sum is
+# 4. **Columns first.** Write `int ij = ny * x + y`. *(The sum is
 #    still right: each element has one thread, only another one. Write `ny * y + x`
 #    instead, and three of the ten elements of 2 x 5 stay zero.)*
-# 3. **`const`.** Declare `const int *x` and write `x[i] = 0`. *(The compiler refuses:
-#    "assignment of read-only location".)*
-# 4. **Types have limits.** Square the numbers 46340 and 46341 with `"y[i] = x[i] *
-#    x[i]"` on `int`. *(2147395600 and -2147479015: the second square
-#    needs 33 bits with its sign. In C++ such an overflow of a signed number is
-#    undefined: another compiler may print something else.)*
 # 5. **Momentum in one kernel.** `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`.
 #    *(NumPy's float32 result, to the bit, on a CPU context.)*
 # 6. **A sum is not an operation on elements.** Launch `if (i < n) total[0] += x[i];` as

@@ -117,11 +117,13 @@ def cgls_in_blocks(block_rows, tol=1e-10):
     return x, passes
 
 
+chapter.predict("times that the file is read", None)  # write your number for None
 for block_rows in (100, 1_000):
     x, passes = cgls_in_blocks(block_rows)
     error = numpy.linalg.norm(A @ x - b)
     print(f"blocks of {block_rows:,} rows: {error:.9f} after {passes} passes")
     assert numpy.allclose(x, at_once.x, rtol=1e-8)
+chapter.answer("times that the file is read", passes)
 
 # %% [markdown]
 # **What you see.** CGLS reads the file once per step, and once before the first. The
@@ -154,9 +156,10 @@ for method in ("cgls", "normal"):
 # memory is the peak of the process's resident memory less what it had before, after a
 # small solve that loads the libraries.
 #
-# *Predict before you run*: which of the five need twice the memory for twice the rows?
+# *Predict before you run*: how many of the five need more memory for more rows?
 
 # %%
+chapter.predict("ways whose memory grows", None)
 STEP, COLUMNS = 2_500, 100
 
 
@@ -235,6 +238,9 @@ for name, mib in memory.items():
 axes.set(xlabel="rows", ylabel="MiB more")
 axes.legend()
 chapter.show(figure, "memory-of-rows")
+growing = [name for name, mib in memory.items() if mib[-1] - mib[0] > 100]
+print("more than 100 MiB more for four times the rows:", ", ".join(growing))
+chapter.answer("ways whose memory grows", len(growing))
 
 # %% [markdown]
 # **What you see.** The memory of NumPy grows with the rows, because it holds A and
@@ -269,6 +275,7 @@ chapter.show(figure, "memory-of-rows")
 # *Predict before you run*: does the second device halve the time?
 
 # %%
+chapter.score()
 if __name__ == "__main__":
     runs = chapter.measure("least_squares_large")
 
@@ -279,6 +286,10 @@ if __name__ == "__main__":
 #
 # ## Summary
 #
+# > **Takeaway.** Resident = devices x block + n-vectors for CGLS, + some n x n for
+# > normal equations; never A. Above, four times the rows cost NumPy four times the
+# > memory and our blocks nothing.
+#
 # - Of a matrix in a file, one block per device has to be in memory at a time. What is
 #   summed, and sent, does not grow with the rows.
 # - A method that passes over the rows many times reads the file many times; one that
@@ -288,19 +299,22 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Check the notes' second run.** Solve `datasets.uniform_file(100_000, 1_000)` (a
+# 1. *On paper.* The `book` preset's A has 100,000 x 10,000 numbers in float64. How long
+#    does one pass take from a disk of 2 GB/s, and how long do 20? *(8 GB: 4 s, and 80
+#    s.)*
+# 2. *On paper.* Two devices, blocks of 2,500 rows of 10,000 numbers, one being read
+#    while one is used. How much memory is that? *(`2 * 2 * 2500 * 10_000 * 8 = 800e6`
+#    bytes.)*
+# 3. **Check the notes' second run.** Solve `datasets.uniform_file(100_000, 1_000)` (a
 #    file of `8 * 100_000 * 1_000` bytes in TMPDIR) with `method="normal"` and
 #    `resident_bytes=0`. *(90.90, as the notes have it up to their random numbers;
 #    expected are 90.87, by the formula of the chapter before.)*
-# 2. **The size of a block.** Time `cgls_in_blocks` with 10, 100, 1,000 and 2,500 rows.
-#    *(Tiny blocks are slow, because each costs a fixed time, whatever its size, for
-#    Python, the file and the copies.)*
-# 3. **Normal equations in blocks.** Change `products` to sum `block.T @ block` and
+# 4. **Normal equations in blocks.** Change `products` to sum `block.T @ block` and
 #    `block.T @ b`, and solve once. *(The same x after a single pass, with one
 #    all-reduce of `n^2 + n` numbers in place of one of `n + 1` per pass.)*
-# 4. **Read twice rather than keep.** Give `dask_two_products` two calls of `compute()`,
+# 5. **Read twice rather than keep.** Give `dask_two_products` two calls of `compute()`,
 #    one per product. *(The file is read twice, and the memory no longer grows.)*
-# 5. **A page cache is not a disk.** Time the first pass over a new file and the second.
+# 6. **A page cache is not a disk.** Time the first pass over a new file and the second.
 #    *(They take about equally long: a file that was just written is still in memory.
 #    Only a file larger than memory, as the `book` preset's may be, is read from the
 #    disk.)*

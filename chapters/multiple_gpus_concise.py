@@ -69,9 +69,10 @@ print(net)
 # `initialize` takes a list of devices and makes a copy of every parameter on each.
 #
 # *Predict before you run*: you call `net(X)` with X on the second device. Which replica
-# computes it? And if X is on a device that has none?
+# computes it, the first or the second? And if X is on a device that has none?
 
 # %%
+chapter.predict("replica that computes", None)  # write "first" or "second" for None
 net.initialize(init=d2lpar.mx.init.Normal(sigma=0.01), ctx=two)
 weight = net[0].weight
 print("the first convolution's weight is on", weight.list_ctx())
@@ -84,6 +85,8 @@ try:
     weight.data(d2lpar.mx.cpu(7))
 except RuntimeError as error:
     print(str(error).splitlines()[0])
+computed = "second" if y_hat.ctx == two[1] else "first"
+chapter.answer("replica that computes", computed)
 
 # %% [markdown]
 # **What you see.** Gluon picks the replica by the device of the data, and raises an
@@ -150,6 +153,7 @@ def replicas(net):
     return [[a.T if a.ndim == 2 else a for a in replica] for replica in hosts]
 
 
+chapter.predict("for trainer.step", None)  # 32 or 64
 X, y = np.random.uniform(size=(64, 1, 28, 28)), np.arange(64) % 10
 losses = train_batch(X, y, net, two, trainer)
 print("losses of the first images:", losses[0][:3])
@@ -162,6 +166,7 @@ d2lpar.train_batch(X, y, by_hand, two, lr=0.2)
 difference = max(abs(p - q.asnumpy()).max() for p, q in zip(first, by_hand[0]))
 print(f"Gluon against chapter 4, after a step: {difference:.1e}")
 assert difference < 1e-6
+chapter.answer("for trainer.step", X.shape[0])
 
 # %% [markdown]
 # **What you see.** `trainer.step` gets 64, the size of the whole batch, because the
@@ -176,7 +181,7 @@ assert difference < 1e-6
 # reserved once, too.
 #
 # *Predict before you run*: the forward pass of one image is little work for a device.
-# By how much does the graph shorten it? And that of 1,024 images?
+# How many times as fast is it as a graph with static memory? And that of 1,024 images?
 
 
 # %%
@@ -191,17 +196,26 @@ def clock(net, X, repeats=11):
         npx.waitall()
         times.append(1e3 * (time.perf_counter() - start))
     pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages
-    return f"{sorted(times)[repeats // 2]:8.2f} ms, {pages // repeats:6} pages"
+    print(f"{sorted(times)[repeats // 2]:8.2f} ms, {pages // repeats:6} pages")
+    return sorted(times)[repeats // 2]
 
 
+chapter.predict("times as fast for one image", None)
+chapter.predict("times as fast for 1,024", None)
+gains = []
 for n in (1, 1024):
     X = np.ones((n, 1, 28, 28), ctx=two[0])
     net.hybridize(False)
-    print(f"{n:4} image(s), as Python:         {clock(net, X)}")
+    print(f"{n:4} image(s), as Python:         ", end="")
+    as_python = clock(net, X)
     net.hybridize()
-    print(f"{n:4} image(s), a graph:           {clock(net, X)}")
+    print(f"{n:4} image(s), a graph:           ", end="")
+    clock(net, X)
     net.hybridize(static_alloc=True, static_shape=True)
-    print(f"{n:4} image(s), with static memory:{clock(net, X)}")
+    print(f"{n:4} image(s), with static memory:", end="")
+    gains.append(as_python / clock(net, X))
+chapter.answer("times as fast for one image", gains[0])
+chapter.answer("times as fast for 1,024", gains[1])
 
 # %% [markdown]
 # **What you see.** For one image most of the time is Python's, which the graph saves.
@@ -299,8 +313,8 @@ def resnet18(channels=16):
 # fixed costs. But then two things change at once. So the cell also trains with equal
 # batches. All batches are an eighth of the book's, and there are few images.
 #
-# *Predict before you run*: by how much is the slim ResNet-18 faster on two contexts
-# than on one, with equal batches? With the book's? And LeNet?
+# *Predict before you run*: how many times as fast is the slim ResNet-18 on two contexts
+# as on one, with equal batches? With the book's? And LeNet?
 
 
 # %%
@@ -326,11 +340,19 @@ def train_net(net, num_devices, batch_size, lr, images=384, num_epochs=3):
 
 # The book: train_net(resnet18(64), 1, 256, 0.1, images=60_000, num_epochs=10)
 #      and: train_net(resnet18(64), 2, 512, 0.2, images=60_000, num_epochs=10)
+chapter.predict("ResNet-18: times as fast on two", None)
+chapter.predict("LeNet: times as fast on two", None)
+rates = {}
 for build in (lenet, resnet18):
     for num_devices, batch_size, lr in ((1, 32, 0.1), (2, 32, 0.1), (2, 64, 0.2)):
         rate, l = train_net(build(), num_devices, batch_size, lr)
         print(f"{build.__name__:8} on {num_devices}, batch {batch_size}: ", end="")
         print(f"{rate:6,.0f} images/s, loss {l:.2f}")
+        rates[build, num_devices, batch_size] = rate
+for name, build in (("ResNet-18", resnet18), ("LeNet", lenet)):
+    gain = rates[build, 2, 32] / rates[build, 1, 32]
+    chapter.answer(f"{name}: times as fast on two", gain)
+chapter.score()
 
 # %% [markdown]
 # **What you see.** With equal batches ResNet-18 gains much more from the second device
@@ -368,6 +390,11 @@ if __name__ == "__main__":
 #
 # ## Summary
 #
+# > **Takeaway.** Speed-up = time on one / time on two; it grows with the work per
+# > operator. LeNet on H200s: `0.234 / 0.264 = 0.89`, a loss
+# > ([record](../figures/README.md)), and above ResNet-18 gains on the same devices
+# > where LeNet gains little.
+#
 # - `initialize(ctx=devices)` makes the replicas; the device of the data picks one.
 # - `trainer.step(n)` is the all-reduce, the division by n, and the update.
 # - n is the size of the whole batch. Nothing checks it.
@@ -379,16 +406,17 @@ if __name__ == "__main__":
 # 1. Hand `X_shards[0].shape[0]` to `trainer.step` instead of the batch size. *(The step
 #    is twice as large on two devices. No error says so; only the difference to chapter
 #    4 is no longer rounding.)*
-# 2. Train without `hybridize`. *(The accuracies are the same. On two devices an epoch
-#    takes longer, since Python has twice as much to issue; on one it hardly does, since
-#    Python issues ahead of the device.)*
+# 2. *On paper.* ResNet-18 multiplies 456 million times for an image, LeNet 2.25
+#    million, and Python issues 64 operators in place of 9. By what factor does the
+#    batch shrink from which a second device pays? *(The work per image grows 200 times,
+#    and what a second device costs about `64 / 9 = 7` times: so `200 / 7 = 28` times.)*
 # 3. Train with batches of 65; then with `even_split=False` in both calls of
 #    `split_and_load`; then so with batches of one image. *(ValueError. Then 33 and 32
 #    images, and the step is right, since it divides by 65. With one image the first
 #    device gets an empty shard, and MXNet stops with `Check failed: delay_alloc`, which
 #    does not name the cause. The package's `train_batch` leaves such a device out.)*
-# 4. Leave out `set_params` in `train`, so that Gluon draws the weights, from a wider
-#    distribution. *(The plateau at 0.10 is shorter: it comes from the book's small
-#    weights.)*
+# 4. *On paper.* `trainer.step(32)` on four devices of 16 images each, with a learning
+#    rate of 0.1: with which rate does the training really run? *(`0.1 * 64 / 32 =
+#    0.2`.)*
 # 5. Set `update_on_kvstore=True`: the kvstore keeps the parameters and updates them.
 #    *(The same numbers. This is how a parameter server works, chapter 14.)*

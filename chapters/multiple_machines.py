@@ -98,10 +98,11 @@ def gradients(X: numpy.ndarray, y: numpy.ndarray) -> list[numpy.ndarray]:
 # %% [markdown]
 # *Predict before you run*: five images on two workers are three and two. Is the sum of
 # what they push the gradient of all five? And if each pushed the gradient of its *mean*
-# loss and the server took the average, would that be the gradient of the mean of all
-# five?
+# loss and the server took the average, by how much would that miss the gradient of the
+# mean of all five?
 
 # %%
+chapter.predict("% that the average of means is off", None)  # write your number
 rng = numpy.random.default_rng(0)
 X, y = rng.random((5, 1, 28, 28), numpy.float32), numpy.arange(5)
 server = Server(num_workers=2)
@@ -121,9 +122,13 @@ assert same
 
 means = [gradients(X[part], y[part])[7] / len(y[part]) for part in shares(5, 2)]
 off = abs(sum(means) / 2 - whole[7] / 5).max() / abs(whole[7] / 5).max()
-print(f"the average of means is off by {100 * off:.0f} %")
+chapter.answer("% that the average of means is off", round(100 * off))
 
 # %% [markdown]
+# **What you see.** The sum of what both push is the gradient of all five images. The
+# average of means is another vector, because an image among three counts less than one
+# among two.
+#
 # Then each worker takes the step p -= lr / 5 x sum on its own replicas. All received
 # the same sum, so all replicas agree. Here are W workers and one device side by side,
 # for three steps of a linear model that fits into a line:
@@ -240,15 +245,17 @@ else:
 # *Predict before you run*: LeNet has 129,068 parameters in float32. At a global batch
 # of 256 an epoch has 235 steps. Which is more, an epoch of Fashion-MNIST's images, or
 # what two workers and a server send meanwhile? How long does a step's traffic take at 1
-# Gbit/s?
+# Gbit/s, each way?
 
 # %%
+chapter.predict("ms of traffic each way", None)
 num_bytes = sum(p.size for p in init_lenet()) * 4
 per_epoch = 235 * 2 * 2 * num_bytes  # steps x workers x (push and pull)
 print(f"a push or a pull: {num_bytes / 1e6:.2f} MB; an epoch: {per_epoch / 1e6:.0f} MB")
 print(f"the images of an epoch: {60_000 * 784 / 1e6:.0f} MB")
 milliseconds = 2 * num_bytes * 8 / 1e6
-print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way")
+print("a step, at the server's link of 1 Gbit/s:")
+chapter.answer("ms of traffic each way", milliseconds)
 
 # %% [markdown]
 # **What you see.** Two workers and a server send several times as much as the images of
@@ -270,8 +277,8 @@ print(f"a step, at the server's link of 1 Gbit/s: {milliseconds:.1f} ms each way
 # `--compress T` pushes -T, 0 or T for each number, and keeps the rest, which is added
 # to the gradient of the next step.
 #
-# *Predict before you run*: the threshold is 0.5. What arrives of a gradient of 0.02 in
-# 100 steps, and of one of 0.9?
+# *Predict before you run*: the threshold is 0.5. What arrives per step of a gradient of
+# 0.02, on the mean of 100 steps, and of one of 0.9?
 
 
 # %%
@@ -284,12 +291,17 @@ def compressed(gradient, rest, threshold):
     return pushed, gradient - pushed
 
 
+chapter.predict("0.02 arrives as", None)
+chapter.predict("0.9 arrives as", None)
 steady, rest, arrived = numpy.array([0.02, -0.3, 0.9]), numpy.zeros(3), numpy.zeros(3)
 for step in range(1, 101):
     pushed, rest = compressed(steady, rest, threshold=0.5)
     arrived += pushed
     if step in (1, 2, 10, 100):
         print(f"after {step:3} steps of {steady}: {arrived / step} per step arrived")
+chapter.answer("0.02 arrives as", arrived[0] / 100)
+chapter.answer("0.9 arrives as", arrived[2] / 100)
+chapter.score()
 
 # %% [markdown]
 # **What you see.** A gradient that is small and steady arrives in rare, large pieces:
@@ -339,6 +351,10 @@ if __name__ == "__main__":
 #
 # ## Summary
 #
+# > **Takeaway.** A step sends 2 x workers x parameters x 4 bytes through the server: `2
+# > * 2 * 516,272 * 235 = 485e6` bytes in an epoch of two workers; 487 MB were counted
+# > ([record](../figures/README.md)).
+#
 # - A parameter server is an all-reduce through a process of its own: push, sum, pull.
 # - Push gradients of summed losses, and divide once by the global batch. Then uneven
 #   and empty parts need no special case.
@@ -348,21 +364,23 @@ if __name__ == "__main__":
 #
 # ## Exercises
 #
-# 1. **Three workers.** Plan three, and start them. *(They take 2,
+# 1. *On paper.* Eight workers, a link of 10 Gbit/s at the server, gradients of 0.5 MB.
+#    How long does a step's traffic take each way, and how long in a ring of the eight?
+#    *(`8 * 0.5e6 * 8 / 10e9 = 3.2 ms`. In a ring `2 * 7 / 8 * 0.5e6 * 8 / 10e9 = 0.7
+#    ms`, push and pull together.)*
+# 2. **Three workers.** Plan three, and start them. *(They take 2,
 #    2 and 1 images and pull the same sums.)*
-# 2. **An average instead of a sum.** Let `pull` divide by the number of workers, and
+# 3. **An average instead of a sum.** Let `pull` divide by the number of workers, and
 #    leave the rest. *(The gradient divided by two: every step is half
 #    as long. Dividing by one worker's batch instead of the global batch would
 #    compensate, but only if all parts have the same size.)*
-# 3. **A worker without images.** Give two images to three workers, and let the third
-#    push nothing. *(Every pull waits. So it pushes zeros.)*
 # 4. **The threshold.** Send `steady` for 100 steps with thresholds of 5, 0.5 and 0.05.
 #    *(5 sends the 0.9 in full and nothing yet of the 0.02. A threshold of 0.05 sends
 #    the 0.02 in full and only 0.05 of the others: a threshold below the gradients makes
 #    all of them alike.)*
-# 5. **When is a second machine faster?** Take `58 ms` for a batch of 256 on one
-#    machine, half of it on two, and the traffic from above at 1 Gbit/s, the push and
-#    the pull. *(The traffic does not depend on the batch, the saving grows with it:
+# 5. *On paper.* **When is a second machine faster?** Take `58 ms` for a batch of 256 on
+#    one machine, half of it on two, and the traffic from above at 1 Gbit/s, the push
+#    and the pull. *(The traffic does not depend on the batch, the saving grows with it:
 #    from `256 * 16.5 / 29 = 146` images on with pushes and pulls that overlap, and a
 #    tenth of that at 10 Gbit/s.)*
 # 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines`, and

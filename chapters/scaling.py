@@ -43,7 +43,6 @@ from d2lpar import (
     npx,
     train_batch,
 )
-from d2lpar.scaling.measure import scaled_lr
 from d2lpar.scaling.model import break_even, fit_step
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -71,8 +70,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # The profiler notes when each operator begins and ends, and on which device. Two
 # readings of a clock tell when Python begins to issue the step and when it is done.
 #
-# *Predict before you run*: a step on two contexts, of 16 images and of 512. Which of
-# the three, Python or a device, is busy for most of the step?
+# *Predict before you run*: for how much of a step on two contexts is Python busy, with
+# 16 images, and with 512?
 
 
 # %%
@@ -92,6 +91,8 @@ def one_step(batch):
     return min(steps, key=lambda times: times[2] - times[0])
 
 
+chapter.predict("% of 16 images' step", None)  # write your number for None
+chapter.predict("% of 512 images' step", None)
 trace = Path("runs", "one-step-trace.json")
 trace.parent.mkdir(exist_ok=True)
 mx.profiler.set_config(profile_imperative=True, filename=str(trace))
@@ -100,6 +101,9 @@ spans = {batch: one_step(batch) for batch in (16, 512)}
 mx.profiler.set_state("stop")
 mx.profiler.dump()  # MXNet does this once per process
 profile = json.loads(trace.read_text())["traceEvents"]
+for batch, (begin, issued, done) in spans.items():
+    share = 100 * (issued - begin) / (done - begin)
+    chapter.answer(f"% of {batch} images' step", share)
 
 # %% [markdown]
 # Here are the two steps. The cell also writes them in the form that trace viewers read:
@@ -158,7 +162,7 @@ chapter.show(figure, "one-step")
 # in training. The results are medians of five rows, after one that warms up.
 #
 # *Predict before you run*: one context takes about 30 ms for a step of 64 images. Now
-# Python sleeps for 10 ms in every step. Does a step take 30 ms, or 40?
+# Python sleeps for 10 ms in every step. By how much does a step get longer?
 
 
 # %%
@@ -182,11 +186,15 @@ def time_steps(chosen, batch_size, more=0.0, python=time.sleep, steps=8, rows=5)
 
 time_steps(two[:1], 64)  # MXNet's first steps: it allocates memory
 alone, _ = time_steps(two[:1], 64)
+chapter.predict("ms more for 10 ms of sleep", None)
 print("one context, 64 images\nPython  device  longer     sum  measured, ms")
 for ms in (0, 5, 10, 60):
     step, python = time_steps(two[:1], 64, more=ms / 1e3)
     numbers = python, alone, max(python, alone), python + alone, step
     print("  ".join(f"{1e3 * t:6.1f}" for t in numbers))
+    if ms == 10:
+        longer = 1e3 * (step - alone)
+chapter.answer("ms more for 10 ms of sleep", round(longer, 1))
 
 # %% [markdown]
 # **What you see.** Until Python takes longer than the device, its time costs nothing.
@@ -204,7 +212,7 @@ for ms in (0, 5, 10, 60):
 # CPU contexts are different: they and Python share the cores.
 #
 # *Predict before you run*: two contexts on two cores, 128 images, and 15 ms more of
-# Python per step. Is there a difference between sleeping and counting?
+# Python per step. By how many milliseconds is counting slower than sleeping?
 
 
 # %%
@@ -217,9 +225,13 @@ def count(seconds):
 cores = os.cpu_count() if two[0].device_type == "cpu" else math.inf
 time_steps(two, 128)
 print(f"two contexts on {cores} cores: a step while Python sleeps, and counts, ms")
+chapter.predict("ms more for counting", None)
+differences = []
 for _ in range(3):  # in turn, because a machine's speed drifts
     slept, counted = (time_steps(two, 128, 0.015, f)[0] for f in (time.sleep, count))
     print(f"{1e3 * slept:5.1f}  {1e3 * counted:5.1f}")
+    differences.append(1e3 * (counted - slept))
+chapter.answer("ms more for counting", round(median(differences), 1))
 
 # %% [markdown]
 # **What you see.** On two cores counting makes the step longer by some milliseconds,
@@ -263,7 +275,7 @@ print("break-even at a batch of", "more than 128" if turn is None else f"{turn:.
 # straight line, fixed + per_image * B. The last number is the time of the all-reduce of
 # eight arrays of LeNet's shapes.
 #
-# *Predict before you run*: how well will this model predict steps on two devices, none
+# *Predict before you run*: by how much will this model miss steps on two devices, none
 # of which were used to fit it?
 
 
@@ -290,6 +302,8 @@ shapes = [p.shape for p in init_lenet()]
 exchange = seconds_of_all_reduce(shapes)
 print(f"issue {1e3 * issue:.2f} ms, fixed {1e3 * fixed:.2f} ms, ", end="")
 print(f"per image {1e6 * per_image:.0f} us, all-reduce {1e3 * exchange:.2f} ms")
+chapter.predict("% of error, median", None)
+errors = []
 print("two devices: Python  device   cores  longest  measured, ms")
 for batch in batches:
     device = fixed + per_image * batch / 2 + exchange
@@ -298,6 +312,8 @@ for batch in batches:
     error = 100 * (max(bounds) / steps[2, batch] - 1)
     row = "  ".join(f"{1e3 * t:6.2f}" for t in numbers)
     print(f"batch {batch:4}:  {row}  ({error:+.0f} %)")
+    errors.append(abs(error))
+chapter.answer("% of error, median", round(median(errors)))
 
 # %% [markdown]
 # **What you see.** The model is right to some tens of per cent. If the predictions are
@@ -386,13 +402,18 @@ print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.
 # it 1,024. Which rate in the first epoch, and which in the fifth?
 
 # %%
+chapter.predict("rate in the fifth epoch", None)
 for epoch in range(1, 6):
-    lr = scaled_lr(1024, epoch, base_lr=0.2, base_batch=256, warmup=3)
+    share = min(1, (epoch - 1) / 3)  # of the way from 0.2 to four times as much
+    lr = 0.2 + share * (4 * 0.2 - 0.2)
     print(f"epoch {epoch}, batch 1,024 instead of 256: lr {lr:.1f}")
+chapter.answer("rate in the fifth epoch", lr)
+chapter.score()
 
 # %% [markdown]
-# A higher rate helps up to a point. With the book's LeNet and data, 8 epochs at a batch
-# of 128, 256, 512 and 1,024 end at an accuracy of 0.83, 0.78, 0.76 and 0.66
+# **What you see.** The rate starts at 0.2 and reaches 4 times that, 0.8, after the
+# warm-up. A higher rate helps up to a point. With the book's LeNet and data, 8 epochs
+# at a batch of 128, 256, 512 and 1,024 end at an accuracy of 0.83, 0.78, 0.76 and 0.66
 # ([record](../figures/scaling/book-1thread-results.txt)): in 8 epochs the large batches
 # take too few steps. So the question is not "how many images per second" but "how many
 # seconds to this accuracy".
@@ -424,6 +445,11 @@ if __name__ == "__main__":
 #
 # ## Summary
 #
+# > **Takeaway.** Step = max(N x Python, device / N + (N - 1) x all-reduce), so two GPUs
+# > win from a batch of about (2 x Python - fixed) / time per image on: `(2 * 0.829 -
+# > 0.81) / 0.00106 = 800` on [two
+# > H200s](../figures/h200/scaling/book-1thread-results.txt).
+#
 # - A second device halves the work per image and adds Python's time for it, and the
 #   all-reduce. It pays from a batch size on, the break-even.
 # - Python and the devices work at the same time: a step takes the longer of their
@@ -445,14 +471,18 @@ if __name__ == "__main__":
 #    *(From 2.25 to 8.55 million, `8.55 / 2.25 = 3.8`: most of them are in the second
 #    convolution, which has four times as many. There are as many operators as before,
 #    so `issue` stays: the break-even falls to about a quarter.)*
-# 3. Multiply `exchange` by 10, as over a slow network. From which batch do two GPUs
-#    pay? *(2 * exchange / per_image: `fit_step(on_one, 0.829e-3, 2.84e-3)` says 5,300
-#    in place of 800. Chapter 14 is about this.)*
-# 4. Time the all-reduce of one array of 129,068 numbers instead of LeNet's eight:
+# 3. *On paper.* Strong scaling from one device to eight takes a step from 80 ms to 16
+#    ms. What are speedup and parallel efficiency, and which part of the 80 ms is not
+#    split? *(`80 / 16 = 5` and `5 / 8 = 63 %`. From `16 = f + (80 - f) / 8` follows `f
+#    = 6.9 ms`.)*
+# 4. *On paper.* Multiply `exchange` by 10, as over a slow network. From which batch do
+#    two GPUs pay? *(2 * exchange / per_image: `fit_step(on_one, 0.829e-3, 2.84e-3)`
+#    says 5,300 in place of 800. Chapter 14 is about this.)*
+# 5. Time the all-reduce of one array of 129,068 numbers instead of LeNet's eight:
 #    `seconds_of_all_reduce([(129_068,)])`. *(It takes about half as long, or less: each
 #    array costs a fixed time. So the package's training keeps all parameters of a
 #    replica in one array.)*
-# 5. Ask the model of the H200s for 8 devices: `model.speedup(8, batch)`. At which batch
+# 6. Ask the model of the H200s for 8 devices: `model.speedup(8, batch)`. At which batch
 #    do they reach 4? *(At about 24,000: one Python issues the work of all eight in 6.6
 #    ms, and one GPU takes four times as long for so many. With one process per device
 #    the issuing would take 0.8 ms: chapter 14.)*

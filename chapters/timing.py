@@ -164,11 +164,13 @@ for wrong in (
 chapter.predict("times as long in a new array", None)
 x = np.ones(10_000_000, ctx=two[0])
 z, medians = np.zeros_like(x), []
+npx.waitall()
 forms = {
     "in a new array": lambda: 2 * x,
     "in an old one ": lambda: np.multiply(x, 2, out=z),
 }
 for name, double in forms.items():
+    double().wait_to_read()  # a warm-up
     milliseconds, faults = [], resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(7):
         start = time.perf_counter()
@@ -184,13 +186,12 @@ for name, double in forms.items():
 chapter.answer("times as long in a new array", medians[0] / medians[1])
 
 # %% [markdown]
-# **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each
-# (the first call also counts those of x and z), and the new array takes several times
-# as long. The rule explains numbers in other chapters: why NumPy's sum of two arrays is
-# so much faster than MXNet's (chapter 2), what static memory saves (chapter 5), and why
-# a fused kernel gains more than its passes over memory (`kernels`). Two contexts with
-# half the work each may even be more than twice as fast, where smaller arrays need no
-# new pages.
+# **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each,
+# and the new array takes several times as long. The rule explains numbers in other
+# chapters: why NumPy's sum of two arrays is so much faster than MXNet's (chapter 2),
+# what static memory saves (chapter 5), and why a fused kernel gains more than its
+# passes over memory (`kernels`). Two contexts with half the work each may even be more
+# than twice as fast, where smaller arrays need no new pages.
 #
 # ## What an all-reduce costs
 #
@@ -225,7 +226,6 @@ small, lenets, large = map(all_reduce, (1_000, 130_000, 10_000_000))
 print(small, lenets, large, sep="\n")
 nearer = lenets.median / small.median < large.median / lenets.median
 chapter.answer("LeNet's all-reduce is nearer to", "small" if nearer else "large")
-chapter.score()
 
 # %% [markdown]
 # **What you see.** LeNet's all-reduce is close to the small one: its fixed time counts,
@@ -245,7 +245,7 @@ T4_BANDWIDTH = 320 * GB  # per second
 x2_bytes = 50_000_000 * 4 * 2  # each number is read and written
 print(f"x2, NumPy: 33.6 ms are {x2_bytes / 33.6e-3 / GB:.0f} GB/s")
 at_least = 1e3 * x2_bytes / T4_BANDWIDTH
-print(f"x2, T4: at least {at_least:.2f} ms, published 0.7 to 0.9 ms")
+print(f"x2, T4: at least {at_least:.2f} ms, published 0.64 to 0.90 ms")
 
 # sin, **2, cos and **2 read and write 400 MB each, / reads two arrays and writes one,
 # and sum reads one.
@@ -295,18 +295,21 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 # *roofline*, which shows how near each operation comes to what the memory and the cores
 # have shown to allow: the fastest copy and the fastest product of this run.
 #
-# *Predict before you run*: for which of the four is MXNet on a CPU faster than NumPy?
+# *Predict before you run*: for how many of the four is MXNet's fastest form faster than
+# NumPy's fastest, with one CPU context?
 
 # %%
+chapter.score()
 if __name__ == "__main__":
     runs = chapter.measure("timing")
 
 # %% [markdown]
-# **What you see.** In the table, each library's fastest form. The form often matters
-# more than the library, and for `x2` and `trig` one kernel avoids all intermediate
-# arrays. In the roofline, operations on elements lie on the sloping part, which memory
-# limits; only the product gets near to what the cores can do. A second context adds no
-# memory bandwidth.
+# **What you see.** In the table, each library's fastest form: compare the rows of one
+# work and one device, and call only those faster whose quartiles lie apart. The form
+# often matters more than the library, and for `x2` and `trig` one kernel avoids all
+# intermediate arrays. In the roofline, operations on elements lie on the sloping part,
+# which memory limits; only the product gets near to what the cores can do. A second
+# context adds no memory bandwidth.
 #
 # <details><summary>The same on an H200 and its host</summary>
 #
@@ -323,6 +326,11 @@ if __name__ == "__main__":
 # </details>
 #
 # ## Summary
+#
+# > **Takeaway.** Time = waitall, clock, work, waitall, clock; no correct time is below
+# > bytes / bandwidth. On an H200 the sum of 100,000 x 10 takes [0.139
+# > ms](../figures/h200/timing/book-results.txt); `4e6 / 4.8e12 = 0.8 us` are its bytes
+# > over the memory's bandwidth, and all the rest is fixed time.
 #
 # - Wait before both readings of the clock; warm up; repeat and give the median, its
 #   spread and n; check the result while you time it; mind new memory.
@@ -344,9 +352,10 @@ if __name__ == "__main__":
 #    share.)*
 # 3. Let `measure` return the mean instead of the median, and start another program
 #    while it runs. *(The mean moves with each interruption; the median hardly does.)*
-# 4. Time the first call of an operation in a fresh notebook, and the second. *(The
-#    first takes several times as long. On a GPU it may take a second: cuDNN and kernels
-#    are loaded.)*
-# 5. Someone reports 30 TFLOP/s for a float32 product on a T4. What do you ask? *(The
-#    peak is 8.1. Whether they waited, whether the result was checked, and whether it
-#    was float32 at all: with tensor cores float16 reaches 65.)*
+# 4. *On paper.* A program queues 1,000 operations of 2 ms each. Python needs 0.05 ms
+#    for each call. What does a clock say that does not wait, and one that waits?
+#    *(`1,000 * 0.05 = 50 ms` and 2 s. The first one is `2 / 0.05 = 40` times too
+#    fast.)*
+# 5. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
+#    ask? *(The peak is 8.1. Whether they waited, whether the result was checked, and
+#    whether it was float32 at all: with tensor cores float16 reaches 65.)*

@@ -44,9 +44,11 @@ def answer(what: str, value: float | str) -> None:
 
     A guess is written to runs/predictions.jsonl, with the answer.
     """
-    value = value if isinstance(value, str) else float(value)
+    if not isinstance(value, str):
+        value = int(value) if float(value).is_integer() else float(value)
     guess = _guesses.pop(what, None)
-    text = f"{what}: {value if isinstance(value, str) else number(value)}"
+    said = number(value) if isinstance(value, float) else value
+    text = f"{what}: {said}"
     if guess is not None:
         good, off = _judge(guess, value)
         _good.append(good)

@@ -18,6 +18,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
+import step_schedule
 from make_notebooks import converted
 
 from d2lpar import __version__ as release
@@ -59,7 +60,7 @@ pygments_dark_style = "github-dark"
 html_title = f"d2lpar {release}"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
-html_js_files = ["predict.js", "allreduce.js"]
+html_js_files = ["predict.js", "allreduce.js", "schedule.js", "step.js"]
 html_extra_path = ["site"]  # index.html at the top, which leads to docs/index.html
 html_show_copyright = False
 html_show_search_summary = False  # it is fetched, which a browser refuses for files
@@ -120,6 +121,12 @@ def read(app, docname, source):
         )
         if docname == "docs/side-by-side":
             source[0] += "\n" + IN_FRAMEWORKS
+        elif docname == "docs/step-player":
+            app.env.note_dependency(step_schedule.TRACE)
+            app.env.note_dependency(step_schedule.RECORD)
+            source[0] = source[0].replace(
+                "<!-- the step player -->", step_schedule.player_html()
+            )
 
 
 def fold_what_is_predicted(notebook):

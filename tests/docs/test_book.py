@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
 import pytest
+import step_schedule
 
 for module in ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "sphinx_design"):
     pytest.importorskip(module, reason=f"no {module}: extra docs")
@@ -261,6 +263,146 @@ def test_the_player_ends_with_the_sum_on_every_device(book, reader, kind, n):
     player.get_by_text("Back").click()
     assert player.get_by_text("Step").is_enabled()
     assert reader.wrong == []
+
+
+SETTINGS = [
+    [n, batch, way]
+    for n in range(1, 9)
+    for batch in (5, 16, 512, 8192)
+    for way in step_schedule.WAYS
+]
+
+
+def test_javascript_schedules_and_counts_as_python_does(book, reader):
+    page, c = reader.page, step_schedule.constants()
+    page.goto((book / "docs" / "step-player.html").as_uri())
+    inlined = "JSON.parse(document.getElementById('step-data').textContent).constants"
+    assert page.evaluate(inlined) == c
+    drawn = page.evaluate(
+        "([c, all]) => all.map(s => schedule(c, ...s))", [c, SETTINGS]
+    )
+    until = "all => all.map(([spans, t]) => numbers(spans, t))"
+    some = [[spans, step_schedule.end_of(spans) / 2] for spans in drawn[::5]]
+    counted = page.evaluate(until, some)
+    for setting, spans in zip(SETTINGS, drawn, strict=True):
+        expected = step_schedule.schedule(c, *setting)
+        assert [s[:2] for s in spans] == [list(s[:2]) for s in expected], setting
+        for found, times in zip(spans, expected):
+            assert found[2:] == pytest.approx(times[2:], rel=1e-9, abs=0), setting
+    for (spans, t), total in zip(some, counted, strict=True):
+        assert total == pytest.approx(step_schedule.numbers(spans, t), rel=1e-9)
+
+
+@pytest.fixture
+def step_player(book, reader):
+    reader.page.goto((book / "docs" / "step-player.html").as_uri())
+    return reader.page.locator(".step-player")
+
+
+def figures_in(player) -> dict[str, list[float]]:
+    """The rows of the player's table: measured, yours, predicted."""
+    rows = [row.inner_text().split() for row in player.locator("tbody tr").all()]
+    return {name: [float(x) for x in cells] for name, *cells in rows}
+
+
+def expected_figures(spans: list[tuple], until: float) -> list[float]:
+    total = step_schedule.numbers(spans, until).values()
+    return [t / 1e3 for t in (step_schedule.end_of(spans), *total)]
+
+
+def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
+    step_player, reader
+):
+    """Forwards, backwards, by the slider and playing; for both batches."""
+    keyboard, said = reader.page.keyboard, step_player.get_by_role("status")
+    for batch in step_schedule.BATCHES:
+        spans = step_schedule.spans_of(batch)
+        ends = sorted(end for _, lane, _, end in spans if lane)
+        step_player.locator("[name=measured]").select_option(str(batch))
+        sync_api.expect(step_player.get_by_text("Step", exact=True)).to_be_disabled()
+        step_player.locator("[name=at]").focus()
+        for key, k in (("Home", 0), ("ArrowRight", 1), ("PageUp", None)):
+            keyboard.press(key)
+            if k is None:
+                k = int(said.inner_text().split()[0])
+                assert 1 < k < len(ends)
+            assert said.inner_text().startswith(f"{k} of {len(ends)} ")
+        for name, key, by in (("Step", "Enter", 1), ("Back", "Space", -1)):
+            step_player.get_by_text(name, exact=True).focus()
+            keyboard.press(key)
+            k += by
+            until = ends[k - 1]
+            assert said.inner_text().startswith(f"{k} of {len(ends)} ")
+            found = figures_in(step_player)["measured"]
+            assert found == pytest.approx(expected_figures(spans, until), abs=0.06)
+        step_player.get_by_text("Play", exact=True).focus()
+        keyboard.press("Enter")
+        sync_api.expect(said).to_contain_text(f"{k + 2} of {len(ends)} ")
+        keyboard.press("Enter")  # on the same button, which says Pause now
+        sync_api.expect(step_player.get_by_text("Play", exact=True)).to_be_visible()
+    assert reader.wrong == []
+
+
+def test_what_if_is_drawn_as_the_schedule_says(step_player, reader):
+    c = step_schedule.constants()
+    for n, batch, way in ((2, 512, step_schedule.WAYS[0]), (8, 64, "overlapped")):
+        for name, value in (("n", n), ("batch", batch), ("way", way)):
+            step_player.locator(f"[name={name}]").select_option(str(value))
+        spans = step_schedule.schedule(c, n, batch, way)
+        found = figures_in(step_player)["predicted"]
+        expected = expected_figures(spans, step_schedule.end_of(spans))
+        assert found == pytest.approx(expected, abs=0.06)
+        assert step_player.locator("figure").last.locator(".lane").count() == n + 1
+    assert reader.wrong == []
+
+
+def test_a_trace_of_ones_own_is_drawn_beside_ours(step_player, reader, tmp_path):
+    """By the file field or dropped; what is no such trace gets one line."""
+    trace = json.loads(step_schedule.TRACE.read_text(encoding="utf-8"))
+    for event in trace["traceEvents"]:
+        event["dur"] /= 2
+        event["name"] += "<img src=x onerror=alert(1)>"
+    text = json.dumps(trace)
+    path = tmp_path / "mine.json"
+    path.write_text(text, encoding="utf-8")
+    step_player.locator("[name=file]").set_input_files(path)
+    sync_api.expect(step_player.locator("figcaption").nth(1)).to_contain_text("yours")
+    spans = step_schedule.spans_of(512, path)
+    expected = expected_figures(spans, step_schedule.end_of(spans))
+    assert figures_in(step_player)["yours"] == pytest.approx(expected, abs=0.06)
+    viewed = {s.get_attribute("viewBox") for s in step_player.locator("svg").all()}
+    assert len(viewed) == 1  # all in the same scale
+    begin = text.replace('"ph": "X"', '"ph": "B"')
+    other = text.replace('"pid": 512', '"pid": 64')
+    for bad in ("no JSON", "null", "{}", '{"traceEvents": []}', begin, other):
+        drop = """text => {
+            const dataTransfer = new DataTransfer();
+            dataTransfer.items.add(new File([text], "bad.json"));
+            return dataTransfer;
+        }"""
+        carried = reader.page.evaluate_handle(drop, bad)
+        step_player.locator(".drop").dispatch_event("drop", {"dataTransfer": carried})
+        line = (
+            "bad.json has no step of 512 images."
+            if bad == other
+            else "bad.json is not a one-step-trace.json of chapter 6."
+        )
+        sync_api.expect(step_player.get_by_role("status")).to_have_text(line)
+        step_player.locator("[name=zoom]").check()  # and on it goes
+        sync_api.expect(step_player.get_by_role("status")).to_contain_text("operators")
+        step_player.locator("[name=zoom]").uncheck()
+    assert step_player.locator("img").count() == 0
+    assert reader.wrong == []
+
+
+def test_without_javascript_both_steps_are_shown(book, chromium):
+    page = Reader(chromium, viewport=PHONE, java_script_enabled=False).page
+    page.goto((book / "docs" / "step-player.html").as_uri())
+    assert page.locator(".step-player figure").count() == 2
+    for text in ("Batch 16, measured", "Batch 512, measured", "overlapped"):
+        sync_api.expect(page.locator("figcaption", has_text=text).first).to_be_visible()
+    shown = [bar.bounding_box()["width"] for bar in page.locator(".python").all()]
+    assert len(shown) == 2 and all(20 < width < 390 for width in shown)
 
 
 def test_three_programs_stand_side_by_side(book, reader):

@@ -1,0 +1,145 @@
+// One step, measured and predicted: a timeline with a cursor, and four numbers up to it.
+// A reader's own trace is drawn beside ours. The data stand in the page, see
+// tools/step_schedule.py; schedule.js predicts and counts.
+(() => {
+  const ms = time => (time / 1e3).toFixed(time < 100 ? 3 : time < 1e4 ? 2 : 1);
+  const endOf = spans => Math.max(...spans.map(s => s[3]));
+  const laneName = lane => lane ? `device ${lane - 1}` : "Python";
+  const kind = ([name, lane]) =>
+    lane === 0 ? "python" : isCommunication(name) ? "communicating" : "computing";
+  const spansOf = (events, batch) => events.filter(e => e.pid === batch)
+    .map(e => [e.name, e.tid, e.ts, e.ts + e.dur]);
+
+  // The events of a trace that chapter 6 has written; null if it is anything else.
+  function eventsOf(text) {
+    let events;
+    try { events = JSON.parse(text).traceEvents; } catch { return null; }
+    const isSpan = e => e?.ph === "X" && typeof e.name === "string"
+      && Number.isInteger(e.tid) && e.tid < 100
+      && [e.pid, e.tid, e.ts, e.dur].every(x => Number.isFinite(x) && x >= 0);
+    const good = Array.isArray(events) && events.every(isSpan) && events.some(e => e.tid);
+    return good ? events : null;
+  }
+
+  // A lane for Python and each device; all timelines of the page have the same scale.
+  function drawing(spans, now, [from, width]) {
+    const count = Math.max(...spans.map(s => s[1])) + 1;
+    return [...Array(count).keys()].map(lane => {
+      const bars = spans.filter(s => s[1] === lane).map(s =>
+        `<rect class="${kind(s)}" x="${s[2]}" width="${s[3] - s[2]}" height="9"/>`);
+      return `<div class="lane"><span>${laneName(lane)}</span>
+        <svg viewBox="${from} 0 ${width} 9" preserveAspectRatio="none" aria-hidden="true">
+        ${bars.join("")}<rect class="later" x="${now}" width="1e9" height="9"/>
+        <line x1="${now}" x2="${now}" y2="9"/></svg></div>`;
+    }).join("");
+  }
+
+  function player(box) {
+    const data = JSON.parse(document.getElementById("step-data").textContent);
+    const option = (value, chosen) =>
+      `<option${value === chosen ? " selected" : ""}>${value}</option>`;
+    const ways = ["one all-reduce per array", "one bucket", "overlapped"];
+    box.innerHTML = `<form><p><label>Measured: a step of <select name="measured">
+        ${option(16)}${option(512, 512)}</select> images</label>
+      <button type="button" name="back">Back</button>
+      <button type="button" name="step">Step</button>
+      <button type="button" name="play">Play</button>
+      <label>operators <input type="range" name="at" min="0"></label>
+      <label><input type="checkbox" name="zoom"> zoom to the cursor</label></p>
+      <p>What if: <label>devices <select name="n">
+        ${[1, 2, 3, 4, 5, 6, 7, 8].map(n => option(n, 2)).join("")}</select></label>
+      <label>batch <select name="batch">
+        ${[16, 64, 256, 512, 2048, 8192].map(b => option(b, 512)).join("")}</select></label>
+      <label>gradients <select name="way">
+        ${ways.map(way => option(way)).join("")}</select></label></p>
+      <p class="drop"><label>Yours: drop a <code>runs/one-step-trace.json</code> here, or
+        <input type="file" name="file" accept=".json"></label></p></form>
+      <p role="status"></p><div class="timelines"></div>
+      <div class="table"><table><thead><tr><th>ms</th><th>step</th>
+        <th>computing</th><th>communicating</th><th>overlapped</th><th>idle</th></tr>
+        </thead><tbody></tbody></table></div>`;
+    const [form, said, timelines] = box.children;
+    let yours = null, refused = "", done = Infinity, timer = null;
+
+    const stop = () => { clearInterval(timer); timer = null; };
+    function show() {
+      const batch = Number(form.measured.value), ours = spansOf(data.trace.traceEvents, batch);
+      const what = [data.constants, Number(form.n.value), Number(form.batch.value),
+        form.way.value];
+      const all = [["measured", ours], ["predicted", schedule(...what)]];
+      if (yours && !refused) all.splice(1, 0, ["yours", spansOf(yours, batch)]);
+      const shown = all.filter(([, spans]) => spans.length);
+      const whole = Math.max(...shown.map(([, spans]) => endOf(spans)));
+      // The cursor stands where a measured operator ends; at last, where all have ended.
+      const ends = [...ours].filter(s => s[1]).sort((a, b) => a[3] - b[3]);
+      done = Math.min(done, ends.length);
+      const now = done < ends.length ? (done ? ends[done - 1][3] : 0) : whole;
+      const width = form.zoom.checked ? whole / 20 : whole;
+      const from = form.zoom.checked ? Math.max(0, Math.min(now - width / 2, whole - width)) : 0;
+      const titles = {
+        measured: `measured, ${batch} images on two devices`,
+        yours: `yours, ${batch} images`,
+        predicted: `predicted, ${what[2]} images on ${what[1]} device${what[1] > 1 ? "s" : ""}, ${what[3]}`,
+      };
+      timelines.innerHTML = shown.map(([name, spans]) => `<figure><figcaption>
+        ${titles[name]}</figcaption>${drawing(spans, now, [from, width])}</figure>`).join("")
+        + `<p class="scale"><span>${ms(from)}</span><span>${ms(from + width)} ms</span></p>`;
+      box.querySelector("tbody").innerHTML = shown.map(([name, spans]) => {
+        const end = endOf(spans), total = Object.values(numbers(spans, Math.min(now, end)));
+        return `<tr><th scope="row">${name}</th><td>${ms(end)}</td>
+          ${total.map(time => `<td>${ms(time)}</td>`).join("")}</tr>`;
+      }).join("");
+      const [name, lane, start, end] = ends[Math.max(done - 1, 0)];
+      said.ariaLive = timer ? "off" : "polite"; // no reading aloud while it plays
+      said.textContent = refused || `${done} of ${ends.length} operators have ended, `
+        + `${ms(now)} ms` + (done && done < ends.length
+          ? `: ${laneName(lane)} has done ${name} in ${ms(end - start)} ms.` : ".");
+      form.at.max = ends.length;
+      form.at.value = done;
+      form.back.disabled = done === 0;
+      form.step.disabled = done === ends.length;
+      if (form.step.disabled) stop();
+      form.play.textContent = timer ? "Pause" : "Play";
+    }
+    const go = to => { done = to; refused = ""; show(); };
+    form.back.addEventListener("click", () => { stop(); go(done - 1); });
+    form.step.addEventListener("click", () => { stop(); go(done + 1); });
+    form.at.addEventListener("input", () => { stop(); go(Number(form.at.value)); });
+    form.play.addEventListener("click", () => {
+      if (timer) stop();
+      else {
+        if (form.step.disabled) done = 0;
+        timer = setInterval(() => go(done + 1), 100);
+      }
+      show();
+    });
+    form.addEventListener("change", ({ target }) => {
+      if (target === form.at || target === form.file) return;
+      if (target === form.measured) form.batch.value = form.measured.value;
+      stop();
+      go(target === form.zoom ? done : Infinity);
+    });
+    form.addEventListener("submit", event => event.preventDefault());
+
+    async function take(file) {
+      if (!file) return;
+      const found = eventsOf(await file.text()), batch = Number(form.measured.value);
+      if (!found) refused = `${file.name} is not a one-step-trace.json of chapter 6.`;
+      else if (!found.some(e => e.pid === batch && e.tid)) {
+        refused = `${file.name} has no step of ${batch} images.`;
+      } else { yours = found; done = Infinity; refused = ""; }
+      stop();
+      show();
+    }
+    form.file.addEventListener("change", () => take(form.file.files[0]));
+    box.addEventListener("dragover", event => event.preventDefault());
+    box.addEventListener("drop", event => {
+      event.preventDefault();
+      take(event.dataTransfer.files[0]);
+    });
+    show();
+  }
+
+  document.addEventListener("DOMContentLoaded", () =>
+    document.querySelectorAll(".step-player").forEach(player));
+})();

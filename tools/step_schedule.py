@@ -27,10 +27,10 @@ BATCHES = 16, 512  # of the trace, on two devices
 WAYS = ("one all-reduce per array", "one bucket", "overlapped")
 COMMUNICATION = re.compile("Copy|Sum|KVStore|_npi_add$")  # in GPU traces, too
 LAYERS = {  # of LeNet, and the bytes of their weights and biases
-    "conv 1": (4 * 20 * 9, 4 * 20),
-    "conv 2": (4 * 50 * 20 * 25, 4 * 50),
-    "dense 1": (4 * 800 * 128, 4 * 128),
-    "dense 2": (4 * 128 * 10, 4 * 10),
+    "conv 1": [4 * 20 * 9, 4 * 20],
+    "conv 2": [4 * 50 * 20 * 25, 4 * 50],
+    "dense 1": [4 * 800 * 128, 4 * 128],
+    "dense 2": [4 * 128 * 10, 4 * 10],
 }
 IMAGE = 4 * 28 * 28 + 4  # bytes, with its label
 # Which layer the n-th operator of a name belongs to, in the forward pass of a device.
@@ -59,8 +59,9 @@ def constants(trace: Path = TRACE, record: Path = RECORD) -> dict:
 
     A layer's time is a line through the trace's two batches, mean of both devices.
     MXNet joins the backward pass to one operator, which is shared out to the layers
-    like their forward passes: traced operator by operator, no layer's share differs
-    from that by more than 3 % of the pass. Python's pace is that of the small batch: a
+    like their forward passes: traced operator by operator (with
+    MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN=1) no layer's share was off by more than 3 % of
+    the pass. Python's pace is that of the small batch: a
     forward and a backward pass take it as long as the two devices begin theirs apart,
     and the rest of its time is shared out equally. A copy or a sum has the median time
     of the trace's, most of which are of small arrays, and a third of the time per byte

@@ -2,8 +2,9 @@
 // A reader's own trace is drawn beside ours. The data stand in the page, see
 // tools/step_schedule.py; schedule.js predicts and counts.
 (() => {
-  const ms = time => (time / 1e3).toFixed(time < 100 ? 3 : time < 1e4 ? 2 : 1);
+  const ms = time => (time / 1e3).toFixed(time < 1e2 ? 3 : time < 1e4 ? 2 : 1);
   const endOf = spans => Math.max(...spans.map(s => s[3]));
+  const escaped = text => text.replace(/[&<]/g, c => `&#${c.charCodeAt(0)};`);
   const laneName = lane => lane ? `device ${lane - 1}` : "Python";
   const kind = ([name, lane]) =>
     lane === 0 ? "python" : isCommunication(name) ? "communicating" : "computing";
@@ -26,10 +27,11 @@
     const count = Math.max(...spans.map(s => s[1])) + 1;
     return [...Array(count).keys()].map(lane => {
       const bars = spans.filter(s => s[1] === lane).map(s =>
-        `<rect class="${kind(s)}" x="${s[2]}" width="${s[3] - s[2]}" height="9"/>`);
+        `<rect class="${kind(s)}" x="${s[2]}" width="${s[3] - s[2]}" height="9">
+        <title>${escaped(s[0])}, ${ms(s[3] - s[2])} ms</title></rect>`);
       return `<div class="lane"><span>${laneName(lane)}</span>
         <svg viewBox="${from} 0 ${width} 9" preserveAspectRatio="none" aria-hidden="true">
-        ${bars.join("")}<rect class="later" x="${now}" width="1e9" height="9"/>
+        <g>${bars.join("")}</g><rect class="later" x="${now}" width="1e9" height="9"/>
         <line x1="${now}" x2="${now}" y2="9"/></svg></div>`;
     }).join("");
   }
@@ -54,11 +56,8 @@
         ${ways.map(way => option(way)).join("")}</select></label></p>
       <p class="drop"><label>Yours: drop a <code>runs/one-step-trace.json</code> here, or
         <input type="file" name="file" accept=".json"></label></p></form>
-      <p role="status"></p><div class="timelines"></div>
-      <div class="table"><table><thead><tr><th>ms</th><th>step</th>
-        <th>computing</th><th>communicating</th><th>overlapped</th><th>idle</th></tr>
-        </thead><tbody></tbody></table></div>`;
-    const [form, said, timelines] = box.children;
+      <p role="status"></p><div></div><table></table>`;
+    const [form, said, timelines, table] = box.children;
     let yours = null, refused = "", done = Infinity, timer = null;
 
     const stop = () => { clearInterval(timer); timer = null; };
@@ -81,14 +80,17 @@
         yours: `yours, ${batch} images`,
         predicted: `predicted, ${what[2]} images on ${what[1]} device${what[1] > 1 ? "s" : ""}, ${what[3]}`,
       };
-      timelines.innerHTML = shown.map(([name, spans]) => `<figure><figcaption>
+      timelines.innerHTML = shown.map(([name, spans]) => `<figure class="${name}"><figcaption>
         ${titles[name]}</figcaption>${drawing(spans, now, [from, width])}</figure>`).join("")
-        + `<p class="scale"><span>${ms(from)}</span><span>${ms(from + width)} ms</span></p>`;
-      box.querySelector("tbody").innerHTML = shown.map(([name, spans]) => {
-        const end = endOf(spans), total = Object.values(numbers(spans, Math.min(now, end)));
-        return `<tr><th scope="row">${name}</th><td>${ms(end)}</td>
-          ${total.map(time => `<td>${ms(time)}</td>`).join("")}</tr>`;
-      }).join("");
+        + `<p class="scale"><span>${from && ms(from)}</span><span>${ms(from + width)} ms</span></p>`;
+      const columns = shown.map(([, spans]) => {
+        const end = endOf(spans);
+        return { step: end, ...numbers(spans, Math.min(now, end)) };
+      });
+      const row = (tag, head, cells) => `<tr><th scope="row">${head}</th>
+        ${cells.map(text => `<${tag}>${text}</${tag}>`).join("")}</tr>`;
+      table.innerHTML = row("th", "ms", shown.map(([name]) => name)) + Object.keys(columns[0])
+        .map(name => row("td", name, columns.map(column => ms(column[name])))).join("");
       const [name, lane, start, end] = ends[Math.max(done - 1, 0)];
       said.ariaLive = timer ? "off" : "polite"; // no reading aloud while it plays
       said.textContent = refused || `${done} of ${ends.length} operators have ended, `

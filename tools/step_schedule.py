@@ -10,7 +10,6 @@ operator; lane 0 is Python, lane k + 1 is device k.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections import Counter
@@ -148,22 +147,23 @@ def schedule(c: dict, n: int, batch: int, way: str) -> list[tuple]:
         for k in range(n)
     ]
     layers = c["layers"]
-    for k in range(n):
-        for name, _, (fixed, per_image), _ in layers:
-            time = fixed + per_image * images[k]
-            last[k] = [issue(f"forward, {name}", k + 1, time, last[k])]
-    ready = [[] for _ in layers]  # by layer and device
-    for k in range(n):
-        for i in reversed(range(len(layers))):
-            name, _, _, (fixed, per_image) = layers[i]
-            time = fixed + per_image * images[k]
-            last[k] = [issue(f"backward, {name}", k + 1, time, last[k])]
-            ready[i].append(last[k])
+    upwards = range(len(layers))
+    ready = [[[]] * n for _ in layers]  # a layer's gradients on each device
+    for name, column, order in (
+        ("forward", 2, upwards),
+        ("backward", 3, upwards[::-1]),
+    ):
+        for k in range(n):
+            for i in order:
+                fixed, per_image = layers[i][column]
+                time = fixed + per_image * images[k]
+                last[k] = [issue(f"{name}, {layers[i][0]}", k + 1, time, last[k])]
+                ready[i][k] = last[k]
     sizes = [size for _, arrays, _, _ in layers for size in arrays]
     if way == "one bucket":
         groups = [(sum(sizes), last)]
     elif way == "overlapped":
-        groups = [(sum(layers[i][1]), ready[i]) for i in reversed(range(len(layers)))]
+        groups = [(sum(layers[i][1]), ready[i]) for i in upwards[::-1]]
     else:
         groups = [(size, last) for size in sizes]
     own = n if way == "overlapped" else 0  # queues of their own for communication
@@ -280,7 +280,7 @@ def player_html() -> str:
     data = {"trace": json.loads(TRACE.read_text(encoding="utf-8")), "constants": c}
     inlined = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     still = "".join(lanes_html(spans_of(b), f"Batch {b}, measured") for b in BATCHES)
-    missed = "".join(f"<li>{html.escape(line)}</li>" for line in errors(c))
+    missed = "".join(f"<li>{line}</li>" for line in errors(c))
     return (
         f'<div class="step-player"><noscript>{still}</noscript></div>\n'
         f'<script type="application/json" id="step-data">{inlined}</script>\n'

@@ -19,26 +19,22 @@ function schedule(c, n, batch, way) {
   const images = range(n).map(k => Math.floor(batch / n) + (k < batch % n ? 1 : 0));
   const last = range(n).map(k =>
     k ? [issue("Copy images", 1, link(c.image * images[k]), [])] : []);
-  for (const k of range(n)) {
-    for (const [name, , [fixed, perImage]] of c.layers) {
-      const time = fixed + perImage * images[k];
-      last[k] = [issue(`forward, ${name}`, k + 1, time, last[k])];
-    }
-  }
-  const ready = c.layers.map(() => []); // by layer and device
-  const upwards = range(c.layers.length).reverse();
-  for (const k of range(n)) {
-    for (const i of upwards) {
-      const [name, , , [fixed, perImage]] = c.layers[i];
-      const time = fixed + perImage * images[k];
-      last[k] = [issue(`backward, ${name}`, k + 1, time, last[k])];
-      ready[i].push(last[k]);
+  const upwards = range(c.layers.length), downwards = [...upwards].reverse();
+  const ready = c.layers.map(() => []); // a layer's gradients on each device
+  for (const [name, column, order] of [["forward", 2, upwards], ["backward", 3, downwards]]) {
+    for (const k of range(n)) {
+      for (const i of order) {
+        const [fixed, perImage] = c.layers[i][column];
+        const time = fixed + perImage * images[k];
+        last[k] = [issue(`${name}, ${c.layers[i][0]}`, k + 1, time, last[k])];
+        ready[i][k] = last[k];
+      }
     }
   }
   const sum = sizes => sizes.reduce((a, b) => a + b, 0);
   const sizes = c.layers.flatMap(([, arrays]) => arrays);
   const groups = way === "one bucket" ? [[sum(sizes), last]]
-    : way === "overlapped" ? upwards.map(i => [sum(c.layers[i][1]), ready[i]])
+    : way === "overlapped" ? downwards.map(i => [sum(c.layers[i][1]), ready[i]])
     : sizes.map(size => [size, last]);
   const own = way === "overlapped" ? n : 0; // queues of their own for communication
   const summed = groups.map(([size, inputs]) => {

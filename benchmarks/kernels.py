@@ -1,6 +1,7 @@
 """Seconds of y = 2 x and of SGD's update: kernel, MXNet, NumPy, a loop in C.
 
     python benchmarks/kernels.py --rounds 3
+    python benchmarks/kernels.py --devices gpu:1
 
 Each arrangement of contexts and threads is measured in a fresh process, round after
 round; within it the ways take turns (:mod:`d2lpar.kernels.times`), and every
@@ -17,6 +18,7 @@ import statistics
 from collections.abc import Iterator
 
 from d2lpar.figures import bars
+from d2lpar.machine.builds import cuda_devices
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
 from d2lpar.runs import in_turn
@@ -26,14 +28,12 @@ WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}
 WAYS = ("loop in C", "kernel", "MXNet", "NumPy")
 
 
-def timed_ways(
-    arrangement: str, num_devices: int, n: int, repeats: int
-) -> Iterator[dict]:
+def timed_ways(arrangement: str, chosen: str, n: int, repeats: int) -> Iterator[dict]:
     """Time both works in every way, one line per sample."""
     from d2lpar import devices
     from d2lpar.kernels.times import times
 
-    timed = times(devices.parse(f"cpu:{num_devices}"), n, repeats)
+    timed = times(devices.parse(chosen), n, repeats)
     for work, words in WORKS.items():
         for way in WAYS:
             for seconds in timed.get((work, way), []):
@@ -47,21 +47,29 @@ def main() -> None:
     parser.add_argument(
         "-n", type=int, default=50_000_000, help="float32 values on each context"
     )
+    parser.add_argument("--devices", help="such as gpu:1; CPU contexts without it")
     args = parser.parse_args()
 
     from d2lpar.kernels.on_cpu import FLAGS, compiler
 
     cores, timed = usable_cores(), []
-    for num_devices, threads in dict.fromkeys([(1, 1), (1, cores), (cores, 1)]):
-        each = " each" if num_devices > 1 else ""
-        name = f"{plural(num_devices, 'context')}, {plural(threads, 'thread')}{each}"
+    arrangements = {}  # by name: devices, threads of each
+    for n, threads in dict.fromkeys([(1, 1), (1, cores), (cores, 1)]):
+        each = " each" if n > 1 else ""
+        name = f"{plural(n, 'context')}, {plural(threads, 'thread')}{each}"
+        arrangements[name] = f"cpu:{n}", threads
+    gpus = []
+    if args.devices:
+        gpus = cuda_devices()[: int(args.devices.partition(":")[2])]
+        arrangements = {plural(len(gpus), "GPU"): (args.devices, 1)}
+    for name, (chosen, threads) in arrangements.items():
         timed.append(
             in_turn.ours(
                 name,
                 threads,
                 f"{__file__}:timed_ways",
                 arrangement=name,
-                num_devices=num_devices,
+                chosen=chosen,
                 n=args.n,
                 repeats=args.repeats,
             )
@@ -73,7 +81,8 @@ def main() -> None:
         "limit. NumPy works with one thread on one context's numbers. The update is "
         f"one pass in the kernel, two operators in MXNet. Compiler: {command}."
     )
-    words = {"work": f"{args.n:,} float32 on each context", "note": note}
+    words = {"work": f"{args.n:,} float32 on each device", "note": note}
+    words["on_gpus"] = [gpu.name for gpu in gpus]
     run = in_turn.record(args.out / "kernels.jsonl", timed, lines, **words)
     print(arms.table(run))
     bars.draw([run], args.out, "kernels")
@@ -82,9 +91,10 @@ def main() -> None:
     }
     for work in WORKS.values():
         for arm in timed:
+            loop = "MXNet" if gpus else "loop in C"
             kernel = medians[work, f"kernel, {arm.name}"]
-            share = kernel / medians[work, f"loop in C, {arm.name}"]
-            print(f"{work}, {arm.name}: kernel {share:.2f} of the loop in C")
+            share = kernel / medians[work, f"{loop}, {arm.name}"]
+            print(f"{work}, {arm.name}: kernel {share:.2f} of {loop}'s time")
 
 
 if __name__ == "__main__":

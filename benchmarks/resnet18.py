@@ -1,0 +1,185 @@
+"""ResNet-18 of chapter multiple_gpus_concise: seconds per epoch, and test accuracy.
+
+    D2LPAR_DATA=... python benchmarks/resnet18.py --devices gpu:2
+    python benchmarks/resnet18.py --channels 4 --images 256 --epochs 1 --data sample
+
+One device trains with the book's batch of 256 and learning rate of 0.1; two train with
+512 and 0.2, as in the book, and with 256 and 0.1, as one does. The classes are the
+chapter's own. An epoch trains on all images, in a new order; the clock stops before the
+test. Each arm is a fresh process, arm after arm, round after round; a round is a seed,
+and the first epoch warms up. Writes resnet18.jsonl and .txt, medians over epochs and
+rounds, to runs/benchmarks. Source: the book, section "Concise Implementation for
+Multiple GPUs".
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy
+
+from d2lpar import datasets
+from d2lpar.machine.builds import cuda_devices
+from d2lpar.records.atomic import replacing
+from d2lpar.records.comparison import summarize
+from d2lpar.records.kinds import ArmSample, Run
+from d2lpar.runs import in_turn
+from d2lpar.text import number, plain_table
+
+CHAPTER = Path(__file__).parents[1] / "chapters" / "multiple_gpus_concise.py"
+
+
+def network_of_chapter() -> Callable:
+    """The chapter's function resnet18, without what its other cells do."""
+    from d2lpar import gluon, npx
+
+    cells = ast.parse(CHAPTER.read_text(encoding="utf-8"))
+    names = ("Residual", "resnet18")
+    body = [node for node in cells.body if getattr(node, "name", "") in names]
+    found = {"gluon": gluon, "npx": npx}
+    exec(compile(ast.Module(body, []), str(CHAPTER), "exec"), found)
+    return found["resnet18"]
+
+
+def epochs(
+    devices: str,
+    num_devices: int,
+    batch_size: int,
+    lr: float,
+    channels: int,
+    data: str,
+    images: int,
+    num_epochs: int,
+    seed: int,
+) -> Iterator[dict]:
+    """What each epoch of one training measured."""
+    from d2lpar import autograd, gluon, mx, np, npx
+    from d2lpar import devices as contexts_of
+
+    contexts = contexts_of.parse(devices)[:num_devices]
+    source = datasets.load(data, n_train=images)
+    X, X_test = (
+        np.array(datasets.to_float(x), ctx=contexts[0])
+        for x in (source.X_train, source.X_test)
+    )
+    y = np.array(source.y_train, dtype="float32", ctx=contexts[0])
+    mx.random.seed(seed)
+    net = network_of_chapter()(channels)
+    net.initialize(init=mx.init.Normal(sigma=0.01), ctx=contexts)
+    net.hybridize(static_alloc=True, static_shape=True)
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": lr}, update_on_kvstore=False
+    )
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    rng = numpy.random.default_rng(seed)
+    for epoch in range(1, num_epochs + 1):
+        order = np.array(rng.permutation(len(y)), dtype="int32", ctx=contexts[0])
+        npx.waitall()
+        start = time.perf_counter()
+        for i in range(0, len(y) - batch_size + 1, batch_size):
+            batch = order[i : i + batch_size]
+            X_shards, y_shards = (
+                gluon.utils.split_and_load(x.take(batch, axis=0), contexts)
+                for x in (X, y)
+            )
+            with autograd.record():
+                losses = [loss(net(X_k), y_k) for X_k, y_k in zip(X_shards, y_shards)]
+            for l in losses:
+                l.backward()
+            trainer.step(batch_size)
+        npx.waitall()
+        seconds = time.perf_counter() - start
+        trained = len(y) // batch_size * batch_size
+        right = sum(
+            int((net(X_test[i : i + 500]).argmax(axis=1).asnumpy() == labels).sum())
+            for i in range(0, len(X_test), 500)
+            for labels in (source.y_test[i : i + 500],)
+        )
+        yield {
+            "epoch": epoch,
+            "seconds": seconds,
+            "samples_per_sec": trained / seconds,
+            "test_acc": right / len(X_test),
+        }
+
+
+def arms_of(args: argparse.Namespace, seed: int) -> list[in_turn.Arm]:
+    kind, _, count = args.devices.partition(":")
+    word = "context" if kind == "cpu" else "GPU"
+    return [
+        in_turn.ours(
+            f"{n} {word}{'s' * (n > 1)}, batch {batch_size}, lr {lr:g}",
+            1,
+            f"{__file__}:epochs",
+            devices=args.devices,
+            num_devices=n,
+            batch_size=batch_size,
+            lr=lr,
+            channels=args.channels,
+            data=args.data,
+            images=args.images,
+            num_epochs=args.epochs,
+            seed=seed,
+        )
+        for n, batch_size, lr in ((1, 256, 0.1), (2, 256, 0.1), (2, 512, 0.2))
+        if n <= int(count)
+    ]
+
+
+def table(run: Run) -> str:
+    """A row per arm: seconds and images per second after the first epochs, accuracy."""
+    rows, last = [], max(line.epoch for line in run.lines)
+    by_arm: dict[str, list[ArmSample]] = {}
+    for line in run.lines:
+        by_arm.setdefault(line.arm, []).append(line)
+    for arm, lines in by_arm.items():
+        timed = [line for line in lines if not line.warm_up]
+        seconds = summarize([line.seconds for line in timed])
+        rate = summarize([line.samples_per_sec for line in timed])
+        accs = [f"{line.test_acc:.3f}" for line in lines if line.epoch == last]
+        quartiles = f"{number(seconds.q1)}-{number(seconds.q3)}"
+        cells = [number(seconds.median), quartiles, str(seconds.n)]
+        rows.append([arm, *cells, f"{rate.median:,.0f}", ", ".join(accs)])
+    columns = ["training", "s/epoch", "quartiles", "n", "images/s", "accuracy"]
+    return plain_table(columns, rows, names=1)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = in_turn.parser(__doc__, rounds=1)
+    parser.add_argument("--devices", default="cpu:2")
+    parser.add_argument("--channels", type=int, default=64, help="the book has 64")
+    parser.add_argument("--data", default="fashion-mnist")
+    parser.add_argument("--images", type=int, default=60_000)
+    parser.add_argument("--epochs", type=int, default=10)
+    args = parser.parse_args(words)
+    every, lines = [], []
+    for seed in range(args.rounds):
+        every = arms_of(args, seed)
+        # Not in turn.measure's rounds: each has a seed of its own.
+        for line in in_turn.measure(every, rounds=1):
+            lines.append(msgspec.structs.replace(line, round=seed))
+    data = datasets.load(args.data, n_train=args.images)
+    kind, _, count = args.devices.partition(":")
+    gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
+    run = in_turn.record(
+        args.out / "resnet18.jsonl",
+        every,
+        lines,
+        work=f"an epoch of ResNet-18 of {args.channels} channels",
+        dataset=data.name,
+        dataset_sha256=data.sha256,
+        settings={"n_train": args.images, "num_epochs": args.epochs},
+        on_gpus=gpus[: int(count)],
+    )
+    print(table(run))
+    with replacing((args.out / "resnet18.jsonl").with_suffix(".txt")) as tmp:
+        tmp.write_text(table(run) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The sixteen puzzles. Copy a function to a file of your own, and fill it in there.
+
+``puzzles.check(ring)`` says whether your `ring` is right, on arrays of many sizes and
+on one to eight devices; it finds the puzzle by the function's name.
+
+In the puzzles with `exchange`, ``arrays[k]`` is the array of device k. A device cannot
+read another one's array: it must be sent. A call of `exchange` is one *round* ::
+
+    at_1, at_2 = exchange([(arrays[0], 1), (arrays[1], 2)])
+
+sends device 0's array to device 1 and device 1's to device 2, and returns the copies
+that arrive. In a round a device sends one array at most, and receives one at most. Your
+code runs on MXNet's arrays, too, so use what NumPy's and theirs have in common: slices,
+``x[:] = y``, + - * /, and ``x.copy()``.
+
+Such a puzzle is scored: the rounds; the *busiest link*, how much the busiest device
+sends or receives; and the memory of the device that holds most at once, its own arrays
+and each copy or result as long as a name refers to it. Both are counted in arrays, the
+size of ``arrays[0]``. N stands for the number of devices.
+"""
+
+
+def split_unevenly(n, num_devices):
+    """1. Split a batch of n samples over the devices, in order: one slice per device.
+
+    Lengths differ by at most one and the longer ones come first. With n < num_devices
+    the last ones are empty.
+
+    Example: 10 samples on 3 devices are [slice(0, 4), slice(4, 7), slice(7, 10)].
+    """
+    raise NotImplementedError
+
+
+def shard_gradients(X, y, w, parts):
+    """2. The gradient of each shard; their sum is the gradient of the batch.
+
+    X is (n, d), y (n,), w (d,); the slice parts[k] has the rows of device k, or none.
+    Return for each device the gradient (d,) of sum((X w - y)^2) over its rows.
+
+    Example: X = [[1], [2]], y = [0, 0], w = [1], one row each: [2] and [8].
+    """
+    raise NotImplementedError
+
+
+def central(arrays, exchange):
+    """3. All-reduce through device 0, as in the book: every array becomes the sum.
+
+    In place. Target: 2 (N - 1) rounds, N - 1 arrays over the busiest link, memory 3.
+
+    Example: arrays [1, 2] and [3, 4] on two devices both become [4, 6].
+    """
+    raise NotImplementedError
+
+
+def tree(arrays, exchange):
+    """4. All-reduce by a tree: pairs add, then pairs of pairs, and the sum goes back.
+
+    In place. Target: 2 log2 N rounds, log2 N arrays over the busiest link (rounded up),
+    memory 3. N need not be a power of 2.
+
+    Example with 4 devices: 1 sends to 0 while 3 sends to 2; then 2 sends to 0.
+    """
+    raise NotImplementedError
+
+
+def ring(arrays, exchange):
+    """5. All-reduce in a ring: device k sends to k + 1 only, the last one to device 0.
+
+    Cut each array into N parts, as in puzzle 1. In place. Target: 2 (N - 1) rounds,
+    2 (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
+
+    Example with 3 devices: first 0 sends part 0, 1 sends part 1, and 2 sends part 2.
+    """
+    raise NotImplementedError
+
+
+def reduce_scatter(arrays, exchange):
+    """6. Reduce-scatter: device k ends with part k of the sum, in arrays[k][part k].
+
+    The parts are those of puzzle 1. The rest of arrays[k] may hold anything. Target:
+    N - 1 rounds, (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
+
+    Example: [1, 2] and [3, 4] become [4, anything] and [anything, 6].
+    """
+    raise NotImplementedError
+
+
+def all_gather(arrays, exchange):
+    """7. All-gather: at the start part k of arrays[k] is right, at the end all parts are.
+
+    Targets as in puzzle 6. Parts may be empty: two numbers on three devices.
+
+    Example: [4, 0] and [0, 6] both become [4, 6].
+    """
+    raise NotImplementedError
+
+
+def zero1(params, grads, velocities, lr, exchange):
+    """8. ZeRO's first stage: each device keeps the velocity of its part only.
+
+    params[k] is device k's replica, grads[k] its gradient, which you may overwrite, and
+    velocities[k] is as long as part k. With g the sum of the gradients, do in place
+    v = 0.9 v + g and p = p - lr v, each element on one device only, so that all replicas
+    hold the new parameters. Targets as in puzzle 5, but memory 2 + 4 / N.
+    """
+    raise NotImplementedError
+
+
+def local_sgd(ws, gradients, lr, num_steps, steps_between, exchange):
+    """9. Local SGD: every device steps alone; now and then all take the mean.
+
+    ws[k] is device k's replica and gradients[k](w) the gradient of its samples at w. Do
+    num_steps of w = w - lr * gradient; after every steps_between of them, and after the
+    last one, replace all replicas by their mean, in place. Targets: for each mean those
+    of puzzle 5, memory 4.
+
+    Example: 5 steps with steps_between = 2 take the mean after steps 2, 4 and 5.
+    """
+    raise NotImplementedError
+
+
+def batch_norm(counts, means, variances):
+    """10. Mean and variance of a whole batch, from those of its shards.
+
+    counts[k] >= 1 samples have the means (d,) means[k] and the variances variances[k],
+    the mean squared distance from *their own* mean. Return the batch's (mean, variance).
+
+    Example: two shards of one sample each, 0 and 2, have variance 0; the batch has 1.
+    """
+    raise NotImplementedError
+
+
+def grid(nx, ny, block, launch):
+    """11. A kernel's grid: one thread for each element of an array (ny, nx).
+
+    block is the (x, y) size of a block of threads. Call launch(blocks, kernel) once:
+    blocks is the (x, y) number of blocks, as few as cover the array. launch calls
+    kernel(blockIdx, threadIdx), two (x, y), for every thread: return the place of its
+    element in memory, where rows follow each other, or None if it has no element.
+
+    Example: 5 x 2 in blocks of 4 x 4 take (2, 1) blocks, and 22 threads return None.
+    """
+    raise NotImplementedError
+
+
+def least_squares(grams, xs):
+    """12. Averaging least squares, so that the average is right.
+
+    Device k has rows A_k, b_k. It knows grams[k] = A_k^T A_k, (d, d), and xs[k], (d,),
+    the solution of its own rows. Return the x (d,) of least squares for the rows of all.
+
+    Example: with d = 1, grams [[1]] and [[3]], xs [0] and [4], it is [3], not [2].
+    """
+    raise NotImplementedError
+
+
+# Four functions with a bug each: repair them.
+
+
+def rebinding(arrays, exchange):
+    """13. The book's all-reduce for PyTorch, as printed until 2021: one GPU learns.
+
+    (https://github.com/d2l-ai/d2l-zh/pull/955.) Targets as in puzzle 3.
+    """
+    for k in range(1, len(arrays)):
+        arrays[0][:] += exchange([(arrays[k], 0)])[0]
+    for k in range(1, len(arrays)):
+        arrays[k] = exchange([(arrays[0], k)])[0]
+
+
+def who_divides(sums, counts):
+    """14. The mean gradient of a batch; 13 samples on 2 devices come out wrong.
+
+    sums[k] (d,) is the sum of the gradients of device k's counts[k] samples.
+    """
+    return sum(total / count for total, count in zip(sums, counts)) / len(sums)
+
+
+def idle_device(shards, grads, gradient):
+    """15. The summed gradient of a small last batch; it is wrong if a device is idle.
+
+    gradient(shard) is a shard's gradient (d,). grads[k] holds device k's gradient of the
+    last step, and at the end its gradient of this one.
+    """
+    for k, shard in enumerate(shards):
+        if len(shard) > 0:
+            grads[k][:] = gradient(shard)
+    return sum(grads)
+
+
+def clock(work, wait, now):
+    """16. How many seconds the work takes; it prints far too few, or too many.
+
+    work() hands the work to a device and returns at once, wait() returns when the
+    device has done all that it was handed, before this call too; now() is the time.
+    """
+    start = now()
+    work()
+    return now() - start

@@ -86,9 +86,9 @@ def reduce_scatter(arrays, exchange):
 
 
 def all_gather(arrays, exchange):
-    """7. All-gather: at the start part k of arrays[k] is right, at the end all parts are.
+    """7. All-gather: only part k of arrays[k] is right; at the end all of it is.
 
-    Targets as in puzzle 6. Parts may be empty: two numbers on three devices.
+    In place, targets as in puzzle 6. Parts may be empty: one number on two devices.
 
     Example: [4, 0] and [0, 6] both become [4, 6].
     """
@@ -99,9 +99,9 @@ def zero1(params, grads, velocities, lr, exchange):
     """8. ZeRO's first stage: each device keeps the velocity of its part only.
 
     params[k] is device k's replica, grads[k] its gradient, which you may overwrite, and
-    velocities[k] is as long as part k. With g the sum of the gradients, do in place
-    v = 0.9 v + g and p = p - lr v, each element on one device only, so that all replicas
-    hold the new parameters. Targets as in puzzle 5, but memory 2 + 4 / N.
+    velocities[k] is as long as part k. With g the sum of the gradients, each element
+    gets v = 0.9 v + g and p = p - lr v, on one device only; then all replicas get the
+    new parameters. In place. Targets as in puzzle 5, but memory 2 + 4 / N.
     """
     raise NotImplementedError
 
@@ -122,23 +122,23 @@ def local_sgd(ws, gradients, lr, num_steps, steps_between, exchange):
 def batch_norm(counts, means, variances):
     """10. Mean and variance of a whole batch, from those of its shards.
 
-    counts[k] >= 1 samples have the means (d,) means[k] and the variances variances[k],
-    the mean squared distance from *their own* mean. Return the batch's (mean, variance).
+    Shard k has counts[k] >= 1 samples, and the means means[k] (d,) of their features.
+    variances[k] (d,) are the mean squared distances from *these* means. Return the
+    batch's (mean, variance).
 
     Example: two shards of one sample each, 0 and 2, have variance 0; the batch has 1.
     """
     raise NotImplementedError
 
 
-def grid(nx, ny, block, launch):
-    """11. A kernel's grid: one thread for each element of an array (ny, nx).
+def grid(nx, ny, block, blockIdx, threadIdx):
+    """11. A kernel's grid: which element of an array (ny, nx) does a thread compute?
 
-    block is the (x, y) size of a block of threads. Call launch(blocks, kernel) once:
-    blocks is the (x, y) number of blocks, as few as cover the array. launch calls
-    kernel(blockIdx, threadIdx), two (x, y), for every thread: return the place of its
-    element in memory, where rows follow each other, or None if it has no element.
+    block is the (x, y) size of a block of threads; blockIdx and threadIdx, both (x, y),
+    are a thread's place. Return ((blocks in x, blocks in y), ij): how many blocks cover
+    the array, and where in memory, row after row, the thread's element is; -1 for none.
 
-    Example: 5 x 2 in blocks of 4 x 4 take (2, 1) blocks, and 22 threads return None.
+    Example: for 5 x 2 in blocks of (4, 4), block (1, 0), thread (0, 1): ((2, 1), 9).
     """
     raise NotImplementedError
 
@@ -146,8 +146,8 @@ def grid(nx, ny, block, launch):
 def least_squares(grams, xs):
     """12. Averaging least squares, so that the average is right.
 
-    Device k has rows A_k, b_k. It knows grams[k] = A_k^T A_k, (d, d), and xs[k], (d,),
-    the solution of its own rows. Return the x (d,) of least squares for the rows of all.
+    Device k has the rows A_k, b_k, and has solved them: xs[k] (d,) is the x with the
+    least ||A_k x - b_k||, and grams[k] (d, d) is A_k^T A_k. Return the x for all rows.
 
     Example: with d = 1, grams [[1]] and [[3]], xs [0] and [4], it is [3], not [2].
     """
@@ -177,22 +177,21 @@ def who_divides(sums, counts):
 
 
 def idle_device(shards, grads, gradient):
-    """15. The summed gradient of a small last batch; it is wrong if a device is idle.
+    """15. The gradients of a small last batch: their sum is wrong if a device is idle.
 
-    gradient(shard) is a shard's gradient (d,). grads[k] holds device k's gradient of the
-    last step, and at the end its gradient of this one.
+    gradient(shard) is a shard's gradient (d,), which belongs into grads[k]. There still
+    is device k's gradient of the step before.
     """
     for k, shard in enumerate(shards):
         if len(shard) > 0:
             grads[k][:] = gradient(shard)
-    return sum(grads)
 
 
 def clock(work, wait, now):
-    """16. How many seconds the work takes; it prints far too few, or too many.
+    """16. How many seconds a device needs for the work; the answer is always 0.
 
-    work() hands the work to a device and returns at once, wait() returns when the
-    device has done all that it was handed, before this call too; now() is the time.
+    work() hands the work to the device and returns at once; wait() returns when the
+    device has done all that it was ever handed; now() is the time in seconds.
     """
     start = now()
     work()

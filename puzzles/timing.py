@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy
 
-from puzzles.checking import PUZZLES, TARGETS, check
+from puzzles.cases import PUZZLES, TARGETS
+from puzzles.checking import check, in_one_line
 
 TIMED = [name for name in TARGETS if name not in ("zero1", "local_sgd")]
 
@@ -17,26 +18,48 @@ def run(
     devices: str = "cpu:4",
     sizes: Sequence[int] = (1_000, 100_000, 1_000_000),
     repeats: int = 15,
-) -> None:
+) -> bool:
     """Time a solution on MXNet contexts: medians, quartiles and n, in milliseconds.
 
-    `devices` is a device string as in ``d2lpar.devices``; every device has an array of
-    each of the `sizes`, in float32. The solution and ``d2lpar.allreduce`` take turns,
-    the first turn warms up, and each result is checked. Both clock readings wait for
-    the devices. A solution that `check` finds wrong is not run.
+    `devices` is a device string as in ``d2lpar.devices``; every device gets an array of
+    each of the `sizes`, in float32. The solution and ``d2lpar.allreduce`` take turns;
+    the first turn warms up and does not count. Both clock readings wait for the
+    devices, and each result is checked. A solution that `check` finds wrong, or over
+    its target, is not run. Returns whether all went well.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in TIMED:
-        print(f"{name}: only {', '.join(TIMED)} can be run on devices")
-        return
+        print(f"{name}: only {', '.join(TIMED)} run on devices")
+        return False
     if not check(solution):
-        return
-    from d2lpar import allreduce, np, npx
+        return False
+    from d2lpar import allreduce
     from d2lpar.devices import parse
     from d2lpar.timing import summarize
 
-    contexts = parse(devices)
-    rng = numpy.random.default_rng(0)
+    try:
+        contexts = parse(devices)
+        for size in sizes:
+            turns = [
+                (
+                    _milliseconds(solution, name, contexts, size),
+                    _milliseconds(
+                        lambda data, _: allreduce(data), "ring", contexts, size
+                    ),
+                )
+                for _ in range(repeats + 1)
+            ]
+            ours, packages = map(summarize, zip(*turns[1:]))
+            print(f"{devices}, {size:,} numbers each: {name} {ours} ms, ", end="")
+            print(f"d2lpar.allreduce {packages} ms")
+    except Exception as error:
+        print(f"{name} on {devices}: {in_one_line(error, solution)}")
+        return False
+    return True
+
+
+def _milliseconds(function: Callable, name: str, contexts: list, size: int) -> float:
+    from d2lpar import np, npx
 
     def place(k, values):
         return np.array(values, dtype="float32", ctx=contexts[k])
@@ -44,28 +67,14 @@ def run(
     def exchange(messages):
         return [array.copyto(contexts[to]) for array, to in messages]
 
-    def milliseconds(function, puzzle, size, *args):
-        case = PUZZLES[puzzle](len(contexts), size, rng, place)
-        npx.waitall()
-        start = time.perf_counter()
-        function(*case.args, *args)
-        npx.waitall()
-        end = time.perf_counter()
-        for array, wanted in zip(case.results, case.wanted):
-            if not numpy.allclose(array.asnumpy(), wanted):
-                raise ValueError(f"{function.__name__} is wrong on {array.ctx}")
-        return 1e3 * (end - start)
-
-    for size in sizes:
-        times = [
-            (
-                milliseconds(solution, name, size, exchange),
-                milliseconds(allreduce, "ring", size),
-            )
-            for _ in range(repeats + 1)
-        ][1:]
-        ours, packages = map(summarize, zip(*times))
-        print(
-            f"{devices}, {size:,} numbers: {name} {ours} ms, "
-            f"d2lpar.allreduce {packages} ms"
-        )
+    case = PUZZLES[name](len(contexts), size, numpy.random.default_rng(0), place)
+    npx.waitall()
+    start = time.perf_counter()
+    function(*case.args, exchange)
+    npx.waitall()
+    seconds = time.perf_counter() - start
+    [results], [wanted] = case.results.values(), case.wanted.values()
+    for array, right in zip(results, wanted):
+        if not numpy.allclose(array.asnumpy(), right):
+            raise ValueError(f"wrong on {array.ctx}, though right in NumPy")
+    return 1e3 * seconds

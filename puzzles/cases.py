@@ -1,0 +1,185 @@
+"""What each puzzle is called with, its right answer, and its target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy
+
+
+class Case(NamedTuple):
+    """Arguments, and what is wanted of `results`, or of what the solution returns.
+
+    `says` describes the arguments, if the number of devices and numbers is not enough.
+    """
+
+    args: Sequence
+    wanted: Any
+    results: dict | None = None
+    says: str = ""
+
+
+# A case is made for n devices and `size` numbers; place(k, array) puts one on device k.
+# Small whole numbers, so that a message can be checked by hand.
+
+
+def _numbers(rng, *shape) -> numpy.ndarray:
+    return rng.integers(1, 10, size=shape).astype("float32")
+
+
+def _parts(n, size) -> list[slice]:
+    starts = [k * (size // n) + min(k, size % n) for k in range(n + 1)]
+    return [slice(a, b) for a, b in zip(starts, starts[1:])]
+
+
+def _split_unevenly(n, size, rng, place):
+    return Case((size, n), _parts(n, size), says=f"n = {size}, num_devices = {n}")
+
+
+def _shard_gradients(n, size, rng, place):
+    X, y, w, parts = _numbers(rng, size, 3), _numbers(rng, size), _numbers(rng, 3), []
+    for part in _parts(n, size):
+        parts.append(
+            sum((2 * (x @ w - t) * x for x, t in zip(X[part], y[part])), 0 * w)
+        )
+    return Case((X, y, w, _parts(n, size)), parts, says=f"{size} row(s), N = {n}")
+
+
+def _all_reduce(n, size, rng, place):
+    values = [_numbers(rng, size) for _ in range(n)]
+    arrays = [place(k, value) for k, value in enumerate(values)]
+    return Case([list(arrays)], {"arrays": [sum(values)] * n}, {"arrays": arrays})
+
+
+def _reduce_scatter(n, size, rng, place):
+    args, wanted, results, _ = _all_reduce(n, size, rng, place)
+    wanted, got = (
+        [array[part] for array, part in zip(arrays["arrays"], _parts(n, size))]
+        for arrays in (wanted, results)
+    )
+    return Case(args, {"own part of arrays": wanted}, {"own part of arrays": got})
+
+
+def _all_gather(n, size, rng, place):
+    wanted, values = _numbers(rng, size), numpy.zeros((n, size), "float32")
+    for value, part in zip(values, _parts(n, size)):
+        value[part] = wanted[part]
+    arrays = [place(k, value) for k, value in enumerate(values)]
+    return Case([list(arrays)], {"arrays": [wanted] * n}, {"arrays": arrays})
+
+
+def _zero1(n, size, rng, place):
+    p, v, grads = _numbers(rng, size), _numbers(rng, size), _numbers(rng, n, size)
+    parts, lr, new_v = _parts(n, size), 0.5, 0.9 * v + sum(grads)
+    params = [place(k, p) for k in range(n)]
+    velocities = [place(k, v[part]) for k, part in enumerate(parts)]
+    grads = [place(k, g) for k, g in enumerate(grads)]
+    return Case(
+        (list(params), grads, list(velocities), lr),
+        {"params": [p - lr * new_v] * n, "velocities": [new_v[part] for part in parts]},
+        {"params": params, "velocities": velocities},
+    )
+
+
+def _local_sgd(n, size, rng, place):
+    goals, mean, lr = _numbers(rng, n, size), _numbers(rng, size), 0.25
+    ws = [place(k, mean) for k in range(n)]
+    gradients = [lambda w, k=k: (1 + k % 2) * (w - goals[k]) for k in range(n)]
+    shrinks = numpy.array([[1 - lr * (1 + k % 2)] for k in range(n)])
+    for steps in (2, 2, 1):
+        mean = (goals + shrinks**steps * (mean - goals)).mean(axis=0)
+    return Case((list(ws), gradients, lr, 5, 2), {"ws": [mean] * n}, {"ws": ws})
+
+
+def _batch_norm(n, size, rng, place):
+    counts = [int(count) for count in rng.integers(1, 5, size=n)]
+    shards = [_numbers(rng, count, 2) for count in counts]
+    means, variances = ([f(s, axis=0) for s in shards] for f in (numpy.mean, numpy.var))
+    batch = numpy.concatenate(shards)
+    wanted = batch.mean(axis=0), batch.var(axis=0)
+    return Case((counts, means, variances), wanted, says=f"counts = {counts}")
+
+
+def _grid(n, size, rng, place):
+    nx, ny, *block = (int(i) for i in rng.integers(1, [20, 20, 9, 9]))
+    memory = numpy.arange(nx * ny).reshape(ny, nx)
+    blocks = [len(range(0, nx, block[0])), len(range(0, ny, block[1]))]
+    at, thread = (tuple(map(int, rng.integers(most))) for most in (blocks, block))
+    x, y = (b * size + t for b, size, t in zip(at, block, thread))
+    args = nx, ny, tuple(block), at, thread
+    wanted = blocks, memory[y, x] if x < nx and y < ny else -1
+    return Case(args, wanted, says=f"grid{args}")
+
+
+def _least_squares(n, size, rng, place):
+    A, b = rng.normal(size=(n, 6, 3)), rng.normal(size=(n, 6))
+    xs = [numpy.linalg.lstsq(*rows, rcond=None)[0] for rows in zip(A, b)]
+    wanted = numpy.linalg.lstsq(A.reshape(-1, 3), b.reshape(-1), rcond=None)[0]
+    return Case(([rows.T @ rows for rows in A], xs), wanted, says=f"N = {n}")
+
+
+def _who_divides(n, size, rng, place):
+    shards = [_numbers(rng, len(range(size)[part]), 2) for part in _parts(n, size)]
+    args = [shard.sum(axis=0) for shard in shards], [len(shard) for shard in shards]
+    return Case(args, numpy.concatenate(shards).mean(0), says=f"counts = {args[1]}")
+
+
+def _idle_device(n, size, rng, place):
+    shards = [_numbers(rng, len(range(size)[part]), 2) for part in _parts(n, size)]
+    grads, wanted = list(_numbers(rng, n, 2)), [shard.sum(axis=0) for shard in shards]
+    args = shards, list(grads), lambda shard: shard.sum(axis=0)
+    says = f"shards of {[len(shard) for shard in shards]} sample(s)"
+    return Case(args, {"grads": wanted}, {"grads": grads}, says)
+
+
+def _clock(n, size, rng, place):
+    at = {"now": 100.0, "done": 100.0 + n}
+
+    def work():
+        at["done"] = max(at.values()) + size
+
+    def wait():
+        at["now"] = max(at.values())
+
+    args = work, wait, lambda: at["now"]
+    return Case(args, size, says=f"{size} s of work, after {n} s still to do")
+
+
+PUZZLES = {
+    "split_unevenly": _split_unevenly,
+    "shard_gradients": _shard_gradients,
+    "central": _all_reduce,
+    "tree": _all_reduce,
+    "ring": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "zero1": _zero1,
+    "local_sgd": _local_sgd,
+    "batch_norm": _batch_norm,
+    "grid": _grid,
+    "least_squares": _least_squares,
+    "rebinding": _all_reduce,
+    "who_divides": _who_divides,
+    "idle_device": _idle_device,
+    "clock": _clock,
+}
+
+
+def _depth(n) -> int:
+    """log2 n, rounded up."""
+    return (n - 1).bit_length()
+
+
+# Rounds, numbers over the busiest link and numbers held, for n devices, arrays of
+# `size` numbers, and the longest part of one.
+TARGETS = {
+    "central": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),
+    "tree": lambda n, size, part: (2 * _depth(n), _depth(n) * size, 3 * size),
+    "ring": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, size + 2 * part),
+    "reduce_scatter": lambda n, size, part: (n - 1, (n - 1) * part, size + 2 * part),
+    "all_gather": lambda n, size, part: (n - 1, (n - 1) * part, size + 2 * part),
+    "zero1": lambda n, size, part: (2 * n - 2, 2 * (n - 1) * part, 2 * size + 4 * part),
+    "local_sgd": lambda n, size, part: (6 * (n - 1), 6 * (n - 1) * part, 4 * size),
+    "rebinding": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),
+}

@@ -1,10 +1,7 @@
 """Twelve tasks and four bugs about data-parallel training, checked and timed.
 
->>> import puzzles
->>> from puzzles.tasks import split_unevenly
->>> puzzles.check(split_unevenly)
-split_unevenly: not solved yet
-False
+The puzzles are in ``puzzles/tasks.py``; ``puzzles/README.md`` says how to begin. Only
+:func:`run` needs MXNet.
 """
 
 from puzzles.checking import check

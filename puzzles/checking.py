@@ -11,16 +11,12 @@ from puzzles.cases import PUZZLES, TARGETS, Case
 from puzzles.network import Network
 
 
-def check(*solutions: Callable) -> bool:
-    """Check solutions, each of which has the name of its puzzle in ``puzzles.tasks``.
+def check(solution: Callable) -> bool:
+    """Check a solution, a function with the name of its puzzle in ``puzzles.tasks``.
 
-    Each is called with many arguments, random but the same every time, and gets one
-    line. Returns whether all are right and, where a puzzle has a target, within it.
+    Calls it with arguments of many sizes, random but the same every time, and prints
+    one line. Returns whether it is right and, where the puzzle has a target, within it.
     """
-    return all([_check_one(solution) for solution in solutions])
-
-
-def _check_one(solution: Callable) -> bool:
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in PUZZLES:
         print(f"{name} is no puzzle: check takes functions called {', '.join(PUZZLES)}")

@@ -87,7 +87,7 @@ def _local_sgd(n, size, rng, place):
     ws = [place(k, mean) for k in range(n)]
     gradients = [lambda w, k=k: (1 + k % 2) * (w - goals[k]) for k in range(n)]
     shrinks = numpy.array([[1 - lr * (1 + k % 2)] for k in range(n)])
-    for steps in (2, 2, 1):
+    for steps in (2, 2, 1):  # 5 steps, a mean after every 2 of them and at the end
         mean = (goals + shrinks**steps * (mean - goals)).mean(axis=0)
     return Case((list(ws), gradients, lr, 5, 2), {"ws": [mean] * n}, {"ws": ws})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy
 
@@ -30,13 +30,17 @@ def check(solution: Callable) -> bool:
         except NotImplementedError:
             print(f"{name}: not solved yet")
             return False
-        says = case.says or f"N = {n}, {size:,} number(s) each"
+        says = case.says or f"N = {n} and arrays of length {size:,}"
         if wrong:
             print(f"{name}: wrong with {says}: {wrong}")
             return False
         if name in TARGETS:
             scores, target = network.scores(), TARGETS[name](n, size, -(-size // n))
-            says += ": " + _in_words(scores, target, size)
+            units = zip(("rounds", "busiest link", "memory"), (1, size, size))
+            says += ": " + ", ".join(
+                f"{what} {score / unit:.4g} of {most / unit:.4g}"
+                for (what, unit), score, most in zip(units, scores, target)
+            )
             if any(score > most for score, most in zip(scores, target)):
                 print(f"{name}: right so far, but over its target with {says}")
                 return False
@@ -51,14 +55,6 @@ def _sizes() -> Iterator[tuple[int, int, numpy.random.Generator]]:
         for size in (2 * n + 1, n, 1, *map(int, rng.integers(n, 5 * n, size=2))):
             yield n, size, rng
     yield 4, 1000, numpy.random.default_rng(0)
-
-
-def _in_words(scores: Sequence[int], target: Sequence[int], size: int) -> str:
-    (rounds, link, memory), (r, l, m) = scores, target
-    return (
-        f"rounds {rounds} of {r}, busiest link {link / size:.4g} of {l / size:.4g} "
-        f"arrays, memory {memory / size:.4g} of {m / size:.4g} arrays"
-    )
 
 
 def _wrong(solution: Callable, case: Case, extra: list) -> str:
@@ -112,11 +108,10 @@ def _difference(got, wanted, name: str) -> str:
         values = numpy.asarray(got, dtype=float)
     except (TypeError, ValueError):
         return f"{name} is {got!r:.60}, wanted is {_short(wanted)}"
-    if values.shape == numpy.shape(wanted) and numpy.allclose(
-        values, wanted, 1e-4, 1e-4
-    ):
-        return ""
-    return f"{name} is {_short(values)}, wanted is {_short(wanted)}"
+    same = values.shape == numpy.shape(wanted) and numpy.allclose(
+        values, wanted, rtol=1e-4, atol=1e-4
+    )
+    return "" if same else f"{name} is {_short(values)}, wanted is {_short(wanted)}"
 
 
 def _short(value) -> str:

@@ -25,7 +25,6 @@ def split_unevenly(n, num_devices):
 
     Lengths differ by at most one and the longer ones come first. With n < num_devices
     the last ones are empty.
-
     Example: 10 samples on 3 devices are [slice(0, 4), slice(4, 7), slice(7, 10)].
     """
     raise NotImplementedError
@@ -36,7 +35,6 @@ def shard_gradients(X, y, w, parts):
 
     X is (n, d), y (n,), w (d,); the slice parts[k] has the rows of device k, or none.
     Return for each device the gradient (d,) of sum((X w - y)^2) over its rows.
-
     Example: X = [[1], [2]], y = [0, 0], w = [1], one row each: [2] and [8].
     """
     raise NotImplementedError
@@ -46,7 +44,6 @@ def central(arrays, exchange):
     """3. All-reduce through device 0, as in the book: every array becomes the sum.
 
     In place. Target: 2 (N - 1) rounds, N - 1 arrays over the busiest link, memory 3.
-
     Example: arrays [1, 2] and [3, 4] on two devices both become [4, 6].
     """
     raise NotImplementedError
@@ -57,7 +54,6 @@ def tree(arrays, exchange):
 
     In place. Target: 2 log2 N rounds, log2 N arrays over the busiest link (rounded up),
     memory 3. N need not be a power of 2.
-
     Example with 4 devices: 1 sends to 0 while 3 sends to 2; then 2 sends to 0.
     """
     raise NotImplementedError
@@ -68,7 +64,6 @@ def ring(arrays, exchange):
 
     Cut each array into N parts, as in puzzle 1. In place. Target: 2 (N - 1) rounds,
     2 (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
-
     Example with 3 devices: first 0 sends part 0, 1 sends part 1, and 2 sends part 2.
     """
     raise NotImplementedError
@@ -79,7 +74,6 @@ def reduce_scatter(arrays, exchange):
 
     The parts are those of puzzle 1. The rest of arrays[k] may hold anything. Target:
     N - 1 rounds, (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
-
     Example: [1, 2] and [3, 4] become [4, anything] and [anything, 6].
     """
     raise NotImplementedError
@@ -89,7 +83,6 @@ def all_gather(arrays, exchange):
     """7. All-gather: only part k of arrays[k] is right; at the end all of it is.
 
     In place, targets as in puzzle 6. Parts may be empty: one number on two devices.
-
     Example: [4, 0] and [0, 6] both become [4, 6].
     """
     raise NotImplementedError
@@ -113,7 +106,6 @@ def local_sgd(ws, gradients, lr, num_steps, steps_between, exchange):
     num_steps of w = w - lr * gradient; after every steps_between of them, and after the
     last one, replace all replicas by their mean, in place. Targets: for each mean those
     of puzzle 5, memory 4.
-
     Example: 5 steps with steps_between = 2 take the mean after steps 2, 4 and 5.
     """
     raise NotImplementedError
@@ -125,7 +117,6 @@ def batch_norm(counts, means, variances):
     Shard k has counts[k] >= 1 samples, and the means means[k] (d,) of their features.
     variances[k] (d,) are the mean squared distances from *these* means. Return the
     batch's (mean, variance).
-
     Example: two shards of one sample each, 0 and 2, have variance 0; the batch has 1.
     """
     raise NotImplementedError
@@ -137,7 +128,6 @@ def grid(nx, ny, block, blockIdx, threadIdx):
     block is the (x, y) size of a block of threads; blockIdx and threadIdx, both (x, y),
     are a thread's place. Return ((blocks in x, blocks in y), ij): how many blocks cover
     the array, and where in memory, row after row, the thread's element is; -1 for none.
-
     Example: for 5 x 2 in blocks of (4, 4), block (1, 0), thread (0, 1): ((2, 1), 9).
     """
     raise NotImplementedError
@@ -148,7 +138,6 @@ def least_squares(grams, xs):
 
     Device k has the rows A_k, b_k, and has solved them: xs[k] (d,) is the x with the
     least ||A_k x - b_k||, and grams[k] (d, d) is A_k^T A_k. Return the x for all rows.
-
     Example: with d = 1, grams [[1]] and [[3]], xs [0] and [4], it is [3], not [2].
     """
     raise NotImplementedError

@@ -33,16 +33,17 @@ def run(
         return False
     if not check(solution):
         return False
-    from d2lpar.devices import parse
-    from d2lpar.timing import summarize
-
-    times: dict = {solution: [], _packages: []}
     try:
+        from d2lpar import allreduce
+        from d2lpar.devices import parse
+        from d2lpar.timing import summarize
+
         contexts = parse(devices)
+        both = solution, lambda arrays, exchange: allreduce(arrays)
         for size in sizes:
-            for function in [*times] * (repeats + 1):
-                times[function].append(_milliseconds(function, name, contexts, size))
-            ours, packages = (summarize(ms[-repeats:]) for ms in times.values())
+            case = name, contexts, size
+            turns = [[_ms(f, *case) for f in both] for _ in range(repeats + 1)]
+            ours, packages = map(summarize, zip(*turns[1:]))
             print(f"{devices}, {size:,} numbers each: {name} {ours} ms, ", end="")
             print(f"d2lpar.allreduce {packages} ms")
     except Exception as error:
@@ -51,14 +52,8 @@ def run(
     return True
 
 
-def _packages(arrays: list, exchange: Callable) -> None:
-    """The package's all-reduce, called as a solution."""
-    from d2lpar import allreduce
-
-    allreduce(arrays)
-
-
-def _milliseconds(function: Callable, name: str, contexts: list, size: int) -> float:
+def _ms(function: Callable, name: str, contexts: list, size: int) -> float:
+    """Milliseconds of one call. Raises ValueError for a wrong result."""
     from d2lpar import np, npx
 
     def place(k, values):

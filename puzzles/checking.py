@@ -36,7 +36,9 @@ def check(solution: Callable) -> bool:
             return False
         if name in TARGETS:
             scores, target = network.scores(), TARGETS[name](n, size, -(-size // n))
-            units = zip(("rounds", "busiest link", "memory"), (1, size, size))
+            units = zip(
+                ("rounds", "arrays over the busiest link", "held"), (1, size, size)
+            )
             says += ": " + ", ".join(
                 f"{what} {score / unit:.4g} of {most / unit:.4g}"
                 for (what, unit), score, most in zip(units, scores, target)

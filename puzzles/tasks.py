@@ -15,8 +15,8 @@ code runs on MXNet's arrays, too, so use what NumPy's and theirs have in common:
 
 Such a puzzle is scored: the rounds; the *busiest link*, how much the busiest device
 sends or receives; and the memory of the device that holds most at once, its own arrays
-and each copy or result as long as a name refers to it. Both are counted in arrays, the
-size of ``arrays[0]``. N stands for the number of devices.
+and each copy or result as long as a name refers to it. Link and memory are counted in
+arrays: 1 is as much as ``arrays[0]``. N stands for the number of devices.
 """
 
 
@@ -147,9 +147,9 @@ def least_squares(grams, xs):
 
 
 def rebinding(arrays, exchange):
-    """13. The book's all-reduce for PyTorch, as printed until 2021: one GPU learns.
+    """13. The book's all-reduce for PyTorch, as printed in 2021. Only device 0 gets it.
 
-    (https://github.com/d2l-ai/d2l-zh/pull/955.) Targets as in puzzle 3.
+    A reader found it: https://github.com/d2l-ai/d2l-zh/pull/955. Targets: puzzle 3's.
     """
     for k in range(1, len(arrays)):
         arrays[0][:] += exchange([(arrays[k], 0)])[0]

@@ -224,9 +224,9 @@ for update in (sgd, my_sgd, fused_sgd):  # MXNet's, yours, the package's
     train_batch(images, labels, replicas, [device, other], lr=0.2, update=update)
     ends.append(replicas[0])
 for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
-    same = all((p == q).all() for p, q in zip(ends[0], end))
-    print(f"{name} is MXNet's sgd, to the bit: {same}")
-    assert same
+    off = max(abs(p - q).max().item() for p, q in zip(ends[0], end))
+    print(f"{name} differs from MXNet's sgd by at most {off}")
+    assert off < 1e-6
 
 # %% [markdown]
 # ## How fast is it?

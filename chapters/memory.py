@@ -62,7 +62,7 @@ layers = {
     "relu 3": npx.relu,
     "dense 2": lambda h: np.dot(h, W4) + b4,
 }
-h, numbers = np.zeros((1, 1, 28, 28)), {}
+h, numbers = np.zeros((1, 1, 28, 28), ctx=two[0]), {}
 for name, layer in layers.items():
     h = layer(h)
     numbers[name] = math.prod(h.shape[1:])

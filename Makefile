@@ -72,7 +72,7 @@ notebooks: $(VENV)/.notebooks-$(EXTRA)
 
 # With what two chapters compare with, if it is there.
 $(VENV)/.notebooks-$(EXTRA): $(VENV)/.docs-$(EXTRA)
-	$(PIP_INSTALL) -e ".[$(EXTRA),docs]" "dask[array]" xgboost-cpu
+	$(PIP_INSTALL) -e ".[$(EXTRA),docs]" "dask[array]"
 	@touch $@
 
 # The committed notebooks, guides and API as one static site, for a browser without a

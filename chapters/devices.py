@@ -192,19 +192,8 @@ chapter.score()
 # uses the cores, or that the contexts wait for each other. `d2lpar devices --watch` is
 # a screen that you keep open in another terminal.
 #
-# ### On GPUs: nvtop
-#
-# The GPU wiki recommends [nvtop](https://github.com/Syllo/nvtop), a screen like `htop`
-# for GPUs (`apt install nvtop`, or `conda install -c conda-forge nvtop`). Without it,
-# `nvidia-smi dmon -s um` prints a line per GPU every second. How to interpret what you
-# see:
-#
-# - One GPU at 0 %: it is not used. Look at `--devices` and `--num-devices`.
-# - Both at 30 %: they wait, for data, for Python, or for each other. Often the batch is
-#   too small (chapter 6).
-# - 100 % is not "full": one kernel of a few threads keeps a GPU "busy" in this sense.
-#   The power tells more: a GPU far below its limit in watts has little to do.
-# - Memory that grows from epoch to epoch is a leak (chapter `memory`).
+# On GPUs the wiki recommends nvtop. How to install it, and what its numbers mean,
+# stands in [why is my second GPU slower?](../docs/second-gpu.md#look-while-it-runs)
 #
 # ## The devices of a run
 #
@@ -217,6 +206,22 @@ if __name__ == "__main__":
     runs = chapter.measure("devices")
 
 # %% [markdown]
+# <details><summary>What this cell printed on a host with an H200</summary>
+#
+#     gpu(0) NVIDIA H200
+#       capability       9.0
+#       memory           140.4 GiB, 138.9 GiB free
+#       multiprocessors  132 x 128 = 16,896 CUDA cores by the table; 16,896 by NVML
+#       highest clock    1980 MHz, memory 3201 MHz
+#       power limit      700 W
+#       link to host     PCIe 5, 16 lanes
+#       driver           580.159.04, CUDA 13.0
+#     a run on 1 device uses gpu(0) NVIDIA H200
+#
+# By the formula that is `2 * 16_896 * 1.98e9 = 66.9e12` operations per second.
+#
+# </details>
+#
 # ## Summary
 #
 # > **Takeaway.** Peak speed = 2 x cores x clock: `2 * 2560 * 1.59e9 = 8.1e12`

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -39,7 +40,7 @@ from d2lpar.figures import page
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
 from d2lpar.low_precision import figure as low_precision
-from d2lpar.records import files
+from d2lpar.records import arms, files
 from d2lpar.records.kinds import Run, group
 from d2lpar.scaling import figure as scaling
 
@@ -245,7 +246,7 @@ def sweeps() -> dict[str, list[Run]]:
         together = folder.relative_to(FIGURES).as_posix()
         if run.path.parent.name == "multiple_gpus_concise":
             together = together.replace("multiple_gpus_concise", "multiple_gpus")
-        if run.path.parent.name == "multiple_machines":
+        if run.path.parent.name == "multiple_machines" or "seeds" in folder.parts:
             stem = stem.replace(f"-seed{run.header.seed}", "")
         return f"{together}/{stem}"
 
@@ -260,6 +261,8 @@ TEXTS = {  # chapters whose results are written as text, too
     "least_squares_large": least_squares.results,
     "low_precision": low_precision.results,
 }
+# Benchmarks whose table is a text, too: that of their script, or the usual one.
+BENCHMARKS = ("kernels", "local_sgd", "resnet18")
 ANIMATED = "h200/gan/sharp"  # the sweep whose faces are an animation
 
 
@@ -274,6 +277,10 @@ def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
         if text_of := TEXTS.get(getattr(runs[0].header, "chapter", "")):
             words = {f"{place.name}-results": text_of(runs)}
             written |= set(page.save(words, place.parent))
+        if (name := getattr(runs[0].header, "benchmark", "")) in BENCHMARKS:
+            script = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
+            text = script.get("table", arms.table)(runs[0])
+            written |= set(page.save({place.name: text}, place.parent))
     runs, place = found[ANIMATED], to / ANIMATED
     return written | set(gan.animate(runs[-1], place.parent, place.name, mp4=False))
 
@@ -304,6 +311,7 @@ def disagreements() -> list[str]:
     if missing := [name for name in PICTURES if f"({name}.png)" not in readme]:
         wrong.append(f"figures/README.md: does not show {', '.join(missing)}")
     expected = {FIGURES / "README.md", *FIGURES.rglob("*.jsonl")}
+    expected.add(FIGURES / "scaling" / "one-step-trace.json")  # chapter scaling's
     with tempfile.TemporaryDirectory() as folder:
         for new in draw(found, Path(folder)):
             path = FIGURES / new.relative_to(folder)

@@ -26,6 +26,7 @@ from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import (
     ArmSample,
+    EpochRecord,
     FrameRecord,
     PointRecord,
     PrecisionRecord,
@@ -151,6 +152,30 @@ def _training(runs: Sequence[Run]) -> tuple[list[str], Rows]:
     end = "last distance" if comparison.is_gan(runs[0]) else "test accuracy"
     columns = ["", "seconds per epoch", "quartiles", "n", "times as fast", end]
     return [*columns, "record"], rows
+
+
+def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    """Seconds of training until the test accuracy is 0.80, over random seeds."""
+    rows = []
+    for chapter, same in group(runs, lambda run: run.header.chapter).items():
+        seconds, last = [], []
+        for run in same:
+            epochs, passed = run.of(EpochRecord), 0.0
+            for epoch in epochs:
+                passed += epoch.seconds
+                if epoch.test_acc >= 0.80:
+                    seconds.append(passed)
+                    break
+            last.append(epochs[-1].test_acc)
+        cells = [f"{len(seconds)} of {len(same)}", "", ""]
+        if seconds:
+            ends = f"{number(min(seconds))} to {number(max(seconds))}"
+            cells[1:] = [number(median(seconds)), ends]
+        accuracy = f"{median(last):.3f} ({min(last):.3f} to {max(last):.3f})"
+        what = f"{CHAPTERS.get(chapter, chapter)}, {_devices(same[0])}"
+        rows.append([what, *cells, accuracy, _record(*same)])
+    columns = ["", "seeds that reach 0.80", "seconds until then", "least to most"]
+    return [*columns, "test accuracy at the end", "records"], rows
 
 
 def _solvers(runs: Sequence[Run]) -> tuple[list[str], Rows]:
@@ -317,6 +342,7 @@ def _faces(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 
 BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {
     "training": _training,
+    "seeds": _seeds,
     "solvers": _solvers,
     "arms": _arms,
     "steps": _steps,
@@ -328,6 +354,7 @@ BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {
 
 FOLDED = {
     "training": "Seconds, accuracies, commands",
+    "seeds": "Seconds to an accuracy, commands",
     "solvers": "Seconds, residuals, commands",
     "arms": "Seconds of every row, commands",
     "steps": "Milliseconds by batch, commands",

@@ -56,10 +56,16 @@ PRINTED = {
         r"4 devices, ring +: the busiest sends +6,000 bytes",
         "Training ends at test accuracy: 0",
     ],
+    "communication": [
+        "early sums one by one: [1-8]",
+        "1,032,544 bytes sent per step, m and v take 516,272 bytes",
+        r"H = 16, outer momentum +\d+\.\d MB sent, accuracy 0\.\d+",
+        r"2 steps between averages, \d device",
+    ],
     "multiple_gpus_concise": [
         "replicas agree: True",
         r"1024 image\(s\), with static memory: .* ms, +\d+ pages",
-        r"resnet18: +\d+ images/s on one device",
+        r"resnet18 on 2, batch 32: +\d+ images/s",
         "Training ends at test accuracy: 0",
     ],
     "scaling": [
@@ -103,7 +109,6 @@ PRINTED = {
         r"40,370 numbers per image, 129,068 parameters",
         r"per image: measured \d+ kB, kept 161 kB",
         "gone, and its memory with it",
-        r"asked for cuda: ran on |skipped: XGBoost is not installed",
         "largest batch that fits",
         r"2000: out of memory on cpu\(0\) .*Conv2D 1, float32 \(2000, ",
     ],

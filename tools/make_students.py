@@ -1,0 +1,273 @@
+"""Chapters and the homework for a class: build/students/, and slides: build/slides/.
+
+    python tools/make_students.py [CHAPTER ...]     (default: all, and the homework)
+    python tools/make_students.py --slides          (needs build/reveal: make slides)
+
+From each script come three notebooks without outputs, with their pictures inside:
+
+    NAME.ipynb                        for students: no solution in it
+    nbgrader/source/NAME/NAME.ipynb   for `nbgrader generate_assignment NAME`
+    otter/NAME/NAME.ipynb             for `otter assign NAME.ipynb dist`
+
+An exercise of a chapter is a question with a free answer, which a person grades. The
+homework's functions are graded by the tests of assignments/test_homework.py, one point
+each. Its solution is tests/assignments/solution.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import mimetypes
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+
+STUDENTS, SLIDES = ROOT / "build" / "students", ROOT / "build" / "slides"
+HOMEWORK = ROOT / "assignments" / "homework.py"
+TESTS = HOMEWORK.with_name("test_homework.py")
+SOLUTION = ROOT / "tests" / "assignments" / "solution.py"
+LESSONS = ("timing", "multiple_gpus", "least_squares", "scaling")
+PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]*)\)")
+LINK = re.compile(r"\[([^\]]*)\]\(\.\./[^)]*\)")  # leads nowhere outside the checkout
+BLANK = re.compile(r"^    raise NotImplementedError\(.*\)$", re.MULTILINE)
+
+
+def self_contained(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The cell with the pictures in it, and with the text of links to other files."""
+    if cell.cell_type == "markdown":
+        for _, path in PICTURE.findall(cell.source):
+            kind = mimetypes.guess_type(path)[0]
+            content = base64.b64encode((ROOT / path).read_bytes()).decode()
+            cell.setdefault("attachments", {})[Path(path).name] = {kind: content}
+        cell.source = PICTURE.sub(
+            lambda m: f"![{m[1]}](attachment:{Path(m[2]).name})", cell.source
+        )
+        cell.source = LINK.sub(r"\1", cell.source)
+    return cell
+
+
+def functions(path: Path) -> dict[str, str]:
+    """The source of each function of a script."""
+    text = path.read_text(encoding="utf-8")
+    return {
+        node.name: ast.get_source_segment(text, node) or ""
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def body(function: str) -> str:
+    return function.split(":\n", 1)[1]
+
+
+class Plain:
+    """The cells of a student's notebook."""
+
+    def start(self, name: str) -> list:
+        return []
+
+    def exercise(self, name: str, number: int, question: str, answer: str) -> list:
+        return [new_markdown_cell(question)]
+
+    def function(self, name: str, blank: str, solution: str, tests: dict) -> list:
+        return [new_code_cell(blank)]
+
+
+class Nbgrader(Plain):
+    """The cells of nbgrader's format, https://nbgrader.readthedocs.io, version 3."""
+
+    def cell(self, make, source: str, grade_id: str, kind: str = "", points: int = 1):
+        """A cell whose `kind` says what it is: grade, solution, both, or none."""
+        grade = "grade" in kind
+        data = {"grade": grade, "solution": "solution" in kind, "task": False}
+        data |= {"locked": "solution" not in kind, "grade_id": grade_id}
+        data |= {"schema_version": 3} | ({"points": points} if grade else {})
+        return make(source, metadata={"nbgrader": data})
+
+    def exercise(self, name: str, number: int, question: str, answer: str) -> list:
+        grade_id = f"{name}-{number}"
+        answer = f"### BEGIN SOLUTION\n{answer}\n### END SOLUTION"
+        return [
+            self.cell(new_markdown_cell, question, f"{grade_id}-question"),
+            self.cell(new_markdown_cell, answer, grade_id, "grade and solution"),
+        ]
+
+    def function(self, name: str, blank: str, solution: str, tests: dict) -> list:
+        region = f"    ### BEGIN SOLUTION\n{body(solution)}\n    ### END SOLUTION"
+        source = BLANK.sub(lambda _: region, blank)
+        cells = [self.cell(new_code_cell, source, name, "solution")]
+        for test, source in tests.items():
+            source = f"{source}\n\n\n{test}({name})"
+            if test.endswith("_hidden"):
+                source = f"### BEGIN HIDDEN TESTS\n{source}\n### END HIDDEN TESTS"
+                source = f"# A test that you do not see: 1 point\n{source}"
+            cells.append(self.cell(new_code_cell, source, test, "grade"))
+        return cells
+
+
+class Otter(Plain):
+    """The cells of otter's format, https://otter-grader.readthedocs.io, version 7."""
+
+    def start(self, name: str) -> list:
+        config = f"# ASSIGNMENT CONFIG\nname: {name}\nexport_cell: {{pdf: false}}\n"
+        if name == HOMEWORK.stem:
+            config += "tests: {ok_format: false}\n"
+            config += "generate: {pdf: false}\npython_version: 3.11\n"
+            config += "requirements: requirements.txt\n"
+        else:
+            config += "init_cell: true\nsuppress_no_tests_warning: true\n"
+        return [new_raw_cell(config)]
+
+    def question(self, config: str, cells: list) -> list:
+        begin, end = f"# BEGIN QUESTION\n{config}", "# END QUESTION"
+        return [new_raw_cell(begin), *cells, new_raw_cell(end)]
+
+    def block(self, kind: str, cells: list) -> list:
+        return [new_raw_cell(f"# BEGIN {kind}"), *cells, new_raw_cell(f"# END {kind}")]
+
+    def exercise(self, name: str, number: int, question: str, answer: str) -> list:
+        solution = self.block("SOLUTION", [new_markdown_cell(answer)])
+        config = f"name: {name}_{number}\nmanual: true\npoints: 1"
+        return self.question(config, [new_markdown_cell(question), *solution])
+
+    def function(self, name: str, blank: str, solution: str, tests: dict) -> list:
+        region = f"    # BEGIN SOLUTION NO PROMPT\n{body(solution)}\n    # END SOLUTION"
+        region += '\n    """ # BEGIN PROMPT\n{}\n    """; # END PROMPT'
+        source = BLANK.sub(lambda stub: region.format(stub[0]), blank)
+        cells = self.block("SOLUTION", [new_code_cell(source)])
+        tested = []
+        for test, source in tests.items():
+            hidden = str(test.endswith("_hidden")).lower()
+            config = f"hidden: {hidden}\npoints: 1"
+            start = f'""" # BEGIN TEST CONFIG\n{config}\n""" # END TEST CONFIG'
+            tested.append(new_code_cell(f"{start}\n{source}"))
+        return self.question(f"name: {name}", cells + self.block("TESTS", tested))
+
+
+def written(script: Path, form: Plain) -> nbformat.NotebookNode:
+    """A script as a notebook in one of the three forms."""
+    notebook, name = converted(script), script.stem
+    solutions, tests = functions(SOLUTION), functions(TESTS)
+    cells = form.start(name)
+    for cell, original in zip(notebook.cells, jupytext.read(script).cells):
+        text, heading, exercises = original.source.partition("## Exercises\n")
+        defined = re.match(r"def (\w+)", cell.source)
+        if heading:
+            intro, *items = re.split(r"^(?=\d+\. )", exercises, flags=re.MULTILINE)
+            cells.append(new_markdown_cell(text + heading + intro))
+            for number, item in enumerate(items, 1):
+                answer = " ".join("\n".join(ANSWER.findall(item)).split())
+                question = ANSWER.sub("", item).strip()
+                cells += form.exercise(name, number, question, answer)
+        elif script == HOMEWORK and defined:
+            function = defined[1]
+            graded = {
+                t: s for t, s in tests.items() if t.startswith(f"test_{function}")
+            }
+            solution = solutions[function]
+            cells += form.function(function, cell.source, solution, graded)
+        else:
+            cells.append(cell)
+    notebook.cells = [self_contained(cell) for cell in cells if cell.source.strip()]
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"{name}-{number}"[-64:]
+    return notebook
+
+
+def slides(notebook: nbformat.NotebookNode, room: int = 700) -> nbformat.NotebookNode:
+    """An executed lesson as slides, up to its exercises.
+
+    A heading begins a slide. Code with its output, what to predict before it, and what
+    does not fit on a slide of `room` characters begin one below it. Other paragraphs
+    but the first are the speaker's notes.
+    """
+    cells: list[nbformat.NotebookNode] = []
+    for cell in map(self_contained, notebook.cells):
+        if cell.cell_type == "code":
+            cell.metadata["slideshow"] = {"slide_type": "subslide"}
+            cells.append(cell)
+            continue
+        text, exercises, _ = cell.source.partition("## Exercises\n")
+        left = 0  # on the slide; nothing may follow code
+        for block in re.split(r"\n\n+", text.strip()):
+            paragraph = re.match(r"[\w`\"(]", block) and not re.match(r"\d+\. ", block)
+            if block.startswith("#"):
+                kind, left = "slide", room
+            elif paragraph and left < room:
+                kind = "notes" if cells else "slide"
+            elif left < len(block) or block.startswith("*Predict"):
+                kind, left = "subslide", room - len(block)
+            else:
+                kind, left = "-", left - len(block)
+            metadata = {"slideshow": {"slide_type": kind}}
+            cells.append(new_markdown_cell(block, metadata=metadata))
+            cells[-1].attachments = cell.get("attachments", {})
+        if exercises:
+            break
+    notebook.cells = cells
+    return notebook
+
+
+# nbconvert's page without what it loads from the network.
+PAGE = """{% extends 'index.html.j2' %}
+{% block html_head_js %}{% endblock %}{% block html_head_js_mathjax %}{% endblock %}
+{% block html_head_css %}<style>
+.reveal .slides section { text-align: left }
+.reveal .slides section section { max-height: 680px; overflow-y: auto }
+.jp-InputPrompt, .jp-OutputPrompt { display: none }
+</style>{% endblock %}
+{% block footer_js %}<script src="reveal/dist/reveal.js"></script>
+<script src="reveal/plugin/notes/notes.js"></script><script>
+Reveal.initialize({hash: true, center: false, width: 1100, plugins: [RevealNotes]})
+</script>{% endblock %}"""
+
+
+def write_slides() -> None:
+    from jinja2 import DictLoader
+    from nbconvert import SlidesExporter
+
+    reveal = ROOT / "build" / "reveal" / "node_modules" / "reveal.js"
+    for part in ("dist", "plugin/notes"):
+        shutil.copytree(reveal / part, SLIDES / "reveal" / part, dirs_exist_ok=True)
+    loader = DictLoader({"lesson.html.j2": PAGE})
+    exporter = SlidesExporter(extra_loaders=[loader], template_file="lesson.html.j2")
+    exporter.reveal_url_prefix = "reveal"
+    for name in LESSONS:
+        notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        page, _ = exporter.from_notebook_node(slides(notebook))
+        (SLIDES / f"{name}.html").write_text(page, encoding="utf-8")
+        print(SLIDES / f"{name}.html")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--slides"]:
+        write_slides()
+        return 0
+    scripts = {HOMEWORK.stem: HOMEWORK, **FILES}
+    for name in arguments or scripts:
+        if name not in scripts:
+            print(f"{name!r}: write one of {', '.join(scripts)}", file=sys.stderr)
+            return 2
+        for folder, form in (
+            (STUDENTS, Plain()),
+            (STUDENTS / "nbgrader" / "source" / name, Nbgrader()),
+            (STUDENTS / "otter" / name, Otter()),
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+            nbformat.write(written(scripts[name], form), folder / f"{name}.ipynb")
+        print(STUDENTS / f"{name}.ipynb")
+    if (STUDENTS / "otter" / "homework").is_dir():
+        requirements = "d2lpar[cpu]\n"
+        (STUDENTS / "otter" / "homework" / "requirements.txt").write_text(requirements)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

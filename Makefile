@@ -15,7 +15,7 @@ MAIN_JOB = multiple_gpus least_squares gan
 # The slow tests share little, and the file of the longest would keep the others waiting.
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
-.PHONY: run test slow faults lint gallery notebooks book clean main-job
+.PHONY: run test slow faults lint gallery notebooks book students slides clean main-job
 
 run: $(VENV)/.run-$(EXTRA)
 	@for chapter in $(MAIN_JOB); do \
@@ -81,6 +81,17 @@ book: $(VENV)/.docs-$(EXTRA)
 	$(VENV)/bin/python -m sphinx -W --keep-going -q -b html -c docs \
 		-d build/doctrees . build/book
 	@echo "file://$(CURDIR)/build/book/index.html"
+
+# For a class, in build/students/: each chapter and the homework without solutions, and as
+# the sources of nbgrader and otter. STUDENTS="homework timing" for some of them.
+students: $(VENV)/.docs-$(EXTRA)
+	$(VENV)/bin/python tools/make_students.py $(STUDENTS)
+
+# Four lessons as pages of slides, for a browser without a network. npm gets reveal.js.
+slides: $(VENV)/.docs-$(EXTRA)
+	$(PIP_INSTALL) nbconvert
+	npm install --silent --no-audit --no-fund --prefix build/reveal reveal.js@4.6.1
+	$(VENV)/bin/python tools/make_students.py --slides
 
 $(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	$(PIP_INSTALL) -e ".[$(EXTRA),docs]"

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Homework: data parallelism in four functions
 #
-# Write the four functions of chapter 4, `multiple_gpus`, without looking at it. In place
-# of each `raise NotImplementedError` goes your code. Test what you have, from this
-# folder or a notebook's cells, as often as you like:
+# Write the four functions of chapter 4, `multiple_gpus`, without looking at it. Your
+# code goes in place of each `raise NotImplementedError`. Test what you have, in this
+# folder or by a notebook's cells, as often as you like:
 #
 #     python -m pytest test_homework.py
 #
@@ -11,7 +11,7 @@
 # them looks at a clock, and none needs a GPU: `mx.cpu(0)` and `mx.cpu(1)` are devices.
 
 # %%
-from d2lpar import autograd, gluon, mx, np  # noqa: F401
+from d2lpar import autograd, gluon, mx, np
 
 # %% [markdown]
 # ## 1. A replica

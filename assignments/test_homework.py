@@ -16,6 +16,7 @@ def pytest_generate_tests(metafunc):
 
 def test_get_params_copies(get_params):
     import numpy
+
     from d2lpar import mx, np
 
     source = [np.ones((2, 3)), np.arange(5, dtype="int32")]
@@ -34,7 +35,7 @@ def test_get_params_makes_room_for_gradients(get_params):
     (p,) = get_params([np.ones((2, 3))], mx.cpu(1))
     assert p.ctx == mx.cpu(1), f"the copy is on {p.ctx}: put it on cpu(1)"
     assert p.grad is not None, "the copy has no gradient: attach one"
-    assert p.grad.ctx == mx.cpu(1) and p.grad.shape == (2, 3), "another gradient"
+    assert p.grad.ctx == mx.cpu(1) and p.grad.shape == (2, 3), "not its gradient"
 
 
 def test_allreduce_sums_in_place(allreduce):
@@ -51,6 +52,7 @@ def test_allreduce_sums_in_place(allreduce):
 
 def test_allreduce_hidden(allreduce):
     import numpy
+
     from d2lpar import mx, np
 
     rng = numpy.random.default_rng(1)
@@ -73,16 +75,18 @@ def test_split_batch_loses_no_row(split_batch):
     X_shards, y_shards = split_batch(X, y, [mx.cpu(k) for k in range(3)])
     sizes = [len(shard) for shard in X_shards]
     assert sizes == [3, 2, 2], f"7 rows are split into {sizes}: expected [3, 2, 2]"
-    assert [shard.ctx for shard in X_shards] == [mx.cpu(k) for k in range(3)]
-    assert [row for shard in X_shards for row in shard.tolist()] == X.tolist()
-    assert [label for shard in y_shards for label in shard.tolist()] == y.tolist()
+    for shards, whole in ((X_shards, X), (y_shards, y)):
+        places = [shard.ctx for shard in shards]
+        assert places == [mx.cpu(k) for k in range(3)], f"the shards are on {places}"
+        rows = [row for shard in shards for row in shard.tolist()]
+        assert rows == whole.tolist(), f"{whole.tolist()} became {rows}"
 
 
 def test_split_batch_hidden(split_batch):
     import numpy
-    from d2lpar import mx, np
 
     import d2lpar
+    from d2lpar import mx, np
 
     rng = numpy.random.default_rng(2)
     for num_devices in (1, 2, 4, 5):
@@ -99,9 +103,9 @@ def test_split_batch_hidden(split_batch):
 
 def test_train_batch_on_one_device(train_batch):
     import numpy
-    from d2lpar import gluon, mx, np
 
     import d2lpar
+    from d2lpar import gluon, mx, np
 
     rng = numpy.random.default_rng(3)
     X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(6, 3), 3, 6])
@@ -115,9 +119,9 @@ def test_train_batch_on_one_device(train_batch):
 
 def test_train_batch_on_three_devices(train_batch):
     import numpy
-    from d2lpar import gluon, mx, np
 
     import d2lpar
+    from d2lpar import gluon, mx, np
 
     rng, devices = numpy.random.default_rng(4), [mx.cpu(k) for k in range(3)]
     X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(11, 4), 4, 11])
@@ -133,9 +137,9 @@ def test_train_batch_on_three_devices(train_batch):
 
 def test_train_batch_hidden(train_batch):
     import numpy
-    from d2lpar import gluon, mx, np, npx
 
     import d2lpar
+    from d2lpar import gluon, mx, np, npx
 
     def net(X, params):
         return np.dot(npx.relu(np.dot(X, params[0])), params[1])

@@ -1,0 +1,181 @@
+"""The homework's tests, and what students, nbgrader and otter get from each script."""
+
+import os
+import re
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jupytext", reason="no jupytext: extra test")
+
+import jupytext
+import make_students
+from make_notebooks import ANSWER, FILES
+from make_students import HOMEWORK, SOLUTION, TESTS, Nbgrader, Otter, Plain
+
+SCRIPTS = {**FILES, "homework": HOMEWORK}
+EVERY = pytest.mark.parametrize("name", SCRIPTS)
+REGION = re.compile(r"#+ BEGIN (SOLUTION|HIDDEN TESTS).*?#+ END \1", re.DOTALL)
+GRADED = {k: v for k, v in runpy.run_path(str(TESTS)).items() if k.startswith("test_")}
+
+
+def words(notebook):
+    return " ".join("\n".join(cell.source for cell in notebook.cells).split())
+
+
+def exercises(name):
+    """The answers to a chapter's exercises, in one line each; the homework has none."""
+    text = SCRIPTS[name].read_text().replace("\n# ", "\n").partition("## Exercises")[2]
+    assert len(re.findall(r"^\d+\. ", text, re.MULTILINE)) == text.count("*(")
+    return [" ".join(answer.split()) for answer in ANSWER.findall(text)]
+
+
+def failed(source):
+    """The tests that functions of this source fail, and how."""
+    namespace, errors = {}, {}
+    exec(source, namespace)
+    for name, test in GRADED.items():
+        function = test.__code__.co_varnames[0]
+        try:
+            test(namespace[function])
+        except Exception as error:
+            errors[name] = error
+    return errors
+
+
+def test_the_solution_passes_and_the_blank_fails_each_test():
+    assert failed(SOLUTION.read_text()) == {}
+    blank = failed(HOMEWORK.read_text())
+    assert blank.keys() == GRADED.keys() and len(blank) == 9
+    for name, error in blank.items():
+        assert isinstance(error, NotImplementedError)
+        assert str(error).startswith("write ") and str(error)[6:] in name
+
+
+@pytest.mark.parametrize(
+    "right, wrong, fails",
+    [
+        ("data[0][:] +=", "data[0] = data[0] +", "allreduce train_batch"),
+        ("data[0].copyto(other)", "other = data[0]", "allreduce train_batch"),
+        ("size + (k < longer)", "size", "split_batch train_batch"),
+        ("y[start:stop]", "y[: stop - start]", "split_batch train_batch"),
+        ("p.attach_grad()", "pass", "get_params"),
+        ("p.copyto(device)", "p.as_in_ctx(device)", "get_params"),
+        ("p.copyto(device)", "p.copyto(device).astype('float32')", "get_params"),
+        ("allreduce(list(grads))", "pass", "train_batch"),
+        ("/ len(X) *", "/ len(X) / len(X) *", "train_batch"),
+        ("/ len(X) *", "/ len(X) / len(devices) *", "train_batch"),
+        ("/ len(X) *", "/ len(losses[0]) *", "train_batch"),
+        ("for params in device_params:\n", "for params in device_params[:1]:\n",
+         "train_batch"),
+    ],
+)  # fmt: skip
+def test_typical_mistakes_fail_the_tests_of_their_function(right, wrong, fails):
+    text = SOLUTION.read_text()
+    assert text.count(right) == 1
+    errors = failed(text.replace(right, wrong))
+    functions = {re.match("test_([a-z]+_?(params|batch)?)", name)[1] for name in errors}
+    assert {name.strip("_") for name in functions} == set(fails.split())
+    assert all(str(error) for error in errors.values())
+
+
+@EVERY
+@pytest.mark.parametrize("form", [Plain, Nbgrader, Otter])
+def test_a_solution_stands_in_its_region_only(name, form):
+    notebook = make_students.written(SCRIPTS[name], form())
+    text = words(notebook)
+    cut = REGION.sub("", text)
+    answers = exercises(name) or [
+        " ".join(make_students.body(solution).split())
+        for solution in make_students.functions(SOLUTION).values()
+    ]
+    assert len(answers) >= 4
+    for answer in answers:
+        assert answer not in cut and (answer in text) == (form != Plain)
+    assert "](../" not in text
+    assert not [c for c in notebook.cells if c.get("outputs")]
+    guesses = re.findall(r'^chapter\.predict\(".*", (.*?)\)', text, re.MULTILINE)
+    assert set(guesses) <= {"None"}
+
+
+@EVERY
+def test_the_metadata_of_nbgrader(name):
+    notebook = make_students.written(SCRIPTS[name], Nbgrader())
+    data = [c.metadata.nbgrader for c in notebook.cells if "nbgrader" in c.metadata]
+    assert len({d.grade_id for d in data}) == len(data) > 0
+    assert {d.schema_version for d in data} == {3}
+    graded = [d for d in data if d.grade]
+    assert len(graded) == (len(exercises(name)) or len(GRADED))
+    assert all(d.solution for d in graded) or name == "homework"
+
+
+def test_the_homework_runs_as_a_notebook_of_nbgrader():
+    notebook = make_students.written(HOMEWORK, Nbgrader())
+    code = [c.source for c in notebook.cells if c.cell_type == "code"]
+    assert sum(source.count("BEGIN HIDDEN") for source in code) == 3
+    exec("\n\n".join(code), {})
+    with pytest.raises(AssertionError, match="return a list"):
+        exec(REGION.sub("pass", "\n\n".join(code)), {})
+
+
+def test_slides_begin_at_headings_and_end_before_the_exercises():
+    lesson = jupytext.read(FILES["timing"])
+    slides = make_students.slides(lesson).cells
+    assert {c.metadata.slideshow.slide_type for c in slides if c.source[:1] == "#"} >= {
+        "slide"
+    }
+    assert slides[0].metadata.slideshow.slide_type == "slide"
+    for cell in slides:
+        kind = cell.metadata.slideshow.slide_type
+        assert (kind == "subslide") or cell.cell_type == "markdown"
+    assert not ANSWER.search("\n".join(c.source for c in slides))
+
+
+# In an environment of their own: they bring JupyterLab.
+GRADERS = Path(os.environ.get("D2LPAR_GRADERS", ""), "bin")
+CONVERT = """
+import sys
+from nbgrader.apps import NbGraderAPI
+from otter.assign import main
+from traitlets.config import Config
+api = NbGraderAPI(config=Config(CourseDirectory={"root": "nbgrader"}))
+for name in sys.argv[1:]:
+    done = api.generate_assignment(name)
+    assert done["success"], done
+    main(f"otter/{name}/{name}.ipynb", f"otter/{name}/dist", no_pdfs=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (GRADERS / "nbgrader").is_file() or not (GRADERS / "otter").is_file(),
+    reason="D2LPAR_GRADERS names no environment with nbgrader, otter-grader and d2lpar",
+)
+def test_nbgrader_and_otter_take_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(make_students, "STUDENTS", tmp_path)
+    monkeypatch.setenv("PATH", str(GRADERS), prepend=os.pathsep)
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    assert make_students.main([]) == 0
+
+    def run(*command, folder=tmp_path):
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=500
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    # Otter has run its tests on the homework's solution.
+    run("python", "-c", CONVERT, *SCRIPTS)
+    for name in SCRIPTS:
+        for path in (f"nbgrader/release/{name}", f"otter/{name}/dist/student"):
+            text = words(jupytext.read(tmp_path / path / f"{name}.ipynb"))
+            for hidden in (*exercises(name), "BEGIN SOLUTION", "default_rng(5)"):
+                assert hidden not in text
+    course = tmp_path / "nbgrader"
+    run("nbgrader", "generate_assignment", "homework", "--force", folder=course)
+    for version, says in (("source", "Success!"), ("release", "FAILED ON 6 CELL")):
+        path = f"{version}/homework/homework.ipynb"
+        assert says in run("nbgrader", "validate", path, folder=course)
+    run("otter", "assign", "homework.ipynb", "d", folder=tmp_path / "otter/homework")

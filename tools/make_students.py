@@ -184,28 +184,30 @@ def written(script: Path, form: Plain) -> nbformat.NotebookNode:
 def slides(notebook: nbformat.NotebookNode, room: int = 700) -> nbformat.NotebookNode:
     """An executed lesson as slides, up to its exercises.
 
-    A heading begins a slide. Code with its output, what to predict before it, and what
-    does not fit on a slide of `room` characters begin one below it. Other paragraphs
-    but the first are the speaker's notes.
+    A heading begins a slide. Code with its output begins one below it, and so does what
+    to predict, and what does not fit on a slide of `room` characters. All paragraphs
+    but a heading's first are the speaker's notes, but for those in bold.
     """
     cells: list[nbformat.NotebookNode] = []
+    left = 0  # characters that still fit on the slide; none after code
     for cell in map(self_contained, notebook.cells):
         if cell.cell_type == "code":
-            cell.metadata["slideshow"] = {"slide_type": "subslide"}
+            kind, left = "-" if left == room else "subslide", 0
+            cell.metadata["slideshow"] = {"slide_type": kind}
             cells.append(cell)
             continue
         text, exercises, _ = cell.source.partition("## Exercises\n")
-        left = 0  # on the slide; nothing may follow code
         for block in re.split(r"\n\n+", text.strip()):
+            size = 450 if block.startswith("![") else len(block)
             paragraph = re.match(r"[\w`\"(]", block) and not re.match(r"\d+\. ", block)
             if block.startswith("#"):
                 kind, left = "slide", room
             elif paragraph and left < room:
                 kind = "notes" if cells else "slide"
-            elif left < len(block) or block.startswith("*Predict"):
-                kind, left = "subslide", room - len(block)
+            elif left < size or (block.startswith("*Predict") and left < room):
+                kind, left = "subslide", room - size
             else:
-                kind, left = "-", left - len(block)
+                kind, left = "-", left - size
             metadata = {"slideshow": {"slide_type": kind}}
             cells.append(new_markdown_cell(block, metadata=metadata))
             cells[-1].attachments = cell.get("attachments", {})
@@ -219,7 +221,11 @@ def slides(notebook: nbformat.NotebookNode, room: int = 700) -> nbformat.Noteboo
 PAGE = """{% extends 'index.html.j2' %}
 {% block html_head_js %}{% endblock %}{% block html_head_js_mathjax %}{% endblock %}
 {% block html_head_css %}<style>
+:root { --jp-content-font-size1: 23px }
 .reveal .slides section { text-align: left }
+.reveal .slides :is(h1, h2, h3) { text-transform: none; font-size: 1.5em }
+.reveal .slides .jp-MarkdownOutput :is(pre, table) { font-size: 19px }
+.reveal img { max-height: 560px }
 .reveal .slides section section { max-height: 680px; overflow-y: auto }
 .jp-InputPrompt, .jp-OutputPrompt { display: none }
 </style>{% endblock %}
@@ -230,6 +236,7 @@ Reveal.initialize({hash: true, center: false, width: 1100, plugins: [RevealNotes
 
 
 def write_slides() -> None:
+    from docutils.utils.math.latex2mathml import tex2mathml
     from jinja2 import DictLoader
     from nbconvert import SlidesExporter
 
@@ -238,9 +245,14 @@ def write_slides() -> None:
         shutil.copytree(reveal / part, SLIDES / "reveal" / part, dirs_exist_ok=True)
     loader = DictLoader({"lesson.html.j2": PAGE})
     exporter = SlidesExporter(extra_loaders=[loader], template_file="lesson.html.j2")
-    exporter.reveal_url_prefix = "reveal"
+    exporter.reveal_url_prefix, exporter.reveal_theme = "reveal", "white"
     for name in LESSONS:
         notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":  # formulas as MathML: MathJax is far away
+                cell.source = re.sub(
+                    r"\$\$(.*?)\$\$", lambda m: tex2mathml(m[1], True), cell.source
+                )
         page, _ = exporter.from_notebook_node(slides(notebook))
         (SLIDES / f"{name}.html").write_text(page, encoding="utf-8")
         print(SLIDES / f"{name}.html")

@@ -121,16 +121,17 @@ def test_the_homework_runs_as_a_notebook_of_nbgrader():
 
 
 def test_slides_begin_at_headings_and_end_before_the_exercises():
-    lesson = jupytext.read(FILES["timing"])
-    slides = make_students.slides(lesson).cells
-    assert {c.metadata.slideshow.slide_type for c in slides if c.source[:1] == "#"} >= {
-        "slide"
-    }
-    assert slides[0].metadata.slideshow.slide_type == "slide"
-    for cell in slides:
-        kind = cell.metadata.slideshow.slide_type
-        assert (kind == "subslide") or cell.cell_type == "markdown"
-    assert not ANSWER.search("\n".join(c.source for c in slides))
+    cells = make_students.slides(jupytext.read(FILES["timing"])).cells
+    kinds = [cell.metadata.slideshow.slide_type for cell in cells]
+    headings = re.findall("^# #+ ", FILES["timing"].read_text(), re.MULTILINE)
+    assert kinds.count("slide") == len(headings) - 1  # no slide of exercises
+    for cell, kind, before in zip(cells[1:], kinds[1:], cells):
+        if cell.source.startswith("#"):
+            assert cell.cell_type == "code" or kind == "slide"
+        elif cell.cell_type == "code":
+            assert kind == ("-" if before.source.startswith("## ") else "subslide")
+    text = "\n".join(cell.source for cell in cells)
+    assert "Exercises" not in text and not ANSWER.search(text)
 
 
 # In an environment of their own: they bring JupyterLab.

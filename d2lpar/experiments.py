@@ -312,6 +312,7 @@ _ALL = (
             "book": {"steps_between": [1, 4, 16, 64, 78], "num_epochs": 4},
             "dry-run": {"steps_between": [1, 2], "num_epochs": 1, "n_train": 128},
         },
+        takes=frozenset({"num_epochs", "seed"}),
         report="d2lpar.local_sgd:report",
         minutes=0.2,
     ),

@@ -23,7 +23,7 @@ from d2lpar.lenet import evaluate_accuracy
 from d2lpar.networks import init_lenet
 from d2lpar.parallel import allreduce, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.text import byte_size
+from d2lpar.text import byte_size, plural
 from d2lpar.training import (
     Epoch,
     check_settings,
@@ -131,5 +131,6 @@ def report(
             train(devices=devices, steps_between=steps, data=data, **settings)
         )
         sent = sum(epoch.wire_bytes or 0 for epoch in epochs)
-        where = f"{steps} steps between averages, {len(devices)} device(s)"
+        every = f"averages every {plural(steps, 'step')}"
+        where = f"{every}, {plural(len(devices), 'device')}"
         yield f"{where}: {byte_size(sent)} sent, accuracy {epochs[-1].test_acc:.3f}"

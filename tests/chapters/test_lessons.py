@@ -60,7 +60,7 @@ PRINTED = {
         "early sums one by one: [1-8]",
         "1,032,544 bytes sent per step, m and v take 516,272 bytes",
         r"H = 16, outer momentum +\d+\.\d MB sent, accuracy 0\.\d+",
-        r"2 steps between averages, \d device",
+        r"averages every 2 steps, \d device",
     ],
     "multiple_gpus_concise": [
         "replicas agree: True",

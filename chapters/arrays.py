@@ -385,7 +385,7 @@ if __name__ == "__main__":
 # 3. *On paper.* An operation takes 8 ms on the host and 0.5 ms on the device, and each
 #    of the two copies 5 ms. From how many operations in a row is the device worth it?
 #    *(`10 / (8 - 0.5) = 1.3`: from two operations on.)*
-# 4. *On paper.* A network's 129,068 parameters cross a link of 16 GB/s, and each
+# 4. *On paper.* A network's 129,068 parameters cross a link of `16 GB/s`, and each
 #    transfer costs 10 us besides. How long do they take as one array, and how long as
 #    eight? *(`129068 * 4 / 16e9 = 32 us`. So `32 + 10` us, and `32 + 80`: small arrays
 #    are sent together.)*

@@ -424,64 +424,67 @@ def gan_step() -> Drawing:
 def queues_of_devices() -> Drawing:
     """What a device is: a queue of work, with cores and memory behind it."""
     d = Drawing(
-        620, 462, "Two devices: a CPU context and a GPU, each with a queue",
+        620, 476, "Two kinds of device: a CPU context and a GPU, each with a queue",
         "Python hands work to a device and goes on. Each device has a queue of its own "
         "and computes what is in it, in order. A CPU context computes with threads "
         "of the host and shares the host's memory. A GPU has thousands of cores and a "
-        "memory of its own, behind a link that is slow beside it.",
+        "memory of its own, behind a link that is slow beside it. A training uses "
+        "several devices of one kind.",
     )  # fmt: skip
-    d.box(20, 0, 580, 62, "Python: hands work to a device, and goes on\n"
+    d.box(10, 0, 600, 62, "Python: hands work to a device, and goes on\n"
           "without waiting for the result", SLATE)  # fmt: skip
     for x, color, name, cores, memory in (
-        (20, BLUE, "mx.cpu(0)", "a few fast cores:\nthreads of the host",
+        (10, BLUE, "mx.cpu(0)", "a few fast cores:\nthreads of the host",
          "the host's memory, which\nall CPU contexts share"),
-        (330, ORANGE, "mx.gpu(0)", "thousands of simple cores\nof its own",
+        (364, ORANGE, "mx.gpu(0)", "thousands of simple\ncores of its own",
          "a memory of its own,\nsmaller and faster"),
     ):  # fmt: skip
-        middle = x + 135
+        middle = x + 123
         d.arrow(middle, 62, middle, 102)
-        d.frame(x, 104, 270, 356, color)
-        d.box(x + 16, 118, 238, 38, f"device {name}", color)
-        d.label(x + 16, 168, 238, 34, "its queue: one after another")
+        d.frame(x, 104, 246, 370, color)
+        d.box(x + 12, 118, 222, 38, f"device {name}", color)
+        d.label(x + 12, 168, 222, 34, "its queue, in order")
         for k, work in enumerate(("copy", "× 2", "sum")):
-            d.box(x + 16 + 82 * k, 212, 74, 38, work, color)
+            d.box(x + 12 + 76 * k, 212, 70, 38, work, color)
         d.arrow(middle, 250, middle, 282)
-        d.box(x + 16, 284, 238, 64, cores, color)
+        d.box(x + 12, 284, 222, 64, cores, color)
         d.arrow(middle, 348, middle, 380)
-        d.box(x + 16, 382, 238, 64, memory, color)
-    d.arrow(274, 404, 344, 404)
-    d.arrow(346, 424, 276, 424)
-    d.label(290, 340, 40, 54, "slow\nlink")
+        d.box(x + 12, 382, 222, 64, memory, color)
+    d.label(258, 118, 104, 60, "one kind,\nor the other")
+    d.label(274, 340, 72, 54, "slow\nlink")
+    d.arrow(260, 410, 360, 410)
+    d.arrow(360, 428, 260, 428)
     return d
 
 
 def memory_of_a_device() -> Drawing:
-    """What a training keeps on a device, and what a second device halves."""
+    """What a training keeps on a device, to scale, and what a second device halves."""
+    outputs, gradients, images, parameters = 39.4, 26.4, 0.8, 1.0  # MiB, counted
     d = Drawing(
-        620, 476, "What takes the memory of a device, on one device and on two",
-        "Parameters and their gradients take the same on every device, whatever the "
-        "batch. The images of the shard, the outputs of all layers for each of them, "
-        "and the work space of the backward pass grow with the shard: on two devices "
-        "each keeps half.",
+        620, 442, "What takes the memory of a device, on one device and on two",
+        "LeNet with a batch of 256, to scale: the outputs of all layers take 39.4 MiB, "
+        "their gradients 26.4 MiB, the images 0.8 MiB. On two devices each keeps half "
+        "of that. Parameters and their gradients take 1.0 MiB on every device.",
     )  # fmt: skip
-    for x, title, shard in ((20, "one device: 256 images", 1),
-                            (330, "each of two: 128 images", 2)):  # fmt: skip
-        d.label(x, 0, 270, 38, title)
-        d.frame(x, 50, 270, 352, SLATE)
-        y = 64
-        for height, lines, color in (
-            (38, "parameters", BLUE),
-            (38, "their gradients", BLUE),
-            (56 // shard, "images of the shard", ORANGE),
-            (124 // shard, "outputs of all layers,\nkept for backward", ORANGE),
-            (72 // shard, "work space of backward", ORANGE),
+    for x, title, shard in ((10, "one device: 256 images", 1),
+                            (320, "each of two: 128 images", 2)):  # fmt: skip
+        d.label(x, 0, 290, 38, title)
+        d.frame(x, 48, 290, 332, SLATE)
+        y = lowest = 60
+        for size, lines, color in (
+            (outputs / shard, "outputs, kept", ORANGE),
+            (gradients / shard, "their gradients", ORANGE),
+            (images / shard, "images", ORANGE),
+            (parameters, "weights, grads", BLUE),
         ):
-            d.box(x + 16, y, 238, height - 4, lines, color)
+            height = round(4 * size)
+            d.box(x + 12, y, 56, max(height - 1, 1), "", color)
+            lowest = max(lowest, round(y + height / 2 - 15))
+            d.label(x + 76, lowest, 204, 30, f"{lines}: {size:.1f} MiB")
+            lowest += 34
             y += height
-        if shard == 2:
-            d.label(x + 16, y + 4, 238, 384 - y, "free:\na larger batch, or model")
-    d.box(20, 416, 270, 60, "the same on every device,\nwhatever the batch", BLUE)
-    d.box(330, 416, 270, 60, "grows with the shard,\nhalf on each of two", ORANGE)
+    d.box(10, 390, 290, 50, "the same on every device,\nwhatever the batch", BLUE)
+    d.box(320, 390, 290, 50, "grows with the shard,\nhalf on each of two", ORANGE)
     return d
 
 

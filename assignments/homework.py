@@ -13,9 +13,6 @@
 # %%
 from d2lpar import autograd, gluon, mx, np
 
-# %% [markdown]
-# ## 1. A replica
-
 
 # %%
 def get_params(params, device):
@@ -24,10 +21,6 @@ def get_params(params, device):
     An array is copied even if it is on `device` already, and keeps its dtype.
     """
     raise NotImplementedError("write get_params")
-
-
-# %% [markdown]
-# ## 2. The all-reduce
 
 
 # %%
@@ -39,10 +32,6 @@ def allreduce(data):
     raise NotImplementedError("write allreduce")
 
 
-# %% [markdown]
-# ## 3. Shards of a batch
-
-
 # %%
 def split_batch(X, y, devices):
     """Split the n rows of `X` and `y` over N devices, in order; n >= N.
@@ -51,10 +40,6 @@ def split_batch(X, y, devices):
     lengths differ by at most one, and the first ones are the longer ones.
     """
     raise NotImplementedError("write split_batch")
-
-
-# %% [markdown]
-# ## 4. One step on all devices
 
 
 # %%

@@ -101,38 +101,23 @@ def test_split_batch_hidden(split_batch):
                 assert shard.tolist() == right.tolist(), f"{n} rows, {num_devices} ways"
 
 
-def test_train_batch_on_one_device(train_batch):
+def test_train_batch_takes_the_step_of_numpy(train_batch):
     import numpy
 
     import d2lpar
     from d2lpar import gluon, mx, np
 
-    rng = numpy.random.default_rng(3)
-    X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(6, 3), 3, 6])
-    replica = d2lpar.get_params([w], mx.cpu(0))
-    net, loss = (lambda X, params: np.dot(X, params[0])), gluon.loss.L2Loss()
-    train_batch(np.array(X), np.array(y), [replica], [mx.cpu(0)], 0.1, net, loss)
-    expected = w - 0.1 / 6 * X.T @ (X @ w - y)
-    wrong = "not NumPy's step: w - lr / n * (sum of the gradients of n rows)"
-    assert numpy.allclose(replica[0].asnumpy(), expected, rtol=1e-4, atol=1e-6), wrong
-
-
-def test_train_batch_on_three_devices(train_batch):
-    import numpy
-
-    import d2lpar
-    from d2lpar import gluon, mx, np
-
-    rng, devices = numpy.random.default_rng(4), [mx.cpu(k) for k in range(3)]
+    rng, net = numpy.random.default_rng(3), lambda X, params: np.dot(X, params[0])
     X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(11, 4), 4, 11])
-    replicas = [d2lpar.get_params([w], device) for device in devices]
-    net, loss = (lambda X, params: np.dot(X, params[0])), gluon.loss.L2Loss()
-    train_batch(np.array(X), np.array(y), replicas, devices, 0.1, net, loss)
     expected = w - 0.1 / 11 * X.T @ (X @ w - y)
-    for k, (p,) in enumerate(replicas):
-        wrong = f"replica {k} did not take the step of one device with all 11 rows"
-        assert numpy.allclose(p.asnumpy(), expected, rtol=1e-4, atol=1e-6), wrong
-        assert p.tolist() == replicas[0][0].tolist(), f"replicas 0 and {k} differ"
+    for devices in ([mx.cpu(0)], [mx.cpu(k) for k in range(3)]):
+        replicas = [d2lpar.get_params([w], device) for device in devices]
+        batch = np.array(X), np.array(y)
+        train_batch(*batch, replicas, devices, 0.1, net, gluon.loss.L2Loss())
+        for k, (p,) in enumerate(replicas):
+            wrong = f"replica {k} of {len(devices)} is not NumPy's step with 11 rows"
+            assert numpy.allclose(p.asnumpy(), expected, rtol=1e-4, atol=1e-6), wrong
+            assert p.tolist() == replicas[0][0].tolist(), f"replicas 0 and {k} differ"
 
 
 def test_train_batch_hidden(train_batch):

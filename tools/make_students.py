@@ -117,38 +117,35 @@ class Otter(Plain):
 
     def start(self, name: str) -> list:
         config = f"# ASSIGNMENT CONFIG\nname: {name}\nexport_cell: {{pdf: false}}\n"
+        config += "tests: {ok_format: false}\nsuppress_no_tests_warning: true\n"
         if name == HOMEWORK.stem:
-            config += "tests: {ok_format: false}\n"
             config += "generate: {pdf: false}\npython_version: 3.11\n"
-            config += "requirements: requirements.txt\n"
-        else:
-            config += "init_cell: true\nsuppress_no_tests_warning: true\n"
+            config += "requirements: ['d2lpar[cpu]']\n"
         return [new_raw_cell(config)]
 
-    def question(self, config: str, cells: list) -> list:
-        begin, end = f"# BEGIN QUESTION\n{config}", "# END QUESTION"
+    def block(self, kind: str, cells: list, config: str = "") -> list:
+        begin, end = f"# BEGIN {kind}\n{config}".strip(), f"# END {kind}"
         return [new_raw_cell(begin), *cells, new_raw_cell(end)]
-
-    def block(self, kind: str, cells: list) -> list:
-        return [new_raw_cell(f"# BEGIN {kind}"), *cells, new_raw_cell(f"# END {kind}")]
 
     def exercise(self, name: str, number: int, question: str, answer: str) -> list:
         solution = self.block("SOLUTION", [new_markdown_cell(answer)])
         config = f"name: {name}_{number}\nmanual: true\npoints: 1"
-        return self.question(config, [new_markdown_cell(question), *solution])
+        cells = [new_markdown_cell(question), *solution]
+        return self.block("QUESTION", cells, config)
 
     def function(self, name: str, blank: str, solution: str, tests: dict) -> list:
         region = f"    # BEGIN SOLUTION NO PROMPT\n{body(solution)}\n    # END SOLUTION"
-        region += '\n    """ # BEGIN PROMPT\n{}\n    """; # END PROMPT'
-        source = BLANK.sub(lambda stub: region.format(stub[0]), blank)
+        start, end = '    """ # BEGIN PROMPT', '    """; # END PROMPT'
+        source = BLANK.sub(lambda m: "\n".join([region, start, m[0], end]), blank)
         cells = self.block("SOLUTION", [new_code_cell(source)])
         tested = []
         for test, source in tests.items():
             hidden = str(test.endswith("_hidden")).lower()
             config = f"hidden: {hidden}\npoints: 1"
-            start = f'""" # BEGIN TEST CONFIG\n{config}\n""" # END TEST CONFIG'
-            tested.append(new_code_cell(f"{start}\n{source}"))
-        return self.question(f"name: {name}", cells + self.block("TESTS", tested))
+            config = f'""" # BEGIN TEST CONFIG\n{config}\n""" # END TEST CONFIG'
+            tested.append(new_code_cell(f"{config}\n{source}"))
+        cells += self.block("TESTS", tested)
+        return self.block("QUESTION", cells, f"name: {name}")
 
 
 def written(script: Path, form: Plain) -> nbformat.NotebookNode:
@@ -198,7 +195,8 @@ def slides(notebook: nbformat.NotebookNode, room: int = 700) -> nbformat.Noteboo
             continue
         text, exercises, _ = cell.source.partition("## Exercises\n")
         for block in re.split(r"\n\n+", text.strip()):
-            size = 450 if block.startswith("![") else len(block)
+            picture = block.startswith("![")
+            size = 450 if picture else len(re.sub("<.*?>", "", block))
             paragraph = re.match(r"[\w`\"(]", block) and not re.match(r"\d+\. ", block)
             if block.startswith("#"):
                 kind, left = "slide", room
@@ -275,9 +273,6 @@ def main(arguments: list[str]) -> int:
             folder.mkdir(parents=True, exist_ok=True)
             nbformat.write(written(scripts[name], form), folder / f"{name}.ipynb")
         print(STUDENTS / f"{name}.ipynb")
-    if (STUDENTS / "otter" / "homework").is_dir():
-        requirements = "d2lpar[cpu]\n"
-        (STUDENTS / "otter" / "homework" / "requirements.txt").write_text(requirements)
     return 0
 
 

@@ -219,7 +219,7 @@ if importlib.util.find_spec("dask"):
 else:
     print("skipped: Dask is not installed (pip install dask)")
 few = datasets.uniform_file(2 * STEP, COLUMNS)
-row_counts = [80_000, 160_000, 320_000]
+row_counts = [40_000, 80_000, 160_000]
 memory = {way.__name__: [] for way in ways}
 for num_rows in row_counts:
     large = datasets.uniform_file(num_rows, COLUMNS)
@@ -238,8 +238,8 @@ for name, mib in memory.items():
 axes.set(xlabel="rows", ylabel="MiB more")
 axes.legend()
 chapter.show(figure, "memory-of-rows")
-growing = [name for name, mib in memory.items() if mib[-1] - mib[0] > 100]
-print("more than 100 MiB more for four times the rows:", ", ".join(growing))
+growing = [name for name, mib in memory.items() if mib[-1] - mib[0] > 50]
+print("more than 50 MiB more for four times the rows:", ", ".join(growing))
 chapter.answer("ways whose memory grows", len(growing))
 
 # %% [markdown]

@@ -360,11 +360,12 @@ for name, without, mended in lost:
 # ## All precisions, measured
 #
 # On Fashion-MNIST, also with one scale per channel: a figure of accuracy against speed,
-# and `...-results.txt`. Each device gets a network of its own.
+# and `...-results.txt`. One device is measured; with `--num-devices 1,2` each device gets
+# a network of its own.
 
 # %%
 if __name__ == "__main__":
-    runs = chapter.measure("low_precision")
+    runs = chapter.measure("low_precision", num_devices=1)
 
 # %% [markdown]
 # **What you see.** The rows differ in images per second, and hardly in accuracy:

@@ -300,8 +300,8 @@ if __name__ == "__main__":
 # ## Exercises
 #
 # 1. *On paper.* The `book` preset's A has 100,000 x 10,000 numbers in float64. How long
-#    does one pass take from a disk of `2 GB/s`, and how long do 20? *(`8 / 2 = 4 s`, and
-#    `20 * 4 = 80 s`.)*
+#    does one pass take from a disk of `2 GB/s`, and how long do 20? *(`8 / 2 = 4 s`,
+#    and `20 * 4 = 80 s`.)*
 # 2. *On paper.* Two devices, blocks of 2,500 rows of 10,000 numbers, one being read
 #    while one is used. How much memory is that? *(`2 * 2 * 2500 * 10_000 * 8 = 800e6`
 #    bytes.)*

@@ -360,8 +360,8 @@ for name, without, mended in lost:
 # ## All precisions, measured
 #
 # On Fashion-MNIST, also with one scale per channel: a figure of accuracy against speed,
-# and `...-results.txt`. One device is measured; with `--num-devices 1,2` each device gets
-# a network of its own.
+# and `...-results.txt`. One device is measured; with `--num-devices 1,2` each device
+# gets a network of its own.
 
 # %%
 if __name__ == "__main__":

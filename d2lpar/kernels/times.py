@@ -88,13 +88,12 @@ def times(
         if operation == "update":
             outputs = [p for (p,) in replicas]
             expected = host - numpy.float32(LR / BATCH_SIZE) * host
-        if library == "NumPy":
-            found = host_ys
-        else:
-            found = [array.asnumpy() for array in outputs]
-        for array in found:
-            if not (array == expected).all():
-                raise RunError(f"{operation} by {library}: not NumPy's 2 x or update")
+        for array, device in zip(host_ys if library == "NumPy" else outputs, devices):
+            found = array if library == "NumPy" else array.asnumpy()
+            if not (found == expected).all():
+                raise RunError(
+                    f"{operation} by {library} on {device} differs from NumPy"
+                )
     samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for _ in range(repeats):
         for key, call in calls.items():

@@ -258,11 +258,11 @@ def test_an_error_that_would_repeat_is_not_tried_again(fake, tmp_path):
 
 def test_workers_that_make_no_step_hang(fake, tmp_path):
     """One that makes steps is enough: in step they all are."""
-    steps = "for n in 1 2 3 4; do echo $n >&3; sleep 0.1; done"
+    steps = "for n in $(seq 15); do echo $n >&3; sleep 0.1; done"
     with pytest.raises(launch.LaunchError, match="worker 1 hangs, .* no step for"):
-        fake(does={"worker0": f"{steps}; {WAIT}"}, timeout=0.25, max_restarts=0)
+        fake(does={"worker0": f"{steps}; {WAIT}"}, timeout=1, max_restarts=0)
     assert is_gone(tmp_path, "worker0") and is_gone(tmp_path, "scheduler")
-    fake(does={"worker0": steps, "worker1": "sleep 0.4"}, timeout=0.25, max_restarts=0)
+    fake(does={"worker0": steps, "worker1": "sleep 1.4"}, timeout=1, max_restarts=0)
 
 
 @pytest.mark.parametrize("name", ["server", "worker1"])

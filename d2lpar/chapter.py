@@ -80,8 +80,10 @@ def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
     if isinstance(guess, str) or isinstance(value, str):
         right = str(guess).strip().lower() == str(value).strip().lower()
         return right, "right" if right else "wrong"
+    if guess == value:
+        return True, "right"
     if guess * value <= 0:
-        return guess == value, f"off by {number(abs(guess - value))}"
+        return False, f"off by {number(abs(guess - value))}"
     ratio = max(guess / value, value / guess)
     return ratio <= 2, f"off by {ratio:.1f} times"
 

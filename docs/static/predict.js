@@ -11,6 +11,7 @@
     const [g, t] = [Number(guess), Number(truth)];
     if (!Number.isFinite(g) || !Number.isFinite(t))
       return guess.trim().toLowerCase() === truth.toLowerCase() ? "right" : "wrong";
+    if (g === t) return "right";
     if (g * t <= 0) return `off by ${Number(Math.abs(g - t).toPrecision(2))}`;
     return `off by ${Math.max(g / t, t / g).toFixed(1)} times`;
   }
@@ -27,34 +28,44 @@
       <circle cx="${x(t)}" cy="17" r="6" fill="var(--color-brand-primary)"/></svg>`;
   }
 
+  // A field for each answer of the output; one without a name if it has none.
   function ask(details, number) {
-    const key = `${location.pathname}#${number}`;
-    const { what = "", answer = "" } = details.querySelector(".answer")?.dataset ?? {};
+    const key = `${location.pathname}#${number}:guesses`;
+    const facts = [...details.querySelectorAll(".answer")].map(e => e.dataset);
+    if (!facts.length) facts.push({ what: "", answer: "" });
     const form = document.createElement("form");
     form.className = "prediction";
-    form.innerHTML = `<label>Your prediction${what && `, ${what}`}:
-      <input required autocomplete="off" size="12"></label> <button>Lock it in</button>
-      <button type="button">Show without</button><p role="status"></p>`;
-    const [input, said] = [form.querySelector("input"), form.querySelector("p")];
-    const lock = guess => {
+    for (const { what } of facts) {
+      const label = document.createElement("label");
+      label.textContent = `Your prediction${what && `, ${what}`}: `;
+      label.innerHTML += `<input required autocomplete="off" size="12">`;
+      form.append(label, " ");
+    }
+    form.insertAdjacentHTML("beforeend", `<button>Lock it in</button>
+      <button type="button">Show without</button><p role="status"></p>`);
+    const [inputs, said] = [form.querySelectorAll("input"), form.querySelector("p")];
+    const lock = guesses => {
       form.querySelectorAll("input, button").forEach(e => { e.disabled = true; });
       details.open = true;
-      if (guess === null) return;
-      input.value = guess;
-      said.textContent = answer
-        ? `You said ${guess}, here it was ${answer}: ${verdict(guess, answer)}.`
-        : `You said ${guess}.`;
-      if (answer) said.insertAdjacentHTML("afterend", axis(guess, answer));
+      guesses.slice(0, facts.length).forEach((guess, k) => {
+        const { answer } = facts[k];
+        inputs[k].value = guess;
+        said.append(answer
+          ? `You said ${guess}, here it was ${answer}: ${verdict(guess, answer)}. `
+          : `You said ${guess}. `);
+        if (answer) said.insertAdjacentHTML("beforeend", axis(guess, answer));
+      });
     };
     form.addEventListener("submit", event => {
       event.preventDefault();
-      kept.set(key, input.value);
-      lock(input.value);
+      const guesses = [...inputs].map(input => input.value);
+      kept.set(key, JSON.stringify(guesses));
+      lock(guesses);
     });
-    form.querySelector("[type=button]").addEventListener("click", () => lock(null));
+    form.querySelector("[type=button]").addEventListener("click", () => lock([]));
     details.before(form);
     const before = kept.get(key);
-    if (before !== null) lock(before);
+    if (before !== null) lock(JSON.parse(before));
   }
 
   document.addEventListener("DOMContentLoaded", () =>

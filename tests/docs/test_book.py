@@ -231,6 +231,25 @@ def test_an_output_stays_folded_until_a_guess_is_locked_in(book, reader):
     assert reader.wrong == []
 
 
+def test_each_of_two_predictions_has_a_field(book, reader):
+    page = reader.page
+    page.goto((book / "chapters" / "communication.html").as_uri())
+    form = page.locator("form.prediction").first
+    fields = form.locator("input")
+    assert fields.count() == 2
+    fields.nth(0).fill("0")
+    page.keyboard.press("Enter")  # the second one is still empty
+    assert form.locator("button:enabled").count() == 2
+    fields.nth(1).fill("6")
+    page.keyboard.press("Enter")
+    said = form.get_by_role("status").inner_text()
+    assert said.count("You said") == 2 and "You said 6" in said
+    page.reload()  # a guess is kept
+    kept = page.locator("form.prediction").first.get_by_role("status")
+    sync_api.expect(kept).to_contain_text("You said 6")
+    assert reader.wrong == []
+
+
 def test_a_solution_stays_folded(book, reader):
     page = reader.page
     page.goto((book / "chapters" / "timing.html").as_uri())

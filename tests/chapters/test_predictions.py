@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
         (5, 13, False, "you said 5: off by 2.6 times"),
         (13, 7.0, True, "off by 1.9 times"),
         (7.0, 13, True, "off by 1.9 times"),
-        (0, 0, True, "off by 0"),
+        (0, 0, True, "right"),
         (-1, 2, False, "off by 3"),
         ("Two", "two", True, "you said Two: right"),
         ("one", "two", False, "you said one: wrong"),

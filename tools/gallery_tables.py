@@ -157,7 +157,8 @@ def _training(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
     """Seconds of training until the test accuracy is 0.80, over random seeds."""
     rows = []
-    for chapter, same in group(runs, lambda run: run.header.chapter).items():
+    kinds = group(runs, lambda run: (run.header.chapter, run.header.num_devices))
+    for (chapter, _), same in sorted(kinds.items()):
         seconds, last = [], []
         for run in same:
             epochs, passed = run.of(EpochRecord), 0.0

@@ -115,7 +115,6 @@ PRINTED = {
     "low_precision": [
         r"0100000001001001 0000111111011011  ->  3\.140625",
         r"int8-naive: test acc 0\.\d+, agrees with float32 0\.9\d+",
-        "same scores: True",
         r"int8-naive by hand 0\.\d+, MXNet 0\.\d+",
         r"BERT, SQuAD 1\.1 \(F1\), wiki +6\.43  0\.67 \(GELU10\)",
         r"LeNet with an outlier .* \(equalised\)",

@@ -498,7 +498,8 @@ if __name__ == "__main__":
 #    infinity.)*
 # 4. *On paper.* D is divided by its largest singular value in each layer. How much can
 #    the score of D change if an input moves by d? *(By d times the product of the
-#    layers' norms, so by d at most, since ReLU does not stretch.)*
+#    layers' norms: by d at most if all layers were dense, since ReLU does not stretch.
+#    A convolution can stretch more than its reshaped weights do.)*
 # 5. **Momentum.** Call `trained(lr=3e-3, width=16, d_norm="spectral", beta1=0.5)`.
 #    *(A Fréchet distance of 32 in place of 30, and a third of the
 #    coverage: momentum goes on towards where the other network was.)*

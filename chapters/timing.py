@@ -331,7 +331,7 @@ if __name__ == "__main__":
 # > **Takeaway.** Time = waitall, clock, work, waitall, clock; no correct time is below
 # > bytes / bandwidth. On an H200 the sum of 100,000 x 10 takes [0.139
 # > ms](../figures/h200/timing/book-results.txt); `4e6 / 4.8e12 = 0.8 us` are its bytes
-# > over the memory's bandwidth, and all the rest is fixed time.
+# > over the memory's bandwidth, so memory is not its limit.
 #
 # - Wait before both readings of the clock; warm up; repeat and give the median, its
 #   spread and n; check the result while you time it; mind new memory.

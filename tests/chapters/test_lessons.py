@@ -157,7 +157,7 @@ WRITTEN = {
     "gan": {"dry-run-synthetic.gif", "dry-run-synthetic-samples.png"},
     "low_precision": {
         "dry-run-sample-results.txt",
-        "dry-run-sample-cpu2-precision.png",
+        "dry-run-sample-cpu1-precision.png",
     },
 }
 

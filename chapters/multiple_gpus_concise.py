@@ -342,22 +342,29 @@ def train_net(net, num_devices, batch_size, lr, images=384, num_epochs=3):
 #      and: train_net(resnet18(64), 2, 512, 0.2, images=60_000, num_epochs=10)
 chapter.predict("ResNet-18: times as fast on two", None)
 chapter.predict("LeNet: times as fast on two", None)
-rates = {}
-for build in (lenet, resnet18):
-    for num_devices, batch_size, lr in ((1, 32, 0.1), (2, 32, 0.1), (2, 64, 0.2)):
-        rate, l = train_net(build(), num_devices, batch_size, lr)
-        print(f"{build.__name__:8} on {num_devices}, batch {batch_size}: ", end="")
-        print(f"{rate:6,.0f} images/s, loss {l:.2f}")
-        rates[build, num_devices, batch_size] = rate
+settings = ((1, 32, 0.1), (2, 32, 0.1), (2, 64, 0.2))
+ways = [(build, *how) for build in (lenet, resnet18) for how in settings]
+rates, losses = {way: [] for way in ways}, {}
+for _ in range(3):  # in turn, because a machine's speed drifts
+    for build, *how in ways:
+        rate, losses[(build, *how)] = train_net(build(), *how)
+        rates[(build, *how)].append(rate)
+for (build, *how), found in rates.items():
+    print(
+        f"{build.__name__:8} on {how[0]}, batch {how[1]}: {median(found):6,.0f} ",
+        end="",
+    )
+    print(f"({min(found):,.0f}-{max(found):,.0f}) images/s, ", end="")
+    print(f"loss {losses[(build, *how)]:.2f}")
 for name, build in (("ResNet-18", resnet18), ("LeNet", lenet)):
-    gain = rates[build, 2, 32] / rates[build, 1, 32]
+    gain = median(rates[build, 2, 32, 0.1]) / median(rates[build, 1, 32, 0.1])
     chapter.answer(f"{name}: times as fast on two", gain)
 chapter.score()
 
 # %% [markdown]
-# **What you see.** With equal batches ResNet-18 gains much more from the second device
+# **What you see.** With equal batches ResNet-18 gains more from the second device
 # than LeNet: its devices compute most of the time, and LeNet's wait for Python and for
-# each other. The book's settings gain a little more, since each device has twice the
+# each other. The book's settings gain more, since each device has twice the
 # work in a step and the same fixed costs. But they take half as many steps, and so the
 # loss is higher after the same images. With equal batches, too, one device and two end
 # at different losses: BatchNorm normalises each device's own shard (chapter 10).

@@ -18,7 +18,7 @@
 # - what a parameter server does, in fifteen lines;
 # - how workers share a batch, so that W workers compute what one device computes;
 # - to start MXNet's server and two workers yourself, as four processes;
-# - what travels over the network, and what 2-bit compression makes of it;
+# - what travels over the network, and what 2-bit compression saves;
 # - what happens when a process dies.
 #
 # ![Workers push gradients, pull sums](../docs/drawings/parameter-server.svg)

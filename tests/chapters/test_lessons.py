@@ -65,7 +65,7 @@ PRINTED = {
     "multiple_gpus_concise": [
         "replicas agree: True",
         r"1024 image\(s\), with static memory: .* ms, +\d+ pages",
-        r"resnet18 on 2, batch 32: +\d+ images/s",
+        r"resnet18 on 2, batch 32: +\d+ .* images/s",
         "Training ends at test accuracy: 0",
     ],
     "scaling": [

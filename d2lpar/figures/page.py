@@ -82,7 +82,7 @@ def new(
     picture.set_label(title)
     picture.metadata = {
         "Title": title,
-        "Description": labels.stamp([run.header for run in runs]),
+        "Description": labels.stamp([run.header for run in runs]) if runs else "",
     }
     left = {"x": 0.12 / size[0], "ha": "left"}
     heading = {**left, "size": 13, "weight": "bold"}

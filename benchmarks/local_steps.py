@@ -25,7 +25,7 @@ from d2lpar.runs import in_turn
 from d2lpar.text import plain_table
 
 ROWS, COLUMNS = 1_000, 50
-LOCAL_STEPS = (1, 5, 20, 100, 500, 2_000)
+LOCAL_STEPS = (5, 20, 100, 500, 2_000)
 
 
 def excess(chosen: str, total: int, seed: int) -> Iterator[dict]:

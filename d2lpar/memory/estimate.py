@@ -31,7 +31,8 @@ from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
 PROCESS = 220 * 2**20  # resident with Python, MXNet, and each operator used once
-CUDA_CONTEXT = 500 * 2**20  # about, with the code of the libraries' kernels
+CUDA_CONTEXT = 880 * 2**20  # with the code of the libraries' kernels, and handles
+WORKSPACES = 1.4  # of the outputs kept, on GPUs: cuDNN's workspaces and MXNet's pool
 EVALUATED = 1000  # samples that are evaluated at once
 SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 
@@ -234,6 +235,7 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
     name, shape = net.largest
     sample, largest = math.prod(net.input), math.prod(shape)
     parameters = FLOAT * net.parameters
+    workspaces = int(WORKSPACES * FLOAT * samples * net.kept)
     items = [
         Item("Python and MXNet", PROCESS, "process"),
         Item("data set", (n_train + n_test) * sample, "process"),
@@ -248,6 +250,7 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
         Item("outputs kept for backward", FLOAT * samples * net.kept, "each device"),
         Item("gradients of outputs", FLOAT * samples * 2 * largest, "each device"),
         Item("evaluation", FLOAT * evaluated * 2 * largest, "each device"),
+        Item("workspaces, pool", workspaces if kind == "gpu" else 0, "each device"),
     ]
     return Need(
         kind=kind,

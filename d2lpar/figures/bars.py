@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
@@ -11,19 +10,12 @@ from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import Run, group
 
 
-@page.plain_style()
-def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """One benchmark as ``<stem>.png``, a panel per work.
-
-    Raises :class:`RecordError` for several records of one benchmark.
-    """
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+    """The picture of one benchmark; :class:`RecordError` for several records of it."""
     if len(runs) > 1:
-        raise RecordError(
-            f"{' and '.join(map(labels.where, runs))}: records of one benchmark, "
-            f"{stem}; name one of them"
-        )
-    (run,) = runs
-    return page.save({stem: picture(run, f"Seconds for {run.header.work}")}, folder)
+        names = " and ".join(map(labels.where, runs))
+        raise RecordError(f"{names}: records of one benchmark; name one of them")
+    return {"": picture(runs[0], f"Seconds for {runs[0].header.work}")}
 
 
 def picture(run: Run, title: str) -> page.Picture:
@@ -46,7 +38,7 @@ def picture(run: Run, title: str) -> page.Picture:
     return drawn
 
 
-def row(arm: ArmTimes, name: str = "") -> page.Row:
-    """An arm's samples under its own or another name."""
+def row(arm: ArmTimes) -> page.Row:
+    """An arm's samples under its name."""
     color = page.color_of(arm.name, arm.is_peer)
-    return page.Row(name or arm.name, arm.seconds, color, arm.why_not)
+    return page.Row(arm.name, arm.seconds, color, arm.why_not)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy
+from matplotlib.figure import Figure
 
 from d2lpar.errors import RecordError
+from d2lpar.figures import page
 from d2lpar.records.atomic import replacing
 
 BINS = 20
@@ -44,38 +47,31 @@ def read(files: Sequence[Path]) -> dict[str, list[Guess]]:
     return questions
 
 
+@page.plain_style()
 def draw(questions: dict[str, list[Guess]], folder: Path) -> Path:
     """Draw all questions, one below the other, to predictions.png in `folder`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.6, 2.2 * len(questions)), layout="constrained")
+    figure = Figure(figsize=(7.6, 2.2 * len(questions)))
     axes = figure.subplots(len(questions), squeeze=False)[:, 0]
     for panel, (what, guesses) in zip(axes, questions.items()):
-        panel.set_title(what, loc="left")
-        panel.set_ylabel("learners")
+        panel.set(title=what, ylabel="learners")
         panel.yaxis.get_major_locator().set_params(integer=True)
-        if any(isinstance(v, str) for g in guesses for v in g[:2]):
-            words, counts = numpy.unique(
-                [str(g.guess) for g in guesses], return_counts=True
-            )
-            right = {str(g.answer) for g in guesses}
-            colors = ["#0072B2" if word in right else "0.62" for word in words]
-            panel.bar(words, counts, color=colors)
+        values, answers, _ = zip(*guesses)
+        both = (*values, *answers)
+        if any(isinstance(value, str) for value in both):
+            words = Counter(sorted(map(str, values)))
+            right = set(map(str, answers))
+            colors = [page.OURS if word in right else page.GREY for word in words]
+            panel.bar(list(words), list(words.values()), color=colors)
             continue
-        values, answers = (
-            numpy.array(v, float) for v in zip(*(g[:2] for g in guesses))
-        )
-        both = numpy.concatenate([values, answers])
-        if (both > 0).all() and both.max() > 10 * both.min():
+        least, most = min(both), max(both)
+        wide = most > 10 * least > 0
+        if wide:
             panel.set_xscale("log")
-            bins = numpy.geomspace(both.min(), both.max(), BINS)
-        else:
-            bins = numpy.linspace(both.min(), both.max() + 1e-12, BINS)
-        panel.hist(values, bins, color="0.62")
-        for value in answers:
-            panel.axvline(value, color="#0072B2", lw=1.2)
+        bins = numpy.geomspace(least, most, BINS) if wide else BINS
+        panel.hist(values, bins, (least, most), color=page.GREY)
+        for answer in answers:
+            panel.axvline(answer, color=page.OURS, lw=1.2)
     path = folder / "predictions.png"
-    folder.mkdir(parents=True, exist_ok=True)
     with replacing(path) as tmp:
-        figure.savefig(tmp, dpi=150, format="png")
+        figure.savefig(tmp, format="png")
     return path

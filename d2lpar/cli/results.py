@@ -144,7 +144,8 @@ def _solvers(runs: Sequence[Run]) -> Result:
         answer = f"{_listed(reached)} reach the least residual, {least:.6g}, within 1 %"
         answer += "." if len(reached) == len(worst) else "; the others do not."
     note = (
-        "seconds: of a solve, the median of n; distance: of x to the optimum, relative"
+        "seconds: of a solve, the median of n; residual: ||A x - b||; distance: of x "
+        "to the optimum, relative"
     )
     return Result(solver_table.table(runs), note, answer)
 

@@ -184,7 +184,7 @@ def unstable(summary: Summary) -> str:
 def _with_unit(value: float, unit: str) -> str:
     if unit == "s" and value < 1:
         return f"{number(1e3 * value)} ms"
-    return f"{number(value)} {unit}"
+    return f"{number(value)} {unit}".strip()
 
 
 def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:

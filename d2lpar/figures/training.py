@@ -55,12 +55,12 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         comparison.check(run)
         place = run.header.chapter, run.header.num_devices
-        same = places.setdefault(place, run)
-        if same is not run:
+        if place in places:
             raise RecordError(
-                f"{labels.where(same)} and {labels.where(run)}: both are of "
+                f"{labels.where(places[place])} and {labels.where(run)}: both are of "
                 f"{plural(place[1], 'device')}; draw one of them, or compare them"
             )
+        places[place] = run
         if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
             raise RecordError(
                 f"{labels.where(runs[0])} and {labels.where(run)}: were trained on "

@@ -11,7 +11,7 @@ from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.text import plain_table, plural
 
 AVERAGING = ("averaging", "averaging-as-published")
-COLUMNS = ["method", "", "seconds", "quartiles", "n", "iterations", "||A x - b||"]
+COLUMNS = ["method", "", "seconds", "quartiles", "n", "iterations", "residual"]
 COLUMNS += ["/ least", "distance"]
 
 

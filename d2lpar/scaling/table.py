@@ -65,7 +65,11 @@ def results(runs: Sequence[Run]) -> str:
             all_reduce,
         ),
     )
-    sections = [steps(found)] if any(study.records for study in found) else []
+    sections = []
+    n = {study.milliseconds(*key).n for study in found for key in study.records}
+    if n:
+        samples = " to ".join(dict.fromkeys((str(min(n)), str(max(n)))))
+        sections.append(f"Steps, medians of {samples} samples:\n\n{steps(found)}")
     for title, columns, rows in tables:
         if rows:
             sections.append(f"{title}\n\n{plain_table(columns, rows)}")

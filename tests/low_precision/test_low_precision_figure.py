@@ -78,7 +78,7 @@ def test_accuracies_stand_in_their_interval_on_the_rows_of_their_speeds():
     assert figure.half_interval(0.5, 10_000) == pytest.approx(0.0098)
 
 
-def test_without_float32_the_first_is_the_base_and_nothing_is_refused():
+def test_without_float32_the_first_is_the_base_and_no_row_at_all_is_refused():
     (speed, _) = figure.pictures([run_of(ROWS[2:3])])["cpu1-precision"].axes
     assert medians(speed) == [2e4]
     with pytest.raises(RecordError, match="no measured precision"):

@@ -201,7 +201,7 @@ def test_all_gives_each_flag_to_those_it_applies_to(monkeypatch, caplog):
     assert [flags[name] for name in names] == [3, "cryptopunks", True]
     assert "--data=cryptopunks" in command and "--sync-batch-norm" in command
     flags, command = ran["multiple_gpus"]
-    assert [flags[name] for name in names] == [3, "auto", False]
+    assert [flags[name] for name in names] == [3, "auto", None]
     assert command == "d2lpar run multiple_gpus --devices=cpu:2 --seed=3"
     assert ran["devices"][0]["seed"] == 0
     assert "--sync-batch-norm: ignored by devices" in caplog.text

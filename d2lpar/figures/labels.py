@@ -63,15 +63,15 @@ def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
 
     [] on CPUs and for records that do not say.
     """
-    facts = header.gpu_build
-    if not facts:
-        return []
-    words = [f"TF32 {'on' if facts.get('tf32') else 'off'}"]
-    if facts.get("peer_access") is not None:
-        words.append(f"peer access {'on' if facts['peer_access'] else 'off'}")
-    if facts.get("deterministic"):
-        words.append("deterministic")
-    return words
+    facts, names = (
+        header.gpu_build or {},
+        {"tf32": "TF32", "peer_access": "peer access"},
+    )
+    return [
+        f"{name} {'on' if facts[key] else 'off'}"
+        for key, name in names.items()
+        if facts.get(key) is not None
+    ]
 
 
 def commit(header: Header | BenchmarkHeader) -> str:

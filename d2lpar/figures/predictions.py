@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Union
 
+import msgspec
 import numpy
 from matplotlib.figure import Figure
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import page
 from d2lpar.records.atomic import replacing
+from d2lpar.records.kinds import group
 
 BINS = 20
 
 
-class Guess(NamedTuple):
+class Guess(msgspec.Struct):
     """A learner's guess and the answer that their own machine gave."""
 
-    guess: float | str
-    answer: float | str
+    what: str
+    guess: Union[float, bool, str]
+    answer: Union[float, bool, str]
     good: bool
 
 
 def read(files: Sequence[Path]) -> dict[str, list[Guess]]:
     """The guesses in `files` by question. Raises :class:`RecordError`."""
-    questions: dict[str, list[Guess]] = {}
+    guesses, lines = [], msgspec.json.Decoder(Guess)
     for path in files:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecordError(f"{path}: {error}") from None
-        for n, line in enumerate(text.splitlines(), 1):
-            try:
-                fact = json.loads(line)
-                guess = Guess(fact["guess"], fact["answer"], fact["good"])
-                questions.setdefault(fact["what"], []).append(guess)
-            except (ValueError, KeyError, TypeError):
-                why = "is no prediction; give files that chapter.answer has written"
-                raise RecordError(f"{path}: line {n} {why}") from None
-    if not questions:
-        raise RecordError(f"{', '.join(map(str, files))}: no predictions")
-    return questions
+            found = lines.decode_lines(path.read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            raise RecordError(f"{path}: {error}: no predictions of a chapter") from None
+        if not found:
+            raise RecordError(f"{path}: holds no predictions")
+        guesses += found
+    return group(guesses, lambda guess: guess.what)
 
 
 @page.plain_style()
@@ -55,8 +50,9 @@ def draw(questions: dict[str, list[Guess]], folder: Path) -> Path:
     for panel, (what, guesses) in zip(axes, questions.items()):
         panel.set(title=what, ylabel="learners")
         panel.yaxis.get_major_locator().set_params(integer=True)
-        values, answers, _ = zip(*guesses)
-        both = (*values, *answers)
+        values = [g.guess for g in guesses]
+        answers = [g.answer for g in guesses]
+        both = [*values, *answers]
         if any(isinstance(value, str) for value in both):
             words = Counter(sorted(map(str, values)))
             right = set(map(str, answers))

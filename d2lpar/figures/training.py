@@ -98,8 +98,8 @@ def times(runs: Sequence[Run]) -> page.Picture:
 
 def where(run: Run) -> str:
     """On how many devices, and with how many threads: "2 contexts, 1 thread each"."""
-    count = plural(run.header.num_devices, labels.device_word(run.header))
-    return ", ".join(filter(None, (count, labels.threads(run.header))))
+    words = (labels.count(run.header), labels.threads(run.header))
+    return ", ".join(filter(None, words))
 
 
 def curves(
@@ -127,7 +127,7 @@ def curves(
         axes.plot(
             along,
             list(map(median, repeats)),
-            label=names[k] if names else where(run).partition(",")[0],
+            label=names[k] if names else labels.count(run.header),
             color=color,
             ls=page.LINES[k % len(page.LINES)],
             lw=max(1.3, 3.0 - k),

@@ -49,14 +49,9 @@ def clocks(runs: Sequence[Run], title: str) -> page.Picture:
     shown = {name: shown[name] for name in TITLES if name in shown}
     counts = [len(found) for found in shown.values()]
     note = "dot, line: devices have finished, median, quartiles; tick: calls have "
-    picture = page.new(
-        title,
-        labels.subtitle(f"{note}returned", runs),
-        runs,
-        (7.6, 1.1 + sum(0.6 + 0.25 * count for count in counts)),
-        rows=len(shown),
-        height_ratios=counts,
-    )
+    note = labels.subtitle(f"{note}returned", runs)
+    size = (7.6, 1.1 + sum(0.6 + 0.25 * count for count in counts))
+    picture = page.new(title, note, runs, size, rows=len(shown), height_ratios=counts)
     for axes, (name, found) in zip(picture.axes, shown.items()):
         times = []
         for row in found:

@@ -23,15 +23,10 @@ def picture(run: Run, title: str) -> page.Picture:
     works = group(arm_times(run), lambda arm: arm.work)
     counts = [len(arms) for arms in works.values()]
     n = sorted({len(arm.seconds) for arms in works.values() for arm in arms})
-    drawn = page.new(
-        title,
-        f"{run.header.work}; n = {' to '.join(map(str, n[:: len(n) - 1 or 1]))}; "
-        f"{labels.machine(run.header)}",
-        [run],
-        (7.6, 1.1 + sum(0.6 + 0.32 * count for count in counts)),
-        rows=len(works),
-        height_ratios=counts,
-    )
+    samples = " to ".join(map(str, n[:: len(n) - 1 or 1]))
+    note = f"{run.header.work}; n = {samples}; {labels.machine(run.header)}"
+    size = (7.6, 1.1 + sum(0.6 + 0.32 * count for count in counts))
+    drawn = page.new(title, note, [run], size, rows=len(works), height_ratios=counts)
     for axes, (work, arms) in zip(drawn.axes, works.items()):
         axes.set_title(page.wrap(work, 80))
         page.dots(axes, list(map(row, arms)), "s")

@@ -13,14 +13,10 @@ from d2lpar.text import number
 def picture(a: Run, b: Run, compared: Any) -> page.Picture:
     """Labelled by what differs; `compared`: :class:`d2lpar.cli.compare.Comparison`."""
     runs, (low, high) = (a, b), compared.spread
-    drawn = page.new(
-        f"Samples per second of b over a: {number(compared.speedup)} "
-        f"({low:.2f} to {high:.2f} by the quartiles)",
-        f"Different in a and b: {'; '.join(compared.differences) or 'nothing else'}.",
-        runs,
-        (10.5, 4.2),
-        columns=2,
-    )
+    title = f"Samples per second of b over a: {number(compared.speedup)} "
+    title += f"({low:.2f} to {high:.2f} by the quartiles)"
+    note = f"Different in a and b: {'; '.join(compared.differences) or 'nothing else'}."
+    drawn = page.new(title, note, runs, (10.5, 4.2), columns=2)
     left, right = drawn.axes
     values = comparison.accuracy_by_epoch, "test accuracy"
     if comparison.is_gan(a):

@@ -23,8 +23,8 @@ class Guess(msgspec.Struct):
     """A learner's guess and the answer that their own machine gave."""
 
     what: str
-    guess: Union[float, bool, str]
-    answer: Union[float, bool, str]
+    guess: Union[float, bool, str]  # noqa: UP007 - evaluated, in Python 3.9 too
+    answer: Union[float, bool, str]  # noqa: UP007 - evaluated, in Python 3.9 too
     good: bool
 
 

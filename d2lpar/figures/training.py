@@ -29,13 +29,9 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
     """``accuracy`` and ``seconds`` of runs that differ in chapter and device count."""
     runs = by_device_count(runs)
     chapters = group(runs, lambda run: run.header.chapter)
+    title, size = "Test accuracy", (max(7.6, 4.4 * len(chapters)), 4.2)
     accuracy = page.new(
-        "Test accuracy by number of devices",
-        workload(runs),
-        runs,
-        (max(7.6, 4.4 * len(chapters)), 4.2),
-        columns=len(chapters),
-        sharey=True,
+        title, workload(runs), runs, size, columns=len(chapters), sharey=True
     )
     for axes, (chapter, same) in zip(accuracy.axes, chapters.items()):
         curves(axes, same)

@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
-from d2lpar.errors import DataError, RecordError
-from d2lpar.figures import labels, page, training
+from d2lpar.figures import page, training
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, Run, group
 from d2lpar.text import plural
@@ -27,14 +26,8 @@ SCALE = 5  # screen pixels along a pixel of the animated faces
 BAND = 24  # pixels under the face, for the epoch
 MAX_FRAMES = 50  # of an animation: at most two megabytes, while faces are noisy
 MILLISECONDS = 100  # of a frame
-STEPS = (
-    0,
-    100,
-    300,
-    1_000,
-    3_000,
-    10_000,
-)  # whose faces are shown, about, and the last
+# About the steps whose faces are shown, with the last.
+STEPS = (0, 100, 300, 1_000, 3_000, 10_000)
 
 
 def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | bytes]:
@@ -48,13 +41,10 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | bytes]:
     last = runs[-1]
     drawn: dict[str, page.Picture | bytes] = {"losses": losses(last)}
     if all(comparison.quality_by_epoch(run) for run in runs):
-        drawn["quality"] = picture = page.new(
-            "Fréchet distance and coverage of generated faces",
-            f"{training.workload(runs)}; dashed: sets to compare with",
-            runs,
-            (10.5, 4.2),
-            columns=2,
-        )
+        title = "Fréchet distance and coverage of generated faces"
+        note = f"{training.workload(runs)}; dashed: sets to compare with"
+        picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
+        drawn["quality"] = picture
         quality(picture.axes, runs)
     frames = frames_of(last)
     if len(frames) > 1:
@@ -63,10 +53,8 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | bytes]:
         drawn["strip"] = strip(last, f"What {noises} become by {unit} {n:,}")
         drawn[""] = animation(last)
     if frames and frames[-1].samples:
-        title = (
-            "Generated faces, {:.2f} from the nearest of the data (median; a copy: 0)"
-        )
-        drawn["samples"] = samples(last, title.format(median(frames[-1].distances)))
+        away = f"{median(frames[-1].distances):.2f} from the nearest of the data"
+        drawn["samples"] = samples(last, f"Generated faces, {away} (median; a copy: 0)")
     drawn["seconds"] = training.times(runs)
     return drawn
 
@@ -81,6 +69,14 @@ def steps_of(frame: FrameRecord) -> int:
     return frame.epoch if frame.num_steps is None else frame.num_steps
 
 
+def fixed_faces(frame: FrameRecord) -> np.ndarray:
+    """The faces of the fixed noises in a row: uint8 (24, n * 24, 3).
+
+    Raises :class:`~d2lpar.errors.DataError` for a record that was altered.
+    """
+    return punks.from_png(frame.fixed, frame.num_fixed, 1)
+
+
 def unit_of(run: Run) -> str:
     """What :func:`steps_of` counts."""
     return "epoch" if frames_of(run)[-1].num_steps is None else "step"
@@ -92,14 +88,10 @@ def losses(run: Run) -> page.Picture:
     The medians of the repeats.
     """
     end = run.epochs[-1]
-    picture = page.new(
-        f"D's opinions of the data and of generated faces: {end.d_real:.2f} and "
-        f"{end.d_fake:.2f} after {plural(end.epoch, 'epoch')}",
-        f"{training.workload([run])}; grey: D cannot tell them apart",
-        [run],
-        (10.5, 4.2),
-        columns=2,
-    )
+    title = f"D's opinions of the data and of generated faces: {end.d_real:.2f} and "
+    title += f"{end.d_fake:.2f} after {plural(end.epoch, 'epoch')}"
+    note = f"{training.workload([run])}; grey: D cannot tell them apart"
+    picture = page.new(title, note, [run], (10.5, 4.2), columns=2)
     left, right = picture.axes
     for axes, undecided, names in (
         (left, math.log(2), {"discriminator": "d_loss", "generator": "g_loss"}),
@@ -151,14 +143,10 @@ def strip(run: Run, title: str) -> page.Picture:
             nearest = min(frames, key=lambda frame: abs(steps_of(frame) - step))
             shown[nearest.epoch] = nearest
     frames = [shown[epoch] for epoch in sorted(shown)]
-    picture = page.new(
-        title,
-        training.workload([run]),
-        [run],
-        (max(7.6, 0.8 * last.num_fixed), 1.4 + 0.8 * len(frames)),
-    )
+    size = (max(7.6, 0.8 * last.num_fixed), 1.4 + 0.8 * len(frames))
+    picture = page.new(title, training.workload([run]), [run], size)
     (axes,) = picture.axes
-    _show(axes, np.concatenate([picture_of(run, frame, "fixed") for frame in frames]))
+    _show(axes, np.concatenate([fixed_faces(frame) for frame in frames]))
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frames))]
     axes.set_yticks(centres, [f"{steps_of(frame):,}" for frame in frames])
     axes.set_ylabel(f"{unit_of(run)}s of training")
@@ -169,20 +157,13 @@ def samples(run: Run, title: str) -> page.Picture:
     """The last frame's samples beside faces that d2lpar draws."""
     frame = frames_of(run)[-1]
     drawn = punks.load("synthetic", n_train=25, seed=run.header.seed).X
-    after = f"generated, after {plural(frame.epoch, 'epoch')}"
-    sheets = {
-        after: picture_of(run, frame, "samples"),
-        "drawn by d2lpar, not by the GAN": punks.sheet(drawn, 5),
-    }
-    picture = page.new(
-        title,
-        training.workload([run]),
-        [run],
-        (7.6, 1.5 + 0.026 * max(map(len, sheets.values()))),
-        columns=2,
-    )
-    for axes, (words, sheet) in zip(picture.axes, sheets.items()):
-        _show(axes, sheet, words)
+    generated = punks.from_png(frame.samples, 5, -(-len(frame.nearest) // 5))
+    drawn = punks.sheet(drawn, 5)
+    size = (7.6, 1.5 + 0.026 * max(len(generated), len(drawn)))
+    picture = page.new(title, training.workload([run]), [run], size, columns=2)
+    left, right = picture.axes
+    _show(left, generated, f"generated, after {plural(frame.epoch, 'epoch')}")
+    _show(right, drawn, "drawn by d2lpar, not by the GAN")
     return picture
 
 
@@ -206,7 +187,7 @@ def animation(run: Run) -> bytes:
     frames, shown = frames_of(run), []
     for k in np.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
         frame = frames[int(k)]
-        row = picture_of(run, frame, "fixed")
+        row = fixed_faces(frame)
         if frame.num_fixed == 8:  # as two rows of four
             row = np.concatenate(np.split(row, 2, axis=1))
         faces = punks.enlarged(row, SCALE)
@@ -222,18 +203,3 @@ def animation(run: Run) -> bytes:
     first, *others = shown
     first.save(file, "gif", save_all=True, append_images=others, duration=durations)
     return file.getvalue()
-
-
-def picture_of(run: Run, frame: FrameRecord, name: str) -> np.ndarray:
-    """The picture in a field of a frame: `fixed` faces in a row, or `samples` in fives.
-
-    uint8 (h, w, 3). Raises :class:`RecordError` unless the field holds such a PNG file.
-    """
-    size = (frame.num_fixed, 1)
-    if name == "samples":
-        size = (5, -(-len(frame.nearest) // 5))
-    try:
-        return punks.from_png(getattr(frame, name), *size)
-    except DataError as error:
-        where = f"{labels.where(run)}: {name} of epoch {frame.epoch}"
-        raise RecordError(f"{where}: {error}") from None

@@ -46,14 +46,9 @@ def picture(run: Run, title: str) -> page.Picture:
     note = labels.data_name(run.header)
     if refused := dict.fromkeys(row.precision for row in rows if not row.supported):
         note += f", not supported here: {', '.join(refused)}"
-    picture = page.new(
-        title,
-        labels.subtitle(note, [run]),
-        [run],
-        (10.5, page.height(len(trained)) + 0.6),
-        columns=2,
-        sharey=True,
-    )
+    size = (10.5, page.height(len(trained)) + 0.6)
+    note = labels.subtitle(note, [run])
+    picture = page.new(title, note, [run], size, columns=2, sharey=True)
     speed, accuracy = picture.axes
     names = [row.precision for row in trained]
     times = []

@@ -48,14 +48,9 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
     batches = {batch for study in found for _, batch in study.parts}
     if batches:
         note = labels.subtitle("LeNet, each part by omission", runs)
-        size = (max(7.6, 4 * len(batches)), 4.2)
+        title, size = "Where the time of a step goes", (max(7.6, 4 * len(batches)), 4.2)
         drawn["parts"] = picture = page.new(
-            "Where the time of a step goes",
-            note,
-            runs,
-            size,
-            columns=len(batches),
-            sharey=True,
+            title, note, runs, size, columns=len(batches), sharey=True
         )
         parts(picture.axes, found)
         inks = picture.axes[0].get_legend_handles_labels()
@@ -113,15 +108,10 @@ def steps(study: Study, title: str) -> page.Picture:
     noun = labels.device_word(study.runs[0].header)
     model = study.model
     words = "medians and quartiles" + ("; thin: the model" if model else "")
-    picture = page.new(
-        title,
-        labels.subtitle(f"LeNet, {study.name}: {words}", study.runs),
-        study.runs,
-        (7.6, 5.4 if model else 4.2),
-        rows=2 if model else 1,
-        sharex=True,
-        height_ratios=[3, 1] if model else [1],
-    )
+    note = labels.subtitle(f"LeNet, {study.name}: {words}", study.runs)
+    size, heights = ((7.6, 5.4), [3, 1]) if model else ((7.6, 4.2), [1])
+    layout = {"rows": len(heights), "height_ratios": heights, "sharex": True}
+    picture = page.new(title, note, study.runs, size, **layout)
     above, *below = picture.axes
     for k, n in enumerate(study.counts):
         ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}

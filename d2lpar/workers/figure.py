@@ -32,14 +32,9 @@ def picture(runs: Sequence[Run], title: str) -> page.Picture:
     batch = runs[0].header.settings.get("global_batch_size")
     seeds = plural(min(map(len, ways.values())), "seed")
     data = labels.data_name(runs[0].header)
-    drawn = page.new(
-        title,
-        labels.subtitle(f"LeNet on {data}, global batch {batch:,}, {seeds}", runs),
-        runs,
-        (10.5, page.height(len(ways)) + 0.3),
-        columns=3,
-        sharey=True,
-    )
+    note = labels.subtitle(f"LeNet on {data}, global batch {batch:,}, {seeds}", runs)
+    size = (10.5, page.height(len(ways)) + 0.3)
+    drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for k, (name, same) in enumerate(ways.items()):
         timed = [epoch for run in same for epoch in timed_epochs(run)]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.datasets import punks, synthetic_punks
-from d2lpar.errors import RecordError
+from d2lpar.errors import DataError
 from d2lpar.gan import figure
 from d2lpar.records.kinds import FrameRecord, Run
 
@@ -188,7 +188,7 @@ def test_records_that_were_altered_are_refused():
     *others, last = some_frames(range(5))
     for samples in ("AAAA", last.fixed):
         altered = changed(last, samples=samples)
-        with pytest.raises(RecordError, match="of epoch 4"):
+        with pytest.raises(DataError, match="not a PNG of 5 x 5 faces"):
             figure.pictures([a_run(frames=[*others, altered])])
 
 

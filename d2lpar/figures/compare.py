@@ -18,10 +18,12 @@ def picture(a: Run, b: Run, compared: Any) -> page.Picture:
     note = f"Different in a and b: {'; '.join(compared.differences) or 'nothing else'}."
     drawn = page.new(title, note, runs, (10.5, 4.2), columns=2)
     left, right = drawn.axes
-    values = comparison.accuracy_by_epoch, "test accuracy"
     if comparison.is_gan(a):
-        values = comparison.quality_by_epoch, "Fréchet distance"
-    training.curves(left, runs, *values, names=("a", "b"))
+        values_of, label = comparison.quality_by_epoch, "Fréchet distance"
+        training.curves(left, runs, values_of, label, names=("a", "b"))
+        page.log_along(left, "y")
+    else:
+        training.curves(left, runs, names=("a", "b"))
     rows = []
     for k, (name, run, side) in enumerate(zip("ab", runs, (compared.a, compared.b))):
         seconds = [epoch.seconds for epoch in timed_epochs(run)]

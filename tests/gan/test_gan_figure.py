@@ -16,19 +16,12 @@ from d2lpar.errors import DataError
 from d2lpar.gan import figure
 from d2lpar.records.kinds import FrameRecord, Run
 
-N_TRAIN, SEED = 60, 3
 PICTURES = ("losses", "quality", "strip", "samples", "seconds")
-DATA = punks.load("synthetic", n_train=N_TRAIN, seed=SEED)
 DRAWN = synthetic_punks(25, seed=99)  # in place of what a generator draws
-
-
+DISTANCES = [0.01 * k for k in range(1, 26)]
 REFERENCES = {
     name: {"frechet": frechet, "coverage": coverage, "density": 1.0, "distinct": 0.5}
-    for name, frechet, coverage in (
-        ("other real faces", 0.5, 0.97),
-        ("noise", 27.0, 0.01),
-        ("mean face", 41.0, 0.0),
-    )
+    for name, frechet, coverage in (("other real faces", 0.5, 0.97), ("noise", 27, 0.0))
 }
 
 
@@ -36,13 +29,9 @@ def fixed_faces(k):
     return DRAWN[np.arange(k, k + 8) % 25]
 
 
-def some_frames(epochs, n=25, repeats=1):
-    numbers, distances = punks.nearest(DRAWN[:n], DATA.X)
-    last = {
-        "samples": punks.to_png(punks.sheet(DRAWN[:n], 5)),
-        "nearest": numbers.tolist(),
-        "distances": distances.tolist(),
-    }
+def some_frames(epochs, repeats=1):
+    samples = punks.to_png(punks.sheet(DRAWN, 5))
+    last = {"samples": samples, "nearest": [*range(25)], "distances": DISTANCES}
     return [
         FrameRecord(
             epoch=epoch,
@@ -62,13 +51,7 @@ def some_frames(epochs, n=25, repeats=1):
     ]
 
 
-def a_run(num_devices=1, num_epochs=4, *, frames=None, repeats=1, **fields):
-    settings = {"global_batch_size": 30, "n_train": N_TRAIN}
-    settings.update(fields.pop("settings", {}))
-    values = {
-        "dataset": DATA.name, "dataset_sha256": DATA.sha256, "synthetic": True,
-        "seed": SEED, "settings": settings, **fields,
-    }  # fmt: skip
+def a_run(num_devices=1, num_epochs=4, *, frames=None, repeats=1, **settings):
     epochs = [
         gan_epoch(epoch, 2.0 / num_devices, repeat, d_loss=0.6 + repeat)
         for repeat in range(repeats)
@@ -76,7 +59,11 @@ def a_run(num_devices=1, num_epochs=4, *, frames=None, repeats=1, **fields):
     ]
     if frames is None:
         frames = some_frames(range(num_epochs + 1), repeats=repeats)
-    return Run(header(num_devices, chapter="gan", **values), (*frames, *epochs))
+    head = header(
+        num_devices, chapter="gan", dataset="synthetic-punks", synthetic=True, seed=3,
+        settings={"global_batch_size": 30, **settings},
+    )  # fmt: skip
+    return Run(head, (*frames, *epochs))
 
 
 def image_in(axes):
@@ -117,7 +104,7 @@ def test_losses_are_the_records():
 
 
 def test_quality_begins_before_training_and_shows_its_references():
-    runs = [a_run(1), a_run(2, settings={"resumed_at": 2})]
+    runs = [a_run(1), a_run(2, resumed_at=2)]
     panels = figure.pictures(runs)["quality"].axes
     for axes, measure, values in zip(
         panels,
@@ -160,14 +147,14 @@ def with_lines_between(faces):
 
 
 def test_samples_stand_beside_drawn_faces():
-    run = a_run()
-    picture = figure.pictures([run])["samples"]
+    picture = figure.pictures([a_run()])["samples"]
     left, right = picture.axes
     np.testing.assert_array_equal(image_in(left), with_lines_between(DRAWN))
-    np.testing.assert_array_equal(image_in(right), with_lines_between(DATA.X[:25]))
+    np.testing.assert_array_equal(
+        image_in(right), with_lines_between(synthetic_punks(25, seed=3))
+    )
     assert left.get_xlabel() == "generated, after 4 epochs"
-    distances = run.of(FrameRecord)[-1].distances
-    assert f"{np.median(distances):.2f} from" in picture.metadata["Title"]
+    assert "0.13 from" in picture.metadata["Title"]
 
 
 def test_a_strip_shows_the_same_noises_through_training():

@@ -2,6 +2,7 @@
 
     python benchmarks/least_squares.py --rounds 2 --repeats 3
     python benchmarks/least_squares.py --sizes 10000x1000 --arms normal,lstsq  # a part
+    python benchmarks/least_squares.py --arms "GPU,numpy normal"     # those on a GPU
 
 Every arm runs in a fresh process, one after the other, round after round; the first
 solve in a process warms up. Copying A to the devices counts. Each solve is checked: its
@@ -187,7 +188,8 @@ def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
         for library in LIBRARIES:
             yield arm(library, "", size)
         if builds.cuda_devices():
-            yield arm("normal", "gpu:1", size)
+            for method in ("normal", "tsqr", "cgls"):
+                yield arm(method, "gpu:1", size)
             yield arm("normal", "gpu:1", size, residual=False)
             for library in ON_A_GPU:
                 yield arm(library, "", size)
@@ -223,7 +225,7 @@ def main() -> None:
     parser.add_argument("--arms", help="words of their names, by commas; else all")
     args = parser.parse_args()
 
-    cores = usable_cores()
+    cores, gpus = usable_cores(), [gpu.name for gpu in builds.cuda_devices()]
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "problem.npz")
         problem = in_turn.ours("", cores, f"{__file__}:write_problem", path=check)
@@ -246,6 +248,7 @@ def main() -> None:
         arms_in_turn,
         lines,
         work="min ||A x - b||",
+        on_gpus=gpus[:1] if any("GPU" in arm.name for arm in arms_in_turn) else [],
         note="Ours with one thread per context, the others with all cores. Copying A "
         "to the devices counts. numpy lstsq is an SVD; normal and the normal equations "
         "are the same method.",

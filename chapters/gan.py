@@ -447,8 +447,6 @@ Image.fromarray(enlarged(sheet(numpy.concatenate(rows), columns=10), 3))
 # enough here; "N devices compute what one computes" has its price, and it is for you to
 # say whether you need it.
 #
-# ![With BatchNorm over both GPUs](../figures/h200/gan/custom-sync-batch-norm-strip.png)
-#
 # ## Training, measured
 #
 # On 1, 2, ... devices, with an animation of the faces of eight noises. Ctrl-C leaves a

@@ -135,7 +135,8 @@ chapter.answer("times the count", measured / (kept / 256))
 # **What you see.** An image takes more than the outputs that are kept, and less than
 # twice as much: at the peak of the backward pass the gradients of the two largest
 # outputs (13,520 numbers each) are also alive. The estimate adds both in full, because
-# it is meant to err on the high side.
+# it is meant to err on the high side. [Other batches, two contexts, and an
+# H200](../figures/benchmarks/memory.png).
 
 # %%
 figure = Figure(figsize=(6, 1.9), layout="constrained")

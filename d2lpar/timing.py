@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -24,8 +24,8 @@ from d2lpar.text import plural
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
-__all__ = ["Summary", "Timing", "TimingError", "measure", "measure_host", "ratio",
-           "summarize"]  # fmt: skip
+__all__ = ["Summary", "Timing", "TimingError", "measure", "measure_host",
+           "measure_torch", "ratio", "summarize"]  # fmt: skip
 
 
 class TimingError(D2lparError, ValueError):
@@ -117,6 +117,19 @@ def measure_host(fn: Callable, threads: int, **options) -> Timing:
     )
 
 
+def measure_torch(fn: Callable, device: mx.Context, **options) -> Timing:
+    """Time ``fn()`` of PyTorch on a GPU; otherwise as :func:`measure`."""
+    import torch
+
+    return _repeat(
+        lambda: [fn()],
+        wait=lambda: torch.cuda.synchronize(device.device_id),
+        devices=(label(device),),
+        threads=None,
+        **options,
+    )
+
+
 def ratio(a: Timing, b: Timing) -> float:
     """How many times as long `a` takes as `b`, by their medians.
 
@@ -158,10 +171,7 @@ def _repeat(
         naive.append(time.perf_counter() - start)
         wait()
         seconds.append(time.perf_counter() - start)
-        arrays = [
-            r.asnumpy() if hasattr(r, "asnumpy") else numpy.asarray(r) for r in results
-        ]
-        value = numpy.asarray(join(arrays))
+        value = numpy.asarray(join(list(map(_to_numpy, results))))
         del results  # its memory can serve the next repetition
         right = value if right is None else right
         difference = _difference(value, right)
@@ -181,6 +191,13 @@ def _repeat(
         rtol=rtol,
         value=value,
     )
+
+
+def _to_numpy(array: Any) -> numpy.ndarray:
+    """An array of MXNet, PyTorch or NumPy as one of NumPy."""
+    if hasattr(array, "asnumpy"):
+        return array.asnumpy()
+    return numpy.asarray(array.cpu() if hasattr(array, "cpu") else array)
 
 
 def _difference(value: numpy.ndarray, right: numpy.ndarray) -> float:

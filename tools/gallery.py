@@ -71,12 +71,20 @@ def run_of(words: str, chapter: str, *names: str, minutes: int, name: str = "") 
 
 
 def trainings() -> Iterator[Part]:
-    book = "--preset=book --num-devices=1,2 --data=fashion-mnist"  # 9 timed epochs
+    book = "--num-devices=1,2 --preset=book"  # 9 timed epochs
     for chapter in ("multiple_gpus", "multiple_gpus_concise"):
-        yield run_of(book, chapter, "book-cpu1", "book-cpu2", minutes=6)
+        run = f"d2lpar run {chapter} {book}"
+        stems = ["book", *(f"book-seed{seed}" for seed in range(1, 5))]
+        yield Part(
+            f"{chapter}, five seeds", 30,
+            tuple(f"{run} --seed={seed} --data=fashion-mnist --out=figures/seeds"
+                  for seed in range(5)),
+            tuple(f"seeds/{chapter}/{stem}-cpu{n}.jsonl"
+                  for stem in stems for n in (1, 2)),
+        )  # fmt: skip
         names = ["book-1thread-cpu1", "book-1thread-cpu2"]
         yield run_of(
-            f"{book} --threads=1", chapter, *names, minutes=7,
+            f"{book} --data=fashion-mnist --threads=1", chapter, *names, minutes=7,
             name=f"{chapter}, one thread",
         )  # fmt: skip
 
@@ -136,6 +144,10 @@ def benchmarks() -> Iterator[Part]:
         ("layers", "--rounds 3", 2),
         ("kernels", "--rounds 3", 2),
         ("growth", "--rounds 3", 18),
+        ("equivalence", "--rounds 3", 20),
+        ("memory", "--rounds 3", 3),
+        ("local_steps", "--rounds 5", 3),
+        ("local_sgd", "--seeds 0,1,2,3,4", 12),
         ("own_loop", "--rounds 3 --steps 8", 4),
         ("least_squares", "--rounds 3 --repeats 3", 36),
         ("gan", "--rounds 3 --steps 10", 3),

@@ -155,11 +155,15 @@ def _training(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    """Seconds of training until the test accuracy is 0.80, over random seeds."""
-    rows = []
+    """Seconds per epoch, and of training until an accuracy of 0.80, over seeds."""
+    rows, alone = [], {}
     kinds = group(runs, lambda run: (run.header.chapter, run.header.num_devices))
-    for (chapter, _), same in sorted(kinds.items()):
+    for (chapter, count), same in sorted(kinds.items()):
         seconds, last = [], []
+        timed = summarize([e.seconds for run in same for e in timed_epochs(run)])
+        if count == 1:
+            alone[chapter] = timed.median
+        gain = f"{alone[chapter] / timed.median:.2f}" if chapter in alone else "-"
         for run in same:
             epochs, passed = run.of(EpochRecord), 0.0
             for epoch in epochs:
@@ -168,15 +172,48 @@ def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
                     seconds.append(passed)
                     break
             last.append(epochs[-1].test_acc)
-        cells = [f"{len(seconds)} of {len(same)}", "", ""]
+        cells = [*_spread(timed), gain, f"{len(seconds)} of {len(same)}", "", ""]
         if seconds:
             ends = f"{number(min(seconds))} to {number(max(seconds))}"
-            cells[1:] = [number(median(seconds)), ends]
+            if len(seconds) > 4:
+                ends += ", ".join(
+                    ["; without both", *map(number, sorted(seconds)[1:-1])]
+                )
+            cells[5:] = [number(median(seconds)), ends]
         accuracy = f"{median(last):.3f} ({min(last):.3f} to {max(last):.3f})"
         what = f"{CHAPTERS.get(chapter, chapter)}, {_devices(same[0])}"
         rows.append([what, *cells, accuracy, _record(*same)])
-    columns = ["", "seeds that reach 0.80", "seconds until then", "least to most"]
+    columns = ["", "seconds per epoch", "quartiles", "n", "times as fast"]
+    columns += ["seeds that reach 0.80", "seconds until then", "least to most"]
     return [*columns, "test accuracy at the end", "records"], rows
+
+
+def _errors(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    """A comparison's errors by the steps after which they were found."""
+    (run,) = runs
+    found = group(run.lines, lambda line: (line.arm, line.steps), lambda x: x.error)
+    rows = [
+        [arm, f"{steps:,}", *(f"{x:.1e}" for x in (median(e), min(e), max(e))),
+         str(len(e)), _record(run)]
+        for (arm, steps), e in found.items()
+    ]  # fmt: skip
+    return ["", "steps", "error", "least", "most", "seeds", "record"], rows
+
+
+def _memory(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    """MiB of trainings by batch: counted before, and measured."""
+    rows = []
+    for run in runs:
+        where = labels.machine(run.header)
+        by_batch = group(run.lines, lambda line: (line.arm, line.batch_size))
+        for (arm, batch), lines in by_batch.items():
+            counted, peak = lines[0].counted_bytes, [x.peak_bytes for x in lines]
+            sizes = [f"{x / 2**20:,.0f}" for x in (counted, median(peak))]
+            ratio = f"{median(peak) / counted:.2f}"
+            row = [where, arm, f"{batch:,}", *sizes, ratio, str(len(lines))]
+            rows.append([*row, _record(run)])
+    columns = ["", "", "global batch", "MiB counted", "MiB measured", "ratio", "n"]
+    return [*columns, "record"], rows
 
 
 def _solvers(runs: Sequence[Run]) -> tuple[list[str], Rows]:
@@ -344,6 +381,8 @@ def _faces(runs: Sequence[Run]) -> tuple[list[str], Rows]:
 BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {
     "training": _training,
     "seeds": _seeds,
+    "errors": _errors,
+    "memory": _memory,
     "solvers": _solvers,
     "arms": _arms,
     "steps": _steps,
@@ -355,7 +394,9 @@ BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {
 
 FOLDED = {
     "training": "Seconds, accuracies, commands",
-    "seeds": "Seconds to an accuracy, commands",
+    "seeds": "Seconds per epoch and to an accuracy, commands",
+    "errors": "Errors by steps, commands",
+    "memory": "MiB by batch, commands",
     "solvers": "Seconds, residuals, commands",
     "arms": "Seconds of every row, commands",
     "steps": "Milliseconds by batch, commands",

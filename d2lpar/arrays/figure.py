@@ -98,7 +98,7 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
         if row.operation in TITLES and "float64" not in row.form:
             written = row.form == "as written" or row.operation == "product"
             form = ", as written" if written else ", other forms"
-            name = f"MXNet{form}" if row.num_devices else row.library
+            name = row.library + (form if row.num_devices else "")
             series.setdefault(name, []).append(row)
     for k, (name, same) in enumerate(series.items()):
         points = [fastest(of(operation, same)) for operation in TITLES]

@@ -2,7 +2,7 @@
 
 Each function draws the arrays of one operation, splits them over the devices by rows,
 and returns a :class:`Work`. :mod:`d2lpar.arrays.timings` times them. `torch` is the
-module, or None without it.
+module, or None without it; `place` is "cpu" or "cuda:0".
 
 Forms: "as written" in the source; "in place", in memory that exists already; "one
 kernel", a single pass over memory by a kernel of :mod:`d2lpar.kernels`; or the name of
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import ClassVar
 
 import numpy
@@ -127,9 +128,11 @@ class Sizes:
 class Work:
     """An operation on arrays in memory, and the forms in which it is measured.
 
-    `on_devices` are functions of a device, by form; `on_host` functions without
-    arguments, by library and form. `num_bytes` and `flops` are a record's; `checks` are
-    the arguments of :func:`d2lpar.timing.measure` that check a result.
+    `on_devices` are functions of a device, by form; `in_numpy` functions without
+    arguments, by form. `in_torch` takes the module and a place, copies the arrays
+    there, and gives such functions and the tensors they write to. `num_bytes` and
+    `flops` are a record's; `checks` are the arguments of
+    :func:`d2lpar.timing.measure` that check a result.
     """
 
     operation: str
@@ -138,10 +141,13 @@ class Work:
     flops: int
     checks: dict
     on_devices: dict[str, Callable]
-    on_host: dict[tuple[str, str], Callable] = field(default_factory=dict)
+    in_numpy: dict[str, Callable] = field(default_factory=dict)
+    in_torch: Callable[[ModuleType, str], tuple[dict[str, Callable], list]] | None = (
+        None
+    )
 
 
-def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
     """The least-squares notes: every number twice."""
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
@@ -156,20 +162,24 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
         IN_PLACE: lambda d: np.multiply(x[d], 2, out=y[d]),
         ONE_KERNEL: one_kernel,
     }
-    on_host = {
-        ("NumPy", AS_WRITTEN): lambda: host * 2,
-        ("NumPy", IN_PLACE): lambda: numpy.multiply(host, 2, out=out),
+    in_numpy = {
+        AS_WRITTEN: lambda: host * 2,
+        IN_PLACE: lambda: numpy.multiply(host, 2, out=out),
     }
-    if torch:
-        t, t_out = torch.from_numpy(host), torch.from_numpy(out)
-        on_host["PyTorch", AS_WRITTEN] = lambda: t * 2
-        on_host["PyTorch", IN_PLACE] = lambda: torch.multiply(t, 2, out=t_out)
-    checks = {"expected": 2 * host, "rtol": 0, "before": _clearing(out, *y.values())}
+
+    def in_torch(torch, place):
+        t, t_out = (torch.from_numpy(a).to(place) for a in (host, out))
+        in_place = lambda: torch.multiply(t, 2, out=t_out)  # noqa: E731
+        return {AS_WRITTEN: lambda: t * 2, IN_PLACE: in_place}, [t_out]
+
+    checks = {"expected": 2 * host, "rtol": 0, "before": clearing(out, *y.values())}
     num_bytes = 2 * host.nbytes
-    return Work("x2", host.shape, num_bytes, host.size, checks, on_devices, on_host)
+    return Work(
+        "x2", host.shape, num_bytes, host.size, checks, on_devices, in_numpy, in_torch
+    )
 
 
-def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
     """A copy of the arrays of x2: the limit that memory sets."""
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
@@ -180,16 +190,20 @@ def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
         return out
 
     on_devices = {"copyto": lambda d: x[d].copyto(y[d])}
-    on_host = {("NumPy", "copyto"): numpy_copy}
-    if torch:
-        t, t_out = torch.from_numpy(host), torch.from_numpy(out)
-        on_host["PyTorch", "copy_"] = lambda: t_out.copy_(t)
-    checks = {"expected": host, "rtol": 0, "before": _clearing(out, *y.values())}
+
+    def in_torch(torch, place):
+        t, t_out = (torch.from_numpy(a).to(place) for a in (host, out))
+        return {"copy_": lambda: t_out.copy_(t)}, [t_out]
+
+    checks = {"expected": host, "rtol": 0, "before": clearing(out, *y.values())}
     num_bytes = 2 * host.nbytes
-    return Work("copy", host.shape, num_bytes, 0, checks, on_devices, on_host)
+    in_numpy = {"copyto": numpy_copy}
+    return Work(
+        "copy", host.shape, num_bytes, 0, checks, on_devices, in_numpy, in_torch
+    )
 
 
-def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
     """The CryptoPunks notebook: the sum of n x 10 numbers.
 
     MXNet's own sum adds one by one, in one thread. In a dense layer of ones oneDNN adds
@@ -210,17 +224,19 @@ def total(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wo
         AS_WRITTEN: lambda d: x[d].sum(),
         "product with ones": product_with_ones,
     }
-    on_host = {("NumPy", AS_WRITTEN): host.sum}
-    if torch:
-        on_host["PyTorch", AS_WRITTEN] = torch.from_numpy(host).sum
+
+    def in_torch(torch, place):
+        return {AS_WRITTEN: torch.from_numpy(host).to(place).sum}, []
+
     # Positive and negative numbers cancel: the error is relative to the sum of sizes.
     right, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
     checks = {"expected": right, "join": sum, "rtol": 1e-6 * size / abs(right)}
     shape, n = host.shape, host.size
-    return Work("sum", shape, host.nbytes, n, checks, on_devices, on_host)
+    in_numpy = {AS_WRITTEN: host.sum}
+    return Work("sum", shape, host.nbytes, n, checks, on_devices, in_numpy, in_torch)
 
 
-def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
     """The GPU wiki: the sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
     host = rng.random((sizes.trig, sizes.trig), dtype="float32")
     x = _shards(host, devices)
@@ -239,21 +255,23 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Wor
 
     in_float64 = host.astype("float64")
     on_devices = {AS_WRITTEN: lambda d: written(np, x[d]), ONE_KERNEL: one_kernel}
-    on_host = {
-        ("NumPy", AS_WRITTEN): lambda: written(numpy, host),
-        ("NumPy", AS_WRITTEN_64): lambda: written(numpy, in_float64),
+    in_numpy = {
+        AS_WRITTEN: lambda: written(numpy, host),
+        AS_WRITTEN_64: lambda: written(numpy, in_float64),
     }
-    if torch:
-        t = torch.from_numpy(host)
-        on_host["PyTorch", AS_WRITTEN] = lambda: written(torch, t)
-    before = _clearing(*sums.values())
+
+    def in_torch(torch, place):
+        t = torch.from_numpy(host).to(place)
+        return {AS_WRITTEN: lambda: written(torch, t)}, []
+
+    before = clearing(*sums.values())
     right = written(numpy, in_float64)
     checks = {"expected": right, "join": sum, "rtol": 1e-5, "before": before}
     shape, n = host.shape, 6 * host.size
-    return Work("trig", shape, host.nbytes, n, checks, on_devices, on_host)
+    return Work("trig", shape, host.nbytes, n, checks, on_devices, in_numpy, in_torch)
 
 
-def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> Work:
+def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
     """The GPUSOROBAN posts: a product of two n x n matrices, the first split by rows.
 
     The second is given as its transpose, as a dense layer has it. Checked by the
@@ -267,10 +285,10 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
     def dense_layer(d) -> np.ndarray:
         return npx.fully_connected(x[d], w[d], num_hidden=n, no_bias=True)
 
-    on_host = {("NumPy", AS_WRITTEN): lambda: host @ weight.T}
-    if torch:
-        t, t_weight = torch.from_numpy(host), torch.from_numpy(weight)
-        on_host["PyTorch", AS_WRITTEN] = lambda: t @ t_weight.T
+    def in_torch(torch, place):
+        t, t_weight = (torch.from_numpy(a).to(place) for a in (host, weight))
+        return {AS_WRITTEN: lambda: t @ t_weight.T}, []
+
     v = rng.choice([-1.0, 1.0], n)
     checks = {
         "expected": _times(host, _times(weight.T, v)),
@@ -278,7 +296,10 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator, torch) -> 
         "rtol": 1e-4,
     }
     on_devices, num_bytes = {"dense layer": dense_layer}, 3 * host.nbytes
-    return Work("product", (n, n), num_bytes, 2 * n**3, checks, on_devices, on_host)
+    in_numpy = {AS_WRITTEN: lambda: host @ weight.T}
+    return Work(
+        "product", (n, n), num_bytes, 2 * n**3, checks, on_devices, in_numpy, in_torch
+    )
 
 
 OPERATIONS = (x2, copy, total, trig, product)
@@ -301,7 +322,7 @@ def copies(
     back = {"asnumpy": lambda d: x[d].asnumpy()}
     yield Work("device to host", shape, num_bytes, 0, copied, back)
     across = {"copyto": lambda d: x[d].copyto(y[following[d]])}
-    cleared = {**copied, "before": _clearing(*y.values())}
+    cleared = {**copied, "before": clearing(*y.values())}
     yield Work("device to device", shape, num_bytes, 0, cleared, across)
     if len(devices) == 1:
         return  # nothing to sum
@@ -327,7 +348,7 @@ def _shards(host: numpy.ndarray, devices: list) -> dict:
     return {d: np.array(part, ctx=d) for d, part in zip(devices, parts)}
 
 
-def _clearing(*arrays) -> Callable[[], None]:
+def clearing(*arrays) -> Callable[[], None]:
     """Clears the last result, so that an operation that does nothing is an error."""
 
     def clear() -> None:

@@ -86,7 +86,8 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         if not run.of(TimingRecord):
             raise RecordError(f"{labels.where(run)}: holds no timings")
         for x in run.of(TimingRecord):
-            count = run.header.num_devices if x.library == "MXNet" else 0
+            on_host = x.devices[0].startswith("host")
+            count = 0 if on_host else run.header.num_devices
             key = (count, x.operation, x.library, x.form, tuple(x.shape))
             pooled.setdefault(key, []).append(x)
     on_gpus = any(run.header.device_kind == "gpu" for run in runs)

@@ -47,8 +47,9 @@ def measure(
 
     `devices` and `num_devices` are those of :func:`d2lpar.lenet.train`. NumPy and, if
     it is installed, PyTorch are measured beside one device only, with as many threads
-    as that CPU context (beside a GPU: all cores). The product, which may take a minute,
-    is repeated `product_repeats` times after one warm-up.
+    as that CPU context; beside a GPU with all cores, and PyTorch on that GPU as well,
+    if it has CUDA. The product, which may take a minute, is repeated `product_repeats`
+    times after one warm-up.
 
     Raises :class:`SettingError` for fewer rows than devices, and
     :class:`~d2lpar.timing.TimingError` for a wrong result.
@@ -69,12 +70,12 @@ def measure(
         except ModuleNotFoundError:
             log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
     for make in operations.OPERATIONS:
-        work = make(data, chosen, numpy.random.default_rng(seed), torch)
+        work = make(data, chosen, numpy.random.default_rng(seed))
         if make is operations.product:
             often = product_repeats or repeats
-            yield from _time(work, chosen, threads, min(warmup, 1), often)
+            yield from _time(work, chosen, threads, min(warmup, 1), often, torch)
         else:
-            yield from _time(work, chosen, threads, warmup, repeats)
+            yield from _time(work, chosen, threads, warmup, repeats, torch)
     for num_bytes in data.copies:
         rng = numpy.random.default_rng(seed)
         for work in operations.copies(num_bytes, chosen, rng):
@@ -89,7 +90,7 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
     for device in devices:
         yield f"{n:,} numbers on {label(device)}"
         rng = numpy.random.default_rng(0)
-        doubled = operations.x2(Sizes(x2=n), [device], rng, None)
+        doubled = operations.x2(Sizes(x2=n), [device], rng)
         del doubled.on_devices[ONE_KERNEL]  # chapter 13's, which needs a compiler
         for work in (doubled, *operations.copies(4 * n, [device], rng)):
             for timed in _time(work, [device], host_threads=1, warmup=2, repeats=7):
@@ -100,35 +101,62 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
 
 
 def _time(
-    work: Work, devices: list[mx.Context], host_threads: int, warmup: int, repeats: int
+    work: Work,
+    devices: list[mx.Context],
+    host_threads: int,
+    warmup: int,
+    repeats: int,
+    torch: ModuleType | None = None,
 ) -> Iterator[TimingRecord]:
-    calls = {("MXNet", form): call for form, call in work.on_devices.items()}
-    if len(devices) == 1:
-        calls |= work.on_host
-    for (library, form), call in calls.items():
-        name = f"{work.operation} in {library}, {form}"
-        how = {"name": name, "warmup": warmup, "repeats": repeats, **work.checks}
+    """Time all forms on the devices; NumPy, and PyTorch if given, beside one device."""
+    how = {"warmup": warmup, "repeats": repeats, **work.checks}
+    for form, call in work.on_devices.items():
+        name = f"{work.operation} in MXNet, {form}"
         try:
-            if library == "MXNet":
-                measured = timing.measure(call, devices, **how)
-            else:
-                measured = timing.measure_host(call, host_threads, **how)
+            measured = timing.measure(call, devices, name=name, **how)
         except KernelError as error:
             log.warning("%s is not measured: %s", name, error)
             continue
-        is_float64 = form == AS_WRITTEN_64
-        yield TimingRecord(
-            operation=work.operation,
-            library=library,
-            version=str(importlib.import_module(MODULES[library]).__version__),
-            form=form,
-            dtype="float64" if is_float64 else "float32",
-            shape=list(work.shape),
-            num_bytes=work.num_bytes * (2 if is_float64 else 1),
-            flops=work.flops,
-            seconds=list(measured.seconds),
-            naive_seconds=list(measured.naive_seconds),
-            warmup_seconds=list(measured.warmup_seconds),
-            devices=list(measured.devices),
-            threads=measured.threads,
-        )
+        yield _record(work, "MXNet", form, measured)
+    if len(devices) > 1:
+        return
+    for form, call in work.in_numpy.items():
+        name = f"{work.operation} in NumPy, {form}"
+        measured = timing.measure_host(call, host_threads, name=name, **how)
+        yield _record(work, "NumPy", form, measured)
+    if torch is None or work.in_torch is None:
+        return
+    places = ["cpu"]
+    if devices[0].device_type == "gpu" and torch.cuda.is_available():
+        places.append(f"cuda:{devices[0].device_id}")
+    for place in places:
+        forms, written = work.in_torch(torch, place)
+        for form, call in forms.items():
+            options = {**how, "name": f"{work.operation} in PyTorch, {form}, {place}"}
+            if place == "cpu":
+                measured = timing.measure_host(call, host_threads, **options)
+            else:
+                options["before"] = operations.clearing(*written)
+                measured = timing.measure_torch(call, devices[0], **options)
+            yield _record(work, "PyTorch", form, measured)
+
+
+def _record(
+    work: Work, library: str, form: str, measured: timing.Timing
+) -> TimingRecord:
+    is_float64 = form == AS_WRITTEN_64
+    return TimingRecord(
+        operation=work.operation,
+        library=library,
+        version=str(importlib.import_module(MODULES[library]).__version__),
+        form=form,
+        dtype="float64" if is_float64 else "float32",
+        shape=list(work.shape),
+        num_bytes=work.num_bytes * (2 if is_float64 else 1),
+        flops=work.flops,
+        seconds=list(measured.seconds),
+        naive_seconds=list(measured.naive_seconds),
+        warmup_seconds=list(measured.warmup_seconds),
+        devices=list(measured.devices),
+        threads=measured.threads,
+    )

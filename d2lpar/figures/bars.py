@@ -1,13 +1,20 @@
-"""A benchmark's picture: a row per arm in the order they ran, with every sample."""
+"""A benchmark's picture: a row per arm in the order they ran, with every sample.
+
+Where its samples are errors after some steps, or the memory of trainings, these are
+drawn against the steps or the batch instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
+
+from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
 from d2lpar.records.arms import ArmTimes, arm_times
-from d2lpar.records.kinds import Run, group
+from d2lpar.records.kinds import ArmSample, Run, group
 
 
 def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
@@ -15,7 +22,17 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
     if len(runs) > 1:
         names = " and ".join(map(labels.where, runs))
         raise RecordError(f"{names}: records of one benchmark; name one of them")
-    return {"": picture(runs[0], f"Seconds for {runs[0].header.work}")}
+    (run,) = runs
+    samples, curves = run.of(ArmSample), None
+    if any(sample.steps for sample in samples):
+        title, curves = f"Errors by steps: {run.header.work}", errors
+    elif any(sample.peak_bytes for sample in samples):
+        title, curves = f"Memory of {run.header.work}", memory
+    if curves is None:
+        return {"": picture(run, f"Seconds for {run.header.work}")}
+    drawn = page.new(title, labels.machine(run.header), runs)
+    curves(drawn.axes[0], run)
+    return {"": drawn}
 
 
 def picture(run: Run, title: str) -> page.Picture:
@@ -37,3 +54,36 @@ def row(arm: ArmTimes) -> page.Row:
     """An arm's samples under its name."""
     color = page.color_of(arm.name, arm.is_peer)
     return page.Row(arm.name, arm.seconds, color, arm.why_not)
+
+
+def errors(axes: Axes, run: Run) -> None:
+    """An arm's errors against the steps after which they were found, and medians."""
+    by_arm = group(run.of(ArmSample), lambda sample: sample.arm)
+    for k, (arm, samples) in enumerate(by_arm.items()):
+        at = group(samples, lambda sample: sample.steps, lambda sample: sample.error)
+        style = page.look(k)
+        dots = [(sample.steps, sample.error) for sample in samples]
+        axes.plot(*zip(*dots), **{**style, "ls": "", "ms": 4, "alpha": 0.6})
+        medians = list(map(median, at.values()))
+        axes.plot(list(at), medians, color=style["color"], ls=style["ls"])
+        axes.plot([], [], label=arm, **style)
+    page.log_along(axes, "x")
+    page.log_along(axes, "y")
+    axes.set(xlabel="steps", ylabel="error")
+    axes.legend()
+
+
+def memory(axes: Axes, run: Run) -> None:
+    """MiB of each arm against the batch: filled what was measured, hollow counted."""
+    by_arm = group(run.of(ArmSample), lambda sample: sample.arm)
+    for k, (arm, samples) in enumerate(by_arm.items()):
+        ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}
+        counted = {x.batch_size: x.counted_bytes / 2**20 for x in samples}
+        axes.plot(*zip(*counted.items()), **ink, ls=page.LINES[1], mfc="white")
+        measured = group(
+            samples, lambda x: x.batch_size, lambda x: x.peak_bytes / 2**20
+        )
+        page.quartiles(axes, list(measured.items()), label=arm, **ink)
+    page.log_along(axes, "x", base=2)
+    axes.set(xlabel="global batch size", ylabel="MiB", ylim=(0, None))
+    axes.legend()

@@ -81,7 +81,7 @@ def new(
     :meth:`matplotlib.figure.Figure.subplots`.
     """
     picture = Picture(figsize=size)
-    stamp = labels.stamp([run.header for run in runs])
+    stamp = labels.stamp([run.header for run in runs]) if runs else ""
     picture.metadata = {"Title": title, "Description": stamp}
     left = {"x": 0.12 / size[0], "ha": "left"}
     heading = {**left, "size": 13, "weight": "bold"}

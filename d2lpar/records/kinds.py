@@ -369,7 +369,9 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     with the same work are compared. A `warm_up` does not count. A training reports
     `epoch`, `test_acc`, `samples_per_sec`, `eval_seconds` and `wire_bytes`, too; a
     solver its `error` and the `optimum`; a launch that was interrupted how many epochs
-    were `lost`, and its `cost` in seconds.
+    were `lost`, and its `cost` in seconds; a comparison of parameters their relative
+    distance as `error` after so many `steps`; a measurement of memory the `peak_bytes`
+    of a training with `batch_size` images, and the `counted_bytes`.
     """
 
     arm: str
@@ -386,6 +388,10 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     optimum: Optional[float] = None
     lost: Optional[float] = None
     cost: Optional[float] = None
+    steps: Optional[Number] = None
+    batch_size: Optional[Number] = None
+    peak_bytes: Optional[Whole] = None
+    counted_bytes: Optional[Whole] = None
 
 
 class ArmAbsent(Line, tag="arm-absent", frozen=True):

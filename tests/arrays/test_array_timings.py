@@ -23,7 +23,7 @@ def contexts(n):
 
 
 def work_of(make, n):
-    return make(DATA, contexts(n), np.random.default_rng(0), None)
+    return make(DATA, contexts(n), np.random.default_rng(0))
 
 
 def results(work, n, call):
@@ -128,6 +128,17 @@ def test_an_operation_that_does_nothing_is_an_error(make, form):
 def lines(n, **settings):
     how = {"warmup": 1, "repeats": 2, **settings}
     return list(timings.measure(n, devices=f"cpu:{n}", data=DATA, **how))
+
+
+@pytest.mark.parametrize("make", operations.OPERATIONS)
+def test_pytorch_computes_the_same(make):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
+    work = work_of(make, 1)
+    forms, written = work.in_torch(torch, "cpu")
+    for form, call in forms.items():
+        clear = operations.clearing(*written)
+        checks = {**work.checks, "before": clear, "name": form}
+        timing.measure_host(call, 1, repeats=1, **checks)
 
 
 @pytest.mark.parametrize("n", [1, 2])

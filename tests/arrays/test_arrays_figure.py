@@ -24,7 +24,7 @@ def a_line(operation, library, form, ms, shape=(1000,), num_bytes=8000, flops=10
         seconds=[ms * f / 1e3 for f in (0.9, 1, 1.2)],
         naive_seconds=[naive / 1e3] * 3,
         warmup_seconds=[5 * ms / 1e3],
-        devices=["x"],
+        devices=["gpu(0)" if library == "MXNet" else "host (2 threads)"],
         threads=2,
     )
 

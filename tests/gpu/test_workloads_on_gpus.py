@@ -264,17 +264,35 @@ def test_out_of_memory_is_one_line_and_the_process_recovers(gpu):
 # Array operations and precisions
 
 
-def test_every_form_of_the_timed_operations_is_right(take):
+def test_every_form_of_the_timed_operations_is_right(gpus):
     """Each result is checked where it is timed; no kernel may be left out."""
     from d2lpar.arrays import operations, timings
 
     sizes = operations.Sizes(
         x2=10_001, sum_rows=203, trig=300, product=67, largest_copy=2**14
     )
-    records = timings.measure(devices=take(2), data=sizes, warmup=1, repeats=2)
+    records = list(timings.measure(devices=gpus, data=sizes, warmup=1, repeats=2))
     forms = {(record.operation, record.form) for record in records}
     assert {("x2", "one kernel"), ("trig", "one kernel")} <= forms
-    assert ("all-reduce", "allreduce") in forms
+    assert (("all-reduce", "allreduce") in forms) == (len(gpus) == 2)
+
+
+def test_pytorch_is_timed_on_the_gpu_as_well(gpu):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no CUDA")
+    from d2lpar.arrays import operations, timings
+
+    sizes = operations.Sizes(
+        x2=10_001, sum_rows=203, trig=300, product=67, largest_copy=2**14
+    )
+    forms: dict[tuple[str, str], list[str]] = {}
+    for record in timings.measure(devices=[gpu], data=sizes, warmup=1, repeats=2):
+        if record.library == "PyTorch":
+            places = forms.setdefault((record.operation, record.form), [])
+            places.append(record.devices[0].partition(" ")[0])
+    assert len(forms) == 6
+    assert all(places == ["host", str(gpu)] for places in forms.values())
 
 
 def test_a_precision_is_measured_or_refused_for_its_own_reason(gpu):

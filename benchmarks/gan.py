@@ -22,8 +22,7 @@ from pathlib import Path
 
 import numpy
 
-from d2lpar import process
-from d2lpar.figures import bars
+from d2lpar import experiments, process
 from d2lpar.machine.builds import cuda_devices
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
@@ -171,7 +170,7 @@ def main() -> None:
         on_gpus=gpus[: int(count)],
     )
     print(arms.table(run))
-    bars.draw([run], args.out, name)
+    experiments.draw([run], args.out, name)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from dataclasses import replace
 
 import numpy
 
-from d2lpar import datasets
-from d2lpar.figures import bars
+from d2lpar import datasets, experiments
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
 from d2lpar.runs import in_turn
@@ -67,7 +66,7 @@ def main() -> None:
     work = f"{PER:,} images of LeNet, out of so many, on {n} one-thread contexts"
     run = in_turn.record(args.out / "growth.jsonl", timed, lines, work=work)
     print(arms.table(run))
-    bars.draw([run], args.out, "growth")
+    experiments.draw([run], args.out, "growth")
     cost = {x.name: statistics.median(x.seconds) for x in arms.arm_times(run)}
     for training in trainings:
         per_size = [cost[f"{training}, {size:,} images"] for size in SIZES]

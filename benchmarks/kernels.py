@@ -17,7 +17,7 @@ import shlex
 import statistics
 from collections.abc import Iterator
 
-from d2lpar.figures import bars
+from d2lpar import experiments
 from d2lpar.machine.builds import cuda_devices
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
@@ -85,7 +85,7 @@ def main() -> None:
     words["on_gpus"] = [gpu.name for gpu in gpus]
     run = in_turn.record(args.out / "kernels.jsonl", timed, lines, **words)
     print(arms.table(run))
-    bars.draw([run], args.out, "kernels")
+    experiments.draw([run], args.out, "kernels")
     medians = {
         (x.work, x.name): statistics.median(x.seconds) for x in arms.arm_times(run)
     }

@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from d2lpar.figures import bars
+from d2lpar import experiments
 from d2lpar.records import arms
 from d2lpar.runs import in_turn
 
@@ -117,7 +117,7 @@ def main() -> None:
     lines = in_turn.measure(every, args.rounds, WARM_UP)
     run = in_turn.record(args.out / "layers.jsonl", every, lines, work=work)
     print(arms.table(run))
-    bars.draw([run], args.out, "layers")
+    experiments.draw([run], args.out, "layers")
     peak, *layers = [arm for arm in arms.arm_times(run) if arm.seconds]
     flops = 2 * SIZE**3 / min(peak.seconds)
     print(f"matrix peak, one thread: {flops / 1e9:.0f} GFLOP/s")

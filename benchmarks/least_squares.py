@@ -25,9 +25,8 @@ from pathlib import Path
 
 import numpy
 
-from d2lpar import datasets, devices
+from d2lpar import datasets, devices, experiments
 from d2lpar.errors import RunError
-from d2lpar.figures import bars
 from d2lpar.machine import builds
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms
@@ -255,7 +254,7 @@ def main() -> None:
         "are the same method.",
     )
     print(arms.table(run))
-    bars.draw([run], args.out, "least_squares")
+    experiments.draw([run], args.out, "least_squares")
 
 
 if __name__ == "__main__":

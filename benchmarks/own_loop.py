@@ -167,11 +167,11 @@ def main() -> None:
     print(arms.table(run))
     report(run)
     try:
-        from d2lpar.figures import bars
+        from d2lpar import experiments
     except ModuleNotFoundError as error:  # a machine with GPUs may lack matplotlib
         print(f"no picture: {error}; d2lpar plot {run.path} draws it elsewhere")
     else:
-        bars.draw([run], args.out, "own_loop")
+        experiments.draw([run], args.out, "own_loop")
 
 
 def report(run) -> None:

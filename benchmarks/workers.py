@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
+from d2lpar import experiments
 from d2lpar.errors import RunError
-from d2lpar.figures import bars
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import arms, files
 from d2lpar.records.kinds import ArmSample
@@ -162,7 +162,7 @@ def main() -> None:
     work = f"LeNet on {n} one-thread devices in all"
     run = in_turn.record(args.out / "workers.jsonl", timed, lines, work=work)
     print(arms.table(run))
-    bars.draw([run], args.out, "workers")
+    experiments.draw([run], args.out, "workers")
     report(run, n)
 
 

@@ -22,9 +22,7 @@ ALWAYS = frozenset({"devices", "num_devices", "preset", "dry_run", "out", "data"
 MEASURED = frozenset({"threads", "tf32", "deterministic", "seed", "repeats", "profile"})
 RESUMABLE = frozenset({"checkpoint_every", "resume"})
 RECIPE = frozenset({"num_epochs", "global_batch_size", "lr"})
-GAN = frozenset(
-    {"micro_batch_size", "sync_batch_norm", "d_norm", "frames_every", "mp4"}
-)
+GAN = frozenset({"micro_batch_size", "sync_batch_norm", "d_norm", "frames_every"})
 # Those of them that a record's name should tell, because they make another recipe.
 NAMED = ("sync_batch_norm", "d_norm")
 
@@ -66,7 +64,7 @@ class Experiment:
     layers: str = ""
     """``f(settings)``: the shapes from which the memory is estimated"""
     figure: str = ""
-    """``draw(runs, folder, stem)``"""
+    """``pictures(runs)``: pictures, texts and GIFs by name"""
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
     unit: str = "epoch"
     """what is counted while it is measured"""
@@ -116,12 +114,14 @@ def get(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
-def draw(runs: Sequence[Run], folder: Path, stem: str, **how: object) -> list[Path]:
+def draw(runs: Sequence[Run], folder: str | Path, stem: str) -> list[Path]:
     """Draw runs that were measured together, as ``<folder>/<stem>-*``.
 
-    Returns the files. `how` is for the pictures of a GAN. Raises :class:`RecordError`
-    for runs that do not belong in one picture.
+    Returns the files. Raises :class:`RecordError` for runs that do not belong in one
+    picture.
     """
+    from d2lpar.figures import page  # matplotlib takes its time
+
     chapters = {getattr(run.header, "chapter", "") for run in runs}
     for run in runs:
         if not run.lines:
@@ -132,12 +132,13 @@ def draw(runs: Sequence[Run], folder: Path, stem: str, **how: object) -> list[Pa
         run.header.variant for run in runs if getattr(run.header, "workers", 1) > 1
     }
     if chapters == {""}:
-        figure = "d2lpar.figures.bars:draw"
+        figure = "d2lpar.figures.bars:pictures"
     elif len(shared_in) > 1:
-        figure = "d2lpar.workers.figure:draw"
+        figure = "d2lpar.workers.figure:pictures"
     else:
         figure = FIGURES[sorted(chapters)[0]]
-    return load(figure)(runs, Path(folder), stem, **how)
+    with page.plain_style():
+        return page.save(load(figure)(runs), Path(folder), stem)
 
 
 FASHION = {
@@ -161,7 +162,7 @@ LENET = {
     "takes": MEASURED | RECIPE | RESUMABLE | {"data_dir"},
     "start": "d2lpar.lenet:start",
     "layers": "d2lpar.memory.estimate:lenet_layers",
-    "figure": "d2lpar.figures.training:draw",
+    "figure": "d2lpar.figures.training:pictures",
 }
 
 # The GAN whose faces are faces. An epoch of 10,000 of them are 157 steps.
@@ -228,7 +229,7 @@ _ALL = (
         takes=MEASURED,
         measure="d2lpar.arrays.timings:measure",
         load="d2lpar.arrays.operations:Sizes",
-        figure="d2lpar.arrays.figure:draw",
+        figure="d2lpar.arrays.figure:pictures",
         unit="timing",
     ),
     Experiment(
@@ -291,7 +292,7 @@ _ALL = (
         },
         takes=MEASURED | {"num_epochs", "data_dir"},
         measure="d2lpar.scaling.measure:measure",
-        figure="d2lpar.scaling.figure:draw",
+        figure="d2lpar.scaling.figure:pictures",
         # Accuracy under weak scaling is measured once, in the faster implementation.
         variants={
             "scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
@@ -329,7 +330,7 @@ _ALL = (
         takes=MEASURED | {"num_epochs"},
         measure="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_problem",
-        figure="d2lpar.least_squares.figure:draw",
+        figure="d2lpar.least_squares.figure:pictures",
         variants={
             "averaging": {"method": "averaging"},
             "averaging-as-published": {"method": "averaging", "independent": False},
@@ -356,7 +357,7 @@ _ALL = (
         measure="d2lpar.least_squares.solver:measure",
         measure_with_workers="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_file",
-        figure="d2lpar.least_squares.figure:draw",
+        figure="d2lpar.least_squares.figure:pictures",
         variants={"cgls": {"method": "cgls", "resident_bytes": 0}},
         unit="iteration",
         one_thread_each=True,
@@ -403,7 +404,7 @@ _ALL = (
         start="d2lpar.gan.training:start",
         start_takes=("width", "d_norm"),
         layers="d2lpar.memory.estimate:gan_layers",
-        figure="d2lpar.gan.figure:draw",
+        figure="d2lpar.gan.figure:pictures",
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as
         # fast as 256.
         environment={"MXNET_CPU_TEMP_COPY": "16"},
@@ -447,7 +448,7 @@ _ALL = (
         },
         takes=MEASURED | RECIPE | {"data_dir"},
         measure="d2lpar.low_precision.measure:measure",
-        figure="d2lpar.low_precision.figure:draw",
+        figure="d2lpar.low_precision.figure:pictures",
         minutes=2,
         **FASHION,
     ),

@@ -38,11 +38,11 @@ from d2lpar.arrays import table
 from d2lpar.errors import D2lparError, RecordError, RunError
 from d2lpar.figures import page
 from d2lpar.gan import figure as gan
-from d2lpar.least_squares import figure as least_squares
-from d2lpar.low_precision import figure as low_precision
+from d2lpar.least_squares import table as least_squares
+from d2lpar.low_precision import table as low_precision
 from d2lpar.records import arms, files
 from d2lpar.records.kinds import Run, group
-from d2lpar.scaling import figure as scaling
+from d2lpar.scaling import table as scaling
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "figures"
@@ -294,7 +294,8 @@ def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
             text = script.get("table", arms.table)(runs[0])
             written |= set(page.save({place.name: text}, place.parent))
     runs, place = found[ANIMATED], to / ANIMATED
-    return written | set(gan.animate(runs[-1], place.parent, place.name, mp4=False))
+    film = gan.animation(runs[-1])
+    return written | set(page.save({place.name: film}, place.parent))
 
 
 def draw_all() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 
@@ -19,63 +18,46 @@ from d2lpar.arrays.table import (
     shape,
 )
 from d2lpar.figures import labels, page
-from d2lpar.records.kinds import Run
+from d2lpar.records.kinds import Run, group
 from d2lpar.text import plural
 
 
-@page.plain_style()
-def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """All pictures and ``<stem>-results.txt``; return the files.
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
+    """Two "clocks", "roofline", and "copies", as far as the runs hold them; "results".
 
     Raises :class:`RecordError` for a run that holds no timings.
     """
-    return page.save({**pictures(runs), "results": results(runs)}, folder, stem)
-
-
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
-    """Two "clocks", "roofline", and "copies", as far as the runs hold them."""
-    table, drawn = rows(runs), {}
+    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
+    table = rows(runs)
     if any(of(operation, table) for operation in TITLES):
-        drawn["clocks"] = clocks(runs)
+        drawn["clocks"] = clocks(runs, "Array work by two clocks")
     if of("copy", table) and of("product", table):
         note = labels.subtitle("on one device; roofs: its fastest copy, product", runs)
-        drawn["roofline"] = page.new("Rate against arithmetic intensity", note, runs)
+        drawn["roofline"] = picture = page.new("Rate by intensity", note, runs)
         model = labels.hardware([runs[0].header]).partition(",")[0]
-        roofline(drawn["roofline"].axes[0], table, model)
+        roofline(picture.axes[0], table, model)
     if of(TRANSFERS[0], table):
         note = labels.subtitle("all devices copy at the same time", runs)
-        drawn["copies"] = page.new("Copies, by size", note, runs)
-        copies(drawn["copies"].axes[0], runs)
+        drawn["copies"] = picture = page.new("Copies, by size", note, runs)
+        copies(picture.axes[0], runs)
     return drawn
 
 
-def clocks(runs: Sequence[Run], title: str = "") -> page.Picture:
+def clocks(runs: Sequence[Run], title: str) -> page.Picture:
     """A panel per operation, a row per library, form and device count."""
-    table = rows(runs)
-    shown = {name: of(name, table) for name in TITLES if of(name, table)}
+    shown = group(rows(runs), lambda row: row.operation)
+    shown = {name: shown[name] for name in TITLES if name in shown}
     counts = [len(found) for found in shown.values()]
-    picture = page.new(
-        title or "Array work by two clocks",
-        labels.subtitle(
-            "dot, line: devices have finished, median, quartiles; tick: calls "
-            "have returned",
-            runs,
-        ),
-        runs,
-        (7.6, 1.1 + sum(0.6 + 0.25 * count for count in counts)),
-        rows=len(shown),
-        height_ratios=counts,
-    )
+    note = "dot, line: devices have finished, median, quartiles; tick: calls have "
+    note = labels.subtitle(f"{note}returned", runs)
+    size = (7.6, 1.1 + sum(0.6 + 0.25 * count for count in counts))
+    picture = page.new(title, note, runs, size, rows=len(shown), height_ratios=counts)
     for axes, (name, found) in zip(picture.axes, shown.items()):
-        times = [
-            page.Row(
-                row.name,
-                row.seconds,
-                page.color_of(row.library, row.library != "MXNet"),
-                mark=row.naive.median,
-            )
-            for row in found
-        ]
+        times = []
+        for row in found:
+            color = page.color_of(row.library, row.library != "MXNet")
+            mark = row.naive.median
+            times.append(page.Row(row.name, row.seconds, color, mark=mark))
         page.dots(axes, times, "s", log=True)
         axes.set_title(f"{TITLES[name]}: {shape(found[0])}")
     return picture
@@ -105,26 +87,26 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
         axes.plot(xs, ys, color="0.35", lw=1.2)
         words = f"data sheet: {rate:,} GB/s, {most:,} GFLOP/s"
         axes.text(last, 1.3 * most, words, ha="right", va="bottom", size=9)
-    below = {"ha": "right", "va": "top", "size": 9}
-    axes.text(last / 3, 0.8 * roof, f"a product: {_two_digits(roof)} GFLOP/s", **below)
-    x = math.sqrt(left * ridge)
-    place = {**below, "ha": "left"}
-    axes.text(1.2 * x, x * bandwidth, f"a copy: {_two_digits(bandwidth)} GB/s", **place)
-    host = [row for row in table if row.num_devices == 0 and row.where == ""]
-    series: dict[str, dict[str, Row]] = {}  # of each operation the fastest row
-    for row in [*ours, *host]:
+    x, y, below = math.sqrt(left * ridge), 0.8 * roof, {"va": "top", "size": 9}
+    words = f"a product: {_two_digits(roof)} GFLOP/s"
+    axes.text(last / 3, y, words, ha="right", **below)
+    axes.text(1.2 * x, x * bandwidth, f"a copy: {_two_digits(bandwidth)} GB/s", **below)
+    # A host's libraries are drawn unless GPUs are beside it: of each operation the
+    # fastest row.
+    series: dict[str, list[Row]] = {}
+    for row in [*ours, *(row for row in table if not row.where)]:
         if row.operation in TITLES and "float64" not in row.form:
             written = row.form == "as written" or row.operation == "product"
-            form = "" if row in host else ", as written" if written else ", other forms"
-            points = series.setdefault(f"{row.library}{form}", {})
-            best = fastest([points.get(row.operation, row), row])
-            points[row.operation] = best or row
-    for k, (name, points) in enumerate(series.items()):
+            form = ", as written" if written else ", other forms"
+            name = row.library + (form if row.num_devices else "")
+            series.setdefault(name, []).append(row)
+    for k, (name, same) in enumerate(series.items()):
+        points = [fastest(of(operation, same)) for operation in TITLES]
+        at = [(p.intensity, p.gflop_per_sec) for p in points if p]
         color = page.color_of(name, "MXNet" not in name)
+        style = {"ls": "", "marker": page.MARKERS[k], "ms": 7, "color": color}
         face = "white" if "as written" in name else color
-        at = zip(*((row.intensity, row.gflop_per_sec) for row in points.values()))
-        style = {"ls": "", "marker": page.MARKERS[k], "ms": 7, "mfc": face}
-        axes.plot(*at, color=color, label=name, **style)
+        axes.plot(*zip(*at), label=name, mfc=face, **style)
     page.log_along(axes, "x")
     page.log_along(axes, "y")
     axes.set(xlabel="floating-point operations per byte", ylabel="GFLOP/s")

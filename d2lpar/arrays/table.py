@@ -150,11 +150,10 @@ def results(runs: Sequence[Run]) -> str:
         published.append([operation, source, printed, repeated])
     columns = ["operation", "library", "form", "devices", "ms", "quartiles, n"]
     columns += ["naive ms", "GB/s", "GFLOP/s"]
-    headers = [run.header for run in runs]
     sections = [
         plain_table(columns, measured),
         "What the sources printed, and what the same line takes here:",
         plain_table(["operation", "source", "printed", "here"], published),
-        f"{labels.hardware(headers)}. {labels.stamp(headers)}",
+        labels.source(runs),
     ]
     return "\n\n".join(sections) + "\n"

@@ -18,10 +18,10 @@ from statistics import median
 
 import click
 
-from d2lpar import datasets, devices, process
+from d2lpar import datasets, devices, experiments, process
 from d2lpar.errors import RecordError, RunError
-from d2lpar.figures import bars, labels
 from d2lpar.figures import compare as figure
+from d2lpar.figures import labels, page
 from d2lpar.machine import builds
 from d2lpar.machine.builds import tf32
 from d2lpar.records import atomic, comparison, files
@@ -244,16 +244,17 @@ def records(a: Path, b: Path, printed: str, out: str | None) -> None:
     compared, drawn = compare(*runs), []
     if out or printed == "table":  # drawn first: if that fails, nothing is printed
         folder = Path(out) if out else b.parent
-        drawn = figure.draw(*runs, compared, folder, f"compare-{a.stem}-{b.stem}")
+        with page.plain_style():
+            pictures = {f"compare-{a.stem}-{b.stem}": figure.picture(*runs, compared)}
+            drawn = page.save(pictures, folder)
     if printed == "table":
         click.echo(comparison_table(compared))  # names the differences, too
     else:
         _print_for_tools(printed, asdict(compared), comparison_rows(compared))
         for difference in compared.differences:
             log.warning("the runs differ also in %s", difference)
-    for path in drawn:
-        if path.suffix == ".png":  # JSON and CSV are alone on standard output
-            click.echo(f"figure: {path}", err=printed != "table")
+    for path in drawn:  # JSON and CSV are alone on standard output
+        click.echo(f"figure: {path}", err=printed != "table")
 
 
 def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> None:
@@ -307,7 +308,7 @@ def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> 
         first_losses_checked=unchecked is None,
         **(_gpu_fields(place) if place.kind == "gpu" else {}),
     )
-    drawn = bars.draw([run], folder, stem)
+    drawn = experiments.draw([run], folder, stem)
     rows = peers.rows(run, place.base_name)
     if printed == "table":
         click.echo(table(rows))

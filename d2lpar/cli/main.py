@@ -162,16 +162,10 @@ def list_chapters() -> None:
     type=FILLED,
     help="Folder for the figures. [default: beside the records]",
 )
-@click.option(
-    "--data-dir", type=FILLED, help="Folder to look for a GAN's real faces in first."
-)
-@click.option("--mp4", is_flag=True, help="Also write a GAN's animation as MP4.")
-def plot(
-    records: tuple[str, ...], out: str | None, data_dir: str | None, mp4: bool
-) -> None:
+def plot(records: tuple[str, ...], out: str | None) -> None:
     """Redraw the figures of RECORDS, of runs or benchmarks; needs no MXNet."""
     from d2lpar.records import files
-    from d2lpar.records.kinds import FrameRecord, group
+    from d2lpar.records.kinds import group
 
     read = [files.read(path) for path in records]
     runs = [run for run in read if run.lines]
@@ -179,15 +173,11 @@ def plot(
         if runs and not run.lines:  # it has just begun; the others are drawn
             log.warning("%s: holds no results yet", run.path)
     runs = runs or read
-    if (mp4 or data_dir) and not any(run.of(FrameRecord) for run in runs):
-        flag = "--mp4" if mp4 else f"--data-dir {data_dir}"
-        raise SettingError(f"{flag}: these records hold no faces, only a GAN's do")
-    for (folder, chapter, stem), sweep in group(runs, files.sweep_of).items():
+    for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         if not out and folder.resolve().is_relative_to("/dev"):
             raise SettingError(f"{folder}: not a folder for figures; name one by --out")
         to = Path(out) if out else folder
-        how = {"data_dir": data_dir, "mp4": mp4} if chapter == "gan" else {}
-        for path in draw(sweep, to, stem, **how):
+        for path in draw(sweep, to, stem):
             click.echo(path)
 
 

@@ -98,7 +98,7 @@ GROUPS = {
         *("sync_batch_norm", "d_norm", "repeats", "checkpoint_every", "resume"),
         "dry_run",
     ),
-    "Output": ("out", "frames_every", "mp4", "profile", "help"),
+    "Output": ("out", "frames_every", "profile", "help"),
 }
 
 
@@ -177,7 +177,6 @@ run_options = _options(
     option(
         "--out", default="runs", type=FILLED, help="Folder for records and figures."
     ),
-    _flag("--mp4", "Also write the animation as MP4. [gan]"),
     _flag("--profile", "Also write cProfile's table and MXNet's trace; is slower."),
 )
 
@@ -308,8 +307,8 @@ def given(ctx: click.Context) -> dict[str, object]:
 def as_words(flags: Mapping[str, object]) -> list[str]:
     """Flags as words of a command line; None and False are flags not given.
 
-    >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "mp4": True, "lr": None})
-    ['--num-epochs=3', '--num-devices=1,2', '--mp4']
+    >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "tf32": True, "lr": None})
+    ['--num-epochs=3', '--num-devices=1,2', '--tf32']
     """
     words = []
     for name, value in flags.items():

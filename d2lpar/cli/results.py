@@ -14,9 +14,10 @@ from statistics import median
 
 from d2lpar.arrays import table as arrays_table
 from d2lpar.figures import labels
+from d2lpar.least_squares import table as solver_table
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
-from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.comparison import Summary
 from d2lpar.records.kinds import (
     EPOCHS,
     Line,
@@ -28,6 +29,7 @@ from d2lpar.records.kinds import (
     group,
 )
 from d2lpar.scaling import model as scaling_model
+from d2lpar.scaling import table as scaling_table
 from d2lpar.text import number, plain_table, plural
 
 SAME_ACCURACY = 0.01  # less than the difference between two seeds
@@ -62,21 +64,6 @@ def result(runs: Sequence[Run]) -> Result:
     return Result("", "", "Nothing was measured.")
 
 
-def _devices(run: Run) -> str:
-    """On what a run ran: "2 contexts"; of several workers how they shared it, too."""
-    words = plural(run.header.num_devices, labels.device_word(run.header))
-    if run.header.workers > 1:
-        words += f" of {run.header.workers} workers ({run.header.variant or 'sync'})"
-    return words
-
-
-def _times(seconds: Summary, scale: float = 1) -> list[str]:
-    """Three cells: median, quartiles and n."""
-    quartiles = f"{number(scale * seconds.q1)}-{number(scale * seconds.q3)}"
-    middle = number(scale * seconds.median)
-    return [middle, quartiles if seconds.n > 1 else "-", str(seconds.n)]
-
-
 def _compared(what: str, other: Summary, base: str, one: Summary) -> str:
     """How the time of `what` compares with that of `base`."""
     if one.q1 <= other.q3 and other.q1 <= one.q3:
@@ -88,16 +75,16 @@ def _compared(what: str, other: Summary, base: str, one: Summary) -> str:
 
 
 def _training(runs: Sequence[Run]) -> Result:
-    first, base = _devices(runs[0]), comparison.seconds_per_epoch(runs[0])
+    first, base = labels.count(runs[0].header), comparison.seconds_per_epoch(runs[0])
     ends_of = _faces if comparison.is_gan(runs[0]) else _accuracy
     columns, ends, found = ends_of(runs)
     rows, sentences = [], []
     for run, end in zip(runs, ends):
         seconds = comparison.seconds_per_epoch(run)
         speedup = f"{base.median / seconds.median:.2f}"
-        rows.append([_devices(run), *_times(seconds), speedup, *end])
+        rows.append([labels.count(run.header), *seconds.cells(), speedup, *end])
         if run is not runs[0]:
-            sentences.append(_compared(_devices(run), seconds, first, base))
+            sentences.append(_compared(labels.count(run.header), seconds, first, base))
     columns = ["", "s/epoch", "quartiles", "n", "speedup", *columns]
     note = (
         "s/epoch: median of n epochs, without each run's first one, a warm-up; "
@@ -144,30 +131,28 @@ def _joined(sentences: Sequence[str]) -> str:
 
 
 def _solvers(runs: Sequence[Run]) -> Result:
-    least = min(run.of(PointRecord)[-1].residual_norm for run in runs)
-    rows, times, worst = [], [], {}
-    for method, same in group(runs, lambda run: run.header.variant).items():
-        for run in same:
-            repeats = group(run.of(PointRecord), lambda p: p.repeat).values()
-            ends = [points[-1] for points in repeats]
-            seconds = summarize([point.seconds for point in ends])
-            residual = median(point.residual_norm for point in ends)
-            worst[method] = max(residual / least, worst.get(method, 1))
-            times.append(f"{number(seconds.median)} s on {_devices(run)}")
-            rows.append([
-                method, _devices(run), *_times(seconds), str(ends[0].iteration),
-                f"{residual:.6g}", f"{residual / least:.4f}",
-            ])  # fmt: skip
+    least, worst = solver_table.least_of(runs), {}
+    for run in runs:
+        ends = [points[-1].residual_norm for points in solver_table.repeats(run)]
+        method = run.header.variant
+        worst[method] = max(median(ends) / least, worst.get(method, 1))
     reached = [method for method, ratio in worst.items() if ratio <= FLOOR]
     if len(worst) == 1:
-        answer = f"{reached[0]} takes {' and '.join(times)}; residual {least:.6g}."
+        times = " and ".join(map(_seconds_to_solve, runs))
+        answer = f"{runs[0].header.variant} takes {times}; residual {least:.6g}."
     else:
         answer = f"{_listed(reached)} reach the least residual, {least:.6g}, within 1 %"
         answer += "." if len(reached) == len(worst) else "; the others do not."
-    columns = ["method", "", "seconds", "quartiles", "n", "iterations", "residual"]
-    columns.append("/ least")
-    note = "seconds: of a solve, the median of n; residual: ||A x - b||"
-    return Result(plain_table(columns, rows, names=2), note, answer)
+    note = (
+        "seconds: of a solve, the median of n; residual: ||A x - b||; distance: of x "
+        "to the optimum, relative"
+    )
+    return Result(solver_table.table(runs), note, answer)
+
+
+def _seconds_to_solve(run: Run) -> str:
+    seconds = [points[-1].seconds for points in solver_table.repeats(run)]
+    return f"{number(median(seconds))} s on {labels.count(run.header)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -175,31 +160,16 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _scaling(runs: Sequence[Run]) -> Result:
-    rows, sentences = [], []
     studies = scaling_model.studies(runs)
-    counts = sorted({n for study in studies for n in study.counts})
     word = labels.device_word(runs[0].header)
-    for study in studies:
-        for batch in study.batches:
-            row = [study.name, f"{batch:,}"]
-            for n in counts:
-                known = (n, batch) in study.records
-                ms = _times(study.milliseconds(n, batch)) if known else ["-", "-"]
-                row += ms[:2]
-            speedups = [study.speedups_of(n).get(batch) for n in counts[1:]]
-            rows.append([*row, *(f"{x:.2f}" if x else "-" for x in speedups)])
-        for n in study.counts[1:]:
-            sentences.append(f"{study.name}: {plural(n, word)} {_pays(study, n)}")
-    columns = ["", "batch"]
-    for n in counts:
-        columns += [f"ms on {n}", "quartiles"]
-    columns += [f"speedup of {n}" for n in counts[1:]]
+    sentences = [
+        f"{study.name}: {plural(n, word)} {_pays(study, n)}"
+        for study in studies
+        for n in study.counts[1:]
+    ]
     note = f"ms on N: a step on N {word}s, the median of samples of several steps each"
-    return Result(
-        plain_table(columns, rows, names=1),
-        note,
-        _joined(sentences or ["no comparison"]),
-    )
+    answer = _joined(sentences or ["no comparison"])
+    return Result(scaling_table.steps(studies), note, answer)
 
 
 def _pays(study: scaling_model.Study, n: int) -> str:
@@ -227,7 +197,7 @@ def _timing(runs: Sequence[Run]) -> Result:
     rows = []
     for (operation, library, _), forms in by_library.items():
         row = min(forms, key=lambda r: r.seconds.median)
-        ms = _times(row.seconds, 1e3)
+        ms = row.seconds.cells(1e3)
         naive = number(1e3 * row.naive.median)
         where = row.where or "host"
         rows.append([operation, library, row.form, where, *ms, naive])
@@ -251,16 +221,17 @@ def _timing(runs: Sequence[Run]) -> Result:
 def _precisions(runs: Sequence[Run]) -> Result:
     rows, sentences = [], []
     for run in runs:
+        where = labels.count(run.header)
         table = precision_table.merged(run.of(PrecisionRecord))
         trained = [row for row in table if row.weights == "trained"]
         float32 = precision_table.baseline(trained)
         for row in trained:
             if not row.supported:
-                rows.append([_devices(run), row.precision, *"-----", "not here"])
+                rows.append([where, row.precision, *"-----", "not here"])
                 continue
             speedup = row.images_per_sec / float32.images_per_sec if float32 else 0
             rows.append([
-                _devices(run), row.precision, number(row.images_per_sec),
+                where, row.precision, number(row.images_per_sec),
                 f"{number(row.images_per_sec_q1)}-{number(row.images_per_sec_q3)}",
                 str(row.n), f"{speedup:.2f}" if float32 else "-",
                 f"{row.test_acc:.3f}", f"{row.weight_bytes:,}",
@@ -270,12 +241,12 @@ def _precisions(runs: Sequence[Run]) -> Result:
         if float32 and best.images_per_sec_q1 > float32.images_per_sec_q3:
             ratio = best.images_per_sec / float32.images_per_sec
             sentences.append(
-                f"{_devices(run)}: {best.precision} is {ratio:.1f} times as fast as "
+                f"{where}: {best.precision} is {ratio:.1f} times as fast as "
                 f"float32, at accuracy {best.test_acc:.3f} instead of "
                 f"{float32.test_acc:.3f}"
             )
         else:
-            sentences.append(f"{_devices(run)}: no precision is faster than float32")
+            sentences.append(f"{where}: no precision is faster than float32")
     columns = ["", "precision", "images/s", "quartiles", "n", "speedup", "accuracy"]
     columns.append("weights, bytes")
     note = "images/s: median of n passes over the test images; speedup: over float32"

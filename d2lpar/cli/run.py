@@ -222,10 +222,7 @@ def _results(
     folder, stem = runs[0].path.parent, files.run_stem(runs[0].header)
     if shared_by:  # the figures of one launch must not replace those of another
         stem += f"-{shared_by}"
-    how = {}
-    if "mp4" in experiment.takes:
-        how = {"data_dir": flags["data_dir"], "mp4": flags["mp4"]}
-    drawn = experiments.draw(runs, folder, stem, **how)
+    drawn = experiments.draw(runs, folder, stem)
     page = index.write(folder.parent)
     if progress.in_notebook():
         for path in drawn:

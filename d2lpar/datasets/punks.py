@@ -79,19 +79,6 @@ def load(
     return FaceData(X, "synthetic-punks")
 
 
-def on_disk(
-    name: str, n_train: int | None, seed: int, data_dir: str | Path | None = None
-) -> FaceData | None:
-    """The faces that :func:`load` gave a run, without downloading; None if absent.
-
-    `name` is that of the :class:`FaceData`, "cryptopunks" or "synthetic-punks".
-    """
-    if name.startswith("synthetic"):
-        return load("synthetic", n_train=n_train, seed=seed)
-    arrays = CRYPTOPUNKS.load_from_disk(data_dir)
-    return arrays and FaceData(*arrays, "cryptopunks").head(n_train)
-
-
 def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
     """Settle "auto": "cryptopunks" if on disk or downloaded now, or "synthetic".
 

@@ -7,7 +7,6 @@ drawn against the steps or the batch instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -18,30 +17,22 @@ from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.kinds import ArmSample, Run, group
 
 
-@page.plain_style()
-def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """One benchmark as ``<stem>.png``, a panel per work.
-
-    Raises :class:`RecordError` for several records of one benchmark.
-    """
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+    """The picture of one benchmark; :class:`RecordError` for several records of it."""
     if len(runs) > 1:
-        raise RecordError(
-            f"{' and '.join(map(labels.where, runs))}: records of one benchmark, "
-            f"{stem}; name one of them"
-        )
+        names = " and ".join(map(labels.where, runs))
+        raise RecordError(f"{names}: records of one benchmark; name one of them")
     (run,) = runs
-    samples = run.of(ArmSample)
-    curves = None
+    samples, curves = run.of(ArmSample), None
     if any(sample.steps for sample in samples):
         title, curves = f"Errors by steps: {run.header.work}", errors
     elif any(sample.peak_bytes for sample in samples):
         title, curves = f"Memory of {run.header.work}", memory
     if curves is None:
-        drawn = picture(run, f"Seconds for {run.header.work}")
-    else:
-        drawn = page.new(title, labels.machine(run.header), [run])
-        curves(drawn.axes[0], run)
-    return page.save({stem: drawn}, folder)
+        return {"": picture(run, f"Seconds for {run.header.work}")}
+    drawn = page.new(title, labels.machine(run.header), runs)
+    curves(drawn.axes[0], run)
+    return {"": drawn}
 
 
 def picture(run: Run, title: str) -> page.Picture:
@@ -49,25 +40,20 @@ def picture(run: Run, title: str) -> page.Picture:
     works = group(arm_times(run), lambda arm: arm.work)
     counts = [len(arms) for arms in works.values()]
     n = sorted({len(arm.seconds) for arms in works.values() for arm in arms})
-    drawn = page.new(
-        title,
-        f"{run.header.work}; n = {' to '.join(map(str, n[:: len(n) - 1 or 1]))}; "
-        f"{labels.machine(run.header)}",
-        [run],
-        (7.6, 1.1 + sum(0.6 + 0.32 * count for count in counts)),
-        rows=len(works),
-        height_ratios=counts,
-    )
+    samples = " to ".join(map(str, n[:: len(n) - 1 or 1]))
+    note = f"{run.header.work}; n = {samples}; {labels.machine(run.header)}"
+    size = (7.6, 1.1 + sum(0.6 + 0.32 * count for count in counts))
+    drawn = page.new(title, note, [run], size, rows=len(works), height_ratios=counts)
     for axes, (work, arms) in zip(drawn.axes, works.items()):
         axes.set_title(page.wrap(work, 80))
         page.dots(axes, list(map(row, arms)), "s")
     return drawn
 
 
-def row(arm: ArmTimes, name: str = "") -> page.Row:
-    """An arm's samples under its own or another name."""
+def row(arm: ArmTimes) -> page.Row:
+    """An arm's samples under its name."""
     color = page.color_of(arm.name, arm.is_peer)
-    return page.Row(name or arm.name, arm.seconds, color, arm.why_not)
+    return page.Row(arm.name, arm.seconds, color, arm.why_not)
 
 
 def errors(axes: Axes, run: Run) -> None:

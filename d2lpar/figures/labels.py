@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from d2lpar.records.kinds import BenchmarkHeader, Header, Run
@@ -16,8 +17,8 @@ DATA_NAMES = {
 
 
 def where(run: Run) -> str:
-    """How messages name the run: its file, or else its devices."""
-    return str(run.path or f"the run, not from a file, on {devices(run.header)}")
+    """How messages name the run: by its file."""
+    return str(run.path or "a run")
 
 
 def devices(header: Header) -> str:
@@ -26,7 +27,6 @@ def devices(header: Header) -> str:
     On GPUs: "2 devices: gpu(0), gpu(1) NVIDIA T4". The CPU's model is left out.
     """
     ids = [label.partition(" ")[0] for label in header.devices]
-    # A legend has no room for "cpu(0), cpu(1), ..., cpu(7)".
     places = ", ".join(ids) if len(ids) <= 2 else f"{ids[0]} ... {ids[-1]}"
     if header.device_kind == "cpu":
         details = f"({threads(header)} of {plural(header.cores, 'core')})"
@@ -63,15 +63,15 @@ def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
 
     [] on CPUs and for records that do not say.
     """
-    facts = header.gpu_build
-    if not facts:
-        return []
-    words = [f"TF32 {'on' if facts.get('tf32') else 'off'}"]
-    if facts.get("peer_access") is not None:
-        words.append(f"peer access {'on' if facts['peer_access'] else 'off'}")
-    if facts.get("deterministic"):
-        words.append("deterministic")
-    return words
+    facts, names = (
+        header.gpu_build or {},
+        {"tf32": "TF32", "peer_access": "peer access"},
+    )
+    return [
+        f"{name} {'on' if facts[key] else 'off'}"
+        for key, name in names.items()
+        if facts.get(key) is not None
+    ]
 
 
 def commit(header: Header | BenchmarkHeader) -> str:
@@ -84,9 +84,8 @@ def commit(header: Header | BenchmarkHeader) -> str:
 
 def data_name(header: Header) -> str:
     """The data set in a few words, with a mark where it was generated in its place."""
-    name = DATA_NAMES.get(header.dataset, header.dataset)
-    unnamed = header.synthetic and header.dataset not in DATA_NAMES
-    return f"SYNTHETIC {name}" if unnamed else name
+    mark = "SYNTHETIC " if header.synthetic else ""
+    return DATA_NAMES.get(header.dataset, f"{mark}{header.dataset}")
 
 
 def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
@@ -97,6 +96,14 @@ def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
     return " and ".join(
         dict.fromkeys(f"{h.cpu_model}, {plural(h.cores, 'core')}" for h in headers)
     )
+
+
+def count(header: Header) -> str:
+    """How many devices: "2 contexts"; of several workers how they shared, too."""
+    words = plural(header.num_devices, device_word(header))
+    if header.workers > 1:
+        words += f" of {header.workers} workers ({header.variant or 'sync'})"
+    return words
 
 
 def subtitle(words: str, runs: Sequence[Run]) -> str:
@@ -112,13 +119,6 @@ def machine(header: BenchmarkHeader) -> str:
     return ", ".join([*dict.fromkeys(header.on_gpus), *gpu_words(header)])
 
 
-def counted(runs: Sequence[Run]) -> str:
-    """The device counts of runs: "1 and 2 contexts"."""
-    counts = sorted({run.header.num_devices for run in runs})
-    word = device_word(runs[0].header) + "s" * (counts[-1] > 1)
-    return f"{' and '.join(map(str, counts))} {word}"
-
-
 def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
     """When and with what it was measured, for a file's metadata."""
     version = next((h.versions["mxnet"] for h in headers if "mxnet" in h.versions), "")
@@ -129,7 +129,7 @@ def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
     return f"{library}{period}, {commits}."
 
 
-def resume_epochs(runs: Sequence[Run]) -> list[int]:
-    """The epochs after which runs continued from a checkpoint, ascending."""
-    epochs = {run.header.settings.get("resumed_at") for run in runs}
-    return sorted(epochs - {None})
+def source(runs: Sequence[Run]) -> str:
+    """The end of a text: the machine, and when and with what it was measured."""
+    headers = [run.header for run in runs]
+    return textwrap.fill(f"{hardware(headers)}. {stamp(headers)}", 88)

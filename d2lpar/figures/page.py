@@ -8,15 +8,17 @@ pictures, and nothing is told by colour alone.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
-import matplotlib
+import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
+from PIL import Image, PngImagePlugin
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels
@@ -43,7 +45,7 @@ MOST_DOTS = 200  # of single samples in a row; more say nothing
 
 
 class Picture(Figure):
-    """A figure with its title as label, and what the PNG file says of its records."""
+    """A figure, and what its PNG file says: its title, and what was measured when."""
 
     metadata: dict[str, str]
 
@@ -79,11 +81,8 @@ def new(
     :meth:`matplotlib.figure.Figure.subplots`.
     """
     picture = Picture(figsize=size)
-    picture.set_label(title)
-    picture.metadata = {
-        "Title": title,
-        "Description": labels.stamp([run.header for run in runs]) if runs else "",
-    }
+    stamp = labels.stamp([run.header for run in runs]) if runs else ""
+    picture.metadata = {"Title": title, "Description": stamp}
     left = {"x": 0.12 / size[0], "ha": "left"}
     heading = {**left, "size": 13, "weight": "bold"}
     picture.suptitle(wrap(title, size[0] * 9.2), **heading)
@@ -142,29 +141,28 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
     says).
     """
     right = {"transform": axes.get_yaxis_transform(), "va": "center", "size": 9}
-    found: dict[int, Summary] = {}
-    for k, row in enumerate(rows):
-        if isinstance(row.values, Summary):
-            found[k] = row.values
-        elif row.values:
-            found[k] = summarize(row.values)
-        else:
-            axes.text(0.02, k, wrap(f"not measured: {row.note}", 60), **right)
+    found = {
+        k: row.values if isinstance(row.values, Summary) else summarize(row.values)
+        for k, row in enumerate(rows)
+        if row.values
+    }
     scale, medians = 1.0, [s.median for s in found.values()]
     if unit == "s" and max((s.q3 for s in found.values()), default=1) < 1:
         scale, unit = 1e3, "ms"
-    for k, s in found.items():
-        row = rows[k]
+    for k, row in enumerate(rows):
+        if k not in found:
+            axes.text(0.02, k, wrap(f"not measured: {row.note}", 60), **right)
+            continue
+        s, ink = found[k], {"color": row.color}
         if not isinstance(row.values, Summary) and 1 < s.n <= MOST_DOTS:
-            values = [scale * value for value in row.values]
-            axes.plot(values, [k] * s.n, ".", color=row.color, ms=5, alpha=0.45, mew=0)
-        axes.plot([scale * s.q1, scale * s.q3], [k, k], color=row.color, lw=2.5)
-        axes.plot(scale * s.median, k, "o", color=row.color, ms=7)
+            values = scale * np.array(row.values)
+            axes.plot(values, [k] * s.n, ".", **ink, ms=5, alpha=0.45, mew=0)
+        axes.plot([scale * s.q1, scale * s.q3], [k, k], **ink, lw=2.5)
+        axes.plot(scale * s.median, k, "o", **ink, ms=7)
         if row.mark is not None:
             axes.plot(scale * row.mark, k, "|", color=INK, ms=11, mew=1.6)
-        text = f"{_with_unit(scale * s.median, unit)}  {row.note}"
-        text = f"{text.rstrip()}  {unstable(s)}"
-        axes.text(1.01, k, text.strip(), **right)
+        words = (_with_unit(scale * s.median, unit), row.note, unstable(s))
+        axes.text(1.01, k, "  ".join(filter(None, words)), **right)
     axes.set_yticks(range(len(rows)), [wrap(row.name, 46) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -186,7 +184,21 @@ def unstable(summary: Summary) -> str:
 def _with_unit(value: float, unit: str) -> str:
     if unit == "s" and value < 1:
         return f"{number(1e3 * value)} ms"
-    return f"{number(value)} {unit}"
+    return f"{number(value)} {unit}".strip()
+
+
+def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Rows of seconds by name, on ascending device counts: how the first compares."""
+    first, *_ = seconds.values()
+    return [
+        Row(
+            name,
+            samples,
+            count_color(k),
+            f"{median(first) / median(samples):.2f}\u00d7" if k else "",
+        )
+        for k, (name, samples) in enumerate(seconds.items())
+    ]
 
 
 def height(rows: int) -> float:
@@ -199,16 +211,12 @@ def log_along(axes: Axes, which: str, base: int = 10) -> None:
 
     Linear where nothing positive is drawn.
     """
-    data = [
-        value for line in axes.lines for value in getattr(line, f"get_{which}data")()
-    ]
-    if not any(value > 0 for value in data):
+    column = "xy".index(which)
+    if not any((line.get_xydata()[:, column] > 0).any() for line in axes.lines):
         return
-    getattr(axes, f"set_{which}scale")("log", base=base)
-    axis, (low, high) = (
-        getattr(axes, f"{which}axis"),
-        getattr(axes, f"get_{which}lim")(),
-    )
+    (axes.set_xscale, axes.set_yscale)[column]("log", base=base)
+    axis = (axes.xaxis, axes.yaxis)[column]
+    low, high = axis.get_view_interval()
     if high / low < 1e6:
         axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axis.set_minor_locator(NullLocator())
@@ -225,57 +233,54 @@ def bytes_along(axes: Axes, name: str) -> None:
     axes.set_xlabel(name)
 
 
-def epochs_along(axes: Axes, seams: Iterable[int] = ()) -> None:
-    """Whole epochs on the x axis; a thin line after each that a run resumed from."""
+def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
+    """Whole epochs on the x axis; a thin line where a run resumed from a checkpoint."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
-    for epoch in seams:
+    resumed = {run.header.settings.get("resumed_at") for run in runs}
+    for epoch in sorted(resumed - {None}):
         axes.axvline(epoch, color="0.5", lw=0.8, ls=LINES[2])
 
 
 def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **how):
     """A curve of medians with quartiles through points (x, samples)."""
-    summaries = [summarize(samples) for _, samples in points]
-    medians = [s.median for s in summaries]
-    spread = [
-        [s.median - s.q1 for s in summaries],
-        [s.q3 - s.median for s in summaries],
-    ]
+    found = [summarize(samples) for _, samples in points]
+    medians = [s.median for s in found]
+    spread = [[s.median - s.q1 for s in found], [s.q3 - s.median for s in found]]
     return axes.errorbar([x for x, _ in points], medians, spread, capsize=2, **how)
 
 
-@contextmanager
 def plain_style():
-    """Matplotlib's own defaults, whatever the user's matplotlibrc, and ours on top."""
-    with matplotlib.rc_context():
-        matplotlib.rc_file(STYLE)
-        yield
+    """A context: matplotlib's own defaults, whatever the user's, and ours on top."""
+    return style.context(STYLE, after_reset=True)
 
 
-def save(drawn: dict[str, Picture | str], folder: Path, stem: str = "") -> list[Path]:
-    """Write pictures as ``<stem>-<name>.png``, texts as ``.txt``; return the paths.
-
-    All are written before the first is renamed into place.
-    """
-    from PIL import Image, PngImagePlugin
-
-    with ExitStack() as renames:
-        paths = []
-        for key, picture in drawn.items():
-            name = "-".join(filter(None, (stem, key)))
-            suffix = "txt" if isinstance(picture, str) else "png"
-            paths.append(folder / f"{name}.{suffix}")
-            file = renames.enter_context(replacing(paths[-1]))
-            if isinstance(picture, str):
-                file.write_text(picture, encoding="utf-8")
-                continue
-            picture.savefig(file, format="png")
-            info = PngImagePlugin.PngInfo()
-            for words in picture.metadata.items():
-                info.add_text(*words)
-            # 256 colors are enough, and a third of the bytes.
-            with Image.open(file) as whole:
-                few = whole.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-                dpi = whole.info["dpi"]
-            few.save(file, format="png", optimize=True, dpi=dpi, pnginfo=info)
+def save(
+    drawn: Mapping[str, Picture | str | bytes], folder: Path, stem: str = ""
+) -> list[Path]:
+    """Write pictures as ``<stem>-<name>.png``, texts as .txt, bytes as .gif."""
+    paths = []
+    for key, content in drawn.items():
+        name = "-".join(filter(None, (stem, key)))
+        kind = {str: "txt", bytes: "gif"}.get(type(content), "png")
+        paths.append(folder / f"{name}.{kind}")
+        with replacing(paths[-1]) as file:
+            if isinstance(content, str):
+                file.write_text(content, encoding="utf-8")
+            elif isinstance(content, bytes):
+                file.write_bytes(content)
+            else:
+                _write_png(content, file)
     return paths
+
+
+def _write_png(picture: Picture, file: Path) -> None:
+    """In 256 colors, which are enough: a third of the bytes."""
+    picture.savefig(file, format="png")
+    info = PngImagePlugin.PngInfo()
+    for words in picture.metadata.items():
+        info.add_text(*words)
+    with Image.open(file) as whole:
+        few = whole.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        dpi = whole.info["dpi"]
+    few.save(file, format="png", optimize=True, dpi=dpi, pnginfo=info)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from pathlib import Path
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -26,25 +25,20 @@ CHAPTERS = {
 }
 
 
-@page.plain_style()
-def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """``<stem>-accuracy`` and ``<stem>-seconds``."""
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+    """``accuracy`` and ``seconds`` of runs that differ in chapter and device count."""
     runs = by_device_count(runs)
-    chapters = of_chapters(runs)
+    chapters = group(runs, lambda run: run.header.chapter)
+    title, size = "Test accuracy", (max(7.6, 4.4 * len(chapters)), 4.2)
     accuracy = page.new(
-        f"Test accuracy of {labels.counted(runs)}",
-        workload(runs),
-        runs,
-        (max(7.6, 4.4 * len(chapters)), 4.2),
-        columns=len(chapters),
-        sharey=True,
+        title, workload(runs), runs, size, columns=len(chapters), sharey=True
     )
     for axes, (chapter, same) in zip(accuracy.axes, chapters.items()):
         curves(axes, same)
         axes.label_outer()
         if len(chapters) > 1:
             axes.set_title(CHAPTERS.get(chapter, chapter))
-    return page.save({"accuracy": accuracy, "seconds": times(runs)}, folder, stem)
+    return {"accuracy": accuracy, "seconds": times(runs)}
 
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:
@@ -53,27 +47,22 @@ def by_device_count(runs: Sequence[Run]) -> list[Run]:
     Raises :class:`RecordError` for runs that do not belong in one picture: without
     epochs, of one chapter on the same number of devices, or on different data.
     """
+    places: dict[tuple[str, int], Run] = {}
     for run in runs:
         comparison.check(run)
-    by_place = group(runs, lambda run: (run.header.chapter, run.header.num_devices))
-    for (_, count), same in by_place.items():
-        if len(same) > 1:
+        place = run.header.chapter, run.header.num_devices
+        if place in places:
             raise RecordError(
-                f"{labels.where(same[0])} and {labels.where(same[1])}: both are of "
-                f"{plural(count, 'device')}; draw one of them, or compare them"
+                f"{labels.where(places[place])} and {labels.where(run)}: both are of "
+                f"{plural(place[1], 'device')}; draw one of them, or compare them"
             )
-    for run in runs[1:]:
+        places[place] = run
         if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
             raise RecordError(
                 f"{labels.where(runs[0])} and {labels.where(run)}: were trained on "
                 "different data; compare them instead"
             )
-    return [same[0] for _, same in sorted(by_place.items())]
-
-
-def of_chapters(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs by chapter, by ascending device count."""
-    return group(runs, lambda run: run.header.chapter)
+    return [run for _, run in sorted(places.items())]
 
 
 def workload(runs: Sequence[Run]) -> str:
@@ -86,37 +75,27 @@ def workload(runs: Sequence[Run]) -> str:
     return labels.subtitle(f"{net} on {labels.data_name(header)}{batch}", runs)
 
 
-def times(runs: Sequence[Run], title: str = "Seconds per epoch") -> page.Picture:
-    """A row of epochs per run, with the speedup over the fewest devices.
-
-    Runs are in the order of :func:`by_device_count`.
-    """
-    rows = seconds_of(runs)
+def times(runs: Sequence[Run]) -> page.Picture:
+    """A row of timed epochs per run, with the speedup over its chapter's first."""
+    rows = []
+    for chapter, same in group(runs, lambda run: run.header.chapter).items():
+        seconds = {where(run): [e.seconds for e in timed_epochs(run)] for run in same}
+        name = CHAPTERS.get(chapter, chapter)
+        rows += [
+            row._replace(name=f"{name}, {row.name}") for row in page.by_count(seconds)
+        ]
     size = (7.6, page.height(len(rows)))
-    picture = page.new(title, workload(runs), runs, size)
-    page.dots(picture.axes[0], rows, "s")
-    picture.axes[0].set_xlabel(f"{picture.axes[0].get_xlabel()} per epoch")
+    picture = page.new("Seconds per epoch", workload(runs), runs, size)
+    (axes,) = picture.axes
+    page.dots(axes, rows, "s")
+    axes.set_xlabel(f"{axes.get_xlabel()} per epoch")
     return picture
-
-
-def seconds_of(runs: Sequence[Run]) -> list[page.Row]:
-    """Its rows: timed epochs of each run."""
-    rows, chapters = [], of_chapters(runs)
-    for chapter, same in chapters.items():
-        for k, (run, point) in enumerate(zip(same, comparison.scaling(same))):
-            name = where(run)
-            if len(chapters) > 1:
-                name = f"{CHAPTERS.get(chapter, chapter)}, {name}"
-            note = f"{point.speedup:.2f}\u00d7" if k else ""
-            seconds = [epoch.seconds for epoch in timed_epochs(run)]
-            rows.append(page.Row(name, seconds, page.count_color(k), note))
-    return rows
 
 
 def where(run: Run) -> str:
     """On how many devices, and with how many threads: "2 contexts, 1 thread each"."""
-    count = plural(run.header.num_devices, labels.device_word(run.header))
-    return ", ".join(filter(None, (count, labels.threads(run.header))))
+    words = (labels.count(run.header), labels.threads(run.header))
+    return ", ".join(filter(None, words))
 
 
 def curves(
@@ -144,7 +123,7 @@ def curves(
         axes.plot(
             along,
             list(map(median, repeats)),
-            label=names[k] if names else where(run).partition(",")[0],
+            label=names[k] if names else labels.count(run.header),
             color=color,
             ls=page.LINES[k % len(page.LINES)],
             lw=max(1.3, 3.0 - k),
@@ -154,13 +133,12 @@ def curves(
             markevery=max(1, len(along) // 20),
             zorder=3 + k,
         )
-        if any(len(values) > 1 for values in repeats):
-            low, high = list(map(min, repeats)), list(map(max, repeats))
-            axes.fill_between(along, low, high, color=color, alpha=0.18, lw=0)
+        low, high = list(map(min, repeats)), list(map(max, repeats))
+        axes.fill_between(along, low, high, color=color, alpha=0.18, lw=0)
     if by_seconds:
         axes.set_xlabel("seconds of training")
         axes.set_xlim(left=0)
     else:
-        page.epochs_along(axes, labels.resume_epochs(runs))
+        page.epochs_along(axes, runs)
     axes.set_ylabel(label)
     axes.legend()

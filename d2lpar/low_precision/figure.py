@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
-from d2lpar.low_precision.table import baseline, merged, table
+from d2lpar.low_precision.table import baseline, merged, results
 from d2lpar.records.comparison import Summary
-from d2lpar.records.files import run_name
 from d2lpar.records.kinds import PrecisionRecord, Run
 from d2lpar.text import number
 
@@ -21,30 +19,20 @@ WEIGHTS = {
 }
 
 
-@page.plain_style()
-def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """``<run>-precision`` for each run, and ``<stem>-results.txt`` with all tables.
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
+    """``cpu1-precision`` and so on for each run, and ``results``, all as text.
 
     Raises :class:`RecordError` for a run in which no precision of the trained network
     could be measured.
     """
-    drawn: dict[str, page.Picture | str] = {
-        f"{run_name(run.header)}-precision": picture(run) for run in runs
-    }
-    drawn[f"{stem}-results"] = results(runs)
-    return page.save(drawn, folder)
+    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
+    for run in runs:
+        name = f"{run.header.device_kind}{run.header.num_devices}-precision"
+        drawn[name] = picture(run, "LeNet in low precision: speed and accuracy")
+    return drawn
 
 
-def results(runs: Sequence[Run]) -> str:
-    """The tables of all runs, each under its devices."""
-    return "\n".join(
-        f"{labels.devices(run.header)}\n{labels.stamp([run.header])}\n\n"
-        f"{table(run.of(PrecisionRecord))}"
-        for run in runs
-    )
-
-
-def picture(run: Run, title: str = "") -> page.Picture:
+def picture(run: Run, title: str) -> page.Picture:
     """Images per second and test accuracy, a row per precision.
 
     The interval of an accuracy is that of a share of so many test images.
@@ -55,31 +43,21 @@ def picture(run: Run, title: str = "") -> page.Picture:
     if not trained:
         raise RecordError(f"{labels.where(run)}: holds no measured precision")
     base = baseline(rows) or trained[0]
-    refused = dict.fromkeys(row.precision for row in rows if not row.supported)
-    note = f"not supported here: {', '.join(refused)}" if refused else ""
-    picture = page.new(
-        title or "LeNet in low precision: speed and accuracy",
-        labels.subtitle(
-            ", ".join(filter(None, (labels.data_name(run.header), note))), [run]
-        ),
-        [run],
-        (10.5, page.height(len(trained)) + 0.6),
-        columns=2,
-        sharey=True,
-    )
+    note = labels.data_name(run.header)
+    if refused := dict.fromkeys(row.precision for row in rows if not row.supported):
+        note += f", not supported here: {', '.join(refused)}"
+    size = (10.5, page.height(len(trained)) + 0.6)
+    note = labels.subtitle(note, [run])
+    picture = page.new(title, note, [run], size, columns=2, sharey=True)
     speed, accuracy = picture.axes
     names = [row.precision for row in trained]
-    times = [
-        page.Row(
-            row.precision,
-            Summary(
-                row.images_per_sec, row.images_per_sec_q1, row.images_per_sec_q3, row.n
-            ),
-            page.INK if row is base else page.OURS,
-            f"{number(row.images_per_sec / base.images_per_sec)}\u00d7",
-        )
-        for row in trained
-    ]
+    times = []
+    for row in trained:
+        q1, q3 = row.images_per_sec_q1, row.images_per_sec_q3
+        ratio = f"{number(row.images_per_sec / base.images_per_sec)}\u00d7"
+        color = page.INK if row is base else page.OURS
+        summary = Summary(row.images_per_sec, q1, q3, row.n)
+        times.append(page.Row(row.precision, summary, color, ratio))
     page.dots(speed, times, "images/s", log=False)
     speed.locator_params(axis="x", nbins=4)
     n = run.header.settings.get("n_test") or 10_000

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import msgspec
 
-from d2lpar.records.kinds import PrecisionRecord, group
+from d2lpar.figures import labels
+from d2lpar.records.kinds import PrecisionRecord, Run, group
 from d2lpar.text import plain_table
 
 COLUMNS = (
@@ -72,3 +73,12 @@ def table(rows: Iterable[PrecisionRecord]) -> str:
             f"{row.weight_bytes:,}",
         ])  # fmt: skip
     return "\n".join([plain_table(COLUMNS, cells), *refusals]) + "\n"
+
+
+def results(runs: Sequence[Run]) -> str:
+    """The tables of all runs, each under its devices."""
+    return "\n".join(
+        f"{labels.devices(run.header)}\n{labels.stamp([run.header])}\n\n"
+        f"{table(run.of(PrecisionRecord))}"
+        for run in runs
+    )

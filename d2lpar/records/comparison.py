@@ -17,6 +17,7 @@ from d2lpar.records.kinds import (
     group,
     timed_epochs,
 )
+from d2lpar.text import number
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,12 @@ class Summary:
 
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
+
+    def cells(self, scale: float = 1.0) -> list[str]:
+        """Three cells of a table: median, quartiles and n."""
+        quartiles = f"{number(scale * self.q1)}-{number(scale * self.q3)}"
+        middle = number(scale * self.median)
+        return [middle, quartiles if self.n > 1 else "-", str(self.n)]
 
 
 def summarize(samples: Sequence[float]) -> Summary:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 import numpy
@@ -14,7 +11,8 @@ from matplotlib.axes import Axes
 from d2lpar.figures import labels, page
 from d2lpar.records.kinds import Run
 from d2lpar.scaling.model import Study, all_reduces, studies
-from d2lpar.text import number, plain_table, plural
+from d2lpar.scaling.table import results
+from d2lpar.text import number, plural
 
 BATCH = "global batch size (samples per step, all devices together)"
 PARTS = {  # of a step; an update and its all-reduce are measured as one difference
@@ -25,56 +23,44 @@ PARTS = {  # of a step; an update and its all-reduce are measured as one differe
 }
 
 
-@page.plain_style()
-def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """All pictures and ``<stem>-results.txt``; return the files."""
-    return page.save({**pictures(runs), "results": results(runs)}, folder, stem)
-
-
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
     """By name what the runs hold: speedups, steps, accuracies, parts, all-reduces.
 
-    ``speedup`` needs steps on one device and on more.
+    ``speedup`` needs steps on one device and on more. ``results`` is all as text.
     """
-    drawn, found = {}, studies(runs)
+    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
+    found = studies(runs)
     if any(pairs_of(study, n) for study in found for n in study.counts[1:]):
         note = labels.subtitle("LeNet; dots: pairs of neighbouring samples", runs)
-        drawn["speedup"] = page.new("Speedup of a step over one device", note, runs)
-        speedup(drawn["speedup"].axes[0], found)
+        title = "Speedup of a step over one device"
+        drawn["speedup"] = picture = page.new(title, note, runs)
+        speedup(picture.axes[0], found)
     for study in found:
         if study.records:
-            drawn[f"steps-{study.variant}"] = steps(study)
+            title = "Time of a step, by global batch and number of devices"
+            drawn[f"steps-{study.variant}"] = steps(study, title)
         if study.trainings:
             note = "devices \u00d7 batch per device; learning rate scaled, warmed up"
-            drawn[f"accuracy-{study.variant}"] = page.new(
-                "Test accuracy under weak scaling", _note(study, note), study.runs
-            )
-            accuracies(drawn[f"accuracy-{study.variant}"].axes[0], study)
-    batches = sorted({batch for study in found for _, batch in study.parts})
+            note = labels.subtitle(f"LeNet, {study.name}: {note}", study.runs)
+            title = "Test accuracy under weak scaling"
+            drawn[f"accuracy-{study.variant}"] = picture = page.new(title, note, runs)
+            accuracies(picture.axes[0], study)
+    batches = {batch for study in found for _, batch in study.parts}
     if batches:
-        drawn["parts"] = page.new(
-            "Where the time of a step goes",
-            labels.subtitle("LeNet, each part by omission", runs),
-            runs,
-            (max(7.6, 4 * len(batches)), 4.2),
-            columns=len(batches),
-            sharey=True,
+        note = labels.subtitle("LeNet, each part by omission", runs)
+        title, size = "Where the time of a step goes", (max(7.6, 4 * len(batches)), 4.2)
+        drawn["parts"] = picture = page.new(
+            title, note, runs, size, columns=len(batches), sharey=True
         )
-        parts(drawn["parts"].axes, found)
-        inks = drawn["parts"].axes[0].get_legend_handles_labels()
-        drawn["parts"].legend(*inks, loc="outside lower right", ncols=4)
+        parts(picture.axes, found)
+        inks = picture.axes[0].get_legend_handles_labels()
+        picture.legend(*inks, loc="outside lower right", ncols=4)
     if all_reduces(runs):
-        drawn["all-reduce"] = page.new(
-            "The same all-reduce in several ways",
-            labels.subtitle("results checked; of one array unless said", runs),
-            runs,
-        )
-        all_reduce(drawn["all-reduce"].axes[0], runs)
+        note = labels.subtitle("results checked; of one array unless said", runs)
+        title = "The same all-reduce in several ways"
+        drawn["all-reduce"] = picture = page.new(title, note, runs)
+        all_reduce(picture.axes[0], runs)
     return drawn
-
-
-def _note(study: Study, words: str) -> str:
-    return labels.subtitle(f"LeNet, {study.name}: {words}", study.runs)
 
 
 def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
@@ -103,11 +89,9 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
             for batch, values in pairs.items():
                 at = [batch] * len(values)
                 axes.plot(at, values, **style, ls="", ms=3, alpha=0.5, mew=0)
-            style.update(ls=page.LINES[s], mfc="white" if s else None)
-            name = f"{study.name}, {plural(n, noun)}"
-            axes.plot(
-                list(pairs), list(map(median, pairs.values())), label=name, **style
-            )
+            style |= {"ls": page.LINES[s], "mfc": "white" if s else None}
+            style["label"] = f"{study.name}, {plural(n, noun)}"
+            axes.plot(list(pairs), list(map(median, pairs.values())), **style)
     axes.axhline(1, color=page.INK, lw=1)
     page.log_along(axes, "x", base=2)
     page.log_along(axes, "y", base=2)
@@ -116,22 +100,18 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
     axes.legend()
 
 
-def steps(study: Study, title: str = "") -> page.Picture:
+def steps(study: Study, title: str) -> page.Picture:
     """Milliseconds per step against batch, and below them the model's errors.
 
     The model's line of one device is fitted, those of more are predicted: thin.
     """
     noun = labels.device_word(study.runs[0].header)
     model = study.model
-    picture = page.new(
-        title or f"Time of a step, by global batch and number of {noun}s",
-        _note(study, "medians and quartiles" + "; thin: the model" * bool(model)),
-        study.runs,
-        (7.6, 5.4 if model else 4.2),
-        rows=2 if model else 1,
-        sharex=True,
-        **({"height_ratios": [3, 1]} if model else {}),
-    )
+    words = "medians and quartiles" + ("; thin: the model" if model else "")
+    note = labels.subtitle(f"LeNet, {study.name}: {words}", study.runs)
+    size, heights = ((7.6, 5.4), [3, 1]) if model else ((7.6, 4.2), [1])
+    layout = {"rows": len(heights), "height_ratios": heights, "sharex": True}
+    picture = page.new(title, note, study.runs, size, **layout)
     above, *below = picture.axes
     for k, n in enumerate(study.counts):
         ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}
@@ -164,30 +144,6 @@ def steps(study: Study, title: str = "") -> page.Picture:
     return picture
 
 
-def missed(study: Study, counts: Sequence[int]) -> str:
-    """By how much the model misses the steps on these device counts, in words."""
-    errors = [100 * abs(e) for n in counts for e in study.errors_of(n).values()]
-    return f"{median(errors):.0f} % (median), {max(errors):.0f} % at most"
-
-
-def formula(study: Study) -> str:
-    """The model of a study with its numbers, for N devices and B samples."""
-    model = study.model
-    assert model is not None
-    device = (
-        f"{number(1e3 * model.fixed)} ms + {number(1e6 * model.per_sample)} us x B / N"
-    )
-    if study.counts != [1]:
-        device += f" + (N - 1) x {number(1e3 * model.exchange)} ms"
-    issue = f"{number(1e3 * model.issue)} ms"
-    if math.isinf(model.cores):
-        return f"the longer of N x {issue} (Python) and {device} (a device)"
-    return (
-        f"the longest of N x {issue} (Python), d = {device} (a device) and N x "
-        f"({issue} + d) / {model.cores:g} (the cores)"
-    )
-
-
 def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
     """Where a step's milliseconds go: a panel per batch, a stacked row per study."""
     batches = sorted({batch for study in found for _, batch in study.parts})
@@ -204,11 +160,9 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
             ms = [1e3 * sum(row[name] for name in names) for row in rows.values()]
             axes.barh(list(rows), ms, 0.6, left, label=part, ec="white", **ink)
             left += ms
+        near = {"va": "center", "textcoords": "offset points"}
         for k, whole in enumerate(left):
-            axes.annotate(
-                number(whole), (whole, k), (5, 0), va="center",
-                textcoords="offset points",
-            )  # fmt: skip
+            axes.annotate(number(whole), (whole, k), (5, 0), **near)
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1.2 * max(left)))
         axes.set_xlabel(f"ms, global batch {batch:,}")
         axes.grid(False, axis="y")
@@ -249,50 +203,8 @@ def accuracies(axes: Axes, study: Study) -> None:
         end = f"{done[-1][1]:.3f}" if done else ""
         if epochs[-1].why_not:
             end = f"diverged in epoch {epochs[-1].epoch}"
-        name = f"{n} \u00d7 {batch // n:,}: {end}"
-        axes.plot(
-            [e for e, _ in done], [a for _, a in done], **page.look(k, label=name)
-        )
+        style = page.look(k, label=f"{n} \u00d7 {batch // n:,}: {end}")
+        axes.plot([e for e, _ in done], [a for _, a in done], **style)
     page.epochs_along(axes)
     axes.set_ylabel("test accuracy")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
-
-
-def results(runs: Sequence[Run]) -> str:
-    """Everything that was measured as one table, and the models of a step."""
-    rows, models = [], []
-    for study in studies(runs):
-        for n, batch in sorted(study.records, key=lambda key: key[::-1]):
-            ms = study.milliseconds(n, batch)
-            speedup = study.speedups_of(n).get(batch)
-            spread = f"{number(ms.q1)}-{number(ms.q3)}, n={ms.n}"
-            notes = f"speedup {speedup:.2f}" if n > 1 and speedup else ""
-            if batch in (errors := study.errors_of(n)):
-                ours = study.model.seconds(n, batch)
-                model = f"model {number(1e3 * ours)} ({100 * errors[batch]:+.0f} %)"
-                notes = f"{notes}, {model}" if notes else model
-            what = f"{study.name}: step, batch {batch:,}"
-            rows.append([what, str(n), number(ms.median), spread, notes])
-            for name, seconds in study.parts.get((n, batch), {}).items():
-                rows.append([f"  {name}", str(n), number(1e3 * seconds), "", ""])
-        for (n, batch), epochs in study.trainings.items():
-            for e in epochs:
-                what = f"{study.name}: epoch {e.epoch}, batch {batch:,}, lr {e.lr:.3g}"
-                end = e.why_not or f"test accuracy {e.test_acc:.4f}"
-                rows.append([what, str(n), number(1e3 * e.seconds), "", end])
-        if study.model:
-            text = f"{study.name}: a step on N devices takes {formula(study)}."
-            for n in study.counts:
-                how = "predicted" if n > 1 else "fitted"
-                where = f"{plural(n, labels.device_word(runs[0].header))} ({how})"
-                text += f" It misses {where} by {missed(study, [n])}."
-            models.append(textwrap.fill(text, 88))
-    for (n, arrays, num_bytes), by_variant in all_reduces(runs).items():
-        for variant, seconds in by_variant.items():
-            what = f"all-reduce: {variant}, {plural(arrays, 'array')}, {num_bytes:,} B"
-            ms = number(1e3 * median(seconds)) if seconds else "-"
-            rows.append([what, str(n), ms, "", "" if seconds else "not in this build"])
-    table = plain_table(["", "devices", "ms", "quartiles", ""], rows, names=1)
-    headers = [run.header for run in runs]
-    machine = f"{labels.hardware(headers)}. {labels.stamp(headers)}"
-    return "\n\n".join([table, *models, machine]) + "\n"

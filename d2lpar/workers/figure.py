@@ -6,30 +6,24 @@ Plain sums, 2-bit gradients, servers that do not wait: a row per way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
-from d2lpar.records.comparison import final_accuracy
+from d2lpar.records.comparison import check, final_accuracy
 from d2lpar.records.kinds import Run, group, timed_epochs
 from d2lpar.text import plural
 
 WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_async"}
 
 
-@page.plain_style()
-def draw(runs: Sequence[Run], folder: Path, stem: str) -> list[Path]:
-    """``<stem>-sharing`` of runs of several workers that differ in how they share.
+def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+    """``sharing`` of runs of several workers that differ in how they share.
 
     Runs that differ in their seed alone count as one way. Raises
     :class:`~d2lpar.errors.RecordError` for a run without epochs.
     """
     for run in runs:
-        if not run.epochs:
-            raise RecordError(f"{labels.where(run)}: holds no epochs")
-    return page.save(
-        {"sharing": picture(runs, "Ways to share gradients")}, folder, stem
-    )
+        check(run)
+    return {"sharing": picture(runs, "Ways to share gradients")}
 
 
 def picture(runs: Sequence[Run], title: str) -> page.Picture:
@@ -37,33 +31,30 @@ def picture(runs: Sequence[Run], title: str) -> page.Picture:
     ways = by_way(runs)
     batch = runs[0].header.settings.get("global_batch_size")
     seeds = plural(min(map(len, ways.values())), "seed")
-    words = (
-        f"LeNet on {labels.data_name(runs[0].header)}, global batch {batch:,}, {seeds}"
-    )
-    picture = page.new(
-        title,
-        labels.subtitle(words, runs),
-        runs,
-        (10.5, page.height(len(ways)) + 0.3),
-        columns=3,
-        sharey=True,
-    )
-    columns: dict[str, list[page.Row]] = {"MB": [], "s": [], "accuracy": []}
+    data = labels.data_name(runs[0].header)
+    note = labels.subtitle(f"LeNet on {data}, global batch {batch:,}, {seeds}", runs)
+    size = (10.5, page.height(len(ways)) + 0.3)
+    drawn = page.new(title, note, runs, size, columns=3, sharey=True)
+    sent, seconds, accuracies = [], [], []
     for k, (name, same) in enumerate(ways.items()):
         timed = [epoch for run in same for epoch in timed_epochs(run)]
-        sent = [e.wire_bytes / 1e6 for e in timed if e.wire_bytes is not None]
-        values = (sent, [e.seconds for e in timed], list(map(final_accuracy, same)))
+        mb = [e.wire_bytes / 1e6 for e in timed if e.wire_bytes is not None]
         color = page.OTHERS[k % len(page.OTHERS)]
-        for rows, found in zip(columns.values(), values):
-            rows.append(page.Row(name, found, color, "" if found else "no counter"))
-    units = (("MB", "MB sent per epoch"), ("s", "seconds per epoch"))
-    for axes, (unit, label) in zip(picture.axes, (*units, ("", "last test accuracy"))):
-        page.dots(axes, columns[unit or "accuracy"], unit, log=False)
+        sent.append(page.Row(name, mb, color, "" if mb else "no counter"))
+        seconds.append(page.Row(name, [epoch.seconds for epoch in timed], color))
+        accuracies.append(page.Row(name, list(map(final_accuracy, same)), color))
+    for axes, rows, unit, label in zip(
+        drawn.axes,
+        (sent, seconds, accuracies),
+        ("MB", "s", ""),
+        ("MB sent per epoch", "seconds per epoch", "last test accuracy"),
+    ):
+        page.dots(axes, rows, unit, log=False)
         axes.set_xlabel(label)
         axes.margins(x=0.1)
-    picture.axes[2].set_xlim(auto=True)
-    picture.axes[2].autoscale(axis="x")
-    return picture
+    drawn.axes[2].set_xlim(auto=True)
+    drawn.axes[2].autoscale(axis="x")
+    return drawn
 
 
 def by_way(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -7,16 +7,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from factories import training
-from matplotlib.text import Text
+from drawn import medians
+from factories import gan_epoch, training
 from msgspec.structs import replace as changed
 
 from d2lpar.cli import compare as words
 from d2lpar.cli.compare import compare
 from d2lpar.errors import RecordError
 from d2lpar.figures import compare as figure
-from d2lpar.figures import labels, page
+from d2lpar.figures import labels
 from d2lpar.records import comparison
+from d2lpar.records.kinds import FrameRecord
 
 ONE = training(1)
 TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25))
@@ -166,18 +167,16 @@ def test_the_table_holds_the_numbers_of_both_sides():
     assert words.comparison_table(compare(ONE, ONE)).endswith("no other differences")
 
 
-def test_both_runs_are_drawn(monkeypatch, tmp_path):
-    kept = {}
-    monkeypatch.setattr(page, "save", lambda figures, *_: kept.update(figures) or [])
-    figure.draw(ONE, TWO, compare(ONE, TWO), tmp_path, "both")
-    (picture,) = kept.values()
+def test_both_runs_are_drawn():
+    picture = figure.picture(ONE, TWO, compare(ONE, TWO))
     _, seconds = picture.axes
-    medians = [
-        line.get_xdata()[0] for line in seconds.lines if line.get_marker() == "o"
-    ]
-    assert medians == [2.0, 1.25]
-    texts = [text.get_text() for text in picture.findobj(Text)]
-    assert any("1.60" in text for text in texts)
+    assert medians(seconds) == [2.0, 1.25]
+    assert "1.60" in picture.metadata["Title"]
+    measures = {"frechet": 3.0, "density": 1.0, "coverage": 0.5, "distinct": 0.5}
+    frame = FrameRecord(epoch=1, fixed="", **measures)
+    gan = replace(ONE, lines=(frame, gan_epoch(1), gan_epoch(2)))
+    left, _ = figure.picture(gan, gan, compare(gan, gan)).axes
+    assert [list(line.get_ydata()) for line in left.lines] == [[3.0]] * 2
 
 
 def test_rows_suit_json_and_csv():

@@ -42,7 +42,7 @@ REFUSED = [
     (["plot", "record", "--out=a\0b"], "--out"),
     (["compare", "--peers="], "--peers"),
     # Flags that do not apply, or contradict each other
-    ([*LENET, "--mp4"], "--mp4: does not apply to multiple_gpus"),
+    ([*LENET, "--sync-batch-norm"], "--sync-batch-norm: does not apply to"),
     ([*LENET, "--watch"], "--watch"),
     (["run", "devices", "--tf32"], "--tf32: does not apply to devices"),
     (["run", "memory", "--resume=last"], "--resume last: does not apply to memory"),
@@ -56,7 +56,7 @@ REFUSED = [
     ([*LENET, "--depth=3"], "--depth"),
     ([*LAUNCH, *THEN, "--repeats=2"], "one thing at a time"),
     ([*LAUNCH, *THEN, "--num-devices=1,2"], "one thing at a time"),
-    ([*LAUNCH, *THEN, "--mp4"], "--mp4: does not apply"),
+    ([*LAUNCH, *THEN, "--sync-batch-norm"], "--sync-batch-norm: does not apply"),
     ([*LAUNCH, "--", "run", "gan"], "gan is not shared"),
     ([*LAUNCH, "--", "plot", "x"], "plot x"),
     (LAUNCH, "launch"),
@@ -67,7 +67,6 @@ REFUSED = [
     (["compare", "record", "--peers"], "record"),
     (["compare", "record"], "two records"),
     (["devices", "--interval=2"], "--interval"),
-    (["plot", "record", "--mp4"], "--mp4"),
     # Names that a terminal would obey
     (["plot", "\x1b[31mx.jsonl"], r"\x1b[31mx.jsonl"),
     # Chapters and devices that are not there
@@ -161,7 +160,7 @@ VALUES = st.one_of(
     chapter=st.sampled_from([*EXPERIMENTS, "all", "nope"]) | VALUES,
     flags=st.dictionaries(st.sampled_from(FLAGS), st.none() | VALUES, max_size=3),
 )
-@example(chapter="all", flags={"lr": "0.1", "mp4": None})
+@example(chapter="all", flags={"lr": "0.1", "sync_batch_norm": None})
 def test_any_command_line_runs_or_is_refused_in_a_line(chapter, flags):
     words = [f"--{flag}".replace("_", "-") for flag in flags]
     words = [w if v is None else f"{w}={v}" for w, v in zip(words, flags.values())]
@@ -191,19 +190,21 @@ def test_all_gives_each_flag_to_those_it_applies_to(monkeypatch, caplog):
         return []
 
     monkeypatch.setattr(run, "run_experiment", run_experiment)
-    words = ["run", "all", "--seed=3", "--data=cryptopunks", "--mp4", "--devices=cpu:2"]
+    words = ["run", "all", "--seed=3", "--data=cryptopunks", "--sync-batch-norm"]
+    words.append("--devices=cpu:2")
     monkeypatch.setattr("sys.argv", ["d2lpar", *words])
     with caplog.at_level("WARNING", logger="d2lpar"):
         main.d2lpar.main(words, standalone_mode=False)
     assert list(ran) == list(EXPERIMENTS)
     flags, command = ran["gan"]
-    assert (flags["seed"], flags["data"], flags["mp4"]) == (3, "cryptopunks", True)
-    assert "--data=cryptopunks" in command and "--mp4" in command
+    names = ("seed", "data", "sync_batch_norm")
+    assert [flags[name] for name in names] == [3, "cryptopunks", True]
+    assert "--data=cryptopunks" in command and "--sync-batch-norm" in command
     flags, command = ran["multiple_gpus"]
-    assert (flags["seed"], flags["data"], flags["mp4"]) == (3, "auto", False)
+    assert [flags[name] for name in names] == [3, "auto", None]
     assert command == "d2lpar run multiple_gpus --devices=cpu:2 --seed=3"
     assert ran["devices"][0]["seed"] == 0
-    assert "--mp4: ignored by devices" in caplog.text
+    assert "--sync-batch-norm: ignored by devices" in caplog.text
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -367,15 +367,3 @@ def test_the_first_of_them(tmp_path, tiny):
     for n in (0, -1, whole.sizes["n_train"] + 1):
         with pytest.raises(SettingError, match=f"n_train {n}: "):
             whole.head(n)
-
-
-@only_punks
-def test_on_disk_finds_what_load_gave_a_run_and_never_downloads(
-    tmp_path, tiny, mirrors
-):
-    requests, folder = mirrors("good"), tiny.put(tmp_path / "data")
-    for name in ("cryptopunks", "synthetic"):
-        given = punks.load(name, data_dir=folder, n_train=9, seed=4)
-        found = punks.on_disk(given.name, 9, 4, folder)
-        assert (found.name, found.sha256) == (given.name, given.sha256)
-    assert punks.on_disk("cryptopunks", 9, 0) is None and requests == []

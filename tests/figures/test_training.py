@@ -1,4 +1,4 @@
-"""figures: medians and curves of records, files all or none, without MXNet."""
+"""figures: medians and curves of records, without MXNet and a user's style."""
 
 import os
 import subprocess
@@ -6,39 +6,19 @@ import sys
 
 import numpy as np
 import pytest
+from drawn import medians, words
 from factories import benchmark_header, epoch, header, training
-from matplotlib.figure import Figure
 from matplotlib.image import imread
-from matplotlib.text import Text
 from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.figures import bars, live, page
 from d2lpar.figures import training as figure
-from d2lpar.records import files
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
 
 ONE = training(1)
 TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25))
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Figures by name as they are handed to `page.save`, which writes nothing."""
-    kept = {}
-    monkeypatch.setattr(page, "save", lambda figures, *_: kept.update(figures) or [])
-    return kept
-
-
-def words(picture):
-    return [text.get_text() for text in picture.findobj(Text)]
-
-
-def medians(axes):
-    """The large dots of rows of samples, downwards."""
-    large = [line for line in axes.lines if line.get_marker() == "o"]
-    return [float(line.get_xdata()[0]) for line in large]
 
 
 def test_a_title_is_what_the_records_bear_out():
@@ -48,65 +28,50 @@ def test_a_title_is_what_the_records_bear_out():
         page.claim("Two are {r:.1f} times as fast", when=1.07 > 1.2, r=1.07)
 
 
-def test_two_pictures_that_say_where_they_are_from(tmp_path):
-    paths = figure.draw([TWO, ONE], tmp_path, "book")
-    assert [path.name for path in paths] == ["book-accuracy.png", "book-seconds.png"]
-    for path in paths:
-        assert imread(path).std() > 0.01
-        with Image.open(path) as picture:
-            said = picture.info
-        assert said["Title"] and ONE.header.git_commit[:7] in said["Description"]
-
-
-def test_accuracy_curves_are_medians_of_the_repeats(drawn, tmp_path):
+def test_accuracy_curves_are_medians_of_the_repeats():
     repeats = [
         epoch(k, repeat=r, test_acc=0.1 * k + 0.1 * r) for r in range(3) for k in (1, 2)
     ]
     run = Run(ONE.header, tuple(repeats), ONE.path)
-    figure.draw([run, TWO], tmp_path, "book")
-    (axes,) = drawn["accuracy"].axes
-    ours = axes.get_lines()[0]
+    (axes,) = figure.pictures([run, TWO])["accuracy"].axes
+    ours, other = axes.get_lines()
     assert list(ours.get_xdata()) == [1, 2]
     np.testing.assert_allclose(ours.get_ydata(), [0.2, 0.3])
+    # Equal curves, told apart in grey.
+    assert ours.get_linestyle() != other.get_linestyle()
     assert axes.get_ylabel() == "test accuracy" and axes.get_xlabel() == "epoch"
 
 
-def test_bars_are_medians_without_the_warm_up(drawn, tmp_path):
-    figure.draw([ONE, TWO], tmp_path, "book")
-    (axes,) = drawn["seconds"].axes
+def test_rows_are_medians_without_the_warm_up():
+    picture = figure.pictures([TWO, ONE])["seconds"]
+    (axes,) = picture.axes
     assert medians(axes) == [2.0, 1.25]
     assert axes.get_xlabel() == "seconds per epoch" and axes.get_xlim()[0] == 0
-    assert any("1.60\u00d7" in text for text in words(drawn["seconds"]))
+    assert any("1.60\u00d7" in text for text in words(picture))
 
 
-def test_milliseconds_are_called_so(drawn, tmp_path):
-    fast = training(1, seconds=(0.09, 0.02, 0.018, 0.022))
-    figure.draw([fast], tmp_path, "book")
-    (axes,) = drawn["seconds"].axes
-    assert medians(axes) == pytest.approx([20])
-    assert axes.get_xlabel() == "milliseconds per epoch"
-    assert any("20.0 ms" in text for text in words(drawn["seconds"]))
+@pytest.mark.parametrize(
+    "seconds, unit, scale, label",
+    [
+        ((0.09, 0.02, 0.018, 0.022), "milliseconds per epoch", "linear", "20.0 ms"),
+        ((9.0, 0.01, 0.01, 0.01), "seconds per epoch", "log", "10.0 ms  200.00\u00d7"),
+        ((9.0, 2.0, 9.0, 4.0), "seconds per epoch", "linear", "4.00 s  0.50\u00d7"),
+    ],
+)
+def test_units_scales_and_spreads(seconds, unit, scale, label):
+    run = training(2, seconds=seconds)
+    picture = figure.pictures([run] if "milli" in unit else [ONE, run])["seconds"]
+    (axes,) = picture.axes
+    assert (axes.get_xlabel(), axes.get_xscale()) == (unit, scale)
+    (text,) = [text for text in words(picture) if text.startswith(label)]
+    assert ("unstable" in text) == (seconds[2] == 9.0)
 
 
-def test_rows_that_differ_more_than_tenfold_are_logarithmic(drawn, tmp_path):
-    figure.draw([ONE, training(2, seconds=(9.0, 0.1, 0.1))], tmp_path, "book")
-    assert drawn["seconds"].axes[0].get_xscale() == "log"
-
-
-def test_from_scratch_and_gluon_share_their_pictures(drawn, tmp_path):
+def test_from_scratch_and_gluon_share_their_pictures():
     concise = training(1, chapter="multiple_gpus_concise")
-    figure.draw([ONE, concise, TWO], tmp_path, "book")
+    drawn = figure.pictures([ONE, concise, TWO])
     assert len(drawn["accuracy"].axes) == 2
-    assert len(medians(drawn["seconds"].axes[0])) == 3
-
-
-def test_curves_are_told_apart_in_grey(drawn, tmp_path):
-    figure.draw([ONE, TWO], tmp_path, "book")
-    styles = {
-        (str(line.get_linestyle()), line.get_marker())
-        for line in drawn["accuracy"].axes[0].get_lines()[:2]
-    }
-    assert len(styles) == 2
+    assert medians(drawn["seconds"].axes[0]) == [2.0, 1.25, 2.0]
 
 
 def test_runs_that_cannot_share_a_picture(tmp_path):
@@ -121,39 +86,20 @@ def test_runs_that_cannot_share_a_picture(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_leaves_earlier_pictures_as_they_were(tmp_path, monkeypatch):
-    figure.draw([ONE], tmp_path, "book")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    calls = []
-
-    def fails(drawing, path, **how):
-        calls.append(path)
-        if len(calls) == 2:
-            raise OSError(28, "No space left on device")
-        savefig(drawing, path, **how)
-
-    savefig = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", fails)
-    with pytest.raises(OSError):
-        figure.draw([ONE, TWO], tmp_path, "book")
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_long_names_are_wrapped_and_dollars_are_no_formulas(drawn, tmp_path):
+def test_long_names_are_wrapped_and_dollars_are_no_formulas():
     run = training(1, cpu_model="A very long name of a CPU " * 9 + "at $3")
-    figure.draw([run], tmp_path, "book")
-    for text in words(drawn["seconds"]):
+    for text in words(figure.pictures([run])["seconds"]):
         assert text.count("\n") <= 1
         assert "$" not in text.replace(r"\$", "")
 
 
-def test_pictures_do_not_depend_on_the_users_style(tmp_path):
+def test_files_say_where_they_are_from_and_do_not_depend_on_the_users_style(tmp_path):
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\n")
-    figure.draw([ONE], tmp_path / "a", "book")
+    paths = experiments.draw([ONE], tmp_path / "a", "book")
+    assert [path.name for path in paths] == ["book-accuracy.png", "book-seconds.png"]
     code = (
-        "import sys; from factories import training; "
-        "from d2lpar.figures import training as figure; from pathlib import Path; "
-        "figure.draw([training(1)], Path('b'), 'book'); "
+        "import sys; from factories import training; from d2lpar import experiments; "
+        "experiments.draw([training(1)], 'b', 'book'); "
         "print('mxnet' in sys.modules, 'd2lpar._mxnet' in sys.modules)"
     )
     folders = [os.path.dirname(os.path.dirname(__file__)), os.getcwd()]
@@ -167,9 +113,12 @@ def test_pictures_do_not_depend_on_the_users_style(tmp_path):
         text=True,
     )
     assert done.stdout.strip() == "False False", done.stderr
-    for name in ("book-accuracy.png", "book-seconds.png"):
-        a, b = (imread(tmp_path / folder / name) for folder in "ab")
-        np.testing.assert_array_equal(a, b)
+    for path in paths:
+        assert imread(path).std() > 0.01
+        np.testing.assert_array_equal(imread(path), imread(tmp_path / "b" / path.name))
+        with Image.open(path) as picture:
+            said = picture.info
+        assert said["Title"] and ONE.header.git_commit[:7] in said["Description"]
 
 
 def test_what_is_drawn_while_a_notebook_waits():
@@ -179,14 +128,10 @@ def test_what_is_drawn_while_a_notebook_waits():
     assert live.png([("1 device", points)], "epoch 2")[:4] == b"\x89PNG"
 
 
-# Benchmarks
+def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent(tmp_path):
+    def sample(arm, seconds, work="small", **fields):
+        return ArmSample(arm=arm, round=0, seconds=seconds, work=work, **fields)
 
-
-def sample(arm, seconds, work="small", **fields):
-    return ArmSample(arm=arm, round=0, seconds=seconds, work=work, **fields)
-
-
-def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent(drawn, tmp_path):
     lines = [
         sample("slow", 3.0),
         sample("fast", 9.0, warm_up=True),
@@ -195,24 +140,10 @@ def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent(drawn, tmp_pat
         ArmAbsent(arm="PyTorch", round=0, why_not="no GPU", work="large"),
     ]
     run = Run(benchmark_header(peers=["PyTorch"]), tuple(lines), tmp_path / "b.jsonl")
-    bars.draw([run], tmp_path, "b")
-    (picture,) = drawn.values()
+    picture = bars.pictures([run])[""]
     small, large = picture.axes
     assert medians(small) == [3.0, 1.0]  # in the order they ran
     assert medians(large) == [20.0]
     assert any("no GPU" in text for text in words(picture))
     with pytest.raises(RecordError, match="b.jsonl"):
-        bars.draw([run, run], tmp_path, "b")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", ["benchmarks", "peers", "multiple_gpus"])
-def test_committed_records_redraw(folder, tmp_path):
-    from d2lpar.records.kinds import group
-
-    root = os.path.join(os.path.dirname(__file__), "..", "..", "figures", folder)
-    runs = [
-        files.read(os.path.join(root, f)) for f in os.listdir(root) if f.endswith("l")
-    ]
-    for (_, _, stem), sweep in group(runs, files.sweep_of).items():
-        assert experiments.draw(sweep, tmp_path, stem)
+        bars.pictures([run, run])

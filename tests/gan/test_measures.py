@@ -67,10 +67,10 @@ def test_references_are_in_the_right_order_on_drawn_faces():
 
 
 def test_references_are_in_the_right_order_on_cryptopunks():
-    data = punks.on_disk("cryptopunks", 2_000, 0)
-    if data is None:
+    arrays = punks.CRYPTOPUNKS.load_from_disk()
+    if arrays is None:
         pytest.skip("no CryptoPunks on disk: set D2LPAR_DATA")
-    assert_in_the_right_order(references_of(data.X))
+    assert_in_the_right_order(references_of(arrays[0][:2_000]))
 
 
 def test_features_do_not_depend_on_the_other_faces():

@@ -1,20 +1,15 @@
 """Pictures and tables of solvers: which are drawn, and the numbers in them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from drawn import words
 from factories import header, point
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import page
-from d2lpar.least_squares import figure
-from d2lpar.records import files
+from d2lpar.least_squares import figure, table
 from d2lpar.records.kinds import Run
-
-FIGURES = Path(__file__).parents[2] / "figures"
 
 
 def run(variant="cgls", num_devices=2, distance=True, points=3, **fields):
@@ -33,36 +28,13 @@ def run(variant="cgls", num_devices=2, distance=True, points=3, **fields):
     return Run(head, tuple(lines), Path(f"book-{variant}-cpu{num_devices}.jsonl"))
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures and texts that `draw` would save, by name."""
-    saved = {}
-
-    def save(drawn, folder, stem):
-        for value in drawn.values():
-            if not isinstance(value, str):
-                value.draw_without_rendering()
-        saved.update(drawn)
-        return []
-
-    monkeypatch.setattr(page, "save", save)
-    return saved
-
-
 def names_in(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def words(picture):
-    axes = [*picture.axes, *(a for p in picture.axes for a in p.child_axes)]
-    texts = [*picture.texts, *(text for a in axes for text in a.texts)]
-    texts += [label for a in axes for label in a.get_yticklabels()]
-    return [text.get_text() for text in texts]
-
-
-def test_all_pictures(drawn, tmp_path):
+def test_all_pictures():
     variants = ("averaging", "averaging-as-published", "cgls", "normal")
-    figure.draw([run(v, n) for v in variants for n in (1, 2)], tmp_path, "book")
+    drawn = figure.pictures([run(v, n) for v in variants for n in (1, 2)])
     assert set(drawn) == {"devices", "distance", "error", "results"}
     devices = words(drawn["devices"])
     assert "1.50 s" in devices and "750 ms  2.00\u00d7" in devices
@@ -73,11 +45,12 @@ def test_all_pictures(drawn, tmp_path):
     assert names_in(error)[:2] == ["averaging, cpu(0)", "averaging, cpu(1)"]
     methods = {"averaging", "averaging as published", "cgls", "normal"}
     assert methods == set(names_in(drawn["distance"].axes[0]))
+    alone = figure.pictures([run("averaging", n) for n in (1, 2)])
+    assert "averaging, 2 contexts" in words(alone["devices"])
 
 
-def test_the_error_is_that_of_each_devices_x_above_the_optimum(drawn, tmp_path):
-    runs = [run("averaging"), run("normal", residual_norm=0.25)]
-    figure.draw(runs, tmp_path, "book")
+def test_the_error_is_that_of_each_devices_x_above_the_optimum():
+    drawn = figure.pictures([run("averaging"), run("normal", residual_norm=0.25)])
     (axes,) = drawn["error"].axes
     for curve in axes.lines:
         assert list(curve.get_xdata()) == [1, 2, 3]
@@ -85,9 +58,8 @@ def test_the_error_is_that_of_each_devices_x_above_the_optimum(drawn, tmp_path):
     assert len(axes.lines) == 2 and axes.get_yscale() == "log"
 
 
-def test_without_the_optimum_the_residual_above_the_least_is_drawn(drawn, tmp_path):
-    runs = [run(name, distance=False) for name in ("cgls", "gradient")]
-    figure.draw(runs, tmp_path, "book")
+def test_without_the_optimum_the_residual_above_the_least_is_drawn():
+    drawn = figure.pictures([run(v, distance=False) for v in ("cgls", "gradient")])
     assert set(drawn) == {"residual", "results"}
     (axes,) = drawn["residual"].axes
     assert names_in(axes) == ["cgls", "gradient"]
@@ -95,57 +67,37 @@ def test_without_the_optimum_the_residual_above_the_least_is_drawn(drawn, tmp_pa
     assert list(axes.lines[0].get_ydata()) == [20.0, 5.0]
 
 
-def test_averaging_alone_has_its_picture_of_devices(drawn, tmp_path):
-    figure.draw([run("averaging", n) for n in (1, 2)], tmp_path, "book")
-    assert "averaging, 2 contexts" in words(drawn["devices"])
-
-
 def test_results_of_the_least_squares_notes():
     """Error, optimum, each device's error and x, of every method."""
     runs = [run("averaging", x=[1.5, 2.25], x_begins=[1.5]),
             run("cgls", distance=False, x_begins=[0.25, -1.5])]  # fmt: skip
-    lines = [" ".join(line.split()) for line in figure.results(runs).splitlines()]
+    lines = [" ".join(line.split()) for line in table.results(runs).splitlines()]
     assert lines[:2] == [
         "least_squares, preset book",
         "least ||A x - b|| of all runs: 10",
     ]
-    assert "averaging 2 3 0.750 10 1.0e-03" in lines
-    assert "cgls 2 3 0.750 10 not known" in lines
-    assert lines[lines.index("averaging, 2 devices: error of each device's x") + 1] == (
-        "1 1"
-    )
-    assert lines[lines.index("averaging, 2 devices: x") + 1] == "1.5 2.25"
-    assert lines[lines.index("cgls, 2 devices: x begins") + 1] == "0.25 -1.5"
-    assert max(map(len, lines)) <= 88
+    assert "averaging 2 contexts 0.750 - 1 3 10 1.0000 1.0e-03" in lines
+    assert "cgls 2 contexts 0.750 - 1 3 10 1.0000 -" in lines
+    for heading, values in (
+        ("averaging, 2 devices: error of each device's x", "1 1"),
+        ("averaging, 2 devices: x", "1.5 2.25"),
+        ("cgls, 2 devices: x begins", "0.25 -1.5"),
+    ):
+        assert lines[lines.index(heading) + 1] == values
 
 
-def test_repeats_count_by_their_median(drawn, tmp_path):
+def test_repeats_count_by_their_median():
     several = run(points=1)
     repeats = [
         msgspec.structs.replace(several.lines[0], seconds=seconds, repeat=repeat)
         for repeat, seconds in enumerate((1.0, 9.0, 3.0))
     ]
     several = Run(several.header, tuple(repeats), several.path)
-    figure.draw([several, run(num_devices=1)], tmp_path, "book")
-    devices = words(drawn["devices"])
+    devices = words(figure.pictures([several, run(num_devices=1)])["devices"])
     assert "1.50 s" in devices
     assert "3.00 s  0.50\u00d7  unstable: 133 %" in devices  # quartiles of 2 and 6
 
 
-def test_a_run_without_points_is_named(tmp_path):
+def test_a_run_without_points_is_named():
     with pytest.raises(RecordError, match="book-cgls-cpu2.jsonl: holds no points"):
-        figure.draw([run("normal"), run(points=0)], tmp_path / "out", "book")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", ["least_squares", "least_squares_large"])
-def test_committed_records_are_drawn(folder, tmp_path):
-    runs = [files.read(path) for path in sorted((FIGURES / folder).glob("*.jsonl"))]
-    paths = figure.draw(runs, tmp_path, "book")
-    assert paths and all(path.stat().st_size for path in paths)
-
-
-def test_it_is_drawn_without_mxnet():
-    code = "import d2lpar.least_squares.figure, sys; sys.exit('mxnet' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+        figure.pictures([run("normal"), run(points=0)])

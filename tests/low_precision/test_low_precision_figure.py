@@ -1,18 +1,14 @@
 """Rows of precisions as a table and as a picture; no MXNet."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
+from drawn import medians, words
 from factories import header
 
 from d2lpar.errors import RecordError
 from d2lpar.low_precision import figure
 from d2lpar.low_precision.table import baseline, merged, table
-from d2lpar.records import files
 from d2lpar.records.kinds import PrecisionRecord, Run
-
-COMMITTED = sorted(Path(__file__).parents[2].glob("figures/low_precision/*.jsonl"))
 
 
 def row(precision, weights="trained", **fields):
@@ -66,35 +62,24 @@ def test_repeats_become_one_row():
     assert not refused.supported and baseline([refused]) is None
 
 
-@pytest.mark.parametrize("rows", [ROWS, ROWS[2:3]])
-def test_the_picture_and_the_text(rows, tmp_path):
-    paths = figure.draw([run_of(rows)], tmp_path, "book")
-    assert [path.name for path in paths] == [
-        "book-cpu1-precision.png",
-        "book-results.txt",
-    ]
-    assert table(rows) in paths[-1].read_text()
-
-
 def test_accuracies_stand_in_their_interval_on_the_rows_of_their_speeds():
-    drawn = figure.picture(run_of(ROWS))
-    speed, accuracy = drawn.axes
-    rows = [label.get_text() for label in speed.get_yticklabels()]
-    assert rows == ["float32", "int8-none"]
-    words = " ".join(text.get_text() for text in drawn.texts)
-    assert "float16" in words  # not supported here
+    drawn = figure.pictures([run_of(ROWS)])
+    assert table(ROWS) in drawn["results"]
+    speed, accuracy = drawn["cpu1-precision"].axes
+    assert [label.get_text() for label in speed.get_yticklabels()] == [
+        "float32",
+        "int8-none",
+    ]
+    assert medians(speed) == [1e4, 2e4]
+    assert "not supported here: float16" in " ".join(words(drawn["cpu1-precision"]))
     trained, stretched, _ = (c.lines[0] for c in accuracy.containers)
     assert list(trained.get_xdata()) == [0.8, 0.79]
     assert (list(stretched.get_xdata()), list(stretched.get_ydata())) == ([0.55], [1])
     assert figure.half_interval(0.5, 10_000) == pytest.approx(0.0098)
 
 
-def test_nothing_to_draw_is_refused(tmp_path):
+def test_without_float32_the_first_is_the_base_and_no_row_at_all_is_refused():
+    (speed, _) = figure.pictures([run_of(ROWS[2:3])])["cpu1-precision"].axes
+    assert medians(speed) == [2e4]
     with pytest.raises(RecordError, match="no measured precision"):
-        figure.draw([run_of(ROWS[1:2])], tmp_path, "book")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_a_committed_record_redraws(path, tmp_path):
-    assert len(figure.draw([files.read(path)], tmp_path, "book")) == 2
+        figure.pictures([run_of(ROWS[1:2])])

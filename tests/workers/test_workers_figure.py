@@ -2,9 +2,9 @@
 
 import factories
 import pytest
+from drawn import medians
 
 from d2lpar.errors import RecordError
-from d2lpar.figures import page
 from d2lpar.records.kinds import Run
 from d2lpar.workers import figure
 
@@ -17,37 +17,17 @@ def run(variant, sent, seed=0):
     return Run(header, tuple(epochs))
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that were drawn, by name."""
-    figures = {}
-    monkeypatch.setattr(page, "save", lambda drawn, *_: figures.update(drawn) or [])
-    return figures
-
-
-def medians(axes):
-    large = [line for line in axes.lines if line.get_marker() == "o"]
-    return [float(line.get_xdata()[0]) for line in large]
-
-
-def test_bytes_seconds_and_accuracy_of_each_way(drawn, tmp_path):
+def test_a_row_per_way_of_all_its_seeds():
     runs = [run("async", None), run("2bit", 5_000_000), run("", 8_000_000)]
-    figure.draw(runs, tmp_path, "book-2workers")
-    sent, seconds, accuracy = drawn["sharing"].axes
+    runs += [run("", 8_000_000, seed) for seed in (1, 2)]
+    sent, seconds, accuracy = figure.pictures(runs)["sharing"].axes
     assert medians(sent) == [8, 5]  # MB; the third has no counter
-    assert medians(seconds) == [2.0] * 3
+    assert medians(seconds) == [3.0, 2.0, 2.0]
     assert medians(accuracy) == pytest.approx([0.8] * 3)
     names = [label.get_text() for label in sent.get_yticklabels()]
     assert names == [figure.WAYS[way] for way in ("", "2bit", "async")]
 
 
-def test_seeds_of_one_way_are_one_row(drawn, tmp_path):
-    runs = [run(way, None, seed) for way in ("", "async") for seed in range(3)]
-    figure.draw(runs, tmp_path, "book-2workers")
-    _, seconds, _ = drawn["sharing"].axes
-    assert medians(seconds) == [3.0] * 2
-
-
-def test_a_run_without_epochs_is_refused(tmp_path):
+def test_a_run_without_epochs_is_refused():
     with pytest.raises(RecordError, match="epochs"):
-        figure.draw([Run(factories.header(), ())], tmp_path, "s")
+        figure.pictures([Run(factories.header(), ())])

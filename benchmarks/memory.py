@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 from d2lpar import datasets
+from d2lpar.figures import bars
 from d2lpar.machine.builds import cuda_devices
 from d2lpar.runs import in_turn
 from d2lpar.text import plain_table, plural
@@ -29,7 +30,7 @@ ENVIRONMENT = {"MXNET_CPU_TEMP_COPY": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 
 
 def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict]:
-    """Bytes that one epoch takes at most, and those that are counted."""
+    """Bytes that one epoch takes at most."""
     from d2lpar import devices, lenet
     from d2lpar.memory import estimate
 
@@ -37,8 +38,6 @@ def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict
     on_gpu = contexts[0].device_type == "gpu"
     free = estimate.free_memory(contexts)[0] if on_gpu else 0
     source = datasets.load(data, n_train=images, n_test=200)
-    sizes = {"n_train": images, "n_test": 200}
-    settings = {"global_batch_size": batch_size}
     training = lenet.train(
         devices=contexts, data=source, num_epochs=1, global_batch_size=batch_size
     )
@@ -48,16 +47,7 @@ def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if on_gpu:
             peak = free - estimate.free_memory(contexts)[0]
-        need = estimate.estimate(
-            estimate.lenet_layers, settings, len(contexts), sizes,
-            contexts[0].device_type,
-        )  # fmt: skip
-        yield {
-            "batch_size": batch_size,
-            "peak_bytes": peak,
-            "counted_bytes": need.on(0) if on_gpu else need.total,
-            "seconds": seconds,
-        }
+        yield {"batch_size": batch_size, "peak_bytes": peak, "seconds": seconds}
 
 
 def main() -> None:
@@ -98,7 +88,10 @@ def main() -> None:
     )
     rows = [
         [line.arm, f"{line.batch_size:,}"]
-        + [f"{size / 2**20:,.0f}" for size in (line.counted_bytes, line.peak_bytes)]
+        + [
+            f"{size / 2**20:,.0f}"
+            for size in (bars.counted_bytes(run, line), line.peak_bytes)
+        ]
         for line in run.lines
         if line.round == 0
     ]

@@ -259,15 +259,16 @@ print("after shutdown:", ended)
 # %% [markdown]
 # **On a GPU** memory is separate and smaller, and nothing is swapped. MXNet keeps freed
 # memory in a pool until `mx.gpu(0).empty_cache()`. CUDA's context and cuDNN's
-# workspaces come on top of the estimate.
+# workspaces come on top: what [one H200](../figures/benchmarks/memory.png) took beyond
+# the arrays is in the estimate for GPUs.
 #
-# <details><summary>The estimate of the second cell, printed on a host with an
-# H200</summary>
+# <details><summary>The estimate of a batch of 256 with
+# <code>kind="gpu"</code></summary>
 #
 #     memory for a batch of 256 on 1 GPU:
 #     Python and MXNet             220 MiB  process
 #     data set                    52.3 MiB  process
-#     CUDA context                 500 MiB  each GPU
+#     CUDA context                 880 MiB  each GPU
 #     data set, its copy          52.3 MiB  first device
 #     batch                        1.5 MiB  first device
 #     parameters                 504.2 KiB  each device
@@ -275,9 +276,8 @@ print("after shutdown:", ended)
 #     outputs kept for backward   39.4 MiB  each device
 #     gradients of outputs        26.4 MiB  each device
 #     evaluation                 103.1 MiB  each device
-#     all together               996.2 MiB
-#     free on gpu(0)               139 GiB
-#     largest batch that fits       60,000
+#     workspaces, pool            55.2 MiB  each device
+#     all together                 1.4 GiB
 #
 # </details>
 #

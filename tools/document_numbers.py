@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 from d2lpar.records import comparison, files
 from d2lpar.records.arms import arm_times
 from d2lpar.records.comparison import summarize
+from d2lpar.records.kinds import timed_epochs
 from d2lpar.text import number
 
 ROOT = Path(__file__).parents[1]
@@ -30,15 +32,20 @@ def medians(record: str) -> dict[str, float]:
 
 
 def readme() -> Iterator[str]:
-    """Cells such as "[0.256 s](figures/h200/...jsonl), 0.808"."""
+    """Cells such as "[0.256 s](figures/h200/...jsonl), 0.808".
+
+    A record of random seed 0 stands for those of the other seeds beside it, too.
+    """
     cell = r"\[([\d.]+) s\]\((\S+\.jsonl)\), ([\d.]+)"
     cells = re.findall(cell, text_of("README.md"))
     if not cells:
         yield "README.md: no time links its record"
     for seconds, path, accuracy in cells:
-        record = files.read(ROOT / path)
-        measured = number(comparison.seconds_per_epoch(record).median)
-        reached = f"{comparison.final_accuracy(record):.3f}"
+        first, seeds = ROOT / path, path.replace("/book-", "/book-seed*-")
+        records = [files.read(found) for found in [first, *ROOT.glob(seeds)]]
+        epochs = [epoch.seconds for record in records for epoch in timed_epochs(record)]
+        measured = number(summarize(epochs).median)
+        reached = f"{median(map(comparison.final_accuracy, records)):.3f}"
         if (seconds, accuracy) != (measured, reached):
             yield f"README.md: {seconds} s, {accuracy}; {path}: {measured}, {reached}"
 

@@ -18,7 +18,7 @@ from gallery_pictures import PICTURES
 from PIL import Image
 
 from d2lpar.arrays import table as timing_table
-from d2lpar.figures import labels, page
+from d2lpar.figures import bars, labels, page
 from d2lpar.figures.training import CHAPTERS
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
@@ -207,7 +207,8 @@ def _memory(runs: Sequence[Run]) -> tuple[list[str], Rows]:
         where = labels.machine(run.header)
         by_batch = group(run.lines, lambda line: (line.arm, line.batch_size))
         for (arm, batch), lines in by_batch.items():
-            counted, peak = lines[0].counted_bytes, [x.peak_bytes for x in lines]
+            counted = bars.counted_bytes(run, lines[0])
+            peak = [line.peak_bytes for line in lines]
             sizes = [f"{x / 2**20:,.0f}" for x in (counted, median(peak))]
             ratio = f"{median(peak) / counted:.2f}"
             row = [where, arm, f"{batch:,}", *sizes, ratio, str(len(lines))]

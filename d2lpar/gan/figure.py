@@ -167,6 +167,16 @@ def samples(run: Run, title: str) -> page.Picture:
     return picture
 
 
+def beside(frames: dict[str, FrameRecord], runs: list[Run], title: str) -> page.Picture:
+    """The faces of the fixed noises in two trainings' frames, which have names."""
+    size = (7.6, 3.2)
+    picture = page.new(title, training.workload(runs[:1]), runs, size, columns=2)
+    for axes, (name, frame) in zip(picture.axes, frames.items()):
+        halves = np.split(fixed_faces(frame), 2, axis=1)
+        _show(axes, np.concatenate(halves), name)
+    return picture
+
+
 def _show(axes: Axes, sheet: np.ndarray, name: str = "") -> None:
     """A sheet of faces, with a white line, a pixel wide, between them."""
     height, width, _ = sheet.shape

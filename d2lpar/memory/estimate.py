@@ -8,9 +8,14 @@ the optimiser keeps, and, where the outputs are largest, the gradients of two of
 The peak resident memory of a process that trains and evaluates, divided by the
 estimate, measured 0.73 to 1.10 for LeNet (batches of 64 to 3,000) and 0.93 to 1.42 for
 the GAN (100 to 2,400 faces) on 1 and 2 CPU contexts; with wide networks or synchronised
-BatchNorm, which is not compiled as one block, up to 2.1. On GPUs it was not measured.
-The temporary buffers of CPU contexts and the workspaces of cuDNN are not counted: with
-4 buffers in place of 256, and one thread, the GAN measured 0.84 to 1.21.
+BatchNorm, which is not compiled as one block, up to 2.1. The temporary buffers of CPU
+contexts are not counted: with 4 in place of 256, and one thread, the GAN measured 0.84
+to 1.21.
+
+On GPUs CUDA's context, the workspaces of cuDNN and what MXNet's pool holds come on top.
+Both were fitted to LeNet from scratch on one H200, where batches of 256 to 8,192 took
+0.99 to 1.13 times the estimate (figures/h200/benchmarks/memory.jsonl); other networks
+and other GPUs were not measured.
 
 Sources: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``; the networks of
 :mod:`d2lpar.networks` (the book) and :mod:`d2lpar.gan.networks` (the CryptoPunks

@@ -371,7 +371,7 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     solver its `error` and the `optimum`; a launch that was interrupted how many epochs
     were `lost`, and its `cost` in seconds; a comparison of parameters their relative
     distance as `error` after so many `steps`; a measurement of memory the `peak_bytes`
-    of a training with `batch_size` images, and the `counted_bytes`.
+    of a training with `batch_size` images.
     """
 
     arm: str
@@ -391,7 +391,6 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     steps: Optional[Number] = None
     batch_size: Optional[Number] = None
     peak_bytes: Optional[Whole] = None
-    counted_bytes: Optional[Whole] = None
 
 
 class ArmAbsent(Line, tag="arm-absent", frozen=True):

@@ -739,7 +739,7 @@ def residual(runs: list[Run]) -> Picture:
         when=near < first[-1].seconds / 2, near=near, all=first[-1].seconds,
     )  # fmt: skip
     note = labels.subtitle(
-        "A of 100,000 \u00d7 10,000, in blocks; its end has no place on a log axis",
+        "A of 100,000 \u00d7 10,000, in blocks; a log axis has no place for the end",
         runs,
     )
     picture = page.new(title, note, runs)

@@ -448,7 +448,8 @@ assert largest_difference(on_two, packages) < 1e-6
 # **What you see.** One device and two do not agree to the last bit, because (a + b) +
 # (c + d) is rounded in other places than a + b + c + d. Parameters of about 0.01 have
 # float32 neighbours at a distance of 1e-9, so a difference below 1e-8 is rounding, not
-# an error. It grows in a long training
+# an error. In a long training at this learning rate it grows until the parameters have
+# little in common; the errors of float64 grow as well, from a billionth of that
 # ([picture](../figures/benchmarks/equivalence.png), and exercise 3).
 #
 # The package's functions, in `d2lpar/parallel.py`, are these with three additions:

@@ -278,9 +278,9 @@ def equivalence(runs: list[Run]) -> Picture:
     low, book, double = ends.values()
     last = run.lines[-1].steps
     title = claim(
-        "Up to rounding: after {n} steps two devices' parameters are {low:.0e} from "
-        "one's at a rate of 0.02, {book:.0e} at 0.2, in float64 {double:.0e}",
-        when=low < 1e-4 and double < 1e-6 * book,
+        "Two devices' parameters are {low:.0e} from one's after {n} steps at a rate of "
+        "0.02; at 0.2 rounding grows to {book:.1f}, in float64 to {double:.0e}",
+        when=low < 1e-4 and 0.1 < book and double < 1e-6 * book,
         n=last, low=low, book=book, double=double,
     )  # fmt: skip
     note = labels.subtitle(

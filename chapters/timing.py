@@ -312,19 +312,19 @@ if __name__ == "__main__":
 # which memory limits; only the product gets near to what the cores can do. A second
 # context adds no memory bandwidth.
 #
-# <details><summary>The same on an H200 and its host</summary>
+# <details><summary>The same on an H200, and PyTorch on its host</summary>
 #
-# | | MXNet, H200 | PyTorch, H200 | PyTorch, its host |
+# | [record](../figures/h200/timing/book-results.txt) | MXNet | PyTorch | on the host |
 # |---|---|---|---|
 # | 50,000,000 x 2, in place | 0.393 ms | 0.155 ms | 6.51 ms |
 # | sum of 100,000 x 10, as written | 0.109 ms | 0.0379 ms | 0.0244 ms |
 # | sin^2/cos^2 of 10,000 x 10,000, as written | 2.34 ms | 1.16 ms | 57.6 ms |
 # | product of two 15,360 x 15,360 | 136 ms | 136 ms | 3.74 s |
 #
-# These are of [one record](../figures/h200/timing/book-results.txt). For an array of
-# 4 MB the GPU is slower than its host. Both libraries hand the product to cuBLAS.
-# MXNet's own operations on elements take at least twice as long; as one kernel that
-# does all of sin^2/cos^2 they take 0.441 ms.
+# For an array of 4 MB the GPU is slower than its host. Both libraries hand the product
+# to cuBLAS. MXNet's own operations on elements take at least twice as long; as one
+# kernel that does all of sin^2/cos^2 they take 0.441 ms
+# ([same record](../figures/h200/timing/book-results.txt)).
 #
 # </details>
 #

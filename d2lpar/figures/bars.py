@@ -24,7 +24,7 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
         raise RecordError(f"{names}: records of one benchmark; name one of them")
     (run,) = runs
     samples, curves = run.of(ArmSample), None
-    if any(sample.steps for sample in samples):
+    if any(sample.steps and sample.error is not None for sample in samples):
         title, curves = f"Errors by steps: {run.header.work}", errors
     elif any(sample.peak_bytes for sample in samples):
         title, curves = f"Memory of {run.header.work}", memory

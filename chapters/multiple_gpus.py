@@ -589,8 +589,8 @@ if __name__ == "__main__":
 # the seconds per epoch. The book printed an accuracy of 0.80 on one V100 and 0.84 on
 # two, after 10 epochs. The second GPU has not improved it: with this recipe the
 # accuracy moves by some points from run to run. On two cores of an AMD EPYC the `book`
-# preset with one thread per context ends at 0.825 on one context and 0.815 on two, in
-# 22.0 and 13.2 s per epoch. On H200s an epoch takes 0.256 s on one and 0.446 s on two:
+# preset with one thread per context ends at 0.803 on one context and 0.818 on two, in
+# 24.7 and 13.7 s per epoch. On H200s an epoch takes 0.256 s on one and 0.446 s on two:
 # the second GPU makes it slower, as in the book ([all figures](../figures/README.md)).
 #
 # ## Summary

@@ -400,8 +400,8 @@ if __name__ == "__main__":
 # %% [markdown]
 # **What you see.** The same accuracies as in chapter 4, because the numbers are the
 # same. With all of Fashion-MNIST, batches of 256 and one thread per context, an epoch
-# takes 20.8 s on one context of an AMD EPYC and 13.6 s on two; from scratch it takes
-# 22.0 s and 13.2 s. On H200s Gluon needs less of Python's time: 0.234 s and 0.264 s,
+# takes 24.5 s on one context of an AMD EPYC and 14.3 s on two; from scratch it takes
+# 24.7 s and 13.7 s. On H200s Gluon needs less of Python's time: 0.234 s and 0.264 s,
 # where the training from scratch takes 0.256 s and 0.446 s. A second H200 loses in both
 # ([all tables](../figures/README.md)).
 #

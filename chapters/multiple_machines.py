@@ -338,15 +338,15 @@ if __name__ == "__main__":
 #
 # | [record](../figures/README.md) | sent per epoch | seconds per epoch | accuracy |
 # |---|---|---|---|
-# | sums (`dist_sync`) | 487 MB | 13.2 | 0.815, 0.812, 0.825 |
-# | 2 bits per gradient | 260 MB | 14.0 | 0.846, 0.825, 0.847 |
-# | `dist_async` | 487 MB | 12.3 | 0.851, 0.845, 0.847 |
+# | sums (`dist_sync`) | 487 MB | 16.3 | 0.811, 0.798, 0.843 |
+# | 2 bits per gradient | 260 MB | 17.1 | 0.818, 0.838, 0.830 |
+# | `dist_async` | 487 MB | 13.5 | 0.835, 0.847, 0.841 |
 #
 # ![Three ways to share](../figures/multiple_machines/book-2workers-sharing.png)
 #
 # The sums send what was computed above. Two bits per gradient send more than half of
 # it, because only the pushes are compressed, and save no time on one machine, where
-# sending costs little. Not waiting saves a little. Neither makes this training worse;
+# sending costs little. Not waiting saves a sixth. Neither makes this training worse;
 # but three seeds of one recipe do not show that inexact gradients are better.
 #
 # ## Summary

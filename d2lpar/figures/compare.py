@@ -25,8 +25,9 @@ def picture(a: Run, b: Run, compared: Any) -> page.Picture:
     else:
         training.curves(left, runs, names=("a", "b"))
     rows = []
-    for k, (name, run, side) in enumerate(zip("ab", runs, (compared.a, compared.b))):
+    sides = zip("ab", runs, (compared.a, compared.b), training.colors(runs))
+    for name, run, side, color in sides:
         seconds = [epoch.seconds for epoch in timed_epochs(run)]
-        rows.append(page.Row(f"{name}: {side.label}", seconds, page.count_color(k)))
+        rows.append(page.Row(f"{name}: {side.label}", seconds, color))
     page.dots(right, rows, "s")
     return drawn

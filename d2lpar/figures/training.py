@@ -98,6 +98,17 @@ def where(run: Run) -> str:
     return ", ".join(filter(None, words))
 
 
+def colors(runs: Sequence[Run]) -> list[str]:
+    """A color per run: by its device count where they differ, or else by the order."""
+    counts = [run.header.num_devices for run in runs]
+    ranks = sorted(set(counts))
+    several = len(ranks) > 1
+    return [
+        page.count_color(ranks.index(count) if several else k)
+        for k, count in enumerate(counts)
+    ]
+
+
 def curves(
     axes: Axes,
     runs: Sequence[Run],
@@ -110,14 +121,13 @@ def curves(
 
     Named by `names`, or else by the runs' device counts.
     """
-    for k, run in enumerate(runs):
+    for k, (run, color) in enumerate(zip(runs, colors(runs))):
         by_epoch = values_of(run)
         repeats = list(by_epoch.values())
         along = list(by_epoch)
         if by_seconds:
             epochs = group(run.epochs, lambda e: e.epoch, lambda e: e.seconds)
             along = list(accumulate(map(median, epochs.values())))
-        color = page.count_color(k)
         # Data-parallel training gives the *same* curve on every device count, so later
         # ones are thinner, broken and marked smaller: the first shows through.
         axes.plot(

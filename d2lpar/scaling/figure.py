@@ -15,6 +15,7 @@ from d2lpar.scaling.table import results
 from d2lpar.text import number, plural
 
 BATCH = "global batch size (samples per step, all devices together)"
+NAMES = {"concise": "in Gluon", "ddp": "PyTorch DDP"}  # in legends
 PARTS = {  # of a step; an update and its all-reduce are measured as one difference
     "split and copy": (("split and copy",), {"color": "0.8"}),
     "forward": (("forward",), {"color": page.OTHERS[0]}),
@@ -41,7 +42,7 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
             drawn[f"steps-{study.variant}"] = steps(study, title)
         if study.trainings:
             note = "devices \u00d7 batch per device; learning rate scaled, warmed up"
-            note = labels.subtitle(f"LeNet, {study.name}: {note}", study.runs)
+            note = labels.subtitle(f"LeNet {name_of(study)}: {note}", study.runs)
             title = "Test accuracy under weak scaling"
             drawn[f"accuracy-{study.variant}"] = picture = page.new(title, note, runs)
             accuracies(picture.axes[0], study)
@@ -61,6 +62,11 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
         drawn["all-reduce"] = picture = page.new(title, note, runs)
         all_reduce(picture.axes[0], runs)
     return drawn
+
+
+def name_of(study: Study) -> str:
+    """What legends call a study's implementation."""
+    return NAMES.get(study.name, study.name)
 
 
 def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
@@ -85,12 +91,14 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
         noun = labels.device_word(study.runs[0].header)
         for k, n in enumerate(study.counts[1:], 1):
             pairs = pairs_of(study, n)
-            style = {"marker": page.MARKERS[s], "color": page.count_color(k)}
+            library = page.color_of(study.name, is_peer=False)
+            color = page.count_color(k) if library == page.OURS else library
+            style = {"marker": page.MARKERS[s + k - 1], "color": color}
             for batch, values in pairs.items():
                 at = [batch] * len(values)
                 axes.plot(at, values, **style, ls="", ms=3, alpha=0.5, mew=0)
-            style |= {"ls": page.LINES[s], "mfc": "white" if s else None}
-            style["label"] = f"{study.name}, {plural(n, noun)}"
+            style |= {"ls": page.LINES[s + k - 1], "mfc": "white" if s else None}
+            style["label"] = f"{name_of(study)}, {plural(n, noun)}"
             axes.plot(list(pairs), list(map(median, pairs.values())), **style)
     axes.axhline(1, color=page.INK, lw=1)
     page.log_along(axes, "x", base=2)
@@ -108,7 +116,7 @@ def steps(study: Study, title: str) -> page.Picture:
     noun = labels.device_word(study.runs[0].header)
     model = study.model
     words = "medians and quartiles" + ("; thin: the model" if model else "")
-    note = labels.subtitle(f"LeNet, {study.name}: {words}", study.runs)
+    note = labels.subtitle(f"LeNet {name_of(study)}: {words}", study.runs)
     size, heights = ((7.6, 5.4), [3, 1]) if model else ((7.6, 4.2), [1])
     layout = {"rows": len(heights), "height_ratios": heights, "sharex": True}
     picture = page.new(title, note, study.runs, size, **layout)
@@ -150,7 +158,7 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
     for axes, batch in zip(panels, batches):
         noun = labels.device_word(found[0].runs[0].header)
         rows = {
-            f"{study.name}, {plural(n, noun)}": study.parts[n, batch]
+            f"{name_of(study)}, {plural(n, noun)}": study.parts[n, batch]
             for study in found
             for n in study.counts
             if (n, batch) in study.parts

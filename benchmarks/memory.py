@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterator
 
 from d2lpar import datasets
-from d2lpar.figures import bars
 from d2lpar.machine.builds import cuda_devices
+from d2lpar.memory import estimate
 from d2lpar.runs import in_turn
 from d2lpar.text import plain_table, plural
 
@@ -32,7 +32,6 @@ ENVIRONMENT = {"MXNET_CPU_TEMP_COPY": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict]:
     """Bytes that one epoch takes at most."""
     from d2lpar import devices, lenet
-    from d2lpar.memory import estimate
 
     contexts = devices.parse(chosen)
     on_gpu = contexts[0].device_type == "gpu"
@@ -90,7 +89,7 @@ def main() -> None:
         [line.arm, f"{line.batch_size:,}"]
         + [
             f"{size / 2**20:,.0f}"
-            for size in (bars.counted_bytes(run, line), line.peak_bytes)
+            for size in (estimate.of_sample(run, line), line.peak_bytes)
         ]
         for line in run.lines
         if line.round == 0

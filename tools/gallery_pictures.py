@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
@@ -25,6 +26,7 @@ from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
 from d2lpar.low_precision import figure as low_precision
 from d2lpar.low_precision.table import baseline, merged
+from d2lpar.memory import estimate
 from d2lpar.records import comparison, files
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.comparison import Summary, summarize
@@ -299,7 +301,7 @@ def memory(cores: list[Run], gpus: list[Run]) -> Picture:
     """How much memory does a training take, and can it be counted before?"""
 
     on_cores, on_gpus = (
-        [line.peak_bytes / bars.counted_bytes(run, line) for line in run.lines]
+        [line.peak_bytes / estimate.of_sample(run, line) for line in run.lines]
         for [run] in (cores, gpus)
     )
     title = claim(
@@ -314,7 +316,7 @@ def memory(cores: list[Run], gpus: list[Run]) -> Picture:
     )
 
     def draw(axes: Axes, runs: list[Run]) -> None:
-        bars.memory(axes, runs[0])
+        bars.memory(axes, runs[0], partial(estimate.of_sample, runs[0]))
         where = "of the GPU" if runs is gpus else "of the process"
         axes.set_ylabel(f"MiB {where}")
 

@@ -6,7 +6,7 @@ drawn against the steps or the batch instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -73,28 +73,16 @@ def errors(axes: Axes, run: Run) -> None:
     axes.legend()
 
 
-def counted_bytes(run: Run, sample: ArmSample) -> int:
-    """What :mod:`d2lpar.memory` estimates for a sample of benchmarks/memory.py."""
-    from d2lpar.memory import estimate
-
-    count, noun = sample.arm.split()
-    need = estimate.estimate(
-        estimate.lenet_layers,
-        {"global_batch_size": sample.batch_size},
-        int(count),
-        {"n_train": run.header.settings["n_train"], "n_test": 200},
-        "gpu" if noun.startswith("GPU") else "cpu",
-    )
-    return max(need.by_memory)
-
-
-def memory(axes: Axes, run: Run) -> None:
-    """MiB of each arm against the batch: filled what was measured, hollow counted."""
+def memory(
+    axes: Axes, run: Run, counted: Callable[[ArmSample], int] | None = None
+) -> None:
+    """MiB of each arm against the batch: filled what was measured, hollow `counted`."""
     by_arm = group(run.of(ArmSample), lambda sample: sample.arm)
     for k, (arm, samples) in enumerate(by_arm.items()):
         ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}
-        counted = {x.batch_size: counted_bytes(run, x) / 2**20 for x in samples}
-        axes.plot(*zip(*counted.items()), **ink, ls=page.LINES[1], mfc="white")
+        if counted:
+            sizes = {x.batch_size: counted(x) / 2**20 for x in samples}
+            axes.plot(*zip(*sizes.items()), **ink, ls=page.LINES[1], mfc="white")
         measured = group(
             samples, lambda x: x.batch_size, lambda x: x.peak_bytes / 2**20
         )

@@ -32,6 +32,7 @@ from d2lpar.errors import DeviceError
 from d2lpar.machine import host
 from d2lpar.machine.builds import nvml_session
 from d2lpar.machine.cards import gpu_cards
+from d2lpar.records.kinds import ArmSample, Run
 from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
@@ -265,6 +266,19 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
         largest=f"{name}, float32 {(samples, *shape)}",
         largest_size=FLOAT * samples * largest,
     )
+
+
+def of_sample(run: Run, sample: ArmSample) -> int:
+    """Bytes of a memory for what a sample of benchmarks/memory.py measured."""
+    count, noun = sample.arm.split()
+    need = estimate(
+        lenet_layers,
+        {"global_batch_size": sample.batch_size},
+        int(count),
+        {"n_train": run.header.settings["n_train"], "n_test": 200},
+        "gpu" if noun.startswith("GPU") else "cpu",
+    )
+    return max(need.by_memory)
 
 
 def largest_batch(

@@ -71,6 +71,7 @@ def test_a_terminal_that_is_closed_ends_a_command():
     """The system sends SIGHUP, and nothing can be printed any more."""
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         os.execv(sys.executable, [sys.executable, "-c", GUARDED])
     assert os.read(terminal, 5) == b"begun"
     time.sleep(0.5)

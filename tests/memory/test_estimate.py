@@ -9,7 +9,6 @@ import pytest
 from d2lpar import networks
 from d2lpar._mxnet import mx
 from d2lpar.errors import DeviceError
-from d2lpar.figures.bars import counted_bytes
 from d2lpar.memory import estimate
 from d2lpar.memory.estimate import free_memory, gan_layers, lenet_layers
 from d2lpar.records import files
@@ -75,7 +74,7 @@ def test_each_gpu_has_a_memory_of_its_own():
 def test_the_estimate_for_a_gpu_is_near_what_an_h200_took():
     run = files.read(ROOT / "figures/h200/benchmarks/memory.jsonl")
     for sample in run.lines:
-        ratio = sample.peak_bytes / counted_bytes(run, sample)
+        ratio = sample.peak_bytes / estimate.of_sample(run, sample)
         assert 0.95 < ratio < 1 / (1 - estimate.SAFETY_MARGIN), sample.batch_size
 
 

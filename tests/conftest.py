@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from command import d2lpar
+from support.command import d2lpar
 
 # A shell's background job ignores Ctrl-C, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,9 +1,9 @@
 """Pictures and tables of timings: which are drawn, and from which numbers."""
 
-import factories
 import msgspec
 import pytest
-from drawn import medians
+from support import factories
+from support.drawn import medians
 
 from d2lpar.arrays import figure, table
 from d2lpar.errors import RecordError

@@ -7,9 +7,9 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 import pytest
-from command import d2lpar
-from factories import gan_epoch, header
 from PIL import Image
+from support.command import d2lpar
+from support.factories import gan_epoch, header
 
 from d2lpar import chapter, gan
 from d2lpar.cli import compare, main, run

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from drawn import medians
-from factories import gan_epoch, training
 from msgspec.structs import replace as changed
+from support.drawn import medians
+from support.factories import gan_epoch, training
 
 from d2lpar.cli import compare as words
 from d2lpar.cli.compare import compare

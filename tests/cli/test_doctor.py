@@ -6,7 +6,7 @@ import platform
 import sys
 
 import pytest
-from command import d2lpar
+from support.command import d2lpar
 
 from d2lpar import datasets, devices
 from d2lpar.cli import doctor

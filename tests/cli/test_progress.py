@@ -4,7 +4,7 @@ import io
 import sys
 
 import pytest
-from factories import epoch, header, point
+from support.factories import epoch, header, point
 
 from d2lpar.cli import progress
 from d2lpar.records.kinds import TimingRecord

@@ -6,9 +6,9 @@ All run in this process, as `d2lpar` does them: exit code 2, and nothing is writ
 import os
 
 import pytest
-from factories import epoch, header
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.factories import epoch, header
 
 from d2lpar.cli import main, run
 from d2lpar.experiments import ALWAYS, EXPERIMENTS

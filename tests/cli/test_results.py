@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from factories import header, point, training
+from support.factories import header, point, training
 
 from d2lpar.cli import index
 from d2lpar.cli.results import result

@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from drawn import medians, words
-from factories import benchmark_header, epoch, header, training
 from matplotlib.image import imread
 from PIL import Image
+from support.drawn import medians, words
+from support.factories import benchmark_header, epoch, header, training
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
@@ -98,7 +98,8 @@ def test_files_say_where_they_are_from_and_do_not_depend_on_the_users_style(tmp_
     paths = experiments.draw([ONE], tmp_path / "a", "book")
     assert [path.name for path in paths] == ["book-accuracy.png", "book-seconds.png"]
     code = (
-        "import sys; from factories import training; from d2lpar import experiments; "
+        "import sys; from support.factories import training; "
+        "from d2lpar import experiments; "
         "experiments.draw([training(1)], 'b', 'book'); "
         "print('mxnet' in sys.modules, 'd2lpar._mxnet' in sys.modules)"
     )

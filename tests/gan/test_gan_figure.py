@@ -4,11 +4,11 @@ import io
 
 import numpy as np
 import pytest
-from drawn import words
-from factories import gan_epoch, header
 from matplotlib.image import imread
 from msgspec.structs import replace as changed
 from PIL import Image
+from support.drawn import words
+from support.factories import gan_epoch, header
 
 from d2lpar import experiments
 from d2lpar.datasets import punks, synthetic_punks

@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from kernel_sources import kernel_sources
+from support.kernel_sources import kernel_sources
 
 from d2lpar import get_params
 from d2lpar._mxnet import np

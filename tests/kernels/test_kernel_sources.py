@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from kernel_sources import kernel_sources
+from support.kernel_sources import kernel_sources
 
 from d2lpar._mxnet import mx
 from d2lpar.kernels import CudaModule

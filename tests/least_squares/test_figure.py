@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from drawn import words
-from factories import header, point
+from support.drawn import words
+from support.factories import header, point
 
 from d2lpar.errors import RecordError
 from d2lpar.least_squares import figure, table

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from drawn import medians, words
-from factories import header
+from support.drawn import medians, words
+from support.factories import header
 
 from d2lpar.errors import RecordError
 from d2lpar.low_precision import figure

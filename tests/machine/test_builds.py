@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from fake_gpus import H100, fake_nvml
+from support.fake_gpus import H100, fake_nvml
 
 from d2lpar.errors import DeviceError, MXNetMissingError
 from d2lpar.machine import builds

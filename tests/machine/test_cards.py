@@ -5,7 +5,7 @@ import sys
 from ctypes import ArgumentError
 
 import pytest
-from fake_gpus import H100, NVLINK, READ, T4, fake_nvml
+from support.fake_gpus import H100, NVLINK, READ, T4, fake_nvml
 
 from d2lpar.machine import cards
 from d2lpar.machine.builds import CudaDevice

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import psutil
 import pytest
-from fake_gpus import H100, T4, fake_nvml
+from support.fake_gpus import H100, T4, fake_nvml
 
 from d2lpar.errors import SettingError
 from d2lpar.machine import cards, load

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import numpy
 import pytest
-import solutions
-from solutions import all_gather, central, grid, local_sgd, reduce_scatter, ring, tree
+from support import puzzle_solutions as solutions
+from support.puzzle_solutions import (
+    all_gather,
+    central,
+    grid,
+    local_sgd,
+    reduce_scatter,
+    ring,
+    tree,
+)
 
 import puzzles
 from puzzles import tasks

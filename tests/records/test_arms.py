@@ -1,6 +1,6 @@
 """A benchmark's arms: which samples count, and the table of the results."""
 
-from factories import benchmark_header
+from support.factories import benchmark_header
 
 from d2lpar.records.arms import arm_times, table
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import epoch as an_epoch
-from factories import header as a_header
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.factories import epoch as an_epoch
+from support.factories import header as a_header
 
 from d2lpar.errors import CheckpointError
 from d2lpar.records import checkpoints, files

@@ -7,9 +7,9 @@ import sys
 
 import msgspec
 import pytest
-from factories import benchmark_header, epoch, header, point, training
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.factories import benchmark_header, epoch, header, point, training
 
 from d2lpar.errors import RecordError
 from d2lpar.records import atomic, files, kinds

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from factories import epoch as an_epoch
-from factories import header
 from msgspec.structs import asdict, replace
+from support.factories import epoch as an_epoch
+from support.factories import header
 
 from d2lpar import datasets, lenet, lenet_concise
 from d2lpar.datasets import punks

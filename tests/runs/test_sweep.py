@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import epoch, header
+from support.factories import epoch, header
 
 from d2lpar import datasets, experiments, lenet
 from d2lpar.errors import DiedError, RunError, SettingError

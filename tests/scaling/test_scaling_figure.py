@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from a_study import BATCHES, epoch, header, made
+from support.a_study import BATCHES, epoch, header, made
 
 from d2lpar.records.kinds import Run, StepRecord
 from d2lpar.scaling import figure, table

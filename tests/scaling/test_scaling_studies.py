@@ -4,7 +4,7 @@ import math
 
 import msgspec
 import pytest
-from a_study import BATCHES, header, made, step
+from support.a_study import BATCHES, header, made, step
 
 from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
 from d2lpar.scaling import table

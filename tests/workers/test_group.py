@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from command import d2lpar
+from support.command import d2lpar
 
 from d2lpar import datasets, devices, lenet, lenet_concise
 from d2lpar.least_squares.rows import RowShards

@@ -1,8 +1,8 @@
 """The picture of ways to share gradients: its data, not its words."""
 
-import factories
 import pytest
-from drawn import medians
+from support import factories
+from support.drawn import medians
 
 from d2lpar.errors import RecordError
 from d2lpar.records.kinds import Run

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from d2lpar.kernels import ElementwiseKernel
 from d2lpar.kernels.kernel import _SGD
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _DEFINITION = re.compile(r"__global__\s+void\s+(\w+)\s*\(([^)]*)\)")
 
 

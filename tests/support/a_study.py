@@ -1,8 +1,7 @@
 """A scaling study's records, made so that all costs of its steps are known."""
 
-import factories
-
 from d2lpar.records.kinds import PARTS, AllReduceRecord, Run, ScaledEpoch, StepRecord
+from support import factories
 
 
 def header(n, variant="concise", implementation="concise"):

@@ -1,0 +1,1 @@
+"""What tests share: records made by hand, faked GPUs, pictures read, commands run."""

@@ -8,54 +8,12 @@ name is first used. Where MXNet is not installed, that raises
 
 `np`, `npx`, `autograd`, `gluon` and `mx` are MXNet's own. Taken from here they are
 loaded after d2lpar has set the variables that MXNet reads once, when it is imported.
+
+The names are in `__init__.pyi`, which type checkers read, too.
 """
 
-import importlib
+import lazy_loader
 
-from d2lpar._version import __version__
+from d2lpar._version import __version__ as __version__
 
-_MODULE_OF = {
-    "allreduce": "parallel",
-    "get_params": "parallel",
-    "sgd": "parallel",
-    "split_batch": "parallel",
-    "train_batch": "parallel",
-    "evaluate_accuracy": "lenet",
-    "init_lenet": "networks",
-    "fashion_mnist": "datasets",
-    "fashion_sample": "datasets",
-    "try_all_gpus": "devices",
-    "try_gpu": "devices",
-    "autograd": "_mxnet",
-    "gluon": "_mxnet",
-    "mx": "_mxnet",
-    "np": "_mxnet",
-    "npx": "_mxnet",
-}
-_MODULES = (
-    "datasets",
-    "devices",
-    "gan",
-    "kernels",
-    "least_squares",
-    "lenet",
-    "lenet_concise",
-    "lenet_workers",
-    "timing",
-)
-
-__all__ = [*_MODULE_OF, *_MODULES, "__version__"]
-
-
-def __getattr__(name: str):
-    if name in _MODULES:
-        return importlib.import_module(f"d2lpar.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'd2lpar' has no attribute {name!r}")
-    value = vars(importlib.import_module(f"d2lpar.{_MODULE_OF[name]}"))[name]
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -74,10 +74,10 @@ def plain_table(
         table.add_column(justify="right" if right else "left", no_wrap=True)
     for line in lines:
         table.add_row(*map(Text, line))
+    printed = io.StringIO()
     # In a notebook rich would display the table instead of writing it.
     console = Console(
-        file=io.StringIO(), width=10_000, color_system=None, force_jupyter=False
+        file=printed, width=10_000, color_system=None, force_jupyter=False
     )
     console.print(table)
-    printed = console.file.getvalue().splitlines()
-    return "\n".join(line.rstrip() for line in printed)
+    return "\n".join(line.rstrip() for line in printed.getvalue().splitlines())

@@ -73,8 +73,8 @@ def load(
     logged.
     """
     if CRYPTOPUNKS.locate(name, data_dir) == "cryptopunks":
-        arrays = CRYPTOPUNKS.load(data_dir)
-        return FaceData(*arrays, "cryptopunks").head(n_train)
+        (X,) = CRYPTOPUNKS.load(data_dir)
+        return FaceData(X, "cryptopunks").head(n_train)
     X = synthetic_punks(TILES**2 if n_train is None else n_train, seed)
     return FaceData(X, "synthetic-punks")
 

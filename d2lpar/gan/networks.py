@@ -161,7 +161,8 @@ def init_params(
     with scale 1, shift 0, mean 0, variance 1; spectral vectors are those of the weights
     after a few power iterations.
     """
-    values, bound = [], 0.0
+    values: list[numpy.ndarray] = []
+    bound = 0.0
     for name, parameter in net.collect_params().items():
         shape = parameter.shape
         if name.endswith(("gamma", "running_var")):

@@ -8,6 +8,7 @@ import numbers
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy
 
@@ -175,10 +176,11 @@ class Judge:
         shape = (len(self.chosen), *self.net.z_shape)
         z = rng.standard_normal(shape, dtype=numpy.float32)
         drawn = faces_of(self.net, z, self.device)
-        samples, references = {}, {}
+        references: dict[str, measures.Quality] = {}
+        facts: dict[str, Any] = {}
         if with_samples:
             numbers, distances = punks.nearest(drawn[:NUM_SAMPLES], self.data.X)
-            samples = {
+            facts = {
                 "samples": to_png(sheet(drawn[:NUM_SAMPLES], columns=5)),
                 "nearest": numbers.tolist(),
                 "distances": distances.round(4).tolist(),
@@ -186,15 +188,14 @@ class Judge:
         if state.epoch == 0:
             references = measures.references(self.real, self.others, self.device)
         fixed = faces_of(self.net, state.fixed_z, self.device)
-        quality = self.real.quality(measures.features(drawn, self.device))
+        facts |= self.real.quality(measures.features(drawn, self.device)).as_dict()
         return FrameRecord(
             epoch=state.epoch,
             num_steps=state.num_steps,
             fixed=to_png(sheet(fixed, columns=len(fixed))),
             num_fixed=len(fixed),
-            **quality.as_dict(),
             references={name: q.as_dict() for name, q in references.items()},
-            **samples,
+            **facts,
         )
 
 

@@ -124,13 +124,23 @@ class TrainingState:
     @classmethod
     def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
         """The inverse of :meth:`tensors` and :meth:`facts`."""
-        lists = {}
-        for name in LISTS:
+
+        def arrays(name: str) -> list[numpy.ndarray]:
             n = sum(key.startswith(f"{name}.") for key in tensors)
-            lists[name] = [tensors[f"{name}.{i}"] for i in range(n)]
-        width, d_norm = facts["width"] or None, D_NORMS[facts["d_norm"]]
-        facts = {**facts, "width": width, "d_norm": d_norm}
-        return cls(**lists, fixed_z=tensors["fixed_z"], **facts)
+            return [tensors[f"{name}.{i}"] for i in range(n)]
+
+        return cls(
+            params_D=arrays("params_D"),
+            params_G=arrays("params_G"),
+            moments_D=arrays("moments_D"),
+            moments_G=arrays("moments_G"),
+            fixed_z=tensors["fixed_z"],
+            seed=facts["seed"],
+            num_steps=facts["num_steps"],
+            epoch=facts["epoch"],
+            width=facts["width"] or None,
+            d_norm=D_NORMS[facts["d_norm"]],
+        )
 
 
 def new_networks(
@@ -162,15 +172,17 @@ def start(
         of = "the notebook's networks take" if width is None else "write"
         choices = "none" if width is None else ", ".join(D_NORMS)
         raise SettingError(f"d-norm {d_norm!r}: {of} {choices}")
-    params, moments = [], []
+    params: list[list[numpy.ndarray]] = []
+    moments: list[list[numpy.ndarray]] = []
     for k, net in enumerate(new_networks(width, d_norm)):
         params.append(init_params(net, numpy.random.default_rng([seed, k])))
         trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
         moments.append([numpy.zeros(p.shape, numpy.float32) for p in trained * 2])
     rng_z = numpy.random.default_rng([seed, 3])
     z = rng_z.standard_normal((NUM_FIXED, *net.z_shape), dtype=numpy.float32)
+    (params_D, params_G), (moments_D, moments_G) = params, moments
     return TrainingState(
-        *params, *moments, fixed_z=z, seed=seed, width=width, d_norm=d_norm
+        params_D, params_G, moments_D, moments_G, z, seed, width=width, d_norm=d_norm
     )
 
 
@@ -380,7 +392,9 @@ def update_D(
     `opinions` of :class:`StepSums`, without waiting for them.
     """
     adam.zero_grad()
-    loss_sums, opinions, n = [], [], 0
+    loss_sums: list[np.ndarray] = []
+    opinions: list[np.ndarray] = []
+    n = 0
     for X_shards, fakes in rounds:
         with autograd.record():
             # One call for both; the notebook makes two, and joins the results.

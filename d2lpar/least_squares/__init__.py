@@ -1,19 +1,9 @@
 """Data-parallel least squares: min ||A x - b|| over x, A's rows shared over devices.
 
-The names below are loaded, and MXNet with them, when they are first used, so that
-:mod:`~d2lpar.least_squares.figure` draws without MXNet.
+The names in `__init__.pyi` are loaded, and MXNet with them, when they are first used,
+so that :mod:`d2lpar.least_squares.figure` draws without MXNet.
 """
 
-import importlib
+import lazy_loader
 
-__all__ = ["LeastSquare", "METHODS", "Solution", "measure", "solve"]
-
-
-def __getattr__(name: str):
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.solver"), name)
-
-
-def __dir__() -> list:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,72 @@
+"""What a type checker tells a user: the signature of each public name, never `Any`."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import d2lpar
+
+pytest.importorskip("mypy", reason="mypy needs Python 3.10")
+
+ROOT = Path(d2lpar.__file__).parents[1]
+MODULES = (
+    "d2lpar", "d2lpar.buckets", "d2lpar.chapter", "d2lpar.datasets", "d2lpar.devices",
+    "d2lpar.errors", "d2lpar.gan", "d2lpar.kernels", "d2lpar.least_squares",
+    "d2lpar.lenet", "d2lpar.lenet_concise", "d2lpar.lenet_workers", "d2lpar.networks",
+    "d2lpar.parallel", "d2lpar.timing",
+)  # fmt: skip
+MXNETS_OWN = {"autograd", "gluon", "mx", "np", "npx"}  # MXNet has no types
+
+CLIENT = """
+from d2lpar import gan, lenet, split_batch, train_batch, try_all_gpus
+X_shards, y_shards = split_batch(None, None, try_all_gpus())
+epochs = lenet.train(2, devices="cpu:2", num_epochs="three")  # wrong
+gan.start(seed=0).params_H  # wrong
+train_batch(X_shards, y_shards)  # wrong
+"""
+
+
+def mypy(path: Path, source: str) -> list[str]:
+    """What mypy says about a program, without its path; the cache is `make lint`'s."""
+    path.write_text(source)
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", str(path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stderr == ""
+    return [line.replace(str(path), "") for line in done.stdout.splitlines()]
+
+
+def public_names(module: str) -> list[str]:
+    """`__all__`, or the functions and classes that a module defines."""
+    loaded = importlib.import_module(module)
+    return getattr(loaded, "__all__", None) or [
+        name
+        for name, value in vars(loaded).items()
+        if (inspect.isclass(value) or inspect.isroutine(value))
+        and value.__module__ == module
+        and not name.startswith("_")
+    ]
+
+
+def test_every_public_name_has_a_type(tmp_path):
+    names = [f"{module}.{name}" for module in MODULES for name in public_names(module)]
+    source = [f"import {module}" for module in MODULES]
+    said = mypy(
+        tmp_path / "names.py",
+        "\n".join([*source, *(f"reveal_type({name})" for name in names)]),
+    )
+    types = [line.partition("Revealed type is ")[2].strip('"') for line in said]
+    assert len(types) == len(names) > 100 and all(types)
+    without = {name for name, type_ in zip(names, types) if type_ == "Any"}
+    assert without == {f"d2lpar.{name}" for name in MXNETS_OWN}
+
+
+def test_wrong_calls_of_a_client_are_found(tmp_path):
+    said = mypy(tmp_path / "client.py", CLIENT)
+    assert [line.split(":")[1] for line in said if "error:" in line] == ["4", "5", "6"]

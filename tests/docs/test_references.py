@@ -10,7 +10,9 @@ import pytest
 import d2lpar
 
 PACKAGE = Path(d2lpar.__file__).parent
-REFERENCE = re.compile(r":(?:class|meth|func|mod|data|attr|exc):`(?:[^`<]*<)?~?([^`>]+)")
+REFERENCE = re.compile(
+    r":(?:class|meth|func|mod|data|attr|exc):`(?:[^`<]*<)?~?([^`>]+)"
+)
 TEXTS = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path.read_text()
     for path in sorted(PACKAGE.rglob("*.py"))

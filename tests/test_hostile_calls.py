@@ -52,6 +52,7 @@ CALLS = [
     (lambda: train(devices=None), "None"),
     (lambda: train(lenet_concise, lr="a"), "lr 'a'"),
     (lambda: train(gan, lr="a"), "lr 'a'"),
+    (lambda: train(gan, beta1=1), "beta1 1"),
     (lambda: train(gan, frames_every=1.5), "frames-every 1.5"),
     (lambda: train(gan, micro_batch_size="a"), "micro-batch-size 'a'"),
     (lambda: gan.sample(gan.start(), 0, 0, CPUS[0]), "n 0"),

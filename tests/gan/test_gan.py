@@ -227,8 +227,9 @@ def wide_batch(batch):
     return X, rng.standard_normal(shape, dtype=numpy.float32)
 
 
-@pytest.mark.parametrize("d_norm", gan.D_NORMS)
-@pytest.mark.parametrize("num_devices", [2, 13])
+@pytest.mark.parametrize(
+    ("num_devices", "d_norm"), [(13, "spectral"), (13, "batch"), (2, "none")]
+)
 def test_wide_networks_synchronised_on_n_devices_equal_one(
     num_devices, d_norm, wide_batch
 ):
@@ -247,20 +248,6 @@ def test_wide_networks_synchronised_on_n_devices_equal_one(
                     numpy.testing.assert_array_equal(other, first)
 
 
-def test_with_other_spectral_vectors_replicas_part(wide_batch):
-    """What happens where each device draws its own vector u."""
-    two = Pair(2, 0, 8, "spectral")
-    layer = two.spectral[1]
-    other = numpy.roll(layer.u.list_data()[0].asnumpy(), 1)
-    for target, value in ((layer.u, other), (layer.v, layer.v.data().asnumpy()[::-1])):
-        target.list_data()[1][:] = np.array(value.copy(), ctx=two.devices[1])
-    monitored = [p.list_data() for p in two.D.collect_params().values()]
-    before = [(a.asnumpy() == b.asnumpy()).all() for a, b in monitored]
-    one = Pair(1, 0, 8, "spectral")
-    gap = abs(two.step(*wide_batch)[0] - one.step(*wide_batch)[0])
-    assert before.count(False) == 2 and gap > 1e-5
-
-
 def test_spectral_vectors_find_the_largest_singular_value():
     pair = Pair(1, 0, 8, "spectral")
     for _ in range(60):
@@ -273,10 +260,10 @@ def test_spectral_vectors_find_the_largest_singular_value():
         assert u @ matrix @ v == pytest.approx(largest, rel=1e-3)
 
 
-@pytest.mark.parametrize(("num_devices", "size"), [(1, 3), (2, 2)])
-def test_micro_batches_of_a_spectral_discriminator(wide_batch, num_devices, size):
+def test_micro_batches_of_a_spectral_discriminator(wide_batch):
     """They share the step's vectors: D's gradients are those of the whole batch."""
-    whole, parts = (Pair(num_devices, 0, 8, "spectral") for _ in range(2))
+    size = 2
+    whole, parts = (Pair(2, 0, 8, "spectral") for _ in range(2))
     X, z = (np.array(a) for a in wide_batch)
     shards, rounds = split_batch(X, X[::-1], whole.devices), []
     for pair in (whole, parts):
@@ -374,11 +361,12 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
 
 def test_the_losses_are_those_of_the_step(faces):
     """A full batch: the record is what one step of a Pair gives."""
+    faces = faces.head(60)
     pair, X = Pair(), np.array(faces.X, dtype="uint8")
-    ((X, z),) = training.batches(X, 300, gan.Z_SHAPE, *pair.state.next_rngs())
+    ((X, z),) = training.batches(X, 60, gan.Z_SHAPE, *pair.state.next_rngs())
     expected = pair.step(X, z)
     *_, epoch = gan.train(
-        1, devices="cpu:1", global_batch_size=300, num_epochs=1, data=faces, seed=0
+        1, devices="cpu:1", global_batch_size=60, num_epochs=1, data=faces, seed=0
     )
     assert (epoch.d_loss, epoch.g_loss) == pytest.approx(expected, rel=1e-6)
 
@@ -422,8 +410,9 @@ def test_it_learns_and_neither_network_wins():
     assert end.d_real > end.d_fake + 0.005
 
 
-@pytest.mark.parametrize(("width", "d_norm"), [(None, "none"), (8, "spectral")])
-@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(
+    ("num_devices", "width", "d_norm"), [(1, None, "none"), (2, 8, "spectral")]
+)
 def test_a_training_that_is_resumed_gives_the_same_bits(
     faces, num_devices, width, d_norm
 ):
@@ -450,24 +439,21 @@ def test_a_training_that_is_resumed_gives_the_same_bits(
 
 def test_an_epochs_streams_follow_from_its_number(faces):
     """No generator is kept, so that nothing but the epoch's number decides."""
-    state, X = gan.start(3), np.array(faces.X, dtype="uint8")
-    assert state.facts() == {
-        "epoch": 0, "seed": 3, "num_steps": 0, "width": 0, "d_norm": 2
-    }  # fmt: skip
-    later = gan.TrainingState.restore(state.tensors(), {**state.facts(), "epoch": 4})
-    drawn = []
-    for epoch in (0, 1, 4):
+    X = np.array(faces.X, dtype="uint8")
+
+    def drawn(epoch):
+        state = gan.start(3)
         state.epoch = epoch
-        rngs = state.next_rngs()
-        ((faces_of_epoch, z),) = training.batches(X, 300, gan.Z_SHAPE, *rngs)
-        drawn.append((faces_of_epoch.asnumpy(), z.asnumpy()))
-    ((again, z),) = training.batches(X, 300, gan.Z_SHAPE, *later.next_rngs())
-    numpy.testing.assert_array_equal(again.asnumpy(), drawn[-1][0])
-    numpy.testing.assert_array_equal(z.asnumpy(), drawn[-1][1])
-    for k in (0, 1):  # another order and other noise in every epoch
-        assert (drawn[0][k] != drawn[1][k]).any()
-    for images, _ in drawn:  # every face once
-        numpy.testing.assert_allclose(images.sum(0), faces.X.sum(0) / 255, rtol=1e-4)
+        ((images, z),) = training.batches(X, 300, gan.Z_SHAPE, *state.next_rngs())
+        return images.asnumpy(), z.asnumpy()
+
+    for first, again, other in zip(drawn(4), drawn(4), drawn(1)):
+        numpy.testing.assert_array_equal(again, first)
+        assert (other != first).any()
+    for epoch in (1, 4):  # every face once
+        numpy.testing.assert_allclose(
+            drawn(epoch)[0].sum(0), faces.X.sum(0) / 255, rtol=1e-4
+        )
 
 
 def test_what_diverges_says_so(faces):
@@ -491,12 +477,6 @@ def test_what_diverges_says_so(faces):
 def test_other_networks_are_refused(arguments, message):
     with pytest.raises(SettingError, match=message):
         gan.start(*arguments)
-
-
-@pytest.mark.parametrize("beta1", [-0.1, 1, "0.5"])
-def test_other_momenta_are_refused(faces, beta1):
-    with pytest.raises(SettingError, match="beta1"):
-        next(gan.train(1, devices="cpu:1", data=faces, beta1=beta1))
 
 
 def test_too_few_faces_to_judge_by_are_refused():

@@ -7,7 +7,9 @@
 EXTRA ?= cpu
 PYTHON ?=
 VENV ?= .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
-PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled when they are imported, not all of them here.
+PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --no-compile \
+	--disable-pip-version-check
 MXNET = $(if $(findstring cu112,$(EXTRA)),mxnet-cu112,mxnet)==1.9.1
 MAIN_JOB = multiple_gpus least_squares gan
 
@@ -40,7 +42,7 @@ faults: $(VENV)/.test-$(EXTRA)
 
 lint: $(VENV)/.test-$(EXTRA)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy && $(VENV)/bin/lint-imports --no-logo --no-cache
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.gpu
 
 # Measures what has no record of this code, hours on a machine with nothing else to do,

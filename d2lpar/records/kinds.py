@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Any, Generic, Literal, Optional, TypeVar, Union
 
 import msgspec
 from msgspec import Meta
@@ -423,11 +423,14 @@ KINDS = (
 AnyLine = Union[KINDS]  # type: ignore[valid-type]
 
 
+HeaderT = TypeVar("HeaderT", Header, BenchmarkHeader)
+
+
 @dataclass(frozen=True)
-class Run:
+class Run(Generic[HeaderT]):
     """A record file as read: its header and the lines after it, in the file's order."""
 
-    header: Header | BenchmarkHeader
+    header: HeaderT
     lines: tuple[Line, ...]
     path: Path | None = None
 

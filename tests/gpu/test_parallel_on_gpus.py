@@ -76,14 +76,6 @@ def test_steps_on_gpus_are_those_of_a_cpu(train, n, gpus):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_two_gpus_equal_one_and_buckets_equal_separate_arrays(n, two_gpus):
-    (one,) = scratch(two_gpus[:1], n)
-    two, _ = scratch(two_gpus, n)
-    flat, _ = buckets(two_gpus, n)
-    assert distance(two, one) < CLOSE and distance(flat, two) < CLOSE
-
-
-@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("on_host", [True, False])
 def test_a_batch_is_split_in_order(n, on_host, two_gpus):
     X = numpy.arange(n * 6, dtype="float32").reshape(n, 6)

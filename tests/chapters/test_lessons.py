@@ -65,6 +65,8 @@ PRINTED = {
     "scaling": [
         "0.81 ms \\+ 1.06 us per image",
         "break-even of 2: 802, of 8: 5515",
+        r"Concise: 2 contexts (begin to|do not|pay)",
+        r"From scratch: 2 contexts (begin to|do not|pay)",
     ],
     "least_squares": [
         r"independent +9\.855858 +8\.914526",
@@ -90,6 +92,8 @@ PRINTED = {
         r"normalised over both: differs by \de-0[5-7]",
         r"the same vectors : divided by (\S+) \1 ; apart by 0\.0",
         r"batch +Fréchet +\d+\.\d, coverage 0\.00",
+        r"The Fréchet distance to real faces falls from \d+",
+        r"data: drawn faces",
     ],
     "memory": [
         r"40,370 numbers per image, 129,068 parameters",

@@ -53,13 +53,14 @@ def draw(questions: dict[str, list[Guess]], folder: Path) -> Path:
         values = [g.guess for g in guesses]
         answers = [g.answer for g in guesses]
         both = [*values, *answers]
-        if any(isinstance(value, str) for value in both):
+        numbers = [value for value in both if not isinstance(value, str)]
+        if len(numbers) < len(both):
             words = Counter(sorted(map(str, values)))
             right = set(map(str, answers))
             colors = [page.OURS if word in right else page.GREY for word in words]
             panel.bar(list(words), list(words.values()), color=colors)
             continue
-        least, most = min(both), max(both)
+        least, most = min(numbers), max(numbers)
         wide = most > 10 * least > 0
         if wide:
             panel.set_xscale("log")

@@ -16,7 +16,7 @@ class KernelError(D2lparError, ValueError):
 
 # The names of types in mx.rtc, and CUDA's own of 64 bits. Not __half: NVRTC has it from
 # cuda_fp16.h only, and mx.rtc passes no path on which NVRTC would look for a header.
-DTYPES = {
+DTYPES: dict[str, numpy.dtype] = {
     "float": numpy.dtype("float32"),
     "double": numpy.dtype("float64"),
     "uint8_t": numpy.dtype("uint8"),

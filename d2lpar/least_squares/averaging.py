@@ -118,7 +118,8 @@ class _Krylov:
     def __init__(self, r: numpy.ndarray, lr: float, steps: int) -> None:
         self.lr, self.steps, self.length = lr, steps, numpy.linalg.norm(r)
         self.basis = [r / self.length if 0 < self.length < numpy.inf else r]
-        self.diagonal, self.beside = [], []
+        self.diagonal: list[float] = []
+        self.beside: list[float] = []
         self.coefficients = numpy.zeros(0)  # of q(G) r in the basis
         self.largest = 0.0  # eigenvalue of G; steps with lr above its inverse diverge
 

@@ -189,7 +189,7 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
     # A QR of fewer rows than columns gains nothing; it takes several times its rows'
     # memory, so that large blocks are taken in parts.
     shards.block_rows = rows = max(shards.block_rows, width)
-    triangles = {}
+    triangles: dict[int, mx.nd.NDArray] = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
             for start in range(0, A.shape[0], rows):

@@ -319,13 +319,16 @@ def free_memory(devices: Sequence) -> list[int]:
         return [host.host_memory().free] * len(devices)
     with nvml_session() as nvml:
         free = {card.number: card.memory_free for card in gpu_cards(nvml)}
+    found = []
     for device in devices:
-        if free.get(device.device_id) is None:
+        memory = free.get(device.device_id)
+        if memory is None:
             raise DeviceError(
                 f"gpu({device.device_id}): NVML does not know how much memory is free; "
                 "d2lpar devices shows what it does know"
             )
-    return [free[device.device_id] for device in devices]
+        found.append(memory)
+    return found
 
 
 def report_free(devices: Sequence) -> Iterator[str]:

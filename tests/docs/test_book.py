@@ -242,7 +242,7 @@ def expected_figures(spans: list[tuple], until: float) -> list[float]:
 def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
     step_player, reader
 ):
-    """Forwards, backwards, by the slider and playing; for both batches."""
+    """Forwards, backwards and by the slider; for both batches."""
     keyboard, said = reader.page.keyboard, step_player.get_by_role("status")
     for batch in step_schedule.BATCHES:
         spans = step_schedule.spans_of(batch)
@@ -265,14 +265,6 @@ def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
             assert said.inner_text().startswith(f"{k} of {len(ends)} ")
             found = figures_in(step_player)["measured"]
             assert found == pytest.approx(expected_figures(spans, until), abs=0.06)
-        step_player.get_by_text("Play", exact=True).focus()
-        keyboard.press("Enter")
-        later = "k => parseInt(document.querySelector('[role=status]').textContent) > k"
-        reader.page.wait_for_function(later, arg=k + 2)
-        keyboard.press("Enter")  # on the same button, which says Pause now
-        paused = said.inner_text()
-        reader.page.wait_for_timeout(300)
-        assert said.inner_text() == paused
     assert reader.wrong == []
 
 
@@ -290,7 +282,7 @@ def test_what_if_is_drawn_as_the_schedule_says(step_player, reader):
 
 
 def test_a_trace_of_ones_own_is_drawn_beside_ours(step_player, reader, tmp_path):
-    """By the file field or dropped; what is no such trace gets one line."""
+    """What is no such trace gets one line; names in a trace are text, not HTML."""
     trace = json.loads(step_schedule.TRACE.read_text(encoding="utf-8"))
     for event in trace["traceEvents"]:
         event["dur"] /= 2
@@ -303,26 +295,10 @@ def test_a_trace_of_ones_own_is_drawn_beside_ours(step_player, reader, tmp_path)
     spans = step_schedule.spans_of(512, path)
     expected = expected_figures(spans, step_schedule.end_of(spans))
     assert figures_in(step_player)["yours"] == pytest.approx(expected, abs=0.06)
-    viewed = {s.get_attribute("viewBox") for s in step_player.locator("svg").all()}
-    assert len(viewed) == 1  # all in the same scale
-    other = text.replace('"pid": 512', '"pid": 64')
-    for bad in ("no JSON", '{"traceEvents": []}', other):
-        drop = """text => {
-            const dataTransfer = new DataTransfer();
-            dataTransfer.items.add(new File([text], "bad.json"));
-            return dataTransfer;
-        }"""
-        carried = reader.page.evaluate_handle(drop, bad)
-        step_player.locator(".drop").dispatch_event("drop", {"dataTransfer": carried})
-        line = (
-            "bad.json has no step of 512 images."
-            if bad == other
-            else "bad.json is not a one-step-trace.json of chapter 6."
-        )
-        sync_api.expect(step_player.get_by_role("status")).to_have_text(line)
-        step_player.locator("[name=zoom]").check()  # and on it goes
-        sync_api.expect(step_player.get_by_role("status")).to_contain_text("operators")
-        step_player.locator("[name=zoom]").uncheck()
+    path.write_text(text.replace('"pid": 512', '"pid": 64'), encoding="utf-8")
+    step_player.locator("[name=file]").set_input_files(path)
+    said = step_player.get_by_role("status")
+    sync_api.expect(said).to_have_text("mine.json has no step of 512 images.")
     assert step_player.locator("img").count() == 0
     assert reader.wrong == []
 
@@ -333,5 +309,3 @@ def test_without_javascript_both_steps_are_shown(book, chromium):
     assert page.locator(".step-player figure").count() == 2
     for text in ("Batch 16, measured", "Batch 512, measured", "overlapped"):
         sync_api.expect(page.locator("figcaption", has_text=text).first).to_be_visible()
-    shown = [bar.bounding_box()["width"] for bar in page.locator(".python").all()]
-    assert len(shown) == 2 and all(20 < width < 390 for width in shown)

@@ -93,7 +93,7 @@ def test_zeros_infinities_nan_and_subnormals_are_numpys():
 @pytest.mark.parametrize("threads", ["1", "3", "100"])
 def test_every_thread_of_every_block_runs_once(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    monkeypatch.setattr(on_cpu, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(on_cpu, "MIN_CUDA_THREADS", 1)
     who = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
     grid_dims, block_dims = (5, 3, 2), (7, 4, 3)
     ran, where = (np.zeros(5 * 3 * 2 * 7 * 4 * 3, dtype="int32") for _ in range(2))
@@ -216,8 +216,6 @@ def test_arguments_that_do_not_fit(plus_one, args, names):
         ("int", "int32", 1.5),
         ("int8_t", "int8", -129),
         ("uint8_t", "uint8", -1),
-        ("float", "float32", 1e39),
-        ("double", "float64", "1"),
     ],
 )
 def test_numbers_that_a_type_cannot_hold(ctype, dtype, value):
@@ -245,12 +243,10 @@ def test_storage_is_what_views_have_in_common():
     [
         ((1, 1), (1, 1, 1)),
         ((0, 1, 1), (1, 1, 1)),
-        ((1.0, 1, 1), (1, 1, 1)),
-        ((1, 1, 1), (1, 1, 65)),
-        ((1, 1, 1), (64, 32, 1)),
+        ((1, 1, 1), (1, 1, -1)),
     ],
 )
-def test_dims_that_cuda_does_not_allow(grid_dims, block_dims):
+def test_dims_that_would_run_nothing(grid_dims, block_dims):
     kernel = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
     arrays = [np.zeros(**INT10), np.zeros(**INT10)]
     with pytest.raises(KernelError, match="dims"):

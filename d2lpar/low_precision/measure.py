@@ -171,8 +171,8 @@ def infer(
 
     Each device takes every N-th batch. The images are on the devices before the clock
     starts; only full batches are timed. Raises MXNetError for what the device or the
-    build does not support; MXNet may raise it again at whoever waits next, because
-    every pending batch has failed.
+    build does not support; MXNet may raise it again at the next synchronisation,
+    because every pending batch has failed.
     """
     X_calibration, size = datasets.to_float(task.X_calibration), task.batch_size
     nets = [

@@ -588,12 +588,6 @@ def test_what_would_hang_is_refused(monkeypatch):
         solve(A, b, devices="cpu:2")
 
 
-def test_iterations_that_do_not_suffice_warn(caplog):
-    A, b = with_condition(1e4, 10)
-    solve(A, b, devices="cpu:2", method="gradient", max_iterations=3)
-    assert "3 iterations brought the gradient to" in caplog.text
-
-
 # The method of the least-squares notes
 
 
@@ -646,17 +640,6 @@ def test_averaging_that_diverges_says_so(independent, lr):
     options = {"num_epochs": 2, "steps_per_epoch": 20, "independent": independent}
     with pytest.raises(DivergedError, match="in epoch .: use a smaller lr"):
         solve(data.A, data.b, devices="cpu:2", method="averaging", lr=lr, **options)
-
-
-def test_averaging_on_more_devices_than_rows():
-    """Devices without rows take no part: 3 rows are the work of three."""
-    A, b = problem(3, 2)
-    options = {"method": "averaging", "num_epochs": 3}
-    many = solve(A, b, devices="cpu:7", **options)
-    three = solve(A, b, devices="cpu:3", **options)
-    assert np.isfinite(many.x).all() and len(many.devices) == 7
-    np.testing.assert_array_equal(many.x, three.x)
-    assert len(many.history[-1].device_residual_norms) == 3
 
 
 def test_the_notes_class():

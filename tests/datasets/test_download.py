@@ -10,7 +10,6 @@ import io
 import socket
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest

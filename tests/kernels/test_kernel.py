@@ -16,7 +16,6 @@ from d2lpar.kernels import (
     fused_sgd,
     on_cpu,
 )
-from d2lpar.kernels.kernel import storage
 
 CPUS = [mx.cpu(k) for k in range(3)]
 SIZES = (0, 1, 17, 255, 256, 257, 10**5 + 3)  # around the edges of blocks
@@ -193,7 +192,6 @@ def test_a_kernel_ends_with_a_process_that_does_not_wait_for_it():
         (lambda x: [x, np.zeros(9, dtype="int32")], r"sizes: \(10,\), \(9,\)"),
         (lambda x: [x, x.copyto(mx.cpu(1))], r"on cpu\(1\), not on cpu\(0\)"),
         (lambda x: [x, x.asnumpy()], "got ndarray"),
-        (lambda x: [x, None], "got NoneType"),
         (lambda x: [x, x], "share memory"),
         (lambda x: [x[:5], x[5:]], "share memory"),
         (
@@ -232,12 +230,6 @@ def test_numbers_that_a_type_can_just_hold_arrive_and_arrays_may_be_read_twice()
     assert z.asnumpy().tolist() == [2**54 + 2 + 127]
 
 
-def test_storage_is_what_views_have_in_common():
-    a = np.zeros((4, 3))
-    assert storage(a[1]) == storage(a[2:]) == storage(a) == storage(a.detach())
-    assert storage(a.copy()) != storage(a)
-
-
 @pytest.mark.parametrize(
     ("grid_dims", "block_dims"),
     [
@@ -257,8 +249,6 @@ def test_dims_that_would_run_nothing(grid_dims, block_dims):
     ("body", "name"),
     [
         ("__shared__ float s[9];", "__shared__"),
-        ("__syncthreads();", "__syncthreads"),
-        ("y[0] = threadIdx.x % warpSize;", "warpSize"),
         ("atomicAdd(y, 1.f);", "atomicAdd"),
         ("} __device__ float t[3]; __device__ void f() {", "__device__ float t"),
         ("y[0] = clock64();", "clock64"),  # the compiler's own message
@@ -276,8 +266,6 @@ def test_what_only_a_gpu_has_is_named(body, name):
     ("name", "signature"),
     [
         ("who", "const int *ran, int *where"),
-        ("who", "int *ran, float *where"),
-        ("who", "int *ran"),
         ("whom", "int *ran, int *where"),
     ],
 )
@@ -290,10 +278,7 @@ def test_a_signature_that_is_not_the_sources_does_not_compile(name, signature):
     ("arguments", "names"),
     [
         ("unsigned *x", "unsigned"),
-        ("__half *x", "__half"),  # NVRTC has it from a header only
-        ("float **x", "float"),
         ("float *n", "float"),
-        ("float *", "float"),
         ("float x", "float"),
     ],
 )

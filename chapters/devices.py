@@ -9,7 +9,7 @@
 # A program prints "2 devices". Which two, how fast are they, and do both of them work?
 #
 # **What you will learn.** Which devices this machine has, and what their numbers mean:
-# cores, clock, memory, links. Why a GPU is fast: cores × clock × 2. What MXNet
+# cores, clock, memory. Why a GPU is fast: cores × clock × 2. What MXNet
 # calls a device, with and without a GPU. How to watch a training and tell whether all
 # devices work, with our own watch and with nvtop.
 #
@@ -212,13 +212,11 @@ if __name__ == "__main__":
 #       capability       9.0
 #       memory           140.4 GiB, 138.9 GiB free
 #       multiprocessors  132 x 128 = 16,896 CUDA cores by the table; 16,896 by NVML
-#       highest clock    1980 MHz, memory 3201 MHz
-#       power limit      700 W
-#       link to host     PCIe 5, 16 lanes
 #       driver           580.159.04, CUDA 13.0
 #     a run on 1 device uses gpu(0) NVIDIA H200
 #
-# By the formula that is `2 * 16_896 * 1.98e9 = 66.9e12` operations per second.
+# The highest clock of an H200 is 1,980 MHz (`nvidia-smi -q -d CLOCK`). By the formula
+# that is `2 * 16_896 * 1.98e9 = 66.9e12` operations per second.
 #
 # </details>
 #

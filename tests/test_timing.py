@@ -164,3 +164,24 @@ def test_settings_that_cannot_be():
             measure_host(lambda: 1, 1, **setting)
     with pytest.raises(ValueError, match="at least one context"):
         measure(lambda d: 1, [])
+
+
+def test_torch_is_timed_until_its_gpu_has_finished(clock, monkeypatch):
+    """PyTorch's calls return early, as MXNet's do: it waits for that GPU alone."""
+    from d2lpar._mxnet import mx
+
+    waited_for = []
+    cuda = SimpleNamespace(synchronize=waited_for.append)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    clock(0, 1, 2, 5, 1, 4)
+    timed = timing.measure_torch(
+        lambda: np.arange(3), mx.gpu(1), warmup=0, repeats=2, expected=np.arange(3)
+    )
+    assert timed.naive_seconds == (1, 1) and timed.seconds == (3, 5)
+    assert waited_for == [1] * 4  # before and after each repetition
+    assert timed.threads is None and timed.devices[0].startswith("gpu(1)")
+    with pytest.raises(TimingError, match="wrong result"):
+        clock(0, 1, 2)
+        timing.measure_torch(
+            lambda: np.zeros(3), mx.gpu(1), warmup=0, expected=np.arange(3)
+        )

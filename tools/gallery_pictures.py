@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import memory_estimate
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
@@ -26,7 +27,6 @@ from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
 from d2lpar.low_precision import figure as low_precision
 from d2lpar.low_precision.table import baseline, merged
-from d2lpar.memory import estimate
 from d2lpar.records import comparison, files
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.comparison import Summary, summarize
@@ -301,7 +301,7 @@ def memory(cores: list[Run], gpus: list[Run]) -> Picture:
     """How much memory does a training take, and can it be counted before?"""
 
     on_cores, on_gpus = (
-        [line.peak_bytes / estimate.of_sample(run, line) for line in run.lines]
+        [line.peak_bytes / memory_estimate.of_sample(run, line) for line in run.lines]
         for [run] in (cores, gpus)
     )
     title = claim(
@@ -316,7 +316,7 @@ def memory(cores: list[Run], gpus: list[Run]) -> Picture:
     )
 
     def draw(axes: Axes, runs: list[Run]) -> None:
-        bars.memory(axes, runs[0], partial(estimate.of_sample, runs[0]))
+        bars.memory(axes, runs[0], partial(memory_estimate.of_sample, runs[0]))
         where = "of the GPU" if runs is gpus else "of the process"
         axes.set_ylabel(f"MiB {where}")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+import memory_estimate
 from gallery_pictures import PICTURES
 from PIL import Image
 
@@ -21,7 +22,6 @@ from d2lpar.arrays import table as timing_table
 from d2lpar.figures import labels, page
 from d2lpar.figures.training import CHAPTERS
 from d2lpar.low_precision import table as precision_table
-from d2lpar.memory import estimate
 from d2lpar.records import comparison
 from d2lpar.records.arms import ArmTimes, arm_times
 from d2lpar.records.comparison import Summary, summarize
@@ -208,7 +208,7 @@ def _memory(runs: Sequence[Run]) -> tuple[list[str], Rows]:
         where = labels.machine(run.header)
         by_batch = group(run.lines, lambda line: (line.arm, line.batch_size))
         for (arm, batch), lines in by_batch.items():
-            counted = estimate.of_sample(run, lines[0])
+            counted = memory_estimate.of_sample(run, lines[0])
             peak = [line.peak_bytes for line in lines]
             sizes = [f"{x / 2**20:,.0f}" for x in (counted, median(peak))]
             ratio = f"{median(peak) / counted:.2f}"

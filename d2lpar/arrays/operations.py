@@ -278,7 +278,8 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
     product with a random vector (Freivalds): n^2 operations instead of n^3.
     """
     n = sizes.product
-    host, weight = (rng.standard_normal((n, n), dtype="float32") for _ in range(2))
+    host = rng.standard_normal((n, n), dtype="float32")
+    weight = rng.standard_normal((n, n), dtype="float32")
     x = _shards(host, devices)
     w = {d: np.array(weight, ctx=d) for d in devices}
 
@@ -349,7 +350,7 @@ def _shards(host: numpy.ndarray, devices: list) -> dict:
 
 
 def clearing(*arrays) -> Callable[[], None]:
-    """Clears the last result, so that an operation that does nothing is an error."""
+    """Zero the outputs before each repetition, so that a no-op fails the check."""
 
     def clear() -> None:
         for array in arrays:

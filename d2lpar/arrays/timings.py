@@ -72,8 +72,8 @@ def measure(
     for make in operations.OPERATIONS:
         work = make(data, chosen, numpy.random.default_rng(seed))
         if make is operations.product:
-            often = product_repeats or repeats
-            yield from _time(work, chosen, threads, min(warmup, 1), often, torch)
+            count = product_repeats or repeats
+            yield from _time(work, chosen, threads, min(warmup, 1), count, torch)
         else:
             yield from _time(work, chosen, threads, warmup, repeats, torch)
     for num_bytes in data.copies:

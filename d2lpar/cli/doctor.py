@@ -31,7 +31,6 @@ from d2lpar.text import plain_table
 
 MXNET_VERSION = "1.9.1"
 SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
-STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 # By what MXNet's loader names: libraries that its wheels take from the system and slim
 # containers lack, in the packages of Debian and Fedora; and what Python 3.12 lacks.
 REMEDIES = {
@@ -55,11 +54,6 @@ def examine(
     out: str | Path = "runs", data_dir: str | Path | None = None
 ) -> list[Check]:
     """Check everything that training and its figures need; never raises."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        message = "the current folder has been deleted"
-        return [Check("folder", "fail", message, "cd to a folder that exists")]
     checks = {
         "Python": check_python,
         "platform": check_platform,
@@ -90,28 +84,14 @@ def can_train(checks: Iterable[Check]) -> bool:
 
 
 def print_report(checks: list[Check]) -> None:
-    """Print the checks, then whether training can run here.
-
-    On a terminal long findings wrap within their column; elsewhere each check is one
-    line, for grep.
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    """Print a line for each check, then whether training can run here."""
     rows = []
     for check in checks:
         finding = f"{check.message}; {check.remedy}" if check.remedy else check.message
         rows.append((check.status, check.name, " ".join(finding.split())))
-    console = Console()
-    if console.is_terminal:
-        table = Table.grid(padding=(0, 2))
-        for status, *words in rows:
-            table.add_row(Text(status, STYLES[status]), *map(Text, words))
-        console.print(table)
-    else:
-        click.echo(plain_table([], rows, names=3))
-    warn, fail = (sum(c.status == s for c in checks) for s in ("warn", "fail"))
+    click.echo(plain_table([], rows, names=3))
+    warn = sum(check.status == "warn" for check in checks)
+    fail = sum(check.status == "fail" for check in checks)
     can = "can" if can_train(checks) else "cannot"
     click.echo(f"training {can} run here ({warn} warn, {fail} fail)")
 

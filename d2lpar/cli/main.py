@@ -315,7 +315,7 @@ def devices(
         here = cards.machine()
         click.echo(cards.as_json(here) if as_json else cards.as_text(here))
         return
-    samples = load.samples(load.watched(pid), interval)
+    samples = load.samples(pid, interval)
     if as_json:
         for sample in samples:
             click.echo(json.dumps(asdict(sample)))

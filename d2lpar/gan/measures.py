@@ -45,15 +45,15 @@ def memory(n_train: int) -> int:
 
 @dataclass(frozen=True)
 class Quality:
-    """What a set of faces is worth, beside as many real ones.
+    """The quality of a set of faces, compared with the same number of real ones.
 
     `frechet` is the squared Fréchet distance of the features: 0 is best. `coverage` is
     the share of the real faces with a generated one among their nearest neighbours,
     `distinct` the number of different real faces that are the nearest to a generated
     one, divided by the number of faces: both fall when faces are all alike. `density`
     is how often a face lies among the neighbours of a real one: near 1 for real ones,
-    more for a few typical faces again and again. So it is no measure of quality: the
-    mean of the drawn faces, which nobody takes for a face, has more than real ones.
+    more for a few typical faces again and again. Density alone does not measure
+    quality: the mean of the drawn faces scores higher than real faces.
     """
 
     frechet: float

@@ -146,10 +146,10 @@ def batches(
 
 
 class Judge:
-    """Draws the frames of a training, and says how good its faces are.
+    """Draw the frames of a training and measure the quality of its faces.
 
-    Half of the data's faces, 2,000 at most, are what generated ones are compared with;
-    as many others show what a perfect generator would reach.
+    Generated faces are compared with half of the data's faces, at most 2,000. The same
+    number of other real faces shows what a perfect generator would reach.
     """
 
     def __init__(
@@ -164,13 +164,13 @@ class Judge:
         if n <= measures.NEIGHBOURS:
             raise SettingError(
                 f"n-train {len(data.X)}: at least {2 * measures.NEIGHBOURS + 2} faces, "
-                "to say how good generated ones are"
+                "to measure the quality of generated ones"
             )
         self.chosen, self.others = data.X[order[:n]], data.X[order[n : 2 * n]]
         self.real = measures.RealFaces(measures.features(self.chosen, device))
 
     def frame(self, state: TrainingState, with_samples: bool = False) -> FrameRecord:
-        """What the state's generator draws, and how good that is."""
+        """The faces that the state's generator draws, and their quality."""
         set_params(self.net, state.params_G)
         rng = numpy.random.default_rng(0)  # the same noise every time
         shape = (len(self.chosen), *self.net.z_shape)

@@ -214,10 +214,11 @@ class Adam:
                 p.grad_req = "add"
             self.values = [p.list_data() for p in self.params]
             self.gradients = [p.list_grad() for p in self.params]
-        self.means, self.variances = (
-            [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
-            for _ in range(2)
-        )
+        self.means = self._zeros()
+        self.variances = self._zeros()
+
+    def _zeros(self) -> list:
+        return [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
 
     def zero_grad(self) -> None:
         """Set the gradients of all replicas to 0."""
@@ -228,7 +229,8 @@ class Adam:
     def step(self, batch_size: int) -> None:
         """One step on gradients that are sums over a global batch of `batch_size`."""
         self.num_steps += 1
-        c1, c2 = (1 - beta**self.num_steps for beta in (self.beta1, BETA2))
+        c1 = 1 - self.beta1**self.num_steps
+        c2 = 1 - BETA2**self.num_steps
         every = zip(self.values, self.gradients, self.means, self.variances)
         for values, gradients, means, variances in every:
             allreduce(gradients)
@@ -282,7 +284,8 @@ class Nets:
         net_D, net_G = new_networks(state.width, state.d_norm, padded=True)
         self.D = build(net_D, state.params_D, devices)
         self.G = build(net_G, state.params_G, devices)
-        self.adam_D, self.adam_G = (Adam(net, lr, beta1) for net in (self.D, self.G))
+        self.adam_D = Adam(self.D, lr, beta1)
+        self.adam_G = Adam(self.G, lr, beta1)
         self.adam_D.set_moments(state.moments_D, state.num_steps)
         self.adam_G.set_moments(state.moments_G, state.num_steps)
         self.devices = list(devices)
@@ -293,7 +296,7 @@ class Nets:
     def iterate_spectral_vectors(self) -> None:
         """One power iteration on every device, from its own replica of the weights.
 
-        Replicas are equal, so the vectors stay equal without a word between devices.
+        Replicas are equal, so the vectors stay equal without communication.
         """
         if not self.spectral:
             return

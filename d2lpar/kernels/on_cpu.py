@@ -38,8 +38,7 @@ FLAGS = (
     "-fwrapv -shared -fPIC -pthread -s"
 ).split()
 COMPILERS = ("c++", "g++", "clang++")
-# Threads of a grid that are worth a thread of the machine.
-WORTH_A_THREAD = 1 << 15
+MIN_CUDA_THREADS = 1 << 15  # per CPU thread: fewer are not worth starting one
 
 # The source becomes the body of a class, so that threadIdx and its like are members of
 # an object that the optimiser dissolves: as globals they would prevent vector code.
@@ -241,8 +240,8 @@ class CpuKernel(NamedTuple):
         only then is their address known. The kernel itself runs asynchronously, on as
         many threads as an operator of MXNet has there (OMP_NUM_THREADS).
         """
-        worth = math.prod(map(int, (*grid_dims, *block_dims))) // WORTH_A_THREAD + 1
-        threads = min(omp_threads() or 1, worth)
+        cuda_threads = math.prod(map(int, grid_dims)) * math.prod(map(int, block_dims))
+        threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)
         # The launch_record of the C++: the grid, and 8 bytes for each argument.
         record = struct.pack("6IQ", *grid_dims, *block_dims, threads)
         read, written = [], []
@@ -259,11 +258,16 @@ class CpuKernel(NamedTuple):
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 self.cuda_launch,
-                *(ctypes.c_void_p(copy), _libc.free),
+                ctypes.c_void_p(copy),
+                _libc.free,
                 ctypes.byref(_Context(ctx.device_typeid, ctx.device_id)),
-                *(mx.base.c_array(ctypes.c_void_p, read), len(read)),
-                *(mx.base.c_array(ctypes.c_void_p, written), len(written)),
-                *(None, 0, None),  # property, priority, name
+                mx.base.c_array(ctypes.c_void_p, read),
+                len(read),
+                mx.base.c_array(ctypes.c_void_p, written),
+                len(written),
+                None,  # property
+                0,  # priority
+                None,  # name
             )
         )
 

@@ -13,7 +13,8 @@ import numpy
 
 from d2lpar._mxnet import mx
 from d2lpar.errors import DivergedError
-from d2lpar.least_squares.rows import Answer, Block, Progress, RowShards, times
+from d2lpar.least_squares.progress import Answer, Progress
+from d2lpar.least_squares.rows import Block, RowShards, times
 from d2lpar.training import check_whole
 
 
@@ -33,28 +34,25 @@ def averaging(
 
     A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
     steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A
-    alone; the default `x0` is drawn from [0, 1). If A or b is scaled (see
-    :class:`~d2lpar.least_squares.rows.RowShards`), both defaults are those of the
-    scaled problem. Unless `independent`, devices work one after the other, as in the
-    notes. Raises ValueError for a problem that is not in memory, for several right-hand
-    sides, and for counts below 1, and :class:`DivergedError` if the steps diverge.
+    alone; the default `x0` is drawn from [0, 1). Unless `independent`, devices work one
+    after the other, as in the notes. Raises ValueError for a problem that is not in
+    memory and for counts below 1, and :class:`DivergedError` if the steps diverge.
     """
-    if not shards.resident or shards.num_rhs > 1:
+    if not shards.resident:
         raise ValueError(
-            "method averaging samples rows of an A in memory for one right-hand side: "
-            "use another method"
+            "method averaging samples rows of an A in memory: use another method"
         )
     check_whole("num_epochs", num_epochs)
     check_whole("num_samples", num_samples)
     check_whole("steps_per_epoch", steps_per_epoch)
     if lr is not None and not 0 < lr < math.inf:
         raise ValueError(f"lr {lr!r}: write a finite number above 0")
-    lr = 1e-3 / shards.n if lr is None else math.ldexp(lr, 2 * int(shards.A_power))
+    lr = 1e-3 / shards.n if lr is None else lr
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
     (blocks,) = shards.rounds()
     blocks = sorted(blocks)
-    x = rng.random((shards.n, 1)) if x0 is None else shards.starting_point(x0)
+    x = rng.random((shards.n, 1)) if x0 is None else shards.shaped("x0", x0)
     norm_of_b = shards.residual_norm(numpy.zeros_like(x))
     shards.check_finite(numpy.array(norm_of_b))
     for epoch in range(1, num_epochs + 1):

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.rows import Answer, Progress, RowShards, times
+from d2lpar.least_squares.progress import Answer, Progress
+from d2lpar.least_squares.rows import RowShards, times
 
 log = logging.getLogger("d2lpar")
 
@@ -20,20 +21,20 @@ log = logging.getLogger("d2lpar")
 REFINE_ABOVE_CONDITION = 1e2
 WARN_ABOVE_CONDITION = {"float64": 1e5, "float32": 3e1}
 MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
-# ||L L^T - G|| / ||G|| of a factor L that is one. Rounding leaves n * eps at most, or
-# 1e-3 where products are rounded to TF32; what a failed factorisation leaves is of 1.
+# Largest ||L L^T - G|| / ||G|| of a valid Cholesky factor. Rounding causes n * eps at
+# most, or 1e-3 where products are rounded to TF32; a failed factor has about 1.
 SMALL_RESIDUAL = {"float64": 1e-9, "float32": 5e-3}
 
 
 def normal(shards: RowShards, progress: Progress) -> Answer:
     """Solve the normal equations A^T A x = A^T b by Cholesky.
 
-    One Gram matrix per device (syrk) is summed over the devices. Columns whose lengths
-    differ tenfold are scaled to length 1, so that bad scaling does no harm. If half the
-    digits are lost, by an estimate of the condition, it warns; if nearly all are lost,
-    or A is rank-deficient, it raises ValueError naming "tsqr". Above a condition of 100
-    one step of iterative refinement on the rows' residual regains digits. It holds at
-    most two matrices (n, n) per device, and blocks of rows.
+    One Gram matrix per device (syrk) is summed over the devices. If the lengths of A's
+    columns differ tenfold or are far from 1, the columns are scaled to length 1. If
+    half the digits are lost, by an estimate of the condition, it warns; if nearly all
+    are lost, or A is rank-deficient, it raises ValueError naming "tsqr". Above a
+    condition of 100 one step of iterative refinement on the rows' residual regains
+    digits. It holds at most two matrices (n, n) per device, and blocks of rows.
     """
     if shards.m < shards.n:
         raise ValueError(
@@ -41,25 +42,20 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
             "minimum-norm solution"
         )
     syrk = mx.nd.linalg.syrk
-
-    def products() -> tuple:
-        G, c = _sums(
-            shards,
-            lambda k, A, b: [syrk(A, transpose=True), times(A, b, transpose=True)],
-        )
-        return G, c, numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
-
-    G, c, lengths = products()
-    if shards.rescaled(lengths):
-        G, c, lengths = products()
+    G, c = _sums(
+        shards,
+        lambda k, A, b: [syrk(A, transpose=True), times(A, b, transpose=True)],
+    )
+    lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
-    if not lengths.all():
+    if lengths.min() < shards.too_small:
+        shards.check_not_tiny()
         raise ValueError(
-            f"column {numpy.argmin(lengths)} of A is zero beside the others, A is "
-            "rank-deficient: method tsqr gives the minimum-norm solution"
+            f"column {numpy.argmin(lengths)} of A is zero, or too small for its square "
+            f"in {shards.dtype}: method tsqr gives the minimum-norm solution"
         )
     scale = mx.nd.array(1 / lengths[:, None], ctx=G.context, dtype=shards.dtype)
-    if lengths.max() < 10 * lengths.min():
+    if 1e-4 < lengths.min() and lengths.max() < min(1e4, 10 * lengths.min()):
         scale = mx.nd.ones_like(scale)
     else:
         G *= scale  # in place: another (n, n) may be gigabytes
@@ -204,6 +200,8 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
     R, z = triangle[: shards.n, : shards.n], triangle[: shards.n, shards.n :]
     lengths = (R * R).sum(axis=0).sqrt().asnumpy()
     shards.check_finite(lengths, z.asnumpy())
+    if lengths.max() < shards.too_small:
+        shards.check_not_tiny()
     condition = numpy.inf
     if lengths.all():
         scale = mx.nd.array(1 / lengths[:, None], ctx=first, dtype=shards.dtype)

@@ -1,7 +1,8 @@
 """Iterative least-squares solvers: gradient descent and conjugate gradients.
 
-Both all-reduce one vector per step, as data-parallel training does, and return the x
-whose gradient, computed anew from A and b, is the smallest.
+Both solve for one right-hand side and all-reduce one vector per step, as data-parallel
+training does. They return the x whose gradient, computed again from A and b, is the
+smallest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.rows import Answer, Block, Progress, RowShards, times
+from d2lpar.least_squares.progress import Answer, Progress
+from d2lpar.least_squares.rows import RowShards, times
 from d2lpar.training import check_whole
 
 log = logging.getLogger("d2lpar")
@@ -36,20 +38,27 @@ def gradient(
     all-reduce each): it converges for any A, but slowly for an ill-conditioned one. It
     starts at `x0` (None is 0), and stops when the norm of the gradient is `tol` times
     that at x = 0, or with a warning after `max_iterations`, or if rounding errors stop
-    all progress. A `tol` below ten times the dtype's epsilon counts as that. A warning
-    says so where A's condition lets x be off by more than 1e-3.
+    all progress. A `tol` below ten times the dtype's epsilon counts as that. Like
+    :func:`cgls` it warns of an ill-conditioned A where its steps show it.
     """
     search = _Search(shards, progress, tol, max_iterations, x0)
     v = numpy.random.default_rng(0).normal(size=(shards.n, 1))
     for _ in range(20):
-        v, squares = _products(shards, v / (numpy.linalg.norm(v) or 1))
+        v /= numpy.linalg.norm(v) or 1
+        v, largest = _normal_product(shards, v)
+    search.see(largest)
     # The estimate is a lower bound: keep some distance.
-    step = first_step = 0.95 / max(squares.max(), numpy.finfo(float).tiny)
+    step = first_step = 0.95 / max(largest, numpy.finfo(float).tiny)
     while search.goes_on() and step > first_step / 100:
-        x = search.x + step * search.descent
+        descent = search.descent
+        x = search.x + step * descent
         search.count(x)
-        if search.take(x) >= 1:
+        ratio = search.take(x)
+        if ratio >= 1:
             step /= 2
+        else:  # A^T A times the step is what the gradient has lost
+            lost = float((descent * (descent - search.descent)).sum())
+            search.see(lost / (step * float((descent**2).sum())))
     return search.end()
 
 
@@ -63,48 +72,49 @@ def cgls(
 ) -> Answer:
     """Conjugate gradients on the least-squares problem: one all-reduce per iteration.
 
-    Every device sends n + 1 numbers per right-hand side, A_k^T A_k p and ||A_k p||^2,
-    and no transpose is ever formed. Each right-hand side has its own step lengths. A
-    random vector beside them, for the first steps, tells of A's condition.
-    Starts and stops as :func:`gradient` does; `max_iterations` is 20 n by default.
-    From x0 = None, x is the minimum-norm solution if A is rank-deficient. If A is
-    ill-conditioned, ||A x - b|| reaches its minimum long before x is right.
+    Every device sends n + 1 numbers, A_k^T A_k p and ||A_k p||^2, and no transpose is
+    ever formed. Starts and stops as :func:`gradient` does; `max_iterations` is 20 n by
+    default. From x0 = None, x is the minimum-norm solution if A is rank-deficient.
+
+    If A is ill-conditioned, ||A x - b|| reaches its minimum long before x is right. The
+    extremes of ||A p|| / ||p|| over the steps bound the condition from below. If that
+    bound lets x be off by more than 1e-3, a warning names it. It sees only directions
+    that the gradient contains, so silence is no proof: "tsqr" and "normal" estimate the
+    condition itself.
 
     The gradient is updated from step to step, and rounding errors let it drift away
     from the true one. So once it is small enough, or no longer shrinks, the true one is
     computed, and the search begins again from there as long as that halves it.
     """
-    most = 20 * shards.n if max_iterations is None else max_iterations
-    search = _Search(shards, progress, tol, most, x0)
-    eps = numpy.finfo(shards.dtype).eps
+    if max_iterations is None:
+        max_iterations = 20 * shards.n
+    search = _Search(shards, progress, tol, max_iterations, x0)
+    rounding = float(numpy.finfo(shards.dtype).eps) ** 0.5 * search.square
     shrinks = True
     while search.goes_on() and shrinks:
         x = best_x = search.x
         descent = direction = search.descent
-        gamma = least = (descent**2).sum(axis=0)
-        left, idle = search.squares, 0  # ||A x - b||^2, as the steps have it
-        active = numpy.sqrt(gamma) > search.goal
-        while active.any() and idle <= shards.n and search.may_count():
-            products, squares = search.probe.products(direction)
-            shards.check_finite(products, squares)
-            alpha = _ratio(gamma, squares)
+        gamma = least = float((descent**2).sum())
+        square, idle = search.square, 0  # ||A x - b||^2, as the steps have it
+        while gamma**0.5 > search.goal and idle <= shards.n and search.may_count():
+            product, stretch = _normal_product(shards, direction)
+            if stretch == 0:
+                break
+            search.see(stretch)
+            alpha = gamma / float((direction**2).sum()) / stretch
             x = x + alpha * direction
-            descent = descent - alpha * products
-            left = left - alpha * gamma
-            previous, gamma = gamma, (descent**2).sum(axis=0)
-            beta = _ratio(gamma, previous)
+            descent = descent - alpha * product
+            square -= alpha * gamma
+            previous, gamma = gamma, float((descent**2).sum())
+            direction = descent + gamma / previous * direction
             search.count(x)
-            # Steps that claim to remove more than there is are rounding errors.
-            active &= numpy.isfinite(gamma) & (left >= -(eps**0.5) * search.squares)
-            smaller = active & (gamma < least)
-            best_x = numpy.where(smaller, x, best_x)
-            least = numpy.where(smaller, gamma, least)
-            idle = 0 if smaller.any() else idle + 1
-            active &= numpy.sqrt(gamma) > search.goal
-            x = numpy.where(active, x, best_x)
-            direction = numpy.where(active, descent + beta * direction, 0)
-            descent = numpy.where(active, descent, 0)
-            gamma = numpy.where(active, gamma, 0)
+            # Stop where the predicted residual is negative: rounding dominates.
+            if not math.isfinite(gamma) or square < -rounding:
+                break
+            if gamma < least:
+                best_x, least, idle = x, gamma, 0
+            else:
+                idle += 1
         shrinks = search.take(best_x) <= 0.5
     return search.end()
 
@@ -126,24 +136,27 @@ class _Search:
         self.shards, self.progress = shards, progress
         self.iteration, self.max_iterations, self._next_point = 0, max_iterations, 1
         self.tol = max(tol, 10 * float(numpy.finfo(shards.dtype).eps))
-        self.x = shards.starting_point(None)
-        # A^T (b - A x), and ||A x - b||^2 of each right-hand side
-        self.descent, self.squares = _products(shards, self.x, residual_of=_given_b)
-        with numpy.errstate(over="ignore"):
-            self.goal = self.tol * numpy.linalg.norm(self.descent, axis=0)
-        shards.check_finite(self.goal)
-        self.probe = _Probe(shards, self.tol, max_iterations)
+        self._smallest, self._largest = math.inf, 0.0  # of ||A p||^2 / ||p||^2
+        self.goal = self.tol * self._begin(None)
         if x0 is not None:
-            self.x = shards.starting_point(x0)
-            self.descent, self.squares = _products(shards, self.x, residual_of=_given_b)
-            shards.check_finite(self.descent)
+            at_x0 = self._begin(x0)
             # If 0 is the solution (b is 0), reduce the gradient at x0 instead.
-            at_x0 = self.tol * numpy.linalg.norm(self.descent, axis=0)
-            self.goal = numpy.where(self.goal > 0, self.goal, at_x0)
+            self.goal = self.goal or self.tol * at_x0
+
+    def _begin(self, x0: numpy.ndarray | None) -> float:
+        """Begin at `x0`; returns the norm of its gradient."""
+        self.x = self.shards.shaped("x0", x0)
+        # A^T (b - A x), and ||b - A x||^2
+        self.descent, self.square = _residual_product(self.shards, self.x)
+        with numpy.errstate(over="ignore"):
+            norm = float(numpy.linalg.norm(self.descent))
+        self.shards.check_finite(norm)
+        if norm < self.shards.too_small:  # b may be 0, or orthogonal to A
+            self.shards.check_not_tiny()
+        return norm
 
     def goes_on(self) -> bool:
-        far = numpy.linalg.norm(self.descent, axis=0) > self.goal
-        return self.may_count() and bool(far.any())
+        return self.may_count() and numpy.linalg.norm(self.descent) > self.goal
 
     def may_count(self) -> bool:
         return self.iteration < self.max_iterations
@@ -155,138 +168,79 @@ class _Search:
             self._next_point = math.ceil(1.5 * self.iteration)
             self.progress.record(self.iteration, x)
 
-    def take(self, x: numpy.ndarray) -> float:
-        """Keep the columns of `x` that are better than the best so far.
+    def see(self, stretch: float) -> None:
+        """Note ||A p||^2 / ||p||^2 of a step p, for the bound of A's condition."""
+        if stretch > 0:
+            self._smallest = min(self._smallest, stretch)
+            self._largest = max(self._largest, stretch)
 
-        Their true gradient must be smaller and their residual no larger. Returns the
-        least ratio of a gradient to the best so far, of those not yet small enough; 1
-        if none is better.
+    def take(self, x: numpy.ndarray) -> float:
+        """Keep `x` if its true gradient is smaller and its residual no larger.
+
+        Returns the ratio of its gradient to the best so far; 1 if it is not better.
         """
-        descent, squares = _products(self.shards, x, residual_of=_given_b)
-        before = numpy.linalg.norm(self.descent, axis=0)
-        after = numpy.linalg.norm(descent, axis=0)
+        descent, square = _residual_product(self.shards, x)
+        before, after = numpy.linalg.norm(self.descent), numpy.linalg.norm(descent)
         slack = 1 + float(numpy.finfo(self.shards.dtype).eps) ** 0.5
-        better = (after < before) & (squares <= slack * self.squares)
-        ratios = (after / before)[better & (before > self.goal)]
-        self.x = numpy.where(better, x, self.x)
-        self.descent = numpy.where(better, descent, self.descent)
-        self.squares = numpy.where(better, squares, self.squares)
-        return float(ratios.min()) if len(ratios) else 1.0
+        if not (after < before and square <= slack * self.square):
+            return 1.0
+        self.x, self.descent, self.square = x, descent, square
+        return float(after / before)
 
     def end(self) -> Answer:
         """Record the best x; warn if its gradient is too large, or says too little."""
-        condition = self.probe.condition()
         self.progress.record(self.iteration, self.x)
-        norms = numpy.linalg.norm(self.descent, axis=0)
-        if (norms > self.goal).any():
+        norm = float(numpy.linalg.norm(self.descent))
+        enough = (WARN_IF_OFF_BY / min(self.tol, 1e-6)) ** 0.5
+        if norm > self.goal:
+            reached = norm / self.goal * self.tol if self.goal else math.inf
             log.warning(
                 "%d iterations brought the gradient to %.1e of its start, not to %.1e",
-                self.iteration, _ratio(norms, self.goal).max() * self.tol, self.tol,
+                self.iteration, reached, self.tol,
             )  # fmt: skip
-        elif condition > self.probe.enough:
+        elif self._largest > enough**2 * self._smallest:
             log.warning(
                 "x may be off, A's condition is at least %.0e: method tsqr keeps the "
                 "digits",
-                condition,
+                (self._largest / self._smallest) ** 0.5,
             )
         return Answer(self.x)
 
 
-class _Probe:
-    """A lower bound of A's condition, by conjugate gradients for a random vector.
+def _normal_product(shards: RowShards, p: numpy.ndarray) -> tuple[numpy.ndarray, float]:
+    """A^T A p (n, 1) and ||A p||^2 / ||p||^2, summed over the devices.
 
-    The gradient of ||A x - b|| hides a small singular value: it holds what x lacks
-    there times the square of that. A random vector holds every direction until steps
-    have removed it. For steps p and gradients r, ||A p||^2 / ||p||^2 lies between the
-    squares of the smallest and the largest singular value. The vector is a gradient,
-    or, if A is wide and has a null space, a residual.
+    The devices get p / ||p||: in float32 a gradient, which squares A's numbers, would
+    overflow in ||A p||^2.
     """
-
-    def __init__(self, shards: RowShards, tol: float, max_steps: int) -> None:
-        self.shards, self.enough = shards, (WARN_IF_OFF_BY / min(tol, 1e-6)) ** 0.5
-        self.is_wide, shorter = shards.m < shards.n, min(shards.m, shards.n)
-        if self.is_wide:
-            zero = numpy.zeros((shards.n, 1))
-            self.left, squares = _products(shards, zero, residual_of=_noise)
-            self.gamma, self.remaining = (self.left**2).sum(), squares[0]
-        else:
-            self.left = numpy.random.default_rng(0).normal(size=(shards.n, 1))
-            self.gamma = self.remaining = (self.left**2).sum()
-        rounding = 100 * float(numpy.finfo(shards.dtype).eps)
-        # One direction of `shorter` has 1 / shorter of the square, if seldom so little.
-        fraction = max(1e-7 / shorter, rounding if self.is_wide else rounding**2)
-        self.goal, self.direction = fraction * self.remaining, self.left
-        self.steps_left = min(20 * shorter, max_steps)
-        self.smallest, self.largest, self.carried = math.inf, 0.0, 0.0
-
-    def products(self, p: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """_products of `p`, and of the probe's next step at the same time."""
-        if not self.goes_on():
-            return _products(self.shards, p)
-        both = numpy.hstack([p, self.direction])
-        products, squares = _products(self.shards, both)
-        square, size = squares[-1], (self.direction**2).sum()
-        self.smallest = min(self.smallest, square / size)
-        # Of r, by Lanczos: it has the most of the largest singular value.
-        self.largest = max(self.largest, square / self.gamma + self.carried)
-        self.steps_left -= 1
-        if square == 0 or self.largest > self.enough**2 * self.smallest:
-            self.steps_left = 0
-        else:
-            alpha, previous = self.gamma / square, self.gamma
-            self.left = self.left - alpha * products[:, -1:]
-            self.gamma = (self.left**2).sum()
-            beta = self.gamma / previous
-            self.direction = self.left + beta * self.direction
-            self.carried = beta / alpha
-            fallen = self.remaining - alpha * previous  # the squared residual
-            self.remaining = fallen if self.is_wide else self.gamma
-        return products[:, :-1], squares[:-1]
-
-    def goes_on(self) -> bool:
-        return self.steps_left > 0 and self.gamma > 0 and self.remaining > self.goal
-
-    def condition(self) -> float:
-        """The bound, after the steps that are still needed."""
-        while self.goes_on():
-            self.products(numpy.empty((self.shards.n, 0)))
-        seen = math.sqrt(self.largest / max(self.smallest, 1e-300))
-        # What is left then has directions that are out of reach.
-        return math.inf if self.goal < self.remaining and seen < self.enough else seen
+    length = float(numpy.linalg.norm(p)) or 1.0
+    sums = _products(shards, p / length, lambda b, Ap: Ap)
+    stretch = float(sums[-1, 0])
+    if not stretch < 1 / shards.too_small**2:
+        shards.check_finite(numpy.inf)
+    if stretch < shards.too_small**2:  # p may be in A's null space
+        shards.check_not_tiny()
+    return length * sums[:-1], stretch
 
 
-def _noise(block: Block) -> mx.nd.NDArray:
-    """Random numbers in place of a block's b (rows, 1)."""
-    noise = numpy.random.default_rng(block.k).normal(size=(block.A.shape[0], 1))
-    return mx.nd.array(noise, ctx=block.A.context, dtype=block.A.dtype)
+def _residual_product(
+    shards: RowShards, x: numpy.ndarray
+) -> tuple[numpy.ndarray, float]:
+    """A^T (b - A x) (n, 1) and ||b - A x||^2, summed over the devices."""
+    sums = _products(shards, x, lambda b, Ax: b - Ax)
+    return sums[:-1], float(sums[-1, 0])
 
 
-def _given_b(block: Block) -> mx.nd.NDArray:
-    return block.b
+def _products(shards: RowShards, x: numpy.ndarray, of_rows: Callable) -> numpy.ndarray:
+    """A^T q over ||q||^2, (n + 1, 1) in float64 on the host, for q = of_rows(b, A x).
 
-
-def _products(shards: RowShards, p: numpy.ndarray, residual_of: Callable | None = None):
-    """A^T A p (n, k) and ||A p||^2 (k,), summed over the devices; p is on the host.
-
-    With `residual_of`, a function of blocks such as _given_b, they are A^T (b - A p)
-    and ||b - A p||^2. All devices work at the same time and send n + 1 numbers per
-    right-hand side, which are summed on the host: the iteration's one all-reduce.
+    All devices work at the same time and send n + 1 numbers, which are summed on the
+    host: the iteration's one all-reduce.
     """
-    power = numpy.zeros(p.shape[1], int)
-    if not residual_of:  # a gradient's size squares A's: keep ||A p||^2 within float32
-        power = numpy.frexp(abs(p).max(axis=0))[1]
-    ps, parts = shards.to_devices(numpy.ldexp(p, -power)), []
+    xs, parts = shards.to_devices(x), []
     for blocks in shards.rounds():
-        for block in blocks:
-            q = times(block.A, ps[block.k])
-            if residual_of:
-                q = residual_of(block) - q
-            product, square = times(block.A, q, transpose=True), (q * q).sum(axis=0)
-            parts.append(mx.nd.concat(product, square.reshape((1, -1)), dim=0))
-    total = shards.total(sum(part.asnumpy().astype("float64") for part in parts))
-    return numpy.ldexp(total[:-1], power), numpy.ldexp(total[-1], 2 * power)
-
-
-def _ratio(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:
-    """a / b, and 0 where b is 0: that right-hand side is solved."""
-    return numpy.divide(a, b, out=numpy.zeros_like(a), where=b > 0)
+        for k, A, b in blocks:
+            q = of_rows(b, times(A, xs[k]))
+            square = (q * q).sum(axis=0).reshape((1, 1))
+            parts.append(mx.nd.concat(times(A, q, transpose=True), square, dim=0))
+    return shards.total(sum(part.asnumpy().astype("float64") for part in parts))

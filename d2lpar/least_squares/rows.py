@@ -1,4 +1,4 @@
-"""The rows of A and b: shared over devices, read in blocks, scaled, and measured.
+"""The rows of A and b: shared over devices, and read in blocks.
 
 A is anything with a shape, a dtype and rows that can be sliced: a NumPy array or
 memmap, the path of an ``.npy`` file, a Zarr or HDF5 array, or MXNet's. It need not fit
@@ -8,26 +8,28 @@ while the next blocks are being read.
 
 from __future__ import annotations
 
+import functools
 import mmap
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy
 
-from d2lpar._mxnet import mx, npx
+from d2lpar._mxnet import mx
 from d2lpar.parallel import shares
-from d2lpar.records.kinds import PointRecord
 from d2lpar.training import check_whole
-from d2lpar.workers.group import Workers
+
+if TYPE_CHECKING:
+    from d2lpar.workers.group import Workers
 
 BLOCK_BYTES = 2**26  # of A, per device and round
 RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds
-# Numbers between 2^-limit and 2^limit need no scaling: products of four of them, summed
-# over many rows, stay far from the limits of the dtype.
-SCALED_BEYOND = {"float64": 100, "float32": 13}
+# If all numbers of A or of b are smaller, products such as A^T b and its square, which
+# is taken on the host in float64, lose digits or vanish; from 1 / TOO_SMALL on they may
+# overflow.
+TOO_SMALL = {"float64": 1e-65, "float32": 1e-15}
 
 
 class Block(NamedTuple):
@@ -41,14 +43,13 @@ class Block(NamedTuple):
 class RowShards:
     """Rows of A (m, n) and b (m, k), shared evenly and in order over devices.
 
-    `dtype` is that of the computation, float64 or float32; `flat` tells that b was
-    (m,). Each of several `workers` reads its own part of the rows of A alone.
+    `dtype` is that of the computation, float64 or float32; `flat` shows that b was
+    (m,), and `norms_of_b` (k,) are the lengths of its columns. Each of several
+    `workers` reads its own part of the rows of A alone.
 
-    Squares of 1e200 overflow float64, those of 1e20 float32. So blocks hold A and b
-    divided by powers of two, which is exact, if their numbers are very large or small;
-    ordinary numbers stay as they are. Methods solve the scaled problem, and
-    :meth:`unscaled` makes the result an x of the problem given. Without `scale_A` the
-    method sees from its own products whether A is ordinary, and asks :meth:`rescaled`.
+    Raises ValueError if b is so large or small that its squares leave the dtype. A is
+    not read here: the methods see its size in their own products, and ask
+    :meth:`check_finite` and :meth:`check_not_tiny`.
     """
 
     def __init__(
@@ -61,7 +62,6 @@ class RowShards:
         block_bytes: int = BLOCK_BYTES,
         resident_bytes: int = RESIDENT_BYTES,
         workers: Workers | None = None,
-        scale_A: bool = True,
     ) -> None:
         self.A, b = open_problem(A, b)
         self.b, self.flat = b.reshape(b.shape[0], -1), b.ndim == 1
@@ -85,49 +85,22 @@ class RowShards:
         self.resident = num_rows * row_bytes <= resident_bytes
         self._kept: list[Block] = []  # all blocks, if they stay
 
-        self._mine = mine
-        self.A_power = self._powers(self._size_of_A())[0] if scale_A else numpy.int32(0)
-        self.b_powers = self._powers(*abs(self.b.astype("float64")).max(axis=0))
-        self._scaled_b = _divided(self.b, self.b_powers, self.dtype)
-
-    def _size_of_A(self) -> float:
-        """The largest absolute value in A, of this worker's rows.
-
-        Of an A on disk the first rows that are not zero must do. If later ones are so
-        much larger that their products overflow, check_finite says so.
-        """
-        size, in_memory = 0.0, type(self.A) is numpy.ndarray
-        for start in range(self._mine.start, self._mine.stop, self.block_rows):
-            if in_memory or size == 0:
-                stop = min(start + self.block_rows, self._mine.stop)
-                rows = rows_of(self.A, start, stop, self.A.dtype)
-                size = max(size, float(rows.max()), -float(rows.min()))
-        return size
-
-    def _powers(self, *sizes: float) -> numpy.ndarray:
-        """Powers of two to divide numbers of these sizes by: 0 if they are ordinary."""
-        of_all = self._of_every_worker(numpy.array([sizes])).max(axis=0)
-        powers = numpy.frexp(of_all)[1]
-        is_ordinary = abs(powers) <= SCALED_BEYOND[self.dtype.name]
-        powers[is_ordinary | ~numpy.isfinite(of_all)] = 0
-        return powers
-
-    def rescaled(self, lengths: numpy.ndarray) -> bool:
-        """Whether A had to be scaled: then what has been computed of it is void.
-
-        `lengths` are those of A's columns (n,), of all workers. No number of A is
-        larger than the longest column is long: ordinary lengths save a pass over A.
-        """
-        with numpy.errstate(divide="ignore"):
-            is_ordinary = (
-                abs(numpy.log2(lengths.max())) <= SCALED_BEYOND[self.dtype.name]
+        with numpy.errstate(over="ignore", under="ignore", invalid="ignore"):
+            self.norms_of_b = numpy.linalg.norm(self.b.astype("float64"), axis=0)
+        if not (self.norms_of_b < 1 / self.too_small).all():
+            self.check_finite(numpy.inf)
+        tiny = (self.norms_of_b < self.too_small) & self.b.any(axis=0)
+        if tiny.any():
+            size = abs(self.b[:, tiny]).max()
+            raise ValueError(
+                f"b's numbers are at most {size:.0e}: their squares underflow "
+                f"{self.dtype}; scale b"
             )
-        if self.A_power or is_ordinary:
-            return False
-        self.A_power = self._powers(self._size_of_A())[0]
-        if self.A_power:
-            self._kept = []  # the unscaled blocks
-        return bool(self.A_power)
+        self.b = self.b.astype(self.dtype, copy=False)
+
+    @property
+    def too_small(self) -> float:
+        return TOO_SMALL[self.dtype.name]
 
     def shaped(self, name: str, x) -> numpy.ndarray:
         """An x that a user gives, as (n, k) float64; None is 0."""
@@ -139,22 +112,6 @@ class RowShards:
                 "numbers"
             )
         return x.reshape(shape)
-
-    def starting_point(self, x0) -> numpy.ndarray:
-        """`x0` as one of the scaled problem; None is 0."""
-        return numpy.ldexp(self.shaped("x0", x0), self.A_power - self.b_powers)
-
-    def unscaled(self, x: numpy.ndarray) -> numpy.ndarray:
-        """A solution (n, k) of the scaled problem as one of the problem given."""
-        with numpy.errstate(over="ignore", under="ignore"):
-            result = numpy.ldexp(x.astype("float64"), self.b_powers - self.A_power)
-            result = result.astype(self.dtype)
-        largest = abs(result).max(axis=0)
-        vanished = (largest < numpy.finfo(self.dtype).tiny) & x.any(axis=0)
-        if vanished.any() or not numpy.isfinite(largest).all():
-            size = "small" if vanished.any() else "large"
-            raise ValueError(f"x is too {size} for {self.dtype}: scale A or b")
-        return result
 
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Blocks of all devices, one round at a time, until every row has been used.
@@ -186,15 +143,13 @@ class RowShards:
 
     def _read(self, row: int, count: int) -> list[tuple]:
         """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
-        dtype = numpy.dtype("float64") if self.A_power else self.dtype
         blocks = []
         for k, (first, end) in enumerate(self.bounds):
             start, stop = first + row, min(first + row + count, end)
             if stop > start:
-                with numpy.errstate(over="ignore"):  # rescaled and check_finite see it
-                    A = rows_of(self.A, start, stop, dtype)
-                A = _divided(A, self.A_power, self.dtype)
-                blocks.append((k, A, self._scaled_b[start:stop]))
+                with numpy.errstate(over="ignore"):  # check_finite sees it
+                    A = rows_of(self.A, start, stop, self.dtype)
+                blocks.append((k, A, self.b[start:stop]))
         return blocks
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
@@ -221,16 +176,10 @@ class RowShards:
         """The sum of a host array over the workers, if there are several."""
         return array if self.workers is None else self.workers.total(array)
 
-    def norms_of_b(self) -> numpy.ndarray:
-        """||b|| (k,) of the problem given, also of numbers whose squares overflow."""
-        scaled = _divided(self.b, self.b_powers, numpy.dtype("float64"))
-        with numpy.errstate(over="ignore"):
-            return numpy.ldexp(numpy.linalg.norm(scaled, axis=0), self.b_powers)
-
     def residual_norms(self, x: numpy.ndarray) -> numpy.ndarray:
-        """||A x - b|| (devices, k) of each device's rows, of the problem given.
+        """||A x - b|| (devices, k) of each device's rows, for a host array x (n, k).
 
-        `x` (n, k) is of the scaled problem; the devices are those of all workers.
+        The devices are those of all workers.
         """
         sums = numpy.zeros((len(self.devices), self.num_rhs))
         xs = self.to_devices(x)
@@ -241,8 +190,7 @@ class RowShards:
                 squares.append((k, (r * r).sum(axis=0)))
             for k, square in squares:
                 sums[k] += square.asnumpy()
-        with numpy.errstate(over="ignore"):
-            return numpy.ldexp(numpy.sqrt(self._of_every_worker(sums)), self.b_powers)
+        return numpy.sqrt(self._of_every_worker(sums))
 
     def _of_every_worker(self, rows: numpy.ndarray) -> numpy.ndarray:
         """The rows of all workers' arrays (r, width) as (workers * r, width)."""
@@ -253,24 +201,48 @@ class RowShards:
         return self.total(every).reshape(-1, rows.shape[1])
 
     def residual_norm(self, x: numpy.ndarray) -> float:
-        """||A x - b|| over all rows and right-hand sides, as :meth:`residual_norms`."""
-        return frobenius_norm(self.residual_norms(x))
+        """||A x - b|| over all rows and right-hand sides."""
+        return float(numpy.linalg.norm(self.residual_norms(x)))
 
-    def check_finite(self, *results: numpy.ndarray) -> None:
+    def check_finite(self, *results) -> None:
         """Raise ValueError if results of A and b are not finite, saying why."""
         if all(numpy.isfinite(result).all() for result in results):
             return
-        for name, array in (("A", self.A), ("b", self.b)):
-            step = max(1, 2**23 // array.shape[1])  # 64 MB at a time
-            for start in range(0, self.m, step):
-                stop = min(start + step, self.m)
-                rows = rows_of(array, start, stop, numpy.dtype("float64"))
-                for row, column in numpy.argwhere(~numpy.isfinite(rows)):
+        for name, array in (("b", self.b), ("A", self.A)):
+            for start, rows in _in_parts(array):
+                places = numpy.argwhere(~numpy.isfinite(rows))
+                if len(places):
+                    row, column = places[0]
                     raise ValueError(
                         f"{name} is {rows[row, column]} in row {start + row}, "
                         f"column {column}"
                     )
-        raise ValueError("A, b or x0 is too large: their products overflow")
+        raise ValueError(
+            f"A, b or x0 is too large: their products overflow {self.dtype}; scale them"
+        )
+
+    def check_not_tiny(self) -> None:
+        """Raise ValueError if A is so small, but not 0, that its squares underflow.
+
+        It reads all of A: ask only where a product is 0 or nearly so.
+        """
+        if 0 < self._largest_of_A < self.too_small:
+            raise ValueError(
+                f"A's numbers are at most {self._largest_of_A:.0e}: their squares "
+                f"underflow {self.dtype}; scale A"
+            )
+
+    @functools.cached_property
+    def _largest_of_A(self) -> float:
+        return max(float(abs(rows).max()) for _, rows in _in_parts(self.A))
+
+
+def _in_parts(array) -> Iterator[tuple[int, numpy.ndarray]]:
+    """(first row, rows in float64) of the whole array, 64 MB at a time."""
+    step = max(1, 2**23 // array.shape[1])
+    for start in range(0, array.shape[0], step):
+        stop = min(start + step, array.shape[0])
+        yield start, rows_of(array, start, stop, numpy.dtype("float64"))
 
 
 def open_problem(A, b):
@@ -317,13 +289,6 @@ def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
     return rows.reshape(stop - start, A.shape[1]).astype(dtype, copy=False)
 
 
-def _divided(array: numpy.ndarray, power, dtype: numpy.dtype) -> numpy.ndarray:
-    """The array divided by 2^power (one power, or one per column), in a dtype."""
-    if numpy.any(power):
-        array = numpy.ldexp(array.astype("float64", copy=False), -power)
-    return array.astype(dtype, copy=False)
-
-
 def _wait_until_used(blocks: Iterable[Block]) -> None:
     """Wait for the work that reads these blocks, and for no other."""
     for _, *arrays in blocks:
@@ -341,65 +306,3 @@ def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
     if x.shape[1] == 1:
         return product.reshape((-1, 1))
     return product.T
-
-
-class Answer(NamedTuple):
-    """A method's x (n, k) on the host; for condition and rank see ``Solution``."""
-
-    x: numpy.ndarray
-    condition: float | None = None
-    rank: int | None = None
-
-
-class Progress:
-    """The history of a run, with a timer that stops while residuals are computed."""
-
-    def __init__(
-        self, shards: RowShards, reference=None, *, residual: bool = True
-    ) -> None:
-        self.shards, self.reference, self.residual = shards, None, residual
-        if reference is not None:
-            self.reference = shards.shaped("reference", reference)
-        self.history: list[PointRecord] = []
-        self.seconds = 0.0
-        self.column_norms = numpy.empty(0)  # (k,), of the last residual
-        self._begin = time.perf_counter()
-
-    def record(self, iteration: int, x: numpy.ndarray, device_xs=None) -> None:
-        """Add the host array `x` (n, k), of the scaled problem, to the history.
-
-        `device_xs` are the devices' own (n, k), if they differ. Norms are Frobenius
-        norms over all right-hand sides; the distance to a reference of 0 is ||x||.
-        Without `residual` there is no history, and no pass over A for it.
-        """
-        npx.waitall()
-        self.seconds += time.perf_counter() - self._begin
-        if not self.residual:
-            self.column_norms = numpy.full(self.shards.num_rhs, numpy.nan)
-            self._begin = time.perf_counter()
-            return
-        norms = self.shards.residual_norms(x)
-        self.column_norms = numpy.hypot.reduce(norms, axis=0)
-        per_device = numpy.hypot.reduce(norms, axis=1)
-        if device_xs is not None:
-            per_device = [self.shards.residual_norm(x_k) for x_k in device_xs]
-        distance = None
-        if self.reference is not None:
-            off = self.shards.unscaled(x).astype("float64") - self.reference
-            distance = frobenius_norm(off) / (frobenius_norm(self.reference) or 1)
-        self.history.append(
-            PointRecord(
-                iteration=iteration,
-                seconds=self.seconds,
-                residual_norm=frobenius_norm(self.column_norms),
-                device_residual_norms=[float(norm) for norm in per_device],
-                distance=distance,
-            )
-        )
-        npx.waitall()
-        self._begin = time.perf_counter()
-
-
-def frobenius_norm(array: numpy.ndarray) -> float:
-    """The Frobenius norm, also of numbers whose squares over- or underflow."""
-    return float(numpy.hypot.reduce(numpy.ravel(array)))

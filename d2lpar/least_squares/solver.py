@@ -19,6 +19,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy
@@ -30,19 +31,18 @@ from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
-from d2lpar.least_squares.rows import (
-    BLOCK_BYTES,
-    RESIDENT_BYTES,
-    Progress,
-    RowShards,
-)
+from d2lpar.least_squares.progress import Progress
+from d2lpar.least_squares.rows import BLOCK_BYTES, RESIDENT_BYTES, RowShards
 from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
 from d2lpar.training import choose
-from d2lpar.workers.group import Workers
+
+if TYPE_CHECKING:
+    from d2lpar.workers.group import Workers
 
 LONGEST_X = 1_000  # that is recorded whole
 DISTRIBUTED_METHODS = ("normal", "cgls", "gradient")  # those that need only sums
+ONE_RIGHT_HAND_SIDE = ("cgls", "gradient", "averaging")
 METHODS = {
     "normal": normal,
     "tsqr": tsqr,
@@ -94,16 +94,17 @@ def solve(
     """The x that minimises ||A x - b||.
 
     A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
-    array; b is (m,) or (m, k), any of these or a list. `dtype` is that of the
-    computation and of x, float64 or float32. For all methods but "averaging" A may
-    exceed the memory: beyond `resident_bytes` on all devices together it is read in
-    blocks of `block_bytes` per device. The history holds the distance to a
-    `reference`, shaped as x. Several `workers` read a part each and get the same x.
+    array. b is any of these or a list: (m,), or (m, k) for methods "normal" and "tsqr".
+    `dtype` is that of the computation and of x, float64 or float32. For all methods but
+    "averaging" A may exceed the memory: beyond `resident_bytes` on all devices together
+    it is read in blocks of `block_bytes` per device. The history holds the distance to
+    a `reference`, shaped as x. Several `workers` read a part each and get the same x.
     Without `residual` the last pass over A is left out, and with it the history and all
     that compares ||A x - b||, which is NaN. `options` are the method's.
 
     Raises ValueError for an impossible problem (it names the row and column of a NaN),
-    for an x that its dtype cannot hold, for an x that is no better than 0, and for
+    for an A or b whose products overflow or underflow (all numbers beyond about 1e±65
+    in float64 or 1e±15 in float32: scale them), for an x that is worse than 0, and for
     "normal" on an A that is rank-deficient or too ill-conditioned for it: "tsqr" solves
     those. Raises :class:`DivergedError` if "averaging" diverges, and
     :class:`DeviceError` if the devices would deadlock.
@@ -128,19 +129,28 @@ def solve(
         )
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
-        resident_bytes=resident_bytes, workers=workers, scale_A=method != "normal",
+        resident_bytes=resident_bytes, workers=workers,
     )  # fmt: skip
+    if shards.num_rhs > 1 and method in ONE_RIGHT_HAND_SIDE:
+        raise ValueError(
+            f"b has {shards.num_rhs} columns, method {method} takes one: use method "
+            "normal or tsqr, or solve for one column at a time"
+        )
     progress = Progress(shards, reference, residual=residual)
     answer = METHODS[method](shards, progress, **options)
-    x, norms = shards.unscaled(answer.x), progress.column_norms
+    norms = progress.column_norms
+    with numpy.errstate(over="ignore"):
+        x = answer.x.astype(shards.dtype)
+    if not numpy.isfinite(x).all():
+        raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
     if residual and not numpy.isfinite(norms).all():
         raise ValueError(
-            f"method {method}: ||A x - b|| has grown beyond float64: it diverges, or b "
-            "is too large; take another method, or scale b"
+            f"method {method}: ||A x - b|| overflows {shards.dtype}: use another "
+            "method, or scale A or b"
         )
     slack = 1 + numpy.finfo(shards.dtype).eps ** 0.5
     from_zero = method != "averaging" and options.get("x0") is None
-    if residual and from_zero and (norms > slack * shards.norms_of_b()).any():
+    if residual and from_zero and (norms > slack * shards.norms_of_b).any():
         raise ValueError(
             f"method {method} in {shards.dtype} found an x that is worse than 0: use "
             "float64 or method tsqr"

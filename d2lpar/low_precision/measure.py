@@ -16,6 +16,7 @@ TOPS in INT8).
 from __future__ import annotations
 
 import itertools
+import pickle
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -56,9 +57,6 @@ class Task(NamedTuple):
     devices: Sequence[mx.Context]
     batch_size: int
     repeats: int
-
-
-ARRAYS = ("X", "y", "y_float32", "X_calibration")  # of a Task
 
 
 def measure(
@@ -120,44 +118,25 @@ def measure_apart(
 
     `params` are :func:`d2lpar.networks.init_lenet`'s, `weights` their name in the row.
     """
-    row = {
-        "precision": precision,
-        "weights": weights,
-        "per_device_batch_size": task.batch_size,
-    }
-    arrays = {name: getattr(task, name) for name in ARRAYS}
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
-        path = Path(folder, "task.npz")
-        numpy.savez(path, *params, **arrays)
-        job = {
-            "path": str(path),
-            "devices": [(d.device_type, d.device_id) for d in task.devices],
-            "repeats": task.repeats,
-            **row,
-        }
+        path = Path(folder, "task.pickle")
+        path.write_bytes(pickle.dumps((params, task)))
+        job = {"path": str(path), "precision": precision, "weights": weights}
         try:
             line = process.answer("d2lpar.low_precision.measure:in_process", job)
         except RunError as error:  # MXNet refused, or crashed
-            return PrecisionRecord(why_not=str(error), **row)
+            return PrecisionRecord(
+                precision=precision,
+                weights=weights,
+                per_device_batch_size=task.batch_size,
+                why_not=str(error),
+            )
     return msgspec.convert(line, PrecisionRecord)
 
 
-def in_process(
-    path: str,
-    devices: Sequence[tuple[str, int]],
-    repeats: int,
-    precision: str,
-    weights: str,
-    per_device_batch_size: int,
-) -> PrecisionRecord:
+def in_process(path: str, precision: str, weights: str) -> PrecisionRecord:
     """The work of :func:`measure_apart`'s process: the row, or an MXNetError."""
-    with numpy.load(path) as file:
-        params = [file[f"arr_{k}"] for k in range(len(networks.SHAPES))]
-        arrays = {name: file[name] for name in ARRAYS}
-    contexts = [mx.Context(kind, number) for kind, number in devices]
-    task = Task(
-        **arrays, devices=contexts, batch_size=per_device_batch_size, repeats=repeats
-    )
+    params, task = pickle.loads(Path(path).read_bytes())
     return infer(precision, params, task, weights)
 
 
@@ -171,8 +150,8 @@ def infer(
 
     Each device takes every N-th batch. The images are on the devices before the clock
     starts; only full batches are timed. Raises MXNetError for what the device or the
-    build does not support; MXNet may raise it again at whoever waits next, because
-    every pending batch has failed.
+    build does not support; MXNet may raise it again at the next synchronisation,
+    because every pending batch has failed.
     """
     X_calibration, size = datasets.to_float(task.X_calibration), task.batch_size
     nets = [

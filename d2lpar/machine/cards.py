@@ -57,25 +57,12 @@ VECTOR_EXTENSIONS = {
 
 
 @dataclass(frozen=True)
-class Link:
-    """How one GPU reaches the one whose NVML index is `to`.
-
-    `nvlink` is whether data goes over NVLink, or else over PCIe; `peer` whether one GPU
-    can read the other's memory without a copy through the host. None: not known.
-    """
-
-    to: int
-    nvlink: bool | None = None
-    peer: bool | None = None
-
-
-@dataclass(frozen=True)
 class GpuCard:
-    """A GPU. None is what its driver does not know. Memory in bytes, clocks in MHz.
+    """A GPU. None is what its driver does not know. Memory in bytes.
 
     `number` is i in ``mx.gpu(i)``: CUDA's order, which is not NVML's `index`, and None
     for a GPU that CUDA_VISIBLE_DEVICES hides. `cores` is NVML's count of CUDA cores,
-    `cores_per_multiprocessor` the table's. `power_limit` is in watts.
+    `cores_per_multiprocessor` the table's.
     """
 
     index: int
@@ -87,13 +74,8 @@ class GpuCard:
     cores: int | None = None
     memory_total: int | None = None
     memory_free: int | None = None
-    clock: int | None = None
-    memory_clock: int | None = None
-    power_limit: float | None = None
-    host_link: str | None = None
     driver: str | None = None
     cuda: str | None = None
-    links: tuple[Link, ...] = ()
 
     @property
     def cores_by_table(self) -> int | None:
@@ -104,7 +86,7 @@ class GpuCard:
 
     @property
     def label(self) -> str:
-        """ "gpu(0) NVIDIA T4", as in a record; "GPU 1 ..., hidden" outside of CUDA."""
+        """The name as in records: "gpu(0) NVIDIA T4", or "GPU 1 ..., hidden ..."."""
         name = self.name or "of unknown name"
         if self.number is None:
             return f"GPU {self.index} {name}, hidden from CUDA"
@@ -162,8 +144,7 @@ def as_json(here: Machine) -> str:
 
 def as_text(here: Machine) -> str:
     """The cards for a person to read: a title and a line per fact."""
-    labels = {gpu.index: gpu.label for gpu in here.gpus}
-    cards = [(gpu.label, _gpu_facts(gpu, labels)) for gpu in here.gpus]
+    cards = [(gpu.label, _gpu_facts(gpu)) for gpu in here.gpus]
     last = here.cpu.usable_cores - 1
     contexts = f"cpu(0) to cpu({last})" if last else "cpu(0)"
     cards.append((f"{contexts}, contexts on {here.cpu.model}", _cpu_facts(here.cpu)))
@@ -189,29 +170,18 @@ def cores_text(gpu: GpuCard) -> str:
     return "; ".join(counts) or "unknown number of CUDA cores"
 
 
-def _gpu_facts(gpu: GpuCard, labels: dict[int, str]) -> list[tuple[str, str | None]]:
+def _gpu_facts(gpu: GpuCard) -> list[tuple[str, str | None]]:
     capability = gpu.capability and ".".join(map(str, gpu.capability))
     in_range = gpu.capability and build_has_code_for(gpu.capability)
     if gpu.capability and not in_range and not own_library():
         capability += f", MXNet's GPU wheels have code for {BUILD_RANGE} only"
-    memory_clock = gpu.memory_clock and f"memory {gpu.memory_clock} MHz"
-    clocks = [gpu.clock and f"{gpu.clock} MHz", memory_clock]
     driver = [gpu.driver, gpu.cuda and f"CUDA {gpu.cuda}"]
-    facts = [
+    return [
         ("capability", capability),
         ("memory", _memory(gpu)),
         ("multiprocessors", cores_text(gpu)),
-        ("highest clock", ", ".join(filter(None, clocks))),
-        ("power limit", gpu.power_limit and f"{gpu.power_limit:.0f} W"),
-        ("link to host", gpu.host_link),
         ("driver", ", ".join(filter(None, driver))),
     ]
-    paths = {True: "NVLink", False: "PCIe", None: None}
-    peer = {True: "direct access", False: "copies through the host", None: None}
-    for link in gpu.links:
-        words = ", ".join(filter(None, [paths[link.nvlink], peer[link.peer]]))
-        facts.append(("link", f"{labels[link.to]}: {words or 'unknown'}"))
-    return facts
 
 
 def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
@@ -263,9 +233,6 @@ def gpu_cards(nvml) -> tuple[GpuCard, ...]:
         capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
         capability = capability and tuple(capability)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
-        limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
-        lanes = ask(nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)
-        pcie = ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu)
         cards.append(
             GpuCard(
                 index=index,
@@ -277,40 +244,11 @@ def gpu_cards(nvml) -> tuple[GpuCard, ...]:
                 cores=ask(nvml.nvmlDeviceGetNumGpuCores, gpu),
                 memory_total=memory and memory.total,
                 memory_free=memory and memory.free,
-                clock=ask(nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_SM),
-                memory_clock=ask(
-                    nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_MEM
-                ),
-                power_limit=limit and limit / 1000,
-                host_link=f"PCIe {pcie}, {lanes} lanes" if pcie and lanes else None,
                 driver=ask(nvml.nvmlSystemGetDriverVersion),
                 cuda=cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
-                links=_links(nvml, handles, index),
             )
         )
     return tuple(cards)
-
-
-def _links(nvml, handles: dict, index: int) -> tuple[Link, ...]:
-    """How the GPU of this index reaches each of the others."""
-
-    def can(other: int, what: int | tuple[int]) -> bool | None:
-        # nvidia-ml-py 13 has tuples among its constants, by a stray comma.
-        number = what[0] if isinstance(what, tuple) else what
-        status = ask(
-            nvml.nvmlDeviceGetP2PStatus, handles[index], handles[other], number
-        )
-        return None if status is None else status == nvml.NVML_P2P_STATUS_OK
-
-    return tuple(
-        Link(
-            other,
-            nvlink=can(other, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
-            peer=can(other, nvml.NVML_P2P_CAPS_INDEX_READ),
-        )
-        for other in handles
-        if other != index
-    )
 
 
 # The host

@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psutil
 
 from d2lpar.errors import DeviceError, SettingError
-from d2lpar.machine.cards import ask, gpu_cards, gpu_handles, nvml_session
+from d2lpar.machine.builds import ask, nvml_session
+from d2lpar.machine.cards import gpu_cards, gpu_handles
 
 SHORTEST, LONGEST = 0.1, 86_400  # seconds between samples
-BUSY = 0.1  # the part of an interval that a thread works to be called busy
 
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """What a GPU does. None is what its driver does not report.
-
-    `percent` is of the time in which any kernel ran, `memory` the bytes in use by all
-    processes, `temperature` in degrees Celsius, `power` in watts.
-    """
+    """Per cent of the time in which a kernel ran, and bytes in use; None: not known."""
 
     label: str
     percent: int | None
     memory: int | None
-    temperature: int | None
-    power: float | None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the devices did in the `interval` seconds up to `seconds` from the start.
+    """What the devices did in the last interval, `seconds` after the first.
 
-    Of the watched processes and their children: `cpu_percent` of work (100 is one
-    core's), resident `memory` in bytes, `threads`, of which `busy_threads` worked for a
-    tenth of the interval or more. Of the host: how busy each core was with anything at
-    all, in per cent, and the bytes in use.
+    Of the watched `processes`, children included: `cpu_percent` of work (100 is one
+    core's) and resident `memory` in bytes. Of the host: how busy each core was, and the
+    bytes in use.
     """
 
     seconds: float
-    interval: float
     processes: int
-    threads: int
-    busy_threads: int
     cpu_percent: float
     memory: int
     machine_percent: list[float]
@@ -53,99 +44,68 @@ class Sample:
     gpus: tuple[GpuLoad, ...]
 
 
-def samples(pids: Callable[[], Iterable[int]], interval: float) -> Iterator[Sample]:
-    """A sample of some processes every `interval` seconds, without end.
+def samples(pid: int | None, interval: float) -> Iterator[Sample]:
+    """A sample every `interval` seconds, without end.
 
-    `pids` is called for each sample. A thread counts from the sample after the one that
-    finds it. Raises :class:`SettingError`, at once, for an interval that is too short
-    to measure, or longer than a day.
+    Process `pid` is watched, or, for None, all processes that measure for a run. Work
+    counts from the sample in which a process is first seen. Raises
+    :class:`SettingError` for an interval out of range, or if there is no such process.
     """
     if not SHORTEST <= interval <= LONGEST:
         raise SettingError(
             f"interval {interval:g}: write {SHORTEST} to {LONGEST:,} seconds"
         )
-    return _samples(pids, interval)
-
-
-def watched(pid: int | None = None) -> Callable[[], Iterable[int]]:
-    """The `pids` of :func:`samples`: one process, or all that measure for a run.
-
-    Raises :class:`SettingError` when there is no process `pid`.
-    """
-    if pid is None:
-        return lambda: [
-            process.pid
-            for process in psutil.process_iter(["cmdline"])
-            if (process.info["cmdline"] or [])[1:3] == ["-m", "d2lpar.process"]
-        ]
-    if not psutil.pid_exists(pid):
+    if pid is not None and not psutil.pid_exists(pid):
         raise SettingError(f"pid {pid}: there is no such process; ps lists them")
-    return lambda: [pid]
+    return _samples(pid, interval)
 
 
-def _samples(pids: Callable, interval: float) -> Iterator[Sample]:
+def _samples(pid: int | None, interval: float) -> Iterator[Sample]:
     with contextlib.ExitStack() as stack:
-        nvml, gpus = None, {}
+        gpus = {}
         with contextlib.suppress(DeviceError):  # no driver, no GPU
             nvml = stack.enter_context(nvml_session())
             handles = gpu_handles(nvml)
             gpus = {card.label: handles[card.index] for card in gpu_cards(nvml)}
-        start = before = time.perf_counter()
-        worked_before, _ = _work_and_memory(_with_children(pids()))
-        psutil.cpu_percent(percpu=True)  # its next answer is of the time since now
-        while True:
-            time.sleep(max(0.0, before + interval - time.perf_counter()))
-            tree = _with_children(pids())
-            now, (worked, memory) = time.perf_counter(), _work_and_memory(tree)
-            elapsed = now - before
-            work = [worked[k] - worked_before[k] for k in worked.keys() & worked_before]
-            host = psutil.virtual_memory()
-            yield Sample(
-                seconds=round(now - start, 3),
-                interval=round(elapsed, 3),
-                processes=len(tree),
-                threads=len(worked),
-                busy_threads=sum(seconds >= BUSY * elapsed for seconds in work),
-                cpu_percent=round(100 * sum(work) / elapsed, 1),
-                memory=memory,
-                machine_percent=psutil.cpu_percent(percpu=True),
-                machine_memory=host.total - host.available,
-                gpus=tuple(_gpu_load(nvml, *gpu) for gpu in gpus.items()),
-            )
-            before, worked_before = now, worked
+        start = time.perf_counter()
+        seen: set[psutil.Process] = set()
+        for count in itertools.count():
+            # Each process counts its own work from one call to the next.
+            seen = {p for p in seen if p.is_running()} | watched(pid)
+            percents, sizes = [], []
+            for process in list(seen):
+                try:
+                    percents.append(process.cpu_percent())
+                    sizes.append(process.memory_info().rss)
+                except psutil.Error:  # it has ended
+                    seen.discard(process)
+            cores, host = psutil.cpu_percent(percpu=True), psutil.virtual_memory()
+            loads = []
+            for label, gpu in gpus.items():
+                rates = ask(nvml.nvmlDeviceGetUtilizationRates, gpu)
+                used = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
+                loads.append(GpuLoad(label, rates and rates.gpu, used and used.used))
+            seconds = round(time.perf_counter() - start, 3)
+            if count:  # the first round only starts the counters
+                yield Sample(
+                    seconds, len(seen), round(sum(percents), 1), sum(sizes), cores,
+                    host.total - host.available, tuple(loads),
+                )  # fmt: skip
+            time.sleep(interval)
 
 
-def _with_children(pids: Iterable[int]) -> list[psutil.Process]:
-    """The processes and all their descendants, each once."""
-    tree = {}
-    for pid in pids:
+def watched(pid: int | None) -> set[psutil.Process]:
+    """Process `pid`, or all that measure for a run, with their descendants."""
+    if pid is None:
+        roots = [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if (process.info["cmdline"] or [])[1:3] == ["-m", "d2lpar.process"]
+        ]
+    else:
+        roots = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
+    found = set(roots)
+    for root in roots:
         with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            for member in (process, *process.children(recursive=True)):
-                tree[member.pid] = member
-    return list(tree.values())
-
-
-def _work_and_memory(tree: Iterable[psutil.Process]) -> tuple[dict[tuple, float], int]:
-    """Seconds of work so far, by process and thread, and the bytes resident of all."""
-    seconds, memory = {}, 0
-    for process in tree:
-        with contextlib.suppress(psutil.Error):  # it has ended
-            for thread in process.threads():
-                worked = thread.user_time + thread.system_time
-                seconds[process.pid, thread.id] = worked
-            memory += process.memory_info().rss
-    return seconds, memory
-
-
-def _gpu_load(nvml, label: str, gpu: object) -> GpuLoad:
-    rates = ask(nvml.nvmlDeviceGetUtilizationRates, gpu)
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)
-    milliwatts = ask(nvml.nvmlDeviceGetPowerUsage, gpu)
-    return GpuLoad(
-        label,
-        percent=rates and rates.gpu,
-        memory=memory and memory.used,
-        temperature=ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
-        power=None if milliwatts is None else milliwatts / 1000,
-    )
+            found.update(root.children(recursive=True))
+    return found

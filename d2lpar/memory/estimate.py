@@ -32,7 +32,6 @@ from d2lpar.errors import DeviceError
 from d2lpar.machine import host
 from d2lpar.machine.builds import nvml_session
 from d2lpar.machine.cards import gpu_cards
-from d2lpar.records.kinds import ArmSample, Run
 from d2lpar.text import byte_size, plain_table, plural
 
 FLOAT = 4  # bytes of a float32
@@ -55,8 +54,8 @@ class Layers:
     `parameters` counts the numbers that are learned, `moments` those that the optimiser
     keeps for each. `outputs` are the names and shapes of all that a training step keeps
     until the backward pass. `input` is the shape of a sample, which is stored as uint8,
-    and `n_train` and `n_test` the sizes of the whole data set. `judging` gives the
-    bytes that the host takes to say how good a generator of so many samples is.
+    and `n_train` and `n_test` the sizes of the whole data set. `evaluation_bytes(n)`
+    is the number of host bytes needed to evaluate a generator on n samples.
     """
 
     parameters: int
@@ -65,7 +64,7 @@ class Layers:
     n_train: int
     n_test: int = 0
     moments: int = 0
-    judging: Callable[[int], int] = lambda n_train: 0
+    evaluation_bytes: Callable[[int], int] = lambda n_train: 0
 
     @property
     def kept(self) -> int:
@@ -118,7 +117,7 @@ def gan_layers(settings: dict) -> Layers:
         input=face,
         n_train=10_000,
         moments=2,
-        judging=measures.memory,
+        evaluation_bytes=measures.memory,
     )
 
 
@@ -179,19 +178,19 @@ class Need:
     largest: str
     largest_size: int
 
-    def of(self, *places: str) -> int:
+    def bytes_at(self, *places: str) -> int:
         """Bytes of the items in these places."""
         return sum(item.size for item in self.items if item.where in places)
 
     def on(self, k: int) -> int:
         """Bytes on the k-th device alone."""
-        size = self.of("each device", "each GPU")
-        return size + self.of("first device") if k == 0 else size
+        size = self.bytes_at("each device", "each GPU")
+        return size + self.bytes_at("first device") if k == 0 else size
 
     @property
     def total(self) -> int:
         """Bytes of the process and of all devices: what CPU contexts need together."""
-        return self.of("process") + sum(map(self.on, range(self.num_devices)))
+        return self.bytes_at("process") + sum(map(self.on, range(self.num_devices)))
 
     @property
     def by_memory(self) -> list[int]:
@@ -202,7 +201,7 @@ class Need:
     @property
     def before_training(self) -> int:
         """Bytes of each memory that a process takes before it trains."""
-        return self.of("each GPU" if self.kind == "gpu" else "process")
+        return self.bytes_at("each GPU" if self.kind == "gpu" else "process")
 
     def text(self, *more: tuple[str, str]) -> str:
         """A title, a line per item with its size and place, and `more` lines."""
@@ -245,7 +244,7 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
     items = [
         Item("Python and MXNet", PROCESS, "process"),
         Item("data set", (n_train + n_test) * sample, "process"),
-        Item("judging what is generated", net.judging(n_train), "process"),
+        Item("judging what is generated", net.evaluation_bytes(n_train), "process"),
         Item("CUDA context", CUDA_CONTEXT if kind == "gpu" else 0, "each GPU"),
         Item("data set, its copy", (n_train + n_test) * sample, "first device"),
         # As float32, before and after dividing by 255.
@@ -266,19 +265,6 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
         largest=f"{name}, float32 {(samples, *shape)}",
         largest_size=FLOAT * samples * largest,
     )
-
-
-def of_sample(run: Run, sample: ArmSample) -> int:
-    """Bytes of a memory for what a sample of benchmarks/memory.py measured."""
-    count, noun = sample.arm.split()
-    need = estimate(
-        lenet_layers,
-        {"global_batch_size": sample.batch_size},
-        int(count),
-        {"n_train": run.header.settings["n_train"], "n_test": 200},
-        "gpu" if noun.startswith("GPU") else "cpu",
-    )
-    return max(need.by_memory)
 
 
 def largest_batch(

@@ -146,7 +146,7 @@ def _wait_for_all() -> None:
     """Wait until MXNet has nothing to do, whatever failed."""
     from d2lpar._mxnet import mx, npx
 
-    for _ in range(1000):  # each wait reports one failure; stop some time
+    for _ in range(1000):  # each wait reports one failed operation; then give up
         try:
             return npx.waitall()
         except mx.MXNetError:

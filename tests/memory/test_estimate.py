@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import memory_estimate
 import psutil
 import pytest
 
@@ -74,7 +75,7 @@ def test_each_gpu_has_a_memory_of_its_own():
 def test_the_estimate_for_a_gpu_is_near_what_an_h200_took():
     run = files.read(ROOT / "figures/h200/benchmarks/memory.jsonl")
     for sample in run.lines:
-        ratio = sample.peak_bytes / estimate.of_sample(run, sample)
+        ratio = sample.peak_bytes / memory_estimate.of_sample(run, sample)
         assert 0.95 < ratio < 1 / (1 - estimate.SAFETY_MARGIN), sample.batch_size
 
 

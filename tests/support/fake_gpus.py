@@ -13,9 +13,6 @@ T4 = {
     "cores": 2560,
     "bus": b"00000000:3B:00.0",
     "memory": (15360, 15109),  # MiB, total and free
-    "clocks": (1590, 5001),
-    "watts": 70,
-    "pcie": (3, 16),
 }
 H100 = {
     "name": "NVIDIA H100 80GB HBM3",
@@ -23,33 +20,17 @@ H100 = {
     "cores": 16896,
     "bus": "00000000:AF:00.0",
     "memory": (81559, 81079),
-    "clocks": (1980, 2619),
-    "watts": 700,
-    "pcie": (5, 16),
 }
-READ, NVLINK = 0, 2  # what NVML is asked about two GPUs
 
 
-def fake_nvml(*gpus, refused=(), error=None, p2p=()):
-    """A module like pynvml; the queries in `refused` raise `error`.
-
-    `p2p` has the statuses of READ and NVLINK between any two GPUs, 0 by default: OK.
-    """
+def fake_nvml(*gpus, refused=(), error=None):
+    """A module like pynvml; the queries in `refused` raise `error`."""
     nvml = types.ModuleType("pynvml")
     nvml.NVMLError = NVMLError
-    nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM = 1, 2
-    nvml.NVML_TEMPERATURE_GPU = 0
-    nvml.NVML_P2P_CAPS_INDEX_READ = (READ,)  # as nvidia-ml-py 13 has it
-    nvml.NVML_P2P_CAPS_INDEX_NVLINK = NVLINK
-    nvml.NVML_P2P_STATUS_OK = 0
 
     def memory(gpu):
         total, free = (2**20 * mib for mib in gpu["memory"])
         return types.SimpleNamespace(total=total, free=free, used=total - free)
-
-    def peer(a, b, what):
-        assert isinstance(what, int)  # ctypes takes no tuple
-        return dict(p2p).get(what, 0)
 
     answers = {
         "nvmlInit": lambda: None,
@@ -62,15 +43,8 @@ def fake_nvml(*gpus, refused=(), error=None, p2p=()):
         "nvmlDeviceGetCudaComputeCapability": lambda gpu: list(gpu["capability"]),
         "nvmlDeviceGetNumGpuCores": lambda gpu: gpu["cores"],
         "nvmlDeviceGetMemoryInfo": memory,
-        "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: gpu["clocks"][kind - 1],
-        "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 1000 * gpu["watts"],
-        "nvmlDeviceGetMaxPcieLinkGeneration": lambda gpu: gpu["pcie"][0],
-        "nvmlDeviceGetMaxPcieLinkWidth": lambda gpu: gpu["pcie"][1],
         "nvmlDeviceGetPciInfo": lambda gpu: types.SimpleNamespace(busId=gpu["bus"]),
-        "nvmlDeviceGetP2PStatus": peer,
         "nvmlDeviceGetUtilizationRates": lambda gpu: types.SimpleNamespace(gpu=0),
-        "nvmlDeviceGetTemperature": lambda gpu, sensor: 51,
-        "nvmlDeviceGetPowerUsage": lambda gpu: 42_500,
     }
 
     def refuse(*args):

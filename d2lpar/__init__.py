@@ -41,6 +41,7 @@ _MODULES = (
     "lenet",
     "lenet_concise",
     "lenet_workers",
+    "puzzles",
     "timing",
 )
 

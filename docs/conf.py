@@ -37,7 +37,6 @@ project, author = "d2lpar", "The d2lpar authors"
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md", "chapters/*.py", "figures/README.md", "peers/README.md",
-    "puzzles/README.md",
     "CONTRIBUTING.md", "CHANGELOG.md",
 ]  # fmt: skip
 extensions = [

@@ -19,6 +19,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ROOMS = [
     ["__main__"],
     ["chapter"],
+    ["puzzles"],
     ["cli"],
     ["runs"],
     ["experiments"],

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import numpy
 
-from puzzles.cases import PUZZLES, TARGETS, Case
-from puzzles.network import Network
+from d2lpar.puzzles.cases import PUZZLES, TARGETS, Case
+from d2lpar.puzzles.network import Network
 
 
 def check(solution: Callable) -> bool:
-    """Check a solution, a function with the name of its puzzle in ``puzzles.tasks``.
+    """Check a solution: a function named like its puzzle in `d2lpar.puzzles.tasks`.
 
     Calls it with arguments of many sizes, random but the same every time, and prints
     one line. Returns whether it is right and, where the puzzle has a target, within it.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy
 
-from puzzles.cases import PUZZLES, TARGETS
-from puzzles.checking import check, in_one_line
+from d2lpar.puzzles.cases import PUZZLES, TARGETS
+from d2lpar.puzzles.checking import check, in_one_line
 
 TIMED = [name for name in TARGETS if name not in ("zero1", "local_sgd")]
 
@@ -34,8 +34,8 @@ def run(
     if not check(solution):
         return False
     try:
-        from d2lpar import allreduce
         from d2lpar.devices import parse
+        from d2lpar.parallel import allreduce
         from d2lpar.timing import summarize
 
         contexts = parse(devices)
@@ -54,7 +54,7 @@ def run(
 
 def _ms(function: Callable, name: str, contexts: list, size: int) -> float:
     """Milliseconds of one call. Raises ValueError for a wrong result."""
-    from d2lpar import np, npx
+    from d2lpar._mxnet import np, npx
 
     def place(k, values):
         return np.array(values, dtype="float32", ctx=contexts[k])

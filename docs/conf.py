@@ -69,26 +69,27 @@ html_math_renderer = "mathml"  # MathJax would come from the network
 
 IN_FRAMEWORKS = """## The same step in three frameworks
 
-From the same start the losses of five steps agree to 2e-6 (`tests/test_frameworks.py`).
+From the same start the losses of five steps agree to 2e-6
+(`tests/teaching/test_frameworks.py`).
 
 ::::{tab-set}
 :sync-group: framework
 
 :::{tab-item} MXNet
 :sync: mxnet
-```{literalinclude} /frameworks/mxnet_step.py
+```{literalinclude} /teaching/frameworks/mxnet_step.py
 ```
 :::
 
 :::{tab-item} PyTorch
 :sync: pytorch
-```{literalinclude} /frameworks/pytorch_step.py
+```{literalinclude} /teaching/frameworks/pytorch_step.py
 ```
 :::
 
 :::{tab-item} JAX
 :sync: jax
-```{literalinclude} /frameworks/jax_step.py
+```{literalinclude} /teaching/frameworks/jax_step.py
 ```
 :::
 

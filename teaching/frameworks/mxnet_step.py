@@ -1,6 +1,6 @@
 """Data parallelism in MXNet: two devices in one process, as in chapter 4.
 
-    python frameworks/mxnet_step.py
+    python teaching/frameworks/mxnet_step.py
 
 Prints the mean loss of each step.
 """

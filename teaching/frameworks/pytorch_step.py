@@ -1,6 +1,6 @@
 """Data parallelism in PyTorch: two processes, each with a device.
 
-    torchrun --nproc-per-node 2 frameworks/pytorch_step.py
+    torchrun --nproc-per-node 2 teaching/frameworks/pytorch_step.py
 
 Prints the mean loss of each step. `DistributedDataParallel` does what `allreduce` does
 here, bucket by bucket, while backward is still computing.

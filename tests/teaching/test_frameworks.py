@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "frameworks"
+FOLDER = Path(__file__).parents[2] / "teaching" / "frameworks"
 if not FOLDER.is_dir():
     pytest.skip("not a checkout", allow_module_level=True)
 # JAX and MXNet want different NumPys: a Python of its own may have JAX.

@@ -1,6 +1,6 @@
 """Data parallelism in JAX: one program, compiled for two devices.
 
-    python frameworks/jax_step.py
+    python teaching/frameworks/jax_step.py
 
 Prints the mean loss of each step. On a CPU XLA makes two devices of one; on GPUs leave
 XLA_FLAGS out.

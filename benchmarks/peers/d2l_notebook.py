@@ -1,26 +1,19 @@
 """d2l's MXNet loop of "Training on Multiple GPUs", as the book prints it.
 
     pip install 'd2lpar[cpu,book]'      # README.md: more on Python 3.12 and later
-    python peers/d2l_notebook.py --num-epochs 3
+    python benchmarks/peers/d2l_notebook.py --num-epochs 3
 
-The section's cells with d2l's data loader, its four worker processes and the default
-environment; nothing is tuned. Only reading the files is ours, because the book's code
-downloads them. Prints a JSON line per epoch.
+The section's cells (book.py) with d2l's data loader, its four worker processes and the
+default environment; nothing is tuned. Only reading the files is ours, because the
+book's code downloads them. Prints a JSON line per epoch.
 """
 
 import time
 
 import job  # before mxnet
-
-from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
-
-restore_numpy_names()
-
-from d2l import mxnet as d2l  # noqa: E402
-from mxnet import autograd, gluon, np, npx  # noqa: E402
-
-write_numbers_plainly()
-npx.set_np()
+from book import get_params, lenet, train_batch
+from d2l import mxnet as d2l  # after book, which prepares NumPy for it
+from mxnet import gluon, np, npx
 
 
 class FashionMNISTOnDisk(gluon.data.vision.FashionMNIST):
@@ -47,56 +40,6 @@ b3 = np.zeros(128)
 W4 = np.random.normal(scale=scale, size=(128, 10))
 b4 = np.zeros(10)
 params = [W1, b1, W2, b2, W3, b3, W4, b4]
-
-
-def lenet(X, params):
-    h1_conv = npx.convolution(
-        data=X, weight=params[0], bias=params[1], kernel=(3, 3), num_filter=20
-    )
-    h1_activation = npx.relu(h1_conv)
-    h1 = npx.pooling(data=h1_activation, pool_type="avg", kernel=(2, 2), stride=(2, 2))
-    h2_conv = npx.convolution(
-        data=h1, weight=params[2], bias=params[3], kernel=(5, 5), num_filter=50
-    )
-    h2_activation = npx.relu(h2_conv)
-    h2 = npx.pooling(data=h2_activation, pool_type="avg", kernel=(2, 2), stride=(2, 2))
-    h2 = h2.reshape(h2.shape[0], -1)
-    h3_linear = np.dot(h2, params[4]) + params[5]
-    h3 = npx.relu(h3_linear)
-    return np.dot(h3, params[6]) + params[7]
-
-
-loss = gluon.loss.SoftmaxCrossEntropyLoss()
-
-
-def get_params(params, device):
-    new_params = [p.copyto(device) for p in params]
-    for p in new_params:
-        p.attach_grad()
-    return new_params
-
-
-def allreduce(data):
-    for i in range(1, len(data)):
-        data[0][:] += data[i].copyto(data[0].ctx)
-    for i in range(1, len(data)):
-        data[0].copyto(data[i])
-
-
-def train_batch(X, y, device_params, devices, lr):
-    X_shards, y_shards = d2l.split_batch(X, y, devices)
-    with autograd.record():
-        losses = [
-            loss(lenet(X_shard, device_W), y_shard)
-            for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)
-        ]
-    for l in losses:
-        l.backward()
-    for i in range(len(device_params[0])):
-        allreduce([device_params[c][i].grad for c in range(len(devices))])
-    for param in device_params:
-        d2l.sgd(param, lr, X.shape[0])
-    return losses  # not in the book: the check compares them with ours
 
 
 def train(params, num_gpus, batch_size, lr, num_epochs):

@@ -1,7 +1,7 @@
 """d2l's PyTorch tab of "Training on Multiple GPUs", as the book prints it.
 
     pip install 'd2lpar[peers]'
-    python peers/d2l_pytorch.py --threads 2 --num-epochs 3
+    python benchmarks/peers/d2l_pytorch.py --threads 2 --num-epochs 3
 
 The functions of that section and those it takes from earlier ones (`d2l.sgd`,
 `d2l.load_data_fashion_mnist`, ...), from d2l 1.0.3, with its transforms and its four

@@ -2,7 +2,7 @@
 
 The order is A B C A B C: if the machine drifts, it drifts for every arm. An arm is a
 job for :mod:`d2lpar.process` that answers one line with "seconds" for each thing it
-times, or an error that says why it cannot run.
+times, or an error with the reason why it cannot run. Loads no MXNet in this process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from d2lpar.errors import RunError
 from d2lpar.machine import builds, host
 from d2lpar.machine.builds import mxnet_version
 from d2lpar.records import files
+from d2lpar.records.comparison import arm_times, summarize
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
 from d2lpar.runs.job import KEEP_FREED_MEMORY
+from d2lpar.text import plain_table
 
+PEERS = Path(__file__).parent / "peers"
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
 
 
@@ -45,13 +48,6 @@ class Arm(NamedTuple):
     work: str = ""
 
 
-def peers_folder() -> Path:
-    """The peers' scripts: beside the package in a checkout, inside it in a wheel."""
-    package = Path(__file__).parents[1]
-    beside = package.parent / "peers"
-    return beside if beside.is_dir() else package / "peers"
-
-
 def ours(name: str, threads: int, call: str, *, work: str = "", **job: Any) -> Arm:
     """A function of ours, in the environment that the runner gives a context."""
     changes = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
@@ -62,7 +58,7 @@ def peer(
     name: str, script: str, job: dict[str, Any], environment: Mapping[str, str | None]
 ) -> Arm:
     """A script in peers/, in the default environment but for `environment`."""
-    call = [sys.executable, str(peers_folder() / script), "--job"]
+    call = [sys.executable, str(PEERS / script), "--job"]
     return Arm(name, call, job, {"OMP_NUM_THREADS": None, **environment}, is_peer=True)
 
 
@@ -96,7 +92,7 @@ def measure(
 
 
 def sample(arm: Arm, round_: int, warm_up: bool, answer: dict) -> ArmSample:
-    """A line of the record; of the answer's fields those that a record has."""
+    """Convert an answer to a line of the record, dropping fields it does not know."""
     known = {k: v for k, v in answer.items() if k in ArmSample.__struct_fields__}
     same_for_all = {"arm": arm.name, "work": arm.work, "warm_up": warm_up}
     return msgspec.convert({**same_for_all, **known, "round": round_}, ArmSample)
@@ -164,3 +160,43 @@ def record(
     run = Run(header, tuple(lines), path)
     files.write(path, header, run.lines)
     return run
+
+
+def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
+    """Return the header's fields on these GPUs: their names, and MXNet's build there.
+
+    Where MXNet cannot use them, the build is known by its TF32 alone.
+    """
+    gpus = builds.cuda_devices()
+    devices = f"gpu:{','.join(map(str, ids))},"
+    try:
+        build = process.answer(f"{__file__}:gpu_build", {"devices": devices})
+    except RunError:
+        build = {"tf32": builds.tf32(exact_float32())}
+    return {"on_gpus": [gpus[i].name for i in ids], "gpu_build": build}
+
+
+def gpu_build(devices: str) -> dict:
+    """MXNet's build and settings on these GPUs, for a record."""
+    from d2lpar.devices import enable_peer_access, parse
+    from d2lpar.runs.job import gpu_build_of
+
+    gpus = parse(devices)
+    enable_peer_access(gpus)
+    return gpu_build_of(gpus)
+
+
+def table(run: Run) -> str:
+    """Median, quartiles and number of samples of every arm, as plain text."""
+    rows, absent = [], []
+    for arm in arm_times(run):
+        if arm.seconds:
+            s = summarize(arm.seconds)
+            cells = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
+            rows.append([arm.work, arm.name, *cells])
+        else:
+            absent.append(f"{arm.name}: not measured: {arm.why_not}")
+    columns = ["work", "arm", "seconds", "quartiles", "n"]
+    if not any(row[0] for row in rows):
+        columns, rows = columns[1:], [row[1:] for row in rows]
+    return "\n".join([plain_table(columns, rows, names=len(columns) - 3), *absent])

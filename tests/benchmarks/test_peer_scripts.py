@@ -10,14 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import first_steps
 import numpy
 import pytest
 
 from d2lpar import datasets
-from d2lpar.runs import in_turn
-from d2lpar.runs import ours as our_side
 
-PEERS = Path(__file__).parents[2] / "peers"
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / "benchmarks" / "peers"
 DATA = ("--data=sample", "--n-train=250", "--n-test=100")
 NEEDS = {
     "d2l_notebook.py": ("d2l",),
@@ -38,7 +38,7 @@ def need(script):
 def run_peer(script, *arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["PYTHONPATH"] = os.pathsep.join(
-        [str(PEERS.parent), environment.get("PYTHONPATH", "")]
+        [str(ROOT), environment.get("PYTHONPATH", "")]
     )
     command = [sys.executable, str(PEERS / script), *map(str, arguments)]
     return subprocess.run(
@@ -83,7 +83,7 @@ def data():
 @pytest.fixture(scope="module")
 def ours(data):
     """Our first steps, on batches of 100."""
-    return our_side.first_steps(data, seed=0, global_batch_size=100)
+    return first_steps.first_steps(data, seed=0, global_batch_size=100)
 
 
 def write(folder, arrays, **changes):
@@ -122,55 +122,23 @@ def test_the_first_losses_tell_networks_apart(ours):
     assert (abs(ours["losses"] - numpy.log(10)) > 1e-3).any()
 
 
-def fifth_loss_changed(ours):
-    return {"losses": ours["losses"] * (1, 1, 1, 1, 1.001)}
-
-
-def assert_refuses_the_fifth(why, ours):
-    assert why.startswith(f"step 5: the loss is {str(ours['losses'][4])[:5]}")
-    assert why.endswith(f"ours {1.001 * ours['losses'][4]:.6f}")
-
-
 @pytest.mark.parametrize("script", NEEDS)
 def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     script, ours, tmp_path, refused
 ):
-    check = write(tmp_path, ours, **fifth_loss_changed(ours))
+    changed = ours["losses"] * (1, 1, 1, 1, 1.001)
+    check = write(tmp_path, ours, losses=changed)
     why = refused(script, *DATA, "--num-epochs=1", f"--check={check}")
-    assert_refuses_the_fifth(why, ours)
+    assert why.startswith(f"step 5: the loss is {str(ours['losses'][4])[:5]}")
+    assert why.endswith(f"ours {changed[4]:.6f}")
 
 
-DIVERGES = ("--num-epochs=1", "--global-batch-size=50", "--lr=1e38")
-DIVERGED = "diverged in epoch 1: use a smaller learning rate than 1e+38"
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        *ONE,
-        pytest.param("d2l_notebook.py", marks=pytest.mark.slow),
-        pytest.param("d2l_pytorch.py", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("script", ONE)
 def test_a_training_that_diverges_is_refused(script, refused):
     # Several steps: the first leaves large parameters, the second makes them overflow.
-    assert refused(script, *DATA, *DIVERGES) == DIVERGED
-
-
-@pytest.mark.slow
-def test_of_two_processes_the_first_alone_refuses(ours, tmp_path):
-    """It says why before the other ends it."""
-    need("ddp.py")
-    check = write(tmp_path, ours, **fifth_loss_changed(ours))
-    two = ("ddp.py", *DATA, "--num-devices=2")
-    assert_refuses_the_fifth(refusal(run_peer(*two, f"--check={check}")), ours)
-    assert refusal(run_peer(*two, *DIVERGES)) == DIVERGED
-
-
-def test_another_learning_rate_is_refused(ours, tmp_path, refused):
-    check = write(tmp_path, ours, lr=1.1 * ours["lr"])
-    why = refused("pytorch_loop.py", *DATA, f"--check={check}")
-    assert "step 2: the loss is" in why
+    flags = ("--num-epochs=1", "--global-batch-size=50", "--lr=1e38")
+    why = "diverged in epoch 1: use a smaller learning rate than 1e+38"
+    assert refused(script, *DATA, *flags) == why
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -233,7 +201,7 @@ def test_ddp_times_so_many_steps(in_process):
 def test_our_side_trains_and_says_what_the_peers_say(training):
     data = {"name": "sample", "n_train": 250, "n_test": 100}
     settings = {"num_epochs": 1, "global_batch_size": 83, "lr": 0.02, "seed": 0}
-    (line,) = our_side.epochs(training, data, "cpu:2", 2, **settings)
+    (line,) = first_steps.epochs(training, data, "cpu:2", 2, **settings)
     assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
 
 
@@ -265,19 +233,24 @@ def bodies(path, names):
     return found
 
 
-def test_the_pytorch_tabs_functions_are_those_of_d2l():
+@pytest.mark.parametrize(
+    ("script", "module", "names"),
+    [
+        ("book.py", "mxnet.py", {"sgd", "split_batch"}),
+        (
+            "d2l_pytorch.py",
+            "torch.py",
+            {"get_dataloader_workers", "load_data_fashion_mnist", "sgd", "split_batch"},
+        ),
+    ],
+)
+def test_functions_of_earlier_sections_are_those_of_d2l(script, module, names):
     spec = importlib.util.find_spec("d2l")
     if spec is None:
         pytest.skip("d2l is not installed (extra book)")
-    names = (
-        "get_dataloader_workers",
-        "load_data_fashion_mnist",
-        "sgd",
-        "split_batch",
-    )
-    theirs = bodies(Path(spec.submodule_search_locations[0]) / "torch.py", names)
-    assert set(theirs) == set(names)
-    assert bodies(PEERS / "d2l_pytorch.py", names) == theirs
+    theirs = bodies(Path(spec.submodule_search_locations[0]) / module, names)
+    assert set(theirs) == names
+    assert bodies(PEERS / script, names) == theirs
 
 
 # The CryptoPunks notebook's GAN and the least-squares notes
@@ -326,8 +299,3 @@ def test_the_notes_least_squares_is_held_to_our_optimum(tmp_path):
     assert json.loads(done.stdout)["optimum"] == pytest.approx(optimum, rel=1e-9)
     done = run_peer(*flags, write(tmp_path, found, optimum=1.001 * optimum))
     assert "the optimum's error is" in refusal(done)
-
-
-def test_peers_are_found_beside_the_package():
-    assert in_turn.peers_folder() == PEERS
-    assert {path.name for path in PEERS.glob("*.py")} >= set(NEEDS)

@@ -1,6 +1,6 @@
 """The least-squares notes' own solver, as they print it, in NumPy.
 
-    python peers/least_squares_notes.py --epochs 40
+    python benchmarks/peers/least_squares_notes.py --epochs 40
 
 Its three faults are kept: `x = self.x_hat` does not copy, both halves draw their row
 numbers from the same range, and the "GPUs" work one after the other. Prints a JSON line

@@ -3,8 +3,8 @@
 With `--check FILE` a peer of LeNet trains on the batches in the file, from the
 parameters in it, before it is timed. Where a loss differs from ours it refuses: it
 prints one JSON line {"error": ...} and exits with status 2. Otherwise its timed
-training starts from our initial parameters. `d2lpar compare --peers` writes such a
-file. With `--job` a peer reads its flags as a line of JSON from standard input.
+training starts from our initial parameters. `benchmarks/peers.py` writes such a file.
+With `--job` a peer reads its flags as a line of JSON from standard input.
 """
 
 from __future__ import annotations

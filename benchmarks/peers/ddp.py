@@ -1,8 +1,8 @@
 """PyTorch's DistributedDataParallel on 1, 2, ... devices: NCCL on GPUs, gloo on CPU.
 
     pip install 'd2lpar[peers]'
-    python peers/ddp.py --num-devices 2 --num-epochs 3
-    torchrun --nproc-per-node 2 peers/ddp.py --num-epochs 3
+    python benchmarks/peers/ddp.py --num-devices 2 --num-epochs 3
+    torchrun --nproc-per-node 2 benchmarks/peers/ddp.py --num-epochs 3
 
 The network and the data of pytorch_loop.py, in one process per device; each holds all
 of the data and takes its shard of every batch. DistributedDataParallel averages the

@@ -1,8 +1,8 @@
 """The CryptoPunks notebook's GAN in PyTorch, on our faces: seconds per full step.
 
     pip install 'd2lpar[peers]'
-    python peers/gan_pytorch.py --threads 2 --batch-size 1000 --steps 10
-    python peers/gan_pytorch.py --width 64 --batch-size 64 --device cuda
+    python benchmarks/peers/gan_pytorch.py --threads 2 --batch-size 1000 --steps 10
+    python benchmarks/peers/gan_pytorch.py --width 64 --batch-size 64 --device cuda
 
 Networks, losses, Adam and the order of the two updates are the notebook's; it trains on
 all 10,000 faces at once (`--batch-size 10000`). With `--check FILE` (an .npz of our

@@ -1,4 +1,8 @@
-"""Our side of a comparison with peers: timed epochs, and first steps to repeat."""
+"""Our side of a comparison with peers: first steps to repeat, and timed epochs.
+
+python -c 'import first_steps; first_steps.write_first_steps("first_steps.npz",
+{"name": "fashion-mnist"}, seed=0, global_batch_size=256)'      # in benchmarks/
+"""
 
 from __future__ import annotations
 
@@ -42,16 +46,6 @@ def epochs(
         }
 
 
-def gpu_build(devices: str) -> dict:
-    """MXNet's build and settings on these GPUs, for a record."""
-    from d2lpar.devices import enable_peer_access, parse
-    from d2lpar.runs.job import gpu_build_of
-
-    gpus = parse(devices)
-    enable_peer_access(gpus)
-    return gpu_build_of(gpus)
-
-
 def first_steps(
     data: datasets.ImageData, seed: int, global_batch_size: int
 ) -> dict[str, numpy.ndarray]:
@@ -87,7 +81,7 @@ def first_steps(
 
 
 def write_first_steps(path: str, data: dict, **settings) -> dict:
-    """Write :func:`first_steps` to a file; the losses."""
+    """Write :func:`first_steps` to a file; return the losses."""
     arrays = first_steps(datasets.load(**data), **settings)
     with atomic.replacing(Path(path)) as tmp:
         numpy.savez(tmp, **arrays)

@@ -284,35 +284,6 @@ def test_the_player_ends_with_the_sum_on_every_device(book, reader, kind, n):
     assert reader.wrong == []
 
 
-SETTINGS = [
-    [n, batch, way]
-    for n in range(1, 9)
-    for batch in (5, 16, 512, 8192)
-    for way in step_schedule.WAYS
-]
-
-
-def test_javascript_schedules_and_counts_as_python_does(book, reader):
-    page, c = reader.page, step_schedule.constants()
-    page.goto((book / "docs" / "step-player.html").as_uri())
-    inlined = "JSON.parse(document.getElementById('step-data').textContent).constants"
-    assert page.evaluate(inlined) == c
-    drawn = page.evaluate(
-        "([c, all]) => all.map(s => schedule(c, ...s))", [c, SETTINGS]
-    )
-    until = "all => all.map(([spans, t]) => numbers(spans, t))"
-    assert len(drawn) == len(SETTINGS)
-    some = [[spans, step_schedule.end_of(spans) / 2] for spans in drawn[::5]]
-    counted = page.evaluate(until, some)
-    for setting, spans in zip(SETTINGS, drawn):
-        expected = step_schedule.schedule(c, *setting)
-        assert [s[:2] for s in spans] == [list(s[:2]) for s in expected], setting
-        for found, times in zip(spans, expected):
-            assert found[2:] == pytest.approx(times[2:], rel=1e-9, abs=0), setting
-    for (spans, t), total in zip(some, counted):
-        assert total == pytest.approx(step_schedule.numbers(spans, t), rel=1e-9)
-
-
 @pytest.fixture
 def step_player(book, reader):
     reader.page.goto((book / "docs" / "step-player.html").as_uri())

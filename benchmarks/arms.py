@@ -178,12 +178,12 @@ def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
 
 def gpu_build(devices: str) -> dict:
     """MXNet's build and settings on these GPUs, for a record."""
+    from d2lpar._mxnet import mx
     from d2lpar.devices import enable_peer_access, parse
-    from d2lpar.runs.job import gpu_build_of
 
     gpus = parse(devices)
     enable_peer_access(gpus)
-    return gpu_build_of(gpus)
+    return builds.gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
 
 
 def table(run: Run) -> str:

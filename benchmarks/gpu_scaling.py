@@ -23,8 +23,7 @@ from pathlib import Path
 
 import arms
 
-from d2lpar import datasets
-from d2lpar._version import __version__
+from d2lpar import __version__, datasets
 from d2lpar.errors import RunError
 from d2lpar.machine import host
 from d2lpar.records import files, kinds

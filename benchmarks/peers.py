@@ -33,7 +33,7 @@ import first_steps
 from arms import Arm
 
 from d2lpar import datasets, experiments
-from d2lpar.cli.error_lines import guard
+from d2lpar.cli.main import guard
 from d2lpar.devices import (
     default_counts,
     kind_and_numbers,

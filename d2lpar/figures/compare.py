@@ -10,7 +10,7 @@ from d2lpar.text import number
 
 
 def picture(a: Run, b: Run, compared: Comparison) -> page.Picture:
-    """Draw runs a and b, each labelled by what differs between them."""
+    """Accuracies or quality, and timed epochs, labelled by what differs."""
     runs, (low, high) = (a, b), compared.spread
     title = f"Samples per second of b over a: {number(compared.speedup)} "
     title += f"({low:.2f} to {high:.2f} by the quartiles)"

@@ -55,6 +55,42 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 
 @dataclass(frozen=True)
+class Side:
+    """What one of the two runs measured.
+
+    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
+    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
+    the repeats; a GAN has None, and in its place `quality`, its last distance to real
+    faces, unless it recorded no frames. `label` tells this run from the other one.
+    """
+
+    label: str
+    path: str | None
+    num_devices: int
+    seconds: Summary
+    samples_per_sec: float
+    test_acc: float | None
+    quality: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Run `b` against run `a`.
+
+    `speedup` is how many times faster b is than a; `spread` is its range when both
+    times vary between their quartiles. `efficiency` is that of the run with more
+    devices, or None for equal numbers of devices and for CPUs against GPUs.
+    """
+
+    a: Side
+    b: Side
+    speedup: float
+    spread: tuple[float, float]
+    efficiency: float | None
+    differences: list[str]
+
+
+@dataclass(frozen=True)
 class Scaling:
     """A device count of a sweep against the smallest one; `ideal` is their ratio."""
 
@@ -170,39 +206,3 @@ def speedup(base: Summary, other: Summary) -> tuple[float, tuple[float, float]]:
     """Of the medians; lowest and highest while both times stay within quartiles."""
     spread = base.q1 / other.q3, base.q3 / other.q1
     return base.median / other.median, spread
-
-
-@dataclass(frozen=True)
-class Side:
-    """What one of the two runs measured.
-
-    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
-    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
-    the repeats; a GAN has None, and in its place `quality`, its last distance to real
-    faces, unless it recorded no frames. `label` tells this run from the other one.
-    """
-
-    label: str
-    path: str | None
-    num_devices: int
-    seconds: Summary
-    samples_per_sec: float
-    test_acc: float | None
-    quality: float | None = None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Run `b` against run `a`.
-
-    `speedup` is how many times faster b is than a; `spread` is its range when both
-    times vary between their quartiles. `efficiency` is that of the run with more
-    devices, or None for equal numbers of devices and for CPUs against GPUs.
-    """
-
-    a: Side
-    b: Side
-    speedup: float
-    spread: tuple[float, float]
-    efficiency: float | None
-    differences: list[str]

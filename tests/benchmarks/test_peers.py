@@ -10,7 +10,7 @@ from arms import Arm
 from peers import DeviceChoice, Recipe, kind_and_ids
 from support.factories import benchmark_header
 
-from d2lpar.cli.error_lines import guard
+from d2lpar.cli.main import guard
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.machine import builds, host
 from d2lpar.records import files

@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import re
 import sys
+from pathlib import Path
 
 import peers
 import pytest
@@ -180,6 +182,14 @@ def test_errors_are_one_line(arguments, words, tmp_path, command):
     (line,) = err.splitlines()
     assert line.startswith("d2lpar: ") and words in line
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("page", ["docs/peers.md", "docs/usage.md"])
+def test_the_flags_on_the_pages_exist(page):
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    lines = re.findall(r"^python benchmarks/peers\.py(.*?)(?:#|$)", text, re.MULTILINE)
+    known = {flag for option in peers.main.params for flag in option.opts}
+    assert lines and set(re.findall(r"--[\w-]+", " ".join(lines))) <= known
 
 
 def test_ours_beside_pytorch(tmp_path, command, monkeypatch):

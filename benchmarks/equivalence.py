@@ -19,13 +19,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import arms
 import msgspec
 import numpy
 
 from d2lpar import datasets
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, group
-from d2lpar.runs import in_turn
 
 SHOWN = (1, 2, 5)  # steps whose distance is recorded, in each decade
 
@@ -64,7 +64,7 @@ def distances(
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=3)
+    parser = arms.parser(__doc__, rounds=3)
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=705, help="[default: 3 epochs]")
@@ -72,17 +72,17 @@ def main() -> None:
     every, lines = [], []
     for seed in range(args.rounds):
         every = [
-            in_turn.ours(
+            arms.ours(
                 f"lr {lr}, {dtype}", 1, f"{__file__}:distances", lr=lr, dtype=dtype,
                 data=args.data, batch_size=args.batch_size, num_steps=args.steps,
                 seed=seed,
             )
             for lr, dtype in ((0.02, "float32"), (0.2, "float32"), (0.2, "float64"))
         ]  # fmt: skip
-        for line in in_turn.measure(every, rounds=1, warm_up=0):
+        for line in arms.measure(every, rounds=1, warm_up=0):
             lines.append(msgspec.structs.replace(line, round=seed))
     data = datasets.load(args.data)
-    run = in_turn.record(
+    run = arms.record(
         args.out / "equivalence.jsonl",
         every,
         lines,

@@ -20,13 +20,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import arms
 import numpy
 
 from d2lpar import experiments, process
 from d2lpar.machine.builds import cuda_devices
 from d2lpar.machine.host import usable_cores
-from d2lpar.records import arms
-from d2lpar.runs import in_turn
 
 WARM_UP = 3
 LR = 1e-4
@@ -94,7 +93,7 @@ def first_steps(path: str, steps: int = 3, batch_size: int = 64) -> Iterator[dic
     yield {"d_losses": d_losses}
 
 
-def arms_of(args: argparse.Namespace, check: str) -> list[in_turn.Arm]:
+def arms_of(args: argparse.Namespace, check: str) -> list[arms.Arm]:
     kind, _, count = args.devices.partition(":")
     n, cores = int(count), usable_cores()
     word = "context" if kind == "cpu" else "GPU"
@@ -103,8 +102,8 @@ def arms_of(args: argparse.Namespace, check: str) -> list[in_turn.Arm]:
 
     def ours(
         name: str, num_devices: int, threads: int, synchronised: bool = False
-    ) -> in_turn.Arm:
-        return in_turn.ours(
+    ) -> arms.Arm:
+        return arms.ours(
             name,
             threads,
             f"{__file__}:timed_steps",
@@ -114,11 +113,9 @@ def arms_of(args: argparse.Namespace, check: str) -> list[in_turn.Arm]:
             **sizes,
         )
 
-    def pytorch(name: str, device: str) -> in_turn.Arm:
+    def pytorch(name: str, device: str) -> arms.Arm:
         job = {**sizes, "threads": cores, "device": device, "check": check}
-        return in_turn.peer(
-            name, "gan_pytorch.py", job, {"OMP_NUM_THREADS": str(cores)}
-        )
+        return arms.peer(name, "gan_pytorch.py", job, {"OMP_NUM_THREADS": str(cores)})
 
     theirs = "PyTorch" if args.width else "CryptoPunks notebook (PyTorch)"
     if kind == "gpu":
@@ -141,7 +138,7 @@ def arms_of(args: argparse.Namespace, check: str) -> list[in_turn.Arm]:
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=3)
+    parser = arms.parser(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=10, help="three more warm up")
     parser.add_argument("--batch-size", type=int, default=1_000)
     parser.add_argument("--width", type=int, help="of the wide networks")
@@ -155,13 +152,13 @@ def main() -> None:
             check = str(Path(folder) / "first_steps.npz")
             process.answer(f"{__file__}:first_steps", {"path": check})
         timed = arms_of(args, check)
-        lines = in_turn.measure(timed, args.rounds, WARM_UP)
+        lines = arms.measure(timed, args.rounds, WARM_UP)
     work = f"a step of the GAN, {args.batch_size:,} faces"
     if args.width:
         work += f", width {args.width}"
     kind, _, count = args.devices.partition(":")
     gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
-    run = in_turn.record(
+    run = arms.record(
         args.out / f"{name}.jsonl",
         timed,
         lines,

@@ -4,11 +4,11 @@
     d2lpar plot runs/gpu_scaling/*.jsonl
 
 MXNet 1.9.1 has no code for GPUs of compute capability 9.0 and above. On those this runs
-`peers/ddp.py` (DistributedDataParallel, NCCL) and `peers/d2l_pytorch.py` (the book's
-loop) on 1, 2, ... GPUs at each global batch, in fresh processes in turn, and writes a
-scaling study's records: a step is the mean of an epoch of `--steps` steps, the first
-epoch of a process warms up. FIRST.npz holds our first steps, which the peers must
-repeat before they are timed; `d2lpar.runs.ours.write_first_steps` writes it where MXNet
+two scripts of benchmarks/peers/ on 1, 2, ... GPUs at each global batch, in fresh
+processes in turn: ddp.py (DistributedDataParallel, NCCL) and d2l_pytorch.py (the book's
+loop). It writes a scaling study's records: a step is the mean of an epoch of `--steps`
+steps, the first epoch of a process warms up. FIRST.npz holds our first steps, which the
+peers must repeat before they are timed; benchmarks/first_steps.py writes it where MXNet
 is installed. Needs PyTorch, not MXNet.
 """
 
@@ -21,13 +21,13 @@ import shlex
 import sys
 from pathlib import Path
 
-from d2lpar import datasets
-from d2lpar._version import __version__
+import arms
+
+from d2lpar import __version__, datasets
 from d2lpar.errors import RunError
 from d2lpar.machine import host
 from d2lpar.records import files, kinds
 from d2lpar.records.kinds import StepRecord
-from d2lpar.runs import in_turn
 
 SCRIPTS = {"ddp": "ddp.py", "d2l": "d2l_pytorch.py"}
 NAMES = {"ddp": "PyTorch DistributedDataParallel", "d2l": "d2l's PyTorch loop"}
@@ -49,7 +49,7 @@ def step_seconds(
     }
     if peer == "ddp":
         job["steps"] = args.steps
-    _, *epochs = in_turn.run(in_turn.peer(peer, SCRIPTS[peer], job, {}))
+    _, *epochs = arms.run(arms.peer(peer, SCRIPTS[peer], job, {}))
     steps = epochs[0].get("steps", -(-60_000 // batch))  # d2l's loop takes every step
     return steps, [epoch["seconds"] / steps for epoch in epochs]
 

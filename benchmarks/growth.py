@@ -15,12 +15,11 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
+import arms
 import numpy
 
 from d2lpar import datasets, experiments
 from d2lpar.machine.host import usable_cores
-from d2lpar.records import arms
-from d2lpar.runs import in_turn
 
 SIZES = (2_000, 20_000, 200_000)
 PER = 60_000  # samples
@@ -48,10 +47,10 @@ def epochs(training: str, size: int, num_devices: int) -> Iterator[dict]:
 
 
 def main() -> None:
-    args = in_turn.parser(__doc__, rounds=2).parse_args()
+    args = arms.parser(__doc__, rounds=2).parse_args()
     n, trainings = usable_cores(), ("concise", "from scratch")
     timed = [
-        in_turn.ours(
+        arms.ours(
             f"{training}, {size:,} images",
             1,
             f"{__file__}:epochs",
@@ -62,9 +61,9 @@ def main() -> None:
         for training in trainings
         for size in SIZES
     ]
-    lines = in_turn.measure(timed, args.rounds)
+    lines = arms.measure(timed, args.rounds)
     work = f"{PER:,} images of LeNet, out of so many, on {n} one-thread contexts"
-    run = in_turn.record(args.out / "growth.jsonl", timed, lines, work=work)
+    run = arms.record(args.out / "growth.jsonl", timed, lines, work=work)
     print(arms.table(run))
     experiments.draw([run], args.out, "growth")
     cost = {x.name: statistics.median(x.seconds) for x in arms.arm_times(run)}

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy
 
+import arms
+
 from d2lpar import experiments
 from d2lpar.errors import RunError
 from d2lpar.machine.builds import cuda_devices
 from d2lpar.machine.host import omp_threads, usable_cores
-from d2lpar.records import arms
-from d2lpar.runs import in_turn
 from d2lpar.text import plural
 
 WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}
@@ -166,7 +166,7 @@ def _loops_in_c(
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=3)
+    parser = arms.parser(__doc__, rounds=3)
     parser.add_argument("--repeats", type=int, default=7, help="samples per round")
     parser.add_argument(
         "-n", type=int, default=50_000_000, help="float32 values on each context"
@@ -188,7 +188,7 @@ def main() -> None:
         arrangements = {plural(len(gpus), "GPU"): (args.devices, 1)}
     for name, (chosen, threads) in arrangements.items():
         timed.append(
-            in_turn.ours(
+            arms.ours(
                 name,
                 threads,
                 f"{__file__}:timed_ways",
@@ -198,7 +198,7 @@ def main() -> None:
                 repeats=args.repeats,
             )
         )
-    lines = in_turn.measure(timed, args.rounds, warm_up=0)
+    lines = arms.measure(timed, args.rounds, warm_up=0)
     command = shlex.join([*map(os.path.basename, compiler()), *FLAGS])
     note = (
         "The loop in C has as many threads as the kernel: its time is the memory's "
@@ -207,7 +207,7 @@ def main() -> None:
     )
     words = {"work": f"{args.n:,} float32 on each device", "note": note}
     words["on_gpus"] = [gpu.name for gpu in gpus]
-    run = in_turn.record(args.out / "kernels.jsonl", timed, lines, **words)
+    run = arms.record(args.out / "kernels.jsonl", timed, lines, **words)
     print(arms.table(run))
     experiments.draw([run], args.out, "kernels")
     medians = {

@@ -14,9 +14,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
+import arms
+
 from d2lpar import experiments
-from d2lpar.records import arms
-from d2lpar.runs import in_turn
 
 BATCH = 256
 FIRST = "conv 1 to 20, 3 x 3"  # needs no gradient of the images
@@ -95,12 +95,12 @@ def matrix_peak() -> Iterator[dict]:
         yield {"seconds": time.perf_counter() - begin}
 
 
-def arms_of() -> Iterator[in_turn.Arm]:
-    yield in_turn.ours("MXNet", 1, f"{__file__}:matrix_peak", work=PEAK)
+def arms_of() -> Iterator[arms.Arm]:
+    yield arms.ours("MXNet", 1, f"{__file__}:matrix_peak", work=PEAK)
     for layer, (_, w, _) in LAYERS.items():
-        yield in_turn.ours("MXNet", 1, f"{__file__}:in_mxnet", work=layer, layer=layer)
+        yield arms.ours("MXNet", 1, f"{__file__}:in_mxnet", work=layer, layer=layer)
         for last in (False, True) if len(w) == 4 else (False,):
-            yield in_turn.Arm(
+            yield arms.Arm(
                 "PyTorch, channels last" if last else "PyTorch",
                 f"{__file__}:in_pytorch",
                 {"layer": layer, "channels_last": last},
@@ -111,11 +111,11 @@ def arms_of() -> Iterator[in_turn.Arm]:
 
 
 def main() -> None:
-    args = in_turn.parser(__doc__, rounds=3).parse_args()
+    args = arms.parser(__doc__, rounds=3).parse_args()
     every = list(arms_of())
     work = f"forward and backward of a layer of LeNet, {BATCH} images, one thread"
-    lines = in_turn.measure(every, args.rounds, WARM_UP)
-    run = in_turn.record(args.out / "layers.jsonl", every, lines, work=work)
+    lines = arms.measure(every, args.rounds, WARM_UP)
+    run = arms.record(args.out / "layers.jsonl", every, lines, work=work)
     print(arms.table(run))
     experiments.draw([run], args.out, "layers")
     peak, *layers = [arm for arm in arms.arm_times(run) if arm.seconds]

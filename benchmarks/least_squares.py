@@ -23,14 +23,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import arms
 import numpy
 
 from d2lpar import datasets, devices, experiments
 from d2lpar.errors import RunError
 from d2lpar.machine import builds
 from d2lpar.machine.host import usable_cores
-from d2lpar.records import arms
-from d2lpar.runs import in_turn
 from d2lpar.text import plural
 
 LARGE = (10_000, 1_000)  # the notes' rows and columns
@@ -157,12 +156,12 @@ def work_of(size: tuple[int, int]) -> str:
     return f"{size[0]:,} x {size[1]:,}"
 
 
-def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
+def arms_of(cores: int, repeats: int, check: str) -> Iterator[arms.Arm]:
     all_cores, every_core = {"OMP_NUM_THREADS": str(cores)}, f"cpu:{cores}"
 
     def arm(
         method: str, chosen: str, size: tuple[int, int], residual: bool = True
-    ) -> in_turn.Arm:
+    ) -> arms.Arm:
         rows, columns = size
         work = work_of(size)
         job = {
@@ -178,10 +177,10 @@ def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
             kind, count = chosen.split(":")
             where = plural(int(count), "context" if kind == "cpu" else "GPU")
             name = f"{method} on {where}" + ("" if residual else ", x alone")
-            return in_turn.ours(name, 1, call, work=work, **job)
-        return in_turn.Arm(method, call, job, all_cores, is_peer=True, work=work)
+            return arms.ours(name, 1, call, work=work, **job)
+        return arms.Arm(method, call, job, all_cores, is_peer=True, work=work)
 
-    def arms_of_size(size: tuple[int, int]) -> Iterator[in_turn.Arm]:
+    def arms_of_size(size: tuple[int, int]) -> Iterator[arms.Arm]:
         for method in ("normal", "tsqr", "cgls"):
             yield arm(method, every_core, size)
         yield arm("normal", every_core, size, residual=False)
@@ -198,7 +197,7 @@ def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
     for size in (LARGE, HUNDREDFOLD):
         yield from arms_of_size(size)
         yield from averaging_arms(*size)
-    notes = in_turn.peer(
+    notes = arms.peer(
         "least-squares notes", "least_squares_notes.py", {"check": check}, all_cores
     )
     yield notes._replace(work=work_of(LARGE))
@@ -206,20 +205,20 @@ def arms_of(cores: int, repeats: int, check: str) -> Iterator[in_turn.Arm]:
         yield from arms_of_size((rows, 100))
 
 
-def averaging_arms(rows: int, columns: int) -> Iterator[in_turn.Arm]:
+def averaging_arms(rows: int, columns: int) -> Iterator[arms.Arm]:
     """The notes' method as they have it, and with devices that do work in parallel."""
     work, epochs = work_of((rows, columns)), EPOCHS[rows, columns]
     call = f"{__file__}:timed_averaging"
     for independent in (True, False):
         method = "averaging" if independent else "averaging as published"
-        yield in_turn.ours(
+        yield arms.ours(
             f"{method}, {epochs} epochs, on 2 contexts", 1, call, work=work, rows=rows,
             columns=columns, independent=independent,
         )  # fmt: skip
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=2)
+    parser = arms.parser(__doc__, rounds=2)
     parser.add_argument("--repeats", type=int, default=3, help="solves after a warm-up")
     parser.add_argument("--sizes", help="of A, such as 10000x1000,100000x100; else all")
     parser.add_argument("--arms", help="words of their names, by commas; else all")
@@ -228,27 +227,25 @@ def main() -> None:
     cores, gpus = usable_cores(), [gpu.name for gpu in builds.cuda_devices()]
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "problem.npz")
-        problem = in_turn.ours("", cores, f"{__file__}:write_problem", path=check)
-        in_turn.run(problem)
-        arms_in_turn = list(arms_of(cores, args.repeats, check))
+        problem = arms.ours("", cores, f"{__file__}:write_problem", path=check)
+        arms.run(problem)
+        timed = list(arms_of(cores, args.repeats, check))
         if args.sizes:
             wanted = [tuple(map(int, s.split("x"))) for s in args.sizes.split(",")]
             works = {work_of(size) for size in wanted}
-            arms_in_turn = [arm for arm in arms_in_turn if arm.work in works]
+            timed = [arm for arm in timed if arm.work in works]
         if args.arms:
             words = args.arms.split(",")
-            arms_in_turn = [
-                arm for arm in arms_in_turn if any(word in arm.name for word in words)
-            ]
-        if not arms_in_turn:
+            timed = [arm for arm in timed if any(word in arm.name for word in words)]
+        if not timed:
             parser.error(f"no arm of --sizes {args.sizes} and --arms {args.arms}")
-        lines = in_turn.measure(arms_in_turn, args.rounds, warm_up=0)
-    run = in_turn.record(
+        lines = arms.measure(timed, args.rounds, warm_up=0)
+    run = arms.record(
         args.out / "least_squares.jsonl",
-        arms_in_turn,
+        timed,
         lines,
         work="min ||A x - b||",
-        on_gpus=gpus[:1] if any("GPU" in arm.name for arm in arms_in_turn) else [],
+        on_gpus=gpus[:1] if any("GPU" in arm.name for arm in timed) else [],
         note="Ours with one thread per context, the others with all cores. Copying A "
         "to the devices counts. numpy lstsq is an SVD; normal and the normal equations "
         "are the same method.",

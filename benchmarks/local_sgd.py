@@ -21,6 +21,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import arms
 import msgspec
 
 from d2lpar import datasets
@@ -28,7 +29,6 @@ from d2lpar.records import files
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, Run
-from d2lpar.runs import in_turn
 from d2lpar.text import byte_size, plain_table
 
 BATCH, LR = 64, 0.1
@@ -55,13 +55,13 @@ def epochs(
         yield {**msgspec.structs.asdict(epoch), "wire_bytes": sent}
 
 
-def arms_of(args: argparse.Namespace, seed: int) -> list[in_turn.Arm]:
+def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
     per_epoch = args.images // BATCH
     words = {1: "every step", per_epoch: "every epoch"}
     ways = [(steps, None, "") for steps in (1, 4, 16, 64, per_epoch)]
     ways += [(steps, OUTER, ", outer momentum") for steps in (1, 16, 64, per_epoch)]
     return [
-        in_turn.ours(
+        arms.ours(
             words.get(steps, f"every {steps} steps") + how,
             1,
             f"{__file__}:epochs",
@@ -105,7 +105,7 @@ def table(run: Run) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = in_turn.parser(__doc__, rounds=1)
+    parser = arms.parser(__doc__, rounds=1)
     parser.add_argument("--seeds", default="0", help="a list such as 0,1,2")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--images", type=int, default=12_800)
@@ -120,10 +120,10 @@ def main(words: Sequence[str] | None = None) -> None:
     for seed in map(int, args.seeds.split(",")):
         every = arms_of(args, seed)
         if seed not in done:
-            new = in_turn.measure(every, rounds=1, warm_up=0)
+            new = arms.measure(every, rounds=1, warm_up=0)
             lines += [msgspec.structs.replace(line, round=seed) for line in new]
     data = datasets.load(args.data, n_train=args.images)
-    run = in_turn.record(
+    run = arms.record(
         path,
         every,
         lines,

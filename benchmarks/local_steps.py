@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
+import arms
 import msgspec
 import numpy
 
 from d2lpar import datasets
 from d2lpar.records.kinds import group
-from d2lpar.runs import in_turn
 from d2lpar.text import plain_table
 
 ROWS, COLUMNS = 1_000, 50
@@ -54,21 +54,21 @@ def excess(chosen: str, total: int, seed: int) -> Iterator[dict]:
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=5)
+    parser = arms.parser(__doc__, rounds=5)
     parser.add_argument("--total", type=int, default=10_000, help="steps per device")
     args = parser.parse_args()
     every, lines = [], []
     for seed in range(args.rounds):
         every = [
-            in_turn.ours(
+            arms.ours(
                 f"{n} devices", 1, f"{__file__}:excess", chosen=f"cpu:{n}",
                 total=args.total, seed=seed,
             )
             for n in (2, 4)
         ]  # fmt: skip
-        for line in in_turn.measure(every, rounds=1, warm_up=0):
+        for line in arms.measure(every, rounds=1, warm_up=0):
             lines.append(msgspec.structs.replace(line, round=seed))
-    run = in_turn.record(
+    run = arms.record(
         args.out / "local_steps.jsonl",
         every,
         lines,

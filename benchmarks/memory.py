@@ -17,10 +17,11 @@ import resource
 import time
 from collections.abc import Iterator
 
+import arms
+
 from d2lpar import datasets
 from d2lpar.machine.builds import cuda_devices
 from d2lpar.memory import estimate
-from d2lpar.runs import in_turn
 from d2lpar.text import plain_table, plural
 
 BATCHES = (256, 512, 1024, 2048, 4096, 8192)
@@ -50,7 +51,7 @@ def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=3)
+    parser = arms.parser(__doc__, rounds=3)
     parser.add_argument("--devices", default="cpu:2")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--images", type=int, default=8192)
@@ -62,23 +63,23 @@ def main() -> None:
     args = parser.parse_args()
     kind, _, count = args.devices.partition(":")
     noun = "context" if kind == "cpu" else "GPU"
-    arms = [
-        in_turn.ours(
+    timed = [
+        arms.ours(
             plural(n, noun), 1, f"{__file__}:taken", work=f"batch {batch:,}",
             chosen=f"{kind}:{n}", batch_size=batch, data=args.data, images=args.images,
         )
         for n in range(1, int(count) + 1)
         for batch in args.batches
     ]  # fmt: skip
-    arms = [
-        arm._replace(environment={**arm.environment, **ENVIRONMENT}) for arm in arms
+    timed = [
+        arm._replace(environment={**arm.environment, **ENVIRONMENT}) for arm in timed
     ]
     data = datasets.load(args.data, n_train=args.images, n_test=200)
     gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
-    run = in_turn.record(
+    run = arms.record(
         args.out / "memory.jsonl",
-        arms,
-        in_turn.measure(arms, args.rounds, warm_up=0),
+        timed,
+        arms.measure(timed, args.rounds, warm_up=0),
         work="an epoch of LeNet from scratch",
         dataset=data.name,
         dataset_sha256=data.sha256,

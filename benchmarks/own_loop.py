@@ -5,12 +5,12 @@
 
 The reader writes the book's network in np and npx, takes get_params and train_batch
 from d2lpar as they are, and passes batches as NumPy arrays. d2l's loop
-(`peers/d2l_loop.py`) trains the same network on the same batches, in the environment
-that Python finds; both first repeat the same first steps. Once on all of `--devices`,
-once on one of them, with as many threads in all (CPU contexts). d2l's loop waits after
-each batch, as the book prints it; the reader's does so in one arm and not in the other.
-Every process makes `--passes` over `--steps` batches, of which the first warms up.
-Writes own_loop.jsonl and .png to runs/benchmarks, and prints the ratios.
+(benchmarks/peers/d2l_loop.py) trains the same network on the same batches, in the
+environment that Python finds; both first repeat the same first steps. Once on all of
+`--devices`, once on one of them, with as many threads in all (CPU contexts). d2l's loop
+waits after each batch, as the book prints it; the reader's does so in one arm and not
+in the other. Every process makes `--passes` over `--steps` batches, of which the first
+warms up. Writes own_loop.jsonl and .png to runs/benchmarks, and prints the ratios.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import arms
+import first_steps
 import numpy
 
 from d2lpar import datasets, process
 from d2lpar.errors import RunError
-from d2lpar.machine import builds
 from d2lpar.machine.host import usable_cores
-from d2lpar.records import arms
-from d2lpar.runs import in_turn
 
 LR = 0.02
 CLOSE = 1e-4  # relative: the losses of our first steps, in another order of summation
@@ -102,7 +101,7 @@ def reader_loop(
 
 def arms_of(
     kind: str, count: int, check: str, sizes: dict, cores: int
-) -> Iterator[in_turn.Arm]:
+) -> Iterator[arms.Arm]:
     """Each on all devices and on one, with the same threads in all.
 
     The reader has only what importing d2lpar sets: not the runner's environment.
@@ -115,8 +114,8 @@ def arms_of(
         for name, waiting in ((READER, True), (NEVER, False)):
             call = f"{__file__}:reader_loop"
             own = {**job, "waiting": waiting}
-            yield in_turn.Arm(name, call, own, environment, work=work)
-        peer = in_turn.peer(D2L, "d2l_loop.py", {**job, "lr": LR}, environment)
+            yield arms.Arm(name, call, own, environment, work=work)
+        peer = arms.peer(D2L, "d2l_loop.py", {**job, "lr": LR}, environment)
         yield peer._replace(work=work)
 
 
@@ -128,7 +127,7 @@ def work_on(kind: str, n: int, threads: int) -> str:
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=3)
+    parser = arms.parser(__doc__, rounds=3)
     parser.add_argument("--devices", help="cpu:2, gpu:2; by default a context per core")
     parser.add_argument("--global-batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=20, help="batches per pass")
@@ -140,7 +139,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "first_steps.npz")
         process.answer(
-            "d2lpar.runs.ours:write_first_steps",
+            f"{first_steps.__file__}:write_first_steps",
             {
                 "path": check,
                 "data": {"name": args.data},
@@ -155,15 +154,13 @@ def main() -> None:
             "data": args.data,
         }
         timed = list(arms_of(kind, int(count), check, sizes, cores))
-        lines = in_turn.measure(timed, args.rounds)
+        lines = arms.measure(timed, args.rounds)
     work = f"a step of a reader's own loop, {args.global_batch_size:,} images"
     fields = {}
     if kind == "gpu":
-        names = [gpu.name for gpu in builds.cuda_devices()]
-        how = process.answer("d2lpar.runs.ours:gpu_build", {"devices": args.devices})
-        fields = {"on_gpus": names[: int(count)], "gpu_build": how}
+        fields = arms.gpu_fields(range(int(count)))
     path = args.out / "own_loop.jsonl"
-    run = in_turn.record(path, timed, lines, work=work, **fields)
+    run = arms.record(path, timed, lines, work=work, **fields)
     print(arms.table(run))
     report(run)
     try:

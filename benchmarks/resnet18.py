@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import arms
 import msgspec
 import numpy
 
@@ -28,7 +29,6 @@ from d2lpar.machine.builds import cuda_devices
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, Run
-from d2lpar.runs import in_turn
 from d2lpar.text import number, plain_table
 
 CHAPTER = Path(__file__).parents[1] / "chapters" / "multiple_gpus_concise.py"
@@ -108,11 +108,11 @@ def epochs(
         }
 
 
-def arms_of(args: argparse.Namespace, seed: int) -> list[in_turn.Arm]:
+def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
     kind, _, count = args.devices.partition(":")
     word = "context" if kind == "cpu" else "GPU"
     return [
-        in_turn.ours(
+        arms.ours(
             f"{n} {word}{'s' * (n > 1)}, batch {batch_size}, lr {lr:g}",
             1,
             f"{__file__}:epochs",
@@ -150,7 +150,7 @@ def table(run: Run) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = in_turn.parser(__doc__, rounds=1)
+    parser = arms.parser(__doc__, rounds=1)
     parser.add_argument("--devices", default="cpu:2")
     parser.add_argument("--channels", type=int, default=64, help="the book has 64")
     parser.add_argument("--data", default="fashion-mnist")
@@ -161,12 +161,12 @@ def main(words: Sequence[str] | None = None) -> None:
     for seed in range(args.rounds):
         every = arms_of(args, seed)
         # Not in turn.measure's rounds: each has a seed of its own.
-        for line in in_turn.measure(every, rounds=1):
+        for line in arms.measure(every, rounds=1):
             lines.append(msgspec.structs.replace(line, round=seed))
     data = datasets.load(args.data, n_train=args.images)
     kind, _, count = args.devices.partition(":")
     gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
-    run = in_turn.record(
+    run = arms.record(
         args.out / "resnet18.jsonl",
         every,
         lines,

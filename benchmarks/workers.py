@@ -21,14 +21,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import arms
 import psutil
 
 from d2lpar import experiments
 from d2lpar.errors import RunError
 from d2lpar.machine.host import usable_cores
-from d2lpar.records import arms, files
+from d2lpar.records import files
 from d2lpar.records.kinds import ArmSample
-from d2lpar.runs import in_turn
 
 ROOT = Path(__file__).parents[1]
 CHAPTER = "multiple_gpus_concise"
@@ -54,7 +54,7 @@ def epochs_of(words: list[str]) -> Iterator[dict]:
             }
 
 
-def arms_of(n: int, epochs: int, data: str) -> Iterator[in_turn.Arm]:
+def arms_of(n: int, epochs: int, data: str) -> Iterator[arms.Arm]:
     for batch in (256, 2_048):
         run = f"run {CHAPTER} --preset=book --data={data} --num-epochs={epochs}"
         run = [*run.split(), f"--global-batch-size={batch}"]
@@ -66,7 +66,7 @@ def arms_of(n: int, epochs: int, data: str) -> Iterator[in_turn.Arm]:
             f"{n} workers": [*launch, f"--checkpoint-every={epochs}"],
         }
         for name, words in commands.items():
-            yield in_turn.ours(
+            yield arms.ours(
                 name,
                 1,
                 f"{__file__}:epochs_of",
@@ -149,18 +149,18 @@ def launch(data: str, epochs: int, kill: bool) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = in_turn.parser(__doc__, rounds=2)
+    parser = arms.parser(__doc__, rounds=2)
     parser.add_argument("--epochs", type=int, default=3, help="one more warms up")
     parser.add_argument("--data", default="fashion-mnist")
     args = parser.parse_args()
 
     n = usable_cores()
     timed = list(arms_of(n, args.epochs + 1, args.data))
-    lines = [*in_turn.measure(timed, args.rounds), *checkpoint_seconds()]
+    lines = [*arms.measure(timed, args.rounds), *checkpoint_seconds()]
     for round_ in range(args.rounds):
         lines += restart_seconds(round_, args.data)
     work = f"LeNet on {n} one-thread devices in all"
-    run = in_turn.record(args.out / "workers.jsonl", timed, lines, work=work)
+    run = arms.record(args.out / "workers.jsonl", timed, lines, work=work)
     print(arms.table(run))
     experiments.draw([run], args.out, "workers")
     report(run, n)

@@ -245,8 +245,8 @@ print("x_hat after x -= 1:", x_hat)
 # the last row of an odd number is never used. **Third**, a "GPU" is one turn of a NumPy
 # loop: the 20.45 s that
 # [the notes](https://github.com/Daegeun02/GPGPU) print are the time of a CPU, of which
-# they say that about 25 % was in use. `peers/least_squares_notes.py` has their code as
-# published.
+# they say that about 25 % was in use. Their code, as published, is
+# `benchmarks/peers/least_squares_notes.py`.
 
 # %% [markdown]
 # ## Sum the gradients, and N devices compute what one computes

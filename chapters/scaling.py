@@ -366,16 +366,9 @@ for batch, (_, measured) in recorded.items():
 print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.0f}")
 
 # %% [markdown]
-# Over all batches of the records, fitted to one device, three forms of the model miss
-# the steps on two devices by (median, and at most; `python tools/step_models.py` prints
-# it):
-#
-# | [errors](../docs/step-models.txt) | sum | longer of two | longest, with cores |
-# |---|---|---|---|
-# | two H200s, Gluon | 23 %, 44 % | **5 %, 12 %** | |
-# | two H200s, from scratch | 24 %, 36 % | **10 %, 31 %** | |
-# | two CPU contexts, Gluon | 19 %, 47 % | 18 %, 42 % | **9 %, 33 %** |
-# | two CPU contexts, from scratch | 19 %, 40 % | 19 %, 40 % | **12 %, 40 %** |
+# How far the model misses all batches of the records is printed at the end of their
+# results: [two H200s](../figures/h200/scaling/book-1thread-results.txt) and [two CPU
+# contexts](../figures/scaling/book-1thread-results.txt).
 #
 # ![Two H200s, predicted](../figures/h200/scaling/book-1thread-steps-concise.png)
 #

@@ -246,6 +246,8 @@ def main() -> None:
     module, _, function = request["call"].rpartition(":")
     try:
         if module.endswith(".py"):
+            # Its neighbours can be imported, as by `python script.py`.
+            sys.path.insert(0, str(Path(module).parent))
             call = runpy.run_path(module)[function]
         else:
             call = getattr(importlib.import_module(module), function)

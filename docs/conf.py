@@ -36,8 +36,7 @@ if missing:
 project, author = "d2lpar", "The d2lpar authors"
 root_doc = "docs/index"
 include_patterns = [
-    "docs/*.md", "chapters/*.py", "figures/README.md", "peers/README.md",
-    "puzzles/README.md",
+    "docs/*.md", "chapters/*.py", "figures/README.md", "benchmarks/README.md",
     "CONTRIBUTING.md", "CHANGELOG.md",
 ]  # fmt: skip
 extensions = [
@@ -61,7 +60,7 @@ pygments_dark_style = "github-dark"
 html_title = f"d2lpar {release}"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
-html_js_files = ["predict.js", "allreduce.js", "schedule.js", "step.js"]
+html_js_files = ["predict.js", "allreduce.js", "step.js"]
 html_extra_path = ["site"]  # index.html at the top, which leads to docs/index.html
 html_show_copyright = False
 html_show_search_summary = False  # it is fetched, which a browser refuses for files
@@ -70,26 +69,27 @@ html_math_renderer = "mathml"  # MathJax would come from the network
 
 IN_FRAMEWORKS = """## The same step in three frameworks
 
-From the same start the losses of five steps agree to 2e-6 (`tests/test_frameworks.py`).
+From the same start the losses of five steps agree to 2e-6
+(`tests/teaching/test_frameworks.py`).
 
 ::::{tab-set}
 :sync-group: framework
 
 :::{tab-item} MXNet
 :sync: mxnet
-```{literalinclude} /frameworks/mxnet_step.py
+```{literalinclude} /teaching/frameworks/mxnet_step.py
 ```
 :::
 
 :::{tab-item} PyTorch
 :sync: pytorch
-```{literalinclude} /frameworks/pytorch_step.py
+```{literalinclude} /teaching/frameworks/pytorch_step.py
 ```
 :::
 
 :::{tab-item} JAX
 :sync: jax
-```{literalinclude} /frameworks/jax_step.py
+```{literalinclude} /teaching/frameworks/jax_step.py
 ```
 :::
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from d2lpar.records import comparison, files
-from d2lpar.records.arms import arm_times
-from d2lpar.records.comparison import summarize
+from d2lpar.records.comparison import arm_times, summarize
 from d2lpar.records.kinds import timed_epochs
 from d2lpar.text import number
 

@@ -27,6 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import arms
 import document_numbers
 import gallery_tables
 import psutil
@@ -40,7 +43,7 @@ from d2lpar.figures import page
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import table as least_squares
 from d2lpar.low_precision import table as low_precision
-from d2lpar.records import arms, files
+from d2lpar.records import files
 from d2lpar.records.kinds import Run, group
 from d2lpar.scaling import table as scaling
 
@@ -130,8 +133,8 @@ def several_machines() -> Iterator[Part]:
 
 def benchmarks() -> Iterator[Part]:
     rounds = "--rounds=3 --num-epochs=2"
-    compare = f"d2lpar compare --peers --preset=book {rounds} --num-devices=1,2"
-    command = f"{compare} --out=figures/peers"
+    command = f"python benchmarks/peers.py --preset=book {rounds} --num-devices=1,2"
+    command += " --out=figures/peers"
     yield Part("peers", 34, (command,), ("peers/custom-cpu2.jsonl",))
     sizes = "--sizes 10000x1000,100000x100 --arms normal,numpy"
     same = f"python benchmarks/least_squares.py --rounds 2 --repeats 5 {sizes}"

@@ -28,8 +28,7 @@ from d2lpar.least_squares import figure as least_squares
 from d2lpar.low_precision import figure as low_precision
 from d2lpar.low_precision.table import baseline, merged
 from d2lpar.records import comparison, files
-from d2lpar.records.arms import ArmTimes, arm_times
-from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.comparison import ArmTimes, Summary, arm_times, summarize
 from d2lpar.records.kinds import (
     BenchmarkHeader,
     FrameRecord,

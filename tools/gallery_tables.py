@@ -23,8 +23,7 @@ from d2lpar.figures import labels, page
 from d2lpar.figures.training import CHAPTERS
 from d2lpar.low_precision import table as precision_table
 from d2lpar.records import comparison
-from d2lpar.records.arms import ArmTimes, arm_times
-from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.comparison import ArmTimes, Summary, arm_times, summarize
 from d2lpar.records.kinds import (
     ArmSample,
     EpochRecord,

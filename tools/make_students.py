@@ -10,8 +10,8 @@ From each script come three notebooks without outputs, with their pictures insid
     otter/NAME/NAME.ipynb             for `otter assign NAME.ipynb dist`
 
 An exercise of a chapter is a question with a free answer, which a person grades. The
-homework's functions are graded by the tests of assignments/test_homework.py, one point
-each. Its solution is tests/assignments/solution.py.
+homework's functions are graded by the tests of teaching/test_homework.py, one point
+each. Its solution, teaching/solution.py, is in the graders' notebooks only.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 
 STUDENTS, SLIDES = ROOT / "build" / "students", ROOT / "build" / "slides"
-HOMEWORK = ROOT / "assignments" / "homework.py"
+HOMEWORK = ROOT / "teaching" / "homework.py"
 TESTS = HOMEWORK.with_name("test_homework.py")
-SOLUTION = ROOT / "tests" / "assignments" / "solution.py"
+SOLUTION = HOMEWORK.with_name("solution.py")
 LESSONS = ("timing", "multiple_gpus", "least_squares", "scaling")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]*)\)")
 LINK = re.compile(r"\[([^\]]*)\]\(\.\./[^)]*\)")  # leads nowhere outside the checkout

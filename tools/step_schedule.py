@@ -2,10 +2,10 @@
 
     python tools/step_schedule.py
 
-Prints how far the prediction misses what was measured. `docs/static/schedule.js` has
-the same scheduler for the book's step player; `tests/docs/test_book.py` holds the two
-equal. All times are microseconds. A span is (name, lane, start, end) of one
-operator; lane 0 is Python, lane k + 1 is device k.
+Prints how far the prediction misses what was measured. The book's step player shows the
+predictions that :func:`predictions` writes into its page. All times are microseconds. A
+span is (name, lane, start, end) of one operator; lane 0 is Python, lane k + 1 is
+device k.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ TRACE = ROOT / "figures" / "scaling" / "one-step-trace.json"
 RECORD = ROOT / "figures" / "scaling" / "book-1thread-scratch-cpu2.jsonl"
 BATCHES = 16, 512  # of the trace, on two devices
 WAYS = ("one all-reduce per array", "one bucket", "overlapped")
+# What the player offers to predict.
+COUNTS = range(1, 9)  # of devices
+PREDICTED_BATCHES = 16, 64, 256, 512, 2048, 8192
 COMMUNICATION = re.compile("Copy|Sum|KVStore|_npi_add$")  # in GPU traces, too
 LAYERS = {  # of LeNet, and the bytes of their weights and biases
     "conv 1": [4 * 20 * 9, 4 * 20],
@@ -198,6 +201,24 @@ def schedule(c: dict, n: int, batch: int, way: str) -> list[tuple]:
     return spans
 
 
+def predictions(c: dict) -> dict:
+    """The step of every setting that the player offers, for its page.
+
+    ``names`` are those of all operators; ``steps["2, 512, one bucket"]`` are the spans
+    on 2 devices, each with the number of its name and whole microseconds.
+    """
+    names: dict[str, int] = {}
+    steps = {}
+    for n in COUNTS:
+        for batch in PREDICTED_BATCHES:
+            for way in WAYS:
+                steps[f"{n}, {batch}, {way}"] = [
+                    [names.setdefault(name, len(names)), lane, round(start), round(end)]
+                    for name, lane, start, end in schedule(c, n, batch, way)
+                ]
+    return {"names": list(names), "steps": steps}
+
+
 def numbers(spans: list[tuple], until: float) -> dict[str, float]:
     """How long the devices, added up, compute, communicate and idle up to a time.
 
@@ -275,9 +296,15 @@ def kind(span: tuple) -> str:
 
 
 def player_html() -> str:
-    """What the page has in the place of its comment: data, figures, errors."""
+    """What the page has in the place of its comment: data, figures, errors.
+
+    The data are in the page because a browser does not fetch from a file.
+    """
     c = constants()
-    data = {"trace": json.loads(TRACE.read_text(encoding="utf-8")), "constants": c}
+    data = {
+        "trace": json.loads(TRACE.read_text(encoding="utf-8")),
+        "predicted": predictions(c),
+    }
     inlined = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     still = "".join(lanes_html(spans_of(b), f"Batch {b}, measured") for b in BATCHES)
     missed = "".join(f"<li>{line}</li>" for line in errors(c))

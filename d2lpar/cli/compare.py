@@ -1,39 +1,26 @@
-"""`d2lpar compare`: of two records, or of ours and the peers, timed now (`--peers`).
+"""`d2lpar compare A B`: two records side by side, as a table or JSON and a picture.
 
-Both print "table", "json" or "csv" and draw; neither needs MXNet in this process. A
-ratio of two timings means something only if nothing else has changed, so every
-:class:`Comparison` lists what else differs.
+A ratio of two timings means something only if nothing else has changed, so every
+:class:`~d2lpar.records.comparison.Comparison` lists what else differs.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 import click
 
-from d2lpar import datasets, devices, experiments, process
-from d2lpar.errors import RecordError, RunError
+from d2lpar.errors import RecordError
 from d2lpar.figures import compare as figure
 from d2lpar.figures import labels, page
-from d2lpar.machine import builds
-from d2lpar.machine.builds import tf32
-from d2lpar.records import atomic, comparison, files
-from d2lpar.records.comparison import Summary, check, is_gan
-from d2lpar.records.kinds import (
-    FrameRecord,
-    Header,
-    Run,
-    timed_epochs,
-)
-from d2lpar.runs import in_turn, peers
-from d2lpar.runs.peers import Place, Recipe, Row
+from d2lpar.records import comparison, files
+from d2lpar.records.comparison import Comparison, Side, check, is_gan
+from d2lpar.records.kinds import FrameRecord, Header, Run, timed_epochs
 from d2lpar.text import number, plain_table
 
 log = logging.getLogger("d2lpar")
@@ -53,42 +40,6 @@ HEADER_FIELDS = {
     "seed": "seed",
 }
 _COMPARED = {"num_devices", "devices"}  # also under `settings`
-
-
-@dataclass(frozen=True)
-class Side:
-    """What one of the two runs measured.
-
-    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
-    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
-    the repeats; a GAN has None, and in its place `quality`, its last distance to real
-    faces, unless it recorded no frames. `label` tells this run from the other one.
-    """
-
-    label: str
-    path: str | None
-    num_devices: int
-    seconds: Summary
-    samples_per_sec: float
-    test_acc: float | None
-    quality: float | None = None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Run `b` against run `a`.
-
-    `speedup` is how many times faster b is than a; `spread` is its range when both
-    times vary between their quartiles. `efficiency` is that of the run with more
-    devices, or None for equal numbers of devices and for CPUs against GPUs.
-    """
-
-    a: Side
-    b: Side
-    speedup: float
-    spread: tuple[float, float]
-    efficiency: float | None
-    differences: list[str]
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -217,144 +168,20 @@ def comparison_table(c: Comparison) -> str:
     return "\n".join([*lines, *(f"  {difference}" for difference in c.differences)])
 
 
-def comparison_rows(c: Comparison) -> list[dict]:
-    """The comparison as two flat rows, a's and b's, for CSV.
-
-    What concerns both runs (speedup, efficiency, differences) is in b's row.
-    """
-    rows = []
-    for letter, side in (("a", c.a), ("b", c.b)):
-        row = {"run": letter, **asdict(side)}
-        seconds = row.pop("seconds")
-        row["sec_per_epoch"] = seconds["median"]
-        row["sec_per_epoch_q1"], row["sec_per_epoch_q3"] = seconds["q1"], seconds["q3"]
-        row["n"] = seconds["n"]
-        row |= {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
-        rows.append({**row, "parallel_efficiency": None, "differences": ""})
-    rows[1]["speedup"] = c.speedup
-    rows[1]["speedup_low"], rows[1]["speedup_high"] = c.spread
-    rows[1]["parallel_efficiency"] = c.efficiency
-    rows[1]["differences"] = "; ".join(c.differences)
-    return rows
-
-
-def records(a: Path, b: Path, printed: str, out: str | None) -> None:
-    """Print the comparison of two records; draw it for "table" or into `out`."""
+def records(a: Path, b: Path, as_json: bool = False, out: str | None = None) -> None:
+    """Print the comparison of two records; draw it, with `as_json` only into `out`."""
     runs = files.read(a), files.read(b)
     compared, drawn = compare(*runs), []
-    if out or printed == "table":  # drawn first: if that fails, nothing is printed
+    if out or not as_json:  # drawn first: if that fails, nothing is printed
         folder = Path(out) if out else b.parent
         with page.plain_style():
             pictures = {f"compare-{a.stem}-{b.stem}": figure.picture(*runs, compared)}
             drawn = page.save(pictures, folder)
-    if printed == "table":
-        click.echo(comparison_table(compared))  # names the differences, too
-    else:
-        _print_for_tools(printed, asdict(compared), comparison_rows(compared))
-        for difference in compared.differences:
+    if as_json:
+        click.echo(json.dumps(asdict(compared), indent=1))
+        for difference in compared.differences:  # the table names them, too
             log.warning("the runs differ also in %s", difference)
-    for path in drawn:  # JSON and CSV are alone on standard output
-        click.echo(f"figure: {path}", err=printed != "table")
-
-
-def ours_and_peers(flags: dict, out: str | None, printed: str, command: str) -> None:
-    """Measure, print and draw as `flags` say.
-
-    They are those of :func:`d2lpar.cli.options.peers_options`. The record and the
-    pictures are ``<out>/<preset>-<kind><most devices>.*``.
-    """
-    names = peers.names_of(flags["peers"])
-    kind, ids = peers.kind_and_ids(flags["devices"])
-    counts = devices.default_counts(len(ids))
-    if flags["num_devices"]:
-        counts = devices.parse_counts(flags["num_devices"], len(ids))
-    place = Place(kind, ids, counts, flags["threads"])
-    preset = peers.PRESETS[flags["preset"]]
-    custom = any(flags[name] for name in (*preset, "threads"))
-    preset = {name: flags[name] or value for name, value in preset.items()}
-    recipe = Recipe(
-        data={
-            "name": datasets.locate(flags["data"], flags["data_dir"]),
-            "data_dir": flags["data_dir"],
-            "n_train": preset["n_train"],
-            "n_test": preset["n_test"],
-        },
-        num_epochs=preset["num_epochs"],
-        global_batch_size=flags["global_batch_size"],
-        lr=flags["lr"],
-        seed=flags["seed"],
-    )
-    folder = Path(out or "runs/peers")
-    data = datasets.load(**recipe.data)
-    recipe.check(data, place.counts)
-    atomic.check_writable(folder)
-    arms, lines, unchecked = peers.measure(names, recipe, place, preset["rounds"])
-    name = "custom" if custom else flags["preset"]
-    if data.name.endswith("-sample"):
-        name += "-sample"
-    stem = f"{name}-{place.kind}{max(place.counts)}"
-    run = in_turn.record(
-        folder / f"{stem}.jsonl",
-        arms,
-        lines,
-        work=f"an epoch of LeNet on {labels.DATA_NAMES.get(data.name, data.name)}, "
-        f"{len(data.y_train):,} images, batch {recipe.global_batch_size}",
-        command=command,
-        dataset=data.name,
-        dataset_sha256=data.sha256,
-        synthetic=data.synthetic,
-        seed=recipe.seed,
-        settings={**recipe.settings, "threads": place.threads, **data.sizes},
-        first_losses_checked=unchecked is None,
-        **(_gpu_fields(place) if place.kind == "gpu" else {}),
-    )
-    drawn = experiments.draw([run], folder, stem)
-    rows = peers.rows(run, place.base_name)
-    if printed == "table":
-        click.echo(table(rows))
     else:
-        values, flat = ([asdict(row) for row in rows] for _ in range(2))
-        for row in flat:  # with its summary's numbers side by side
-            row.update(row.pop("seconds") or dict.fromkeys(("median", "q1", "q3", "n")))
-        _print_for_tools(printed, values, flat)
-    if unchecked and names:
-        log.warning("the peers' losses were not compared with ours: %s", unchecked)
-    if printed == "table":
-        click.echo(f"record: {run.path}\nfigure: {drawn[0]}")
-
-
-def _gpu_fields(place: Place) -> dict:
-    """The header's fields on GPUs: which they are, and MXNet's build, if it has one."""
-    gpus = builds.cuda_devices()
-    ids = ",".join(map(str, place.ids))
-    try:
-        build = process.answer("d2lpar.runs.ours:gpu_build", {"devices": f"gpu:{ids},"})
-    except RunError:
-        build = {"tf32": tf32(in_turn.exact_float32())}
-    return {"on_gpus": [gpus[i].name for i in place.ids], "gpu_build": build}
-
-
-def _print_for_tools(printed: str, value: object, rows: list[dict]) -> None:
-    """Print the value as JSON, or the rows as CSV."""
-    if printed == "json":
-        click.echo(json.dumps(value, indent=1))
-        return
-    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-
-
-def table(rows: list[Row]) -> str:
-    """One line per row; times relative to the base's, which is the row with 1.00."""
-    columns = ["", "sec/epoch", "quartiles", "n", "samples/s", "accuracy", "of base"]
-    cells, absent = [], []
-    for row in rows:
-        s = row.seconds
-        if s is None:
-            absent.append(f"{row.name}: not measured: {row.why}")
-            continue
-        times = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
-        speed = [f"{row.samples_per_sec:,.0f}", f"{row.test_acc:.3f}"]
-        cells.append([row.name, *times, *speed, f"{row.of_base:.2f}"])
-    base = next(row.name for row in rows if row.of_base == 1)
-    return "\n".join([plain_table(columns, cells, names=1), *absent, f"base: {base}"])
+        click.echo(comparison_table(compared))
+    for path in drawn:  # JSON is alone on standard output
+        click.echo(f"figure: {path}", err=as_json)

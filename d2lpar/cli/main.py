@@ -28,7 +28,6 @@ from d2lpar.cli.options import (
     as_words,
     given,
     launch_options,
-    peers_options,
     run_options,
 )
 from d2lpar.errors import CheckpointError, SettingError
@@ -222,51 +221,20 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     click.echo(f"figure: {out}")
 
 
-@d2lpar.command(short_help="Compare two records, or ours with d2l and PyTorch.")
-@click.argument("a", required=False, type=FILLED)
-@click.argument("b", required=False, type=FILLED)
+@d2lpar.command(short_help="Compare two records.")
+@click.argument("a", type=FILLED)
+@click.argument("b", type=FILLED)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--out",
     type=FILLED,
-    help="Folder for the figure. [default: none is drawn with --json, --csv; "
-    "else beside B; with --peers, runs/peers]",
+    help="Folder for the figure. [default: beside B; with --json none is drawn]",
 )
-@peers_options
-@click.pass_context
-def compare(
-    ctx: click.Context,
-    a: str | None,
-    b: str | None,
-    out: str | None,
-    **flags,
-) -> None:
-    """Compare record A with B: 1 against 2 devices, or before against after.
+def compare(a: str, b: str, as_json: bool, out: str | None) -> None:
+    """Compare record A with B: 1 against 2 devices, or before against after."""
+    from d2lpar.cli.compare import records
 
-    With --peers compare ours with d2l's and PyTorch's training, timed now, in turn.
-    """
-    formats = [name for name in ("json", "csv") if flags.pop(f"as_{name}")]
-    if len(formats) > 1:
-        raise SettingError("--json and --csv: one of them can be printed")
-    printed = formats[0] if formats else "table"
-    words = as_words({k: v for k, v in given(ctx).items() if k in flags})
-    if flags["peers"] is not None:
-        if a is not None:
-            raise SettingError(f"--peers and the record {a}: compare one or the other")
-        from d2lpar.cli.compare import ours_and_peers
-
-        check_environment()
-        command = shlex.join(["d2lpar", "compare", *words])
-        ours_and_peers(flags, out, printed, command)
-    elif words:
-        raise SettingError(f"{words[0]}: goes with --peers only")
-    elif b is None:
-        raise SettingError("compare: name two records, or give --peers")
-    else:
-        from d2lpar.cli.compare import records
-
-        records(Path(a), Path(b), printed, out)
+    records(Path(a), Path(b), as_json, out)
 
 
 @d2lpar.command(short_help="Examine this machine.")

@@ -1,4 +1,4 @@
-"""The flags of `run`, `launch` and `compare --peers`; --help shows the defaults."""
+"""The flags of `run` and `launch`; --help shows the defaults."""
 
 from __future__ import annotations
 
@@ -178,50 +178,6 @@ run_options = _options(
         "--out", default="runs", type=FILLED, help="Folder for records and figures."
     ),
     _flag("--profile", "Also write cProfile's table and MXNet's trace; is slower."),
-)
-
-peers_options = _options(
-    option(
-        "--peers",
-        is_flag=False,
-        type=FILLED,
-        flag_value="all",
-        metavar="[NAMES]",
-        help="Time LeNet beside its peers: all, or a list such as ddp,pytorch_loop out "
-        "of d2l_notebook, d2l_pytorch, pytorch_loop, ddp. The flags below go with it.",
-    ),
-    option(
-        "--devices",
-        default="auto",
-        type=FILLED,
-        help="As in `run`; also GPUs that only PyTorch can use.",
-    ),
-    option("--num-devices", type=FILLED, help="As in `run`."),
-    option(
-        "--threads",
-        type=THREADS,
-        help="Per context and process. [default: cores // device count]",
-    ),
-    option(
-        "--preset",
-        default="quick",
-        type=Choice(("quick", "book")),
-        help="quick: 5,000 images, 1 round. book: all of them, 3 rounds.",
-    ),
-    _positive("--rounds", "Processes per row, in turn. [default: the preset's]"),
-    _positive("--num-epochs", "Timed ones; one warms up. [default: the preset's]"),
-    _positive("--global-batch-size", default=256),
-    option("--lr", default=0.2, type=LR, callback=finite),
-    SEED,
-    option(
-        "--data",
-        default="auto",
-        type=Choice(("auto", "fashion-mnist", "sample")),
-        help="As in `run`.",
-    ),
-    DATA_DIR,
-    _positive("--n-train", OVERRIDE),
-    _positive("--n-test", OVERRIDE),
 )
 
 ONE_MEASUREMENT = (

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
-from d2lpar.records.arms import ArmTimes, arm_times
+from d2lpar.records.comparison import ArmTimes, arm_times
 from d2lpar.records.kinds import ArmSample, Run, group
 
 

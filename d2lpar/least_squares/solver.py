@@ -230,7 +230,7 @@ class LeastSquare:
     independently and in parallel; `options` are those of
     :func:`~d2lpar.least_squares.averaging.averaging`, such as ``independent=False``,
     which restores their order. As published, in NumPy, the class stands in
-    ``peers/least_squares_notes.py``.
+    ``benchmarks/peers/least_squares_notes.py``.
     """
 
     def __init__(self, A, b, num_gpu: int = 2, epoches: int = 2, **options) -> None:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
 from d2lpar.errors import RecordError
 from d2lpar.records.kinds import (
+    ArmAbsent,
+    ArmSample,
     FrameRecord,
     GanEpochRecord,
     Run,
@@ -49,6 +52,42 @@ def summarize(samples: Sequence[float]) -> Summary:
         raise ValueError("summarize: there are no samples")
     q1, median, q3 = np.percentile(samples, (25, 50, 75))
     return Summary(float(median), float(q1), float(q3), len(samples))
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one of the two runs measured.
+
+    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
+    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
+    the repeats; a GAN has None, and in its place `quality`, its last distance to real
+    faces, unless it recorded no frames. `label` tells this run from the other one.
+    """
+
+    label: str
+    path: str | None
+    num_devices: int
+    seconds: Summary
+    samples_per_sec: float
+    test_acc: float | None
+    quality: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Run `b` against run `a`.
+
+    `speedup` is how many times faster b is than a; `spread` is its range when both
+    times vary between their quartiles. `efficiency` is that of the run with more
+    devices, or None for equal numbers of devices and for CPUs against GPUs.
+    """
+
+    a: Side
+    b: Side
+    speedup: float
+    spread: tuple[float, float]
+    efficiency: float | None
+    differences: list[str]
 
 
 @dataclass(frozen=True)
@@ -102,6 +141,37 @@ def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float
     frames = sorted(run.of(FrameRecord), key=lambda f: f.epoch)
     frames = [f for f in frames if getattr(f, measure) is not None]
     return group(frames, lambda f: f.epoch, lambda f: getattr(f, measure))
+
+
+class ArmTimes(NamedTuple):
+    """What one arm of a benchmark measured of one work, or why it measured nothing.
+
+    `samples` are those that count: without the warm-ups.
+    """
+
+    name: str
+    work: str
+    is_peer: bool
+    samples: list[ArmSample]
+    why_not: str
+
+    @property
+    def seconds(self) -> list[float]:
+        return [sample.seconds for sample in self.samples]
+
+
+def arm_times(run: Run) -> list[ArmTimes]:
+    """The arms of a benchmark's record, work by work, in the order they ran."""
+    arms = []
+    for work, same in group(run.lines, lambda line: line.work).items():
+        for name, lines in group(same, lambda line: line.arm).items():
+            of = group(lines, type)
+            samples = [line for line in of.get(ArmSample, ()) if not line.warm_up]
+            absent = [line.why_not for line in of.get(ArmAbsent, ())]
+            why_not = "" if samples else [*absent, "only warmed up"][0]
+            is_peer = name in run.header.peers
+            arms.append(ArmTimes(name, work, is_peer, samples, why_not))
+    return arms
 
 
 def is_gan(run: Run) -> bool:

@@ -1,7 +1,9 @@
 // One step, measured and predicted: a timeline with a cursor, and four numbers up to it.
-// A reader's own trace is drawn beside ours. The data stand in the page, see
-// tools/step_schedule.py; schedule.js predicts and counts.
+// A reader's own trace is drawn beside ours. The data are in the page: the trace, and the
+// predictions of tools/step_schedule.py. Microseconds; a span is [name, lane, start, end]
+// of one operator; lane 0 is Python, lane k + 1 is device k.
 (() => {
+  const isCommunication = name => /^(Copy|Sum|KVStore|_npi_add$)/.test(name);
   const ms = time => (time / 1e3).toFixed(time < 1e2 ? 3 : time < 1e4 ? 2 : 1);
   const endOf = spans => Math.max(...spans.map(s => s[3]));
   const escaped = text => text.replace(/[&<]/g, c => `&#${c.charCodeAt(0)};`);
@@ -22,6 +24,26 @@
     return good ? events : null;
   }
 
+  // How long the devices, added up, compute, communicate and idle up to a time; and the
+  // part of their communicating beside which a device computes.
+  function numbers(spans, until) {
+    const lanes = Math.max(...spans.map(s => s[1]));
+    const inside = spans.flatMap(s => [s[2], s[3]]).filter(t => t > 0 && t < until);
+    const edges = [...new Set([0, until, ...inside])].sort((a, b) => a - b);
+    const total = { computing: 0, communicating: 0, overlapped: 0, idle: 0 };
+    edges.slice(1).forEach((end, i) => {
+      const start = edges[i], time = end - start;
+      const now = spans.filter(s => s[1] && s[2] <= start && s[3] >= end);
+      const sends = new Set(now.filter(s => isCommunication(s[0])).map(s => s[1]));
+      const works = new Set(now.filter(s => !isCommunication(s[0])).map(s => s[1]));
+      total.computing += works.size * time;
+      total.communicating += sends.size * time;
+      if (works.size) total.overlapped += sends.size * time;
+      total.idle += (lanes - new Set([...sends, ...works]).size) * time;
+    });
+    return total;
+  }
+
   // A lane for Python and each device; all timelines of the page have the same scale.
   function drawing(spans, now, [from, width]) {
     const count = Math.max(...spans.map(s => s[1])) + 1;
@@ -40,7 +62,10 @@
     const data = JSON.parse(document.getElementById("step-data").textContent);
     const option = (value, chosen) =>
       `<option${value === chosen ? " selected" : ""}>${value}</option>`;
-    const ways = ["one all-reduce per array", "one bucket", "overlapped"];
+    const { names, steps } = data.predicted;
+    const settings = Object.keys(steps).map(key => key.split(", "));
+    const offered = k => [...new Set(settings.map(setting => setting[k]))];
+    const predicted = key => steps[key].map(([name, ...rest]) => [names[name], ...rest]);
     box.innerHTML = `<form><p><label>Measured: a step of <select name="measured">
         ${option(16)}${option(512, 512)}</select> images</label>
       <button type="button" name="back">Back</button>
@@ -49,11 +74,11 @@
       <label>operators <input type="range" name="at" min="0"></label>
       <label><input type="checkbox" name="zoom"> zoom to the cursor</label></p>
       <p>What if: <label>devices <select name="n">
-        ${[1, 2, 3, 4, 5, 6, 7, 8].map(n => option(n, 2)).join("")}</select></label>
+        ${offered(0).map(n => option(n, "2")).join("")}</select></label>
       <label>batch <select name="batch">
-        ${[16, 64, 256, 512, 2048, 8192].map(b => option(b, 512)).join("")}</select></label>
+        ${offered(1).map(b => option(b, "512")).join("")}</select></label>
       <label>gradients <select name="way">
-        ${ways.map(way => option(way)).join("")}</select></label></p>
+        ${offered(2).map(way => option(way)).join("")}</select></label></p>
       <p class="drop"><label>Yours: drop a <code>runs/one-step-trace.json</code> here, or
         <input type="file" name="file" accept=".json"></label></p></form>
       <p role="status"></p><div></div><table></table>`;
@@ -63,9 +88,8 @@
     const stop = () => { clearInterval(timer); timer = null; };
     function show() {
       const batch = Number(form.measured.value), ours = spansOf(data.trace.traceEvents, batch);
-      const what = [data.constants, Number(form.n.value), Number(form.batch.value),
-        form.way.value];
-      const all = [["measured", ours], ["predicted", schedule(...what)]];
+      const what = [form.n.value, form.batch.value, form.way.value];
+      const all = [["measured", ours], ["predicted", predicted(what.join(", "))]];
       if (yours && !refused) all.splice(1, 0, ["yours", spansOf(yours, batch)]);
       const shown = all.filter(([, spans]) => spans.length);
       const whole = Math.max(...shown.map(([, spans]) => endOf(spans)));
@@ -78,7 +102,7 @@
       const titles = {
         measured: `measured, ${batch} images on two devices`,
         yours: `yours, ${batch} images`,
-        predicted: `predicted, ${what[2]} images on ${what[1]} device${what[1] > 1 ? "s" : ""}, ${what[3]}`,
+        predicted: `predicted, ${what[1]} images on ${what[0]} device${what[0] > 1 ? "s" : ""}, ${what[2]}`,
       };
       timelines.innerHTML = shown.map(([name, spans]) => `<figure class="${name}"><figcaption>
         ${titles[name]}</figcaption>${drawing(spans, now, [from, width])}</figure>`).join("")

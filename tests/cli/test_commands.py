@@ -58,11 +58,9 @@ def test_compare_prints_draws_and_serves_other_tools(real_run, tmp_path, capsys)
     table = d2lpar("compare", one, two, f"--out={tmp_path}")
     assert table.returncode == 0 and "speedup of b over a" in table.stdout
     assert list(tmp_path.glob("compare-*.png"))
-    compare.records(one, two, "json", None)
+    compare.records(one, two, as_json=True)
     as_json = json.loads(capsys.readouterr().out)
     assert as_json["speedup"] > 0 and as_json["b"]["num_devices"] == 2
-    compare.records(one, two, "csv", None)
-    assert capsys.readouterr().out.count("\n") == 3
 
 
 def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,17 +176,3 @@ def test_both_runs_are_drawn():
     gan = replace(ONE, lines=(frame, gan_epoch(1), gan_epoch(2)))
     left, _ = figure.picture(gan, gan, compare(gan, gan)).axes
     assert [list(line.get_ydata()) for line in left.lines] == [[3.0]] * 2
-
-
-def test_rows_suit_json_and_csv():
-    c = compare(ONE, training(2, seconds=(7.0, 1.25, 1.25), seed=1, cores=4))
-    rows = words.comparison_rows(c)
-    assert [row["run"] for row in rows] == ["a", "b"]
-    assert rows[0].keys() == rows[1].keys()
-    assert rows[0]["speedup"] == 1.0 and rows[1]["speedup"] == pytest.approx(1.6)
-    assert rows[0]["parallel_efficiency"] is None
-    assert rows[1]["parallel_efficiency"] == pytest.approx(0.8)
-    assert rows[1]["differences"] == "cores: 2 and 4; seed: 0 and 1"
-    assert (rows[0]["sec_per_epoch"], rows[0]["n"]) == (2.0, 3)
-    assert json.loads(json.dumps(rows)) == rows
-    json.dumps(asdict(c))  # nothing in it that JSON cannot hold

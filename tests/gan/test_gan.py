@@ -24,7 +24,8 @@ def few_features(request, monkeypatch):
         monkeypatch.setattr(measures, "CHANNELS", (3, 4, 4, 8))
 
 
-NOTEBOOK = Path(__file__).parents[2] / "peers" / "gan_pytorch.py"
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "benchmarks" / "peers" / "gan_pytorch.py"
 
 
 class Pair(gan.Nets):

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -17,12 +19,13 @@ from support.puzzle_solutions import (
     tree,
 )
 
-import puzzles
-from puzzles import tasks
-from puzzles.cases import PUZZLES, TARGETS
-from puzzles.network import Network
-from puzzles.timing import TIMED
+from d2lpar import puzzles
+from d2lpar.puzzles import tasks
+from d2lpar.puzzles.cases import PUZZLES, TARGETS
+from d2lpar.puzzles.network import Network
+from d2lpar.puzzles.timing import TIMED
 
+GUIDE = Path(__file__).parents[2] / "docs" / "puzzles.md"
 BUGS = {
     "rebinding": r"wrong with N = 2 and .* length 5: arrays\[1\] is .*, wanted is",
     "who_divides": r"wrong with counts = \[3, 2\]: its answer is .*, wanted is",
@@ -165,8 +168,15 @@ def test_what_cannot_be_timed(said):
     assert "write auto, cpu:N" in on_no_device
 
 
-def test_the_readme_shows_what_check_prints_and_lists_all(capsys):
-    readme = Path(puzzles.__file__).with_name("README.md").read_text("utf-8")
+def test_puzzles_need_numpy_only():
+    blocked = "import sys; sys.modules['mxnet'] = sys.modules['matplotlib'] = None"
+    code = f"{blocked}; from d2lpar import puzzles as p; print(p.check(p.check))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("False\n"), done.stderr
+
+
+def test_the_guide_shows_what_check_prints_and_lists_all(capsys):
+    readme = GUIDE.read_text("utf-8")
     code, printed = re.search(
         r"```python\n(.*?)```.*?```text\n(.*?)```", readme, re.S
     ).groups()

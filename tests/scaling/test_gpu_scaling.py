@@ -4,13 +4,13 @@ import runpy
 import sys
 from pathlib import Path
 
+import arms
 import numpy
 import pytest
 
 from d2lpar import datasets
 from d2lpar.records import files
 from d2lpar.records.kinds import StepRecord
-from d2lpar.runs import in_turn
 from d2lpar.scaling import figure
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu_scaling.py"
@@ -41,7 +41,7 @@ def test_the_records_of_what_peers_print(tmp_path, monkeypatch, capsys):
     (tmp_path / "peers" / "d2l_pytorch.py").write_text(D2L)
     X, y = numpy.zeros((9, 28, 28), "uint8"), numpy.zeros(9, "uint8")
     data = datasets.ImageData(X, y, X, y, name="zeros")
-    monkeypatch.setattr(in_turn, "peers_folder", lambda: tmp_path / "peers")
+    monkeypatch.setattr(arms, "PEERS", tmp_path / "peers")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"GPU {k}")
     monkeypatch.setattr(datasets, "load", lambda name: data)
     flags = ["--num-devices=1,2", "--batch-sizes=256", "--epochs=2", "--steps=10"]

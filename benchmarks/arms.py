@@ -1,0 +1,202 @@
+"""Arms of a benchmark in fresh processes, one after the other, round after round.
+
+The order is A B C A B C: if the machine drifts, it drifts for every arm. An arm is a
+job for :mod:`d2lpar.process` that answers one line with "seconds" for each thing it
+times, or an error with the reason why it cannot run. Loads no MXNet in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from tqdm import tqdm
+
+from d2lpar import process
+from d2lpar.errors import RunError
+from d2lpar.machine import builds, host
+from d2lpar.machine.builds import mxnet_version
+from d2lpar.records import files
+from d2lpar.records.comparison import arm_times, summarize
+from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
+from d2lpar.runs.job import KEEP_FREED_MEMORY
+from d2lpar.text import plain_table
+
+PEERS = Path(__file__).parent / "peers"
+LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
+
+
+class Arm(NamedTuple):
+    """What :func:`d2lpar.process.results` is given, and whether it is ours.
+
+    `work` is what it does, where a benchmark's arms do several things.
+    """
+
+    name: str
+    call: str | list[str]
+    job: dict[str, Any]
+    environment: Mapping[str, str | None]
+    is_peer: bool = False
+    work: str = ""
+
+
+def ours(name: str, threads: int, call: str, *, work: str = "", **job: Any) -> Arm:
+    """A function of ours, in the environment that the runner gives a context."""
+    changes = {**KEEP_FREED_MEMORY, "OMP_NUM_THREADS": str(threads)}
+    return Arm(name, call, job, changes, work=work)
+
+
+def peer(
+    name: str, script: str, job: dict[str, Any], environment: Mapping[str, str | None]
+) -> Arm:
+    """A script in peers/, in the default environment but for `environment`."""
+    call = [sys.executable, str(PEERS / script), "--job"]
+    return Arm(name, call, job, {"OMP_NUM_THREADS": None, **environment}, is_peer=True)
+
+
+def measure(
+    arms: Sequence[Arm], rounds: int, warm_up: int = 1
+) -> list[ArmSample | ArmAbsent]:
+    """Run every arm once per round; the record's lines.
+
+    The first `warm_up` samples of each process are marked as such. A process that times
+    several arms or works names them in its lines, and warms up unrecorded.
+    """
+    lines: list[ArmSample | ArmAbsent] = []
+    turns = [(round_, arm) for round_ in range(rounds) for arm in arms]
+    bar = tqdm(turns, unit="process", dynamic_ncols=True, leave=False, disable=None)
+    for round_, arm in bar:
+        bar.set_description(arm.name)
+        try:
+            answers = run(arm)
+            if not answers:
+                raise RunError("printed no times")
+        except RunError as error:
+            lines.append(
+                ArmAbsent(arm=arm.name, round=round_, why_not=str(error), work=arm.work)
+            )
+            continue
+        lines += [
+            sample(arm, round_, number < warm_up, answer)
+            for number, answer in enumerate(answers)
+        ]
+    return lines
+
+
+def sample(arm: Arm, round_: int, warm_up: bool, answer: dict) -> ArmSample:
+    """Convert an answer to a line of the record, dropping fields it does not know."""
+    known = {k: v for k, v in answer.items() if k in ArmSample.__struct_fields__}
+    same_for_all = {"arm": arm.name, "work": arm.work, "warm_up": warm_up}
+    return msgspec.convert({**same_for_all, **known, "round": round_}, ArmSample)
+
+
+def run(arm: Arm) -> list[dict]:
+    """What an arm's process answers; raises :class:`RunError` where it fails."""
+    changes = {**exact_float32(), **arm.environment}
+    return list(process.results(arm.call, arm.job, environment=changes))
+
+
+def exact_float32() -> dict[str, str]:
+    """The variable that keeps GPUs from TF32 in all arms, unless the user has set it.
+
+    Ours compute exactly float32, so the peers must: PyTorch's convolutions would not.
+    """
+    return {"NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", "0")}
+
+
+def parser(about: str, rounds: int) -> argparse.ArgumentParser:
+    """The flags that all benchmarks have."""
+    flags = argparse.ArgumentParser(description=about.split("\n")[0])
+    flags.add_argument("--rounds", type=int, default=rounds)
+    flags.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
+    return flags
+
+
+def record(
+    path: Path,
+    arms: Iterable[Arm],
+    lines: Iterable[ArmSample | ArmAbsent],
+    *,
+    work: str,
+    command: str = "",
+    **fields,
+) -> Run:
+    """Write a benchmark's record; return what it holds.
+
+    `work` and `fields` are those of its header; the `command` is by default that of the
+    benchmark's script.
+    """
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            is_mxnet = name == "mxnet"
+            versions[name] = mxnet_version() if is_mxnet else metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    commit, dirty = files.git_state()
+    script = f"benchmarks/{path.stem}.py"
+    header = BenchmarkHeader(
+        benchmark=path.stem,
+        work=work,
+        command=command or shlex.join(["python", script, *sys.argv[1:]]),
+        cpu_model=host.cpu_model(),
+        cores=host.usable_cores(),
+        versions=versions,
+        git_commit=commit,
+        git_dirty=dirty,
+        date=files.now(),
+        peers=list(dict.fromkeys(arm.name for arm in arms if arm.is_peer)),
+        gpus=[gpu.name for gpu in builds.cuda_devices()],
+        **fields,
+    )
+    run = Run(header, tuple(lines), path)
+    files.write(path, header, run.lines)
+    return run
+
+
+def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
+    """Return the header's fields on these GPUs: their names, and MXNet's build there.
+
+    Where MXNet cannot use them, the build is known by its TF32 alone.
+    """
+    gpus = builds.cuda_devices()
+    devices = f"gpu:{','.join(map(str, ids))},"
+    try:
+        build = process.answer(f"{__file__}:gpu_build", {"devices": devices})
+    except RunError:
+        build = {"tf32": builds.tf32(exact_float32())}
+    return {"on_gpus": [gpus[i].name for i in ids], "gpu_build": build}
+
+
+def gpu_build(devices: str) -> dict:
+    """MXNet's build and settings on these GPUs, for a record."""
+    from d2lpar._mxnet import mx
+    from d2lpar.devices import enable_peer_access, parse
+
+    gpus = parse(devices)
+    enable_peer_access(gpus)
+    return builds.gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
+
+
+def table(run: Run) -> str:
+    """Median, quartiles and number of samples of every arm, as plain text."""
+    rows, absent = [], []
+    for arm in arm_times(run):
+        if arm.seconds:
+            s = summarize(arm.seconds)
+            cells = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
+            rows.append([arm.work, arm.name, *cells])
+        else:
+            absent.append(f"{arm.name}: not measured: {arm.why_not}")
+    columns = ["work", "arm", "seconds", "quartiles", "n"]
+    if not any(row[0] for row in rows):
+        columns, rows = columns[1:], [row[1:] for row in rows]
+    return "\n".join([plain_table(columns, rows, names=len(columns) - 3), *absent])

@@ -1,0 +1,294 @@
+"""The peers compute what ours computes, and are refused where they do not."""
+
+import ast
+import importlib.util
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import first_steps
+import numpy
+import pytest
+
+from d2lpar import datasets
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / "benchmarks" / "peers"
+DATA = ("--data=sample", "--n-train=250", "--n-test=100")
+NEEDS = {
+    "d2l_notebook.py": ("d2l",),
+    "d2l_pytorch.py": ("torch", "torchvision"),
+    "pytorch_loop.py": ("torch",),
+    "ddp.py": ("torch",),
+}
+
+ONE = {"pytorch_loop.py": ("--threads=1",), "ddp.py": ("--device=cpu",)}
+
+
+def need(script):
+    for library in NEEDS[script]:
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed (extras peers, book)")
+
+
+def run_peer(script, *arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), environment.get("PYTHONPATH", "")]
+    )
+    command = [sys.executable, str(PEERS / script), *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=180
+    )
+
+
+@pytest.fixture
+def in_process(monkeypatch, capsys):
+    """A PyTorch peer in this process: its exit status and its lines.
+
+    ddp.py is the one process that torchrun has started.
+    """
+
+    def run(script, *arguments):
+        need(script)
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments), *ONE[script]])
+        monkeypatch.syspath_prepend(str(PEERS))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        torchrun = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in {**torchrun, **where, "GLOO_SOCKET_IFNAME": "lo"}.items():
+            monkeypatch.setenv(name, value)
+        try:
+            runpy.run_path(str(PEERS / script), run_name="__main__")
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return status, list(map(json.loads, capsys.readouterr().out.splitlines()))
+
+    yield run
+    for name in ("job", "pytorch_loop"):  # modules of their folder
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return datasets.load("sample", n_train=250, n_test=100)
+
+
+@pytest.fixture(scope="module")
+def ours(data):
+    """Our first steps, on batches of 100."""
+    return first_steps.first_steps(data, seed=0, global_batch_size=100)
+
+
+def write(folder, arrays, **changes):
+    path = folder / "first_steps.npz"
+    numpy.savez(path, **{**arrays, **changes})
+    return path
+
+
+def refusal(done):
+    """Why a peer refused: it prints that and nothing else."""
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stdout.splitlines()
+    values = json.loads(line)
+    assert list(values) == ["error"]
+    return values["error"]
+
+
+@pytest.fixture
+def refused(in_process):
+    """Why a peer refuses these flags, in this process where it can run in it."""
+
+    def refused(script, *flags):
+        need(script)
+        if script not in ONE:
+            return refusal(run_peer(script, *flags))
+        status, lines = in_process(script, *flags)
+        assert status == 2 and list(map(list, lines)) == [["error"]]
+        return lines[0]["error"]
+
+    return refused
+
+
+def test_the_first_losses_tell_networks_apart(ours):
+    assert ours["index"].shape == (5, 100) and len(ours["losses"]) == 5
+    assert numpy.ptp(ours["losses"]) > 0.05
+    assert (abs(ours["losses"] - numpy.log(10)) > 1e-3).any()
+
+
+@pytest.mark.parametrize("script", NEEDS)
+def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
+    script, ours, tmp_path, refused
+):
+    changed = ours["losses"] * (1, 1, 1, 1, 1.001)
+    check = write(tmp_path, ours, losses=changed)
+    why = refused(script, *DATA, "--num-epochs=1", f"--check={check}")
+    assert why.startswith(f"step 5: the loss is {str(ours['losses'][4])[:5]}")
+    assert why.endswith(f"ours {changed[4]:.6f}")
+
+
+@pytest.mark.parametrize("script", ONE)
+def test_a_training_that_diverges_is_refused(script, refused):
+    # Several steps: the first leaves large parameters, the second makes them overflow.
+    flags = ("--num-epochs=1", "--global-batch-size=50", "--lr=1e38")
+    why = "diverged in epoch 1: use a smaller learning rate than 1e+38"
+    assert refused(script, *DATA, *flags) == why
+
+
+def test_ddp_goes_on_from_our_parameters_as_ours_does(data, ours, tmp_path):
+    from d2lpar import lenet
+
+    need("ddp.py")
+    done = run_peer(
+        "ddp.py",
+        *DATA,
+        "--num-devices=2",
+        "--num-epochs=3",
+        "--global-batch-size=83",  # 250 = 83 + 83 + 83 + 1: an empty part, too
+        "--lr=0.02",
+        f"--check={write(tmp_path, ours)}",
+        f"--save={tmp_path / 'saved.npz'}",
+    )
+    assert done.returncode == 0, done.stderr
+    lines = list(map(json.loads, done.stdout.splitlines()))
+    state = lenet.start(seed=0)
+    training = lenet.train(
+        devices="cpu:1",
+        global_batch_size=83,
+        lr=0.02,
+        num_epochs=3,
+        data=data,
+        state=state,
+    )
+    records = list(training)
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert lines[-1]["test_acc"] == pytest.approx(records[-1].test_acc, abs=0.011)
+    for line in lines:
+        assert line["backend"] == "gloo" and line["steps"] == 4
+        assert line["devices"] == ["cpu 1 threads"] * 2
+        assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
+    moved = max(abs(p - ours[f"params.{k}"]).max() for k, p in enumerate(state.params))
+    assert moved > 0.0005
+    with numpy.load(tmp_path / "saved.npz") as saved:
+        for k, mine in enumerate(state.params):
+            numpy.testing.assert_allclose(
+                saved[f"params.{k}"], mine, rtol=1e-3, atol=1e-5
+            )
+
+
+def test_ddp_times_so_many_steps(in_process):
+    status, (line,) = in_process(
+        "ddp.py", *DATA, "--num-epochs=1", "--steps=2", "--global-batch-size=50"
+    )
+    assert status == 0 and line["steps"] == 2
+    assert line["samples_per_sec"] == pytest.approx(2 * 50 / line["seconds"])
+
+
+@pytest.mark.parametrize("training", ["from scratch", "concise"])
+def test_our_side_trains_and_says_what_the_peers_say(training):
+    data = {"name": "sample", "n_train": 250, "n_test": 100}
+    settings = {"num_epochs": 1, "global_batch_size": 83, "lr": 0.02, "seed": 0}
+    (line,) = first_steps.epochs(training, data, "cpu:2", 2, **settings)
+    assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "words"),
+    [
+        ("ddp.py", ("--device=cuda",), "on GPUs: PyTorch sees 0 here"),
+        ("ddp.py", ("--global-batch-size=0",), "1 processes: 1 to the batch's 0"),
+        ("d2l_pytorch.py", ("--num-devices=2",), "PyTorch sees 0 GPUs here"),
+        ("pytorch_loop.py", ("--device=cuda",), "PyTorch sees no GPU here"),
+    ],
+)
+def test_what_is_not_there_is_one_line(script, flags, words, refused, monkeypatch):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    if script in ONE:
+        monkeypatch.setitem(ONE, script, ())
+    assert words in refused(script, *DATA, *flags)
+
+
+def bodies(path, names):
+    """Functions of a file as syntax, without their docstrings."""
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            body = node.body[bool(ast.get_docstring(node)) :]
+            found[node.name] = [ast.dump(node.args), *map(ast.dump, body)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("script", "module", "names"),
+    [
+        ("book.py", "mxnet.py", {"sgd", "split_batch"}),
+        (
+            "d2l_pytorch.py",
+            "torch.py",
+            {"get_dataloader_workers", "load_data_fashion_mnist", "sgd", "split_batch"},
+        ),
+    ],
+)
+def test_functions_of_earlier_sections_are_those_of_d2l(script, module, names):
+    spec = importlib.util.find_spec("d2l")
+    if spec is None:
+        pytest.skip("d2l is not installed (extra book)")
+    theirs = bodies(Path(spec.submodule_search_locations[0]) / module, names)
+    assert set(theirs) == names
+    assert bodies(PEERS / script, names) == theirs
+
+
+# The CryptoPunks notebook's GAN and the least-squares notes
+
+
+def test_the_notebooks_gan_is_held_to_our_losses(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("torch", reason="PyTorch is not installed: extra peers")
+    from d2lpar import devices, gan
+    from d2lpar._mxnet import np
+    from d2lpar.parallel import split_batch
+
+    state, one = gan.start(0), devices.parse("cpu:1")
+    found = {
+        f"{letter}.{k}": p.copy()
+        for letter, params in (("D", state.params_D), ("G", state.params_G))
+        for k, p in enumerate(params)
+    }
+    rng = numpy.random.default_rng(0)
+    found["X"] = rng.random((2, 11, 3, 24, 24), dtype=numpy.float32)
+    found["z"] = rng.standard_normal((2, 11, *gan.Z_SHAPE), dtype=numpy.float32)
+    nets, losses = gan.Nets(state, one, 1e-4), []
+    for X, z in zip(found["X"], found["z"]):
+        shards = split_batch(np.array(X), np.array(z), one)
+        d, g, _ = gan.step(*shards, nets)
+        losses.append((float(d[0]) / 22, float(g[0]) / 11))
+    found["d_losses"], found["g_losses"] = zip(*losses)
+
+    monkeypatch.syspath_prepend(PEERS)
+    check = runpy.run_path(str(PEERS / "gan_pytorch.py"))["check"]
+    check(write(tmp_path, found))
+    g_losses = numpy.array(found["g_losses"]) * (1, 1.001)
+    with pytest.raises(SystemExit) as ended:
+        check(write(tmp_path, found, g_losses=g_losses))
+    assert ended.value.code == 2
+    assert "step 2: g_loss is" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_the_notes_least_squares_is_held_to_our_optimum(tmp_path):
+    from d2lpar.least_squares import solve
+
+    problem = datasets.uniform_problem(2_000, 20)
+    optimum = solve(problem.A, problem.b, devices="cpu:1", method="tsqr").residual_norm
+    found = {"A": problem.A, "b": problem.b, "optimum": optimum}
+    flags = ("least_squares_notes.py", "--epochs=1", "--check")
+    done = run_peer(*flags, write(tmp_path, found))
+    assert json.loads(done.stdout)["optimum"] == pytest.approx(optimum, rel=1e-9)
+    done = run_peer(*flags, write(tmp_path, found, optimum=1.001 * optimum))
+    assert "the optimum's error is" in refusal(done)

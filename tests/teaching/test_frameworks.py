@@ -1,0 +1,46 @@
+"""One data-parallel step in MXNet, PyTorch and JAX: the same losses from one start."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "teaching" / "frameworks"
+if not FOLDER.is_dir():
+    pytest.skip("not a checkout", allow_module_level=True)
+# JAX and MXNet want different NumPys: a Python of its own may have JAX.
+PYTHON_WITH_JAX = os.environ.get("D2LPAR_JAX_PYTHON", sys.executable)
+
+
+def losses(*command):
+    """What a program prints, run in a process of its own."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return numpy.array([float(line) for line in done.stdout.split()])
+
+
+@pytest.fixture(scope="module")
+def in_mxnet():
+    found = losses(sys.executable, FOLDER / "mxnet_step.py")
+    assert len(found) == 5 and len(set(found)) == 5
+    return found
+
+
+def test_pytorch_has_the_losses_of_mxnet(in_mxnet):
+    pytest.importorskip("torch", reason="no PyTorch: extra peers")
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    found = losses(*run, FOLDER / "pytorch_step.py")
+    numpy.testing.assert_allclose(found, in_mxnet, rtol=2e-6)
+
+
+def test_jax_has_the_losses_of_mxnet(in_mxnet):
+    asked = [PYTHON_WITH_JAX, "-c", "import jax; jax.shard_map"]
+    if subprocess.run(asked, capture_output=True).returncode:
+        pytest.skip(
+            "no jax.shard_map here; D2LPAR_JAX_PYTHON may name a Python with it"
+        )
+    found = losses(PYTHON_WITH_JAX, FOLDER / "jax_step.py")
+    numpy.testing.assert_allclose(found, in_mxnet, rtol=2e-6)

@@ -115,7 +115,7 @@ class PublishedFiles:
         return None
 
     def folders(self, data_dir: str | Path | None = None) -> list[tuple[str, Path]]:
-        """Folders to look in, best first, after who asked for them ("": nobody).
+        """(source, folder) in search order; source is a flag, a variable or "".
 
         Raises :class:`DataError` for a folder asked for that cannot be read.
         """

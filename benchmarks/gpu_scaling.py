@@ -21,8 +21,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from d2lpar import datasets
-from d2lpar._version import __version__
+from d2lpar import __version__, datasets
 from d2lpar.errors import RunError
 from d2lpar.machine import host
 from d2lpar.records import files, kinds

@@ -12,7 +12,7 @@ loaded after d2lpar has set the variables that MXNet reads once, when it is impo
 
 import importlib
 
-from d2lpar._version import __version__
+__version__ = "0.3.0"
 
 _MODULE_OF = {
     "allreduce": "parallel",
@@ -52,7 +52,7 @@ def __getattr__(name: str):
         return importlib.import_module(f"d2lpar.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'd2lpar' has no attribute {name!r}")
-    value = vars(importlib.import_module(f"d2lpar.{_MODULE_OF[name]}"))[name]
+    value = getattr(importlib.import_module(f"d2lpar.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -42,7 +42,6 @@ ROOMS = [
     ["figures"],
     ["records"],
     ["text", "errors"],
-    ["_version"],
 ]
 LEVEL = {room: number for number, line in enumerate(ROOMS) for room in line}
 MAY_IMPORT_CLI = {"cli", "chapter", "__main__"}
@@ -79,7 +78,12 @@ def module_of(name: str) -> str | None:
 
 
 IMPORTS = {
-    name: {module_of(imported) for imported in imported_names(tree)} - {None, name}
+    name: {
+        module_of(imported)
+        for imported in imported_names(tree)
+        if imported != "d2lpar.__version__"
+    }
+    - {None, name}
     for name, tree in TREES.items()
 }
 

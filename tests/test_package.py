@@ -180,7 +180,7 @@ def environment_at_import(python, before="", **env):
 {before}
 from d2lpar import np  # a chapter may take it first of all
 from d2lpar.machine import host
-print("USER_THREADS", host.USER_THREADS, sep="=")
+print("user_threads", host.user_threads(), sep="=")
 """
     done = python(STUB_BUILD + code, {"mxnet": STAND_IN}, **env)
     lines = done.stdout.splitlines()
@@ -195,7 +195,7 @@ def test_variables_are_set_before_mxnet_is_imported(python):
         "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
         "OMP_NUM_THREADS": "1",
         "NVIDIA_TF32_OVERRIDE": "0",  # exact float32
-        "USER_THREADS": "None",  # nobody has set it but d2lpar
+        "user_threads": "None",  # nobody has set it but d2lpar
     }
     assert stderr == ""
 
@@ -209,7 +209,7 @@ def test_what_the_user_has_set_is_left_alone(python):
         "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
         "OMP_NUM_THREADS": "3",
         "NVIDIA_TF32_OVERRIDE": "1",
-        "USER_THREADS": "3",
+        "user_threads": "3",
     }
     assert stderr == ""
 

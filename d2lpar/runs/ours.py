@@ -45,7 +45,7 @@ def epochs(
 def gpu_build(devices: str) -> dict:
     """MXNet's build and settings on these GPUs, for a record."""
     from d2lpar.devices import enable_peer_access, parse
-    from d2lpar.runs.job import gpu_build_of
+    from d2lpar.runs.measured import gpu_build_of
 
     gpus = parse(devices)
     enable_peer_access(gpus)

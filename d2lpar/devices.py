@@ -109,8 +109,9 @@ def names(text: str = "auto") -> list[Device]:
             f"devices {text!r}: {why}; d2lpar doctor says why; cpu:N gives CPU "
             f"contexts ({usable_cores()} cores)"
         )
-    for why in why_not_usable(ids, gpus).values():
-        raise DeviceError(why)
+    refused = list(why_not_usable(ids, gpus).values())
+    if refused:
+        raise DeviceError(refused[0])
     return [Device("gpu", i) for i in ids]
 
 

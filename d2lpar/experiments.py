@@ -81,8 +81,9 @@ class Experiment:
 
     def refuse_unused(self, given: Mapping[str, object]) -> None:
         """Raise :class:`SettingError` for the first flag that does not apply."""
-        for why in self.unused(given).values():
-            raise SettingError(why)
+        reasons = list(self.unused(given).values())
+        if reasons:
+            raise SettingError(reasons[0])
 
     def unused(self, given: Mapping[str, object]) -> dict[str, str]:
         """By flag, why it does not apply; `given` are the flags with their values."""

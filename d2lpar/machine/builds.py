@@ -122,9 +122,11 @@ def installed_builds() -> dict[str, str]:
 
 def mxnet_version() -> str:
     """For records: "1.9.1", "1.9.1, built from source" or "not installed"."""
-    for name, version in installed_builds().items():
-        return f"{version}, {name}" if name == FROM_SOURCE else version
-    return "not installed"
+    builds = installed_builds()
+    if not builds:
+        return "not installed"
+    name, version = next(iter(builds.items()))
+    return f"{version}, {name}" if name == FROM_SOURCE else version
 
 
 def missing_libraries(build: str) -> dict[str, str]:

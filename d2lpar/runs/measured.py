@@ -98,6 +98,7 @@ def record(
     cannot be resumed. On SIGTERM or Ctrl-C the last finished epoch of `run` is saved,
     unless `saves` is false.
     """
+    lines: Iterator[Any]
     if run is None:
         lines = itertools.chain([header], train())
     else:
@@ -129,7 +130,7 @@ def _save(run: Resumable) -> None:
     except OSError as error:
         log.warning("%s: %s: no checkpoint was written", error.filename, error.strerror)
         return
-    if path is not None:
+    if path is not None and run.snapshot is not None:
         log.warning(
             "saved epoch %d to %s; continue with --resume last",
             run.snapshot.epoch,

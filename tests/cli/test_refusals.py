@@ -11,8 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.factories import epoch, header
 
+from d2lpar import devices, process
 from d2lpar.cli import main, run
 from d2lpar.experiments import ALWAYS, EXPERIMENTS
+from d2lpar.machine import builds
 from d2lpar.records import files
 
 LENET = ["run", "multiple_gpus", "--data=sample", "--devices=cpu:1", "--dry-run"]
@@ -144,6 +146,27 @@ def test_one_line_names_the_value_and_nothing_is_written(answer, folder, words, 
     assert error.startswith("d2lpar: ") and error.count("\n") == 1, error
     assert value in error
     assert set(os.listdir(folder)) == {*CONTENT, "loop"}
+
+
+def test_without_mxnet_a_run_is_refused_before_it_begins(answer, folder, monkeypatch):
+    monkeypatch.setattr(builds, "installed_builds", dict)
+    error, code = answer(["run", "multiple_gpus"])
+    assert code == 2 and error.startswith("d2lpar: MXNet is not installed: pip install")
+    assert error.count("\n") == 1 and set(os.listdir(folder)) == {*CONTENT, "loop"}
+
+
+@pytest.mark.parametrize("words", [["--devices=gpu:1"], ["--devices=gpu"]])
+def test_a_gpu_without_code_is_refused_before_a_child_starts(
+    answer, folder, monkeypatch, words
+):
+    h200 = builds.CudaDevice("NVIDIA H200", (9, 0))
+    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: [h200])
+    monkeypatch.setattr(devices, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
+    monkeypatch.setattr(process, "raw_lines", pytest.fail)
+    error, code = answer(["run", "multiple_gpus", "--data=sample", *words])
+    assert code == 2 and "gpu(0) NVIDIA H200 has compute capability 9.0" in error
+    assert error.count("\n") == 1 and set(os.listdir(folder)) == {*CONTENT, "loop"}
 
 
 RANGES = [

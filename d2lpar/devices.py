@@ -81,7 +81,7 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
 
 
 def names(text: str = "auto") -> list[Device]:
-    """The devices that a string names (see the module's table), without MXNet.
+    """Return the devices that a string names (see the module's table), without MXNet.
 
     Raises :class:`DeviceError` for any other string, for a GPU that does not exist, and
     for one on which MXNet cannot compute, before allocating on it.
@@ -120,7 +120,7 @@ def _cpus(numbers: Iterable[int]) -> list[Device]:
 
 
 def parse(text: str = "auto") -> list[mx.Context]:
-    """MXNet contexts for a device string (see the module's table).
+    """Return MXNet contexts for a device string (see the module's table).
 
     Raises what :func:`names` raises.
 
@@ -131,7 +131,7 @@ def parse(text: str = "auto") -> list[mx.Context]:
 
 
 def contexts(devices: Iterable[Device]) -> list[mx.Context]:
-    """MXNet contexts of devices; allocates nothing on them."""
+    """Return MXNet contexts for named devices; allocate nothing on them."""
     from d2lpar._mxnet import mx
 
     return [mx.Context(*device) for device in devices]

@@ -106,7 +106,7 @@ def _run_as_worker(experiment: Experiment, flags: dict, command: str) -> list[Ru
 
 
 def heading(experiment: Experiment, flags: dict) -> str:
-    """What is measured, and for how long about."""
+    """Return a line that says what is measured, and about how long it takes."""
     text = f"{experiment.name}: {experiment.about}"
     if flags["dry_run"]:
         return f"{text} (a dry run)"
@@ -118,7 +118,7 @@ def heading(experiment: Experiment, flags: dict) -> str:
 def jobs_of(
     experiment: Experiment, flags: dict, command: str, is_worker: bool = False
 ) -> list[Job]:
-    """One job for each device count; a worker uses all of its devices by default.
+    """Return one job for each device count; by default a worker uses all its devices.
 
     A preset with `device_counts` measures all counts in turn, in one job on the most
     devices. Raises OSError unless the folder for the record can be written.
@@ -153,7 +153,7 @@ def jobs_of(
 
 
 def settings_of(experiment: Experiment, flags: dict) -> tuple[str, dict, dict]:
-    """The preset's name for records, the arguments of `measure`, and those of `load`.
+    """Return the preset's name for records, the arguments of `measure` and of `load`.
 
     A dry run overrides the settings of its preset with those of "dry-run", and has at
     least two batches.
@@ -188,7 +188,7 @@ def settings_of(experiment: Experiment, flags: dict) -> tuple[str, dict, dict]:
 
 
 def _measured_runs(jobs: list[Job], repeats: int) -> list[Run]:
-    """Measure the jobs and show their progress; the records in the jobs' order."""
+    """Measure the jobs and show their progress; return the records in their order."""
     names: dict[str, None] = {}
     with (
         progress.shown(jobs, repeats) as shown,

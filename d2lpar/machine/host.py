@@ -42,7 +42,7 @@ WORDS = {
 }
 NODE_VARIABLES = ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER")
 
-# The variables that d2lpar itself has set in this process.
+# Environment variables that d2lpar itself has set in this process.
 set_by_us: set[str] = set()
 
 
@@ -98,7 +98,7 @@ def omp_threads() -> int | None:
 
 
 def user_threads() -> int | None:
-    """Threads that the user asks for by OMP_NUM_THREADS; None where it is not set."""
+    """Return the threads that the user set by OMP_NUM_THREADS; None if not set."""
     return omp_threads() if set_by_user("OMP_NUM_THREADS") else None
 
 

@@ -84,7 +84,7 @@ class Job:
         return Path(self.folder)
 
     def each_variant(self) -> list[Job]:
-        """This job for one variant at a time, with that variant's settings."""
+        """Return a job per variant of the experiment, with that variant's settings."""
         return [
             replace(self, variant=name, settings={**self.settings, **more})
             for name, more in self.experiment.variants.items()
@@ -94,7 +94,7 @@ class Job:
         return asdict(self)
 
     def variables(self) -> dict[str, str | None]:
-        """The environment of the measuring process, as changes to this one."""
+        """Return the environment of the measuring process, as changes to this one."""
         threads = self.threads
         if threads is None and self.experiment.one_thread_each and self.num_devices > 1:
             threads = host.user_threads() or 1

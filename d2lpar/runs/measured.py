@@ -55,7 +55,7 @@ def prepared(job: Job) -> tuple[list, Any]:
 def measurement(
     job: Job, function: str, chosen: list, data: Any, **more: Any
 ) -> Callable[..., Iterator[Line]]:
-    """The experiment's `function`, such as its `measure`, with all that the job says.
+    """Bind the arguments of a job to a function of its experiment, such as `measure`.
 
     A training that can be resumed also takes ``num_epochs=`` and ``state=``.
     """
@@ -71,7 +71,7 @@ def measurement(
 
 
 def start_of(job: Job) -> Any:
-    """The state before the first epoch, of a training that can be resumed."""
+    """Return the state before the first epoch, of a training that can be resumed."""
     experiment = job.experiment
     settings = {name: job.settings[name] for name in experiment.start_takes}
     return experiments.load(experiment.start)(job.seed, **settings)
@@ -92,7 +92,7 @@ def record(
     run: Resumable | None,
     saves: bool = True,
 ) -> Iterator[Header | Line]:
-    """The record of a measurement; with --profile, profiles are written beside it.
+    """Yield the record of a measurement; with --profile, write profiles beside it.
 
     ``train(num_epochs=, state=)`` continues `run`; where that is None, ``train()``
     cannot be resumed. On SIGTERM or Ctrl-C the last finished epoch of `run` is saved,
@@ -139,7 +139,7 @@ def _save(run: Resumable) -> None:
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:
-    """The provenance of a job's record: this machine, this package, this data."""
+    """Return the provenance of a record: this machine, this package, this data."""
     commit, dirty = files.git_state()
     kind = chosen[0].device_type
     facts = {}
@@ -176,7 +176,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
 
 
 def gpu_build_of(gpus: list) -> dict:
-    """MXNet's build and settings on these contexts of GPUs."""
+    """Return MXNet's build and settings on these contexts of GPUs."""
     from d2lpar._mxnet import mx
 
     return gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)

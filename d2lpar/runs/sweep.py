@@ -115,7 +115,7 @@ def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Header | Line]:
 
 
 def measure(job: Job) -> Iterator[bytes]:
-    """Run one job in a fresh process; the lines of its record, as they came.
+    """Run one job in a fresh process; yield the lines of its record as they come.
 
     Raises :class:`DiedError` if the process was killed, and :class:`RunError` for an
     error that it reports; where memory ran out, with what would fit.
@@ -140,7 +140,7 @@ def measure(job: Job) -> Iterator[bytes]:
 
 
 def _died(job: Job, why: str) -> str:
-    """What to do after the death of a measuring process, in one line."""
+    """Return one line on the death of a measuring process, with a remedy."""
     from d2lpar.memory.estimate import free_memory
     from d2lpar.text import byte_size, plural
 
@@ -154,7 +154,7 @@ def _died(job: Job, why: str) -> str:
 
 
 def _advice(job: Job, why: str) -> str:
-    """The error of a measuring process; where memory ran out, with what would fit."""
+    """Return an error of a measuring process; add what would fit if memory ran out."""
     from d2lpar.memory import out_of_memory
 
     if not out_of_memory.WORDS.search(why):

@@ -24,7 +24,7 @@ from d2lpar.workers.node import worker_info
 
 
 def measured(**fields: Any) -> Iterator[Header | Line]:
-    """The record of a job that the workers share; see :func:`~.measured.measured`."""
+    """Yield the record of a job that several workers share."""
     from d2lpar.workers.group import Workers
 
     (work,) = Job(**fields).each_variant()

@@ -14,7 +14,6 @@ from ._mxnet import gluon as gluon
 from ._mxnet import mx as mx
 from ._mxnet import np as np
 from ._mxnet import npx as npx
-from ._version import __version__ as __version__
 from .datasets import fashion_mnist as fashion_mnist
 from .datasets import fashion_sample as fashion_sample
 from .devices import try_all_gpus as try_all_gpus
@@ -26,3 +25,5 @@ from .parallel import get_params as get_params
 from .parallel import sgd as sgd
 from .parallel import split_batch as split_batch
 from .parallel import train_batch as train_batch
+
+__version__: str

@@ -28,14 +28,8 @@ import warnings
 
 from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
 from d2lpar.errors import MXNetMissingError, first_line
-from d2lpar.machine import host  # noqa: F401  reads the user's threads before our own
-from d2lpar.machine.builds import (
-    check_own_library,
-    install_command,
-    installed_builds,
-    missing_libraries,
-)
-from d2lpar.machine.environment import check_environment
+from d2lpar.machine.builds import check_installed, install_command, missing_libraries
+from d2lpar.machine.host import check_environment, set_defaults
 
 ENGINE_DEFAULTS = {
     "MXNET_CPU_TEMP_COPY": "256",
@@ -47,32 +41,19 @@ ENGINE_DEFAULTS = {
 
 
 def _prepare() -> None:
-    """Everything that must happen before MXNet's first import.
+    """Check and set what MXNet's first import needs.
 
     Refuses no build, two builds, and one whose libraries are missing.
     """
     check_environment()
-    check_own_library()
-    builds = list(installed_builds())
-    if len(builds) > 1:
-        raise MXNetMissingError(
-            f"{' and '.join(builds)} are both installed and overwrite each other: "
-            f"pip uninstall {' '.join(builds)}, then install one again"
-        )
-    if not builds:
-        raise MXNetMissingError(
-            f"MXNet is not installed: {install_command('cpu')} (any machine) or "
-            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9; for "
-            "others see docs/newer-gpus.md)"
-        )
-    for name, value in ENGINE_DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    missing = missing_libraries(builds)
+    build = check_installed()
+    set_defaults(ENGINE_DEFAULTS)
+    missing = missing_libraries(build)
     if missing:
         remedies = ", ".join(f"{lib} ({remedy})" for lib, remedy in missing.items())
         raise MXNetMissingError(
-            f"{builds[0]} cannot be loaded without {remedies}; or use the CPU build: "
-            f"pip uninstall {builds[0]} && {install_command('cpu')}"
+            f"{build} cannot be loaded without {remedies}; or use the CPU build: "
+            f"pip uninstall {build} && {install_command('cpu')}"
         )
 
 

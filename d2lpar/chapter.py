@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from d2lpar.cli.error_lines import guard
-from d2lpar.cli.main import run
+from d2lpar.cli.main import guard, run
 from d2lpar.cli.options import as_words
 from d2lpar.cli.progress import in_notebook, show_figure
 from d2lpar.errors import SettingError

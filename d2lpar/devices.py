@@ -1,4 +1,4 @@
-"""Device strings to MXNet contexts, and the label of each device.
+"""Device strings to the names of devices, and to MXNet contexts.
 
 A device string is one of::
 
@@ -9,7 +9,7 @@ A device string is one of::
 
 GPUs and CPU contexts never mix, and nothing is replaced silently: asking for a device
 that does not exist is a :class:`~d2lpar.errors.DeviceError` that names those that do.
-Only the functions that return contexts load MXNet.
+:func:`names` checks all that without MXNet, and :func:`parse` then makes contexts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from d2lpar.errors import DeviceError, RunError, first_line
 from d2lpar.machine.builds import (
@@ -27,6 +27,7 @@ from d2lpar.machine.builds import (
     CudaDevice,
     build_has_code_for,
     cuda_devices,
+    installed_builds,
     own_library,
 )
 from d2lpar.machine.host import omp_threads, usable_cores
@@ -39,6 +40,16 @@ log = logging.getLogger("d2lpar")
 
 PROBE_SECONDS = 60  # a first import from a cold disk takes a while
 MAX_DEVICES = 256  # each CPU context has threads and buffers of its own
+
+
+class Device(NamedTuple):
+    """A device by name, with the two fields of MXNet's contexts: plain data."""
+
+    device_type: str  # "cpu" or "gpu"
+    device_id: int
+
+    def __str__(self) -> str:
+        return f"{self.device_type}({self.device_id})"
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
@@ -58,46 +69,72 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
     if numbers is None:
         return kind, None
     ids = [int(number) for number in numbers.split(",")]
-    is_count = len(ids) == 1 and not comma
-    if ids == [0] and is_count or max(ids) > MAX_DEVICES or len(set(ids)) < len(ids):
+    if len(ids) == 1 and not comma:
+        ids = list(range(ids[0]))
+    if not ids or max(ids) >= MAX_DEVICES or len(set(ids)) < len(ids):
         raise DeviceError(
-            f"devices {text!r}: name 1 to {MAX_DEVICES} devices, none twice; {kind}:1 "
-            f"is the first one, '{kind}:0,' the one numbered 0"
+            f"devices {text!r}: name 1 to {MAX_DEVICES} devices, numbered 0 to "
+            f"{MAX_DEVICES - 1}, none twice; {kind}:1 is the first one, '{kind}:0,' "
+            "the one numbered 0"
         )
-    return kind, list(range(ids[0])) if is_count else ids
+    return kind, ids
 
 
-def parse(text: str = "auto") -> list[mx.Context]:
-    """MXNet contexts for a device string (see the module's table).
+def names(text: str = "auto") -> list[Device]:
+    """Return the devices that a string names (see the module's table), without MXNet.
 
     Raises :class:`DeviceError` for any other string, for a GPU that does not exist, and
     for one on which MXNet cannot compute, before allocating on it.
 
-    >>> parse("cpu:2")
-    [cpu(0), cpu(1)]
+    >>> [str(device) for device in names("cpu:2")]
+    ['cpu(0)', 'cpu(1)']
     """
-    from d2lpar._mxnet import mx
-
     auto = text.strip().lower() == "auto"
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
-        return [mx.cpu(i) for i in (range(usable_cores()) if ids is None else ids)]
-    num_gpus = mx.context.num_gpus() if mx.runtime.Features().is_enabled("CUDA") else 0
-    gpus = cuda_devices()[:num_gpus]
+        return _cpus(range(usable_cores()) if ids is None else ids)
+    gpus = here = cuda_devices()
+    if here and not own_library() and set(installed_builds()) == {"mxnet"}:
+        gpus = []  # the wheel for CPUs finds none
     if auto:
-        return [mx.gpu(i) for i in usable_gpus(gpus)] or parse("cpu")
+        usable = [Device("gpu", i) for i in usable_gpus(gpus)]
+        return usable or _cpus(range(usable_cores()))
     ids = list(range(len(gpus))) if ids is None else ids
     if not gpus or max(ids) >= len(gpus):
-        here = "there is no GPU here"
-        if names := ", ".join(gpu.name for gpu in cuda_devices()):
-            here = f"MXNet can use {len(gpus)} of the GPUs here ({names})"
+        why = "there is no GPU here"
+        if here:
+            models = ", ".join(gpu.name for gpu in here)
+            why = f"MXNet can use {len(gpus)} of the GPUs here ({models})"
         raise DeviceError(
-            f"devices {text!r}: {here}; d2lpar doctor says why; cpu:N gives CPU "
+            f"devices {text!r}: {why}; d2lpar doctor says why; cpu:N gives CPU "
             f"contexts ({usable_cores()} cores)"
         )
-    for why in why_not_usable(ids, gpus).values():
-        raise DeviceError(why)
-    return [mx.gpu(i) for i in ids]
+    refused = list(why_not_usable(ids, gpus).values())
+    if refused:
+        raise DeviceError(refused[0])
+    return [Device("gpu", i) for i in ids]
+
+
+def _cpus(numbers: Iterable[int]) -> list[Device]:
+    return [Device("cpu", i) for i in numbers]
+
+
+def parse(text: str = "auto") -> list[mx.Context]:
+    """Return MXNet contexts for a device string (see the module's table).
+
+    Raises what :func:`names` raises.
+
+    >>> parse("cpu:2")
+    [cpu(0), cpu(1)]
+    """
+    return contexts(names(text))
+
+
+def contexts(devices: Iterable[Device]) -> list[mx.Context]:
+    """Return MXNet contexts for named devices; allocate nothing on them."""
+    from d2lpar._mxnet import mx
+
+    return [mx.Context(*device) for device in devices]
 
 
 def check_contexts(devices: Sequence[mx.Context]) -> None:
@@ -119,6 +156,8 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
 
 def usable_gpus(gpus: Sequence[CudaDevice]) -> list[int]:
     """The numbers of those of all `gpus` that MXNet can compute on."""
+    if not gpus:
+        return []
     refused = why_not_usable(range(len(gpus)), gpus)
     return [i for i in range(len(gpus)) if i not in refused]
 
@@ -238,7 +277,7 @@ def default_counts(available: int) -> list[int]:
     return [*powers, available]
 
 
-def label(device: mx.Context) -> str:
+def label(device: Device | mx.Context) -> str:
     """What a device is: "gpu(0) NVIDIA T4" or "cpu(0) (1 thread of 2 cores)"."""
     if device.device_type == "gpu":
         gpus = cuda_devices()

@@ -1,12 +1,20 @@
-"""The errors of d2lpar, and one-line summaries of third-party errors.
+"""The errors of d2lpar, one-line summaries of third-party errors, signals as errors.
 
 The command line shows any :class:`D2lparError` as one line and exits with its code.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RETRY_DELAY = 0.01  # seconds, for a destructor or callback to end
 
 
 class D2lparError(Exception):
@@ -71,3 +79,40 @@ def is_from_mxnet(error: BaseException) -> bool:
     """Whether MXNet's C++ library raised this error; does not import MXNet."""
     mxnet = sys.modules.get("mxnet")
     return mxnet is not None and isinstance(error, mxnet.MXNetError)
+
+
+@contextmanager
+def raising_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless they are ignored.
+
+    Python prints and drops an exception that a destructor raises, and MXNet's arrays
+    have destructors: an interrupt in one of them is sent again. Does nothing outside
+    the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(dropped)
+            return
+        number = (*dropped.exc_value.args, signal.SIGINT)[0]
+        again = threading.Timer(RETRY_DELAY, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    before = {number: signal.getsignal(number) for number in INTERRUPTS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup, or a job in the background
+            signal.signal(number, interrupt)
+    hook, sys.unraisablehook = sys.unraisablehook, send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,9 @@ class Experiment:
     that yields a record's lines; `load` the function that returns its data set;
     `report` is named in its place where a chapter prints a table and keeps no record:
     ``f(devices, **settings)`` yields lines of text. `presets` holds the settings of
-    "quick", "book", ..., arguments of `measure`, with those of `load` under "data";
-    "dry-run" overrides them, where two batches of images would not do. `variants` are
-    the further settings of several methods, all of which are measured.
+    "quick", "book", ..., arguments of `measure`, with those of `load` under "data"; in
+    a dry run those of "dry-run" override them. `variants` are the further settings of
+    several methods, all of which are measured.
     """
 
     name: str
@@ -61,6 +61,8 @@ class Experiment:
     """``f(seed)``: the state before the first epoch, of a training to be resumed"""
     start_takes: Sequence[str] = ()
     """the settings that `start` takes, too"""
+    header_facts: str = ""
+    """``f(device_type)``: fields of a record's header that this workload adds"""
     layers: str = ""
     """``f(settings)``: the shapes from which the memory is estimated"""
     figure: str = ""
@@ -79,8 +81,9 @@ class Experiment:
 
     def refuse_unused(self, given: Mapping[str, object]) -> None:
         """Raise :class:`SettingError` for the first flag that does not apply."""
-        for why in self.unused(given).values():
-            raise SettingError(why)
+        reasons = list(self.unused(given).values())
+        if reasons:
+            raise SettingError(reasons[0])
 
     def unused(self, given: Mapping[str, object]) -> dict[str, str]:
         """By flag, why it does not apply; `given` are the flags with their values."""
@@ -141,14 +144,12 @@ def draw(runs: Sequence[Run], folder: str | Path, stem: str) -> list[Path]:
         return page.save(load(figure)(runs), Path(folder), stem)
 
 
-FASHION = {
-    "load": "d2lpar.datasets:load",
-    "locate": "d2lpar.datasets:locate",
-    "datasets": ("fashion-mnist", "sample"),
-}
-LENET = {
-    **FASHION,
-    "presets": {
+LENET = Experiment(
+    "multiple_gpus",
+    4,
+    "Training on several devices from scratch",
+    "trains LeNet: accuracy, seconds per epoch",
+    presets={
         # The learning rate is above the book's, so that the first epochs without
         # progress are few.
         "quick": {
@@ -158,12 +159,19 @@ LENET = {
             "data": {"n_train": 5_000, "n_test": 1_000},
         },
         "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
+        "dry-run": {"num_epochs": 1, "data": {"n_train": 128, "n_test": 64}},
     },
-    "takes": MEASURED | RECIPE | RESUMABLE | {"data_dir"},
-    "start": "d2lpar.lenet:start",
-    "layers": "d2lpar.memory.estimate:lenet_layers",
-    "figure": "d2lpar.figures.training:pictures",
-}
+    takes=MEASURED | RECIPE | RESUMABLE | {"data_dir"},
+    measure="d2lpar.lenet:train",
+    load="d2lpar.datasets.fashion:load",
+    locate="d2lpar.datasets.fashion:locate",
+    datasets=("fashion-mnist", "sample"),
+    start="d2lpar.lenet:start",
+    header_facts="d2lpar.lenet:header_facts",
+    layers="d2lpar.memory.estimate:lenet_layers",
+    figure="d2lpar.figures.training:pictures",
+    minutes=0.5,
+)
 
 # The GAN whose faces are faces. An epoch of 10,000 of them are 157 steps.
 SHARP = {
@@ -232,24 +240,15 @@ _ALL = (
         figure="d2lpar.arrays.figure:pictures",
         unit="timing",
     ),
-    Experiment(
-        "multiple_gpus",
-        4,
-        "Training on several devices from scratch",
-        "trains LeNet: accuracy, seconds per epoch",
-        measure="d2lpar.lenet:train",
-        minutes=0.5,
-        **LENET,
-    ),
-    Experiment(
-        "multiple_gpus_concise",
-        5,
-        "Training on several devices in Gluon",
-        "trains the same network in Gluon",
+    LENET,
+    replace(
+        LENET,
+        name="multiple_gpus_concise",
+        number=5,
+        title="Training on several devices in Gluon",
+        about="trains the same network in Gluon",
         measure="d2lpar.lenet_concise:train",
         measure_with_workers="d2lpar.lenet_workers:train",
-        minutes=0.5,
-        **LENET,
     ),
     Experiment(
         "scaling",
@@ -287,11 +286,16 @@ _ALL = (
                 "turns": 1,
                 "all_reduce_sizes": [2**12],
                 "per_device_batch_sizes": [16],
+                "num_epochs": 1,
                 "data": {"n_train": 128, "n_test": 100},
             },
         },
         takes=MEASURED | {"num_epochs", "data_dir"},
         measure="d2lpar.scaling.measure:measure",
+        load="d2lpar.datasets.fashion:load",
+        locate="d2lpar.datasets.fashion:locate",
+        datasets=("fashion-mnist", "sample"),
+        header_facts="d2lpar.lenet:header_facts",
         figure="d2lpar.scaling.figure:pictures",
         # Accuracy under weak scaling is measured once, in the faster implementation.
         variants={
@@ -301,7 +305,6 @@ _ALL = (
         unit="point",
         threads=1,
         minutes=2,
-        **FASHION,
     ),
     Experiment(
         "communication",
@@ -448,9 +451,12 @@ _ALL = (
         },
         takes=MEASURED | RECIPE | {"data_dir"},
         measure="d2lpar.low_precision.measure:measure",
+        load="d2lpar.datasets.fashion:load",
+        locate="d2lpar.datasets.fashion:locate",
+        datasets=("fashion-mnist", "sample"),
+        header_facts="d2lpar.lenet:header_facts",
         figure="d2lpar.low_precision.figure:pictures",
         minutes=2,
-        **FASHION,
     ),
     Experiment(
         "kernels",
@@ -465,15 +471,14 @@ _ALL = (
         report="d2lpar.kernels.times:report",
         minutes=0.3,
     ),
-    Experiment(
-        "multiple_machines",
-        14,
-        "Several machines and a parameter server",
-        "trains LeNet, also on several workers",
+    replace(
+        LENET,
+        name="multiple_machines",
+        number=14,
+        title="Several machines and a parameter server",
+        about="trains LeNet, also on several workers",
         measure="d2lpar.lenet_concise:train",
         measure_with_workers="d2lpar.lenet_workers:train",
-        minutes=0.5,
-        **LENET,
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -73,6 +73,15 @@ def start(seed: int = 0, scale: float = 0.01) -> TrainingState:
     return TrainingState(init_lenet(scale, seed), 0, seed)
 
 
+def header_facts(device_type: str) -> dict:
+    """Return what a record's header says of LeNet in training on "cpu" or "gpu".
+
+    Its channels, where they are not the book's.
+    """
+    channels = networks.device_channels(device_type)
+    return {} if channels == networks.CHANNELS else {"lenet_channels": channels}
+
+
 def train(
     num_devices: int | None = None,
     *,

@@ -183,7 +183,7 @@ def environment_at_import(python, before="", **env):
 {before}
 from d2lpar import np  # a chapter may take it first of all
 from d2lpar.machine import host
-print("USER_THREADS", host.USER_THREADS, sep="=")
+print("user_threads", host.user_threads(), sep="=")
 """
     done = python(STUB_BUILD + code, {"mxnet": STAND_IN}, **env)
     lines = done.stdout.splitlines()
@@ -206,7 +206,7 @@ def test_variables_are_set_before_mxnet_unless_the_user_has_set_them(python, use
         "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
         "OMP_NUM_THREADS": "1",
         "NVIDIA_TF32_OVERRIDE": "0",  # exact float32
-        "USER_THREADS": users.get("OMP_NUM_THREADS", "None"),
+        "user_threads": users.get("OMP_NUM_THREADS", "None"),
         **users,
     }
     assert stderr == ""

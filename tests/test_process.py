@@ -135,7 +135,7 @@ def test_a_time_out_ends_the_process(script):
 
 TIDIES = """
     import pathlib, time
-    from d2lpar.machine.environment import raising_interrupts
+    from d2lpar.errors import raising_interrupts
     def work(path):
         with raising_interrupts():
             try:

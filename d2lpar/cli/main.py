@@ -4,6 +4,11 @@ d2lpar run multiple_gpus --num-devices 1,2 --preset quick
 d2lpar list | doctor | devices | plot RECORDS... | compare A.jsonl B.jsonl
 d2lpar launch --workers 2 -- run multiple_machines
 d2lpar sample --checkpoint FILE --n 25 --seed 7
+
+Errors are one line on stderr and an exit code, without a traceback: 0 for success; 1
+when `d2lpar doctor` finds that training cannot run; 2 for an error with a message; 3
+when a measuring process was killed or crashed, so that another attempt may succeed; 130
+after Ctrl-C, SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
@@ -11,13 +16,15 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from d2lpar._version import __version__
-from d2lpar.cli.error_lines import guard
+from d2lpar import __version__
 from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
@@ -30,9 +37,13 @@ from d2lpar.cli.options import (
     launch_options,
     run_options,
 )
-from d2lpar.errors import CheckpointError, SettingError
+from d2lpar.errors import (
+    CheckpointError,
+    D2lparError,
+    SettingError,
+    raising_interrupts,
+)
 from d2lpar.experiments import EXPERIMENTS, draw, get
-from d2lpar.machine.environment import check_backend, check_environment
 from d2lpar.text import duration, plain_table
 
 log = logging.getLogger("d2lpar")
@@ -72,15 +83,19 @@ def run(ctx: click.Context, chapter: str, **flags) -> list:
     the chapters that it applies to. The lesson around the measurement is the chapter's
     notebook, or `python chapters/CHAPTER.py`.
     """
+    from d2lpar.machine.builds import check_installed
+    from d2lpar.machine.host import check_environment
+
     check_environment()
+    check_installed()
     chosen = list(EXPERIMENTS.values()) if chapter == "all" else [get(chapter)]
     on_line = given(ctx)
     unused = {experiment.name: experiment.unused(on_line) for experiment in chosen}
     if chapter != "all":
         get(chapter).refuse_unused(on_line)
-    from d2lpar.cli.run import check, run_experiment
+    from d2lpar.cli.run import parsed, run_experiment
 
-    check(flags)  # for all of them, before the first one takes its time
+    flags = parsed(flags)  # refused for all of them, before the first one is measured
     for flag, value in on_line.items():
         names = [name for name, why in unused.items() if flag in why]
         if names:
@@ -127,6 +142,7 @@ def launch(**flags) -> None:
     and restarts them from the last checkpoint when one dies.
     """
     from d2lpar.cli.launch import checked, run_launch
+    from d2lpar.machine.host import check_environment
 
     check_environment()
     name, *words = checked(flags["arguments"])[1:]
@@ -173,8 +189,6 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
             log.warning("%s: holds no results yet", run.path)
     runs = runs or read
     for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
-        if not out and folder.resolve().is_relative_to("/dev"):
-            raise SettingError(f"{folder}: not a folder for figures; name one by --out")
         to = Path(out) if out else folder
         for path in draw(sweep, to, stem):
             click.echo(path)
@@ -293,9 +307,68 @@ def devices(
 
 def main() -> None:
     """The console script."""
+    guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
 
-    def command():
-        check_backend()
-        return d2lpar.main(prog_name="d2lpar", standalone_mode=False)
 
-    guard(command)
+# Errors
+
+
+def guard(call: Callable[[], object], raising: bool = False) -> object:
+    """Call a command; print an error as one line and exit with its code.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does. With `raising`, as in a notebook, errors
+    are raised. Returns what the call returned.
+    """
+    with _logging_as_lines(), raising_interrupts():
+        try:
+            code = call()
+            sys.stdout.flush()  # a full disk behind it is an error, too
+        except (Exception, KeyboardInterrupt) as error:
+            message, code = _message_and_code(error)
+            if raising or message is None:
+                raise
+            with suppress(OSError):  # where the terminal has been closed
+                click.echo(f"d2lpar: {printable(message)}", err=True)
+        if isinstance(code, int) and code != 0 and not raising:
+            sys.exit(code)
+        return code
+
+
+def printable(text: str) -> str:
+    """The text with escape sequences and the like, as in names of files, spelled out.
+
+    >>> printable("\x1b[31mx.jsonl")
+    '\\\\x1b[31mx.jsonl'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def _message_and_code(error: BaseException) -> tuple[str | None, int]:
+    """Return None for unexpected errors, which keep their traceback."""
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "interrupted", 130
+    if isinstance(error, click.ClickException):
+        return " ".join(error.format_message().split()), 2
+    if isinstance(error, D2lparError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError) and error.strerror is not None:
+        # Our own files are named in the error. Without a name it is the terminal or a
+        # pipe, or a working directory that somebody has removed.
+        gone = isinstance(error, FileNotFoundError)
+        nameless = "the working directory" if gone else "standard output"
+        return f"{error.filename or nameless}: {error.strerror}", 2
+    return None, 1
+
+
+@contextmanager
+def _logging_as_lines() -> Iterator[None]:
+    """Print the package's log messages once, although MXNet sets up the root logger."""
+    handler, propagate = logging.StreamHandler(), log.propagate
+    handler.setFormatter(logging.Formatter("d2lpar: %(message)s"))
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagate

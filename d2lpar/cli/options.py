@@ -12,36 +12,21 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 MAX_COUNT = 2**31 - 1  # more than a run can do, and it fits any int
 
 
-class Whole(IntRange):
-    """A whole number whose limit nobody needs to know: "1 or more"."""
-
-    name = "number"
-
-    def _describe_range(self) -> str:
-        return f"{self.min} or more"
-
-
-COUNT, POSITIVE = Whole(0, MAX_COUNT), Whole(1, MAX_COUNT)
-THREADS = Whole(1, 1024)  # OpenMP crashes above this
+COUNT, POSITIVE = IntRange(0, MAX_COUNT), IntRange(1, MAX_COUNT)
+THREADS = IntRange(1, 1024)  # OpenMP crashes above this
+LR = FloatRange(1e-12, 1e15)
 PROCESSES = IntRange(1, 256)
 OVERRIDE = "Override the preset's."
 
 
-class Filled(click.ParamType):
-    """A text that is not empty: an unset shell variable is not the default."""
-
-    name = "text"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The value; fails for "" and for what no file name may hold."""
-        if not value.strip() or "\0" in value:
-            self.fail("it is empty; write a value, or leave it out", param, ctx)
-        return value
+def text(value: str) -> str:
+    """Return an option's text; refuse "", so that an unset variable is no default."""
+    if not value.strip():
+        raise click.BadParameter("it is empty; write a value, or leave it out")
+    return value
 
 
-FILLED = Filled()
+FILLED = click.types.FuncParamType(text)
 
 
 def finite(
@@ -76,18 +61,6 @@ SEED = option("--seed", default=0, type=COUNT, help="Of the random numbers.")
 DATA_DIR = option(
     "--data-dir", type=FILLED, help="Folder to look for the data in first."
 )
-
-
-class LearningRate(FloatRange):
-    """A number greater than 0."""
-
-    name = "number"
-
-    def _describe_range(self) -> str:
-        return "greater than 0"
-
-
-LR = LearningRate(1e-12, 1e15)
 
 # The flags of `run` by group, as --help lists them.
 GROUPS = {
@@ -158,7 +131,7 @@ run_options = _options(
     _positive("--frames-every", "Epochs between frames of the animation. [gan]"),
     SEED,
     _positive("--repeats", "Repetitions for each device count, in turn.", default=1),
-    _flag("--dry-run", "Train two batches only; estimate the memory needed."),
+    _flag("--dry-run", "Train a few batches only; estimate the memory needed."),
     option(
         "--data",
         default="auto",

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -45,7 +46,7 @@ SECONDS_TO_LOOK = 0.3  # between two pictures in a notebook
 
 
 def in_words(line: Line) -> str:
-    """What a line of a record says, as progress; "" for what only goes with others."""
+    """A line of progress for a record line; "" for kinds that are not shown."""
     if isinstance(line, EpochRecord):
         return (
             f"epoch {line.epoch}, loss {line.train_loss:.3f}, accuracy "
@@ -103,8 +104,7 @@ def in_notebook() -> bool:
 def show_figure(path: Path) -> None:
     """Show a figure's PNG, or an animation's GIF, at its size on a page.
 
-    A PNG is shown with 256 colours, which figures hardly exceed: a notebook holds its
-    pictures, and so is a third as large.
+    A PNG is reduced to 256 colours: notebooks become three times smaller.
     """
     from IPython.display import Image, display
     from PIL import Image as Pillow
@@ -119,22 +119,19 @@ def show_figure(path: Path) -> None:
     display(Image(small.getvalue(), format="png", width=width))
 
 
-class Progress:
-    """Shows `start(header)` for each run and `advance(line)` for each of its lines.
-
-    How, its subclasses say: `begin` a run, `show` a line, `tick` each second, `close`.
-    """
+class Progress(ABC):
+    """Shows where the runs are: ``start(header)``, then ``advance(line)`` for each."""
 
     num_epochs = 0
 
     def start(self, header: Header) -> None:
-        """A measurement begins."""
+        """Show that the run of this header begins."""
         self.num_epochs = header.settings.get("num_epochs", 0)
         words = [header.variant, plural(header.num_devices, "device")]
         self.begin(", ".join(filter(None, words)))
 
     def advance(self, line: Line) -> None:
-        """A line has come."""
+        """Show a line of the run, of an epoch with the number of all epochs."""
         words = in_words(line)
         if not words:
             return
@@ -143,8 +140,21 @@ class Progress:
             words = words.replace(f"epoch {line.epoch}", of_all, 1)
         self.show(words, line)
 
+    @abstractmethod
+    def begin(self, run: str) -> None:
+        """Begin a run, described in words."""
+
+    @abstractmethod
+    def show(self, words: str, line: Line) -> None:
+        """Show a line of a record, and what :func:`in_words` says of it."""
+
+    @abstractmethod
     def tick(self) -> None:
-        """A second has passed."""
+        """Update a clock; called every second."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Show what has not been shown yet."""
 
 
 class Bar(Progress):
@@ -216,6 +226,9 @@ class Curves(Progress):
         if time.monotonic() >= self.shown_at + SECONDS_TO_LOOK:
             self.close()
 
+    def tick(self) -> None:
+        pass  # a picture has no clock
+
     def close(self) -> None:
         """Draw all that has come."""
         if not self.words:
@@ -238,7 +251,7 @@ class Curves(Progress):
 @contextmanager
 def shown(jobs: list[Job], repeats: int) -> Iterator[Progress]:
     """A :class:`Progress` for the place: a notebook, a terminal or a log."""
-    unit, total = jobs[0].of.unit, None
+    unit, total = jobs[0].experiment.unit, None
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
     logging_elsewhere = nullcontext()

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
+import numpy
 
 from d2lpar.datasets.download import PublishedFiles, read_published
 from d2lpar.errors import SettingError
@@ -60,15 +60,15 @@ class ImageData:
     the images in the package.
     """
 
-    X_train: np.ndarray
-    y_train: np.ndarray
-    X_test: np.ndarray
-    y_test: np.ndarray
+    X_train: numpy.ndarray
+    y_train: numpy.ndarray
+    X_test: numpy.ndarray
+    y_test: numpy.ndarray
     name: str
     classes: tuple[str, ...] = FASHION_CLASSES
     synthetic: ClassVar[bool] = False
 
-    def __iter__(self) -> Iterator[np.ndarray]:
+    def __iter__(self) -> Iterator[numpy.ndarray]:
         return iter((self.X_train, self.y_train, self.X_test, self.y_test))
 
     @cached_property
@@ -150,17 +150,17 @@ def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Im
     `n_train` and `n_test` of them at random; all of them are the same for every seed.
     Raises :class:`SettingError` unless there are as many.
     """
-    with np.load(SAMPLE) as arrays:
+    with numpy.load(SAMPLE) as arrays:
         whole = ImageData(**arrays, name="fashion-mnist-sample")
     check_head(whole.name, "n_train", n_train, len(whole.y_train))
     check_head(whole.name, "n_test", n_test, len(whole.y_test))
-    rng = np.random.default_rng(seed)
-    train = np.sort(rng.permutation(len(whole.y_train))[:n_train])
-    test = np.sort(rng.permutation(len(whole.y_test))[:n_test])
+    rng = numpy.random.default_rng(seed)
+    train = numpy.sort(rng.permutation(len(whole.y_train))[:n_train])
+    test = numpy.sort(rng.permutation(len(whole.y_test))[:n_test])
     return whole.take(train, test)
 
 
-def read_idx(path: Path) -> np.ndarray:
+def read_idx(path: Path) -> numpy.ndarray:
     """The uint8 array in one of Fashion-MNIST's (gzipped) IDX files.
 
     Raises :class:`DataError` unless its decompressed content is the published one.
@@ -168,7 +168,7 @@ def read_idx(path: Path) -> np.ndarray:
     sha256, shape = FASHION_MNIST_FILES[path.name.removesuffix(".gz")]
     content = read_published(path, sha256)
     header = 4 * (1 + len(shape))  # bytes: the type, and the length of each axis
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return numpy.frombuffer(content, numpy.uint8, offset=header).reshape(shape)
 
 
 FASHION_MNIST = PublishedFiles(
@@ -189,11 +189,11 @@ FASHION_MNIST = PublishedFiles(
 )
 
 
-def sha256_of(arrays: Iterable[np.ndarray]) -> str:
+def sha256_of(arrays: Iterable[numpy.ndarray]) -> str:
     """SHA-256 of the arrays' bytes, one array after the other."""
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
+        digest.update(numpy.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
@@ -239,4 +239,4 @@ def to_float(images):
     Integers are images in 0..255, and become [0, 1]; floats are taken as they are.
     """
     pixels = images[:, None].astype("float32")
-    return pixels if np.dtype(images.dtype).kind == "f" else pixels / 255
+    return pixels if numpy.dtype(images.dtype).kind == "f" else pixels / 255

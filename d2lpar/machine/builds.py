@@ -14,7 +14,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,14 +57,32 @@ def own_library() -> str | None:
     return os.environ.get("MXNET_LIBRARY_PATH") or None
 
 
-def check_own_library() -> None:
-    """Raise :class:`MXNetMissingError` unless MXNet will load :func:`own_library`.
+def check_installed() -> str:
+    """Return the name of the MXNet build that Python will import.
 
-    MXNet itself takes a wheel's library instead of one that it does not find.
+    Raises :class:`MXNetMissingError` if there is none, for two that overwrite each
+    other, and for :func:`own_library` unless MXNet will load it.
     """
     library = own_library()
-    if library is None:
-        return
+    if library:
+        _check_own_library(library)
+    builds = list(installed_builds())
+    if not builds:
+        raise MXNetMissingError(
+            f"MXNet is not installed: {install_command('cpu')} (any machine) or "
+            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9; for "
+            "others see docs/newer-gpus.md)"
+        )
+    if len(builds) > 1:
+        raise MXNetMissingError(
+            f"{' and '.join(builds)} are both installed and overwrite each other: "
+            f"pip uninstall {' '.join(builds)}, then install one again"
+        )
+    return builds[0]
+
+
+def _check_own_library(library: str) -> None:
+    # MXNet itself takes a wheel's library instead of one that it does not find.
     if not (os.path.isabs(library) and os.path.isfile(library)):
         raise MXNetMissingError(
             f"MXNET_LIBRARY_PATH={library} is not the absolute path of a file: name "
@@ -104,19 +122,21 @@ def installed_builds() -> dict[str, str]:
 
 def mxnet_version() -> str:
     """For records: "1.9.1", "1.9.1, built from source" or "not installed"."""
-    for name, version in installed_builds().items():
-        return f"{version}, {name}" if name == FROM_SOURCE else version
-    return "not installed"
+    builds = installed_builds()
+    if not builds:
+        return "not installed"
+    name, version = next(iter(builds.items()))
+    return f"{version}, {name}" if name == FROM_SOURCE else version
 
 
-def missing_libraries(builds: Iterable[str]) -> dict[str, str]:
+def missing_libraries(build: str) -> dict[str, str]:
     """Load what a GPU wheel links, from NVIDIA's wheels or from the system.
 
     Returns the libraries that cannot be loaded, each with its remedy; {} when
     ``import mxnet`` will find everything. What a library built from source links is not
     known here.
     """
-    if {"mxnet", FROM_SOURCE} & set(builds):
+    if build in ("mxnet", FROM_SOURCE):
         return {}
     nvidia = importlib.util.find_spec("nvidia")
     roots = [Path(p) for p in nvidia.submodule_search_locations or []] if nvidia else []

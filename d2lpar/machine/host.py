@@ -1,4 +1,9 @@
-"""The host, as far as this process may use it: processor, cores, threads, memory."""
+"""What this process may use of its host: processor, cores, threads, memory, variables.
+
+MXNet crashes or hangs on unexpected values of some environment variables, and has
+defaults that do not suit several devices. So the variables are checked, and defaults of
+our own are set, before it is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,35 @@ import platform
 import re
 import resource
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import loky
 import psutil
+
+from d2lpar.errors import SettingError
+
+# The most threads, or copies, that any machine has a use for.
+WHOLE_NUMBERS = {
+    "OMP_NUM_THREADS": 1024,
+    "MXNET_OMP_MAX_THREADS": 1024,
+    "MXNET_CPU_WORKER_NTHREADS": 1024,
+    "MXNET_CPU_PRIORITY_NTHREADS": 1024,
+    "MXNET_GPU_WORKER_NTHREADS": 1024,
+    "MXNET_GPU_COPY_NTHREADS": 1024,
+    "MXNET_CPU_TEMP_COPY": 65536,
+    "MXNET_GPU_TEMP_COPY": 65536,
+}
+WORDS = {
+    "MXNET_ENGINE_TYPE": ("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
+    "DMLC_ROLE": ("worker", "server", "scheduler"),
+}
+NODE_VARIABLES = ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER")
+
+# Environment variables that d2lpar itself has set in this process.
+set_by_us: set[str] = set()
 
 
 @functools.cache
@@ -68,8 +97,9 @@ def omp_threads() -> int | None:
     return (int(value) or None) if re.fullmatch("[0-9]{1,9}", value) else None
 
 
-# The user's own setting, read before d2lpar._mxnet sets a default.
-USER_THREADS = omp_threads()
+def user_threads() -> int | None:
+    """Return the threads that the user set by OMP_NUM_THREADS; None if not set."""
+    return omp_threads() if set_by_user("OMP_NUM_THREADS") else None
 
 
 def threads_per_context(num_devices: int) -> int:
@@ -77,7 +107,49 @@ def threads_per_context(num_devices: int) -> int:
 
     The user's own OMP_NUM_THREADS takes precedence.
     """
-    return USER_THREADS or max(1, usable_cores() // num_devices)
+    return user_threads() or max(1, usable_cores() // num_devices)
+
+
+def set_by_user(name: str) -> bool:
+    """Return whether a variable is set, but not by :func:`set_defaults`."""
+    return name in os.environ and name not in set_by_us
+
+
+def set_defaults(values: Mapping[str, str]) -> None:
+    """Set the environment variables that the user has not set, and note which."""
+    for name, value in values.items():
+        if name not in os.environ:
+            os.environ[name] = value
+            set_by_us.add(name)
+
+
+def check_environment() -> None:
+    """Raise :class:`SettingError` for a variable that would crash MXNet."""
+    for name, most in WHOLE_NUMBERS.items():
+        value = os.environ.get(name, "").strip()
+        is_number = re.fullmatch("[0-9]{1,9}", value)
+        if value and not (is_number and 1 <= int(value) <= most):
+            remedy = f"write a whole number, 1 to {most:,}, or unset it"
+            if name == "OMP_NUM_THREADS" and "," in value:
+                remedy += "; MXNet takes no list"
+            raise SettingError(f"{name} {value[:40]!r}: {remedy}")
+    for name, words in WORDS.items():
+        value = os.environ.get(name, "")
+        if value and value not in words:
+            remedy = f"write {', '.join(words[:-1])} or {words[-1]}, or unset it"
+            raise SettingError(f"{name} {value[:40]!r}: {remedy}")
+    role = os.environ.get("DMLC_ROLE")
+    absent = [name for name in NODE_VARIABLES if not os.environ.get(name)]
+    if role in ("server", "scheduler") and absent:
+        raise SettingError(
+            f"DMLC_ROLE {role!r} without {absent[0]}: unset it, or start workers by "
+            "d2lpar launch"
+        )
+    if sys.flags.optimize > 1:
+        raise SettingError(
+            "PYTHONOPTIMIZE 2 (python -OO) drops the docstrings that MXNet needs: "
+            "unset it, or write 1"
+        )
 
 
 class HostMemory(NamedTuple):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def naming(path: str | Path, tmp: Path | None = None):
-    """OSErrors inside name `path`; with `tmp`, only those that name it, or nothing."""
+def naming(path: str | Path) -> Iterator[None]:
+    """Re-raise OSErrors with `path` as the file name."""
     try:
         yield
     except OSError as error:
-        is_another = tmp is not None and error.filename not in (None, tmp, str(tmp))
-        if error.strerror is None or is_another:
+        if error.strerror is None:
             raise
         raise type(error)(error.errno, error.strerror, str(path)) from None
 
@@ -42,11 +42,12 @@ def check_replaceable(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: str | Path):
+def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which is renamed to `path` on success.
 
-    On an error the temporary file is removed and an earlier `path` stays as it was.
-    Raises OSError, before anything is written, unless :func:`check_replaceable` agrees.
+    On an error the temporary file is removed and an earlier `path` stays as it was. The
+    block is for writing only: every OSError in it names `path`. Raises OSError, before
+    anything is written, unless :func:`check_replaceable` agrees.
     """
     path = Path(path)
     check_replaceable(path)
@@ -58,9 +59,8 @@ def replacing(path: str | Path):
     os.close(handle)
     tmp = Path(name)
     try:
-        with naming(path, tmp):
-            yield tmp
         with naming(path):
+            yield tmp
             umask = os.umask(0)
             os.umask(umask)
             # mkstemp's 0600 would hide figures from a web server.

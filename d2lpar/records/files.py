@@ -26,11 +26,9 @@ from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import (
     ARMS,
-    EPOCHS,
     HEADERS,
     AnyLine,
     BenchmarkHeader,
-    FrameRecord,
     Header,
     Line,
     PointRecord,
@@ -122,13 +120,6 @@ def check_follows(before: list, line: Line | Header | BenchmarkHeader) -> None:
         raise RecordError(
             f"num_devices {line.num_devices} in a run on {header.num_devices} devices"
         )
-    last = next((item for item in reversed(before) if type(item) is type(line)), None)
-    if line.repeat not in ((0,) if last is None else (last.repeat, last.repeat + 1)):
-        raise RecordError(f"repeat {line.repeat}: repeats count 0, 1, ...")
-    same_repeat = last is not None and last.repeat == line.repeat
-    ascends = isinstance(line, (*EPOCHS, FrameRecord))
-    if same_repeat and ascends and line.epoch <= last.epoch:
-        raise RecordError(f"epoch {line.epoch} follows {last.epoch}; epochs ascend")
 
 
 def write(path: str | Path, header: Header | BenchmarkHeader, lines: Iterable) -> None:

@@ -83,17 +83,22 @@ class Resumable:
             if resumed and is_epoch:
                 line, resumed = replace(line, resumed="here"), False
             self.lines.append(line)
-            if is_epoch:  # before its line: whoever sees that can resume from it
+            if is_epoch:  # snapshot first: every line that was seen can be resumed from
                 self._remember()
                 if self.every and self.state.epoch % self.every == 0:
-                    try:
-                        self.save()
-                    except OSError as error:  # a full disk must not end the training
-                        log.warning(
-                            "no checkpoint of epoch %d in %s (%s): going on without",
-                            *(self.state.epoch, self.folder, error.strerror or error),
-                        )
+                    self._save_if_possible()
             yield line
+
+    def _save_if_possible(self) -> None:
+        try:
+            self.save()
+        except OSError as error:  # a full disk must not end the training
+            log.warning(
+                "no checkpoint of epoch %d in %s (%s): going on without",
+                self.state.epoch,
+                self.folder,
+                error.strerror or error,
+            )
 
     def _remember(self) -> None:
         self.snapshot = Checkpoint(

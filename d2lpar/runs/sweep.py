@@ -14,16 +14,12 @@ from pathlib import Path
 
 import filelock
 
-from d2lpar import devices, experiments, process
+from d2lpar import experiments, process
 from d2lpar.errors import D2lparError, DiedError, RunError
-from d2lpar.memory import out_of_memory
-from d2lpar.memory.estimate import free_memory
 from d2lpar.records import files
 from d2lpar.records.atomic import check_replaceable, make_folder, naming
 from d2lpar.records.kinds import FrameRecord, Header, Line
 from d2lpar.runs.job import Job
-from d2lpar.text import byte_size, plural
-from d2lpar.workers.node import report_step
 
 log = logging.getLogger("d2lpar")
 
@@ -31,123 +27,137 @@ log = logging.getLogger("d2lpar")
 SECONDS_TO_STOP = 20
 
 
+class PartialRecord:
+    """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
+
+    Meanwhile the name of the run is locked by ``.<run>.lock``: two runs would mix their
+    lines in one record.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.name = folder / run
+        self.path = folder / f"{run}.partial.jsonl"
+        self.final = folder / f"{run}.jsonl"
+        self.lock = filelock.FileLock(folder / f".{run}.lock")
+
+    def begin(self, header: bytes) -> None:
+        """Lock the name and write the header, in place of an earlier partial record.
+
+        Raises :class:`RunError` if another run holds the name, and OSError for a folder
+        or device in the place of one of the files.
+        """
+        make_folder(self.path.parent)
+        check_replaceable(self.final)
+        check_replaceable(self.path)
+        try:
+            with naming(self.lock.lock_file):
+                self.lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise RunError(
+                f"{self.name}: another run writes to it; wait until it has ended, or "
+                "give another --out"
+            ) from None
+        with naming(self.path):
+            self.path.write_bytes(header)
+
+    def append(self, line: bytes) -> None:
+        """Add a line, with its newline; raises OSError if the file was deleted."""
+        # Not "a", which would begin a new file without a header.
+        with naming(self.path), open(self.path, "r+b") as f:
+            f.seek(0, os.SEEK_END)
+            f.write(line)
+
+    def finish(self) -> None:
+        """Rename the complete record to its final name."""
+        with naming(self.final):
+            os.replace(self.path, self.final)
+
+    def keep_or_remove(self) -> None:
+        """Keep what is not finished if it holds a result; release the name."""
+        if self.lock.is_locked and self.path.exists():
+            lines = []
+            with contextlib.suppress(D2lparError):
+                lines = files.read(self.path).lines
+            if any(not isinstance(line, FrameRecord) for line in lines):
+                log.warning("%s keeps what was measured", self.path)
+            else:
+                self.path.unlink(missing_ok=True)
+        self.lock.release()
+
+
 def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Header | Line]:
     """Run all jobs `repeats` times, round-robin, and keep their records.
 
-    Yields every line as it arrives, the header of each measurement first. The record of
-    a run grows in ``<run>.partial.jsonl``; when all are complete, all are renamed to
-    ``<run>.jsonl``. Until then the runs' names are locked: raises :class:`RunError` if
-    another sweep holds one of them. A sweep that fails or is interrupted keeps the
-    partial records that hold a result, and leaves earlier records as they were.
+    Yields every line as it arrives, the header of each measurement first. When all are
+    complete, all records get their final names. A sweep that fails or is interrupted
+    keeps the partial records that hold a result, and leaves earlier records as they
+    were. Raises what :meth:`PartialRecord.begin` and :func:`measure` raise.
     """
-    partial: dict[str, Path] = {}  # by name of the run
-    run = ""
+    records: dict[str, PartialRecord] = {}  # by name of the run
     with contextlib.ExitStack() as at_the_end:
         for repeat in range(repeats):
             for job in jobs:
-                lines = measure(replace(job, repeat=repeat))
-                with contextlib.closing(lines):
+                with contextlib.closing(measure(replace(job, repeat=repeat))) as lines:
                     for text in lines:
                         line = files.from_line(text)
                         if isinstance(line, Header):
                             run = files.run_name(line)
+                            if run not in records:  # else of an earlier repeat
+                                records[run] = PartialRecord(job.path, run)
+                                at_the_end.callback(records[run].keep_or_remove)
+                                records[run].begin(text)
+                            record = records[run]
                         else:
-                            _append(partial[run], text)
-                        if run not in partial:
-                            at_the_end.enter_context(_locked(job.path, line))
-                            partial[run] = _begin(job.path, line, text)
-                            at_the_end.callback(_keep_or_remove, partial[run])
+                            record.append(text)
                         yield line
-        for path in partial.values():
-            final = _final(path)
-            with naming(final):
-                os.replace(path, final)
+        for record in records.values():
+            record.finish()
 
 
 def measure(job: Job) -> Iterator[bytes]:
-    """Run one job in a fresh process; the lines of its record, as they came."""
-    module = "d2lpar.runs.workers" if job.is_worker else "d2lpar.runs.job"
+    """Run one job in a fresh process; yield the lines of its record as they come.
+
+    Raises :class:`DiedError` if the process was killed, and :class:`RunError` for an
+    error that it reports; where memory ran out, with what would fit.
+    """
+    module, on_alive = "d2lpar.runs.measured", None
+    if job.is_worker:
+        from d2lpar.workers.node import report_step
+
+        module, on_alive = "d2lpar.runs.workers", report_step
     try:
         yield from process.raw_lines(
             f"{module}:measured",
             job.as_json(),
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,
-            on_alive=report_step,
+            on_alive=on_alive,
         )
     except DiedError as error:
-        what = f"the process that measured {plural(job.num_devices, 'device')}"
-        why = str(error)
-        if "signal 9" in why:
-            free = byte_size(min(free_memory(_devices(job))))
-            why = (
-                f"was {why}, by the system if memory ran out; {free} are free now: "
-                "run it again, or with a smaller batch"
-            )
-        raise DiedError(f"{what} {why}") from None
+        raise DiedError(_died(job, str(error))) from None
     except RunError as error:
-        if not out_of_memory.WORDS.search(str(error)):
-            raise
-        layers = experiments.load(job.of.layers) if job.of.layers else None
-        advice = out_of_memory.advice(
-            layers, job.settings, _devices(job), job.data, said=str(error)
+        raise RunError(_advice(job, str(error))) from None
+
+
+def _died(job: Job, why: str) -> str:
+    """Return one line on the death of a measuring process, with a remedy."""
+    from d2lpar.memory.estimate import free_memory
+    from d2lpar.text import byte_size, plural
+
+    if "signal 9" in why:
+        free = byte_size(min(free_memory(job.devices)))
+        why = (
+            f"was {why}, by the system if memory ran out; {free} are free now: run it "
+            "again, or with a smaller batch"
         )
-        raise RunError(advice) from None
+    return f"the process that measured {plural(job.num_devices, 'device')} {why}"
 
 
-def _devices(job: Job) -> list:
-    return devices.parse(job.devices)[: job.num_devices]
+def _advice(job: Job, why: str) -> str:
+    """Return an error of a measuring process; add what would fit if memory ran out."""
+    from d2lpar.memory import out_of_memory
 
-
-@contextlib.contextmanager
-def _locked(folder: Path, header: Header) -> Iterator[None]:
-    """Hold ``<folder>/.<run>.lock``: two runs would mix their lines in one record."""
-    run = files.run_name(header)
-    make_folder(folder)
-    path = folder / f".{run}.lock"
-    lock = filelock.FileLock(path)
-    try:
-        with naming(path):
-            lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise RunError(
-            f"{folder / run}: another run writes to it; wait until it has ended, or "
-            "give another --out"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _begin(folder: Path, header: Header, text: bytes) -> Path:
-    """A partial record of a header alone, in place of an earlier one, if any."""
-    path = folder / f"{files.run_name(header)}.partial.jsonl"
-    check_replaceable(_final(path))
-    check_replaceable(path)
-    with naming(path):
-        path.write_bytes(text)
-    return path
-
-
-def _final(partial: Path) -> Path:
-    return partial.with_name(partial.name.replace(".partial.", "."))
-
-
-def _append(path: Path, text: bytes) -> None:
-    # Not "a", which would begin a new file without a header if this one was deleted.
-    with naming(path), open(path, "r+b") as f:
-        f.seek(0, os.SEEK_END)
-        f.write(text)
-
-
-def _keep_or_remove(path: Path) -> None:
-    """Keep a partial record that holds a result."""
-    if not path.exists():  # complete, and renamed
-        return
-    with contextlib.suppress(D2lparError):
-        lines = [x for x in files.read(path).lines if not isinstance(x, FrameRecord)]
-        if lines:
-            log.warning("%s keeps what was measured", path)
-            return
-    path.unlink(missing_ok=True)
+    if not out_of_memory.WORDS.search(why):
+        return why
+    layers = experiments.load(job.experiment.layers) if job.experiment.layers else None
+    return out_of_memory.advice(layers, job.settings, job.devices, job.data, said=why)

@@ -1,4 +1,4 @@
-"""The measuring process of one of several workers, in place of :mod:`~.job`.
+"""The measuring process of one of several workers, in place of :mod:`~.measured`.
 
 In addition it joins the others, checks that all measure the same, starts from worker
 0's state, reports the traffic, and leaves.
@@ -15,21 +15,20 @@ from typing import Any
 import msgspec
 import psutil
 
-from d2lpar import devices, experiments, process
+from d2lpar import process
 from d2lpar.records.kinds import Header, Line
-from d2lpar.runs.job import Job, header_of, record
+from d2lpar.runs.job import Job
+from d2lpar.runs.measured import header_of, measurement, prepared, record, start_of
 from d2lpar.runs.resume import Resumable
 from d2lpar.workers.node import worker_info
 
 
-def measured(**job: Any) -> Iterator[Header | Line]:
-    """The record of a job that the workers share, as :func:`~.job.measured` has it."""
+def measured(**fields: Any) -> Iterator[Header | Line]:
+    """Yield the record of a job that several workers share."""
     from d2lpar.workers.group import Workers
 
-    (work,) = Job(**job).each_variant()
-    chosen = devices.parse(work.devices)[: work.num_devices]
-    devices.enable_peer_access(chosen)
-    data = experiments.load(work.of.load)(**work.data)
+    (work,) = Job(**fields).each_variant()
+    chosen, data = prepared(work)
     header = header_of(work, chosen, data)
     workers = Workers(worker_info(), process.alive)
     workers.check_same(
@@ -40,23 +39,16 @@ def measured(**job: Any) -> Iterator[Header | Line]:
         settings=json.dumps(header.settings, sort_keys=True),
     )
     header = header_of_all(workers, header)
-    train = partial(
-        experiments.load(work.of.measure_with_workers),
-        work.num_devices,
-        devices=chosen,
-        seed=work.seed,
-        data=data,
-        workers=workers,
-        **work.settings,
-    )
+    function = work.experiment.measure_with_workers
+    train = measurement(work, function, chosen, data, workers=workers)
     run = None
     first = workers.number == 0
-    if work.of.start:
+    if work.experiment.start:
         # Worker 0 alone reads and writes checkpoints, one every epoch by default, so
         # that the launcher can restart all. In "dist_async" every worker reads.
         run = Resumable(
             header,
-            experiments.load(work.of.start)(work.seed),
+            start_of(work),
             work.path,
             every=(work.checkpoint_every or 1) if first else None,
             resume=resume_of(work) if first or not workers.synchronous else None,

@@ -79,7 +79,7 @@ def report_step() -> None:
 
 
 def main() -> None:
-    """Be the role that the environment describes, until it is done."""
+    """Run the role named by DMLC_ROLE until it finishes."""
     if "D2LPAR_ATTACHED" in os.environ:
         status = os.dup(1)
         os.dup2(2, 1)
@@ -100,7 +100,7 @@ def attend(status: int) -> None:
 
 
 def serve(role: str) -> None:
-    """Be the scheduler or a server, until all workers are done."""
+    """Run the scheduler or a server until all workers have finished."""
     os.environ["DMLC_ROLE"] = "worker"  # or the import would serve, and end the process
     from d2lpar._mxnet import mx
 

@@ -33,6 +33,7 @@ def test_the_functions_of_an_experiment_are_there(name):
         experiment.load,
         experiment.locate,
         experiment.start,
+        experiment.header_facts,
         experiment.layers,
         experiment.figure,
     ):

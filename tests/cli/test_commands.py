@@ -120,7 +120,7 @@ def test_list_and_help_load_no_mxnet_and_name_what_there_is():
     assert loaded == "False False"
     assert "\nCommands:\n" in d2lpar().stdout  # alone it prints its help
     usage = d2lpar("run", "--help").stdout
-    assert max(map(len, usage.splitlines())) <= 80 and "<=x<=" not in usage
+    assert max(map(len, usage.splitlines())) <= 80
     assert "\nDevices:\n" in usage and "\n  Example: d2lpar run" in usage
     for name in ("--num-devices", "--preset", "--resume"):
         assert name in usage
@@ -137,10 +137,38 @@ def test_a_full_disk_while_recording_is_one_line(tmp_path):
     assert "File too large" in done.stderr.splitlines()[-1]
 
 
+MODULES = """
+import atexit, sys
+def write():
+    with open("modules", "w") as file:
+        print(*sys.modules, file=file)
+atexit.register(write)
+"""
+# The tables of all subjects, which cli/results.py loads.
+TABLES = tuple(
+    f"d2lpar.{subject}"
+    for subject in ("arrays", "least_squares", "low_precision", "scaling")
+)
+
+
+def test_the_parent_of_a_run_is_lean_and_loads_no_mxnet(tmp_path):
+    """A real run, not a dry one: at its end, with tables and pictures."""
+    done = d2lpar(
+        "run", "multiple_gpus", "--data=sample", "--num-devices=1", "--num-epochs=1",
+        "--global-batch-size=2500", before=MODULES, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    loaded = (tmp_path / "modules").read_text().split()
+    ours = [name for name in loaded if name.split(".")[0] == "d2lpar"]
+    ours = [name for name in ours if not name.startswith(TABLES)]
+    assert len(ours) <= 32, ours
+    assert "mxnet" not in loaded
+
+
 def flags_of(chapter, *words):
     """The flags of a command line, as `run_experiment` gets them."""
     flags = main.run.make_context("run", [chapter, *words]).params
-    return get(flags.pop("chapter")), flags
+    return get(flags.pop("chapter")), run.parsed(flags)
 
 
 def test_settings_of_presets_flags_and_dry_runs():

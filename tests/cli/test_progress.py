@@ -11,8 +11,9 @@ from d2lpar.records.kinds import TimingRecord
 from d2lpar.runs.job import Job
 
 
-def jobs(experiment, **settings):
-    return [Job(experiment, "quick", "cpu:2", 1, 0, settings, {}, "d2lpar run", "runs")]
+def jobs(chapter, **settings):
+    one = [("cpu", 0)]
+    return [Job(chapter, "quick", one, 0, settings, {}, "d2lpar run", "runs")]
 
 
 class Terminal(io.StringIO):

@@ -5,13 +5,16 @@ All run in this process, as `d2lpar` does them: exit code 2, and nothing is writ
 
 import os
 
+import click
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.factories import epoch, header
 
+from d2lpar import devices, process
 from d2lpar.cli import main, run
 from d2lpar.experiments import ALWAYS, EXPERIMENTS
+from d2lpar.machine import builds
 from d2lpar.records import files
 
 LENET = ["run", "multiple_gpus", "--data=sample", "--devices=cpu:1", "--dry-run"]
@@ -21,12 +24,12 @@ THEN = ["--", "run", "multiple_gpus_concise"]
 
 REFUSED = [
     # Values out of range
-    ([*LENET, "--threads=100000"], "100000"),
+    ([*LENET, "--threads=100000"], "100000 is not in the range 1<=x<=1024"),
     ([*LENET, f"--global-batch-size={2**31}"], str(2**31)),
     ([*LENET, "--num-epochs=0"], "--num-epochs"),
     ([*LENET, f"--seed={2**64}"], "--seed"),
     ([*LENET, "--lr=nan"], "--lr"),
-    ([*LENET, "--lr=1e-300"], "--lr"),
+    ([*LENET, "--lr=1e-300"], "1e-300 is not in the range 1e-12<=x<="),
     (["run", "gan", "--frames-every=0"], "--frames-every"),
     (["sample", "--checkpoint=x", "--n=100000"], "100000"),
     (["sample", "--checkpoint=x", "--scale=3000"], "3,000"),
@@ -142,6 +145,56 @@ def test_one_line_names_the_value_and_nothing_is_written(answer, folder, words, 
     assert set(os.listdir(folder)) == {*CONTENT, "loop"}
 
 
+def test_without_mxnet_a_run_is_refused_before_it_begins(answer, folder, monkeypatch):
+    monkeypatch.setattr(builds, "installed_builds", dict)
+    error, code = answer(["run", "multiple_gpus"])
+    assert code == 2 and error.startswith("d2lpar: MXNet is not installed: pip install")
+    assert error.count("\n") == 1 and set(os.listdir(folder)) == {*CONTENT, "loop"}
+
+
+@pytest.mark.parametrize("words", [["--devices=gpu:1"], ["--devices=gpu"]])
+def test_a_gpu_without_code_is_refused_before_a_child_starts(
+    answer, folder, monkeypatch, words
+):
+    h200 = builds.CudaDevice("NVIDIA H200", (9, 0))
+    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: [h200])
+    monkeypatch.setattr(devices, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
+    monkeypatch.setattr(process, "raw_lines", pytest.fail)
+    error, code = answer(["run", "multiple_gpus", "--data=sample", *words])
+    assert code == 2 and "gpu(0) NVIDIA H200 has compute capability 9.0" in error
+    assert error.count("\n") == 1 and set(os.listdir(folder)) == {*CONTENT, "loop"}
+
+
+RANGES = [
+    pytest.param(command, option, id=f"{name} --{option.name}")
+    for name, command in main.d2lpar.commands.items()
+    for option in command.params
+    if isinstance(option.type, (click.IntRange, click.FloatRange))
+]
+
+
+@pytest.mark.parametrize(("command", "option"), RANGES)
+def test_the_words_of_a_range_are_true(command, option):
+    """Both ends that a refusal names are accepted, and what is beyond is refused."""
+    ctx, low, high = click.Context(command), option.type.min, option.type.max
+    whole = isinstance(option.type, click.IntRange)
+    named = f"x>={low}" if high is None else f"{low}<=x<={high}"
+    ends = [low] if high is None else [low, high]
+    beyond = [low - 1 if whole else low / 2]
+    if high is not None:
+        beyond.append(high + 1 if whole else 2 * high)
+    for value in ends:
+        assert option.process_value(ctx, str(value)) == value
+    for value in beyond:
+        with pytest.raises(click.BadParameter) as refused:
+            option.process_value(ctx, str(value))
+        assert refused.value.message == f"{value} is not in the range {named}."
+    for value in () if whole else ("nan", "inf", "-inf"):
+        with pytest.raises(click.BadParameter):
+            option.process_value(ctx, value)
+
+
 FLAGS = sorted(ALWAYS.union(*(e.takes for e in EXPERIMENTS.values()), {"nope"}))
 VALUES = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
@@ -199,6 +252,7 @@ def test_all_gives_each_flag_to_those_it_applies_to(monkeypatch, caplog):
     flags, command = ran["multiple_gpus"]
     assert [flags[name] for name in names] == [3, "auto", None]
     assert command == "d2lpar run multiple_gpus --devices=cpu:2 --seed=3"
+    assert [str(device) for device in flags["devices"]] == ["cpu(0)", "cpu(1)"]
     assert ran["devices"][0]["seed"] == 0
     assert "--sync-batch-norm: ignored by devices" in caplog.text
 

@@ -26,14 +26,13 @@ def from_source(monkeypatch, tmp_path):
 
 
 def test_a_library_built_from_source_is_the_installed_build(from_source, monkeypatch):
-    builds.check_own_library()
+    assert builds.check_installed() == FROM_SOURCE
     assert builds.installed_builds() == {FROM_SOURCE: "1.9.1"}
     assert builds.mxnet_version() == "1.9.1, built from source"
     assert builds.gpu_build([0])["build"] == FROM_SOURCE
     monkeypatch.setattr(builds.ctypes, "CDLL", pytest.fail)
-    assert builds.missing_libraries([FROM_SOURCE]) == {}
+    assert builds.missing_libraries(FROM_SOURCE) == {}
     monkeypatch.setenv("MXNET_LIBRARY_PATH", "")  # counts as unset
-    builds.check_own_library()
     assert builds.installed_builds() == {}
     assert builds.mxnet_version() == "not installed"
 
@@ -43,20 +42,20 @@ def test_a_library_that_mxnet_would_not_take_is_refused(from_source, monkeypatch
     monkeypatch.chdir(from_source.parent)  # the first one is there
     monkeypatch.setenv("MXNET_LIBRARY_PATH", path)
     with pytest.raises(MXNetMissingError, match=f"MXNET_LIBRARY_PATH={path} .*unset"):
-        builds.check_own_library()
+        builds.check_installed()
 
 
 def test_a_library_without_its_python_files_is_refused(from_source, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(MXNetMissingError, match="PYTHONPATH"):
-        builds.check_own_library()
+        builds.check_installed()
 
 
 def test_only_a_gpu_wheel_has_libraries_to_load(monkeypatch):
     table = {"libnowhere.so.11": "nvidia-nowhere-cu11", "libcuda.so.0": None}
     monkeypatch.setattr(builds, "GPU_LIBRARIES", table)
-    assert builds.missing_libraries(["mxnet"]) == {}
-    missing = builds.missing_libraries(["mxnet-cu112"])
+    assert builds.missing_libraries("mxnet") == {}
+    missing = builds.missing_libraries("mxnet-cu112")
     assert missing["libnowhere.so.11"] == "pip install nvidia-nowhere-cu11"
     assert "driver" in missing["libcuda.so.0"]
 

@@ -138,10 +138,16 @@ def test_omp_threads(monkeypatch):
 
 
 def test_contexts_share_the_cores_unless_the_user_says_otherwise(monkeypatch):
-    monkeypatch.setattr(host, "USER_THREADS", None)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(host, "set_by_us", set())
     monkeypatch.setattr(host, "usable_cores", lambda: 8)
     assert [host.threads_per_context(n) for n in (1, 2, 3, 16)] == [8, 4, 2, 1]
-    monkeypatch.setattr(host, "USER_THREADS", 3)
+    host.set_defaults({"OMP_NUM_THREADS": "1"})  # as before MXNet's import
+    assert host.omp_threads() == 1 and host.user_threads() is None
+    assert host.threads_per_context(2) == 4
+    monkeypatch.setattr(host, "set_by_us", set())
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    host.set_defaults({"OMP_NUM_THREADS": "1"})
     assert [host.threads_per_context(n) for n in (1, 2, 16)] == [3, 3, 3]
 
 

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from d2lpar.machine.environment import raising_interrupts
+from d2lpar.errors import raising_interrupts
 
 # Most of the time it is in the destructor, where Python drops every exception.
 DESTROYS = """
 import signal, sys, time
-from d2lpar.machine.environment import raising_interrupts
+from d2lpar.errors import raising_interrupts
 
 class Slow:
     def __del__(self):
@@ -62,7 +62,7 @@ def test_what_is_ignored_stays_so():
 
 GUARDED = """
 import time
-from d2lpar.cli.error_lines import guard
+from d2lpar.cli.main import guard
 guard(lambda: (print("begun", flush=True), time.sleep(60)))
 """
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support.factories import epoch as an_epoch
 from support.factories import header as a_header
 
@@ -99,36 +97,19 @@ def test_a_failed_write_leaves_the_earlier_ones(tmp_path, monkeypatch):
 # Damaged and foreign files
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(part=st.floats(0, 1, exclude_max=True))
-def test_a_truncated_one_is_refused_wherever_it_ends(tmp_path, part):
-    path = checkpoints.save(tmp_path, a_checkpoint())
-    content = path.read_bytes()
-    torn = tmp_path / "torn.safetensors"
-    torn.write_bytes(content[: int(part * len(content))])
-    with pytest.raises(CheckpointError, match=r"torn\.safetensors: ") as caught:
-        checkpoints.load(torn, like=State())
-    assert "\n" not in str(caught.value)
-
-
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(part=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_refused_wherever_it_is(tmp_path, part, bit):
+@pytest.mark.parametrize("part", [0, 0.3, 0.6, 0.99])
+def test_a_truncated_or_altered_one_is_refused(tmp_path, part):
     path = checkpoints.save(tmp_path, a_checkpoint())
     content = bytearray(path.read_bytes())
-    content[int(part * len(content))] ^= 1 << bit
-    altered = tmp_path / "altered.safetensors"
-    altered.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"altered\.safetensors: "):
-        checkpoints.load(altered, like=State())
+    position = int(part * len(content))
+    path.write_bytes(content[:position])
+    with pytest.raises(CheckpointError, match=f"{path.name}: ") as caught:
+        checkpoints.load(path, like=State())
+    assert "\n" not in str(caught.value)
+    content[position] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{path.name}: "):
+        checkpoints.load(path, like=State())
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path):
@@ -149,15 +130,13 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3"])
 @pytest.mark.parametrize("metadata", [{}, {"d2lpar": "{}", "sha256": "0"}], ids=str)
-def test_numbers_that_numpy_does_not_have_are_refused(tmp_path, dtype, metadata):
+def test_numbers_that_numpy_does_not_have_are_refused(tmp_path, metadata):
     """As in most language models' files."""
-    size = 4 if dtype == "BF16" else 2
-    entry = {"dtype": dtype, "shape": [2], "data_offsets": [0, size]}
+    entry = {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}
     header = json.dumps({"w": entry, "__metadata__": metadata}).encode()
     path = tmp_path / "model.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     with pytest.raises(CheckpointError, match=f"^{path}: not a checkpoint") as caught:
         checkpoints.load(path)
     assert "\n" not in str(caught.value)
@@ -190,44 +169,23 @@ def forged(folder, **content):
     tensors = content.pop("tensors", saved.tensors)
     lines = [files.to_line(line) for line in saved.lines]
     whole = {"format": 2, "workload": "toy", "facts": saved.facts, "lines": lines}
-    whole = {k: v for k, v in {**whole, **content}.items() if v is not ABSENT}
-    text = content.get("text") or json.dumps(whole)
+    text = content.get("text") or json.dumps({**whole, **content})
     metadata = {"d2lpar": text, "sha256": checkpoints._digest(text, tensors)}
     save_file(tensors, folder / "forged.safetensors", metadata)
     return folder / "forged.safetensors"
 
 
-ABSENT = ...  # its name is the same in every process, as pytest-xdist needs
 LINES = [files.to_line(line) for line in a_checkpoint().lines]
 FACTS = a_checkpoint().facts
 FORGED = [
     ({"text": "[1"}, "its header cannot be read"),
-    ({"text": "[" * 100_000}, "its header cannot be read"),
-    ({"format": "1"}, r"\$.format"),
-    ({"format": ABSENT}, "format"),
     ({"format": 1}, "of format 1, this d2lpar reads 2"),
-    ({"workload": 7}, r"\$.workload"),
-    ({"facts": [3]}, r"\$.facts"),
-    ({"facts": {}}, "of no epoch"),
     ({"facts": {**FACTS, "epoch": 0}}, "of no epoch"),
-    ({"facts": {**FACTS, "epoch": -3}}, r"\$.facts"),
-    ({"facts": {**FACTS, "epoch": 2.5}}, r"\$.facts"),
-    ({"facts": {**FACTS, "epoch": True}}, r"\$.facts"),
-    ({"facts": {**FACTS, "epoch": 4}}, "does not hold epochs 1 to 4"),
-    ({"lines": [7]}, r"\$.lines"),
     ({"lines": []}, "its record is not that of a training"),
-    ({"lines": LINES[1:]}, "line 1 of its record: the first line is not a record's"),
     ({"lines": [LINES[0], *LINES]}, "line 2 of its record: a second header"),
-    ({"lines": [*LINES, LINES[1]]}, "line 5 of its record: epoch 1 follows 3"),
-    ({"lines": [*LINES[:2], LINES[3]]}, "its record does not hold epochs 1 to 3"),
-    ({"lines": [*LINES[:2], "{}"]}, "line 3 of its record: not a record line"),
     (
         {"tensors": {"\x1b[31m\n" * 50: np.zeros(2), **a_checkpoint().tensors}},
         r"of another network \('.x1b.*here absent\)$",
-    ),
-    (
-        {"tensors": {"w": np.full((3, 2), np.nan), "b": np.zeros(2, "f")}},
-        "'w' has values that are not finite",
     ),
 ]
 
@@ -339,9 +297,6 @@ def test_links_to_nowhere_and_devices_are_passed_over(tmp_path, caplog):
     os.mkfifo(tmp_path / "b.safetensors")
     assert checkpoints.newest(tmp_path, "quick-cpu2", State()).path == path
     assert len(caplog.messages) == 1
-    for name, says in (("b", "not a regular file"), ("a", "cannot be read .No such")):
-        with pytest.raises(CheckpointError, match=says):
-            checkpoints.load(tmp_path / f"{name}.safetensors")
 
 
 def test_where_there_is_none_it_says_what_to_do(tmp_path):

@@ -119,10 +119,6 @@ STEP = kinds.StepRecord(
     "lines, words",
     [
         ([epoch(1), header()], "second header"),
-        ([epoch(2), epoch(1)], "epoch 1 follows 2"),
-        ([epoch(1), epoch(1)], "epoch 1 follows 1"),
-        ([epoch(1, repeat=1)], "repeat 1"),
-        ([epoch(1), epoch(1, repeat=2)], "repeat 2"),
         ([point(1, num_devices=3)], "3 device_residual_norms on 2 devices"),
         ([STEP], "num_devices 3 in a run on 2 devices"),
         ([ArmSample(arm="a", round=0, seconds=1.0)], "does not follow Header"),

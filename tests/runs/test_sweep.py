@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from support.factories import epoch, header
 
-from d2lpar import datasets, experiments, lenet
+from d2lpar import datasets, devices, experiments, lenet
 from d2lpar.errors import DiedError, RunError, SettingError
 from d2lpar.machine import host
 from d2lpar.records import checkpoints, files
 from d2lpar.records.kinds import EpochRecord, Header
 from d2lpar.runs import sweep
-from d2lpar.runs.job import Job, warn_of_a_large_batch
+from d2lpar.runs.job import Job
+from d2lpar.runs.measured import warn_of_a_large_batch
 
 # A module that measuring processes import: an experiment's functions, without MXNet's
 # time. Each `how` is a setting of the job.
@@ -68,10 +69,9 @@ def work(tmp_path_factory):
 
 def job(folder, num_devices=1, **changes):
     made = Job(
-        experiment="work",
+        chapter="work",
         preset="quick",
-        devices="cpu:2",
-        num_devices=num_devices,
+        devices=devices.names(f"cpu:{num_devices}"),
         seed=0,
         settings={"num_epochs": 2},
         data={},
@@ -136,14 +136,59 @@ def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
 
 def test_environment_of_a_measuring_process(monkeypatch, tmp_path):
     variables = job(tmp_path, 2).variables()
-    assert variables["OMP_NUM_THREADS"] == "1"
     assert {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} <= variables.keys()
     both = job(tmp_path, tf32=True, deterministic=True).variables()
     assert both["NVIDIA_TF32_OVERRIDE"] == both["MXNET_ENFORCE_DETERMINISM"] == "1"
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "7")  # what the user set stays
     assert job(tmp_path).variables()["MALLOC_MMAP_THRESHOLD_"] == "7"
-    solver = replace(job(tmp_path, 2), experiment="least_squares")
-    assert solver.variables()["OMP_NUM_THREADS"] == "1"  # OpenBLAS deadlocks with more
+
+
+# The user's OMP_NUM_THREADS, --threads, and the threads of each context: of one that
+# shares 8 cores with another, and of one of least squares, where OpenBLAS deadlocks
+# with more than one.
+THREADS = [
+    (None, None, "4", "1"),
+    ("3", None, "3", "3"),
+    (None, 2, "2", "2"),
+    ("3", 2, "2", "2"),
+]
+
+
+@pytest.mark.parametrize("by_us", [False, True], ids=["before MXNet", "after MXNet"])
+@pytest.mark.parametrize(("users", "flag", "shared", "one_each"), THREADS)
+def test_threads_of_a_measuring_process(
+    monkeypatch, tmp_path, by_us, users, flag, shared, one_each
+):
+    """The parent may have imported MXNet, and set a default, or not."""
+    monkeypatch.setattr(host, "usable_cores", lambda: 8)
+    monkeypatch.setattr(host, "set_by_us", set())
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if users:
+        monkeypatch.setenv("OMP_NUM_THREADS", users)
+    if by_us:
+        host.set_defaults({"OMP_NUM_THREADS": "1"})
+    for chapter, threads in {"work": shared, "least_squares": one_each}.items():
+        made = job(tmp_path, 2, chapter=chapter, threads=flag)
+        assert made.variables()["OMP_NUM_THREADS"] == threads
+    one = job(tmp_path, 1, chapter="least_squares", threads=flag)
+    assert one.variables()["OMP_NUM_THREADS"] == str(flag or users or 8)
+
+
+@pytest.mark.parametrize(
+    ("users", "by_us", "expected"),
+    [(None, False, "16"), (None, True, "16"), ("256", True, None), ("4", False, None)],
+)
+def test_an_experiments_variables_give_way_to_the_users(
+    monkeypatch, tmp_path, users, by_us, expected
+):
+    name = "MXNET_CPU_TEMP_COPY"
+    monkeypatch.setattr(host, "set_by_us", set())
+    monkeypatch.delenv(name, raising=False)
+    if users:
+        monkeypatch.setenv(name, users)
+    if by_us:
+        host.set_defaults({name: "256"})
+    assert job(tmp_path, chapter="gan").variables().get(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -251,7 +296,7 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
 
 
 def test_a_job_travels_as_json(tmp_path):
-    made = job(tmp_path, resume=None, settings={"num_epochs": 1, "a": [1, 2]})
+    made = job(tmp_path, 2, resume=None, settings={"num_epochs": 1, "a": [1, 2]})
     assert Job(**json.loads(json.dumps(made.as_json()))) == made
 
 

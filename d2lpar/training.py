@@ -26,9 +26,9 @@ class Epoch:
     """The clock and the losses of one epoch of training, from its creation on."""
 
     def __init__(self) -> None:
-        npx.waitall()
         self._loss_sums: list[np.ndarray] = []
         self._in_flight: deque[np.ndarray] = deque()
+        npx.waitall()
         self._begin = time.perf_counter()
 
     def add(self, losses: Sequence[np.ndarray]) -> None:
@@ -37,7 +37,11 @@ class Epoch:
         Waits for an earlier step if Python is more than BATCHES_IN_FLIGHT ahead.
         """
         self._loss_sums += [l.sum() for l in losses]
-        self._in_flight += self._loss_sums[-1:]
+        self.keep_pace(self._loss_sums[-1:])
+
+    def keep_pace(self, arrays: Sequence[np.ndarray]) -> None:
+        """Add what ends a step, and wait for an earlier one as :meth:`add` does."""
+        self._in_flight += arrays
         if len(self._in_flight) > BATCHES_IN_FLIGHT:
             self._in_flight.popleft().wait_to_read()
 
@@ -78,6 +82,16 @@ def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndar
     queues behind the work of cpu(0), and the devices run dry meanwhile.
     """
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
+
+
+def batch_slices(n: int, batch_size: int) -> Iterator[slice]:
+    """Where each batch of an epoch of n samples lies in their order.
+
+    >>> list(batch_slices(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for start in range(0, n, batch_size):
+        yield slice(start, min(start + batch_size, n))
 
 
 def shuffled(n: int, rng: numpy.random.Generator, device: mx.Context) -> np.ndarray:

@@ -33,6 +33,7 @@ ROOMS = [
     ["buckets"],
     ["parallel"],
     ["networks"],
+    ["at_once", "shards", "tuning"],
     ["datasets", "timing"],
     ["devices"],
     ["_mxnet"],

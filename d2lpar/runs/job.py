@@ -209,11 +209,11 @@ def record(
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:
     """The provenance of a job's record: this machine, this package, this data."""
-    from d2lpar import networks
+    from d2lpar import tuning
 
     commit, dirty = files.git_state()
     on_cpu = chosen[0].device_type == "cpu"
-    channels = networks.device_channels(chosen[0].device_type)
+    channels = tuning.device_channels(chosen[0].device_type)
     return Header(
         chapter=job.experiment,
         preset=job.preset,
@@ -240,7 +240,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
         git_dirty=dirty,
         date=files.now(),
         gpu_build={} if on_cpu else gpu_build_of(chosen),
-        lenet_channels=None if channels == networks.CHANNELS else channels,
+        lenet_channels=None if channels == tuning.CHANNELS else channels,
     )
 
 

@@ -34,13 +34,16 @@ class Epoch:
     def add(self, losses: Sequence[np.ndarray]) -> None:
         """Add a step's losses, (n_k,) per busy device, which may still be computing.
 
-        Waits for an earlier step if Python is more than BATCHES_IN_FLIGHT ahead.
+        Waits for an earlier step if Python is too far ahead (:meth:`keep_pace`).
         """
         self._loss_sums += [l.sum() for l in losses]
         self.keep_pace(self._loss_sums[-1:])
 
     def keep_pace(self, arrays: Sequence[np.ndarray]) -> None:
-        """Add what ends a step, and wait for an earlier one as :meth:`add` does."""
+        """Wait for an earlier step if Python is more than BATCHES_IN_FLIGHT ahead.
+
+        `arrays` are what this step computes last, one array or none.
+        """
         self._in_flight += arrays
         if len(self._in_flight) > BATCHES_IN_FLIGHT:
             self._in_flight.popleft().wait_to_read()
@@ -85,7 +88,7 @@ def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndar
 
 
 def batch_slices(n: int, batch_size: int) -> Iterator[slice]:
-    """Where each batch of an epoch of n samples lies in their order.
+    """Yield where each batch of an epoch of n samples lies in their order.
 
     >>> list(batch_slices(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]

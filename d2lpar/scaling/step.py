@@ -171,7 +171,10 @@ class Concise:
         return networks.get_host_params(self.net)
 
 
-IMPLEMENTATIONS = {"from scratch": FromScratch, "concise": Concise}
+IMPLEMENTATIONS: dict[str, type[FromScratch | Concise]] = {
+    "from scratch": FromScratch,
+    "concise": Concise,
+}
 Training = Union[FromScratch, Concise]
 LR = 1e-3  # of the steps that are timed: small, so that the parameters stay finite
 

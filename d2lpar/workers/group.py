@@ -136,7 +136,7 @@ class Workers:
 
         `train_loss` is the sum over this worker's samples divided by the number of all
         samples; `test_acc` is that of its part of the test set, `share` of the whole.
-        With dist_async or compression, returns this worker's values.
+        With dist_async or compression, returns those of this worker's samples.
         """
         if self.info.variant:
             return train_loss * self.count, test_acc

@@ -123,14 +123,16 @@ def test_training_scaling_and_workers_take_one_step_in_gluon(monkeypatch):
 
 def test_training_and_scaling_take_one_step_from_scratch(monkeypatch):
     assert lenet.train_batch is parallel.train_batch
+    assert lenet.pushed_together is step.pushed_together
     calls = counted(monkeypatch, parallel, "train_batch")
     monkeypatch.setattr(lenet, "train_batch", parallel.train_batch)
     recipe = {"global_batch_size": 24, "num_epochs": 1, "data": DATA}
     list(lenet.train(devices="cpu:2", **recipe))
     assert len(calls) == 3
     training, orders = new_training(step.FromScratch, 2)
+    pushing = counted(monkeypatch, step, "pushed_together")
     step.sample(training, step.endless_batches(training, orders, 24), 5)
-    assert len(calls) == 8
+    assert (len(calls), len(pushing)) == (8, 1)  # around all steps, as in an epoch
 
 
 @pytest.mark.parametrize("make", step.IMPLEMENTATIONS.values())

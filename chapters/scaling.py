@@ -340,10 +340,13 @@ chapter.answer("% of error, median", round(median(errors)))
 #
 # ## Two H200s, predicted from one
 #
-# The package's model is the same (`d2lpar.scaling.model`). Here are steps of chapter
-# 5's training on one H200 and on two, from
+# The package's model is the same (`d2lpar.scaling.model`). Here are steps of LeNet in
+# Gluon on one H200 and on two, from
 # [a record](../figures/h200/scaling/book-1thread-results.txt). Python takes 0.829 ms to
-# issue a step on one of them, and the all-reduce 0.284 ms.
+# issue a step on one of them, and the all-reduce 0.284 ms. The record is of commit
+# 74e636b. Before version 0.4 the package timed a step that cut each batch on the first
+# GPU, which chapter 5's training does not do. We can test the model on these steps, but
+# their break-even is not that of today's training.
 
 # %%
 recorded = {  # ms of a step on one GPU and on two, by global batch
@@ -363,7 +366,6 @@ for batch, (_, measured) in recorded.items():
     predicted = 1e3 * model.seconds(2, batch)
     error = 100 * (predicted / measured - 1)
     print(f"batch {batch:5}: predicted {predicted:.2f} ms, {measured} ({error:+.0f} %)")
-print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.0f}")
 
 # %% [markdown]
 # How far the model misses all batches of the records is printed at the end of their
@@ -372,15 +374,13 @@ print(f"break-even of 2: {model.break_even(2):.0f}, of 8: {model.break_even(8):.
 #
 # ![Two H200s, predicted](../figures/h200/scaling/book-1thread-steps-concise.png)
 #
-# Look at 512 and 1,024 images: with 512 two GPUs are faster than one, with 1,024 they
-# are not. No sum or maximum of straight lines does that. A step on two takes as long as
-# one GPU needs for half of the images, plus 0.2 ms, wherever Python does not decide:
-# 1.89 and 1.72, 2.06 and 1.84, 3.09 and 2.88, 5.24 and 5.04 ms. And one GPU takes
-# hardly longer for 1,024 images than for 512. It computes them in another form: from
-# 1,024 images per GPU on, the package takes the bias of a convolution as a weight
-# (`networks.bias_as_weight`), whose gradient cuDNN computes faster. At a global batch
-# of 1,024 one GPU uses the fast form and each of two the slow one. At 512 all use the
-# slow one.
+# Look at 512 and 1,024 images on one GPU: twice the images take little longer. No sum
+# or maximum of straight lines does that. The network computes them in another form.
+# From 1,024 images per GPU on, the package of that commit took the bias of a
+# convolution as a weight (`tuning.bias_as_weight`), whose gradient cuDNN computes
+# faster. At a global batch of 1,024 one GPU used the fast form and each of two the slow
+# one, so the speedup falls there. Wherever Python does not decide, a step on two GPUs
+# takes what one GPU needs for half of the images, and 0.2 ms more.
 #
 # ## Strong and weak scaling
 #
@@ -429,20 +429,18 @@ if __name__ == "__main__":
 # %% [markdown]
 # **What you see.** The first figure shows from which batch size on a second context is
 # faster, and the parts show why: with small batches Python and the update decide, with
-# large ones the forward and backward pass. On two cores of an AMD EPYC two contexts
-# become faster than one between batches of 8 and 32, in Gluon and from scratch
-# ([record](../figures/scaling/book-1thread-results.txt)). On two H200s it is between
-# 256 and 2,048 in Gluon, with 1,024 still a loss, and between 2,048 and 4,096 from
-# scratch ([record](../figures/h200/scaling/book-1thread-results.txt)). Near the
-# break-even both take equally long, so a sharper number would be noise. The faster the
-# device, the larger the batch must be.
+# large ones the forward and backward pass. Near the break-even both take equally long,
+# so a sharp number would be noise. The faster the device, the larger the batch must be:
+# compare the records of [two cores](../figures/scaling/book-1thread-results.txt) and of
+# [two H200s](../figures/h200/scaling/book-1thread-results.txt). Both are of the step
+# before version 0.4. Your run times the step of the trainings themselves.
 #
 # ## Summary
 #
 # > **Takeaway.** Step = max(N x Python, device / N + (N - 1) x all-reduce), so two GPUs
-# > win from a batch of about (2 x Python - fixed) / time per image on: `(2 * 0.829 -
-# > 0.81) / 0.00106 = 800` on [two
-# > H200s](../figures/h200/scaling/book-1thread-results.txt).
+# > win from a batch of about (2 x Python - fixed) / time per image on, if Python
+# > decides. Its terms on [two
+# > H200s](../figures/h200/scaling/book-1thread-results.txt), of the step before 0.4.
 #
 # - A second device halves the work per image and adds Python's time for it, and the
 #   all-reduce. It pays from a batch size on, the break-even.
@@ -470,13 +468,14 @@ if __name__ == "__main__":
 #    split? *(`80 / 16 = 5` and `5 / 8 = 63 %`. From `16 = f + (80 - f) / 8` follows `f
 #    = 6.9 ms`.)*
 # 4. *On paper.* Multiply `exchange` by 10, as over a slow network. From which batch do
-#    two GPUs pay? *(2 * exchange / per_image: `fit_step(on_one, 0.829e-3, 2.84e-3)`
-#    says 5,300 in place of 800. Chapter 14 is about this.)*
+#    two GPUs pay? *(Where the devices decide, from 2 * exchange / per_image on, ten
+#    times the batch. `fit_step(on_one, 0.829e-3, 2.84e-3).break_even(2)` computes it.
+#    Chapter 14 is about this.)*
 # 5. Time the all-reduce of one array of 129,068 numbers instead of LeNet's eight:
 #    `seconds_of_all_reduce([(129_068,)])`. *(It takes about half as long, or less: each
 #    array costs a fixed time. So the package's training keeps all parameters of a
 #    replica in one array.)*
 # 6. Ask the model of the H200s for 8 devices: `model.speedup(8, batch)`. At which batch
-#    do they reach 4? *(At about 24,000: one Python issues the work of all eight in 6.6
-#    ms, and one GPU takes four times as long for so many. With one process per device
-#    the issuing would take 0.8 ms: chapter 14.)*
+#    do they reach 4? *(Where one GPU takes four times as long as one Python needs to
+#    issue the work of all eight, `8 * 0.829 = 6.6` ms. With one process per device the
+#    issuing would take 0.8 ms: chapter 14.)*

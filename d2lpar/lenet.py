@@ -12,12 +12,13 @@ from typing import ClassVar
 
 import numpy
 
-from d2lpar import datasets, networks
+from d2lpar import datasets, tuning
 from d2lpar._mxnet import mx, np
+from d2lpar.at_once import pushed_together
 from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.devices import check_contexts
-from d2lpar.networks import init_lenet, lenet
-from d2lpar.parallel import pushed_together, split_batch, train_batch
+from d2lpar.networks import SHAPES, init_lenet, lenet
+from d2lpar.parallel import split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import (
     Epoch,
@@ -78,8 +79,8 @@ def header_facts(device_type: str) -> dict:
 
     Its channels, where they are not the book's.
     """
-    channels = networks.device_channels(device_type)
-    return {} if channels == networks.CHANNELS else {"lenet_channels": channels}
+    channels = tuning.device_channels(device_type)
+    return {} if channels == tuning.CHANNELS else {"lenet_channels": channels}
 
 
 def train(
@@ -108,8 +109,8 @@ def train(
     state = start(seed) if state is None else state
     n = len(data.y_train)
     X, y, X_test, y_test = on_device(data, devices[0])
-    channels = networks.device_channels(devices[0].device_type)
-    params = networks.padded(state.params, channels)
+    channels = tuning.device_channels(devices[0].device_type)
+    params = tuning.padded(state.params, channels)
     device_params = [Bucket(params, device) for device in devices]
     for _ in range(num_epochs):
         epoch = Epoch()
@@ -120,7 +121,7 @@ def train(
         replicas = [bucket.copies() for bucket in device_params]
         acc = evaluate_accuracy(X_test, y_test, replicas, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
-        state.finish_epoch(networks.unpadded(device_params[0]), lr)
+        state.finish_epoch(tuning.unpadded(device_params[0], SHAPES), lr)
         yield record
 
 

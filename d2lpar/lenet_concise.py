@@ -1,7 +1,8 @@
 """The same LeNet in Gluon: HybridBlock, Trainer and kvstore do what we did by hand.
 
 Started from the same parameters, it reaches the losses of :mod:`d2lpar.lenet`.
-:mod:`d2lpar.lenet_workers` is this training on several workers: compare the two files.
+:mod:`d2lpar.lenet_workers` is this training on several workers. Both loops over the
+epochs take the same step, :func:`train_shards`.
 
 Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 """
@@ -17,17 +18,12 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.buckets import BucketTrainer
 from d2lpar.lenet import TrainingState, evaluate_accuracy, start
-from d2lpar.networks import (
-    CHANNELS,
-    MANY_IN_A_GRAPH,
-    LeNet,
-    device_channels,
-    get_host_params,
-    set_params,
-)
-from d2lpar.parallel import shares, split_batch
+from d2lpar.networks import LeNet, get_host_params, set_params
+from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import Epoch, check_settings, choose, on_device
+from d2lpar.shards import shares
+from d2lpar.training import Epoch, batch_slices, check_settings, choose, on_device
+from d2lpar.tuning import CHANNELS, MANY_IN_A_GRAPH, device_channels
 
 
 def build(
@@ -37,10 +33,11 @@ def build(
     per_device_batch_size: int = 1,
     channels: tuple[int, int] = CHANNELS,
 ) -> tuple[LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
-    """The network with `params` on every device, its trainer and its loss, compiled.
+    """Return the network with `params` on every device, its trainer and its loss.
 
-    On GPUs the trainer does what Gluon's does in fewer operations. `channels` are the
-    network's on the devices (:func:`d2lpar.networks.device_channels`).
+    Network and loss are compiled. On GPUs the trainer does what Gluon's does in fewer
+    operations. `channels` are the network's on the devices
+    (:func:`d2lpar.tuning.device_channels`).
     """
     on_gpus = devices[0].device_type == "gpu"
     many_images = on_gpus and per_device_batch_size >= MANY_IN_A_GRAPH
@@ -79,8 +76,8 @@ def train(
 
     Arguments, records, errors and `state` are the same as from scratch, so that either
     implementation can continue what the other began. Every device holds all images and
-    takes the rows of its shard out of them (:class:`ShardLosses`): the numbers of
-    :func:`train_batch`, in less time.
+    takes the rows of its shard out of them (:class:`ShardLosses`), which computes the
+    numbers of :func:`train_batch` in less time.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices = choose(devices, num_devices)
@@ -93,15 +90,15 @@ def train(
     net, trainer, loss = build(
         state.params, devices, lr, per_device, device_channels(kind)
     )
-    shard_losses = ShardLosses(net, loss)
-    shard_losses.hybridize(static_alloc=True, static_shape=True)
+    losses_of = ShardLosses(net, loss)
     order = state.next_rng().permutation(n).astype("int32")
     for _ in range(num_epochs):
         epoch = Epoch()
-        for rows in row_shards(order, global_batch_size, devices):
-            shards = [(X, y, k) for (X, y), k in zip(copies, rows)]
-            size = sum(k.size for k in rows)
-            epoch.add(_step(shards, shard_losses, net, devices, trainer, size))
+        orders = [np.array(order, dtype="int32", ctx=device) for device in devices]
+        for batch in batch_slices(n, global_batch_size):
+            shards = row_shards(copies, orders, batch)
+            size = batch.stop - batch.start
+            epoch.add(train_shards(shards, losses_of, net, devices, trainer, size))
         # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
         following = replace(state, epoch=state.epoch + 1)
         order = following.next_rng().permutation(n).astype("int32")
@@ -121,9 +118,11 @@ def train_batch(
     *,
     loss: gluon.loss.Loss,
 ) -> list[np.ndarray]:
-    """One step on the global batch (X, y): `trainer` all-reduces and updates.
+    """Take one step on the global batch (X, y): `trainer` all-reduces and updates.
 
-    Returns the losses, (n_k,) per busy device, without waiting for them.
+    `X` is float32 (n, 1, 28, 28) and `y` (n,). Returns the losses, (n_k,) per busy
+    device, without waiting for them. :func:`train` takes the same step,
+    :func:`train_shards`, on row numbers instead of images.
     """
     shards = [
         (X_shard, y_shard)
@@ -134,10 +133,10 @@ def train_batch(
     def losses_of(X_shard, y_shard):
         return loss(net(X_shard), y_shard)
 
-    return _step(shards, losses_of, net, devices, trainer, X.shape[0])
+    return train_shards(shards, losses_of, net, devices, trainer, X.shape[0])
 
 
-def _step(
+def train_shards(
     shards: Sequence[tuple[np.ndarray, ...]],
     losses_of: Callable,
     net: LeNet,
@@ -145,15 +144,28 @@ def _step(
     trainer: gluon.Trainer | BucketTrainer,
     global_batch_size: int,
 ) -> list[np.ndarray]:
-    """One step, on one shard per busy device: ``losses_of(*shard)`` are its losses."""
-    with autograd.record():
-        losses = [losses_of(*shard) for shard in shards]
+    """Take one step on the shards of a batch, one shard per busy device.
+
+    Every training in Gluon takes this step: :func:`train`, each of several workers
+    (:mod:`d2lpar.lenet_workers`), and the scaling study, which times it
+    (:mod:`d2lpar.scaling.step`). ``losses_of(*shard)`` are the losses of a shard,
+    (n_k,). Returns them without waiting for them.
+    """
+    losses = record_losses(shards, losses_of)
     for l in losses:
         l.backward()
     if len(shards) < len(devices):
         clear_gradients(net, len(shards))
     trainer.step(global_batch_size)
     return losses
+
+
+def record_losses(
+    shards: Sequence[tuple[np.ndarray, ...]], losses_of: Callable
+) -> list[np.ndarray]:
+    """Compute the losses of each shard on its device, for a backward pass."""
+    with autograd.record():
+        return [losses_of(*shard) for shard in shards]
 
 
 class ShardLosses(gluon.HybridBlock):
@@ -168,6 +180,7 @@ class ShardLosses(gluon.HybridBlock):
     def __init__(self, net: LeNet, loss: gluon.loss.Loss) -> None:
         super().__init__()
         self.net, self.loss = net, loss
+        self.hybridize(static_alloc=True, static_shape=True)
 
     def hybrid_forward(self, F, X, y, rows):
         # The row numbers are in range; "clip" is the one mode that MXNet has.
@@ -177,21 +190,20 @@ class ShardLosses(gluon.HybridBlock):
 
 
 def row_shards(
-    order: numpy.ndarray, global_batch_size: int, devices: Sequence[mx.Context]
-) -> Iterator[list[np.ndarray]]:
-    """One epoch of batches as row numbers, int32 (k,) on each device that has some.
+    copies: Sequence[Sequence[np.ndarray]], orders: Sequence[np.ndarray], batch: slice
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Split a batch over the devices as row numbers: (X, y, rows) per busy device.
 
-    `order` int32 (n,) is a permutation of the rows; the last batch may be short.
+    ``copies[k]`` are all images and classes on device k, and ``orders[k]`` there the
+    same permutation of their rows, int32 (n,), of which `batch` is a part. The results
+    are what :class:`ShardLosses` takes.
     """
-    copies = [np.array(order, dtype="int32", ctx=device) for device in devices]
-    for first in range(0, len(order), global_batch_size):
-        size = min(global_batch_size, len(order) - first)
-        parts = shares(size, len(devices))
-        yield [
-            copy[first + part.start : first + part.stop]
-            for copy, part in zip(copies, parts)
-            if part.start < part.stop
-        ]
+    parts = shares(batch.stop - batch.start, len(orders))
+    return [
+        (X, y, order[batch.start + part.start : batch.start + part.stop])
+        for (X, y), order, part in zip(copies, orders, parts)
+        if part.start < part.stop
+    ]
 
 
 def clear_gradients(net: LeNet, first: int) -> None:

@@ -1,8 +1,9 @@
 """The training of :mod:`d2lpar.lenet_concise` on several workers.
 
-Compare the two files: the difference is what several workers change. Each worker trains
-and evaluates its part of every batch and of the test set, with its own devices; the
-servers sum the gradients of all workers. Loss and accuracy are of all workers, and
+Compare the two functions `train`: the difference is what several workers change. Each
+worker takes the step of :func:`d2lpar.lenet_concise.train_shards` on its part of every
+batch, and evaluates its part of the test set, with its own devices; the servers sum the
+gradients of all workers. Loss and accuracy are of all workers, and
 :mod:`d2lpar.workers` has what lies underneath.
 """
 
@@ -10,16 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy
-
 from d2lpar import datasets
-from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar import lenet_concise as concise
+from d2lpar._mxnet import mx
 from d2lpar.lenet import TrainingState, start
-from d2lpar.lenet_concise import build, clear_gradients, evaluate
-from d2lpar.networks import LeNet, get_host_params
-from d2lpar.parallel import split_batch
+from d2lpar.networks import get_host_params
 from d2lpar.records.kinds import EpochRecord
-from d2lpar.training import Epoch, check_settings, choose, on_device, shuffled_batches
+from d2lpar.training import (
+    Epoch,
+    batch_slices,
+    check_settings,
+    choose,
+    on_device,
+    shuffled,
+)
 from d2lpar.workers.group import Workers
 
 
@@ -45,49 +50,28 @@ def train(
     data = datasets.fashion_mnist() if data is None else data
     state = start(seed) if state is None else state
     n = len(data.y_train)
-    X, y, X_test, y_test = on_device(data, devices[0])
+    copies = [on_device((data.X_train, data.y_train), device) for device in devices]
+    X_test, y_test = on_device((data.X_test, data.y_test), devices[0])
     X_test, y_test = workers.test_part(X_test, y_test)
-    net, _, loss = build(state.params, devices, lr)
+    per_device = global_batch_size // (len(devices) * workers.count)
+    # The book's channels, because hosts with other processors would pad differently.
+    net, _, loss = concise.build(state.params, devices, lr, per_device)
     trainer = workers.trainer(net.collect_params(), lr)
+    losses_of = concise.ShardLosses(net, loss)
     for _ in range(num_epochs):
         epoch = Epoch()
-        for batch in shuffled_batches(X, y, global_batch_size, state.next_rng()):
-            losses = train_batch(
-                *batch, net, devices, trainer, loss=loss, workers=workers
+        orders = [shuffled(n, state.next_rng(), device) for device in devices]
+        for batch in batch_slices(n, global_batch_size):
+            shards = concise.row_shards(copies, orders, workers.part(batch))
+            size = workers.divisor(batch.stop - batch.start)
+            losses = concise.train_shards(
+                shards, losses_of, net, devices, trainer, size
             )
             epoch.add(losses)
         train_loss = epoch.end_training(n)
-        acc = evaluate(net, X_test, y_test, devices)
+        acc = concise.evaluate(net, X_test, y_test, devices)
         share = len(y_test) / len(data.y_test)
         train_loss, acc = workers.epoch_means(train_loss, acc, share)
         record = epoch.record(state.epoch + 1, train_loss, acc, num_samples=n, lr=lr)
         state.finish_epoch(get_host_params(net), lr)
         yield record
-
-
-def train_batch(
-    X: numpy.ndarray,
-    y: numpy.ndarray,
-    net: LeNet,
-    devices: Sequence[mx.Context],
-    trainer: gluon.Trainer,
-    *,
-    loss: gluon.loss.Loss,
-    workers: Workers,
-) -> list[np.ndarray]:
-    """One step on this worker's part of the global batch (X, y), which may be empty.
-
-    Returns the losses, (n_k,) per busy device, without waiting for them.
-    """
-    batch_size = workers.divisor(X.shape[0])
-    X, y = workers.part(X, y)
-    X_shards, y_shards = split_batch(X, y, devices) if len(y) else ([], [])
-    busy = [k for k, X_shard in enumerate(X_shards) if X_shard.shape[0] > 0]
-    with autograd.record():
-        losses = [loss(net(X_shards[k]), y_shards[k]) for k in busy]
-    for l in losses:
-        l.backward()
-    if len(busy) < len(devices):
-        clear_gradients(net, len(busy))
-    trainer.step(batch_size)
-    return losses

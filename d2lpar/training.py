@@ -26,18 +26,25 @@ class Epoch:
     """The clock and the losses of one epoch of training, from its creation on."""
 
     def __init__(self) -> None:
-        npx.waitall()
         self._loss_sums: list[np.ndarray] = []
         self._in_flight: deque[np.ndarray] = deque()
+        npx.waitall()
         self._begin = time.perf_counter()
 
     def add(self, losses: Sequence[np.ndarray]) -> None:
         """Add a step's losses, (n_k,) per busy device, which may still be computing.
 
-        Waits for an earlier step if Python is more than BATCHES_IN_FLIGHT ahead.
+        Waits for an earlier step if Python is too far ahead (:meth:`keep_pace`).
         """
         self._loss_sums += [l.sum() for l in losses]
-        self._in_flight += self._loss_sums[-1:]
+        self.keep_pace(self._loss_sums[-1:])
+
+    def keep_pace(self, arrays: Sequence[np.ndarray]) -> None:
+        """Wait for an earlier step if Python is more than BATCHES_IN_FLIGHT ahead.
+
+        `arrays` are what this step computes last, one array or none.
+        """
+        self._in_flight += arrays
         if len(self._in_flight) > BATCHES_IN_FLIGHT:
             self._in_flight.popleft().wait_to_read()
 
@@ -78,6 +85,16 @@ def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndar
     queues behind the work of cpu(0), and the devices run dry meanwhile.
     """
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
+
+
+def batch_slices(n: int, batch_size: int) -> Iterator[slice]:
+    """Yield where each batch of an epoch of n samples lies in their order.
+
+    >>> list(batch_slices(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for start in range(0, n, batch_size):
+        yield slice(start, min(start + batch_size, n))
 
 
 def shuffled(n: int, rng: numpy.random.Generator, device: mx.Context) -> np.ndarray:

@@ -15,6 +15,7 @@ from d2lpar import (
     lenet,
     lenet_concise,
     networks,
+    tuning,
 )
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.errors import DeviceError, DivergedError, SettingError
@@ -229,7 +230,7 @@ def test_what_cannot_be_evaluated_is_refused(changed, error):
 
 
 def test_several_contexts_with_several_threads_each_do_not_hang(data):
-    """np.dot would: see `networks.dense`. In a process of its own, for its threads."""
+    """np.dot would: see `tuning.dense`. In a process of its own, for its threads."""
     code = """
 from d2lpar import datasets, lenet, lenet_concise
 data = datasets.fashion_sample(n_train=600, n_test=100)
@@ -318,13 +319,13 @@ def test_channels_of_zeros_change_no_training(implementation, data, monkeypatch)
 def test_channels_by_vector_instructions(monkeypatch, flags, allowed, expected):
     monkeypatch.setattr(host, "lscpu", lambda: {"Flags": flags})
     monkeypatch.setenv("DNNL_MAX_CPU_ISA", allowed)
-    chosen = networks.IN_BLOCKS if expected else networks.CHANNELS
-    assert networks.device_channels("cpu") == chosen
-    assert networks.device_channels("gpu") == networks.CHANNELS
+    chosen = tuning.IN_BLOCKS if expected else tuning.CHANNELS
+    assert tuning.device_channels("cpu") == chosen
+    assert tuning.device_channels("gpu") == tuning.CHANNELS
 
 
 def test_dense_is_the_same_on_a_cpu():
     rng = numpy.random.default_rng(0)
     X, W, b = (np.array(rng.random(s, "f4")) for s in ((5, 7), (7, 3), (3,)))
     expected = numpy.dot(X.asnumpy(), W.asnumpy()) + b.asnumpy()
-    numpy.testing.assert_allclose(networks.dense(X, W, b).asnumpy(), expected, 1e-6)
+    numpy.testing.assert_allclose(tuning.dense(X, W, b).asnumpy(), expected, 1e-6)

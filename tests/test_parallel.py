@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from d2lpar import (
     allreduce,
+    at_once,
     get_params,
     init_lenet,
     parallel,
@@ -182,7 +183,7 @@ SHAPES = [(2, 3), (1,), (4, 1, 2), (5,)]
 def test_one_all_reduce_of_all_gradients_is_that_of_each(num_devices):
     ours = replicas_with_gradients(num_devices, SHAPES)
     expected = replicas_with_gradients(num_devices, SHAPES)
-    parallel._allreduce_at_once([[p.grad for p in replica] for replica in ours])
+    at_once.allreduce([[p.grad for p in replica] for replica in ours])
     parallel.allreduce_gradients(expected)
     for replica, other in zip(ours, expected):
         for p, q in zip(replica, other):
@@ -198,14 +199,14 @@ def test_one_all_reduce_refuses_replicas_of_other_shapes():
     a = replicas_with_gradients(1, [(2, 3), (6,)])[0]
     b = replicas_with_gradients(2, [(6,), (2, 3)])[1]
     with pytest.raises(ValueError, match="same shapes"):
-        parallel._allreduce_at_once([[p.grad for p in params] for params in (a, b)])
+        at_once.allreduce([[p.grad for p in params] for params in (a, b)])
 
 
-@pytest.mark.parametrize("count", [1, 4, 2 * parallel.MOST_AT_ONCE + 1])
+@pytest.mark.parametrize("count", [1, 4, 2 * at_once.MOST_AT_ONCE + 1])
 def test_one_update_of_all_parameters_is_that_of_each(count):
     shapes = (SHAPES * count)[:count]
     (ours,), (expected,) = (replicas_with_gradients(1, shapes) for _ in range(2))
-    parallel._sgd_at_once(ours, 0.3 / 7)
+    at_once.sgd(ours, 0.3 / 7)
     sgd(expected, 0.3, 7)
     for p, q in zip(ours, expected):
         assert (p.asnumpy() == q.asnumpy()).all()
@@ -227,12 +228,12 @@ def test_steps_in_groups_are_the_same_steps(monkeypatch, dtype, n):
     expected = replicas_after_steps()
     calls = []
 
-    def at_once(params):
+    def as_on_gpu(params):
         calls.append(len(params))
         return all(p.dtype == numpy.float32 for p in params)
 
-    monkeypatch.setattr(parallel, "_on_gpu_in_float32", at_once)
-    monkeypatch.setattr(parallel, "pushed_together", lambda device: mx.engine.bulk(100))
+    monkeypatch.setattr(at_once, "on_gpu_in_float32", as_on_gpu)
+    monkeypatch.setattr(at_once, "pushed_together", lambda device: mx.engine.bulk(100))
     ours = replicas_after_steps()
     assert calls
     for replica, other in zip(ours, expected):

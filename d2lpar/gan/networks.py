@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
-from d2lpar.networks import cut, pad
+from d2lpar.tuning import cut, pad
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
 D_NORMS = ("spectral", "batch", "none")  # what keeps a wide discriminator in bounds

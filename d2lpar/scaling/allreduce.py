@@ -3,8 +3,8 @@
 A variant is a function of ``data`` that leaves the sum over the devices in every
 device's arrays; ``data[k]`` is the list of device k's arrays. Training from scratch
 uses the book's (:func:`d2lpar.parallel.allreduce`), of one flat array
-(:mod:`d2lpar.buckets`); Gluon's trainer uses "kvstore local" on CPUs and "kvstore
-device" on GPUs. The others are here for comparison.
+(:mod:`d2lpar.buckets`). In Gluon the trainer uses "kvstore local" on CPUs and "kvstore
+device" on GPUs, there of one flat array, too. The others are here for comparison.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from d2lpar import timing
 from d2lpar._mxnet import mx, np
 from d2lpar.errors import first_line
 from d2lpar.networks import SHAPES
-from d2lpar.parallel import allreduce, shares
+from d2lpar.parallel import allreduce
 from d2lpar.records.kinds import AllReduceRecord
+from d2lpar.shards import shares
 
 DeviceArrays = Sequence[Sequence[np.ndarray]]
 AllReduce = Callable[[DeviceArrays], None]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy
 
 from d2lpar import datasets, networks, training
-from d2lpar._mxnet import mx, np, npx
+from d2lpar._mxnet import mx, np
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import AllReduceRecord, ScaledEpoch, StepRecord
 from d2lpar.scaling import allreduce, step
@@ -74,20 +74,25 @@ def measure(
         training.check_whole("global-batch-size", size, len(data.y_train))
     groups = [chosen[:count] for count in counts]
 
-    X, y, X_test, y_test = training.on_device(data, chosen[0])
-    order = training.shuffled(len(y), numpy.random.default_rng([seed, 1]), chosen[0])
+    n = len(data.y_train)
+    train_set = data.X_train, data.y_train
+    copies = [training.on_device(train_set, device) for device in chosen]
+
+    def orders(epoch: int) -> list[np.ndarray]:
+        """The same order of an epoch on every device."""
+        return [
+            training.shuffled(n, numpy.random.default_rng([seed, epoch]), device)
+            for device in chosen
+        ]
 
     def build(group: Sequence[mx.Context], per_device: int) -> step.Training:
         params = networks.init_lenet(seed=seed)
-        return step.IMPLEMENTATIONS[implementation](params, group, per_device)
-
-    def batches(size: int) -> Iterator[tuple]:
-        return step.endless_batches(X, y, size, order)
+        return step.IMPLEMENTATIONS[implementation](params, group, per_device, copies)
 
     yield from _strong_scaling(
         groups,
         build,
-        batches,
+        orders(1),
         batch_sizes=batch_sizes,
         samples=samples,
         seconds=seconds,
@@ -97,6 +102,7 @@ def measure(
     for group in groups:
         if all_reduce_sizes and len(group) > 1:
             yield from allreduce.measure(group, all_reduce_sizes)
+    test_set = training.on_device((data.X_test, data.y_test), chosen[0])
     for group, per_device in itertools.product(groups, per_device_batch_sizes):
         size = per_device * len(group)
         rates = [
@@ -104,13 +110,13 @@ def measure(
             for epoch in range(1, num_epochs + 1)
         ]
         trained = build(group, per_device)
-        yield from _weak_scaling(trained, (X, y, X_test, y_test), size, rates, seed)
+        yield from _weak_scaling(trained, orders, test_set, size, rates)
 
 
 def _strong_scaling(
     groups: Sequence[list[mx.Context]],
     build: Callable[[Sequence[mx.Context], int], step.Training],
-    batches: Callable[[int], Iterator[tuple]],
+    orders: Sequence[np.ndarray],
     *,
     batch_sizes: Sequence[int],
     samples: int,
@@ -130,20 +136,25 @@ def _strong_scaling(
         if size < n:
             continue  # a device would have no sample
         trained = build(group, size // n)
-        step.sample(trained, batches(size), 2)  # compiles and allocates
+        batches = step.endless_batches(trained, orders, size)
+        step.sample(trained, batches, 2)  # compiles and allocates
         if (size, n) not in steps:
-            one, _ = step.sample(trained, batches(size), 4)
+            one, _ = step.sample(trained, batches, 4)
             steps[size, n] = max(1, round(seconds / one))
-        taken[size, n].append(step.sample(trained, batches(size), steps[size, n]))
+        taken[size, n].append(step.sample(trained, batches, steps[size, n]))
     for size in batch_sizes:
         busy = {len(group): group for group in groups if len(group) <= size}
         shortened = defaultdict(list)
         if size in parts_at:
             built = {n: build(group, size // n) for n, group in busy.items()}
+            endless = {
+                n: step.endless_batches(trained, orders, size)
+                for n, trained in built.items()
+            }
             for n in busy:
-                step.sample(built[n], batches(size), 2)
+                step.sample(built[n], endless[n], 2)
             for _, n in itertools.product(range(turns), busy):
-                turn = step.turn(built[n], batches(size), steps[size, n])
+                turn = step.turn(built[n], endless[n], steps[size, n])
                 shortened[n].append(turn)
         for n in busy:
             whole, issue = zip(*taken[size, n])
@@ -159,24 +170,29 @@ def _strong_scaling(
 
 def _weak_scaling(
     trained: step.Training,
-    data: Sequence[np.ndarray],
+    orders: Callable[[int], list[np.ndarray]],
+    test_set: Sequence[np.ndarray],
     size: int,
     rates: Sequence[float],
-    seed: int,
 ) -> Iterator[ScaledEpoch]:
-    """One training with global batches of `size`, an epoch at each learning rate."""
-    X, y, X_test, y_test = data
+    """Train with global batches of `size`, an epoch at each learning rate.
+
+    ``orders(epoch)`` is the order of an epoch on each device.
+    """
     # Compile and allocate, in steps that change nothing: their learning rate is 0.
-    for batch in itertools.islice(datasets.batches(X, y, size), WARM_UP):
-        trained.step(*batch, 0.0)
-    npx.waitall()
+    trained.set_learning_rate(0.0)
+    for batch in itertools.islice(trained.batches(orders(1), size), WARM_UP):
+        trained.step(batch)
     for epoch, lr in enumerate(rates, 1):
-        rng = numpy.random.default_rng([seed, epoch])
+        trained.set_learning_rate(lr)
+        order = orders(epoch)
+        n = len(order[0])
         clock = training.Epoch()
-        for batch in training.shuffled_batches(X, y, size, rng):
-            clock.add(trained.step(*batch, lr))
-        loss = clock.end_training(len(y))
-        acc = trained.accuracy(X_test, y_test)
+        with trained.pushing():
+            for batch in trained.batches(order, size):
+                clock.add(trained.step(batch))
+        loss = clock.end_training(n)
+        acc = trained.accuracy(*test_set)
         line = {
             "global_batch_size": size,
             "epoch": epoch,
@@ -184,7 +200,7 @@ def _weak_scaling(
             "num_devices": len(trained.devices),
         }
         try:
-            record = clock.record(epoch, loss, acc, num_samples=len(y), lr=lr)
+            record = clock.record(epoch, loss, acc, num_samples=n, lr=lr)
             training.check_params(epoch, trained.params(), lr)
         except DivergedError as error:
             log.warning("batch %d, epoch %d: %s", size, epoch, error)

@@ -23,7 +23,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-import numpy as np
+import numpy
 
 from d2lpar.errors import RecordError
 from d2lpar.records.comparison import Summary, summarize
@@ -135,10 +135,10 @@ def _line(seconds: Mapping[int, float]) -> list[float]:
     """Intercept and slope, neither negative; small and large times count alike."""
     from scipy.optimize import nnls  # slow to import, and only a fit needs it
 
-    sizes, times = (np.array(list(x), float) for x in (seconds, seconds.values()))
-    matrix = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]
+    sizes, times = (numpy.array(list(x), float) for x in (seconds, seconds.values()))
+    matrix = numpy.stack([numpy.ones_like(sizes), sizes], axis=1) / times[:, None]
     scale = matrix.max(axis=0)  # an intercept and a slope differ by orders of magnitude
-    coefficients, _ = nnls(matrix / scale, np.ones_like(times))
+    coefficients, _ = nnls(matrix / scale, numpy.ones_like(times))
     return [float(c) for c in coefficients / scale]
 
 
@@ -212,7 +212,8 @@ class Study:
         }
         if not measured:
             return None
-        # Only the gradients are several arrays.
+        # Only the gradients are several arrays. The trainer of the committed records
+        # summed them one by one; on GPUs BucketTrainer has summed one array since.
         fewest = min(n for n, _, _ in measured)
         arrays, num_bytes = max(size for n, *size in measured if n == fewest)
         if self.name == "from scratch":

@@ -4,41 +4,49 @@ A step that ends after the forward pass, minus one that ends after the split, is
 forward pass. Every shortened step is timed as training runs it, many in a row, so that
 the parts add up to a training step. A machine's speed drifts by more than the smaller
 parts take, so the shortened steps take turns, and only those of one turn are subtracted
-from each other. The steps are :func:`d2lpar.parallel.train_batch` and
-:func:`d2lpar.lenet_concise.train_batch` themselves, with their last parts left out.
+from each other.
+
+The whole step is the one that the trainings take, by the same functions:
+:func:`d2lpar.parallel.train_batch` on replicas in buckets as :mod:`d2lpar.lenet` calls
+it, and :func:`d2lpar.lenet_concise.train_shards` on row numbers. The others are these
+steps with their last parts left out. From scratch making the batch belongs to the
+split, and checking the arguments to the backward pass. In Gluon the split cuts row
+numbers, and the graph that takes the rows is the forward pass.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean
 from types import SimpleNamespace
 from typing import Union
 
 import numpy
 
-from d2lpar import datasets, lenet_concise, networks
-from d2lpar._mxnet import autograd, gluon, mx, np, npx
-from d2lpar.buckets import Bucket, allreduce_buckets, update_bucket
+from d2lpar import datasets, lenet_concise, networks, parallel, tuning
+from d2lpar._mxnet import autograd, mx, np, npx
+from d2lpar.at_once import pushed_together
+from d2lpar.buckets import BUCKETS, Bucket
 from d2lpar.lenet import evaluate_accuracy
-from d2lpar.parallel import split_batch, train_batch
 from d2lpar.records.kinds import PARTS
-from d2lpar.training import BATCHES_IN_FLIGHT
+from d2lpar.training import BATCHES_IN_FLIGHT, Epoch, batch_slices
 
 SPLIT, FORWARD, BACKWARD, ALL_REDUCE, UPDATE = PARTS
 
 
 def nothing(*_) -> None:
-    """Takes the place of a part that is left out."""
+    """Stand in for a part that is left out."""
 
 
 class FromScratch:
     """LeNet of :mod:`d2lpar.lenet` on several devices, trained step by step.
 
-    `params` are host arrays, of which every device gets a copy.
+    `params` are host arrays, of which every device gets a copy. ``copies[k]`` are the
+    images, uint8 (n, 28, 28), and classes (n,) on device k; batches are made of the
+    first. `learning_rate` is that of the next steps.
     """
 
     def __init__(
@@ -46,44 +54,62 @@ class FromScratch:
         params: Sequence[numpy.ndarray],
         devices: Sequence[mx.Context],
         per_device_batch_size: int,
+        copies: Sequence[Sequence[np.ndarray]],
     ) -> None:
-        self.devices = devices
-        channels = networks.device_channels(devices[0].device_type)
-        params = networks.padded(params, channels)
+        self.devices, self.learning_rate = devices, 0.0
+        self._X, self._y = copies[0]
+        channels = tuning.device_channels(devices[0].device_type)
+        params = tuning.padded(params, channels)
         self.replicas = [Bucket(params, device) for device in devices]
-        self._loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        self._loss.hybridize()
+        self._shortened: dict[str, dict[str, Callable]] = {
+            BACKWARD: {"reduce": nothing, "update": nothing},
+            ALL_REDUCE: {"reduce": BUCKETS["reduce"], "update": nothing},
+            UPDATE: BUCKETS,
+        }
 
-    def step(self, X: np.ndarray, y: np.ndarray, lr: float, upto: str = UPDATE) -> list:
+    def pushing(self) -> contextlib.AbstractContextManager:
+        """Return the context in which training takes all steps of an epoch."""
+        return pushed_together(self.devices[0])
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Take later steps with this learning rate."""
+        self.learning_rate = lr
+
+    def batches(self, orders: Sequence[np.ndarray], batch_size: int) -> Iterator[tuple]:
+        """Yield an epoch of batches (X, y), in the order int32 (n,) on each device."""
+        return datasets.batches(self._X, self._y, batch_size, orders[0])
+
+    def step(self, batch: tuple, upto: str = UPDATE) -> list[np.ndarray]:
         """Take the step up to one of PARTS; return its results without waiting.
 
-        X is float32 (n, 1, 28, 28) and y (n,). Results are the losses, (n_k,) per busy
-        device, or after the split the shards.
+        Results are the losses, (n_k,) per busy device, or after the split the shards,
+        the last of which is ready last.
         """
+        X, y = batch
         if upto == SPLIT:
-            return split_batch(X, y, self.devices)
+            X_shards, y_shards = parallel.split_batch(X, y, self.devices)
+            return [*X_shards, *y_shards]
         if upto == FORWARD:
-            shards = zip(*split_batch(X, y, self.devices), self.replicas)
-            with autograd.record():
+            X_shards, y_shards = parallel.split_batch(X, y, self.devices)
+            with pushed_together(self.devices[0]), autograd.record():
                 return [
-                    self._loss(networks.lenet(X_k, params), y_k)
-                    for X_k, y_k, params in shards
+                    parallel.softmax_cross_entropy(networks.lenet(X_k, params), y_k)
+                    for X_k, y_k, params in zip(X_shards, y_shards, self.replicas)
+                    if len(X_k) > 0
                 ]
-        return train_batch(
-            X, y, self.replicas, self.devices, lr,
-            loss=self._loss,
-            reduce=nothing if upto == BACKWARD else allreduce_buckets,
-            update=update_bucket if upto == UPDATE else nothing,
+        return parallel.train_batch(
+            X, y, self.replicas, self.devices, self.learning_rate,
+            **self._shortened[upto],
         )  # fmt: skip
 
     def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
-        """On the images X uint8 (n, 28, 28) of classes y (n,)."""
+        """Return the accuracy on the images X uint8 (n, 28, 28) of classes y (n,)."""
         replicas = [bucket.copies() for bucket in self.replicas]
         return evaluate_accuracy(X, y, replicas, self.devices)
 
     def params(self) -> list[numpy.ndarray]:
-        """The first device's parameters as host arrays."""
-        return networks.unpadded(self.replicas[0])
+        """Return the first device's parameters as host arrays."""
+        return tuning.unpadded(self.replicas[0], networks.SHAPES)
 
 
 class Concise:
@@ -94,53 +120,72 @@ class Concise:
         params: Sequence[numpy.ndarray],
         devices: Sequence[mx.Context],
         per_device_batch_size: int,
+        copies: Sequence[Sequence[np.ndarray]],
     ) -> None:
-        self.devices = devices
-        channels = networks.device_channels(devices[0].device_type)
-        self.net, self._trainer, self._loss = lenet_concise.build(
+        self.devices, self._copies = devices, copies[: len(devices)]
+        channels = tuning.device_channels(devices[0].device_type)
+        self.net, self._trainer, loss = lenet_concise.build(
             params, devices, 0.0, per_device_batch_size, channels
         )
-
-    def step(self, X: np.ndarray, y: np.ndarray, lr: float, upto: str = UPDATE) -> list:
-        """Take the step up to one of PARTS; see :meth:`FromScratch.step`."""
-        if upto == SPLIT:
-            return split_batch(X, y, self.devices)
-        if upto == FORWARD:
-            shards = zip(*split_batch(X, y, self.devices))
-            with autograd.record():
-                return [self._loss(self.net(X_k), y_k) for X_k, y_k in shards]
+        self._losses_of = lenet_concise.ShardLosses(self.net, loss)
         trainer = self._trainer
-        trainer.set_learning_rate(lr)
-        if upto == BACKWARD:
-            trainer = SimpleNamespace(step=nothing)
-        elif upto == ALL_REDUCE:
-            trainer = SimpleNamespace(step=lambda _: self._trainer.allreduce_grads())
-        return lenet_concise.train_batch(
-            X, y, self.net, self.devices, trainer, loss=self._loss
-        )
+        self._shortened = {  # what takes the trainer's place
+            BACKWARD: SimpleNamespace(step=nothing),
+            ALL_REDUCE: SimpleNamespace(step=lambda _: trainer.allreduce_grads()),
+            UPDATE: trainer,
+        }
+
+    def pushing(self) -> contextlib.AbstractContextManager:
+        """See :meth:`FromScratch.pushing`."""
+        return contextlib.nullcontext()
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Take later steps with this learning rate."""
+        self._trainer.set_learning_rate(lr)
+
+    def batches(self, orders: Sequence[np.ndarray], batch_size: int) -> Iterator[tuple]:
+        """Yield an epoch of batches, each a slice of the order int32 (n,)."""
+        orders = orders[: len(self.devices)]
+        for batch in batch_slices(len(orders[0]), batch_size):
+            yield orders, batch
+
+    def step(self, batch: tuple, upto: str = UPDATE) -> list[np.ndarray]:
+        """Take the step up to one of PARTS; see :meth:`FromScratch.step`."""
+        orders, rows = batch
+        shards = lenet_concise.row_shards(self._copies, orders, rows)
+        if upto == SPLIT:
+            return [rows_k for _, _, rows_k in shards]
+        if upto == FORWARD:
+            return lenet_concise.record_losses(shards, self._losses_of)
+        return lenet_concise.train_shards(
+            shards, self._losses_of, self.net, self.devices, self._shortened[upto],
+            rows.stop - rows.start,
+        )  # fmt: skip
 
     def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
         """See :meth:`FromScratch.accuracy`."""
         return lenet_concise.evaluate(self.net, X, y, self.devices)
 
     def params(self) -> list[numpy.ndarray]:
-        """The parameters as host arrays."""
+        """Return the parameters as host arrays."""
         return networks.get_host_params(self.net)
 
 
-IMPLEMENTATIONS = {"from scratch": FromScratch, "concise": Concise}
+IMPLEMENTATIONS: dict[str, type[FromScratch | Concise]] = {
+    "from scratch": FromScratch,
+    "concise": Concise,
+}
 Training = Union[FromScratch, Concise]
 LR = 1e-3  # of the steps that are timed: small, so that the parameters stay finite
 
 
 def endless_batches(
-    X: np.ndarray, y: np.ndarray, batch_size: int, order: np.ndarray
+    training: Training, orders: Sequence[np.ndarray], batch_size: int
 ) -> Iterator[tuple]:
-    """Full batches of data on a device, over and over; see datasets.batches."""
+    """Yield full batches of `training` over and over, in the order on each device."""
+    full = len(orders[0]) // batch_size
     while True:
-        for X_batch, y_batch in datasets.batches(X, y, batch_size, order):
-            if len(y_batch) == batch_size:
-                yield X_batch, y_batch
+        yield from itertools.islice(training.batches(orders, batch_size), full)
 
 
 def sample(
@@ -148,23 +193,25 @@ def sample(
 ) -> tuple[float, float]:
     """Mean seconds of `steps` steps in a row, and of Python to issue one of them.
 
-    Each step ends after `upto`, one of PARTS. As in training, Python waits for an
-    earlier step once BATCHES_IN_FLIGHT are queued; the seconds to issue a step are
-    those of the steps before that.
+    Each step ends after `upto`, one of PARTS. As in training, the losses of each step
+    are summed (:class:`~d2lpar.training.Epoch`), and Python waits for an earlier step
+    once BATCHES_IN_FLIGHT are queued; the seconds to issue a step are those of the
+    steps before that.
     """
-    in_flight: deque = deque()
-    npx.waitall()
+    training.set_learning_rate(LR)
+    epoch = Epoch()  # waits for the devices
     begin = issued = time.perf_counter()
-    for number, (X, y) in enumerate(itertools.islice(batches, steps), 1):
-        in_flight.append(training.step(X, y, LR, upto))
-        if number <= BATCHES_IN_FLIGHT:
-            issued = time.perf_counter()
-        else:
-            last = in_flight.popleft()[-1]  # the losses, or the shards y, of a device
-            (last[-1] if isinstance(last, (list, tuple)) else last).wait_to_read()
+    with training.pushing():
+        for number, batch in enumerate(itertools.islice(batches, steps), 1):
+            results = training.step(batch, upto)
+            if upto == SPLIT:
+                epoch.keep_pace(results[-1:])
+            else:
+                epoch.add(results)
+            if number <= BATCHES_IN_FLIGHT:
+                issued = time.perf_counter()
     npx.waitall()
     end = time.perf_counter()
-    del in_flight  # alive until the clock is read, so that freeing them is not timed
     return (end - begin) / steps, (issued - begin) / min(steps, BATCHES_IN_FLIGHT)
 
 

@@ -18,7 +18,7 @@ import numpy
 
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
-from d2lpar.parallel import shares
+from d2lpar.shards import shares
 from d2lpar.workers.node import WorkerInfo
 
 FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
@@ -100,19 +100,25 @@ class Workers:
             compression_params=threshold and {"type": "2bit", "threshold": threshold},
         )
 
-    def part(self, X, y) -> tuple:
-        """This worker's rows of a batch; there may be none. Reports progress."""
+    def part(self, batch: slice) -> slice:
+        """Return this worker's part of a batch, which may be empty; report progress."""
         self.report_progress()
-        mine = shares(len(y), self.count)[self.number]
-        return X[mine], y[mine]
+        mine = shares(batch.stop - batch.start, self.count)[self.number]
+        return slice(batch.start + mine.start, batch.start + mine.stop)
 
     def test_part(self, X, y) -> tuple:
-        """This worker's part of the test set; all of it where nothing can be summed."""
+        """Return this worker's part of the test set.
+
+        With dist_async or compression nothing can be summed, and it is the whole set.
+        """
         if len(y) < self.count:
             raise SettingError(
                 f"{len(y)} test images: fewer than the {self.count} workers"
             )
-        return self.part(X, y) if self.info.variant == "" else (X, y)
+        if self.info.variant:
+            return X, y
+        mine = self.part(slice(0, len(y)))
+        return X[mine], y[mine]
 
     def divisor(self, batch_size: int) -> int:
         """The number by which a step divides the sum of gradients: the global batch's.
@@ -130,7 +136,7 @@ class Workers:
 
         `train_loss` is the sum over this worker's samples divided by the number of all
         samples; `test_acc` is that of its part of the test set, `share` of the whole.
-        Where nothing can be summed, this worker's samples stand for all.
+        With dist_async or compression, returns those of this worker's samples.
         """
         if self.info.variant:
             return train_loss * self.count, test_acc

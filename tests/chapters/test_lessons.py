@@ -64,7 +64,7 @@ PRINTED = {
     ],
     "scaling": [
         "0.81 ms \\+ 1.06 us per image",
-        "break-even of 2: 802, of 8: 5515",
+        r"batch  8192: predicted 5\.42 ms, 5\.24 \(\+3 %\)",
         r"Concise: 2 contexts (begin to|do not|pay)",
         r"From scratch: 2 contexts (begin to|do not|pay)",
     ],

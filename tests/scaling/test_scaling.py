@@ -1,15 +1,25 @@
 """Steps taken apart, variants of all-reduce, and the lines of a study."""
 
+import contextlib
+
 import numpy
 import pytest
 
-from d2lpar import datasets, devices, lenet, lenet_concise, networks
-from d2lpar._mxnet import mx, np
+from d2lpar import (
+    datasets,
+    devices,
+    lenet,
+    lenet_concise,
+    lenet_workers,
+    networks,
+    parallel,
+)
+from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
-from d2lpar.parallel import get_params, train_batch
 from d2lpar.records import files
 from d2lpar.records.kinds import PARTS, AllReduceRecord, ScaledEpoch, StepRecord
 from d2lpar.scaling import allreduce, measure, step
+from d2lpar.training import on_device
 
 rng = numpy.random.default_rng(0)
 DATA = datasets.ImageData(
@@ -22,60 +32,146 @@ DATA = datasets.ImageData(
 BATCH = np.array(datasets.to_float(DATA.X_train[:13])), np.array(DATA.y_train[:13])
 
 
-def replicas_in(net):
-    """The parameters of a Gluon network by device."""
-    return list(zip(*(p.list_data() for p in net.collect_params().values())))
+def new_training(make, num_devices, params=None):
+    """A training of the study on DATA, and orders of its rows on the devices."""
+    chosen = devices.parse(f"cpu:{num_devices}")
+    train_set = DATA.X_train, DATA.y_train
+    copies = [on_device(train_set, device) for device in chosen]
+    params = networks.init_lenet() if params is None else params
+    rng = numpy.random.default_rng([0, 1])  # the first epoch's with seed 0
+    order = rng.permutation(64).astype("int32")
+    orders = [np.array(order, dtype="int32", ctx=device) for device in chosen]
+    return make(params, chosen, 24 // num_devices, copies), orders
 
 
 def replicas_of(training):
-    from_scratch = isinstance(training, step.FromScratch)
-    return training.replicas if from_scratch else replicas_in(training.net)
+    if isinstance(training, step.FromScratch):
+        return training.replicas
+    return list(zip(*(p.list_data() for p in training.net.collect_params().values())))
 
 
-@pytest.mark.parametrize("n", (1, 3))
-@pytest.mark.parametrize("make", step.IMPLEMENTATIONS.values())
-def test_two_steps_are_those_of_the_chapters(make, n):
-    chosen, params = devices.parse(f"cpu:{n}"), networks.init_lenet(0.1)
-    training = make(params, chosen, 4)
-    channels = networks.device_channels("cpu")
-    padded = networks.padded(params, channels)
-    expected = [get_params(padded, device) for device in chosen]
-    net, trainer, loss = lenet_concise.build(params, chosen, 0.1, channels=channels)
-    for _ in range(2):
-        training.step(*BATCH, 0.1)
-        if make is step.FromScratch:
-            train_batch(*BATCH, expected, chosen, lr=0.1)
-        else:
-            lenet_concise.train_batch(*BATCH, net, chosen, trainer, loss=loss)
-            expected = replicas_in(net)
-    for mine, theirs in zip(replicas_of(training), expected):
-        for p, q in zip(mine, theirs):
-            assert (p.asnumpy() == q.asnumpy()).all()
+TRAININGS = pytest.mark.parametrize(
+    ("make", "train"),
+    [(step.Concise, lenet_concise.train), (step.FromScratch, lenet.train)],
+)
+
+
+@pytest.mark.parametrize("n", (1, 3, 20))
+@TRAININGS
+def test_the_studys_steps_leave_the_trainings_parameters(make, train, n):
+    """To the bit, after an epoch whose last batch is short and leaves devices idle."""
+    state = lenet.start(seed=0, scale=0.1)
+    training, orders = new_training(make, n, state.params)
+    recipe = {"global_batch_size": 24, "lr": 0.2, "num_epochs": 1}
+    (epoch,) = train(devices=f"cpu:{n}", data=DATA, state=state, **recipe)
+    training.set_learning_rate(0.2)
+    losses = []
+    for batch in training.batches(orders, 24):
+        losses += training.step(batch)
+    assert sum(float(l.sum()) for l in losses) / 64 == epoch.train_loss
+    for ours, expected in zip(training.params(), state.params):
+        assert (ours == expected).all()
+
+
+def counted(monkeypatch, module, name):
+    """Calls of a function of a module, which are still carried out."""
+    calls, original = [], getattr(module, name)
+
+    def spy(*args, **kwargs):
+        calls.append(name)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, spy)
+    return calls
+
+
+class OneWorker:
+    """What :mod:`d2lpar.lenet_workers` asks of its group, of one worker."""
+
+    count, report_progress = 1, staticmethod(lambda: None)
+
+    def trainer(self, params, lr):
+        return gluon.Trainer(params, "sgd", {"learning_rate": lr})
+
+    def part(self, batch):
+        return batch
+
+    def test_part(self, X, y):
+        return X, y
+
+    def divisor(self, batch_size):
+        return batch_size
+
+    def epoch_means(self, train_loss, test_acc, share):
+        return train_loss, test_acc
+
+
+def test_training_scaling_and_workers_take_one_step_in_gluon(monkeypatch):
+    recipe = {"global_batch_size": 24, "num_epochs": 1, "data": DATA}
+    calls = counted(monkeypatch, lenet_concise, "train_shards")
+    list(lenet_concise.train(devices="cpu:2", **recipe))
+    assert len(calls) == 3
+    list(lenet_workers.train(devices="cpu:2", workers=OneWorker(), **recipe))
+    assert len(calls) == 6
+    training, orders = new_training(step.Concise, 2)
+    step.sample(training, step.endless_batches(training, orders, 24), 5)
+    assert len(calls) == 11
+    net, trainer, loss = lenet_concise.build(networks.init_lenet(), [mx.cpu()], 0.1)
+    lenet_concise.train_batch(*BATCH, net, [mx.cpu()], trainer, loss=loss)
+    assert len(calls) == 12
+
+
+def test_training_and_scaling_take_one_step_from_scratch(monkeypatch):
+    assert lenet.train_batch is parallel.train_batch
+    assert lenet.pushed_together is step.pushed_together
+    calls = counted(monkeypatch, parallel, "train_batch")
+    monkeypatch.setattr(lenet, "train_batch", parallel.train_batch)
+    recipe = {"global_batch_size": 24, "num_epochs": 1, "data": DATA}
+    list(lenet.train(devices="cpu:2", **recipe))
+    assert len(calls) == 3
+    training, orders = new_training(step.FromScratch, 2)
+    pushing = counted(monkeypatch, step, "pushed_together")
+    step.sample(training, step.endless_batches(training, orders, 24), 5)
+    assert (len(calls), len(pushing)) == (8, 1)  # around all steps, as in an epoch
 
 
 @pytest.mark.parametrize("make", step.IMPLEMENTATIONS.values())
 def test_a_step_ends_after_the_named_part(make):
     """Only the whole step updates; after the all-reduce all gradients are the sum."""
-    training = make(networks.init_lenet(0.1), devices.parse("cpu:2"), 4)
+    training, orders = new_training(make, 2, networks.init_lenet(0.1))
+    training.set_learning_rate(0.1)
     before = training.params()
+    batch = next(training.batches(orders, 13))
 
     def gradients():
         return [[p.grad.asnumpy() for p in ps] for ps in replicas_of(training)]
 
-    _, y_shards = training.step(*BATCH, 0.1, "split and copy")
-    assert [len(y) for y in y_shards] == [7, 6]
-    losses = training.step(*BATCH, 0.1, "forward")
+    shards = training.step(batch, "split and copy")
+    assert [len(shard) for shard in shards[-2:]] == [7, 6]
+    losses = training.step(batch, "forward")
     assert [l.size for l in losses] == [7, 6]
     assert all((grad == 0).all() for grads in gradients() for grad in grads)
-    training.step(*BATCH, 0.1, "backward")
+    training.step(batch, "backward")
     apart = gradients()
-    training.step(*BATCH, 0.1, "all-reduce")
+    training.step(batch, "all-reduce")
     for summed in gradients():
         for own, other, total in zip(*apart, summed):
             numpy.testing.assert_allclose(own + other, total, rtol=1e-5, atol=1e-6)
     assert all((p == q).all() for p, q in zip(before, training.params()))
-    training.step(*BATCH, 0.1, "update")
+    training.step(batch, "update")
     assert any((p != q).any() for p, q in zip(before, training.params()))
+
+
+@pytest.mark.parametrize("make", step.IMPLEMENTATIONS.values())
+def test_timed_batches_are_full(make):
+    """An epoch of 64 has two batches of 24; the third is the next epoch's first."""
+    training, orders = new_training(make, 2)
+    batches = step.endless_batches(training, orders, 24)
+    first, second, third = (training.step(next(batches), "split and copy")
+                            for _ in range(3))  # fmt: skip
+    assert [len(shards[-1]) for shards in (first, second, third)] == [12] * 3
+    assert (first[-1].asnumpy() == third[-1].asnumpy()).all()
+    assert (first[-1].asnumpy() != second[-1].asnumpy()).any()
 
 
 @pytest.mark.parametrize("n", (2, 3, 8))
@@ -191,15 +287,25 @@ def test_python_waits_for_steps_that_are_too_far_behind():
         def __init__(self, number):
             self.number = number
 
+        def sum(self):
+            return self
+
         def wait_to_read(self):
             waited.append(self.number)
 
     class Training:
-        def step(self, number, y, lr, upto):
-            return [None, Losses(number)]
+        pushing = contextlib.nullcontext
 
-    step.sample(Training(), ((number, None) for number in range(100)), 20)
-    assert waited == [0, 1, 2, 3]  # 16 are in flight
+        def set_learning_rate(self, lr):
+            pass
+
+        def step(self, number, upto):
+            return [Losses(None), Losses(number)]
+
+    for upto in PARTS:
+        step.sample(Training(), iter(range(100)), 20, upto)
+        assert waited == [0, 1, 2, 3]  # 16 are in flight
+        waited.clear()
 
 
 def test_a_diverged_training_says_so_and_ends():

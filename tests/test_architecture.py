@@ -28,6 +28,7 @@ ROOMS = [
     ["lenet_concise"],
     ["lenet"],
     ["workers"],
+    ["lenet_result"],
     ["kernels"],
     ["training"],
     ["buckets"],
@@ -159,7 +160,7 @@ def at_the_top(module: str) -> list[str]:
 FIGURES = [
     name
     for name in FILES
-    if name.startswith("d2lpar.figures.") or name.endswith(".figure")
+    if name.startswith("d2lpar.figures.") or name.endswith((".figure", "result"))
 ]
 
 

@@ -2,7 +2,7 @@
 
 Both print "table", "json" or "csv" and draw; neither needs MXNet in this process. A
 ratio of two timings means something only if nothing else has changed, so every
-:class:`Comparison` lists what else differs.
+:class:`~d2lpar.records.comparison.Comparison` lists what else differs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -25,7 +25,7 @@ from d2lpar.figures import labels, page
 from d2lpar.machine import builds
 from d2lpar.machine.builds import tf32
 from d2lpar.records import atomic, comparison, files
-from d2lpar.records.comparison import Summary, check, is_gan
+from d2lpar.records.comparison import Comparison, Side, check, is_gan
 from d2lpar.records.kinds import (
     FrameRecord,
     Header,
@@ -53,42 +53,6 @@ HEADER_FIELDS = {
     "seed": "seed",
 }
 _COMPARED = {"num_devices", "devices"}  # also under `settings`
-
-
-@dataclass(frozen=True)
-class Side:
-    """What one of the two runs measured.
-
-    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
-    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
-    the repeats; a GAN has None, and in its place `quality`, its last distance to real
-    faces, unless it recorded no frames. `label` tells this run from the other one.
-    """
-
-    label: str
-    path: str | None
-    num_devices: int
-    seconds: Summary
-    samples_per_sec: float
-    test_acc: float | None
-    quality: float | None = None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Run `b` against run `a`.
-
-    `speedup` is how many times faster b is than a; `spread` is its range when both
-    times vary between their quartiles. `efficiency` is that of the run with more
-    devices, or None for equal numbers of devices and for CPUs against GPUs.
-    """
-
-    a: Side
-    b: Side
-    speedup: float
-    spread: tuple[float, float]
-    efficiency: float | None
-    differences: list[str]
 
 
 def compare(a: Run, b: Run) -> Comparison:

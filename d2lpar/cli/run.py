@@ -11,9 +11,8 @@ import click
 
 from d2lpar import devices, experiments
 from d2lpar._mxnet import ENGINE_DEFAULTS
-from d2lpar.cli import index, progress
+from d2lpar.cli import progress, report
 from d2lpar.cli.options import ONE_MEASUREMENT, as_words
-from d2lpar.cli.results import result
 from d2lpar.datasets.download import check_folder
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
@@ -218,12 +217,12 @@ def _results(
     experiment: Experiment, runs: list[Run], flags: dict, shared_by: str = ""
 ) -> list[Run]:
     """Print what the runs found and draw their figures; return the runs."""
-    click.echo(f"\n{result(runs)}\n")
+    report.show(runs)
     folder, stem = runs[0].path.parent, files.run_stem(runs[0].header)
     if shared_by:  # the figures of one launch must not replace those of another
         stem += f"-{shared_by}"
     drawn = experiments.draw(runs, folder, stem)
-    page = index.write(folder.parent)
+    page = report.write_page(folder.parent)
     if progress.in_notebook():
         for path in drawn:
             if path.suffix in (".png", ".gif"):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from d2lpar.figures import page, training
 from d2lpar.records import comparison
+from d2lpar.records.comparison import Comparison
 from d2lpar.records.kinds import Run, timed_epochs
 from d2lpar.text import number
 
 
-def picture(a: Run, b: Run, compared: Any) -> page.Picture:
-    """Labelled by what differs; `compared`: :class:`d2lpar.cli.compare.Comparison`."""
+def picture(a: Run, b: Run, compared: Comparison) -> page.Picture:
+    """Accuracies or quality, and timed epochs, labelled by what differs."""
     runs, (low, high) = (a, b), compared.spread
     title = f"Samples per second of b over a: {number(compared.speedup)} "
     title += f"({low:.2f} to {high:.2f} by the quartiles)"

@@ -18,7 +18,7 @@ def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -
     """A panel for each curve of the runs, whose names are its keys, under the title.
 
     A run is its name and the points so far, at least one: values by label, the abscissa
-    first, as :meth:`~d2lpar.records.kinds.Line.curves` gives them. Runs of one name are
+    first, as :func:`d2lpar.cli.progress.curves` returns them. Runs of one name are
     repeats of each other and look alike.
     """
     abscissa, *labels = runs[0][1][0]

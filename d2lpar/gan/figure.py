@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from statistics import median
@@ -17,7 +17,8 @@ from matplotlib.axes import Axes
 from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
-from d2lpar.figures import page, training
+from d2lpar.errors import RecordError
+from d2lpar.figures import labels, page, training
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, Run, group
 from d2lpar.text import plural
@@ -30,18 +31,26 @@ MILLISECONDS = 100  # of a frame
 STEPS = (0, 100, 300, 1_000, 3_000, 10_000)
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | bytes]:
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture | bytes]:
     """Pictures by name of runs that differ in their device count.
 
     ``seconds`` per epoch and ``quality`` beside its references, of all runs. Of the one
     on the most devices ``losses``; ``strip``, the faces of some noises through
-    training; ``samples``, 25 of the last; and "", an animation.
+    training; ``samples``, 25 of the last; and "", an animation. `answers` holds the
+    sentences that title the first two.
     """
+    answers = answers or {}
     runs = training.by_device_count(runs)
+    for run in runs:
+        if not comparison.is_gan(run):
+            raise RecordError(f"{labels.where(run)}: holds no epochs of a GAN")
     last = runs[-1]
     drawn: dict[str, page.Picture | bytes] = {"losses": losses(last)}
     if all(comparison.quality_by_epoch(run) for run in runs):
         title = "Fréchet distance and coverage of generated faces"
+        title = page.answer(answers.get("quality", ()), title, inches=10.5)
         note = f"{training.workload(runs)}; dashed: sets to compare with"
         picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
         drawn["quality"] = picture
@@ -55,7 +64,7 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | bytes]:
     if frames and frames[-1].samples:
         away = f"{median(frames[-1].distances):.2f} from the nearest of the data"
         drawn["samples"] = samples(last, f"Generated faces, {away} (median; a copy: 0)")
-    drawn["seconds"] = training.times(runs)
+    drawn["seconds"] = training.times(runs, answers.get("seconds", ()))
     return drawn
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
+import numpy
 
 from d2lpar.errors import RecordError
 from d2lpar.records.kinds import (
+    EpochRecord,
     FrameRecord,
     GanEpochRecord,
     Run,
@@ -32,6 +33,10 @@ class Summary:
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
 
+    def overlaps(self, other: Summary) -> bool:
+        """Whether the quartiles overlap: then neither is less than the other."""
+        return self.q1 <= other.q3 and other.q1 <= self.q3
+
     def cells(self, scale: float = 1.0) -> list[str]:
         """Three cells of a table: median, quartiles and n."""
         quartiles = f"{number(scale * self.q1)}-{number(scale * self.q3)}"
@@ -47,38 +52,44 @@ def summarize(samples: Sequence[float]) -> Summary:
     """
     if len(samples) == 0:
         raise ValueError("summarize: there are no samples")
-    q1, median, q3 = np.percentile(samples, (25, 50, 75))
+    q1, median, q3 = numpy.percentile(samples, (25, 50, 75))
     return Summary(float(median), float(q1), float(q3), len(samples))
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """A device count of a sweep against the smallest one; `ideal` is their ratio."""
+class Side:
+    """What one of the two runs measured.
 
+    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
+    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
+    the repeats; a GAN has None, and in its place `quality`, its last distance to real
+    faces, unless it recorded no frames. `label` tells this run from the other one.
+    """
+
+    label: str
+    path: str | None
     num_devices: int
-    ideal: float
+    seconds: Summary
+    samples_per_sec: float
+    test_acc: float | None
+    quality: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Run `b` against run `a`.
+
+    `speedup` is how many times faster b is than a; `spread` is its range when both
+    times vary between their quartiles. `efficiency` is that of the run with more
+    devices, or None for equal numbers of devices and for CPUs against GPUs.
+    """
+
+    a: Side
+    b: Side
     speedup: float
     spread: tuple[float, float]
-
-    @property
-    def efficiency(self) -> float:
-        return self.speedup / self.ideal
-
-    @property
-    def efficiency_spread(self) -> tuple[float, float]:
-        low, high = self.spread
-        return low / self.ideal, high / self.ideal
-
-
-def scaling(runs: Sequence[Run]) -> list[Scaling]:
-    """Speedups over the smallest device count, by ascending count, on the same data."""
-    first, *others = sorted(runs, key=lambda run: run.header.num_devices)
-    smallest, base = first.header.num_devices, seconds_per_epoch(first)
-    points = [Scaling(smallest, 1.0, 1.0, (1.0, 1.0))]
-    for run in others:
-        n = run.header.num_devices
-        points.append(Scaling(n, n / smallest, *speedup(base, seconds_per_epoch(run))))
-    return points
+    efficiency: float | None
+    differences: list[str]
 
 
 def seconds_per_epoch(run: Run) -> Summary:
@@ -90,7 +101,7 @@ def seconds_per_epoch(run: Run) -> Summary:
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
-    epochs = sorted(run.epochs, key=lambda e: e.epoch)
+    epochs = sorted(run.of(EpochRecord), key=lambda e: e.epoch)
     return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 

@@ -53,7 +53,9 @@ def result(runs: Sequence[Run]) -> Result:
     answers = {"seconds": speeds, "accuracy": accuracies}
     if labels.several_ways(runs):
         answers = {"sharing": [*speeds, *accuracies]}
-    note = f"{seconds_note(runs[0])}; test accuracy: the median of trainings, and range"
+    note = seconds_note(runs[0])
+    if any("(" in row[-1] for row in rows):
+        note += "; test accuracy: median and range of the trainings"
     return Result(Table(columns, rows), note, answers)
 
 

@@ -71,7 +71,7 @@ PRINTED = {
     "scaling": [
         "0.81 ms \\+ 1.06 us per image",
         "break-even of 2: 802, of 8: 5515",
-        r"Concise: 2 contexts (begin to|do not|pay)",
+        r"In Gluon: 2 contexts (begin to|do not|pay)",
         r"From scratch: 2 contexts (begin to|do not|pay)",
     ],
     "least_squares": [
@@ -102,7 +102,7 @@ PRINTED = {
         r"mean face +Fréchet",
         r"the same vectors : divided by (\S+) \1 ; apart by 0\.0",
         r"batch +Fréchet +\d+\.\d, coverage 0\.00",
-        r"The Fréchet distance to real faces falls from \d+",
+        r"The Fréchet distance to real faces is \d+",
         r"data: drawn faces",
     ],
     "memory": [

@@ -1,7 +1,7 @@
 """The pictures of figures/: each answers one question of a chapter, from its records.
 
 A title states what was found and the condition under which that is so: if the records
-contradict it, :func:`d2lpar.figures.page.claim` raises an error with their numbers.
+contradict it, :func:`claim` raises an error with their numbers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import numpy
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from d2lpar.arrays import figure as arrays
 from d2lpar.arrays import result as timing
+from d2lpar.errors import RecordError
 from d2lpar.figures import bars, labels, page, training
-from d2lpar.figures.page import Picture, claim
+from d2lpar.figures.page import Picture
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
 from d2lpar.low_precision import figure as low_precision
@@ -76,6 +78,22 @@ def answers(file: str, *records: str):
         return function
 
     return note
+
+
+def claim(text: str, when: bool, **numbers: float) -> str:
+    """The title, with the numbers put in, if the records bear it out.
+
+    `when` is the condition under which it is true. Raises :class:`RecordError` with
+    the numbers if it is not, so that nothing is drawn under a wrong title.
+
+    >>> claim("Two cores are {r:.1f} times as fast", when=1.52 > 1.2, r=1.52)
+    'Two cores are 1.5 times as fast'
+    """
+    title = text.format(**numbers)
+    if not when:
+        found = ", ".join(f"{name} = {value:.4g}" for name, value in numbers.items())
+        raise RecordError(f"the records contradict the title {title!r}: {found}")
+    return title
 
 
 def apart(less: Summary, more: Summary) -> bool:
@@ -880,8 +898,13 @@ def no_normalisation(without: list[Run], normal: list[Run]) -> Picture:
         "epochs, with it {b:.0f} % after {n}",
         when=a + 10 < b, a=a, b=b, m=last.epoch, n=there.epoch,
     )  # fmt: skip
-    faces = {"without": last, "with": there}
-    return gan.beside(faces, [without[0], normal[0]], title)
+    note = training.workload(without)
+    runs = [without[0], normal[0]]
+    picture = page.new(title, note, runs, (7.6, 3.2), columns=2)
+    for axes, name, frame in zip(picture.axes, ("without", "with"), (last, there)):
+        halves = numpy.split(gan.fixed_faces(frame), 2, axis=1)
+        gan.show(axes, numpy.concatenate(halves), name)
+    return picture
 
 
 @answers("gan/quality", "gan/book-cpu2", "h200/gan/sharp-gpu?")

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 from PIL import Image, PngImagePlugin
 
-from d2lpar.errors import RecordError
 from d2lpar.figures import labels
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import Summary, summarize
@@ -49,22 +48,6 @@ class Picture(Figure):
     """A figure, and what its PNG file says: its title, and what was measured when."""
 
     metadata: dict[str, str]
-
-
-def claim(text: str, when: bool, **numbers: float) -> str:
-    """The title, with the numbers put in, if the records bear it out.
-
-    `when` is the condition under which it is true. Raises :class:`RecordError` with
-    the numbers if it is not, so that nothing is drawn under a wrong title.
-
-    >>> claim("Two cores are {r:.1f} times as fast", when=1.52 > 1.2, r=1.52)
-    'Two cores are 1.5 times as fast'
-    """
-    title = text.format(**numbers)
-    if not when:
-        found = ", ".join(f"{name} = {value:.4g}" for name, value in numbers.items())
-        raise RecordError(f"the records contradict the title {title!r}: {found}")
-    return title
 
 
 def new(

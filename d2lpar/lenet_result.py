@@ -99,6 +99,8 @@ def compared(runs: Sequence[Run]) -> list[str]:
 def _compared(run: Run, base: Run) -> str:
     one, other = map(comparison.seconds_per_epoch, (base, run))
     this, first = _group(run), _group(base)
+    if not one.can_be_compared(other):
+        return f"too few epochs were timed to compare {this} with {first}"
     if one.overlaps(other):
         return f"{this} train about as fast as {first} (the quartiles overlap)"
     if other.median < one.median:

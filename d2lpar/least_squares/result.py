@@ -118,6 +118,8 @@ def _by_count(runs: Sequence[Run]) -> list[str]:
             summarize([points[-1].seconds for points in repeats(run)])
             for run in (same[0], same[-1])
         )
+        if not one.can_be_compared(many):
+            continue
         ratio = one.median / many.median
         outcome = "faster with" if ratio > 1 else "slower with"
         if one.overlaps(many):

@@ -56,6 +56,8 @@ def _answer(rows: Sequence[PrecisionRecord]) -> str:
         return "float32 was not measured, so there is nothing to compare"
     if not any(row.supported and row is not float32 for row in rows):
         return "only float32 was measured, so there is nothing to compare"
+    if float32.n < 2:
+        return "too few passes were timed to compare speeds"
     faster = [
         row
         for row in rows

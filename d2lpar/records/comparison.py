@@ -33,6 +33,10 @@ class Summary:
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
 
+    def can_be_compared(self, other: Summary) -> bool:
+        """Whether both have quartiles: a single sample has no spread."""
+        return min(self.n, other.n) > 1
+
     def overlaps(self, other: Summary) -> bool:
         """Whether the quartiles overlap: then neither is less than the other."""
         return self.q1 <= other.q3 and other.q1 <= self.q3

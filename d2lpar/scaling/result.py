@@ -80,6 +80,8 @@ def _answers(found: Sequence[Study], word: str) -> list[str]:
         for study in found:
             if pairs := speedups(study, n):
                 by_batch = {b: summarize(values) for b, values in pairs.items()}
+                if any(speedup.n < 2 for speedup in by_batch.values()):
+                    continue  # a single sample has no spread
                 name = f"{name_of(study)}: " if len(found) > 1 else ""
                 details.append(sentence(f"{name}{devices} {_pays(by_batch)}"))
                 begins.append(pays_between(by_batch))

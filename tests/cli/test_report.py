@@ -51,6 +51,20 @@ def test_a_ratio_only_where_the_quartiles_do_not_overlap(seconds, answer):
     assert [row[0][0] for row in found.table.rows] == ["1", "2"]
 
 
+def test_a_single_sample_has_no_ratio():
+    found = result([training(1, (9.0,)), training(2, (1.0,))])
+    assert found.sentences[0].startswith("Too few epochs")
+    solved = [
+        Run(
+            header(n, variant="cgls", chapter="least_squares"),
+            (point(9, n, seconds=float(n)),),
+        )
+        for n in (1, 2)
+    ]
+    (reached,) = result(solved).sentences
+    assert "times" not in reached
+
+
 def test_one_device_alone_has_no_ratio():
     (answer,) = result([training(1)]).sentences
     assert "times" not in answer and "0.800" in answer
@@ -75,7 +89,10 @@ def test_seeds_and_repeats_count_together():
 
 def test_a_solver_names_the_methods_that_reach_the_least_residual():
     runs = [
-        Run(header(n, variant=method, chapter="least_squares"), (point(iteration, n),))
+        Run(
+            header(n, variant=method, chapter="least_squares"),
+            tuple(point(iteration, n, repeat=repeat) for repeat in (0, 1)),
+        )
         for n in (1, 2)
         for method, iteration in (("cgls", 30), ("normal", 30), ("gradient", 3))
     ]
@@ -93,7 +110,7 @@ def steps(speedups):
         StepRecord(
             global_batch_size=batch,
             steps=1,
-            seconds=[1.0 if n == 1 else 1 / speedup],
+            seconds=[1.0 if n == 1 else 1 / speedup] * 2,
             issue_seconds=[0.1],
             num_devices=n,
         )

@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy
-
 import arms
+import numpy
 
 from d2lpar import experiments
 from d2lpar.errors import RunError

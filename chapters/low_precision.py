@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from d2lpar import chapter, datasets, lenet, lenet_concise, mx, np, npx
 from d2lpar.low_precision import measure
-from d2lpar.low_precision.table import table
+from d2lpar.low_precision.result import table
 
 data = datasets.load("sample")  # for the cells below
 state = lenet.start(seed=0, scale=0.1)  # larger weights, off the plateau at once

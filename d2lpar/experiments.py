@@ -16,6 +16,7 @@ from d2lpar.errors import RecordError, SettingError
 
 if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
+    from d2lpar.records.result import Result
 
 # Flags, named as in Python. Every experiment takes these:
 ALWAYS = frozenset({"devices", "num_devices", "preset", "dry_run", "out", "data"})
@@ -65,8 +66,12 @@ class Experiment:
     """``f(device_type)``: fields of a record's header that this workload adds"""
     layers: str = ""
     """``f(settings)``: the shapes from which the memory is estimated"""
+    result: str = ""
+    """``f(runs)``: the table and the answer, of :mod:`d2lpar.records.result`"""
     figure: str = ""
-    """``pictures(runs)``: pictures, texts and GIFs by name"""
+    """``pictures(runs, answers)``: pictures and GIFs by name"""
+    figure_of_ways: str = ""
+    """the same of several workers that share gradients in different ways"""
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
     unit: str = "epoch"
     """what is counted while it is measured"""
@@ -117,31 +122,75 @@ def get(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
+def measured_by(runs: Sequence[Run]) -> Experiment:
+    """Return the experiment that measured the runs.
+
+    Raises :class:`RecordError` for a run of none, and for runs of several that do not
+    share their figure.
+    """
+    found = []
+    for run in runs:
+        chapter = getattr(run.header, "chapter", "")
+        experiment = EXPERIMENTS.get(RECORDED_BY_BENCHMARKS.get(chapter, chapter))
+        if experiment is None or not experiment.figure:
+            raise RecordError(
+                f"{run.path}: of chapter {chapter!r}, which this d2lpar cannot draw"
+            )
+        found.append(experiment)
+    for run, experiment in zip(runs, found):
+        if experiment.figure != found[0].figure:
+            raise RecordError(
+                f"{runs[0].path} and {run.path}: of {found[0].name} and "
+                f"{experiment.name}, which share no figure; draw one of them"
+            )
+    return found[0]
+
+
+def result(runs: Sequence[Run]) -> Result:
+    """Compute what runs that were measured together found, in any order.
+
+    Raises :class:`RecordError` as :func:`measured_by` does.
+    """
+    from d2lpar.figures import labels
+
+    runs = sorted(runs, key=lambda run: run.header.num_devices)
+    found, header = load(measured_by(runs).result)(runs), runs[0].header
+    where = f"data: {labels.data_name(header)}; {labels.hardware([header])}"
+    return replace(found, note="; ".join(filter(None, (found.note, where))))
+
+
 def draw(runs: Sequence[Run], folder: str | Path, stem: str) -> list[Path]:
     """Draw runs that were measured together, as ``<folder>/<stem>-*``.
 
+    The sentences of their :func:`result` are the titles of the pictures that show it.
     Returns the files. Raises :class:`RecordError` for runs that do not belong in one
     picture.
     """
-    from d2lpar.figures import page  # matplotlib takes its time
+    from d2lpar.figures import labels, page  # matplotlib takes its time
+    from d2lpar.records.kinds import BenchmarkHeader
 
-    chapters = {getattr(run.header, "chapter", "") for run in runs}
     for run in runs:
         if not run.lines:
             raise RecordError(
                 f"{run.path}: holds no results yet; wait, or run it again"
             )
-    shared_in = {
-        run.header.variant for run in runs if getattr(run.header, "workers", 1) > 1
-    }
-    if chapters == {""}:
-        figure = "d2lpar.figures.bars:pictures"
-    elif len(shared_in) > 1:
-        figure = "d2lpar.workers.figure:pictures"
-    else:
-        figure = FIGURES[sorted(chapters)[0]]
     with page.plain_style():
-        return page.save(load(figure)(runs), Path(folder), stem)
+        if isinstance(runs[0].header, BenchmarkHeader):
+            return page.save(load(BENCHMARK_FIGURE)(runs), Path(folder), stem)
+        experiment, found = measured_by(runs), result(runs)
+        figure = experiment.figure
+        if labels.several_ways(runs):
+            figure = experiment.figure_of_ways or figure
+        drawn = load(figure)(runs, found.answers)
+        return page.save({**drawn, **texts(runs)}, Path(folder), stem)
+
+
+def texts(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the text ``results`` of runs that found more than their table shows."""
+    from d2lpar.figures import labels
+
+    found = result(runs)
+    return {"results": found.full_text(labels.source(runs))} if found.further else {}
 
 
 LENET = Experiment(
@@ -169,7 +218,9 @@ LENET = Experiment(
     start="d2lpar.lenet:start",
     header_facts="d2lpar.lenet:header_facts",
     layers="d2lpar.memory.estimate:lenet_layers",
+    result="d2lpar.lenet_result:result",
     figure="d2lpar.figures.training:pictures",
+    figure_of_ways="d2lpar.workers.figure:pictures",
     minutes=0.5,
 )
 
@@ -237,6 +288,7 @@ _ALL = (
         takes=MEASURED,
         measure="d2lpar.arrays.timings:measure",
         load="d2lpar.arrays.operations:Sizes",
+        result="d2lpar.arrays.result:result",
         figure="d2lpar.arrays.figure:pictures",
         unit="timing",
     ),
@@ -296,6 +348,7 @@ _ALL = (
         locate="d2lpar.datasets.fashion:locate",
         datasets=("fashion-mnist", "sample"),
         header_facts="d2lpar.lenet:header_facts",
+        result="d2lpar.scaling.result:result",
         figure="d2lpar.scaling.figure:pictures",
         # Accuracy under weak scaling is measured once, in the faster implementation.
         variants={
@@ -333,6 +386,7 @@ _ALL = (
         takes=MEASURED | {"num_epochs"},
         measure="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_problem",
+        result="d2lpar.least_squares.result:result",
         figure="d2lpar.least_squares.figure:pictures",
         variants={
             "averaging": {"method": "averaging"},
@@ -360,6 +414,7 @@ _ALL = (
         measure="d2lpar.least_squares.solver:measure",
         measure_with_workers="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_file",
+        result="d2lpar.least_squares.result:result",
         figure="d2lpar.least_squares.figure:pictures",
         variants={"cgls": {"method": "cgls", "resident_bytes": 0}},
         unit="iteration",
@@ -407,6 +462,7 @@ _ALL = (
         start="d2lpar.gan.training:start",
         start_takes=("width", "d_norm"),
         layers="d2lpar.memory.estimate:gan_layers",
+        result="d2lpar.gan.result:result",
         figure="d2lpar.gan.figure:pictures",
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as
         # fast as 256.
@@ -455,6 +511,7 @@ _ALL = (
         locate="d2lpar.datasets.fashion:locate",
         datasets=("fashion-mnist", "sample"),
         header_facts="d2lpar.lenet:header_facts",
+        result="d2lpar.low_precision.result:result",
         figure="d2lpar.low_precision.figure:pictures",
         minutes=2,
     ),
@@ -482,5 +539,6 @@ _ALL = (
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
-FIGURES = {name: experiment.figure for name, experiment in EXPERIMENTS.items()}
-FIGURES["gpu_scaling"] = FIGURES["scaling"]  # records of benchmarks/gpu_scaling.py
+BENCHMARK_FIGURE = "d2lpar.figures.bars:pictures"
+# Runs that benchmarks record, by the chapter in their header: benchmarks/gpu_scaling.py
+RECORDED_BY_BENCHMARKS = {"gpu_scaling": "scaling"}

@@ -18,6 +18,16 @@ def number(value: float) -> str:
     return f"{value:,.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
+def times(ratio: float) -> str:
+    """A ratio above 1 with one decimal, or more where one would say 1.0.
+
+    >>> times(1.84), times(12.3), times(1.04), times(1.004)
+    ('1.8', '12.3', '1.04', '1.004')
+    """
+    digits = next((n for n in (1, 2, 3) if round(ratio, n) != 1), 3)
+    return f"{ratio:,.{digits}f}"
+
+
 def plural(n: int, noun: str) -> str:
     """The count and its noun.
 

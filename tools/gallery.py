@@ -36,16 +36,12 @@ import psutil
 from gallery_pictures import PICTURES
 from PIL import Image
 
-from d2lpar import __version__
-from d2lpar.arrays import table
+from d2lpar import __version__, experiments
 from d2lpar.errors import D2lparError, RecordError, RunError
 from d2lpar.figures import page
 from d2lpar.gan import figure as gan
-from d2lpar.least_squares import table as least_squares
-from d2lpar.low_precision import table as low_precision
 from d2lpar.records import files
-from d2lpar.records.kinds import Run, group
-from d2lpar.scaling import table as scaling
+from d2lpar.records.kinds import Header, Run, group
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "figures"
@@ -268,14 +264,6 @@ def sweeps() -> dict[str, list[Run]]:
     return group(runs, place)
 
 
-TEXTS = {  # chapters whose results are written as text, too
-    "timing": table.results,
-    "scaling": scaling.results,
-    "gpu_scaling": scaling.results,
-    "least_squares": least_squares.results,
-    "least_squares_large": least_squares.results,
-    "low_precision": low_precision.results,
-}
 # Benchmarks whose table is a text, too: that of their script, or the usual one.
 BENCHMARKS = ("kernels", "local_sgd", "resnet18")
 ANIMATED = "h200/gan/sharp"  # the sweep whose faces are an animation
@@ -289,10 +277,10 @@ def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
         written |= set(page.save({place.name: entry.draw()}, place.parent))
     for sweep, runs in found.items():
         place = to / sweep
-        if text_of := TEXTS.get(getattr(runs[0].header, "chapter", "")):
-            words = {f"{place.name}-results": text_of(runs)}
-            written |= set(page.save(words, place.parent))
-        if (name := getattr(runs[0].header, "benchmark", "")) in BENCHMARKS:
+        if isinstance(runs[0].header, Header):
+            texts = experiments.texts(runs)
+            written |= set(page.save(texts, place.parent, place.name))
+        elif (name := runs[0].header.benchmark) in BENCHMARKS:
             script = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
             text = script.get("table", arms.table)(runs[0])
             written |= set(page.save({place.name: text}, place.parent))

@@ -1,7 +1,7 @@
 """The pictures of figures/: each answers one question of a chapter, from its records.
 
 A title states what was found and the condition under which that is so: if the records
-contradict it, :func:`d2lpar.figures.page.claim` raises an error with their numbers.
+contradict it, :func:`claim` raises an error with their numbers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from statistics import median
 from typing import NamedTuple
 
 import memory_estimate
+import numpy
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from d2lpar.arrays import figure as arrays
-from d2lpar.arrays import table
+from d2lpar.arrays import result as timing
+from d2lpar.errors import RecordError
 from d2lpar.figures import bars, labels, page, training
-from d2lpar.figures.page import Picture, claim
+from d2lpar.figures.page import Picture
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
 from d2lpar.low_precision import figure as low_precision
-from d2lpar.low_precision.table import baseline, merged
+from d2lpar.low_precision.result import baseline, merged
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import ArmTimes, Summary, arm_times, summarize
 from d2lpar.records.kinds import (
@@ -39,6 +41,7 @@ from d2lpar.records.kinds import (
 )
 from d2lpar.scaling import figure as scaling
 from d2lpar.scaling.model import Study, all_reduces, studies
+from d2lpar.scaling.result import speedups
 from d2lpar.workers import figure as workers
 
 FIGURES = Path(__file__).parents[1] / "figures"
@@ -76,6 +79,22 @@ def answers(file: str, *records: str):
     return note
 
 
+def claim(text: str, when: bool, **numbers: float) -> str:
+    """The title, with the numbers put in, if the records bear it out.
+
+    `when` is the condition under which it is true. Raises :class:`RecordError` with
+    the numbers if it is not, so that nothing is drawn under a wrong title.
+
+    >>> claim("Two cores are {r:.1f} times as fast", when=1.52 > 1.2, r=1.52)
+    'Two cores are 1.5 times as fast'
+    """
+    title = text.format(**numbers)
+    if not when:
+        found = ", ".join(f"{name} = {value:.4g}" for name, value in numbers.items())
+        raise RecordError(f"the records contradict the title {title!r}: {found}")
+    return title
+
+
 def apart(less: Summary, more: Summary) -> bool:
     """Whether the quartiles of two measurements do not overlap, in this order."""
     return less.q3 < more.q1
@@ -107,7 +126,7 @@ def side_by_side(
     return picture
 
 
-# Chapters 2 and 3: from scratch and in Gluon
+# Chapters 4 and 5: from scratch and in Gluon
 
 
 def pooled(runs: list[Run]) -> list[Run]:
@@ -200,7 +219,8 @@ def seconds(cores: list[Run], one_gpu: list[Run], two_gpus: list[Run]) -> Pictur
         for of, axes in zip((timed, to_accuracy), picture.axes[2 * k : 2 * k + 2]):
             rows = [
                 page.Row(
-                    f"{training.CHAPTERS[chapter]}, {training.where(same[0])}",
+                    f"{labels.CHAPTERS[chapter]}, "
+                    f"{labels.configuration(same[0].header)}",
                     of(same),
                     page.count_color(count - 1),
                 )
@@ -322,14 +342,14 @@ def memory(cores: list[Run], gpus: list[Run]) -> Picture:
     return side_by_side(title, note, draw, cores, gpus, sharey=False)
 
 
-# Chapter 4: arrays
+# Chapters 2 and 3: arrays and timing
 
 
 def too_short(runs: list[Run]) -> list[float]:
     """How many times as long as its calls MXNet's work takes, by row."""
-    found = [row for row in table.rows(runs) if row.library == "MXNet"]
+    found = [row for row in timing.rows(runs) if row.library == "MXNet"]
     return [
-        r.seconds.median / r.naive.median for r in found if r.operation in table.TITLES
+        r.seconds.median / r.naive.median for r in found if r.operation in timing.TITLES
     ]
 
 
@@ -349,10 +369,10 @@ def clocks(runs: list[Run]) -> Picture:
 @answers("h200/timing/book-clocks", "h200/timing/book-gpu?")
 def clocks_of_gpus(runs: list[Run]) -> Picture:
     """What does a naive clock measure on GPUs?"""
-    found, ratios = table.rows(runs), too_short(runs)
-    sums = table.of("sum", found)
-    host = table.fastest(row for row in sums if row.where == "CPU")
-    gpu = table.fastest(row for row in sums if row.where != "CPU")
+    found, ratios = timing.rows(runs), too_short(runs)
+    sums = timing.rows_of("sum", found)
+    host = timing.fastest(row for row in sums if row.where == "CPU")
+    gpu = timing.fastest(row for row in sums if row.where != "CPU")
     assert host and gpu
     title = claim(
         "PyTorch adds 1,000,000 numbers {r:.1f} times as fast on the host as on an "
@@ -370,10 +390,10 @@ def roofline(cores: list[Run], gpus: list[Run]) -> Picture:
     """How near does array work come to what the processor allows?"""
     shares = {}
     for name, runs in (("cores", cores), ("gpu", gpus)):
-        one = [row for row in table.rows(runs) if row.num_devices == 1]
+        one = [row for row in timing.rows(runs) if row.num_devices == 1]
         twice = {
             row.form: row.gb_per_sec
-            for row in table.of("x2", one)
+            for row in timing.rows_of("x2", one)
             if row.library == "MXNet"
         }
         limit = arrays.copy_rate(one) / 100
@@ -394,7 +414,7 @@ def roofline(cores: list[Run], gpus: list[Run]) -> Picture:
     )
 
     def draw(axes: Axes, runs: list[Run]) -> None:
-        arrays.roofline(axes, table.rows(runs), machine(runs).partition(",")[0])
+        arrays.roofline(axes, timing.rows(runs), machine(runs).partition(",")[0])
 
     return side_by_side(title, note, draw, cores, gpus, sharey=False)
 
@@ -403,8 +423,8 @@ def roofline(cores: list[Run], gpus: list[Run]) -> Picture:
 def copies(cores: list[Run], gpus: list[Run]) -> Picture:
     """How fast are copies to, from and between devices?"""
 
-    def last(direction: str) -> table.Row:
-        rows = table.of(direction, table.rows(gpus))
+    def last(direction: str) -> timing.Row:
+        rows = timing.rows_of(direction, timing.rows(gpus))
         return max(rows, key=lambda row: (row.num_devices, row.num_bytes))
 
     host, between = last("host to device"), last("device to device")
@@ -419,7 +439,7 @@ def copies(cores: list[Run], gpus: list[Run]) -> Picture:
     return side_by_side(title, note, arrays.copies, cores, gpus)
 
 
-# Chapter 5: kernels
+# Chapter 13: kernels
 
 
 @answers("benchmarks/kernels", "benchmarks/kernels", "h200/benchmarks/kernels")
@@ -467,10 +487,10 @@ def kernels(cores: list[Run], gpus: list[Run]) -> Picture:
     counts = [len(rows) for _, rows in panels]
     size = (7.6, 2 + 0.3 * sum(counts) + 0.4 * len(counts))
     picture = page.new(title, note, cores + gpus, size, rows=4, height_ratios=counts)
-    colors = {"kernel": page.OTHERS[0], "loop in C": page.INK, "MXNet": page.OURS}
+    colors = {**page.LIBRARIES, "kernel": page.OTHERS[0], "loop in C": page.INK}
     for axes, (name, rows) in zip(picture.axes, panels):
         found = [
-            page.Row(f"{who}, {layout}", values, colors.get(who) or page.color_of(who))
+            page.Row(f"{who}, {layout}", values, colors[who])
             for (who, layout), values in rows.items()
         ]
         page.dots(axes, found, "GB/s", log=False)
@@ -489,7 +509,7 @@ def pays_between(found: Sequence[Study]) -> tuple[int, int]:
     """
     never, always = [], []
     for study in found:
-        pairs = {b: summarize(p) for b, p in scaling.pairs_of(study, 2).items()}
+        pairs = {b: summarize(p) for b, p in speedups(study, 2).items()}
         never.append(
             max(b for b in pairs if all(pairs[c].q3 < 1 for c in pairs if c <= b))
         )
@@ -752,14 +772,14 @@ SOLVERS = {  # by the name of an arm: on cores, and on a GPU
     "normal": page.look(0),
     "cgls": page.look(1),
     "tsqr": page.look(2),
-    "numpy": {"color": page.LIBRARIES["numpy"], "marker": "s"},
+    "numpy": {"color": page.LIBRARIES["NumPy"], "marker": "s"},
     "numpy normal equations": {
-        "color": page.LIBRARIES["numpy"], "marker": "*", "ms": 12, "ls": "",
+        "color": page.LIBRARIES["NumPy"], "marker": "*", "ms": 12, "ls": "",
     },
     "pytorch normal equations": {
-        "color": page.LIBRARIES["torch"], "marker": "P", "ls": "",
+        "color": page.LIBRARIES["PyTorch"], "marker": "P", "ls": "",
     },
-    "scipy gelsy": {"color": page.LIBRARIES["scipy"], "marker": "v", "ls": "--"},
+    "scipy gelsy": {"color": page.LIBRARIES["SciPy"], "marker": "v", "ls": "--"},
     "dask": {"color": page.GREY, "marker": "x"},
 }  # fmt: skip
 
@@ -877,8 +897,13 @@ def no_normalisation(without: list[Run], normal: list[Run]) -> Picture:
         "epochs, with it {b:.0f} % after {n}",
         when=a + 10 < b, a=a, b=b, m=last.epoch, n=there.epoch,
     )  # fmt: skip
-    faces = {"without": last, "with": there}
-    return gan.beside(faces, [without[0], normal[0]], title)
+    note = training.workload(without)
+    runs = [without[0], normal[0]]
+    picture = page.new(title, note, runs, (7.6, 3.2), columns=2)
+    for axes, name, frame in zip(picture.axes, ("without", "with"), (last, there)):
+        halves = numpy.split(gan.fixed_faces(frame), 2, axis=1)
+        gan.show(axes, numpy.concatenate(halves), name)
+    return picture
 
 
 @answers("gan/quality", "gan/book-cpu2", "h200/gan/sharp-gpu?")

@@ -1,10 +1,10 @@
 """The tables and pictures of figures/README.md, written from the records.
 
 A block ``<!-- begin KIND SWEEP... -->`` to ``<!-- end -->`` is replaced; all else is
-kept as it was typed. KIND is one of `BLOCKS`, a sweep is a folder and stem such as
-``multiple_gpus/book``. Every table is folded, with links to its records and the
-commands that measured them. ``begin index`` and ``begin pictures PICTURE...`` are of
-pictures.
+kept as it was typed. KIND is "result", what `d2lpar run` prints of its runs, or one of
+`BLOCKS`; a sweep is a folder and stem such as ``multiple_gpus/book``. Every table is
+folded, with links to its records and the commands that measured them. ``begin index``
+and ``begin pictures PICTURE...`` are of pictures.
 """
 
 from __future__ import annotations
@@ -18,26 +18,20 @@ import memory_estimate
 from gallery_pictures import PICTURES
 from PIL import Image
 
-from d2lpar.arrays import table as timing_table
+from d2lpar import experiments
+from d2lpar.arrays import result as timings
 from d2lpar.figures import labels, page
-from d2lpar.figures.training import CHAPTERS
-from d2lpar.low_precision import table as precision_table
-from d2lpar.records import comparison
 from d2lpar.records.comparison import ArmTimes, Summary, arm_times, summarize
 from d2lpar.records.kinds import (
     ArmSample,
     EpochRecord,
-    FrameRecord,
-    PointRecord,
-    PrecisionRecord,
     Run,
     TimingRecord,
     group,
     timed_epochs,
 )
-from d2lpar.scaling.model import studies
-from d2lpar.text import number, plural
-from d2lpar.workers.figure import WAYS
+from d2lpar.records.result import Result
+from d2lpar.text import number
 
 BLOCK = re.compile(r"(<!-- begin (?P<what>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = Sequence[Sequence[str]]
@@ -61,9 +55,12 @@ def rendered(text: str, found: Sweeps) -> str:
         if kind == "pictures":
             return f"{match[1]}{_pictures(*names)}{match[3]}"
         runs = [run for name in names for run in found[name]]
-        columns, rows = BLOCKS[kind](runs)
+        if kind == "result":
+            shown = _result(experiments.result(runs))
+        else:
+            shown = _table(*BLOCKS[kind](runs))
         folded = f"<details><summary>{FOLDED[kind]}</summary>\n\n"
-        folded += f"{_table(columns, rows)}\n{_sources(runs)}\n</details>\n"
+        folded += f"{shown}\n{_sources(runs)}\n</details>\n"
         return f"{match[1]}{folded}{match[3]}"
 
     return BLOCK.sub(block, text)
@@ -95,6 +92,12 @@ def _link(path: Path) -> str:
 def _table(columns: Sequence[str], rows: Rows) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _result(found: Result) -> str:
+    """The answer, the table, and what its columns are."""
+    answer, table = " ".join(found.sentences), found.table
+    return f"{answer}\n\n{_table(table.columns, table.rows)}\n({found.note})\n"
 
 
 def _sources(runs: Sequence[Run]) -> str:
@@ -132,26 +135,10 @@ def _record(*runs: Run) -> str:
     return " ".join(f"[{k}]({_link(run.path)})" for k, run in enumerate(runs, 1))
 
 
-def _devices(run: Run) -> str:
-    count = plural(run.header.num_devices, labels.device_word(run.header))
-    return ", ".join(filter(None, (count, labels.threads(run.header))))
-
-
-def _training(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    rows = []
-    for chapter, same in group(runs, lambda run: run.header.chapter).items():
-        same = sorted(same, key=lambda run: run.header.num_devices)
-        for run, point in zip(same, comparison.scaling(same)):
-            end = comparison.final_quality if comparison.is_gan(run) else None
-            end = end or comparison.final_accuracy
-            rows.append([
-                f"{CHAPTERS.get(chapter, chapter)}, {_devices(run)}",
-                *_spread(comparison.seconds_per_epoch(run)),
-                f"{point.speedup:.2f}", f"{end(run):.3f}", _record(run),
-            ])  # fmt: skip
-    end = "last distance" if comparison.is_gan(runs[0]) else "test accuracy"
-    columns = ["", "seconds per epoch", "quartiles", "n", "times as fast", end]
-    return [*columns, "record"], rows
+def _published(runs: Sequence[Run]) -> tuple[Sequence[str], Rows]:
+    """What the sources of the array work printed beside ours."""
+    table = timings.published(timings.rows(runs))
+    return table.columns, table.rows
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
@@ -181,7 +168,8 @@ def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
                 )
             cells[5:] = [number(median(seconds)), ends]
         accuracy = f"{median(last):.3f} ({min(last):.3f} to {max(last):.3f})"
-        what = f"{CHAPTERS.get(chapter, chapter)}, {_devices(same[0])}"
+        name, where = labels.CHAPTERS.get(chapter, chapter), same[0].header
+        what = f"{name}, {labels.configuration(where)}"
         rows.append([what, *cells, accuracy, _record(*same)])
     columns = ["", "seconds per epoch", "quartiles", "n", "times as fast"]
     columns += ["seeds that reach 0.80", "seconds until then", "least to most"]
@@ -215,21 +203,6 @@ def _memory(runs: Sequence[Run]) -> tuple[list[str], Rows]:
             rows.append([*row, _record(run)])
     columns = ["", "", "global batch", "MiB counted", "MiB measured", "ratio", "n"]
     return [*columns, "record"], rows
-
-
-def _solvers(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    rows = []
-    for run in runs:
-        repeats = group(run.of(PointRecord), lambda point: point.repeat).values()
-        last = next(iter(repeats))[-1]
-        distance = "-" if last.distance is None else f"{last.distance:.1e}"
-        seconds = summarize([points[-1].seconds for points in repeats])
-        rows.append([
-            f"{run.header.variant}, {_devices(run)}", f"{last.iteration}",
-            *_spread(seconds), f"{last.residual_norm:.4f}", distance, _record(run),
-        ])  # fmt: skip
-    columns = ["", "iterations", "seconds", "quartiles", "n", "norm of A x - b"]
-    return [*columns, "distance to LAPACK's x", "record"], rows
 
 
 def threads_of(arm: str) -> int | None:
@@ -273,136 +246,19 @@ def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
     return [work, name, *_spread(summarize(arm.seconds)), ratio if fair else "-"]
 
 
-def _steps(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    """Milliseconds of a step by global batch and device count, and the speedups."""
-    found = studies(runs)
-    counts = sorted({n for study in found for n in study.counts})
-    noun, rows = labels.device_word(runs[0].header), []
-    for study in found:
-        for batch in study.batches:
-            cells = []
-            for n in counts:
-                measured = (n, batch) in study.records
-                ms = study.milliseconds(n, batch).median if measured else None
-                speedup = study.speedups_of(n).get(batch) if n > 1 else None
-                cells.append("-" if ms is None else number(ms))
-                if n > 1:
-                    cells.append(f"{speedup:.2f}" if speedup else "-")
-            rows.append([study.name, f"{batch:,}", *cells, _record(*study.runs)])
-    columns = ["", "global batch"]
-    for n in counts:
-        columns.append(f"ms on {plural(n, noun)}")
-        if n > 1:
-            columns.append("times as fast")
-    return [*columns, "records"], rows
-
-
-def _timing(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    """What the sources printed beside the same line here, and our fastest form."""
-    table, rows = timing_table.rows(runs), []
-    for operation, source, printed, ours in timing_table.PUBLISHED:
-        of = timing_table.of(operation, table)
-        here = [row for row in of if (row.library, row.form) == ours]
-        best = timing_table.fastest(row for row in of if row.library == "MXNet")
-        fastest = f"{timing_table.ms(best)} ms ({best.form}, {best.where})"
-        repeated = f"{timing_table.ms(here[0])} ms" if here else "-"
-        what = f"{operation}, {timing_table.shape(of[0])}"
-        rows.append([what, source, printed, repeated, fastest, _record(*runs)])
-    columns = [
-        "work",
-        "source",
-        "printed",
-        "the same line here",
-        "MXNet's fastest form",
-    ]
-    return [*columns, "records"], rows
-
-
-def _precision(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    rows = []
-    for run in runs:
-        merged = precision_table.merged(run.of(PrecisionRecord))
-        base = precision_table.baseline(merged)
-        for row in merged:
-            if row.supported:
-                cells = [f"{row.test_acc:.4f}", number(row.images_per_sec), str(row.n)]
-                cells.append(f"{row.images_per_sec / base.images_per_sec:.2f}")
-            else:
-                cells = [f"not supported: {row.why_not}", "", "", ""]
-            rows.append([row.weights, row.precision, *cells, _record(run)])
-    columns = [
-        "weights",
-        "precision",
-        "test accuracy",
-        "images/s",
-        "n",
-        "times float32",
-    ]
-    return [*columns, "record"], rows
-
-
-def _sharing(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    rows = []
-    for way, same in group(runs, lambda run: run.header.variant).items():
-        seconds = [epoch.seconds for run in same for epoch in timed_epochs(run)]
-        sent = [
-            epoch.wire_bytes / 1e6
-            for run in same
-            for epoch in timed_epochs(run)
-            if epoch.wire_bytes is not None
-        ]
-        accuracies = ", ".join(f"{comparison.final_accuracy(run):.3f}" for run in same)
-        rows.append([
-            WAYS.get(way, way), *_spread(summarize(seconds)),
-            number(median(sent)) if sent else "-", accuracies, _record(*same),
-        ])  # fmt: skip
-    columns = ["", "seconds per epoch", "quartiles", "n", "MB sent per epoch"]
-    return [*columns, "test accuracy of each training", "records"], rows
-
-
-def _faces(runs: Sequence[Run]) -> tuple[list[str], Rows]:
-    """A row per GAN: seconds, and how good its last faces are, beside known sets."""
-    rows, measures = [], ("frechet", "coverage", "distinct", "density")
-    for run in runs:
-        last = run.of(FrameRecord)[-1]
-        ends = [comparison.final_quality(run, measure) for measure in measures]
-        seconds = comparison.seconds_per_epoch(run)
-        steps = last.num_steps / last.epoch
-        rows.append([
-            f"{run.header.preset}, {_devices(run)}", f"{last.num_steps:,}",
-            *_spread(seconds, 1e3 / steps), *map(number, ends), _record(run),
-        ])  # fmt: skip
-    for name, known in comparison.references(runs[-1]).items():
-        cells = [number(known[measure]) for measure in measures]
-        rows.append([name, *"----", *cells, _record(runs[-1])])
-    columns = ["", "steps", "ms per step", "quartiles", "epochs"]
-    return [*columns, "Fréchet", "coverage", "distinct", "density", "record"], rows
-
-
-BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[list[str], Rows]]] = {
-    "training": _training,
+BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[Sequence[str], Rows]]] = {
+    "published": _published,
     "seeds": _seeds,
     "errors": _errors,
     "memory": _memory,
-    "solvers": _solvers,
     "arms": _arms,
-    "steps": _steps,
-    "timing": _timing,
-    "precision": _precision,
-    "sharing": _sharing,
-    "faces": _faces,
 }
 
 FOLDED = {
-    "training": "Seconds, accuracies, commands",
+    "result": "Answer, numbers, commands",
+    "published": "What the sources printed beside ours, commands",
     "seeds": "Seconds per epoch and to an accuracy, commands",
     "errors": "Errors by steps, commands",
     "memory": "MiB by batch, commands",
-    "solvers": "Seconds, residuals, commands",
     "arms": "Seconds of every row, commands",
-    "steps": "Milliseconds by batch, commands",
-    "timing": "What the sources printed beside ours, commands",
-    "precision": "Accuracy and speed, commands",
-    "sharing": "Seconds, bytes, accuracies, commands",
-    "faces": "Seconds and measures, commands",
 }

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from d2lpar.arrays.table import (
+from d2lpar.arrays.result import (
     TITLES,
     TRANSFERS,
     Row,
     fastest,
-    of,
-    results,
     rows,
+    rows_of,
     shape,
 )
 from d2lpar.figures import labels, page
@@ -22,21 +21,28 @@ from d2lpar.records.kinds import Run, group
 from d2lpar.text import plural
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
-    """Two "clocks", "roofline", and "copies", as far as the runs hold them; "results".
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture]:
+    """Two ``clocks``, ``roofline``, and ``copies``, as far as the runs hold them.
 
-    Raises :class:`RecordError` for a run that holds no timings.
+    `answers` holds the sentences that title them. Raises :class:`RecordError` for a run
+    that holds no timings.
     """
-    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
+    drawn: dict[str, page.Picture] = {}
     table = rows(runs)
-    if any(of(operation, table) for operation in TITLES):
-        drawn["clocks"] = clocks(runs, "Array work by two clocks")
-    if of("copy", table) and of("product", table):
+    if any(rows_of(operation, table) for operation in TITLES):
+        sentences = (answers or {}).get("clocks", ())
+        drawn["clocks"] = clocks(
+            runs, page.answer(sentences, "Array work by two clocks")
+        )
+    ours = [row for row in table if row.num_devices]
+    if rows_of("copy", ours) and rows_of("product", ours):
         note = labels.subtitle("on one device; roofs: its fastest copy, product", runs)
         drawn["roofline"] = picture = page.new("Rate by intensity", note, runs)
         model = labels.hardware([runs[0].header]).partition(",")[0]
         roofline(picture.axes[0], table, model)
-    if of(TRANSFERS[0], table):
+    if rows_of(TRANSFERS[0], ours):
         note = labels.subtitle("all devices copy at the same time", runs)
         drawn["copies"] = picture = page.new("Copies, by size", note, runs)
         copies(picture.axes[0], runs)
@@ -55,7 +61,7 @@ def clocks(runs: Sequence[Run], title: str) -> page.Picture:
     for axes, (name, found) in zip(picture.axes, shown.items()):
         times = []
         for row in found:
-            color = page.color_of(row.library, row.library != "MXNet")
+            color = page.LIBRARIES.get(row.library, page.GREY)
             mark = row.naive.median
             times.append(page.Row(row.name, row.seconds, color, mark=mark))
         page.dots(axes, times, "s", log=True)
@@ -75,9 +81,9 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     """
     fewest = min(row.num_devices for row in table if row.num_devices)
     ours = [row for row in table if row.num_devices == fewest]
-    roof = max(row.gflop_per_sec for row in of("product", ours))
+    roof = max(row.gflop_per_sec for row in rows_of("product", ours))
     bandwidth, left = copy_rate(ours), 0.06
-    ridge, last = roof / bandwidth, of("product", ours)[0].intensity
+    ridge, last = roof / bandwidth, rows_of("product", ours)[0].intensity
     if left < ridge:
         axes.plot([left, ridge], [left * bandwidth, roof], **page.LIMIT)
     axes.plot([ridge, 4 * last], [roof, roof], **page.LIMIT)
@@ -93,20 +99,20 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     axes.text(1.2 * x, x * bandwidth, f"a copy: {_two_digits(bandwidth)} GB/s", **below)
     # A host's libraries are drawn unless GPUs are beside it: of each operation the
     # fastest row.
-    series: dict[str, list[Row]] = {}
+    series: dict[tuple[str, str], list[Row]] = {}
     for row in [*ours, *(row for row in table if not row.where)]:
         if row.operation in TITLES and "float64" not in row.form:
             written = row.form == "as written" or row.operation == "product"
             form = ", as written" if written else ", other forms"
-            name = row.library + (form if row.num_devices else "")
+            name = row.library, form if row.num_devices else ""
             series.setdefault(name, []).append(row)
-    for k, (name, same) in enumerate(series.items()):
-        points = [fastest(of(operation, same)) for operation in TITLES]
+    for k, ((library, form), same) in enumerate(series.items()):
+        points = [fastest(rows_of(operation, same)) for operation in TITLES]
         at = [(p.intensity, p.gflop_per_sec) for p in points if p]
-        color = page.color_of(name, "MXNet" not in name)
+        color = page.LIBRARIES.get(library, page.GREY)
         style = {"ls": "", "marker": page.MARKERS[k], "ms": 7, "color": color}
-        face = "white" if "as written" in name else color
-        axes.plot(*zip(*at), label=name, mfc=face, **style)
+        face = "white" if form == ", as written" else color
+        axes.plot(*zip(*at), label=library + form, mfc=face, **style)
     page.log_along(axes, "x")
     page.log_along(axes, "y")
     axes.set(xlabel="floating-point operations per byte", ylabel="GFLOP/s")
@@ -120,16 +126,16 @@ def _two_digits(value: float) -> str:
 
 def copy_rate(ours: Sequence[Row]) -> float:
     """GB/s read and written together by the fastest copy within one device's memory."""
-    within = [2 * row.gb_per_sec for row in of("device to device", ours)]
-    return max([row.gb_per_sec for row in of("copy", ours)] + within)
+    within = [2 * row.gb_per_sec for row in rows_of("device to device", ours)]
+    return max([row.gb_per_sec for row in rows_of("copy", ours)] + within)
 
 
 def copies(axes: Axes, runs: Sequence[Run]) -> None:
     """GB/s of all devices together against bytes, by direction, on the most devices."""
     table = rows(runs)
-    count = max(row.num_devices for row in of(TRANSFERS[0], table))
+    count = max(row.num_devices for row in rows_of(TRANSFERS[0], table))
     for k, direction in enumerate(TRANSFERS):
-        found = [row for row in of(direction, table) if row.num_devices == count]
+        found = [row for row in rows_of(direction, table) if row.num_devices == count]
         points = [(row.num_bytes, row.gb_per_sec) for row in found]
         if points:
             axes.plot(*zip(*points), **page.look(k, label=direction))

@@ -11,9 +11,8 @@ from pathlib import Path
 import click
 
 from d2lpar import devices, experiments
-from d2lpar.cli import index, progress
+from d2lpar.cli import progress, report
 from d2lpar.cli.options import ONE_MEASUREMENT, as_words
-from d2lpar.cli.results import result
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
 from d2lpar.machine import host
@@ -215,12 +214,12 @@ def _print_memory(experiment: Experiment, jobs: list[Job], flags: dict) -> None:
 
 def _results(runs: list[Run], flags: dict, shared_by: str = "") -> list[Run]:
     """Print what the runs found and draw their figures; return the runs."""
-    click.echo(f"\n{result(runs)}\n")
+    report.show(runs)
     folder, stem = runs[0].path.parent, files.run_stem(runs[0].header)
     if shared_by:  # the figures of one launch must not replace those of another
         stem += f"-{shared_by}"
     drawn = experiments.draw(runs, folder, stem)
-    page = index.write(folder.parent)
+    page = report.write_page(folder.parent)
     if progress.in_notebook():
         for path in drawn:
             if path.suffix in (".png", ".gif"):

@@ -16,6 +16,9 @@ from d2lpar.figures import labels, page
 from d2lpar.records.comparison import ArmTimes, arm_times
 from d2lpar.records.kinds import ArmSample, Run, group
 
+LIBRARIES = {"d2l": "d2l", "torch": "PyTorch", "ddp": "PyTorch",
+             "numpy": "NumPy", "scipy": "SciPy"}  # fmt: skip
+
 
 def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
     """The picture of one benchmark; :class:`RecordError` for several records of it."""
@@ -52,8 +55,16 @@ def picture(run: Run, title: str) -> page.Picture:
 
 def row(arm: ArmTimes) -> page.Row:
     """An arm's samples under its name."""
-    color = page.color_of(arm.name, arm.is_peer)
-    return page.Row(arm.name, arm.seconds, color, arm.why_not)
+    return page.Row(arm.name, arm.seconds, color_of(arm), arm.why_not)
+
+
+def color_of(arm: ArmTimes) -> str:
+    """The color of the library that an arm's name mentions: records have no field."""
+    words = arm.name.lower().replace("d2lpar", "")
+    for word, library in LIBRARIES.items():
+        if word in words:
+            return page.LIBRARIES[library]
+    return page.GREY if arm.is_peer else page.OURS
 
 
 def errors(axes: Axes, run: Run) -> None:

@@ -15,6 +15,13 @@ DATA_NAMES = {
     "synthetic-punks": "drawn faces",
 }
 
+CHAPTERS = {
+    "multiple_gpus": "from scratch",
+    "multiple_gpus_concise": "in Gluon",
+    "multiple_machines": "several machines",
+    "gan": "GAN",
+}
+
 
 def where(run: Run) -> str:
     """How messages name the run: by its file."""
@@ -104,6 +111,17 @@ def count(header: Header) -> str:
     if header.workers > 1:
         words += f" of {header.workers} workers ({header.variant or 'sync'})"
     return words
+
+
+def configuration(header: Header) -> str:
+    """How many devices, and their threads: "2 contexts, 1 thread each"."""
+    return ", ".join(filter(None, (count(header), threads(header))))
+
+
+def several_ways(runs: Sequence[Run]) -> bool:
+    """Whether these are of several workers that share gradients in different ways."""
+    shared = [run.header.variant for run in runs if run.header.workers > 1]
+    return len(set(shared)) > 1
 
 
 def subtitle(words: str, runs: Sequence[Run]) -> str:

@@ -13,14 +13,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
+import numpy
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 from PIL import Image, PngImagePlugin
 
-from d2lpar.errors import RecordError
 from d2lpar.figures import labels
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import Summary, summarize
@@ -32,38 +31,23 @@ STYLE = Path(__file__).with_name("house.mplstyle")
 # more devices; libraries have their own colours, and all other things those of OTHERS.
 COUNTS = ("#56B4E9", "#0072B2", "#003A5C")
 OURS = COUNTS[1]
-LIBRARIES = {"d2l": "#D55E00", "torch": "#B0568F", "ddp": "#B0568F",
-             "numpy": "#009E73", "scipy": "#000000"}  # fmt: skip
+LIBRARIES = {"MXNet": OURS, "d2l": "#D55E00", "PyTorch": "#B0568F",
+             "NumPy": "#009E73", "SciPy": "#000000"}  # fmt: skip
 OTHERS = ("#E69F00", "#882255", "#999933", "#332288", "#44AA99", "0.55")
 GREY, INK, PALE = "0.62", "0.13", "0.4"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
 LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
+LETTERS = 9.2  # of a title, in an inch
 UNSTABLE = 0.2  # of the median between the quartiles
-MOST_DOTS = 200  # of single samples in a row; more say nothing
+MAX_DOTS = 200  # of single samples in a row; more say nothing
 
 
 class Picture(Figure):
     """A figure, and what its PNG file says: its title, and what was measured when."""
 
     metadata: dict[str, str]
-
-
-def claim(text: str, when: bool, **numbers: float) -> str:
-    """The title, with the numbers put in, if the records bear it out.
-
-    `when` is the condition under which it is true. Raises :class:`RecordError` with
-    the numbers if it is not, so that nothing is drawn under a wrong title.
-
-    >>> claim("Two cores are {r:.1f} times as fast", when=1.52 > 1.2, r=1.52)
-    'Two cores are 1.5 times as fast'
-    """
-    title = text.format(**numbers)
-    if not when:
-        found = ", ".join(f"{name} = {value:.4g}" for name, value in numbers.items())
-        raise RecordError(f"the records contradict the title {title!r}: {found}")
-    return title
 
 
 def new(
@@ -85,7 +69,7 @@ def new(
     picture.metadata = {"Title": title, "Description": stamp}
     left = {"x": 0.12 / size[0], "ha": "left"}
     heading = {**left, "size": 13, "weight": "bold"}
-    picture.suptitle(wrap(title, size[0] * 9.2), **heading)
+    picture.suptitle(wrap(title, size[0] * LETTERS), **heading)
     picture.supxlabel(wrap(note, size[0] * 14.5), size=9, color=PALE, **left)
     picture.subplots(rows, columns, **subplots)
     return picture
@@ -111,11 +95,19 @@ def count_color(k: int) -> str:
     return COUNTS[min(k, len(COUNTS) - 1)]
 
 
-def color_of(name: str, is_peer: bool = True) -> str:
-    """The color of an arm or a library by its name."""
-    words = name.lower().replace("d2lpar", "")
-    found = (color for library, color in LIBRARIES.items() if library in words)
-    return next(found, GREY if is_peer else OURS)
+def answer(sentences: Sequence[str], otherwise: str, inches: float = 7.6) -> str:
+    """The title of a picture of so many inches that answers a question.
+
+    As many whole sentences as two lines hold; `otherwise` where not even the first
+    fits, or there is none.
+    """
+    title = ""
+    for text in sentences:
+        longer = f"{title} {text}".strip()
+        if len(textwrap.wrap(longer, int(inches * LETTERS))) > 2:
+            break
+        title = longer
+    return title.removesuffix(".") or otherwise
 
 
 class Row(NamedTuple):
@@ -154,8 +146,8 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
             axes.text(0.02, k, wrap(f"not measured: {row.note}", 60), **right)
             continue
         s, ink = found[k], {"color": row.color}
-        if not isinstance(row.values, Summary) and 1 < s.n <= MOST_DOTS:
-            values = scale * np.array(row.values)
+        if not isinstance(row.values, Summary) and 1 < s.n <= MAX_DOTS:
+            values = scale * numpy.array(row.values)
             axes.plot(values, [k] * s.n, ".", **ink, ms=5, alpha=0.45, mew=0)
         axes.plot([scale * s.q1, scale * s.q3], [k, k], **ink, lw=2.5)
         axes.plot(scale * s.median, k, "o", **ink, ms=7)

@@ -5,7 +5,7 @@ Runs of several chapters, such as from scratch and in Gluon, share both pictures
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 
@@ -17,19 +17,19 @@ from d2lpar.records import comparison
 from d2lpar.records.kinds import Run, group, timed_epochs
 from d2lpar.text import plural
 
-CHAPTERS = {
-    "multiple_gpus": "from scratch",
-    "multiple_gpus_concise": "in Gluon",
-    "multiple_machines": "several machines",
-    "gan": "GAN",
-}
 
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture]:
+    """``accuracy`` and ``seconds`` of runs that differ in chapter and device count.
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
-    """``accuracy`` and ``seconds`` of runs that differ in chapter and device count."""
+    `answers` holds the sentences that title them.
+    """
+    answers = answers or {}
     runs = by_device_count(runs)
     chapters = group(runs, lambda run: run.header.chapter)
-    title, size = "Test accuracy", (max(7.6, 4.4 * len(chapters)), 4.2)
+    size = (max(7.6, 4.4 * len(chapters)), 4.2)
+    title = page.answer(answers.get("accuracy", ()), "Test accuracy", size[0])
     accuracy = page.new(
         title, workload(runs), runs, size, columns=len(chapters), sharey=True
     )
@@ -37,8 +37,8 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
         curves(axes, same)
         axes.label_outer()
         if len(chapters) > 1:
-            axes.set_title(CHAPTERS.get(chapter, chapter))
-    return {"accuracy": accuracy, "seconds": times(runs)}
+            axes.set_title(labels.CHAPTERS.get(chapter, chapter))
+    return {"accuracy": accuracy, "seconds": times(runs, answers.get("seconds", ()))}
 
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:
@@ -75,27 +75,25 @@ def workload(runs: Sequence[Run]) -> str:
     return labels.subtitle(f"{net} on {labels.data_name(header)}{batch}", runs)
 
 
-def times(runs: Sequence[Run]) -> page.Picture:
+def times(runs: Sequence[Run], sentences: Sequence[str] = ()) -> page.Picture:
     """A row of timed epochs per run, with the speedup over its chapter's first."""
     rows = []
     for chapter, same in group(runs, lambda run: run.header.chapter).items():
-        seconds = {where(run): [e.seconds for e in timed_epochs(run)] for run in same}
-        name = CHAPTERS.get(chapter, chapter)
+        seconds = {
+            labels.configuration(run.header): [e.seconds for e in timed_epochs(run)]
+            for run in same
+        }
+        name = labels.CHAPTERS.get(chapter, chapter)
         rows += [
             row._replace(name=f"{name}, {row.name}") for row in page.by_count(seconds)
         ]
     size = (7.6, page.height(len(rows)))
-    picture = page.new("Seconds per epoch", workload(runs), runs, size)
+    title = page.answer(sentences, "Seconds per epoch", size[0])
+    picture = page.new(title, workload(runs), runs, size)
     (axes,) = picture.axes
     page.dots(axes, rows, "s")
     axes.set_xlabel(f"{axes.get_xlabel()} per epoch")
     return picture
-
-
-def where(run: Run) -> str:
-    """On how many devices, and with how many threads: "2 contexts, 1 thread each"."""
-    words = (labels.count(run.header), labels.threads(run.header))
-    return ", ".join(filter(None, words))
 
 
 def colors(runs: Sequence[Run]) -> list[str]:

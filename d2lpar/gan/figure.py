@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from statistics import median
 
-import numpy as np
+import numpy
 from matplotlib.axes import Axes
 from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
-from d2lpar.figures import page, training
+from d2lpar.errors import RecordError
+from d2lpar.figures import labels, page, training
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, Run, group
 from d2lpar.text import plural
@@ -30,18 +31,26 @@ MILLISECONDS = 100  # of a frame
 STEPS = (0, 100, 300, 1_000, 3_000, 10_000)
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | bytes]:
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture | bytes]:
     """Pictures by name of runs that differ in their device count.
 
     ``seconds`` per epoch and ``quality`` beside its references, of all runs. Of the one
     on the most devices ``losses``; ``strip``, the faces of some noises through
-    training; ``samples``, 25 of the last; and "", an animation.
+    training; ``samples``, 25 of the last; and "", an animation. `answers` holds the
+    sentences that title the first two.
     """
+    answers = answers or {}
     runs = training.by_device_count(runs)
+    for run in runs:
+        if not comparison.is_gan(run):
+            raise RecordError(f"{labels.where(run)}: holds no epochs of a GAN")
     last = runs[-1]
     drawn: dict[str, page.Picture | bytes] = {"losses": losses(last)}
     if all(comparison.quality_by_epoch(run) for run in runs):
         title = "Fréchet distance and coverage of generated faces"
+        title = page.answer(answers.get("quality", ()), title, inches=10.5)
         note = f"{training.workload(runs)}; dashed: sets to compare with"
         picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
         drawn["quality"] = picture
@@ -55,7 +64,7 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | bytes]:
     if frames and frames[-1].samples:
         away = f"{median(frames[-1].distances):.2f} from the nearest of the data"
         drawn["samples"] = samples(last, f"Generated faces, {away} (median; a copy: 0)")
-    drawn["seconds"] = training.times(runs)
+    drawn["seconds"] = training.times(runs, answers.get("seconds", ()))
     return drawn
 
 
@@ -69,7 +78,7 @@ def steps_of(frame: FrameRecord) -> int:
     return frame.epoch if frame.num_steps is None else frame.num_steps
 
 
-def fixed_faces(frame: FrameRecord) -> np.ndarray:
+def fixed_faces(frame: FrameRecord) -> numpy.ndarray:
     """The faces of the fixed noises in a row: uint8 (24, n * 24, 3).
 
     Raises :class:`~d2lpar.errors.DataError` for a record that was altered.
@@ -146,7 +155,7 @@ def strip(run: Run, title: str) -> page.Picture:
     size = (max(7.6, 0.8 * last.num_fixed), 1.4 + 0.8 * len(frames))
     picture = page.new(title, training.workload([run]), [run], size)
     (axes,) = picture.axes
-    _show(axes, np.concatenate([fixed_faces(frame) for frame in frames]))
+    show(axes, numpy.concatenate([fixed_faces(frame) for frame in frames]))
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frames))]
     axes.set_yticks(centres, [f"{steps_of(frame):,}" for frame in frames])
     axes.set_ylabel(f"{unit_of(run)}s of training")
@@ -162,26 +171,16 @@ def samples(run: Run, title: str) -> page.Picture:
     size = (7.6, 1.5 + 0.026 * max(len(generated), len(drawn)))
     picture = page.new(title, training.workload([run]), [run], size, columns=2)
     left, right = picture.axes
-    _show(left, generated, f"generated, after {plural(frame.epoch, 'epoch')}")
-    _show(right, drawn, "drawn by d2lpar, not by the GAN")
+    show(left, generated, f"generated, after {plural(frame.epoch, 'epoch')}")
+    show(right, drawn, "drawn by d2lpar, not by the GAN")
     return picture
 
 
-def beside(frames: dict[str, FrameRecord], runs: list[Run], title: str) -> page.Picture:
-    """The faces of the fixed noises in two trainings' frames, which have names."""
-    size = (7.6, 3.2)
-    picture = page.new(title, training.workload(runs[:1]), runs, size, columns=2)
-    for axes, (name, frame) in zip(picture.axes, frames.items()):
-        halves = np.split(fixed_faces(frame), 2, axis=1)
-        _show(axes, np.concatenate(halves), name)
-    return picture
-
-
-def _show(axes: Axes, sheet: np.ndarray, name: str = "") -> None:
+def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
     """A sheet of faces, with a white line, a pixel wide, between them."""
     height, width, _ = sheet.shape
-    sheet = np.insert(sheet, range(punks.TILE, height, punks.TILE), 255, axis=0)
-    sheet = np.insert(sheet, range(punks.TILE, width, punks.TILE), 255, axis=1)
+    sheet = numpy.insert(sheet, range(punks.TILE, height, punks.TILE), 255, axis=0)
+    sheet = numpy.insert(sheet, range(punks.TILE, width, punks.TILE), 255, axis=1)
     axes.imshow(sheet, interpolation="none")
     axes.set(xlabel=name, xticks=[], yticks=[], frame_on=False)
     axes.tick_params(length=0)
@@ -195,11 +194,11 @@ def animation(run: Run) -> bytes:
     :func:`strip` is the still form.
     """
     frames, shown = frames_of(run), []
-    for k in np.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
+    for k in numpy.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
         frame = frames[int(k)]
         row = fixed_faces(frame)
         if frame.num_fixed == 8:  # as two rows of four
-            row = np.concatenate(np.split(row, 2, axis=1))
+            row = numpy.concatenate(numpy.split(row, 2, axis=1))
         faces = punks.enlarged(row, SCALE)
         height, width, _ = faces.shape
         picture = Image.new("RGB", (width, height + BAND), "white")

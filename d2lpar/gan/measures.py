@@ -26,12 +26,12 @@ SEED = 7  # of the weights
 # outputs (128, 6, 6) are then averaged over 2 x 2: 1,152 features.
 CHANNELS, STRIDES = (3, 32, 64, 128), (1, 2, 2)
 AT_ONCE = 100  # faces
-MOST = 2_000  # generated and real faces each, which are compared
+MAX_COMPARED = 2_000  # generated and real faces each, which are compared
 
 
 def number_compared(n_train: int) -> int:
     """How many of `n_train` real faces are compared: half, others are references."""
-    return min(MOST, n_train // 2)
+    return min(MAX_COMPARED, n_train // 2)
 
 
 def memory(n_train: int) -> int:

@@ -2,47 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
-from d2lpar.least_squares.table import AVERAGING, least_of, repeats, results
+from d2lpar.least_squares.result import (
+    AVERAGING,
+    comparable,
+    knows_optimum,
+    least_of,
+    repeats,
+)
 from d2lpar.records.kinds import PointRecord, Run, group
 
 METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours' order
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture]:
     """Of runs of several methods and device counts, on the most devices of each.
 
     ``devices``, the seconds on each number of devices, if there are several;
     ``distance`` to the optimum against seconds, or ``residual`` if the optimum is not
-    known; if a method averages ``error`` (the figure of the least-squares notes); and
-    the text ``results``. Raises :class:`RecordError` for a run without points.
+    known; and if a method averages ``error`` (the figure of the least-squares notes).
+    `answers` holds the sentences that title them. Raises :class:`RecordError` for a run
+    without points.
     """
+    answers = answers or {}
     for run in runs:
         if not run.of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")
-    settings = runs[0].header.settings
-    size = f"{settings['rows']:,} \u00d7 {settings['columns']:,}"
-    note = labels.subtitle(f"min ||A x - b||, A of {size}", runs)
-    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
+    size = [runs[0].header.settings.get(name) for name in ("rows", "columns")]
+    words = "min ||A x - b||"
+    if None not in size:
+        words += ", A of {:,} \u00d7 {:,}".format(*size)
+    note = labels.subtitle(words, runs)
+    drawn: dict[str, page.Picture] = {}
     if len({run.header.num_devices for run in runs}) > 1:
         rows = seconds_of(runs)
         title = "Seconds to solve, by method and number of devices"
+        title = page.answer(answers.get("devices", ()), title)
         drawn["devices"] = picture = page.new(
             title, note, runs, (7.6, page.height(len(rows)))
         )
         page.dots(picture.axes[0], rows, "s")
     most = most_devices(runs)
-    if any(point.distance is not None for run in runs for point in run.of(PointRecord)):
+    if knows_optimum(runs):
         title = "Distance to the optimum against seconds"
+        title = page.answer(answers.get("distance", ()), title)
         drawn["distance"] = picture = page.new(title, note, most)
         distances(picture.axes[0], most)
     else:
         title = f"||A x - b|| reaches {least_of(runs):.2f}"
+        title = page.answer(answers.get("residual", ()), title)
         drawn["residual"] = picture = page.new(title, note, most)
         residuals(picture.axes[0], most)
     averaging = [run for run in most if run.header.variant in AVERAGING]
@@ -73,7 +88,8 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
     """||A x - b|| of each device's x above the least of all, against the epoch."""
     for run in runs:
         points = repeats(run)[0]
-        for device, label in enumerate(run.header.devices):
+        recorded = min(len(p.device_residual_norms) for p in points)
+        for device, label in enumerate(run.header.devices[:recorded]):
             above = [p.device_residual_norms[device] - least for p in points]
             style = _look(run, markevery=max(1, len(points) // 8))
             style.update(ls=page.LINES[device % 5], mfc="white" if device else None)
@@ -116,14 +132,9 @@ def residuals(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def seconds_of(runs: Sequence[Run]) -> list[page.Row]:
-    """Rows of seconds to the end on each number of devices, by method.
-
-    On more devices, averaging takes more steps: it is left out where others are shown.
-    """
-    shared = [run for run in runs if run.header.variant not in AVERAGING] or runs
+    """Rows of seconds to the end on each number of devices, by method."""
     rows = []
-    for same in group(shared, lambda run: run.header.variant).values():
-        same.sort(key=lambda run: run.header.num_devices)
+    for same in comparable(runs).values():
         names = [f"{_method(run)}, {labels.count(run.header)}" for run in same]
         seconds = [[points[-1].seconds for points in repeats(run)] for run in same]
         rows += page.by_count(dict(zip(names, seconds)))

@@ -1,13 +1,13 @@
-"""A network in lower precisions: speed and accuracy on the same rows, and a table."""
+"""A network in lower precisions: speed and accuracy on the same rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
-from d2lpar.low_precision.table import baseline, merged, results
+from d2lpar.low_precision.result import baseline, merged
 from d2lpar.records.comparison import Summary
 from d2lpar.records.kinds import PrecisionRecord, Run
 from d2lpar.text import number
@@ -19,16 +19,20 @@ WEIGHTS = {
 }
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
-    """``cpu1-precision`` and so on for each run, and ``results``, all as text.
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture]:
+    """``cpu1-precision`` and so on for each run.
 
-    Raises :class:`RecordError` for a run in which no precision of the trained network
-    could be measured.
+    `answers` holds the sentences that title them. Raises :class:`RecordError` for a run
+    in which no precision of the trained network could be measured.
     """
-    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
+    drawn: dict[str, page.Picture] = {}
     for run in runs:
         name = f"{run.header.device_kind}{run.header.num_devices}-precision"
-        drawn[name] = picture(run, "LeNet in low precision: speed and accuracy")
+        sentences = (answers or {}).get(name, ())
+        title = "LeNet in low precision: speed and accuracy"
+        drawn[name] = picture(run, page.answer(sentences, title, inches=10.5))
     return drawn
 
 

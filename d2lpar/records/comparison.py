@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
+import numpy
 
 from d2lpar.errors import RecordError
 from d2lpar.records.kinds import (
     ArmAbsent,
     ArmSample,
+    EpochRecord,
     FrameRecord,
     GanEpochRecord,
     Run,
@@ -35,6 +36,14 @@ class Summary:
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
 
+    def can_be_compared(self, other: Summary) -> bool:
+        """Whether both have quartiles: a single sample has no spread."""
+        return min(self.n, other.n) > 1
+
+    def overlaps(self, other: Summary) -> bool:
+        """Whether the quartiles overlap: then neither is less than the other."""
+        return self.q1 <= other.q3 and other.q1 <= self.q3
+
     def cells(self, scale: float = 1.0) -> list[str]:
         """Three cells of a table: median, quartiles and n."""
         quartiles = f"{number(scale * self.q1)}-{number(scale * self.q3)}"
@@ -50,7 +59,7 @@ def summarize(samples: Sequence[float]) -> Summary:
     """
     if len(samples) == 0:
         raise ValueError("summarize: there are no samples")
-    q1, median, q3 = np.percentile(samples, (25, 50, 75))
+    q1, median, q3 = numpy.percentile(samples, (25, 50, 75))
     return Summary(float(median), float(q1), float(q3), len(samples))
 
 
@@ -90,36 +99,6 @@ class Comparison:
     differences: list[str]
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """A device count of a sweep against the smallest one; `ideal` is their ratio."""
-
-    num_devices: int
-    ideal: float
-    speedup: float
-    spread: tuple[float, float]
-
-    @property
-    def efficiency(self) -> float:
-        return self.speedup / self.ideal
-
-    @property
-    def efficiency_spread(self) -> tuple[float, float]:
-        low, high = self.spread
-        return low / self.ideal, high / self.ideal
-
-
-def scaling(runs: Sequence[Run]) -> list[Scaling]:
-    """Speedups over the smallest device count, by ascending count, on the same data."""
-    first, *others = sorted(runs, key=lambda run: run.header.num_devices)
-    smallest, base = first.header.num_devices, seconds_per_epoch(first)
-    points = [Scaling(smallest, 1.0, 1.0, (1.0, 1.0))]
-    for run in others:
-        n = run.header.num_devices
-        points.append(Scaling(n, n / smallest, *speedup(base, seconds_per_epoch(run))))
-    return points
-
-
 def seconds_per_epoch(run: Run) -> Summary:
     """Training seconds per epoch of all repeats, without each one's warm-up epoch."""
     check(run)
@@ -129,7 +108,7 @@ def seconds_per_epoch(run: Run) -> Summary:
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
-    epochs = sorted(run.epochs, key=lambda e: e.epoch)
+    epochs = sorted(run.of(EpochRecord), key=lambda e: e.epoch)
     return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 

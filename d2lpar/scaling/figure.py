@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy
@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from d2lpar.figures import labels, page
 from d2lpar.records.kinds import Run
 from d2lpar.scaling.model import Study, all_reduces, studies
-from d2lpar.scaling.table import results
+from d2lpar.scaling.result import name_of, speedups
 from d2lpar.text import number, plural
 
 BATCH = "global batch size (samples per step, all devices together)"
-NAMES = {"concise": "in Gluon", "ddp": "PyTorch DDP"}  # in legends
+LIBRARIES = {"ddp": "PyTorch", "d2l": "d2l"}  # by a study's name; others are ours
 PARTS = {  # of a step; an update and its all-reduce are measured as one difference
     "split and copy": (("split and copy",), {"color": "0.8"}),
     "forward": (("forward",), {"color": page.OTHERS[0]}),
@@ -24,16 +24,20 @@ PARTS = {  # of a step; an update and its all-reduce are measured as one differe
 }
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture]:
     """By name what the runs hold: speedups, steps, accuracies, parts, all-reduces.
 
-    ``speedup`` needs steps on one device and on more. ``results`` is all as text.
+    ``speedup`` needs steps on one device and on more. `answers` holds the sentences
+    that title it.
     """
-    drawn: dict[str, page.Picture | str] = {"results": results(runs)}
+    drawn: dict[str, page.Picture] = {}
     found = studies(runs)
-    if any(pairs_of(study, n) for study in found for n in study.counts[1:]):
+    if any(speedups(study, n) for study in found for n in study.counts[1:]):
         note = labels.subtitle("LeNet; dots: pairs of neighbouring samples", runs)
-        title = "Speedup of a step over one device"
+        sentences = (answers or {}).get("speedup", ())
+        title = page.answer(sentences, "Speedup of a step over one device")
         drawn["speedup"] = picture = page.new(title, note, runs)
         speedup(picture.axes[0], found)
     for study in found:
@@ -64,35 +68,15 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture | str]:
     return drawn
 
 
-def name_of(study: Study) -> str:
-    """What legends call a study's implementation."""
-    return NAMES.get(study.name, study.name)
-
-
-def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
-    """Speedups of n devices over one by global batch, one per pair of samples.
-
-    Of samples that were measured in turn, or of one run each in the same order.
-    """
-    return {
-        batch: [
-            one / many
-            for a, b in zip(study.records[1, batch], study.records[n, batch])
-            for one, many in zip(a.seconds, b.seconds)
-        ]
-        for batch in study.batches
-        if (1, batch) in study.records and (n, batch) in study.records
-    }
-
-
 def speedup(axes: Axes, found: Sequence[Study]) -> None:
     """Speedup over one device against the global batch: all pairs, and medians."""
     for s, study in enumerate(found):
         noun = labels.device_word(study.runs[0].header)
         for k, n in enumerate(study.counts[1:], 1):
-            pairs = pairs_of(study, n)
-            library = page.color_of(study.name, is_peer=False)
-            color = page.count_color(k) if library == page.OURS else library
+            pairs = speedups(study, n)
+            color = page.count_color(k)
+            if library := LIBRARIES.get(study.name):
+                color = page.LIBRARIES[library]
             style = {"marker": page.MARKERS[s + k - 1], "color": color}
             for batch, values in pairs.items():
                 at = [batch] * len(values)

@@ -5,7 +5,7 @@ Plain sums, 2-bit gradients, servers that do not wait: a row per way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from d2lpar.figures import labels, page
 from d2lpar.records.comparison import check, final_accuracy
@@ -15,15 +15,20 @@ from d2lpar.text import plural
 WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_async"}
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
+def pictures(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture]:
     """``sharing`` of runs of several workers that differ in how they share.
 
-    Runs that differ in their seed alone count as one way. Raises
+    Runs that differ in their seed alone count as one way. `answers` holds the sentences
+    that title it. Raises
     :class:`~d2lpar.errors.RecordError` for a run without epochs.
     """
     for run in runs:
         check(run)
-    return {"sharing": picture(runs, "Ways to share gradients")}
+    sentences = (answers or {}).get("sharing", ())
+    title = page.answer(sentences, "Ways to share gradients", inches=10.5)
+    return {"sharing": picture(runs, title)}
 
 
 def picture(runs: Sequence[Run], title: str) -> page.Picture:

@@ -5,7 +5,7 @@ import pytest
 from support import factories
 from support.drawn import medians
 
-from d2lpar.arrays import figure, table
+from d2lpar.arrays import figure, result
 from d2lpar.errors import RecordError
 from d2lpar.records.kinds import Run, TimingRecord
 
@@ -45,7 +45,7 @@ def a_run(n, only=None, **header):
             a_line("product", "PyTorch", "as written", 25, (64, 64), 50_000, 500_000),
         ]
     for size in (4096, 16384):
-        for operation in table.TRANSFERS:
+        for operation in result.TRANSFERS:
             lines.append(a_line(operation, "MXNet", "c", 0.1, (size // 4,), size, 0))
         if n > 1:
             lines.append(a_line("all-reduce", "MXNet", "c", 0.2, (size // 4,), size, 9))
@@ -54,14 +54,16 @@ def a_run(n, only=None, **header):
 
 
 def test_pictures_and_text():
-    drawn = figure.pictures([a_run(2), a_run(1)])
-    assert set(drawn) == {"clocks", "roofline", "copies", "results"}
-    text = [" ".join(line.split()) for line in drawn["results"].splitlines()]
+    runs = [a_run(2), a_run(1)]
+    assert set(figure.pictures(runs)) == {"clocks", "roofline", "copies"}
+    text = result.result(runs).full_text("")
+    text = [" ".join(line.split()) for line in text.splitlines()]
     # 8,000 bytes and 1,000 operations in 2 / 2 ms
-    row = "x2 1,000 MXNet one kernel 2 1.00 0.950-1.10, n=3 0.100 0.00800 0.00100"
+    row = "x2 1,000 MXNet one kernel 2 1.00 0.950-1.10 3 0.100 0.00800 0.00100"
     assert row in text
-    assert any(line.endswith("33.6 ms 4.00 ms for 1,000") for line in text)
-    assert set(figure.pictures([a_run(1, "sum")])) == {"clocks", "results"}
+    published = "33.6 ms 4.00 ms 1.00 ms (one kernel, 2 devices)"
+    assert any(line.endswith(published) for line in text)
+    assert set(figure.pictures([a_run(1, "sum")])) == {"clocks"}
     with pytest.raises(RecordError):
         figure.pictures([a_run(1, "nothing")])
 
@@ -96,6 +98,6 @@ def test_repeats_count_together_and_the_host_is_a_device_beside_gpus():
     run = a_run(1, "x2", device_kind="gpu")
     first = run.lines[0]
     again = msgspec.structs.replace(first, seconds=[1.0] * 4)
-    rows = table.rows([Run(run.header, (*run.lines, again))])
+    rows = result.rows([Run(run.header, (*run.lines, again))])
     assert rows[0].seconds.n == 7 and rows[0].seconds.median == 1.0
     assert [row.where for row in rows] == ["1 GPU", "1 GPU", "CPU"]

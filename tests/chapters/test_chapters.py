@@ -35,10 +35,13 @@ def test_the_functions_of_an_experiment_are_there(name):
         experiment.start,
         experiment.header_facts,
         experiment.layers,
+        experiment.result,
         experiment.figure,
+        experiment.figure_of_ways,
     ):
         if function:
             assert callable(load(function))
+    assert bool(experiment.measure) == bool(experiment.result)
     assert bool(experiment.measure) == (MEASURED <= experiment.takes)
     assert {"quick", "book"} <= experiment.presets.keys()
 

@@ -134,19 +134,6 @@ def test_device_labels():
     assert labels.devices(unset.header) == "1 device: cpu(0) (threads unset of 1 core)"
 
 
-def test_scaling_against_the_smallest_count():
-    four, two = (
-        training(4, seconds=(9.0, 1.25, 1.25)),
-        training(2, seconds=(9.0, 2.0, 2.0)),
-    )
-    base, other = comparison.scaling([four, two])
-    assert (base.num_devices, base.speedup, base.spread) == (2, 1.0, (1.0, 1.0))
-    assert (other.num_devices, other.ideal) == (4, 2.0)
-    assert other.speedup == pytest.approx(1.6)
-    assert other.efficiency == pytest.approx(0.8)
-    assert other.efficiency_spread == pytest.approx((0.8, 0.8))
-
-
 def test_a_run_without_usable_epochs_is_named():
     empty = replace(ONE, lines=(), path=Path("figures/killed.jsonl"))
     for pair in ((empty, ONE), (ONE, empty)):

@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 
 from d2lpar import experiments
+from d2lpar.errors import RecordError
 from d2lpar.records import files
 from d2lpar.records.kinds import group
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from gallery_pictures import FIGURES, PICTURES  # noqa: E402
+from gallery_pictures import FIGURES, PICTURES, claim  # noqa: E402
+
+
+def test_a_title_is_what_the_records_bear_out():
+    title = claim("Two are {r:.1f} times as fast", when=1.52 > 1.2, r=1.52)
+    assert title == "Two are 1.5 times as fast"
+    with pytest.raises(RecordError, match="Two are 1.1 times as fast.*r = 1.07"):
+        claim("Two are {r:.1f} times as fast", when=1.07 > 1.2, r=1.07)
 
 
 def test_there_are_few_and_every_file_is_one_of_them():

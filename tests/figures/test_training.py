@@ -13,19 +13,12 @@ from support.factories import benchmark_header, epoch, header, training
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
-from d2lpar.figures import bars, live, page
+from d2lpar.figures import bars, live
 from d2lpar.figures import training as figure
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
 
 ONE = training(1)
 TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25))
-
-
-def test_a_title_is_what_the_records_bear_out():
-    title = page.claim("Two are {r:.1f} times as fast", when=1.52 > 1.2, r=1.52)
-    assert title == "Two are 1.5 times as fast"
-    with pytest.raises(RecordError, match="Two are 1.1 times as fast.*r = 1.07"):
-        page.claim("Two are {r:.1f} times as fast", when=1.07 > 1.2, r=1.07)
 
 
 def test_accuracy_curves_are_medians_of_the_repeats():

@@ -335,7 +335,7 @@ def faces():
 
 
 def test_train_yields_epochs_and_frames(monkeypatch, faces):
-    monkeypatch.setattr(measures, "MOST", 30)
+    monkeypatch.setattr(measures, "MAX_COMPARED", 30)
     faces = faces.head(60)
     lines = list(
         gan.train(2, devices="cpu:2", global_batch_size=25, num_epochs=5,

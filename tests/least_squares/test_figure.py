@@ -8,7 +8,8 @@ from support.drawn import words
 from support.factories import header, point
 
 from d2lpar.errors import RecordError
-from d2lpar.least_squares import figure, table
+from d2lpar.least_squares import figure
+from d2lpar.least_squares.result import result
 from d2lpar.records.kinds import Run
 
 
@@ -35,7 +36,7 @@ def names_in(axes):
 def test_all_pictures():
     variants = ("averaging", "averaging-as-published", "cgls", "normal")
     drawn = figure.pictures([run(v, n) for v in variants for n in (1, 2)])
-    assert set(drawn) == {"devices", "distance", "error", "results"}
+    assert set(drawn) == {"devices", "distance", "error"}
     devices = words(drawn["devices"])
     assert "1.50 s" in devices and "750 ms  2.00\u00d7" in devices
     assert "cgls, 2 contexts" in devices
@@ -60,7 +61,7 @@ def test_the_error_is_that_of_each_devices_x_above_the_optimum():
 
 def test_without_the_optimum_the_residual_above_the_least_is_drawn():
     drawn = figure.pictures([run(v, distance=False) for v in ("cgls", "gradient")])
-    assert set(drawn) == {"residual", "results"}
+    assert set(drawn) == {"residual"}
     (axes,) = drawn["residual"].axes
     assert names_in(axes) == ["cgls", "gradient"]
     assert list(axes.lines[0].get_xdata()) == [0.25, 0.5]
@@ -71,11 +72,9 @@ def test_results_of_the_least_squares_notes():
     """Error, optimum, each device's error and x, of every method."""
     runs = [run("averaging", x=[1.5, 2.25], x_begins=[1.5]),
             run("cgls", distance=False, x_begins=[0.25, -1.5])]  # fmt: skip
-    lines = [" ".join(line.split()) for line in table.results(runs).splitlines()]
-    assert lines[:2] == [
-        "least_squares, preset book",
-        "least ||A x - b|| of all runs: 10",
-    ]
+    text = result(runs).full_text("")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "least ||A x - b|| of all runs: 10" in lines
     assert "averaging 2 contexts 0.750 - 1 3 10 1.0000 1.0e-03" in lines
     assert "cgls 2 contexts 0.750 - 1 3 10 1.0000 -" in lines
     for heading, values in (

@@ -7,7 +7,7 @@ from support.factories import header
 
 from d2lpar.errors import RecordError
 from d2lpar.low_precision import figure
-from d2lpar.low_precision.table import baseline, merged, table
+from d2lpar.low_precision.result import baseline, merged, result, table
 from d2lpar.records.kinds import PrecisionRecord, Run
 
 
@@ -49,6 +49,9 @@ def test_the_table_has_every_row_and_why_not():
         *("2.00x", "516,272"),
     ]
     assert lines[-1].endswith("FP16 gemm not implemented!")
+    found = result([run_of(ROWS)])
+    assert [*str(found.table).splitlines()] == lines[:-1]
+    assert found.further[0].endswith("FP16 gemm not implemented!")
 
 
 def test_repeats_become_one_row():
@@ -64,7 +67,6 @@ def test_repeats_become_one_row():
 
 def test_accuracies_stand_in_their_interval_on_the_rows_of_their_speeds():
     drawn = figure.pictures([run_of(ROWS)])
-    assert table(ROWS) in drawn["results"]
     speed, accuracy = drawn["cpu1-precision"].axes
     assert [label.get_text() for label in speed.get_yticklabels()] == [
         "float32",

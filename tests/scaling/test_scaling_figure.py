@@ -5,8 +5,9 @@ import pytest
 from support.a_study import BATCHES, epoch, header, made
 
 from d2lpar.records.kinds import Run, StepRecord
-from d2lpar.scaling import figure, table
+from d2lpar.scaling import figure
 from d2lpar.scaling.model import studies
+from d2lpar.scaling.result import result
 
 
 @pytest.fixture
@@ -28,15 +29,15 @@ def test_a_prediction_that_fails_is_reported(run):
     missed = "33 % (median), 33 % at most"
     _, below = figure.pictures([slower])["steps-concise"].axes
     assert below.lines[1].get_ydata()[0] == pytest.approx(-100 / 3)
-    text = " ".join(table.results([slower]).split())
+    text = " ".join(result([slower]).full_text("").split())
     assert f"It misses 2 contexts (predicted) by {missed}." in text
 
 
 def test_pictures_and_text(run):
     drawn = figure.pictures([run])
     names = {"speedup", "steps-concise", "parts", "all-reduce", "accuracy-concise"}
-    assert set(drawn) == {*names, "results"}
-    text = [" ".join(line.split()) for line in drawn["results"].splitlines()]
+    assert set(drawn) == names
+    text = [" ".join(x.split()) for x in result([run]).full_text("").splitlines()]
     # 5 + 2 + 19.2 + 1 ms on two, 40.4 on one
     assert "concise 128 40.4 40.4-40.4 27.2 27.2-27.2 1.49" in text
     assert "concise 32 2 1.00 1.00 1.00 1.00 1.00" in text  # the parts of a step
@@ -74,5 +75,5 @@ def test_one_device_alone_whose_training_diverged(run):
     lines.append(epoch(1, 3, why_not="diverged"))
     run = Run(header(1), tuple(lines))
     drawn = figure.pictures([run])
-    assert set(drawn) == {"steps-concise", "parts", "accuracy-concise", "results"}
-    assert "diverged" in drawn["results"]
+    assert set(drawn) == {"steps-concise", "parts", "accuracy-concise"}
+    assert "diverged" in result([run]).full_text("")

@@ -7,8 +7,8 @@ import pytest
 from support.a_study import BATCHES, header, made, step
 
 from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
-from d2lpar.scaling import table
 from d2lpar.scaling.model import studies
+from d2lpar.scaling.result import formula, result
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_gpus_leave_the_cores_to_python(run):
     (study,) = studies([Run(head, tuple(lines))])
     assert math.isinf(study.model.cores)
     assert study.model.exchange == pytest.approx(1e-3)
-    assert "cores" not in table.formula(study)
+    assert "cores" not in formula(study)
 
 
 def test_from_scratch_reduces_one_array(run):
@@ -76,7 +76,7 @@ def test_several_devices_without_an_all_reduce_have_no_model(run):
 def test_one_run_on_several_counts_is_read_like_several_runs(run):
     (one,), (several,) = studies([run]), studies(apart(run))
     assert one.steps == several.steps and one.model == several.model
-    assert sorted(table.results([run])) == sorted(table.results(apart(run)))
+    assert sorted(str(result([run]))) == sorted(str(result(apart(run))))
 
 
 def test_a_speedup_is_of_neighbouring_samples():

@@ -1,4 +1,4 @@
-"""``index.html`` in a folder of runs: what each found, and its pictures."""
+"""What runs found: on the terminal, and for all of them in ``runs/index.html``."""
 
 from __future__ import annotations
 
@@ -6,36 +6,48 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from d2lpar.cli.results import result
+import click
+
+from d2lpar import experiments
 from d2lpar.errors import D2lparError
-from d2lpar.experiments import EXPERIMENTS
 from d2lpar.figures import labels
 from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Header, Run, group
+from d2lpar.records.result import Table
 
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
        padding: 0 1rem; }
-pre { overflow-x: auto; font-size: 14px; line-height: 1.35; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; white-space: nowrap; }
+th, td { padding: 0 1em 0 0; text-align: left; }
+.number { text-align: right; }
 img { max-width: 100%; background: white; display: block; margin: 1rem 0; }
 .about { opacity: 0.75; }
 """
 
 
-def write(out: Path) -> Path:
+def show(runs: Sequence[Run]) -> None:
+    """Print what runs that were measured together found."""
+    click.echo(f"\n{experiments.result(runs)}\n")
+
+
+def write_page(out: Path) -> Path:
     """Write the page of all complete records in ``<out>/<chapter>/``; return its path.
 
-    Records that cannot be read are left out: their own commands say what is wrong.
+    Records that cannot be read, and those of chapters that this d2lpar does not know,
+    are left out: their own commands say what is wrong.
     """
     runs = []
     for path in sorted(out.glob("*/*.jsonl")):
         try:
             run = files.read(path)
+            if isinstance(run.header, Header) and run.lines:
+                experiments.measured_by([run])
+                runs.append(run)
         except (D2lparError, OSError):
             continue
-        if isinstance(run.header, Header) and run.lines:
-            runs.append(run)
     sweeps = group(runs, files.sweep_of)
     newest_first = sorted(
         sweeps.items(), key=lambda item: item[1][-1].header.date, reverse=True
@@ -72,9 +84,7 @@ def pictures(folder: Path, stem: str, stems: Sequence[tuple[Path, str]]) -> list
 
 def _section(runs: Sequence[Run], out: Path, shown: Sequence[Path]) -> str:
     """One sweep: heading, answer, table, pictures."""
-    header, found = runs[0].header, result(runs)
-    experiment = EXPERIMENTS.get(header.chapter)
-    title = experiment.title if experiment else header.chapter
+    header, found = runs[0].header, experiments.result(runs)
     about = f"{header.chapter}, preset {header.preset}"
     images = "".join(
         f'<img src="{escape(path.relative_to(out).as_posix())}" '
@@ -82,9 +92,24 @@ def _section(runs: Sequence[Run], out: Path, shown: Sequence[Path]) -> str:
         for path in shown
     )
     return (
-        f"<h2>{escape(title)}</h2>\n<p>{escape(found.answer)}</p>\n"
-        f"<pre>{escape(found.table)}</pre>\n"
+        f"<h2>{escape(experiments.measured_by(runs).title)}</h2>\n"
+        f"<p>{escape(' '.join(found.sentences))}</p>\n{_html(found.table)}"
         f'<p class="about">{escape(found.note)}. {escape(about)}. '
         f"{escape(labels.stamp([header]))}</p>\n"
         f"{images}"
+    )
+
+
+def _html(table: Table) -> str:
+    """A table, the cells after its names as numbers."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        names, numbers = cells[: table.names], cells[table.names :]
+        columns = [f"<{tag}>{escape(cell)}</{tag}>" for cell in names]
+        columns += [f'<{tag} class="number">{escape(cell)}</{tag}>' for cell in numbers]
+        return f"<tr>{''.join(columns)}</tr>\n"
+
+    rows = "".join(row(cells, "td") for cells in table.rows)
+    return (
+        f'<div class="wide"><table>\n{row(table.columns, "th")}{rows}</table></div>\n'
     )

@@ -1,4 +1,4 @@
-"""Timing records as rows and as text: times, rates, and what the sources published."""
+"""What timings of array work found: times, rates, and what the sources published."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels
 from d2lpar.records.comparison import Summary, summarize
-from d2lpar.records.kinds import Run, TimingRecord
-from d2lpar.text import number, plain_table, plural
+from d2lpar.records.kinds import Run, TimingRecord, group
+from d2lpar.records.result import Result, Table
+from d2lpar.text import number, plural
 
 TITLES = {
     "x2": "Every number twice",
@@ -86,7 +87,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         if not run.of(TimingRecord):
             raise RecordError(f"{labels.where(run)}: holds no timings")
         for x in run.of(TimingRecord):
-            on_host = x.devices[0].startswith("host")
+            on_host = x.devices[:1] == [] or x.devices[0].startswith("host")
             count = 0 if on_host else run.header.num_devices
             key = (count, x.operation, x.library, x.form, tuple(x.shape))
             pooled.setdefault(key, []).append(x)
@@ -112,7 +113,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     return table
 
 
-def of(operation: str, table: Sequence[Row]) -> list[Row]:
+def rows_of(operation: str, table: Sequence[Row]) -> list[Row]:
     """The rows of one operation."""
     return [row for row in table if row.operation == operation]
 
@@ -132,28 +133,72 @@ def ms(row: Row) -> str:
     return number(1e3 * row.seconds.median)
 
 
-def results(runs: Sequence[Run]) -> str:
-    """Everything as text: times, rates, and the published numbers beside ours."""
-    measured, published = [], []
+def result(runs: Sequence[Run]) -> Result:
+    """The fastest form of each operation in each library.
+
+    Further: all forms with their rates, and the published numbers beside ours.
+    """
+    runs = [run for run in runs if run.of(TimingRecord)]
     table = rows(runs)
-    for row in table:
-        q1, q3 = number(1e3 * row.seconds.q1), number(1e3 * row.seconds.q3)
-        measured.append([
-            f"{row.operation} {shape(row)}", row.library, row.form,
-            str(row.num_devices or "host"), ms(row), f"{q1}-{q3}, n={row.seconds.n}",
-            number(1e3 * row.naive.median), number(row.gb_per_sec),
-            number(row.gflop_per_sec),
-        ])  # fmt: skip
-    for operation, source, printed, ours in PUBLISHED:
-        here = [r for r in of(operation, table) if (r.library, r.form) == ours]
-        repeated = f"{ms(here[0])} ms for {shape(here[0])}" if here else "-"
-        published.append([operation, source, printed, repeated])
-    columns = ["operation", "library", "form", "devices", "ms", "quartiles, n"]
+    shown = [row for row in table if row.operation in TITLES]
+    if not table:
+        return Result()
+    by_library = group(shown, lambda r: (r.operation, r.library, r.num_devices))
+    fastest_forms = [
+        [row.operation, row.library, row.form, row.where or "host",
+         *row.seconds.cells(1e3), number(1e3 * row.naive.median)]
+        for row in map(fastest, by_library.values())
+    ]  # fmt: skip
+    columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "n"]
+    shapes = {row.operation: f"{row.operation}: {shape(row)}" for row in shown}
+    note = (
+        f"{', '.join(shapes.values())}; ms: by a clock that is read after the devices "
+        "have finished; not waiting: at once"
+    )
+    answers = {}
+    if ours := [row for row in shown if row.library == "MXNet"]:
+        answers["clocks"] = [_naive_clock(max(ours, key=lambda r: r.seconds.median))]
+    return Result(
+        Table([*columns, "not waiting"], fastest_forms, names=4),
+        note,
+        answers,
+        [_everything(table), published(table)],
+    )
+
+
+def _naive_clock(row: Row) -> str:
+    return (
+        f"A clock that does not wait reads {number(1e3 * row.naive.median)} ms for "
+        f"{row.operation}, {row.form}, on {row.where}, which takes {ms(row)} ms."
+    )
+
+
+def _everything(table: Sequence[Row]) -> Table:
+    """All forms: times by both clocks, and rates."""
+    columns = ["operation", "library", "form", "devices", "ms", "quartiles", "n"]
     columns += ["naive ms", "GB/s", "GFLOP/s"]
-    sections = [
-        plain_table(columns, measured),
-        "What the sources printed, and what the same line takes here:",
-        plain_table(["operation", "source", "printed", "here"], published),
-        labels.source(runs),
-    ]
-    return "\n\n".join(sections) + "\n"
+    cells = [
+        [f"{row.operation} {shape(row)}", row.library, row.form,
+         str(row.num_devices or "host"), *row.seconds.cells(1e3),
+         number(1e3 * row.naive.median), number(row.gb_per_sec),
+         number(row.gflop_per_sec)]
+        for row in table
+    ]  # fmt: skip
+    return Table(columns, cells, names=3, title="Every form:")
+
+
+def published(table: Sequence[Row]) -> Table:
+    """What the sources printed, and what the same line and our fastest form take."""
+    cells = []
+    for operation, source, printed, ours in PUBLISHED:
+        here = rows_of(operation, table)
+        same = [row for row in here if (row.library, row.form) == ours]
+        best = fastest(row for row in here if row.library == "MXNet")
+        cells.append([
+            f"{operation} {shape(here[0])}" if here else operation, source, printed,
+            f"{ms(same[0])} ms" if same else "-",
+            f"{ms(best)} ms ({best.form}, {best.where})" if best else "-",
+        ])  # fmt: skip
+    columns = ["operation", "source", "printed", "here", "MXNet's fastest form"]
+    title = "What the sources printed, and what the same line takes here:"
+    return Table(columns, cells, names=5, title=title)

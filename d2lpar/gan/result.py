@@ -1,0 +1,77 @@
+"""What a GAN's trainings found: seconds per epoch, and how good the last faces are.
+
+Beside them stand the same measures of sets that everybody can judge, such as noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from d2lpar.lenet_result import SECONDS, compared, seconds_note, seconds_rows
+from d2lpar.records import comparison
+from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run
+from d2lpar.records.result import Result, Table, listed, sentence
+from d2lpar.text import number
+
+MEASURES = {"frechet": "Fréchet", "coverage": "coverage", "distinct": "distinct",
+            "density": "density"}  # fmt: skip
+UNKNOWN = "how good the faces are was not measured"
+
+
+def result(runs: Sequence[Run]) -> Result:
+    """A row per device count, and one per set that the faces are compared with.
+
+    Speedups are over the fewest devices.
+    """
+    runs = [run for run in runs if run.of(GanEpochRecord)]
+    if not runs:
+        return Result()
+    rows = []
+    for run, seconds in zip(runs, seconds_rows(runs)):
+        ends = [comparison.final_quality(run, measure) for measure in MEASURES]
+        rows.append([*seconds, _steps(run), *map(_cell, ends)])
+    known = comparison.references(runs[-1])
+    for name, values in known.items():
+        cells = [_cell(values[measure]) for measure in MEASURES]
+        rows.append([name, *["-"] * (len(SECONDS) + 1), *cells])
+    columns = ["", *SECONDS, "steps", *MEASURES.values()]
+    answers = {
+        "seconds": list(map(sentence, compared(runs))),
+        "quality": list(map(sentence, _qualities(runs, known))),
+    }
+    return Result(Table(columns, rows), seconds_note(runs[0]), answers)
+
+
+def _steps(run: Run) -> str:
+    steps = [frame.num_steps for frame in run.of(FrameRecord) if frame.num_steps]
+    return f"{max(steps):,}" if steps else "-"
+
+
+def _cell(value: float) -> str:
+    return "-" if math.isnan(value) else number(value)
+
+
+def _percent(share: float) -> str:
+    digits = 0 if share == 0 or share >= 0.01 else 1
+    return f"{100 * share:.{digits}f} %"
+
+
+def _qualities(runs: Sequence[Run], known: dict[str, dict[str, float]]) -> list[str]:
+    """What became of the Fréchet distance, and the share of faces that are covered."""
+    ends = [comparison.final_quality(run) for run in runs]
+    references = [known.get(name) for name in ("other real faces", "noise")]
+    if None in references or any(map(math.isnan, ends)):
+        return [UNKNOWN]
+    others, noise = references
+    begin = median(next(iter(comparison.quality_by_epoch(runs[0]).values())))
+    shares = [comparison.final_quality(run, "coverage") for run in runs]
+    end, covered = listed(map(number, ends)), listed(map(_percent, shares))
+    return [
+        f"the Fréchet distance to real faces is {number(begin)} at first and {end} at "
+        f"the end; of noise it is {number(noise['frechet'])}, of other real faces "
+        f"{number(others['frechet'])}",
+        f"of the real faces, {covered} have a generated one among their nearest "
+        f"neighbours (coverage; other real faces: {_percent(others['coverage'])})",
+    ]

@@ -236,9 +236,9 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # operators, y = 2 x or the update?
 #
 # Kernel and operators compute the same number of values on each device; NumPy computes
-# those of one device, with one thread. [The notes](https://github.com/Daegeun02/GPGPU) print 34 ms for 50,000,000 numbers by
-# NumPy, and 0.64 to 0.90 ms by PyCUDA, where the clock is stopped before the GPU has
-# finished (chapter `timing`).
+# those of one device, with one thread. [The notes](https://github.com/Daegeun02/GPGPU)
+# print 34 ms for 50,000,000 numbers by NumPy, and 0.64 to 0.90 ms by PyCUDA, where the
+# clock is stopped before the GPU has finished (chapter `timing`).
 
 # %%
 chapter.score()
@@ -246,16 +246,16 @@ if __name__ == "__main__":
     runs = chapter.measure("kernels")
 
 # %% [markdown]
-# **What you see.** On CPU contexts the update gains more. The update differs by far more
-# than the passes over memory can explain, which are three for the kernel and five for MXNet's two operators. The rest
-# is *new memory*: MXNet puts the product `lr / n * grad` into an array that the kernel
+# **What you see.** On CPU contexts the update gains more. The update differs by far
+# more than the passes over memory can explain, which are three for the kernel and five
+# for MXNet's two operators. The rest is *new memory*: MXNet puts the product `lr / n * grad` into an array that the kernel
 # of the operating system has to provide page by page (rule 5 of chapter 3). A fused
 # kernel needs no such array.
 #
 # On one core of an AMD EPYC, with 50,000,000 numbers, the update takes the kernel 18.0
 # ms and MXNet's two operators 190 ms (its quartiles, 149 and 213 ms, lie far apart).
-# y = 2 x takes 17.0 ms by the kernel and 50.3 ms by MXNet. A loop in C that does nothing
-# else takes 16.9 ms: the kernel is limited by the memory, not by the multiplication
+# y = 2 x takes 17.0 ms by the kernel and 50.3 ms by MXNet. A loop in C that does
+# nothing else takes 16.9 ms: the kernel is limited by the memory, not by the multiplication
 # ([table](../figures/README.md), by `benchmarks/kernels.py`).
 #
 # On an H200 there is nothing to gain: MXNet keeps freed memory there, so it needs no

@@ -14,6 +14,6 @@ The names are in `__init__.pyi`, which type checkers read, too.
 
 import lazy_loader
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

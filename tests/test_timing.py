@@ -1,6 +1,7 @@
 """Medians, quartiles and ratios by hand, and clocks that wait for the devices."""
 
 import itertools
+import sys
 from types import SimpleNamespace
 
 import numpy as np

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import numpy as np
+import numpy
 import platformdirs
 
 from d2lpar.errors import DataError, SettingError
@@ -50,7 +50,7 @@ class PublishedFiles:
     substitute: str
     files: tuple[str, ...]
     urls: tuple[str, ...]
-    read_file: Callable[[Path], np.ndarray]
+    read_file: Callable[[Path], numpy.ndarray]
 
     @property
     def cache_folder(self) -> Path:
@@ -83,7 +83,7 @@ class PublishedFiles:
                 return self.substitute
         return self.name
 
-    def load(self, data_dir: str | Path | None = None) -> list[np.ndarray]:
+    def load(self, data_dir: str | Path | None = None) -> list[numpy.ndarray]:
         """The array in each file, from disk or downloaded.
 
         Raises :class:`DataError` for a folder that cannot be read, for a truncated,
@@ -98,7 +98,7 @@ class PublishedFiles:
 
     def load_from_disk(
         self, data_dir: str | Path | None = None
-    ) -> list[np.ndarray] | None:
+    ) -> list[numpy.ndarray] | None:
         """The arrays from the first folder that holds the files, or None.
 
         A damaged copy in a folder that was asked for is an error; elsewhere it is
@@ -141,7 +141,7 @@ class PublishedFiles:
                 break
         return found
 
-    def read(self, folder: Path) -> list[np.ndarray]:
+    def read(self, folder: Path) -> list[numpy.ndarray]:
         """The array in each file of a folder; :class:`DataError` if one is missing."""
         paths = self.find(folder)
         for file, path in zip(self.files, paths):

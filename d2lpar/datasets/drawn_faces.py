@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
+import numpy
 from PIL import Image
 
 from d2lpar.datasets.fashion import check_head
@@ -62,7 +62,7 @@ TONES = {
 # fmt: on
 
 
-def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
+def synthetic_punks(n: int = 10_000, seed: int = 0) -> numpy.ndarray:
     """Draw `n` faces, uint8 (n, 3, 24, 24): planes of red, green and blue.
 
     The background is black, as the transparent one of CryptoPunks is once it is RGB.
@@ -71,8 +71,8 @@ def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
     """
     check_head("the sampler of faces", "n", n, MAX_FACES)
     with Image.open(SPRITES) as picture:
-        sprites = np.asarray(picture).reshape(len(LAYERS), SIDE, -1, SIDE)
-        palette = np.array(picture.getpalette(), np.uint8).reshape(-1, 3)
+        sprites = numpy.asarray(picture).reshape(len(LAYERS), SIDE, -1, SIDE)
+        palette = numpy.array(picture.getpalette(), numpy.uint8).reshape(-1, 3)
     sprites = sprites.swapaxes(1, 2)  # (layers, tiles, 24, 24), entries of the palette
     # Half of the heads are slim, without two columns of the cheek and a row of the
     # forehead, so that every sprite fits both.
@@ -80,21 +80,21 @@ def synthetic_punks(n: int = 10_000, seed: int = 0) -> np.ndarray:
     columns = [0, *(c for c in range(SIDE) if c not in (15, 16)), SIDE - 1]
     chunks = []
     for number in range(-(-n // CHUNK)):
-        rng = np.random.default_rng([seed, number])
-        faces = np.full((CHUNK, SIDE, SIDE), 1, np.uint8)
+        rng = numpy.random.default_rng([seed, number])
+        faces = numpy.full((CHUNK, SIDE, SIDE), 1, numpy.uint8)
         for row, (count, share) in zip(sprites, LAYERS.values()):
             chosen = row[rng.integers(count, size=CHUNK)]
             seen = (rng.random((CHUNK, 1, 1)) < share) & (chosen != 0)
-            np.copyto(faces, chosen, where=seen)
-        palettes = np.tile(palette, (CHUNK, 1, 1))
+            numpy.copyto(faces, chosen, where=seen)
+        palettes = numpy.tile(palette, (CHUNK, 1, 1))
         for entries, colours in TONES.items():
-            tones = np.frombuffer(bytes.fromhex(colours), np.uint8).reshape(-1, 3)
+            tones = numpy.frombuffer(bytes.fromhex(colours), numpy.uint8).reshape(-1, 3)
             tone = tones[rng.integers(len(tones), size=CHUNK)]
             shades = tone, 0.76 * tone, 0.7 * tone + 0.3 * 255
             for entry, shade in zip(entries, shades):
                 palettes[:, entry] = shade
         slim = rng.random(CHUNK) < 0.5
         faces[slim] = faces[slim][:, rows][:, :, columns]
-        pixels = palettes[np.arange(CHUNK)[:, None, None], faces]
-        chunks.append(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-    return np.concatenate(chunks)[:n]
+        pixels = palettes[numpy.arange(CHUNK)[:, None, None], faces]
+        chunks.append(numpy.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+    return numpy.concatenate(chunks)[:n]

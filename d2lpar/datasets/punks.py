@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
+import numpy
 from PIL import Image
 
 from d2lpar.datasets.download import PublishedFiles, read_published
@@ -32,7 +32,7 @@ MAX_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
 class FaceData:
     """Faces in host memory: `X` uint8 (n, 3, 24, 24)."""
 
-    X: np.ndarray
+    X: numpy.ndarray
     name: str
 
     @cached_property
@@ -96,7 +96,7 @@ def cryptopunks(data_dir: str | Path | None = None) -> FaceData:
     return load("cryptopunks", data_dir=data_dir)
 
 
-def read_tiles(path: Path) -> np.ndarray:
+def read_tiles(path: Path) -> numpy.ndarray:
     """The tiles of ``punks.png``, row by row: uint8 (10000, 3, 24, 24).
 
     Alpha is dropped, as by the CryptoPunks notebook's ``.convert("RGB")``: in the file,
@@ -104,9 +104,9 @@ def read_tiles(path: Path) -> np.ndarray:
     published one.
     """
     content = read_published(path, PUNKS_SHA256)
-    pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    pixels = numpy.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
     tiles = pixels.reshape(TILES, TILE, TILES, TILE, 3).transpose(0, 2, 4, 1, 3)
-    return np.ascontiguousarray(tiles.reshape(TILES**2, 3, TILE, TILE))
+    return numpy.ascontiguousarray(tiles.reshape(TILES**2, 3, TILE, TILE))
 
 
 CRYPTOPUNKS = PublishedFiles(
@@ -119,20 +119,20 @@ CRYPTOPUNKS = PublishedFiles(
 )
 
 
-def sheet(faces: np.ndarray, columns: int) -> np.ndarray:
+def sheet(faces: numpy.ndarray, columns: int) -> numpy.ndarray:
     """Faces uint8 (n, 3, h, w) as one picture (rows * h, columns * w, 3), row by row.
 
     The rest of an incomplete last row is white.
     """
     n, _, h, w = faces.shape
     rows = -(-n // columns)
-    tiles = np.full((rows * columns, h, w, 3), 255, np.uint8)
+    tiles = numpy.full((rows * columns, h, w, 3), 255, numpy.uint8)
     tiles[:n] = faces.transpose(0, 2, 3, 1)
     tiles = tiles.reshape(rows, columns, h, w, 3).transpose(0, 2, 1, 3, 4)
     return tiles.reshape(rows * h, columns * w, 3)
 
 
-def enlarged(picture: np.ndarray, scale: int) -> np.ndarray:
+def enlarged(picture: numpy.ndarray, scale: int) -> numpy.ndarray:
     """The picture (h, w, 3) with every pixel a square of `scale` x `scale`."""
     return picture.repeat(scale, axis=0).repeat(scale, axis=1)
 
@@ -152,32 +152,34 @@ def check_sheet(n: int, columns: int, scale: int) -> None:
         )
 
 
-def png(picture: np.ndarray) -> bytes:
+def png(picture: numpy.ndarray) -> bytes:
     """A picture uint8 (h, w, 3) as the content of a PNG file."""
     file = io.BytesIO()
     Image.fromarray(picture).save(file, format="png", optimize=True)
     return file.getvalue()
 
 
-def to_png(picture: np.ndarray) -> str:
+def to_png(picture: numpy.ndarray) -> str:
     """A picture uint8 (h, w, 3) as a PNG file in base64."""
     return base64.b64encode(png(picture)).decode()
 
 
-def from_png(text: str, columns: int, rows: int) -> np.ndarray:
+def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:
     """The inverse of :func:`to_png`; :class:`DataError` unless a sheet of this size."""
     size = columns * TILE, rows * TILE
     try:
         file = io.BytesIO(base64.b64decode(text, validate=True))
         picture = Image.open(file, formats=["png"])
         if picture.size == size:  # known before a pixel is unpacked
-            return np.asarray(picture.convert("RGB"))
+            return numpy.asarray(picture.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         pass
     raise DataError(f"not a PNG of {columns} x {rows} faces of {TILE} pixels in base64")
 
 
-def nearest(faces: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def nearest(
+    faces: numpy.ndarray, others: numpy.ndarray
+) -> tuple[numpy.ndarray, numpy.ndarray]:
     """For each face, the number of the nearest of `others`, and its distance.
 
     Both sets are uint8 (n, 3, h, w). Returns int64 (n,) and float64 (n,): root mean
@@ -187,7 +189,7 @@ def nearest(faces: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
     pool = others.reshape(len(others), -1)
     for face in faces.reshape(len(faces), -1):
         # One face at a time: the differences of all pairs would take gigabytes.
-        squares = np.square(pool - face.astype(np.float32)).mean(axis=1)
+        squares = numpy.square(pool - face.astype(numpy.float32)).mean(axis=1)
         numbers.append(int(squares.argmin()))
-        distances.append(float(np.sqrt(squares.min())) / 255)
-    return np.array(numbers), np.array(distances)
+        distances.append(float(numpy.sqrt(squares.min())) / 255)
+    return numpy.array(numbers), numpy.array(distances)

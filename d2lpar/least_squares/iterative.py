@@ -89,8 +89,7 @@ def cgls(
     if max_iterations is None:
         max_iterations = 20 * shards.n
     search = _Search(shards, progress, tol, max_iterations, x0)
-    rounding = float(numpy.finfo(shards.dtype).eps) ** 0.5 * search.square
-    shrinks = True
+    eps, shrinks = float(numpy.finfo(shards.dtype).eps), True
     while search.goes_on() and shrinks:
         x = best_x = search.x
         descent = direction = search.descent
@@ -109,7 +108,7 @@ def cgls(
             direction = descent + gamma / previous * direction
             search.count(x)
             # Stop where the predicted residual is negative: rounding dominates.
-            if not math.isfinite(gamma) or square < -rounding:
+            if not math.isfinite(gamma) or square < -(eps**0.5) * search.square:
                 break
             if gamma < least:
                 best_x, least, idle = x, gamma, 0

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 import arms
+import memory_estimate
 
 from d2lpar import datasets
 from d2lpar.machine.builds import cuda_devices
@@ -90,7 +91,7 @@ def main() -> None:
         [line.arm, f"{line.batch_size:,}"]
         + [
             f"{size / 2**20:,.0f}"
-            for size in (estimate.of_sample(run, line), line.peak_bytes)
+            for size in (memory_estimate.of_sample(run, line), line.peak_bytes)
         ]
         for line in run.lines
         if line.round == 0

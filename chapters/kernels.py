@@ -248,15 +248,15 @@ if __name__ == "__main__":
 # %% [markdown]
 # **What you see.** On CPU contexts the update gains more. The update differs by far
 # more than the passes over memory can explain, which are three for the kernel and five
-# for MXNet's two operators. The rest is *new memory*: MXNet puts the product `lr / n * grad` into an array that the kernel
-# of the operating system has to provide page by page (rule 5 of chapter 3). A fused
-# kernel needs no such array.
+# for MXNet's two operators. The rest is *new memory*: MXNet puts the product
+# `lr / n * grad` into an array that the kernel of the operating system has to provide
+# page by page (rule 5 of chapter 3). A fused kernel needs no such array.
 #
 # On one core of an AMD EPYC, with 50,000,000 numbers, the update takes the kernel 18.0
 # ms and MXNet's two operators 190 ms (its quartiles, 149 and 213 ms, lie far apart).
 # y = 2 x takes 17.0 ms by the kernel and 50.3 ms by MXNet. A loop in C that does
-# nothing else takes 16.9 ms: the kernel is limited by the memory, not by the multiplication
-# ([table](../figures/README.md), by `benchmarks/kernels.py`).
+# nothing else takes 16.9 ms: the kernel is limited by the memory, not by the
+# multiplication ([table](../figures/README.md), by `benchmarks/kernels.py`).
 #
 # On an H200 there is nothing to gain: MXNet keeps freed memory there, so it needs no
 # new pages, and its own operators are faster than these kernels, which give each thread

@@ -41,7 +41,6 @@ REFUSED = [
     # Empty values, such as unset shell variables
     ([*LENET, "--out="], "--out"),
     (["plot", ""], "RECORDS"),
-    (["plot", "record", "--out=a\0b"], "--out"),
     # Flags that do not apply, or contradict each other
     ([*LENET, "--sync-batch-norm"], "--sync-batch-norm: does not apply to"),
     ([*LENET, "--watch"], "--watch"),

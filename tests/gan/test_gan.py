@@ -383,14 +383,19 @@ def test_synchronised_training_does_not_depend_on_the_devices(faces):
 
 
 @pytest.mark.slow
-def test_the_quick_recipe_draws_better_than_noise():
-    """Which it does not with a momentum of 0.5 for as many steps."""
+def test_the_quick_recipe_learns_to_draw():
+    """Where a seed ends depends on the processor, so the bounds are wide.
+
+    Nearer to faces than the mean face is, and at its best among far more of them than
+    noise. With a momentum of 0.5 it does neither in as many steps.
+    """
     quick = {k: v for k, v in get("gan").presets["quick"].items() if k != "data"}
     data = punks.load("synthetic", n_train=2500)
     lines = list(gan.train(2, devices="cpu:2", data=data, **quick))
-    first, *_, last = (x for x in lines if isinstance(x, kinds.FrameRecord))
-    assert last.frechet < first.references["noise"]["frechet"]
-    assert last.coverage > 10 * first.references["noise"]["coverage"]
+    first, *_, last = frames = [x for x in lines if isinstance(x, kinds.FrameRecord)]
+    assert last.frechet < first.references["mean face"]["frechet"]
+    most = max(frame.coverage for frame in frames)
+    assert most > 10 * first.references["noise"]["coverage"]
 
 
 @pytest.mark.slow

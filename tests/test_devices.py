@@ -7,7 +7,7 @@ of it, since ``mx.gpu(0)`` allocates nothing, but no array.
 import pytest
 
 from d2lpar import devices, process
-from d2lpar._mxnet import mx, np
+from d2lpar._mxnet import mx
 from d2lpar.errors import DeviceError, DiedError
 from d2lpar.machine.builds import CudaDevice
 
@@ -120,12 +120,6 @@ def test_the_words_of_ranges_are_true(machine):
             devices.parse_counts(beyond, 8)
 
 
-def test_a_device_is_what_its_context_says():
-    for device, context in zip(devices.names("cpu:2"), devices.parse("cpu:2")):
-        assert str(device) == str(context)
-        assert device == (context.device_type, context.device_id)
-
-
 # A library built from source is tried on each GPU
 
 
@@ -178,32 +172,6 @@ def test_a_probe_that_crashes_leaves_the_rest_out(machine, from_source):
     from_source(gpu1="crash")
     assert devices.parse("auto") == gpus(0)
     assert "status -6" in refusal("gpu:1,")
-
-
-def test_a_probe_without_a_gpu_names_the_cause():
-    if mx.context.num_gpus() == 0:
-        (answer,) = devices.compute_on_gpus([0])
-        assert answer["number"] == 0
-        assert answer["why_not"] and "\n" not in answer["why_not"]
-
-
-def test_peer_access_is_a_reduction_over_several_gpus(monkeypatch):
-    names, create, ones = [], mx.kv.create, np.ones
-    monkeypatch.setattr(
-        mx.kv, "create", lambda name: names.append(name) or create(name)
-    )
-    devices.enable_peer_access(cpus(0, 1))
-    devices.enable_peer_access(gpus(0))
-    assert names == []
-    made = []
-
-    def ones_here(n, ctx):
-        made.append(ones(n, ctx=mx.cpu(ctx.device_id)))
-        return made[-1]
-
-    monkeypatch.setattr(np, "ones", ones_here)
-    devices.enable_peer_access(gpus(1, 0))
-    assert names == ["device"] and [float(one) for one in made] == [2.0, 2.0]
 
 
 # Counts

@@ -101,18 +101,6 @@ def test_the_kernel_for_gpus_sums_the_same_numbers(n):
     np.testing.assert_allclose(sums.asnumpy(), of_threads, rtol=1e-5)
 
 
-def test_a_wrong_product_is_an_error():
-    work = work_of(operations.product, 1)
-
-    def one_element_off(device):
-        product = work.on_devices["dense layer"](device).asnumpy()
-        product[5, 7] += 0.1
-        return product
-
-    with pytest.raises(timing.TimingError):
-        timing.measure(one_element_off, contexts(1), **work.checks)
-
-
 @pytest.mark.parametrize(
     ("make", "form"), [(operations.x2, "in place"), (operations.copy, "copyto")]
 )
@@ -177,15 +165,6 @@ def test_a_kernel_that_does_not_compile_is_left_out_with_a_line(monkeypatch, cap
     assert {("trig", "as written"), ("x2", "one kernel")} <= forms
     (line,) = caplog.messages
     assert "no such type" in line
-
-
-def test_sizes_are_the_sources_by_default():
-    book = operations.Sizes()
-    assert (book.x2, book.sum_rows, book.trig, book.product) == (
-        50_000_000, 100_000, 10_000, 30 * 512,
-    )  # fmt: skip
-    assert book.copies[0] == 4096 and book.copies[-1] == 2**28
-    assert book.sha256 == operations.Sizes().sha256 != operations.Sizes(seed=1).sha256
 
 
 def test_sizes_out_of_range_are_refused():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import platform
 import sys
 
 import pytest
@@ -55,17 +54,6 @@ def test_each_check_is_one_line_for_grep(capsys):
     ]
 
 
-def test_what_is_untested_or_has_no_wheel(monkeypatch):
-    monkeypatch.setattr(sys, "version_info", (3, 14, 0))
-    assert [check.status for check in doctor.check_python()] == ["warn"]
-    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "3.0.0")
-    assert [check.status for check in doctor.check_numpy()] == ["warn"]
-    for machine, status in {"aarch64": "warn", "riscv64": "fail"}.items():
-        monkeypatch.setattr(platform, "system", lambda: "Linux")
-        monkeypatch.setattr(platform, "machine", lambda name=machine: name)
-        assert [check.status for check in doctor.check_platform()] == [status]
-
-
 NO_MXNET = "import importlib.metadata as m; m.distributions = lambda **how: []"
 
 
@@ -79,12 +67,7 @@ NO_MXNET = "import importlib.metadata as m; m.distributions = lambda **how: []"
             "libgomp.so.1",
             "apt-get install libgomp1",
         ),
-        (
-            "mxnet",
-            "raise OSError('libmxnet.so: undefined symbol: sgemm\\n  and a trace')",
-            "undefined symbol: sgemm)",
-            "--force-reinstall --no-deps mxnet==1.9.1",
-        ),
+
         ("mxnet", "import os; os.abort()", "status -6", "--force-reinstall"),
         (
             "mxnet",
@@ -124,29 +107,15 @@ def test_the_installed_build_is_named_with_its_features(builds, monkeypatch):
     builds["mxnet"] = "1.8.0"
     installed, _ = doctor.check_mxnet()
     assert installed.status == "warn" and "1.8.0" in installed.message
-    del builds["mxnet"]
-    builds[FROM_SOURCE] = "1.9.1"
-    monkeypatch.setenv("MXNET_LIBRARY_PATH", "/opt/libmxnet.so")
-    installed, _ = doctor.check_mxnet()
-    assert installed.message.endswith("built from source OPENMP (/opt/libmxnet.so)")
 
 
-@pytest.mark.parametrize(
-    ("variables", "status", "words"),
-    [
-        ({}, "ok", "4 usable"),
-        ({"OMP_NUM_THREADS": "8"}, "warn", "OMP_NUM_THREADS=8"),
-        ({"MXNET_CPU_TEMP_COPY": "4"}, "warn", "MXNET_CPU_TEMP_COPY=4"),
-    ],
-)
-def test_cores(variables, status, words, monkeypatch):
+def test_threads_beyond_the_cores_are_named(monkeypatch):
     monkeypatch.setattr(host, "usable_cores", lambda: 4)
-    for name in ("OMP_NUM_THREADS", "MXNET_CPU_TEMP_COPY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv(name, variables.get(name, ""))
+    monkeypatch.delenv("MXNET_CPU_TEMP_COPY", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
     (check,) = doctor.check_cores()
-    assert check.status == status and words in check.message
-    assert status == "ok" or check.remedy.startswith("unset ")
+    assert check.status == "warn" and "OMP_NUM_THREADS=8" in check.message
+    assert check.remedy.startswith("unset ")
 
 
 T4, H200 = ("Tesla T4", (7, 5)), ("NVIDIA H200", (9, 0))
@@ -179,14 +148,6 @@ def test_a_gpu(gpu, number, build, probe, status, words, builds, monkeypatch):
     (check,) = doctor.check_gpus()
     assert (check.name, check.status) == ("GPU 0", status)
     assert words in f"{check.message}; {check.remedy}"
-
-
-def test_no_gpu(monkeypatch):
-    here = Machine(cards.cpu_card(), (), "no driver")
-    monkeypatch.setattr(cards, "machine", lambda: here)
-    monkeypatch.setattr(machine_builds, "cuda_devices", list)
-    (check,) = doctor.check_gpus()
-    assert check == Check("GPU", "ok", "training uses CPU contexts: no driver")
 
 
 def test_data_absent_or_corrupt(monkeypatch, tmp_path):

@@ -187,12 +187,6 @@ def test_a_data_dir_that_cannot_be_read(tmp_path, tiny, kind, monkeypatch):
         datasets.load("auto")
 
 
-def test_another_name_is_refused_with_those_there_are(tiny):
-    for call in (tiny.module.locate, tiny.module.load):
-        with pytest.raises(SettingError, match=f"'mnist': .*auto, {tiny.files.name}"):
-            call("mnist")
-
-
 # What is accepted and what is not
 
 
@@ -239,15 +233,6 @@ def test_damage_in_the_cache_is_logged_and_replaced(tiny, mirrors, caplog):
 
 
 # Downloading
-
-
-def test_a_download_is_kept(tiny, mirrors, caplog):
-    requests = mirrors("good")
-    assert tiny.module.locate("auto") == tiny.files.name
-    assert requests == [f"good/{name}" for name in tiny.contents]
-    assert tiny.kept() == sorted(tiny.contents)
-    tiny.check(tiny.load())
-    assert len(requests) == len(tiny.contents) and warnings_in(caplog) == []
 
 
 def test_mirrors_are_tried_in_turn_and_a_failure_leaves_nothing(tiny, mirrors):

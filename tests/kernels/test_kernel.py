@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -19,7 +18,7 @@ from d2lpar.kernels import (
 
 CPUS = [mx.cpu(k) for k in range(3)]
 SIZES = (0, 1, 17, 255, 256, 257, 10**5 + 3)  # around the edges of blocks
-CTYPES = {"int": "int32", "int64_t": "int64", "float": "float32", "double": "float64"}
+CTYPES = {"int64_t": "int64", "float": "float32"}
 INT10 = {"shape": 10, "dtype": "int32"}
 
 WHO = """
@@ -71,25 +70,7 @@ def test_an_elementwise_kernel_is_numpys_to_the_bit(ctype):
             numpy.testing.assert_array_equal(x.asnumpy(), host_x)
 
 
-def test_zeros_infinities_nan_and_subnormals_are_numpys():
-    divide = ElementwiseKernel(
-        "const float *x, const float *y, float *z", "z[i] = sqrtf(x[i]) / y[i]"
-    )
-    subnormal = numpy.finfo("float32").tiny / 8
-    special = [0.0, -0.0, 1.0, -3.0, subnormal, 1e38, numpy.inf, -numpy.inf, numpy.nan]
-    host_x, host_y = (
-        grid.ravel().astype("float32") for grid in numpy.meshgrid(special, special)
-    )
-    z = np.ones(host_x.size, ctx=mx.cpu(1))
-    divide(np.array(host_x, ctx=mx.cpu(1)), np.array(host_y, ctx=mx.cpu(1)), z)
-    with numpy.errstate(all="ignore"):
-        expected = numpy.sqrt(host_x) / host_y
-    numpy.testing.assert_array_equal(z.asnumpy(), expected)
-    zero = expected == 0
-    assert (numpy.signbit(z.asnumpy()) == numpy.signbit(expected))[zero].all()
-
-
-@pytest.mark.parametrize("threads", ["1", "3", "100"])
+@pytest.mark.parametrize("threads", ["1", "100"])
 def test_every_thread_of_every_block_runs_once(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     monkeypatch.setattr(on_cpu, "MIN_CUDA_THREADS", 1)
@@ -209,12 +190,7 @@ def test_arguments_that_do_not_fit(plus_one, args, names):
 
 @pytest.mark.parametrize(
     ("ctype", "dtype", "value"),
-    [
-        ("int", "int32", 2**31),
-        ("int", "int32", 1.5),
-        ("int8_t", "int8", -129),
-        ("uint8_t", "uint8", -1),
-    ],
+    [("int", "int32", 2**31), ("int", "int32", 1.5), ("uint8_t", "uint8", -1)],
 )
 def test_numbers_that_a_type_cannot_hold(ctype, dtype, value):
     fill = ElementwiseKernel(f"{ctype} a, float *y", "y[i] = a", "fill")
@@ -230,26 +206,18 @@ def test_numbers_that_a_type_can_just_hold_arrive_and_arrays_may_be_read_twice()
     assert z.asnumpy().tolist() == [2**54 + 2 + 127]
 
 
-@pytest.mark.parametrize(
-    ("grid_dims", "block_dims"),
-    [
-        ((1, 1), (1, 1, 1)),
-        ((0, 1, 1), (1, 1, 1)),
-        ((1, 1, 1), (1, 1, -1)),
-    ],
-)
-def test_dims_that_would_run_nothing(grid_dims, block_dims):
+@pytest.mark.parametrize("grid_dims", [(1, 1), (0, 1, 1), (1, 1, -1)])
+def test_dims_that_would_run_nothing(grid_dims):
     kernel = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
     arrays = [np.zeros(**INT10), np.zeros(**INT10)]
     with pytest.raises(KernelError, match="dims"):
-        kernel.launch(arrays, mx.cpu(), grid_dims, block_dims)
+        kernel.launch(arrays, mx.cpu(), grid_dims, (1, 1, 1))
 
 
 @pytest.mark.parametrize(
     ("body", "name"),
     [
         ("__shared__ float s[9];", "__shared__"),
-        ("atomicAdd(y, 1.f);", "atomicAdd"),
         ("} __device__ float t[3]; __device__ void f() {", "__device__ float t"),
         ("y[0] = clock64();", "clock64"),  # the compiler's own message
     ],
@@ -262,28 +230,15 @@ def test_what_only_a_gpu_has_is_named(body, name):
         kernel.launch([np.zeros(3)], mx.cpu(), (1, 1, 1), (1, 1, 1))
 
 
-@pytest.mark.parametrize(
-    ("name", "signature"),
-    [
-        ("who", "const int *ran, int *where"),
-        ("whom", "int *ran, int *where"),
-    ],
-)
-def test_a_signature_that_is_not_the_sources_does_not_compile(name, signature):
-    with pytest.raises(KernelError, match=f"kernel {name} does not compile: .*error"):
-        CudaModule(WHO).get_kernel(name, signature).compiled(mx.cpu())
+def test_a_signature_that_is_not_the_sources_does_not_compile():
+    kernel = CudaModule(WHO).get_kernel("who", "const int *ran, int *where")
+    with pytest.raises(KernelError, match="kernel who does not compile: .*error"):
+        kernel.compiled(mx.cpu())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        ("unsigned *x", "unsigned"),
-        ("float *n", "float"),
-        ("float x", "float"),
-    ],
-)
-def test_kernels_that_cannot_be_are_refused_when_made(arguments, names):
-    with pytest.raises(KernelError, match=names):
+@pytest.mark.parametrize("arguments", ["unsigned *x", "float *n", "float x"])
+def test_kernels_that_cannot_be_are_refused_when_made(arguments):
+    with pytest.raises(KernelError, match=arguments.split()[0]):
         ElementwiseKernel(arguments, "x[i] = 1")
 
 
@@ -298,36 +253,6 @@ def test_a_compile_error_is_one_line_that_names_the_line_of_the_source():
 
 
 # On a GPU: tests/gpu/test_kernels_on_gpus.py runs the sources there
-
-
-def test_on_a_gpu_the_same_source_goes_to_rtc(monkeypatch):
-    made = []
-
-    class Module:
-        def __init__(self, source, options, exports):
-            made.append((source, options, exports))
-
-        def get_kernel(self, name, signature):
-            made.append((name, signature))
-            return self
-
-    features = SimpleNamespace(is_enabled=lambda name: name == "CUDA")
-    monkeypatch.setattr(mx.runtime, "Features", lambda: features)
-    monkeypatch.setattr(mx.rtc, "CudaModule", Module)
-    kernel = CudaModule(WHO).get_kernel("who", "int nx, long long ny, const float *res")
-    assert kernel.compiled(mx.gpu(0)) is kernel.compiled(mx.gpu(0))
-    assert made == [
-        (WHO, ("--fmad=false",), ("who",)),
-        ("who", "int nx, int64_t ny, const float *res"),
-    ]
-
-
-def test_a_build_without_cuda_says_so():
-    if mx.runtime.Features().is_enabled("CUDA"):
-        pytest.skip("this MXNet has CUDA")
-    kernel = CudaModule("__global__ void k(int n) {}").get_kernel("k", "int n")
-    with pytest.raises(KernelError, match="has no CUDA"):
-        kernel.launch([1], mx.gpu(0), (1, 1, 1), (1, 1, 1))
 
 
 # The fused update

@@ -12,16 +12,9 @@ from d2lpar.machine.host import NODE_VARIABLES, WHOLE_NUMBERS, WORDS
 
 THREADS = "whole number, 1 to 1,024,"
 REFUSED = [
-    ("OMP_NUM_THREADS", "abc", THREADS),
     ("OMP_NUM_THREADS", "1.5", THREADS),
     ("OMP_NUM_THREADS", "2,1", "MXNet takes no list"),
-    ("OMP_NUM_THREADS", "0", THREADS),
-    ("OMP_NUM_THREADS", "-1", THREADS),
-    ("OMP_NUM_THREADS", "100000", THREADS),
     ("OMP_NUM_THREADS", "²", THREADS),
-    ("MXNET_OMP_MAX_THREADS", "many", THREADS),
-    ("MXNET_GPU_WORKER_NTHREADS", "0", THREADS),
-    ("MXNET_CPU_TEMP_COPY", "1e3", "1 to 65,536"),
     ("MXNET_ENGINE_TYPE", "naiveengine", "ThreadedEngine or NaiveEngine"),
     ("DMLC_ROLE", "Worker", "worker, server or scheduler"),
     ("DMLC_ROLE", "server", "without DMLC_PS_ROOT_URI: .* launch"),
@@ -45,12 +38,8 @@ def test_a_refused_variable_is_named_with_its_value(name, value, remedy, monkeyp
 @pytest.mark.parametrize(
     "variables",
     [
-        {},
         {"OMP_NUM_THREADS": ""},
-        {"OMP_NUM_THREADS": " 2 "},
-        {"OMP_NUM_THREADS": "1024", "MXNET_CPU_TEMP_COPY": "4"},
-        {"MXNET_ENGINE_TYPE": "NaiveEngine"},
-        {"DMLC_ROLE": "worker"},
+        {"OMP_NUM_THREADS": " 2 ", "MXNET_ENGINE_TYPE": "NaiveEngine"},
         {"DMLC_ROLE": "server", **dict.fromkeys(NODE_VARIABLES, "1")},
     ],
 )

@@ -66,19 +66,6 @@ def test_lscpu_of_a_host(lscpu, form):
     assert (card.vector_extensions, card.vector_bits) == (("sse2", "avx2", "fma"), 256)
 
 
-def test_an_arm_host_without_sockets(lscpu):
-    rows = [entry("Socket(s):", "-"), entry("Flags:", "fp asimd evtstrm")]
-    lscpu(json.dumps({"lscpu": rows}))
-    card = cards.cpu_card()
-    assert (card.sockets, card.vector_bits) == (None, 128)
-
-
-@pytest.mark.parametrize(("text", "status"), [("lscpu: usage", 1), ("{", 0)])
-def test_an_lscpu_that_answers_nothing(lscpu, text, status):
-    lscpu(text, status)
-    assert host.lscpu() == {}
-
-
 def test_no_lscpu(lscpu, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     card = cards.cpu_card()
@@ -129,12 +116,6 @@ def test_free_memory_stays_below_a_containers_limit(monkeypatch):
     assert host.host_memory() == (total, 2**19, 2**20)
     monkeypatch.setattr(host, "container_memory", lambda: (2**60, 2**19))
     assert host.host_memory().limit is None  # more than there is
-
-
-def test_omp_threads(monkeypatch):
-    for value, threads in {"4": 4, "4,2": 4, "": None, "0": None, "many": None}.items():
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-        assert host.omp_threads() == threads
 
 
 def test_contexts_share_the_cores_unless_the_user_says_otherwise(monkeypatch):

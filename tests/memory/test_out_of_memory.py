@@ -3,7 +3,6 @@
 import re
 import weakref
 
-import numpy
 import pytest
 
 from d2lpar._mxnet import mx, np, npx
@@ -48,14 +47,6 @@ def test_the_line_names_what_helps(monkeypatch, cpus):
     assert "not even a batch of 1" in line(MIB, global_batch_size=60)
     assert "--global-batch-size" not in line(2**40, global_batch_size=60)
     assert "1,024 GiB" in line(2**40, None)
-
-
-def test_a_numpy_array_that_is_too_large(cpus):
-    with pytest.raises(MemoryError) as info:
-        numpy.zeros((2**20, 2**30))
-    settings = {"global_batch_size": 9}
-    line = out_of_memory.explain(info.value, lenet_layers, settings, cpus(1))
-    assert "8.00 PiB for an array with shape (1048576," in line
 
 
 def test_among_gpus_the_tightest_is_named(gpus):

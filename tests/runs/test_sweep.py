@@ -1,8 +1,6 @@
 """Measurements in fresh processes: records, repeats, locks, failures, interrupts."""
 
-import errno
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -232,28 +230,6 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path, no_process):
     list(sweep.sweep([job(tmp_path)]))  # released with the first
 
 
-def test_links_devices_and_folders_in_the_place_of_records_stay(tmp_path, no_process):
-    partial = tmp_path / "quick-cpu1.partial.jsonl"
-    os.mkfifo(partial)
-    with pytest.raises(OSError, match=partial.name):
-        list(sweep.sweep([job(tmp_path)]))
-    partial.unlink()
-    (tmp_path / "quick-cpu1.jsonl").mkdir()
-    with pytest.raises(IsADirectoryError):
-        list(sweep.sweep([job(tmp_path)]))
-
-
-def test_a_partial_record_that_is_deleted_is_not_begun_again(tmp_path, no_process):
-    """It would have no header."""
-    lines = sweep.sweep([job(tmp_path)])
-    next(lines)
-    next(lines)
-    (tmp_path / "quick-cpu1.partial.jsonl").unlink()
-    with pytest.raises(OSError) as caught:
-        list(lines)
-    assert caught.value.errno == errno.ENOENT and names(tmp_path) == []
-
-
 def test_a_sweep_that_is_closed_ends_its_process_and_keeps_its_epochs(tmp_path):
     slow = job(tmp_path, settings={"num_epochs": 2, "how": "sleeps"})
     with closing(sweep.sweep([slow])) as lines:
@@ -293,11 +269,6 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
         pass
     for name, array in state.tensors().items():
         np.testing.assert_array_equal(saved.tensors[name], array)
-
-
-def test_a_job_travels_as_json(tmp_path):
-    made = job(tmp_path, 2, resume=None, settings={"num_epochs": 1, "a": [1, 2]})
-    assert Job(**json.loads(json.dumps(made.as_json()))) == made
 
 
 def test_a_batch_beyond_the_data_is_mentioned(caplog):

@@ -1,6 +1,5 @@
 """Steps taken apart, variants of all-reduce, and the lines of a study."""
 
-import contextlib
 
 import numpy
 import pytest
@@ -278,34 +277,6 @@ def test_weak_scaling_trains_what_the_chapters_train(implementation, train):
     assert [r.test_acc for r in records] == [e.test_acc for e in epochs]
     losses = [e.train_loss for e in epochs]
     assert [r.train_loss for r in records] == pytest.approx(losses, rel=1e-6)
-
-
-def test_python_waits_for_steps_that_are_too_far_behind():
-    waited = []
-
-    class Losses:
-        def __init__(self, number):
-            self.number = number
-
-        def sum(self):
-            return self
-
-        def wait_to_read(self):
-            waited.append(self.number)
-
-    class Training:
-        pushing = contextlib.nullcontext
-
-        def set_learning_rate(self, lr):
-            pass
-
-        def step(self, number, upto):
-            return [Losses(None), Losses(number)]
-
-    for upto in PARTS:
-        step.sample(Training(), iter(range(100)), 20, upto)
-        assert waited == [0, 1, 2, 3]  # 16 are in flight
-        waited.clear()
 
 
 def test_a_diverged_training_says_so_and_ends():

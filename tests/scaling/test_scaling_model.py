@@ -2,7 +2,6 @@
 
 import math
 
-import numpy
 import pytest
 
 from d2lpar.errors import RecordError
@@ -47,14 +46,6 @@ def test_the_fit_recovers_the_model_that_made_the_numbers(issue, cores):
     assert fitted.fixed == pytest.approx(2e-3)
     assert fitted.per_sample == pytest.approx(3e-4)
     assert fitted.seconds(2, 64) == pytest.approx(true.seconds(2, 64))
-
-
-def test_small_batches_count_as_much_as_large_ones():
-    noise = numpy.random.default_rng(0).uniform(0.95, 1.05, len(BATCHES))
-    seconds = (2e-3 + 3e-4 * numpy.array(BATCHES)) * noise
-    fitted = fit_step(dict(zip(BATCHES, seconds)), issue=1e-6)
-    line = numpy.polyfit(BATCHES, seconds, 1, w=1 / seconds)
-    assert [fitted.per_sample, fitted.fixed] == pytest.approx(list(line))
 
 
 @pytest.mark.parametrize("cores", [math.inf, 16, 2])

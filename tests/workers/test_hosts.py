@@ -75,18 +75,6 @@ def test_training_across_hosts(hosts, tmp_path):
 
 
 @pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
-def test_a_link_that_is_cut_for_5_seconds(hosts, tmp_path):
-    launcher = launch(tmp_path)
-    has_begun(tmp_path / "run", launcher)
-    link("b", "down")
-    time.sleep(5)
-    link("b", "up")
-    text = finish(launcher)
-    assert launcher.returncode == 0, text
-    assert last_state(tmp_path / "run", "multiple_gpus_concise").epoch == EPOCHS
-
-
-@pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
 def test_a_link_that_is_cut_for_good(hosts, tmp_path):
     """The launcher, which still hears both hosts, sees that no step is made."""
     launcher = launch(tmp_path, "--timeout=25", "--max-restarts=1")

@@ -28,26 +28,6 @@ RUN = ["run", "multiple_gpus_concise"]
 # The plan
 
 
-def test_every_role_knows_the_others():
-    planned = launch.plan(3, 2, RUN, port=5000, devices=["cpu:2"])
-    names = [role.name for role in planned]
-    assert names == [
-        "scheduler", "server 0", "server 1", "worker 0", "worker 1", "worker 2",
-    ]  # fmt: skip
-    for role in planned:
-        environment = role.environment
-        assert environment["DMLC_NUM_WORKER"] == "3"
-        assert environment["DMLC_NUM_SERVER"] == "2"
-        assert environment["DMLC_PS_ROOT_URI"] == "127.0.0.1"
-        assert environment["DMLC_PS_ROOT_PORT"] == "5000"
-        assert environment["DMLC_INTERFACE"] == "lo"
-        assert environment["DMLC_ROLE"] == role.name.split()[0]
-        expected = [*RUN, "--devices=cpu:2"] if role.kind == "worker" else []
-        assert role.arguments == expected
-    workers = [role.environment["D2LPAR_WORKER"] for role in planned[3:]]
-    assert workers == ["0", "1", "2"]
-
-
 def test_servers_and_workers_go_over_the_hosts_in_turn(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("# the room\nme@ana.lan eth1\n[fe80::1%eth0]  # ours\n\n")

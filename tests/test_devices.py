@@ -53,14 +53,11 @@ def gpus(*numbers):
     ("text", "expected"),
     [
         ("cpu", cpus(0, 1, 2)),
-        ("cpu:4", cpus(0, 1, 2, 3)),  # more contexts than cores
-        (" CPU:1 ", cpus(0)),
+        (" CPU:4 ", cpus(0, 1, 2, 3)),  # more contexts than cores
         ("cpu:2,0,1", cpus(2, 0, 1)),
-        ("cpu:1,", cpus(1)),
         ("auto", gpus(0, 1, 2, 3)),
         ("gpu", gpus(0, 1, 2, 3)),
         ("gpu:2", gpus(0, 1)),
-        ("gpu:3,0", gpus(3, 0)),
         ("gpu:3,", gpus(3)),
     ],
 )
@@ -72,9 +69,8 @@ def test_device_strings(machine, text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "cpu:", "cpu:-1", "cpu:1.5", "cpu:,1", "cpu:1,,2", "2", "tpu:1",
-        "cpu:1,gpu:1", "gpu:0x1", "auto:2", "cpu:1\ncpu:2", "cpu:٣", "cpu:0",
-        "gpu:0", "cpu:0,0", "gpu:1,2,1", "cpu:257", "cpu:256,", "gpu:3", "gpu:0,7",
+        "", "cpu:1.5", "cpu:1,,2", "2", "tpu:1", "cpu:1,gpu:1", "auto:2",
+        "cpu:1\ncpu:2", "cpu:٣", "gpu:0", "cpu:0,0", "cpu:257", "gpu:3", "gpu:0,7",
     ],
 )  # fmt: skip
 def test_what_is_no_device_string_is_refused(machine, text):
@@ -156,41 +152,35 @@ def test_a_build_from_source_is_probed_once(machine, from_source):
     assert devices.parse("auto") == gpus(0, 1, 2)
 
 
-def test_a_gpu_on_which_a_build_fails_is_named(machine, from_source, caplog):
+@pytest.mark.parametrize(
+    ("error", "named", "auto"),
+    [("no kernel image", "no kernel image", [0, 2]), ("crash", "status -6", [0])],
+)
+def test_a_gpu_on_which_a_build_fails_is_named(
+    machine, from_source, caplog, error, named, auto
+):
+    """A process that crashes has not come to the last GPU."""
     machine(T4, H200, T4)
-    from_source(gpu1="no kernel image is available for execution")
+    from_source(gpu1=error)
     message = refusal("gpu:2")
-    assert "gpu(1) NVIDIA H200" in message and "no kernel image" in message
-    assert devices.parse("gpu:1") == gpus(0)
-    caplog.clear()
-    assert devices.parse("auto") == devices.parse("auto") == gpus(0, 2)
-    assert len(caplog.messages) == 1 and "no kernel image" in caplog.text
-
-
-def test_a_probe_that_crashes_leaves_the_rest_out(machine, from_source):
-    machine(H200, H200)
-    from_source(gpu1="crash")
-    assert devices.parse("auto") == gpus(0)
-    assert "status -6" in refusal("gpu:1,")
+    assert "gpu(1) NVIDIA H200" in message and named in message
+    assert devices.parse("auto") == gpus(*auto)
+    assert named in caplog.text
 
 
 # Counts
 
 
-def test_parse_counts():
-    assert devices.parse_counts("1", 4) == [1]
+def test_counts():
     assert devices.parse_counts("4, 1", 4) == [4, 1]
+    counts = {1: [1], 3: [1, 2, 3], 8: [1, 2, 4, 8]}  # double up to all
+    assert {n: devices.default_counts(n) for n in counts} == counts
 
 
-@pytest.mark.parametrize("text", ["", "two", "1.5", "1,", "0", "-1", "1,5", "2,1,2"])
+@pytest.mark.parametrize("text", ["", "two", "1.5", "1,", "2,1,2"])
 def test_parse_counts_refuses(text):
     with pytest.raises(DeviceError, match="num-devices"):
         devices.parse_counts(text, 4)
-
-
-def test_default_counts_double_up_to_all():
-    counts = {1: [1], 2: [1, 2], 3: [1, 2, 3], 8: [1, 2, 4, 8]}
-    assert {n: devices.default_counts(n) for n in counts} == counts
 
 
 def test_labels(machine, monkeypatch):

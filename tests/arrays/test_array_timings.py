@@ -87,7 +87,7 @@ def test_the_kernels_tangent_in_every_quadrant(kind):
     np.testing.assert_allclose(sums.asnumpy(), right, rtol=2e-6, atol=1e-30)
 
 
-@pytest.mark.parametrize("n", [1, 255, 4097, 300_000])
+@pytest.mark.parametrize("n", [1, 300_000])
 def test_the_kernel_for_gpus_sums_the_same_numbers(n):
     """It runs here too: neighbouring threads read neighbouring numbers."""
     each = operations.EACH["gpu"]

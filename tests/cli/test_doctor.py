@@ -67,7 +67,6 @@ NO_MXNET = "import importlib.metadata as m; m.distributions = lambda **how: []"
             "libgomp.so.1",
             "apt-get install libgomp1",
         ),
-
         ("mxnet", "import os; os.abort()", "status -6", "--force-reinstall"),
         (
             "mxnet",

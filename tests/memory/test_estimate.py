@@ -1,13 +1,11 @@
 """What a training needs, by hand and against measured processes; what is free, fits."""
 
-import math
 from pathlib import Path
 
 import memory_estimate
 import psutil
 import pytest
 
-from d2lpar import networks
 from d2lpar._mxnet import mx
 from d2lpar.errors import DeviceError
 from d2lpar.memory import estimate
@@ -16,13 +14,6 @@ from d2lpar.records import files
 
 MIB = 2**20
 ROOT = Path(__file__).parents[2]
-
-
-def test_shapes_of_lenet():
-    net = lenet_layers({})
-    assert net.parameters == sum(math.prod(shape) for shape in networks.SHAPES)
-    assert net.kept == 784 + 2 * 13520 + 3380 + 2 * 4050 + 800 + 2 * 128 + 10
-    assert net.largest[1] == (20, 26, 26)
 
 
 def test_shapes_of_the_gan():

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from support.a_study import BATCHES, epoch, header, made
+from support.a_study import epoch, header, made
 
 from d2lpar.records.kinds import Run, StepRecord
 from d2lpar.scaling import figure
@@ -43,16 +43,6 @@ def test_pictures_and_text(run):
     assert "concise 32 2 1.00 1.00 1.00 1.00 1.00" in text  # the parts of a step
     assert "concise 128 2 2 0.1 1.00 0.8000" in text  # the second epoch on two
     assert "100,000 8 2 1.00 1.00 -" in text  # kvstore local, the book's; no NCCL
-
-
-def test_speedups_are_drawn_with_every_pair(run):
-    (axes,) = figure.pictures([run])["speedup"].axes
-    *pairs, medians, one = axes.lines
-    (study,) = studies([run])
-    assert list(medians.get_ydata()) == list(study.speedups_of(2).values())
-    assert list(medians.get_xdata()) == list(BATCHES)
-    assert [len(dots.get_xdata()) for dots in pairs] == [3] * len(BATCHES)
-    assert set(one.get_ydata()) == {1}
 
 
 def test_an_update_is_not_told_from_its_all_reduce(run):

@@ -1,7 +1,6 @@
 """Two hosts: network namespaces on a bridge, reached by a script in place of ssh.
 
-A link between them is cut, for a while or for good: a training completes or ends with
-an error, and never hangs.
+A link between them is cut for good: the training ends with an error and never hangs.
 """
 
 import os

@@ -3,8 +3,6 @@
 import io
 
 import numpy as np
-import pytest
-from matplotlib.image import imread
 from msgspec.structs import replace as changed
 from PIL import Image
 from support.drawn import words
@@ -12,7 +10,6 @@ from support.factories import gan_epoch, header
 
 from d2lpar import experiments
 from d2lpar.datasets import punks, synthetic_punks
-from d2lpar.errors import DataError
 from d2lpar.gan import figure
 from d2lpar.records.kinds import FrameRecord, Run
 
@@ -77,12 +74,6 @@ def test_all_pictures_of_two_runs(tmp_path):
     expected = {f"quick-{name}.png" for name in PICTURES} | {"quick.gif"}
     assert {path.name for path in paths} == expected
     assert sorted((tmp_path / "out").iterdir()) == sorted(paths)
-    for path in paths:
-        if path.suffix == ".png":
-            ink = imread(path)[..., :3].min(axis=2) < 0.9
-            assert ink.mean() > 0.01
-            for edge in (ink[:8], ink[-8:], ink[:, :8], ink[:, -8:]):
-                assert not edge.any()  # nothing is cut off
     strip = figure.pictures(runs)["strip"]
     assert "GAN on drawn faces, global batch 30" in " ".join(words(strip))
 
@@ -169,14 +160,6 @@ def test_a_strip_shows_the_same_noises_through_training():
             y, x = 25 * row, 25 * column
             shown = image_in(axes)[y : y + 24, x : x + 24]
             np.testing.assert_array_equal(shown, face.transpose(1, 2, 0))
-
-
-def test_records_that_were_altered_are_refused():
-    *others, last = some_frames(range(5))
-    for samples in ("AAAA", last.fixed):
-        altered = changed(last, samples=samples)
-        with pytest.raises(DataError, match="not a PNG of 5 x 5 faces"):
-            figure.pictures([a_run(frames=[*others, altered])])
 
 
 def test_a_gif_shows_every_frame_once():

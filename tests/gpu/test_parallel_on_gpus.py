@@ -135,31 +135,3 @@ def test_the_gluon_network_in_both_forms_is_the_function(many_images, gpu):
     networks.set_params(net, params())
     expected = networks.lenet(X, get_params(params(), gpu)).asnumpy()
     assert distance([net(X).asnumpy()], [expected]) < CLOSE
-
-
-# Devices mixed up on purpose
-
-
-def test_replicas_in_the_wrong_order_raise(two_gpus):
-    """One GPU can read the other's memory: MXNet itself would just be slow."""
-    replicas = [get_params(params(), context) for context in two_gpus]
-    (X, y), *_ = batches(8)
-    with pytest.raises(ValueError, match=r"replica 0 is on gpu\(1\), its device is "):
-        train_batch(X, y, replicas[::-1], two_gpus, LR)
-    with pytest.raises(ValueError, match="1 replicas for 2 devices"):
-        train_batch(X, y, replicas[:1], two_gpus, LR)
-
-
-def test_arrays_of_a_gpu_and_of_the_cpu_raise(gpu):
-    with pytest.raises(mx.MXNetError, match="same context"):
-        (np.ones(3, ctx=gpu) + np.ones(3, ctx=mx.cpu())).wait_to_read()
-    with pytest.raises(ValueError, match=r"replica 0 is on cpu\(0\)"):
-        replica = get_params(params(), mx.cpu(0))
-        train_batch(*next(batches(4)), [replica], [gpu], LR)
-
-
-def test_a_network_without_a_replica_there_raises(two_gpus):
-    net, _, _ = lenet_concise.build(params(), two_gpus[:1], LR)
-    (X, _), *_ = batches(4)
-    with pytest.raises((RuntimeError, mx.MXNetError)):
-        net(np.array(X, ctx=two_gpus[1])).wait_to_read()

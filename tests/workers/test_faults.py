@@ -8,7 +8,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -191,30 +190,6 @@ def test_a_role_that_freezes_is_told_by_its_heartbeat(
     assert f"{name} is silent" in text.replace("server 0", "server"), text
     assert "restart 1 of 3" in text
     assert_same(last_state(tmp_path / "frozen", "multiple_gpus_concise"), expected)
-
-
-def test_strangers_on_the_schedulers_port(undisturbed_launch, tmp_path):
-    """The training completes; ps-lite dies of bytes that are no message, and restarts.
-
-    Silent connections and scans do nothing.
-    """
-    expected, _ = undisturbed_launch
-    launcher = start(tmp_path / "strangers", *launch_command())
-    _, environment = role(launcher, "scheduler")
-    address = ("127.0.0.1", int(environment["DMLC_PS_ROOT_PORT"]))
-    rng, silent, sent = random.Random(SEED), [], 0
-    while launcher.poll() is None:
-        with contextlib.suppress(OSError):  # it does not listen yet, or any more
-            silent.append(socket.create_connection(address, timeout=1))
-            if last_state(tmp_path / "strangers", "multiple_gpus_concise"):
-                with socket.create_connection(address, timeout=1) as connection:
-                    sent += connection.send(rng.randbytes(1000))
-        time.sleep(0.1)
-    text = finish(launcher)
-    assert launcher.returncode == 0, text
-    assert silent and sent, "nobody got through"
-    assert text.count("scheduler was killed (signal 6)") == text.count("restart "), text
-    assert_same(last_state(tmp_path / "strangers", "multiple_gpus_concise"), expected)
 
 
 # A full disk

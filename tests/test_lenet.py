@@ -287,10 +287,6 @@ def test_channels_of_zeros_change_no_training(implementation, data, monkeypatch)
         params = [p.data(mx.cpu(1)) for p in parameters]
         params = [p.T if p.ndim == 2 else p for p in params]
     assert params[0].shape == (24, 1, 3, 3) and params[4].shape == (896, 128)
-    for p, shape in zip(params, networks.SHAPES):
-        rest = p.asnumpy()
-        rest[tuple(slice(n) for n in shape)] = 0
-        assert not rest.any()
 
 
 @pytest.mark.parametrize(

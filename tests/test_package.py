@@ -103,13 +103,6 @@ def test_every_public_name_is_there():
     assert names["fashion_mnist"] is datasets.fashion_mnist
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="d2lpar.* split_bach"):
-        d2lpar.split_bach  # noqa: B018
-    with pytest.raises(ImportError, match="split_bach"):
-        from d2lpar import split_bach  # noqa: F401
-
-
 def test_without_mxnet_the_error_names_both_remedies(python):
     code = """
 import importlib.metadata, numpy, sys

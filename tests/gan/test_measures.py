@@ -66,13 +66,6 @@ def test_references_are_in_the_right_order_on_drawn_faces():
     assert_in_the_right_order(references_of(punks.load("synthetic", n_train=1_000).X))
 
 
-def test_references_are_in_the_right_order_on_cryptopunks():
-    arrays = punks.CRYPTOPUNKS.load_from_disk()
-    if arrays is None:
-        pytest.skip("no CryptoPunks on disk: set D2LPAR_DATA")
-    assert_in_the_right_order(references_of(arrays[0][:1_000]))
-
-
 def test_features_do_not_depend_on_the_other_faces():
     faces = punks.load("synthetic", n_train=600).X
     whole = measures.features(faces, CPU)

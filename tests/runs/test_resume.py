@@ -141,30 +141,6 @@ def test_what_was_complete_stays_so(training, caplog):
     assert f"{path}: nothing to do" in caplog.text
 
 
-def test_an_interrupted_epoch_leaves_no_trace(tmp_path):
-    """Ctrl-C in the third epoch: the checkpoint is of the second, order and all."""
-    settings = {"global_batch_size": 50, "lr": 0.05}
-    header = a_header(num_epochs=4)
-    run = Resumable(header, lenet.start(0), tmp_path)
-
-    def train(state):
-        yield from lenet.train(
-            2, devices="cpu:2", data=IMAGES, state=state, num_epochs=2, **settings
-        )
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(run.record(train))
-    again = Resumable(header, lenet.start(0), tmp_path, resume=str(run.save()))
-    assert again.state.epoch == 2
-    reference = lenet.start(0)
-    list(lenet.train(2, devices="cpu:2", data=IMAGES, state=reference, num_epochs=2,
-                     **settings))  # fmt: skip
-    assert again.state.facts() == reference.facts()
-    for ours, expected in zip(again.state.params, reference.params):
-        np.testing.assert_array_equal(ours, expected)
-
-
 def test_an_epoch_whose_line_is_out_is_in_the_checkpoint(tmp_path):
     """Ctrl-C while the line is on its way, before the next epoch is asked for."""
     run = Resumable(a_header(), lenet.start(0), tmp_path)

@@ -27,7 +27,7 @@ SEED = int(os.environ.get("D2LPAR_FAULTS_SEED", time.time_ns() % 10_000))
 EPOCHS = 20
 CHAPTERS = {
     "multiple_gpus_concise": ["--data=sample", "--global-batch-size=64"],
-    "gan": ["--data=synthetic", "--global-batch-size=100"],
+    "gan": ["--data=synthetic", "--global-batch-size=100", "--frames-every=10"],
 }
 
 

@@ -142,6 +142,3 @@ def test_it_is_the_nearest_of_all_pairs():
     np.testing.assert_array_equal(numbers, all_pairs.argmin(axis=1))
     np.testing.assert_allclose(distances, all_pairs.min(axis=1), rtol=1e-6)
     assert numbers[3] == 7 and distances[3] == 0
-
-
-# The real file

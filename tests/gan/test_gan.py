@@ -286,10 +286,6 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
     for ours, its in ((parts.D, whole.D), (parts.G, whole.G)):
         for p, q in zip(*(net.collect_params().values() for net in (ours, its))):
             assert relative(p.grad().asnumpy(), q.grad().asnumpy()) < 1e-5
-    for _ in range(3):
-        expected = whole.step(*batch)
-        actual = parts.step(*batch, micro_batch_size=size)
-        assert actual == pytest.approx(expected, rel=1e-4)
 
 
 # Training

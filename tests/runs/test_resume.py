@@ -120,11 +120,13 @@ def test_a_full_disk_does_not_end_the_training(training, tmp_path, monkeypatch, 
     def full(fd):
         raise OSError(28, "No space left on device")
 
+    earlier = training(1).save()
     monkeypatch.setattr(checkpoints.os, "fsync", full)
-    run = training(3, every=1)
-    assert len(epochs_of(run)) == 3 and run.state.epoch == 3
+    run = training(4, every=1, resume="last")
+    assert len(epochs_of(run)) == 4 and run.state.epoch == 4
     assert caplog.text.count("No space left on device): going on without") == 3
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [earlier]
+    assert checkpoints.load(earlier).epoch == 1
 
 
 def test_before_the_first_epoch_there_is_nothing_to_save(tmp_path):

@@ -6,7 +6,6 @@ A few moments with `make slow`; many with `make faults` (D2LPAR_FAULTS=20).
 import contextlib
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -190,29 +189,6 @@ def test_a_role_that_freezes_is_told_by_its_heartbeat(
     assert f"{name} is silent" in text.replace("server 0", "server"), text
     assert "restart 1 of 3" in text
     assert_same(last_state(tmp_path / "frozen", "multiple_gpus_concise"), expected)
-
-
-# A full disk
-
-
-def test_where_no_checkpoint_can_be_written_it_goes_on(tmp_path):
-    """Files may have 400 kB, a checkpoint of LeNet has 500: the earlier ones stay."""
-    chapter = "multiple_gpus_concise"
-    first = start(tmp_path, *command(chapter, "--num-epochs=2"))
-    assert first.wait(60) == 0, finish(first)
-    folder = tmp_path / "runs" / chapter
-    before = {p.name: p.read_bytes() for p in folder.glob("*.safetensors")}
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
-
-    more = command(chapter, "--num-epochs=4", "--resume=last")
-    second = start(tmp_path, *more, preexec_fn=limit)
-    text = finish(second)
-    assert second.returncode == 0 and "Traceback" not in text, text
-    assert "no checkpoint of epoch 3" in text
-    assert {p.name: p.read_bytes() for p in folder.glob("*.safetensors")} == before
-    assert len(before) == 2 and "test acc" in text
 
 
 def test_ctrl_c_ends_a_launch_at_once(tmp_path):

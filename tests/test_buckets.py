@@ -6,7 +6,7 @@ import pytest
 from d2lpar import devices, lenet_concise
 from d2lpar._mxnet import autograd, gluon, np
 from d2lpar.buckets import BUCKETS, Bucket, BucketTrainer, flatten
-from d2lpar.networks import SHAPES, init_lenet
+from d2lpar.networks import init_lenet
 from d2lpar.parallel import get_params, train_batch
 
 
@@ -32,23 +32,14 @@ def test_buckets_train_to_the_same_bits(num_devices):
             assert (p.grad.asnumpy() == q.grad.asnumpy()).all()
 
 
-def test_a_bucket_is_a_copy_whose_parameters_are_views():
-    host = init_lenet(0.1, seed=0)
-    bucket = Bucket(host, devices.parse("cpu:1")[0])
-    assert [p.shape for p in bucket] == list(SHAPES)
-    bucket.values += 1
-    for p, original in zip(bucket, host):
-        assert (p.asnumpy() == original + 1).all()
-    assert (host[1] == 0).all()
-
-
 def gluon_steps(num_devices, make_trainer):
     """Losses, and every replica's parameters, after steps in training mode."""
     contexts = devices.parse(f"cpu:{num_devices}")
     net, trainer, loss = lenet_concise.build(init_lenet(0.1, 3), contexts, 0.02)
     trainer = make_trainer(net, contexts, trainer)
     losses = []
-    for n in (7, 16, 2, 16):  # uneven shards, even ones, and an idle device
+    for k, n in enumerate((7, 16, 2, 16)):  # uneven, even, and an idle device
+        trainer.set_learning_rate(0.02 / (1 + k))
         parts = lenet_concise.train_batch(
             *(array.asnumpy() for array in batch(n)), net, contexts, trainer, loss=loss
         )
@@ -73,39 +64,14 @@ def test_gluon_in_buckets_trains_as_its_trainer(num_devices):
             assert (p == replicas[0]).all()
 
 
-def test_a_bucket_trainers_arrays_are_the_networks():
-    contexts = devices.parse("cpu:2")
-    net, _, _ = lenet_concise.build(init_lenet(0.1, 3), contexts, 0.02)
-    params = list(net.collect_params().values())
-    before = [p.list_data()[0].asnumpy() for p in params]
-    trainer = BucketTrainer(net, lr=9)
-    for p, value in zip(params, before):
-        for k in range(2):
-            assert (p.list_data()[k].asnumpy() == value).all()
-            p.list_grad()[k][:] = 4 * k
-    trainer.allreduce_grads()
-    assert all((g.asnumpy() == 4).all() for p in params for g in p.list_grad())
-    trainer.set_learning_rate(0.5)
-    trainer.step(batch_size=2)  # sums again: 8 on both
-    for p, value in zip(params, before):
-        for data in p.list_data():
-            numpy.testing.assert_allclose(data.asnumpy(), value - 2, rtol=1e-6)
-
-
 def test_flat_gradients_add_up_over_micro_batches():
+    """As the GAN's do on GPUs."""
     contexts = devices.parse("cpu:2")
     net = gluon.nn.Dense(3, in_units=4)
     net.initialize(ctx=contexts)
-    weights = [p.data(contexts[1]).asnumpy().ravel() for p in params_of(net)]
-    values, grads = flatten(params_of(net), "add")
-    assert [flat.ctx for flat in (*values, *grads)] == [*contexts, *contexts]
-    assert (values[1].asnumpy() == numpy.concatenate(weights)).all()
+    _, grads = flatten(list(net.collect_params().values()), "add")
     for _ in range(2):
         with autograd.record():
             total = net(np.ones((5, 4), ctx=contexts[1])).sum()
         total.backward()
     assert (grads[1].asnumpy() == 10).all() and (grads[0].asnumpy() == 0).all()
-
-
-def params_of(net):
-    return list(net.collect_params().values())

@@ -49,11 +49,6 @@ def test_mxnet_is_asked_for_where_numpy_1_has_a_build(config, python):
         assert (asked_for(text, python).get(name) == "==1.9.1") == numpy_1
 
 
-def test_every_supported_python_has_its_classifier(config):
-    classifiers = config["metadata"]["classifiers"]
-    assert re.findall(r"Python :: (3\.\d+)", classifiers) == VERSIONS
-
-
 def fake_python(folder, version):
     """A `python3.x` that says it is that version, and makes a folder as its venv."""
     folder.mkdir(exist_ok=True)

@@ -69,14 +69,6 @@ def test_steps_are_counted_over_epochs_each_of_which_ends_in_an_average(data):
     assert [r.wire_bytes for r in records] == [2 * 8 * PARAMETERS] * 3
 
 
-def test_the_mean_replaces_all_replicas():
-    two = replicas(devices.parse("cpu:2"))
-    expected = sum(replica.values.asnumpy() for replica in two) / 2
-    local_sgd.Averaging(two).average()
-    for replica in two:
-        numpy.testing.assert_array_equal(replica.values.asnumpy(), expected)
-
-
 def test_the_outer_step_is_nesterovs():
     two = replicas(devices.parse("cpu:2"), seeds=(0, 0))
     averaging = local_sgd.Averaging(two, outer=(0.7, 0.9))

@@ -93,20 +93,6 @@ def test_each_kind_of_end_is_one_line(script, function, error, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_program_of_ones_own_answers_in_the_same_way(tmp_path):
-    path = tmp_path / "peer.py"
-    path.write_text(
-        "import json, sys; job = json.loads(sys.stdin.readline())\n"
-        "print(json.dumps({'error': 0.5, 'seconds': 1}), flush=True)\n"
-        "print(json.dumps(job)); sys.exit(0)"
-    )
-    command = [sys.executable, str(path)]
-    lines = list(process.results(command, {"error": "refused: no GPU", "x": 1}))
-    assert lines[0] == {"error": 0.5, "seconds": 1} and lines[1]["x"] == 1
-    with pytest.raises(RunError, match="refused: no GPU"):
-        process.answer(command, {"error": "refused: no GPU"})
-
-
 def test_warnings_are_logged_and_heartbeats_counted(script, caplog):
     call = script("""
         import logging

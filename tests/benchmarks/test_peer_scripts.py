@@ -1,6 +1,5 @@
 """The peers compute what ours computes, and are refused where they do not."""
 
-import ast
 import importlib.util
 import json
 import os
@@ -116,12 +115,6 @@ def refused(in_process):
     return refused
 
 
-def test_the_first_losses_tell_networks_apart(ours):
-    assert ours["index"].shape == (5, 100) and len(ours["losses"]) == 5
-    assert numpy.ptp(ours["losses"]) > 0.05
-    assert (abs(ours["losses"] - numpy.log(10)) > 1e-3).any()
-
-
 @pytest.mark.parametrize("script", NEEDS)
 def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
     script, ours, tmp_path, refused
@@ -214,36 +207,6 @@ def test_what_is_not_there_is_one_line(script, flags, words, refused, monkeypatc
     if script in ONE:
         monkeypatch.setitem(ONE, script, ())
     assert words in refused(script, *DATA, *flags)
-
-
-def bodies(path, names):
-    """Functions of a file as syntax, without their docstrings."""
-    found = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name in names:
-            body = node.body[bool(ast.get_docstring(node)) :]
-            found[node.name] = [ast.dump(node.args), *map(ast.dump, body)]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("script", "module", "names"),
-    [
-        ("book.py", "mxnet.py", {"sgd", "split_batch"}),
-        (
-            "d2l_pytorch.py",
-            "torch.py",
-            {"get_dataloader_workers", "load_data_fashion_mnist", "sgd", "split_batch"},
-        ),
-    ],
-)
-def test_functions_of_earlier_sections_are_those_of_d2l(script, module, names):
-    spec = importlib.util.find_spec("d2l")
-    if spec is None:
-        pytest.skip("d2l is not installed (extra book)")
-    theirs = bodies(Path(spec.submodule_search_locations[0]) / module, names)
-    assert set(theirs) == names
-    assert bodies(PEERS / script, names) == theirs
 
 
 # The CryptoPunks notebook's GAN and the least-squares notes

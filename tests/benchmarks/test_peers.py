@@ -10,13 +10,12 @@ import peers
 import pytest
 from arms import Arm
 from peers import DeviceChoice, Recipe, kind_and_ids
-from support.factories import benchmark_header
 
 from d2lpar.cli.main import guard
 from d2lpar.errors import DeviceError, RunError
 from d2lpar.machine import builds, host
 from d2lpar.records import files
-from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
+from d2lpar.records.kinds import ArmSample
 
 H200 = builds.CudaDevice("NVIDIA H200", (9, 0))
 T4 = builds.CudaDevice("NVIDIA T4", (7, 5))
@@ -113,22 +112,6 @@ def test_rows_on_gpus(monkeypatch, cores):
 # What is made of it
 
 
-def test_rows_are_relative_to_the_base():
-    base = DeviceChoice("cpu", [0], [1], threads=2).base_name
-    of_base = {"arm": base, "round": 0, "samples_per_sec": 250.0, "test_acc": 0.5}
-    lines = (
-        ArmSample(**{**of_base, "arm": "A"}, seconds=4.0),
-        ArmSample(**of_base, seconds=2.0),
-        ArmAbsent(arm="B", round=0, why_not="step 1: the loss is 2.5"),
-    )
-    rows = peers.rows_of(Run(benchmark_header(), lines), base)
-    assert [row.of_base for row in rows] == [2.0, 1.0, None]
-    assert rows[1].samples_per_sec == pytest.approx(250)
-    text = peers.table(rows).splitlines()
-    assert "B: not measured: step 1: the loss is 2.5" in text
-    assert text[-1] == "base: PyTorch, plain loop, 2 threads"
-
-
 def test_where_nothing_could_be_measured_that_is_an_error(monkeypatch):
     fails = Arm("A", [sys.executable, "-c", "import sys; sys.exit('no way')"], {}, {})
     monkeypatch.setattr(peers, "arms_of", lambda *args: [fails])
@@ -217,7 +200,8 @@ def test_ours_beside_pytorch(tmp_path, command, monkeypatch):
         assert row["seconds"]["n"] == 1 and row["why"] is None
         samples = row["samples_per_sec"] * row["seconds"]["median"]
         assert samples == pytest.approx(300)
-    assert rows[1]["of_base"] == 1
+    ours, base = (row["seconds"]["median"] for row in rows)
+    assert [row["of_base"] for row in rows] == [pytest.approx(ours / base), 1]
 
     (path,) = tmp_path.glob("*.jsonl")
     assert path.stem == "custom-sample-cpu1"

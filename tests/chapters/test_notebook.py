@@ -8,8 +8,6 @@ import jupytext
 import pytest
 from PIL import Image
 
-from d2lpar.cli import progress
-
 CELLS = """
 # %%
 from d2lpar import chapter
@@ -73,17 +71,3 @@ def test_curves_grow_in_one_output_and_the_figures_follow(executed):
     assert "speedup" in printed and "file:" not in printed
     size = sum(len(o["data"]["image/png"]) for o in shown)
     assert size < 300_000
-
-
-def test_a_figure_is_shown_small(monkeypatch, tmp_path):
-    shown = []
-    pytest.importorskip("IPython", reason="no notebook kernel: extra test")
-    monkeypatch.setattr("IPython.display.display", shown.append)
-    picture = Image.effect_noise((300, 150), 30).convert("RGB")
-    picture.save(tmp_path / "a.png", dpi=(150, 150))
-    progress.show_figure(tmp_path / "a.png")
-    assert (shown[0].width, shown[0].format) == (192, "png")
-    picture.save(tmp_path / "a.gif")
-    progress.show_figure(tmp_path / "a.gif")
-    assert shown[1].format == "gif"
-    assert shown[1].data == (tmp_path / "a.gif").read_bytes()

@@ -7,7 +7,6 @@ import pytest
 from support.factories import epoch, header, point
 
 from d2lpar.cli import progress
-from d2lpar.records.kinds import TimingRecord
 from d2lpar.runs.job import Job
 
 
@@ -61,32 +60,6 @@ def test_a_terminal_gets_a_bar(monkeypatch):
         shown.start(header())
         shown.advance(epoch(1))
     assert "100%|" in sys.stderr.getvalue()
-
-
-TIMING = TimingRecord(
-    operation="x2",
-    library="MXNet",
-    version="1.9.1",
-    form="in place",
-    dtype="float32",
-    shape=[8],
-    num_bytes=32,
-    flops=8,
-    seconds=[0.002],
-    naive_seconds=[0.001],
-    warmup_seconds=[],
-    devices=["cpu(0)"],
-    threads=1,
-)
-
-
-def test_what_a_notebook_draws_of_a_line():
-    assert progress.curves(epoch(1)).keys() == {
-        "epoch",
-        "training loss",
-        "test accuracy",
-    }
-    assert progress.curves(TIMING) == {} and progress.in_words(TIMING)
 
 
 def test_no_silence_in_a_log(capsys, monkeypatch):

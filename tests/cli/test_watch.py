@@ -50,11 +50,6 @@ def test_the_screen_holds_every_core_in_80_columns(cores):
     assert all(f" {percent} %" in text for percent in range(101, 101 + cores))
 
 
-def test_the_screen_says_that_nothing_runs():
-    text = " ".join(shown(sample([0.0], processes=0)))
-    assert "No run of d2lpar measures here now" in text
-
-
 def test_a_live_view_draws_each_sample_and_ends_with_ctrl_c():
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
 

@@ -89,25 +89,6 @@ def test_an_epoch_takes_each_sample_once_with_its_label(n, batch_size, shuffled)
     assert (X == numbered(n)[0]).all()  # the data is not touched
 
 
-@pytest.mark.parametrize("shuffled", [True, False])
-def test_batches_of_mxnet_arrays_are_those_of_numpy_arrays(shuffled):
-    from d2lpar._mxnet import mx
-    from d2lpar._mxnet import np as mxnp
-
-    X, y = numbered(50)
-    order = np.random.default_rng(0).permutation(50).astype("int32")
-    order = order if shuffled else None
-    on_device = [
-        a if a is None else mxnp.array(a, dtype=a.dtype, ctx=mx.cpu(1))
-        for a in (X, y, order)
-    ]
-    ours = datasets.batches(on_device[0], on_device[1], 16, on_device[2])
-    for (X_k, y_k), (X_host, y_host) in zip(ours, datasets.batches(X, y, 16, order)):
-        assert X_k.ctx == y_k.ctx == mx.cpu(1)
-        np.testing.assert_array_equal(X_k.asnumpy(), X_host)
-        np.testing.assert_array_equal(y_k.asnumpy(), y_host)
-
-
 def test_to_float_is_to_tensor_to_the_bit():
     from d2lpar._mxnet import gluon
     from d2lpar._mxnet import np as mxnp

@@ -1,19 +1,15 @@
 """Faces: the drawn ones, tiles, pictures, and distances against known answers.
 
-How ``punks.png`` is found is tested in test_download.py. Only the last test looks at
-the real file, where ``D2LPAR_DATA`` names a folder with it.
+How ``punks.png`` is found is tested in test_download.py.
 """
 
 import base64
 import hashlib
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from d2lpar import datasets
 from d2lpar.datasets import punks, synthetic_punks
 from d2lpar.datasets.punks import nearest
 from d2lpar.errors import DataError, SettingError
@@ -146,26 +142,3 @@ def test_it_is_the_nearest_of_all_pairs():
     np.testing.assert_array_equal(numbers, all_pairs.argmin(axis=1))
     np.testing.assert_allclose(distances, all_pairs.min(axis=1), rtol=1e-6)
     assert numbers[3] == 7 and distances[3] == 0
-
-
-# The real file
-
-
-@pytest.fixture(scope="module")
-def real_file():
-    root = Path(os.environ.get("D2LPAR_DATA") or "no folder").expanduser()
-    for path in (root / "cryptopunks" / "punks.png", root / "punks.png"):
-        if path.is_file():
-            return path
-    pytest.skip("D2LPAR_DATA names no folder with punks.png in it")
-
-
-def test_the_real_punks_are_those_of_the_notebooks_loop(real_file):
-    real = datasets.cryptopunks(real_file.parent)
-    assert real.X.shape == (10_000, 3, 24, 24) and real.X.dtype == np.uint8
-    image = Image.open(real_file)
-    expected = as_the_notebook(np.asarray(image.convert("RGB")), 100)
-    np.testing.assert_array_equal(real.X, expected)
-    alpha = np.asarray(image)[:, :, 3]
-    clear = as_the_notebook(np.repeat(alpha[:, :, None], 3, axis=2), 100) == 0
-    assert 0.5 < clear.mean() < 0.8 and not real.X[clear].any()  # black

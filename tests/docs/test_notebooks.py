@@ -70,14 +70,6 @@ def test_numbers_in_prose_stand_above_or_in_a_table():
     assert lines(f"[Table](../figures/{table.name}): 123456.7 ms.")
 
 
-def test_a_kernel_gets_the_environment_of_its_chapter(tmp_path):
-    pytest.importorskip("ipykernel", reason="no notebook kernel: extra docs")
-    cell = nbformat.v4.new_code_cell("import os; print(os.environ['D2LPAR_TEST'])")
-    notebook = nbformat.v4.new_notebook(cells=[cell])
-    TOOLS["execute"](notebook, {"D2LPAR_TEST": "told"}, tmp_path)
-    assert TOOLS["texts"](notebook) == ["told\n"]
-
-
 def test_the_gan_sees_no_artwork(tmp_path):
     variables = TOOLS["environment_of"]("gan", str(tmp_path))
     assert variables["D2LPAR_DATA"] is None

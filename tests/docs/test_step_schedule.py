@@ -48,26 +48,6 @@ def test_a_schedule_agrees_with_one_by_hand(way, end):
     assert end_of(step_schedule.schedule(BY_HAND, 2, 4, way)) == end
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_lane_computes_one_thing_at_a_time(way):
-    spans = step_schedule.schedule(step_schedule.constants(), 4, 100, way)
-    for lane in range(1, 5):
-        times = sorted(
-            s[2:] for s in spans if s[1] == lane and not COMMUNICATION.match(s[0])
-        )
-        assert len(times) > 8
-        assert all(a[1] <= b[0] for a, b in zip(times, times[1:]))
-
-
-def test_only_overlapped_hides_most_of_the_communication():
-    c, hidden = step_schedule.constants(), {}
-    for way in WAYS:
-        spans = step_schedule.schedule(c, 2, 512, way)
-        total = numbers(spans, end_of(spans))
-        hidden[way] = total["overlapped"] / total["communicating"]
-    assert hidden["overlapped"] > 0.5 > 2 * max(hidden[way] for way in WAYS[:2])
-
-
 @pytest.mark.parametrize("batch", BATCHES)
 def test_the_four_numbers_are_those_counted_in_the_trace(batch):
     spans = spans_of(batch)

@@ -13,7 +13,7 @@ from support.factories import benchmark_header, epoch, header, training
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
-from d2lpar.figures import bars, live
+from d2lpar.figures import bars
 from d2lpar.figures import training as figure
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
 
@@ -113,13 +113,6 @@ def test_files_say_where_they_are_from_and_do_not_depend_on_the_users_style(tmp_
         with Image.open(path) as picture:
             said = picture.info
         assert said["Title"] and ONE.header.git_commit[:7] in said["Description"]
-
-
-def test_what_is_drawn_while_a_notebook_waits():
-    points = [
-        {"epoch": k, "training loss": 1 / k, "test accuracy": 0.1} for k in (1, 2)
-    ]
-    assert live.png([("1 device", points)], "epoch 2")[:4] == b"\x89PNG"
 
 
 def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent(tmp_path):

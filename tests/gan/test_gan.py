@@ -113,10 +113,9 @@ def relative(actual, expected):
     return numpy.linalg.norm(actual - expected) / numpy.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("num_steps", [1, 5])
-def test_losses_gradients_and_adam_are_pytorchs(theirs, batch, num_steps):
-    """To 1e-4, relative, also every gradient of the last of 1 and of 5 steps."""
-    ours = Pair()
+def test_losses_gradients_and_adam_are_pytorchs(theirs, batch):
+    """To 1e-4, relative, also every gradient of the last of five steps."""
+    ours, num_steps = Pair(), 5
     expected = theirs(ours.state)
     for _ in range(num_steps):
         assert ours.step(*batch) == pytest.approx(expected.step(*batch), rel=1e-4)
@@ -229,15 +228,23 @@ def wide_batch(batch):
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "d_norm"), [(13, "spectral"), (13, "batch"), (2, "none")]
+    ("num_devices", "width", "d_norm"),
+    [
+        (2, None, "none"),
+        (13, None, "none"),  # 11 faces: two devices have none
+        (13, 8, "spectral"),
+        (13, 8, "batch"),
+        (2, 8, "none"),
+    ],
 )
-def test_wide_networks_synchronised_on_n_devices_equal_one(
-    num_devices, d_norm, wide_batch
+def test_synchronised_n_devices_equal_one(
+    num_devices, width, d_norm, batch, wide_batch
 ):
-    one, several = Pair(1, 0, 8, d_norm), Pair(num_devices, 0, 8, d_norm)
+    one, several = Pair(1, 0, width, d_norm), Pair(num_devices, 0, width, d_norm)
+    X, z = wide_batch if width else batch
     for _ in range(3):
-        expected = one.step(*wide_batch)
-        actual = several.step(*wide_batch, synchronised=True)
+        expected = one.step(X, z)
+        actual = several.step(X, z, synchronised=True)
         assert actual == pytest.approx(expected, rel=1e-5)
     assert furthest(several.result(), one.result()) < 1e-4
     # The replicas are equal to the bit, the spectral vectors among them.
@@ -261,47 +268,6 @@ def test_spectral_vectors_find_the_largest_singular_value():
         assert u @ matrix @ v == pytest.approx(largest, rel=1e-3)
 
 
-def test_micro_batches_of_a_spectral_discriminator(wide_batch):
-    """They share the step's vectors: D's gradients are those of the whole batch."""
-    size = 2
-    whole, parts = (Pair(2, 0, 8, "spectral") for _ in range(2))
-    X, z = (np.array(a) for a in wide_batch)
-    shards, rounds = split_batch(X, X[::-1], whole.devices), []
-    for pair in (whole, parts):
-        pair.iterate_spectral_vectors()
-    for start in range(0, max(map(len, shards[0])), size):
-        rounds.append([[s[start : start + size] for s in part] for part in shards])
-    expected, _ = gan.update_D([shards], whole.D, whole.adam_D)
-    actual, _ = gan.update_D(rounds, parts.D, parts.adam_D)
-    assert sum(map(float, actual)) == pytest.approx(sum(map(float, expected)))
-    for p, q in zip(*(net.collect_params().values() for net in (parts.D, whole.D))):
-        if p.grad_req != "null":
-            assert relative(p.grad().asnumpy(), q.grad().asnumpy()) < 1e-4
-
-
-@pytest.mark.parametrize("num_devices", [2, 13])
-def test_synchronised_n_devices_equal_one(num_devices, batch):
-    """13 devices for 11 faces: two have none."""
-    one, several = Pair(1), Pair(num_devices)
-    for _ in range(3):
-        expected = one.step(*batch)
-        actual = several.step(*batch, synchronised=True)
-        assert actual == pytest.approx(expected, rel=1e-5)
-    assert furthest(several.result(), one.result()) < 1e-4
-    for adam in (several.adam_D, several.adam_G):
-        for first, *others in (p.list_data() for p in adam.params):
-            for other in others:
-                numpy.testing.assert_array_equal(other.asnumpy(), first.asnumpy())
-
-
-def test_batch_norm_per_device_is_another_computation(batch):
-    one, two = Pair(1), Pair(2)
-    for pair in (one, two):
-        pair.step(*batch)
-    gap = relative(two.result()[-6], one.result()[-6])
-    assert 1e-5 < gap < 1
-
-
 @pytest.mark.parametrize(("num_devices", "size"), [(1, 3), (2, 2)])
 def test_micro_batches_add_up_to_the_batch_without_batch_norm(
     monkeypatch, batch, num_devices, size
@@ -320,10 +286,6 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
     for ours, its in ((parts.D, whole.D), (parts.G, whole.G)):
         for p, q in zip(*(net.collect_params().values() for net in (ours, its))):
             assert relative(p.grad().asnumpy(), q.grad().asnumpy()) < 1e-5
-    for _ in range(3):
-        expected = whole.step(*batch)
-        actual = parts.step(*batch, micro_batch_size=size)
-        assert actual == pytest.approx(expected, rel=1e-4)
 
 
 # Training
@@ -398,24 +360,6 @@ def test_the_quick_recipe_learns_to_draw():
     assert most > 10 * first.references["noise"]["coverage"]
 
 
-@pytest.mark.slow
-def test_it_learns_and_neither_network_wins():
-    """300 steps of the notebook's networks: the faces get better, on their way.
-
-    The criterion for the balance: at the end of training D believes in real faces more
-    than in generated ones, but neither is it sure (D(x) > 0.95 and D(G(z)) < 0.05, it
-    has won) nor blind (the two within 0.005, it has collapsed).
-    """
-    data = punks.load("synthetic", n_train=1500)
-    before, *_, after, end = gan.train(
-        2, devices="cpu:2", global_batch_size=50, lr=5e-4, num_epochs=10,
-        frames_every=10, data=data,
-    )  # fmt: skip
-    assert after.frechet < before.frechet / 1.5
-    assert not (end.d_real > 0.95 and end.d_fake < 0.05)
-    assert end.d_real > end.d_fake + 0.005
-
-
 @pytest.mark.parametrize(
     ("num_devices", "width", "d_norm"), [(1, None, "none"), (2, 8, "spectral")]
 )
@@ -443,23 +387,14 @@ def test_a_training_that_is_resumed_gives_the_same_bits(
         assert getattr(epoch, name) == getattr(expected[1], name)
 
 
-def test_an_epochs_streams_follow_from_its_number(faces):
-    """No generator is kept, so that nothing but the epoch's number decides."""
-    X = np.array(faces.X, dtype="uint8")
-
-    def drawn(epoch):
-        state = gan.start(3)
-        state.epoch = epoch
-        ((images, z),) = training.batches(X, 300, gan.Z_SHAPE, *state.next_rngs())
-        return images.asnumpy(), z.asnumpy()
-
-    for first, again, other in zip(drawn(4), drawn(4), drawn(1)):
-        numpy.testing.assert_array_equal(again, first)
-        assert (other != first).any()
-    for epoch in (1, 4):  # every face once
-        numpy.testing.assert_allclose(
-            drawn(epoch)[0].sum(0), faces.X.sum(0) / 255, rtol=1e-4
-        )
+def test_an_epoch_takes_every_face_once_in_an_order_of_its_own(faces):
+    X, state, first = np.array(faces.X, dtype="uint8"), gan.start(3), []
+    for state.epoch in (1, 4):
+        taken = list(training.batches(X, 70, gan.Z_SHAPE, *state.next_rngs()))
+        images = numpy.concatenate([images.asnumpy() for images, _ in taken])
+        numpy.testing.assert_allclose(images.sum(0), faces.X.sum(0) / 255, rtol=1e-4)
+        first.append([a.asnumpy() for a in taken[0]])
+    assert all((a != b).any() for a, b in zip(*first))
 
 
 def test_what_diverges_says_so(faces):

@@ -8,7 +8,7 @@ import pytest
 from d2lpar import lenet_concise, networks, tuning
 from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.parallel import allreduce, get_params, split_batch, train_batch
+from d2lpar.parallel import allreduce, get_params, train_batch
 
 pytestmark = pytest.mark.gpu
 
@@ -75,21 +75,6 @@ def test_steps_on_gpus_are_those_of_a_cpu(train, n, gpus):
             numpy.testing.assert_array_equal(p, q)
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("on_host", [True, False])
-def test_a_batch_is_split_in_order(n, on_host, two_gpus):
-    X = numpy.arange(n * 6, dtype="float32").reshape(n, 6)
-    y = numpy.arange(n, dtype="int32")
-    given = X, y
-    if not on_host:
-        given = [np.array(a, dtype=a.dtype, ctx=two_gpus[1]) for a in given]
-    for shards, whole in zip(split_batch(*given, two_gpus), (X, y)):
-        assert [shard.ctx for shard in shards] == two_gpus
-        parts = [shard.asnumpy() for shard in shards if shard.shape[0]]
-        numpy.testing.assert_array_equal(numpy.concatenate(parts), whole)
-        assert [s.shape[0] for s in shards] == [n - n // 2, n // 2]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("n", [1, 1000, 10**6 + 3])
 def test_allreduce_is_the_sum_to_the_bit(dtype, n, two_gpus):
@@ -123,43 +108,3 @@ def test_a_bias_as_a_weight_is_the_plain_convolution(gpu):
         results.append([out.asnumpy(), *(a.grad.asnumpy() for a in arrays)])
     for ours, expected in zip(*results):
         assert distance([ours], [expected]) < CLOSE
-
-
-@pytest.mark.parametrize("many_images", [True, False])
-def test_the_gluon_network_in_both_forms_is_the_function(many_images, gpu):
-    X = np.array(next(batches(16))[0], ctx=gpu)
-    net = networks.LeNet(many_images)
-    net.initialize(ctx=[gpu])
-    net.hybridize(static_alloc=True, static_shape=True)
-    net(X)
-    networks.set_params(net, params())
-    expected = networks.lenet(X, get_params(params(), gpu)).asnumpy()
-    assert distance([net(X).asnumpy()], [expected]) < CLOSE
-
-
-# Devices mixed up on purpose
-
-
-def test_replicas_in_the_wrong_order_raise(two_gpus):
-    """One GPU can read the other's memory: MXNet itself would just be slow."""
-    replicas = [get_params(params(), context) for context in two_gpus]
-    (X, y), *_ = batches(8)
-    with pytest.raises(ValueError, match=r"replica 0 is on gpu\(1\), its device is "):
-        train_batch(X, y, replicas[::-1], two_gpus, LR)
-    with pytest.raises(ValueError, match="1 replicas for 2 devices"):
-        train_batch(X, y, replicas[:1], two_gpus, LR)
-
-
-def test_arrays_of_a_gpu_and_of_the_cpu_raise(gpu):
-    with pytest.raises(mx.MXNetError, match="same context"):
-        (np.ones(3, ctx=gpu) + np.ones(3, ctx=mx.cpu())).wait_to_read()
-    with pytest.raises(ValueError, match=r"replica 0 is on cpu\(0\)"):
-        replica = get_params(params(), mx.cpu(0))
-        train_batch(*next(batches(4)), [replica], [gpu], LR)
-
-
-def test_a_network_without_a_replica_there_raises(two_gpus):
-    net, _, _ = lenet_concise.build(params(), two_gpus[:1], LR)
-    (X, _), *_ = batches(4)
-    with pytest.raises((RuntimeError, mx.MXNetError)):
-        net(np.array(X, ctx=two_gpus[1])).wait_to_read()

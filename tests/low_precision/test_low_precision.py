@@ -9,7 +9,6 @@ import pytest
 from d2lpar import datasets, lenet, lenet_concise, process
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
-from d2lpar.low_precision import lowering
 from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import (
     legacy_semantics,
@@ -178,30 +177,6 @@ def test_weight_bytes_are_those_of_the_parameters(params):
     numpy.testing.assert_allclose(rounded * scale, params[4].T, atol=0.51 * scale)
 
 
-@pytest.mark.parametrize(("device", "dtype"), [(CPU, "auto"), (mx.gpu(1), "int8")])
-def test_mxnet_tries_an_int8_network_where_its_parameters_are(
-    device, dtype, monkeypatch
-):
-    """Its own trial arrays take the current context; a GPU has no uint8."""
-    given = []
-
-    def quantize(block, *, ctx, quantized_dtype, **others):
-        given.append((ctx, mx.context.current_context(), quantized_dtype))
-        return block
-
-    class Block:
-        def collect_params(self):
-            return self
-
-        def reset_ctx(self, ctx):
-            pass
-
-    monkeypatch.setattr(mx.contrib.quantization, "quantize_net_v2", quantize)
-    X = numpy.zeros((10, 1, 28, 28), "float32")
-    lowering._quantized(Block(), "int8-none", X, device, 10)
-    assert given == [(device, device, dtype)]
-
-
 def test_two_devices_infer_what_one_does(task, params):
     """500 images in batches of 60: the last batch is smaller."""
     one, both = (
@@ -291,15 +266,13 @@ def test_an_outlier_costs_int8_its_accuracy_and_equalising_recovers_it(task, par
     assert before < 0.5 and after > 0.9  # of 4096, no step is left
 
 
-def test_stretch_makes_one_channel_larger_and_equalize_evens_out(params):
-    stretched = stretch(params, 64)
-    ratio = numpy.abs(stretched[0]).max((1, 2, 3)) / numpy.abs(params[0]).max((1, 2, 3))
-    assert sorted(ratio)[-1] == 64 and sorted(ratio)[:-1] == [1] * 19
-    assert ratio.argmax() == numpy.abs(params[2]).max((0, 2, 3)).argmax()
-    mended = equalize(stretched)
-    numpy.testing.assert_allclose(
-        numpy.abs(mended[0]).max((1, 2, 3)), numpy.abs(mended[2]).max((0, 2, 3)), 1e-5
-    )
+def test_the_channel_that_matters_most_is_stretched(params):
+    ratio = abs(stretch(params, 64)[0] / params[0]).max((1, 2, 3))
+    assert ratio.argmax() == abs(params[2]).max((0, 2, 3)).argmax()
+    assert sorted(ratio) == [1] * 19 + [64]
+
+
+def test_a_channel_that_is_not_used_and_factors_that_round(params):
     unused = [p.copy() for p in params]
     unused[0][3] = 0
     equal = equalize(unused)

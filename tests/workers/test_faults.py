@@ -6,9 +6,7 @@ A few moments with `make slow`; many with `make faults` (D2LPAR_FAULTS=20).
 import contextlib
 import os
 import random
-import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,7 +26,7 @@ SEED = int(os.environ.get("D2LPAR_FAULTS_SEED", time.time_ns() % 10_000))
 EPOCHS = 20
 CHAPTERS = {
     "multiple_gpus_concise": ["--data=sample", "--global-batch-size=64"],
-    "gan": ["--data=synthetic", "--global-batch-size=100"],
+    "gan": ["--data=synthetic", "--global-batch-size=100", "--frames-every=10"],
 }
 
 
@@ -191,53 +189,6 @@ def test_a_role_that_freezes_is_told_by_its_heartbeat(
     assert f"{name} is silent" in text.replace("server 0", "server"), text
     assert "restart 1 of 3" in text
     assert_same(last_state(tmp_path / "frozen", "multiple_gpus_concise"), expected)
-
-
-def test_strangers_on_the_schedulers_port(undisturbed_launch, tmp_path):
-    """The training completes; ps-lite dies of bytes that are no message, and restarts.
-
-    Silent connections and scans do nothing.
-    """
-    expected, _ = undisturbed_launch
-    launcher = start(tmp_path / "strangers", *launch_command())
-    _, environment = role(launcher, "scheduler")
-    address = ("127.0.0.1", int(environment["DMLC_PS_ROOT_PORT"]))
-    rng, silent, sent = random.Random(SEED), [], 0
-    while launcher.poll() is None:
-        with contextlib.suppress(OSError):  # it does not listen yet, or any more
-            silent.append(socket.create_connection(address, timeout=1))
-            if last_state(tmp_path / "strangers", "multiple_gpus_concise"):
-                with socket.create_connection(address, timeout=1) as connection:
-                    sent += connection.send(rng.randbytes(1000))
-        time.sleep(0.1)
-    text = finish(launcher)
-    assert launcher.returncode == 0, text
-    assert silent and sent, "nobody got through"
-    assert text.count("scheduler was killed (signal 6)") == text.count("restart "), text
-    assert_same(last_state(tmp_path / "strangers", "multiple_gpus_concise"), expected)
-
-
-# A full disk
-
-
-def test_where_no_checkpoint_can_be_written_it_goes_on(tmp_path):
-    """Files may have 400 kB, a checkpoint of LeNet has 500: the earlier ones stay."""
-    chapter = "multiple_gpus_concise"
-    first = start(tmp_path, *command(chapter, "--num-epochs=2"))
-    assert first.wait(60) == 0, finish(first)
-    folder = tmp_path / "runs" / chapter
-    before = {p.name: p.read_bytes() for p in folder.glob("*.safetensors")}
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
-
-    more = command(chapter, "--num-epochs=4", "--resume=last")
-    second = start(tmp_path, *more, preexec_fn=limit)
-    text = finish(second)
-    assert second.returncode == 0 and "Traceback" not in text, text
-    assert "no checkpoint of epoch 3" in text
-    assert {p.name: p.read_bytes() for p in folder.glob("*.safetensors")} == before
-    assert len(before) == 2 and "test acc" in text
 
 
 def test_ctrl_c_ends_a_launch_at_once(tmp_path):

@@ -272,7 +272,10 @@ def _opened(name: str, array):
         except (OSError, ValueError) as error:
             raise ValueError(f"{name}: {array} cannot be opened ({error})") from None
         if not isinstance(opened, numpy.memmap):
-            raise ValueError(f"{name}: {array} is an archive: write one of its arrays")
+            raise ValueError(
+                f"{name}: {array} is an archive: write one of its arrays, "
+                "numpy.load(path)[its name]"
+            )
         array = opened
     elif isinstance(array, mx.nd.NDArray):  # mx.np's are, too
         array = array.asnumpy()
@@ -299,7 +302,7 @@ class FileRows:
     The pages of a mapping would count as this process's memory.
     """
 
-    def __init__(self, path: str | os.PathLike, mapping: numpy.memmap) -> None:
+    def __init__(self, path: str | bytes | os.PathLike, mapping: numpy.memmap) -> None:
         self.shape, self.dtype = mapping.shape, mapping.dtype
         self._begin, self._row_bytes = mapping.offset, mapping.strides[0]
         self._file, self._position = open(path, "rb"), threading.Lock()

@@ -209,8 +209,9 @@ def measure(
         data.A[:rows], data.b[:rows], devices=devices, method=method,
         **{**options, **brief.get(method, {})},
     )  # fmt: skip
-    # From the file, so that the peak of the memory is without a mapping's pages.
-    A = data.A if data.folder is None else data.A.filename
+    A: object = data.A
+    if isinstance(data.A, numpy.memmap) and data.folder is not None:
+        A = data.A.filename  # a mapping's pages would count in the peak of the memory
     solution = solve(
         A, data.b, devices=devices, method=method, reference=reference,
         workers=workers, **options,

@@ -169,7 +169,7 @@ def numpy_lstsq(A, b):
 
 def d2lpar_cgls(A, b, method="cgls"):
     limits = {"resident_bytes": 0, "block_bytes": 8 * STEP * COLUMNS}
-    return solve(A, b, devices="cpu:2", method=method, **limits).x
+    return solve(A.filename, b, devices="cpu:2", method=method, **limits).x
 
 
 def d2lpar_normal(A, b):

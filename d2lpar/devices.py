@@ -18,6 +18,7 @@ import functools
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from d2lpar.errors import DeviceError, RunError, first_line
@@ -84,11 +85,14 @@ def names(text: str = "auto") -> list[Device]:
     """Return the devices that a string names (see the module's table), without MXNet.
 
     Raises :class:`DeviceError` for any other string, for a GPU that does not exist, and
-    for one on which MXNet cannot compute, before allocating on it.
+    for one on which MXNet cannot compute, before allocating on it; TypeError unless
+    `text` is a string.
 
     >>> [str(device) for device in names("cpu:2")]
     ['cpu(0)', 'cpu(1)']
     """
+    if not isinstance(text, str):
+        raise TypeError(f"devices {text!r}: write a string such as 'cpu:2'")
     auto = text.strip().lower() == "auto"
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
@@ -259,10 +263,10 @@ def parse_counts(text: str, available: int) -> list[int]:
 
 
 def check_count(count: int, available: int) -> None:
-    """Raise :class:`DeviceError` unless 1 <= `count` <= `available`."""
-    if not 1 <= count <= available:
+    """Raise :class:`DeviceError` unless `count` is whole and in 1 to `available`."""
+    if not isinstance(count, Integral) or not 1 <= count <= available:
         raise DeviceError(
-            f"num-devices {count}: --devices gives {available}; ask for 1 to "
+            f"num-devices {count!r}: --devices gives {available}; ask for 1 to "
             f"{available}, or for more devices (--devices cpu:N)"
         )
 

@@ -19,7 +19,7 @@ from d2lpar import at_once
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.devices import check_contexts
 from d2lpar.networks import lenet
-from d2lpar.shards import as_array, copy_to, on_device, shares
+from d2lpar.shards import as_array, copy_to, on_device, share_memory, shares
 
 softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
 softmax_cross_entropy.hybridize()  # one call from Python instead of five
@@ -28,8 +28,9 @@ softmax_cross_entropy.hybridize()  # one call from Python instead of five
 def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndarray]:
     """Copy the parameters to a device and attach gradients: a new replica.
 
-    `params` are MXNet or NumPy arrays of any shape. A replica never shares memory with
-    its source. Raises TypeError if `device` is not an MXNet context.
+    `params` are MXNet or NumPy arrays of any shape; a replica shares no memory with
+    them. Raises TypeError for one array, not a list, for a masked array or a dtype that
+    MXNet lacks, and if `device` is not an MXNet context.
 
     >>> W1, b1 = np.ones((2, 3)), np.zeros(3)
     >>> new_params = get_params([W1, b1], mx.cpu(0))
@@ -37,7 +38,9 @@ def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndar
     b1 grad: [0. 0. 0.]
     """
     check_contexts([device])
-    new_params = [copy_to(as_array(p), device) for p in params]
+    if hasattr(params, "shape"):
+        raise TypeError(f"params is one array {params.shape}: write a list of arrays")
+    new_params = [copy_to(as_array("a parameter", p), device) for p in params]
     for p in new_params:
         p.attach_grad()
     return new_params
@@ -47,7 +50,7 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
     """Replace the arrays of all devices by their sum, in place.
 
     `data` has one MXNet array per device, all of one shape and dtype, no two of which
-    share memory. Raises ValueError if they differ or if an array is listed twice.
+    share memory. Raises ValueError if they differ, or if two on one device overlap.
 
     >>> data = [np.ones((1, 2), ctx=mx.cpu(i)) * (i + 1) for i in range(2)]
     >>> allreduce(data)
@@ -57,8 +60,8 @@ def allreduce(data: Sequence[np.ndarray]) -> None:
     kinds = {(array.shape, numpy.dtype(array.dtype).name) for array in data}
     if len(kinds) != 1:
         raise ValueError(f"allreduce: expected arrays of one shape and dtype: {kinds}")
-    if len({id(array) for array in data}) < len(data):
-        raise ValueError("allreduce: an array is listed twice and would count twice")
+    if share_memory(data):
+        raise ValueError("allreduce: an array is listed twice, or two share memory")
     total, *others = data
     for other in others:
         total += other.copyto(total.ctx)  # in place
@@ -72,11 +75,11 @@ def split_batch(
     """Split features and labels over the devices, in order.
 
     `X` and `y` are (n, ...) with the same n >= 1: NumPy or MXNet arrays (``mx.nd`` too)
-    of any dtype, which is kept. Returns ``(X_shards, y_shards)``, one shard per device,
-    whose lengths differ by at most one; with n < len(devices) the last ones are empty.
-    A shard of an MXNet array that stays on its device may share its memory. Raises
-    ValueError if X and y differ in length or are empty, or if `devices` is empty;
-    TypeError if it is not a list of contexts.
+    of a dtype that MXNet has, which is kept. Returns ``(X_shards, y_shards)``, one per
+    device, whose lengths differ by at most one; with n < len(devices) the last ones are
+    empty. A shard of an MXNet array that stays on its device may share its memory.
+    Raises ValueError if X and y differ in length or are empty, or if `devices` is
+    empty; TypeError for no list of contexts, a masked array, and any other dtype.
 
     >>> X, y = np.arange(24).reshape((4, 6)), np.arange(4)
     >>> X_shards, y_shards = split_batch(X, y, [mx.cpu(0), mx.cpu(1)])
@@ -85,7 +88,7 @@ def split_batch(
      [18. 19. 20. 21. 22. 23.]]
     """
     check_contexts(devices)
-    X, y = as_array(X), as_array(y)
+    X, y = as_array("X", X), as_array("y", y)
     if X.shape[:1] != y.shape[:1]:
         raise ValueError(f"X {X.shape} and y {y.shape} differ in length")
     if X.shape[0] == 0:
@@ -97,10 +100,7 @@ def split_batch(
 
 
 def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
-    """Sum each parameter's gradient over the replicas, in place.
-
-    One by one on CPU contexts; on GPUs all float32 gradients in one call.
-    """
+    """Sum each parameter's gradient over the replicas, in place."""
     grads = [[p.grad for p in params] for params in device_params]
     if len(grads) > 1 and all(map(at_once.on_gpu_in_float32, device_params)):
         at_once.allreduce(grads)
@@ -110,10 +110,7 @@ def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
 
 
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
-    """Take a step of minibatch SGD in place: p -= lr * p.grad / batch_size.
-
-    One by one on a CPU context; on a GPU all float32 parameters in one call.
-    """
+    """Take a step of minibatch SGD in place: p -= lr * p.grad / batch_size."""
     if at_once.on_gpu_in_float32(params):
         at_once.sgd(params, lr / batch_size)
     else:
@@ -138,15 +135,15 @@ def train_batch(
     `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
     ``device_params[k]`` is the replica on ``devices[k]``, with gradients that each
-    backward pass overwrites (``grad_req="write"``, as by ``attach_grad``).
-    ``reduce(device_params)`` sums them over the replicas, ``update(params, lr, n)``
-    takes the step on each. A device without a sample contributes zero. Returns the
-    losses, (n_k,) per busy device, without waiting for them.
+    backward pass overwrites (``grad_req="write"``, as by ``attach_grad``), which
+    ``reduce(device_params)`` sums over the replicas; ``update(params, lr, n)`` takes
+    the step on each. A device without a sample contributes zero. Returns the losses,
+    (n_k,) per busy device, without waiting for them.
 
-    Raises ValueError if replicas and devices do not match, X and y differ in length or
-    are empty, the loss is a mean or, with the default `net` and `loss`, a label on the
-    host is not a class index; TypeError for labels of dtype bool, and if the dtypes of
-    X and of the parameters differ. Replicas with different values are not noticed.
+    Raises ValueError if replicas and devices do not match, a parameter is listed twice,
+    X and y differ in length or are empty, the loss is a mean or, with the default `net`
+    and `loss`, a label on the host is not a class index; TypeError for bool labels, and
+    for an X of another dtype than the parameters. Unequal replicas are not noticed.
     """
     X_shards, y_shards = split_batch(X, y, devices)
     _check_replicas(device_params, devices, X_shards[0].dtype)
@@ -182,13 +179,16 @@ def train_batch(
 def _check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
+    listed = [id(p) for params in device_params for p in params]
+    if len(set(listed)) < len(listed):
+        raise ValueError("a parameter is listed twice: get_params makes each replica")
     for k, (params, device) in enumerate(zip(device_params, devices)):
-        where = getattr(params[0], "ctx", "the host")
+        where = getattr(params[0], "ctx", "the host") if len(params) else "no device"
         if where != device:  # one GPU may silently read another's memory
             raise ValueError(f"replica {k} is on {where}, its device is {device}")
-    expected = numpy.dtype(device_params[0][0].dtype)
-    if dtype != expected:
-        raise TypeError(f"X is {numpy.dtype(dtype)}, but the parameters are {expected}")
+    found, expected = numpy.dtype(dtype), numpy.dtype(device_params[0][0].dtype)
+    if found != expected:
+        raise TypeError(f"X is {found}, the parameters are {expected}: convert X")
 
 
 def _check_labels(y, num_classes: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from d2lpar import (
     datasets,
+    devices,
     evaluate_accuracy,
     gan,
     get_params,
@@ -37,8 +38,18 @@ def step(labels):
     train_batch(X, labels, [get_params(init_lenet(), mx.cpu(0))], CPUS[:1], 0.1)
 
 
+def step_on_a_list():
+    replicas = [get_params(init_lenet(), mx.cpu(0))]
+    train_batch(X.tolist(), y, replicas, CPUS[:1], 0.1)
+
+
 CALLS = [
     (lambda: get_params([X], "cpu:1"), "'cpu:1'"),
+    (lambda: get_params(X, CPUS[0]), "(4, 1, 28, 28)"),
+    (lambda: get_params([X * 1j], CPUS[0]), "complex64"),
+    (lambda: split_batch(X, y.astype("uint16"), CPUS), "y is uint16"),
+    (lambda: split_batch(X, numpy.array([None] * 4), CPUS), "y is object"),
+    (step_on_a_list, "X is float64, the parameters are float32: convert X"),
     (lambda: split_batch(X, y, iter(CPUS)), "iterator"),
     (lambda: split_batch(X, y, []), "[]"),
     (lambda: split_batch(numpy.ma.masked_array(X), y, CPUS), "masked"),
@@ -48,6 +59,7 @@ CALLS = [
     (lambda: train(lr="a"), "lr 'a'"),
     (lambda: train(num_epochs=2**31), "num-epochs 2147483648"),
     (lambda: train(global_batch_size=numpy.inf), "global-batch-size inf"),
+    (lambda: train(num_devices="1"), "num-devices '1'"),
     (lambda: train(devices=[]), "[]"),
     (lambda: train(devices=None), "None"),
     (lambda: train(lenet_concise, lr="a"), "lr 'a'"),
@@ -59,6 +71,8 @@ CALLS = [
     (lambda: gan.Nets(gan.start(), "cpu:1", 1e-4), "'cpu:1'"),
     (lambda: datasets.load("mnist"), "'mnist'"),
     (lambda: datasets.load(None), "None"),
+    (lambda: datasets.fashion_sample(1.5), "n_train 1.5"),
+    (lambda: devices.parse(2), "devices 2"),
     (lambda: datasets.uniform_problem(0, 0), "(0, 0)"),
     (lambda: list(datasets.batches(X, y, -1)), "-1"),
     (lambda: timing.measure(one, "cpu:2"), "'cpu:2'"),

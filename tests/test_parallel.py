@@ -1,5 +1,8 @@
 """The four functions: the book's examples, and what the book's code gets wrong."""
 
+import threading
+import time
+
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -16,7 +19,7 @@ from d2lpar import (
     train_batch,
 )
 from d2lpar._mxnet import gluon, mx, np, npx
-from d2lpar.parallel import shares
+from d2lpar.shards import share_memory, shares
 
 CPUS = [mx.cpu(k) for k in range(8)]
 DTYPES = st.sampled_from(["float16", "float32", "float64", "int32", "int64", "uint8"])
@@ -259,10 +262,54 @@ def test_labels_that_are_no_classes_are_refused(y):
         train_batch(images, numpy.array(y), replicas, CPUS[:1], 0.1)
 
 
-def test_parameters_that_are_no_replica_are_refused():
+@pytest.mark.parametrize(
+    ("replicas", "named"),
+    [
+        (lambda: [init_lenet()] * 2, "listed twice"),
+        (lambda: [init_lenet(), init_lenet()], "replica 0 is on the host"),
+        (lambda: [[], []], "replica 0 is on no device"),
+        (lambda: [get_params(init_lenet(), CPUS[0])] * 2, "listed twice"),
+        (lambda: [list(r) for r in [get_params([X], CPUS[0])] * 2], "listed twice"),
+    ],
+)
+def test_parameters_that_are_no_replicas_are_refused(replicas, named):
     images, y = numpy.zeros((2, 1, 28, 28), "float32"), numpy.zeros(2)
-    with pytest.raises(ValueError, match="replica 0 is on the host"):
-        train_batch(images, y, [init_lenet()], CPUS[:1], 0.1)
+    with pytest.raises(ValueError, match=named):
+        train_batch(images, y, replicas(), CPUS[:1] * 2, 0.1)
+
+
+def test_two_replicas_on_one_device_are_trained():
+    rng = numpy.random.default_rng(1)
+    X, y, w = rng.normal(size=(6, 4)), rng.normal(size=6), rng.normal(size=(4, 1))
+    one, two = ([get_params([w, [0.0]], CPUS[0]) for _ in range(n)] for n in (1, 2))
+    for replicas in (one, two):
+        devices = CPUS[:1] * len(replicas)
+        train_batch(X, y, replicas, devices, 0.1, net=linear, loss=squared)
+    for replica in two:
+        for p, q in zip(replica, one[0]):
+            numpy.testing.assert_allclose(p.asnumpy(), q.asnumpy(), rtol=1e-10)
+
+
+def test_in_a_thread_a_loss_of_gluons_needs_numpy_mode():
+    """As docs/troubleshooting.md says."""
+
+    def step(results, prepare):
+        replicas = [get_params([numpy.zeros((4, 1)), numpy.zeros(1)], CPUS[0])]
+        try:
+            prepare()
+            train_batch(
+                X, Y, replicas, CPUS[:1], 0.1, net=linear, loss=gluon.loss.L2Loss()
+            )
+            results.append("")
+        except Exception as error:
+            results.append(str(error))
+
+    results = []
+    for prepare in (lambda: None, npx.set_np):
+        thread = threading.Thread(target=step, args=(results, prepare))
+        thread.start()
+        thread.join()
+    assert "can only accept legacy ndarrays" in results[0] and results[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -272,11 +319,29 @@ def test_parameters_that_are_no_replica_are_refused():
         lambda: [np.ones(2), np.ones(3, ctx=CPUS[1])],
         lambda: [np.ones(2), np.ones(2, ctx=CPUS[1], dtype="float64")],
         lambda: [np.ones(2)] * 2,
+        lambda: [p.grad for p in get_params([np.ones(2)], CPUS[0]) * 2],
+        lambda: [part for array in [np.ones(4)] for part in (array[:3], array[1:])],
+        lambda: [np.ones(2, ctx=CPUS[1]), *[np.ones((1, 2)).reshape(2)] * 2],
     ],
 )
 def test_allreduce_refuses(data):
     with pytest.raises(ValueError, match="allreduce"):
         allreduce(data())
+
+
+def test_views_beside_each_other_are_summed_and_none_is_waited_for():
+    whole = np.arange(6)
+    allreduce([whole[:3], whole[3:]])
+    assert whole.asnumpy().tolist() == [3, 5, 7] * 2
+    x = np.ones((1500, 1500)) / 1500
+    slow = [x]
+    for _ in range(10):
+        slow.append(np.dot(slow[-1], x))
+    begin = time.perf_counter()
+    assert not share_memory(slow)
+    asked = time.perf_counter()
+    npx.waitall()
+    assert asked - begin < (time.perf_counter() - begin) / 10
 
 
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 100])

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import ClassVar
 
@@ -198,10 +199,12 @@ def sha256_of(arrays: Iterable[numpy.ndarray]) -> str:
 
 
 def check_head(data: str, name: str, n: int | None, available: int) -> None:
-    """Raise :class:`SettingError` unless `n` is None or 1 to `available`."""
-    if n is not None and not 1 <= n <= available:
+    """Raise :class:`SettingError` unless `n` is None or whole, 1 to `available`."""
+    if n is None:
+        return
+    if not isinstance(n, Integral) or not 1 <= n <= available:
         raise SettingError(
-            f"{name} {n}: {data} has {available}; ask for 1 to {available}"
+            f"{name} {n!r}: {data} has {available}; ask for 1 to {available}"
         )
 
 

@@ -9,16 +9,17 @@ while the next blocks are being read.
 from __future__ import annotations
 
 import functools
-import mmap
+import os
+import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.parallel import shares
+from d2lpar.shards import check_unmasked, shares
 from d2lpar.training import check_whole
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds
 # is taken on the host in float64, lose digits or vanish; from 1 / TOO_SMALL on they may
 # overflow.
 TOO_SMALL = {"float64": 1e-65, "float32": 1e-15}
+PATHS = (str, bytes, os.PathLike)
 
 
 class Block(NamedTuple):
@@ -105,6 +107,7 @@ class RowShards:
     def shaped(self, name: str, x) -> numpy.ndarray:
         """An x that a user gives, as (n, k) float64; None is 0."""
         shape = (self.n, self.num_rhs)
+        check_unmasked(name, x)
         x = numpy.zeros(shape) if x is None else numpy.array(x, "float64")
         if x.size != self.n * self.num_rhs or not numpy.isfinite(x).all():
             raise ValueError(
@@ -247,23 +250,8 @@ def _in_parts(array) -> Iterator[tuple[int, numpy.ndarray]]:
 
 def open_problem(A, b):
     """A as something that can be sliced, b as a host array (m,) or (m, k)."""
-    opened = []
-    for name, array in (("A", A), ("b", b)):
-        if isinstance(array, (str, Path)):
-            try:
-                array = numpy.load(array, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError) as error:
-                raise ValueError(
-                    f"{name}: {array} cannot be opened ({error})"
-                ) from None
-        elif isinstance(array, mx.nd.NDArray):  # mx.np's are, too
-            array = array.asnumpy()
-        elif not hasattr(array, "dtype"):
-            array = numpy.asarray(array)
-        if numpy.dtype(array.dtype).kind not in "fiub":
-            raise ValueError(f"{name} is of dtype {array.dtype}: write real numbers")
-        opened.append(array)
-    A, b = opened[0], numpy.asarray(opened[1])
+    path = A if isinstance(A, PATHS) else None
+    A, b = _opened("A", A), numpy.asarray(_opened("b", b))
     if len(A.shape) != 2 or b.ndim not in (1, 2) or A.shape[0] != b.shape[0]:
         raise ValueError(
             f"A is of shape {tuple(A.shape)}, b of shape {b.shape}: write (m, n), and "
@@ -271,22 +259,74 @@ def open_problem(A, b):
         )
     if 0 in A.shape or 0 in b.shape:
         raise ValueError(f"A {tuple(A.shape)} or b {b.shape} is empty")
+    if path is not None and A.flags.c_contiguous:
+        A = FileRows(path, A)
     return A, b
 
 
-def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
-    """Rows start:stop of A as an array of their own.
+def _opened(name: str, array):
+    """Something of real numbers, with a shape, a dtype and rows that can be sliced."""
+    if isinstance(array, PATHS):
+        try:
+            opened = numpy.load(array, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{name}: {array} cannot be opened ({error})") from None
+        if not isinstance(opened, numpy.memmap):
+            raise ValueError(
+                f"{name}: {array} is an archive: write one of its arrays, "
+                "numpy.load(path)[its name]"
+            )
+        array = opened
+    elif isinstance(array, mx.nd.NDArray):  # mx.np's are, too
+        array = array.asnumpy()
+    elif not hasattr(array, "dtype"):
+        array = numpy.asarray(array)
+    check_unmasked(name, array)
+    try:
+        kind = numpy.dtype(array.dtype).kind
+    except TypeError:  # a dtype of another library
+        kind = None
+    if kind is None or hasattr(array, "toarray"):  # a sparse matrix of SciPy's
+        raise TypeError(
+            f"{name} is a {type(array).__module__}.{type(array).__name__}: convert it "
+            "to a NumPy array"
+        )
+    if kind not in "fiub":
+        raise ValueError(f"{name} is of dtype {array.dtype}: write real numbers")
+    return array
 
-    Those of a whole memmap are read from its file, because the pages of a mapping would
-    stay in memory. (A part of a memmap does not know where in the file it begins.)
+
+class FileRows:
+    """Rows of an ``.npy`` file, which stays open, read when they are sliced.
+
+    The pages of a mapping would count as this process's memory.
     """
-    whole = isinstance(A, numpy.memmap) and isinstance(A.base, mmap.mmap)
-    if not whole or not A.flags.c_contiguous:
-        return numpy.ascontiguousarray(A[start:stop], dtype=dtype)
-    with open(A.filename, "rb") as f:
-        f.seek(A.offset + start * A.strides[0])
-        rows = numpy.fromfile(f, A.dtype, (stop - start) * A.shape[1])
-    return rows.reshape(stop - start, A.shape[1]).astype(dtype, copy=False)
+
+    def __init__(self, path: str | bytes | os.PathLike, mapping: numpy.memmap) -> None:
+        self.shape, self.dtype = mapping.shape, mapping.dtype
+        self._begin, self._row_bytes = mapping.offset, mapping.strides[0]
+        self._file, self._position = open(path, "rb"), threading.Lock()
+        weakref.finalize(self, self._file.close)
+
+    def __getitem__(self, rows: slice) -> numpy.ndarray:
+        count = rows.stop - rows.start
+        with self._position:
+            self._file.seek(self._begin + rows.start * self._row_bytes)
+            numbers = numpy.fromfile(self._file, self.dtype, count * self.shape[1])
+        return numbers.reshape(count, self.shape[1])
+
+
+def rows_of(A, start: int, stop: int, dtype: numpy.dtype) -> numpy.ndarray:
+    """Rows start:stop of A, contiguous and of this dtype.
+
+    Those of a memmap are copied, so that the disk is read here, beside the devices'
+    work. They come from the mapping: its file may have other numbers (mode "c") or
+    another name by now.
+    """
+    rows = A[start:stop]
+    if isinstance(rows, numpy.memmap):
+        return numpy.array(rows, dtype, order="C")
+    return numpy.ascontiguousarray(rows, dtype=dtype)
 
 
 def _wait_until_used(blocks: Iterable[Block]) -> None:

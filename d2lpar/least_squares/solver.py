@@ -95,6 +95,8 @@ def solve(
 
     A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
     array. b is any of these or a list: (m,), or (m, k) for methods "normal" and "tsqr".
+    The rows of a path are read from its file; those of a memmap from its mapping, whose
+    pages count as this process's memory until the system needs them.
     `dtype` is that of the computation and of x, float64 or float32. For all methods but
     "averaging" A may exceed the memory: beyond `resident_bytes` on all devices together
     it is read in blocks of `block_bytes` per device. The history holds the distance to
@@ -106,7 +108,8 @@ def solve(
     for an A or b whose products overflow or underflow (all numbers beyond about 1e±65
     in float64 or 1e±15 in float32: scale them), for an x that is worse than 0, and for
     "normal" on an A that is rank-deficient or too ill-conditioned for it: "tsqr" solves
-    those. Raises :class:`DivergedError` if "averaging" diverges, and
+    those. Raises TypeError for masked arrays, sparse matrices and other libraries'
+    tensors. Raises :class:`DivergedError` if "averaging" diverges, and
     :class:`DeviceError` if the devices would deadlock.
     """
     devices = choose(devices, None)
@@ -206,8 +209,11 @@ def measure(
         data.A[:rows], data.b[:rows], devices=devices, method=method,
         **{**options, **brief.get(method, {})},
     )  # fmt: skip
+    A: object = data.A
+    if isinstance(data.A, numpy.memmap) and data.folder is not None:
+        A = data.A.filename  # a mapping's pages would count in the peak of the memory
     solution = solve(
-        data.A, data.b, devices=devices, method=method, reference=reference,
+        A, data.b, devices=devices, method=method, reference=reference,
         workers=workers, **options,
     )  # fmt: skip
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

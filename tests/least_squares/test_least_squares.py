@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -13,6 +14,7 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx
 from d2lpar.errors import DataError, DeviceError, DivergedError
 from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
+from d2lpar.least_squares.rows import RowShards
 from d2lpar.machine import host
 
 DIRECT = ("normal", "tsqr")
@@ -276,7 +278,7 @@ def test_iterative_methods_take_one_right_hand_side(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_zeros_have_the_solution_zero(method):
+def test_zeros_have_the_solution_zero(method, caplog):
     A, b = problem(40, 5)
     options = {"x0": np.zeros(5)} if method == "averaging" else {}
     options["reference"] = np.zeros(5)
@@ -287,6 +289,7 @@ def test_zeros_have_the_solution_zero(method):
         if method != "normal":
             x = solve(0 * A, b, devices="cpu:2", method=method, **options).x
             np.testing.assert_array_equal(x, np.zeros(5))
+    assert "condition" not in caplog.text
 
 
 def test_lists_whole_numbers_and_mxnets_arrays():
@@ -334,6 +337,11 @@ def as_path(A, folder):
     return folder / "A.npy"
 
 
+def as_path_in_columns(A, folder):
+    np.save(folder / "A.npy", np.asfortranarray(A))
+    return bytes(folder / "A.npy")
+
+
 def as_part_of_a_memmap(A, folder):
     np.save(folder / "A.npy", np.vstack([A[:100], A, A[:100]]))
     return np.load(folder / "A.npy", mmap_mode="r")[100:-100]
@@ -355,7 +363,7 @@ def as_zarr(A, folder):
     return array
 
 
-STORES = [as_path, as_part_of_a_memmap, as_hdf5, as_zarr]
+STORES = [as_path, as_path_in_columns, as_part_of_a_memmap, as_hdf5, as_zarr]
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -386,6 +394,70 @@ def test_the_pass_that_measures_the_residual_can_be_left_out(method):
     assert len(alone.readers) < len(plain.readers)
     # Blocks are read while the main thread computes.
     assert threading.main_thread() not in plain.readers
+
+
+def changed_in_memory(A, folder):
+    mapping = np.load(as_path(A / 5, folder), mmap_mode="c")
+    mapping *= 5
+    return mapping
+
+
+def with_its_file_replaced(A, folder):
+    mapping = np.load(as_path(A, folder), mmap_mode="r")
+    (folder / "other").mkdir()
+    os.replace(as_path(A[::-1], folder / "other"), folder / "A.npy")
+    return mapping
+
+
+def with_its_file_deleted(A, folder):
+    mapping = np.load(as_path(A, folder), mmap_mode="r")
+    (folder / "A.npy").unlink()
+    return mapping
+
+
+def without_a_name(A, folder):
+    with tempfile.TemporaryFile(dir=folder) as file:
+        mapping = np.memmap(file, A.dtype, "w+", shape=A.shape)
+    mapping[:] = A
+    return mapping
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [changed_in_memory, with_its_file_replaced, with_its_file_deleted, without_a_name],
+)
+@pytest.mark.parametrize("limits", [{}, BLOCKS])
+def test_a_memmap_is_its_numbers_not_its_file(mapped, limits, tmp_path):
+    A, b = problem(300, 7)
+    given, (best, left) = mapped(A, tmp_path), lapack(A, b)
+    for method in EXACT:
+        solution = solve(given, b, devices="cpu:2", method=method, **limits)
+        np.testing.assert_allclose(solution.x, best, rtol=1e-6)
+        assert solution.residual_norm == pytest.approx(left, rel=1e-10)
+
+
+def test_a_path_is_read_from_the_file_that_was_opened(tmp_path):
+    """Also if another file gets its name while it is read."""
+    A, b = problem(300, 7)
+    shards = RowShards(as_path(A, tmp_path), b, [mx.cpu(0)], **BLOCKS)
+    with_its_file_replaced(A, tmp_path)
+    rows = [block.A.asnumpy() for blocks in shards.rounds() for block in blocks]
+    np.testing.assert_array_equal(np.vstack(rows), A)
+
+
+@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize(("dtype", "scale"), [("float64", 1e-200), ("float32", 1e-20)])
+def test_a_file_and_its_array_give_the_same(method, dtype, scale, tmp_path):
+    """Whatever the size of the numbers in its first block."""
+    A, b = problem(300, 7)
+    A[:60] *= scale
+    A = A.astype(dtype)
+    options = {"devices": "cpu:1", "method": method, "dtype": dtype}
+    of_array = solve(A, b, **options).x
+    of_file = solve(as_path(A, tmp_path), b, **options, **BLOCKS).x
+    near = 1e-7 if dtype == "float64" else 1e-4
+    np.testing.assert_allclose(of_file, of_array, rtol=near, atol=near)
+    np.testing.assert_allclose(of_file, lapack(A, b)[0], rtol=near, atol=near)
 
 
 PEAK = """
@@ -467,6 +539,37 @@ def test_what_is_not_finite_is_named_with_its_place(method, tmp_path):
 def test_what_is_no_problem_is_refused(A, b, named):
     with pytest.raises(ValueError, match=named):
         solve(A, b, devices="cpu:2")
+
+
+def test_an_archive_is_refused(tmp_path):
+    np.savez(tmp_path / "A.npz", A=np.ones((4, 2)))
+    with pytest.raises(ValueError, match="A.npz is an archive"):
+        solve(tmp_path / "A.npz", np.ones(4), devices="cpu:1")
+
+
+@pytest.mark.parametrize(
+    ("convert", "named"),
+    [
+        (np.ma.masked_array, "masked array, whose mask would be lost: fill it"),
+        (
+            lambda a: pytest.importorskip("torch").tensor(a),
+            r"torch\.Tensor: convert it",
+        ),
+        (
+            lambda a: pytest.importorskip("scipy.sparse").coo_matrix(np.atleast_2d(a)),
+            "coo_matrix: convert it",
+        ),
+    ],
+)
+def test_what_looks_like_an_array_is_refused(convert, named):
+    A, b = problem(6, 2)
+    with pytest.raises(TypeError, match=f"^A is .*{named}"):
+        solve(convert(A), b, devices="cpu:1")
+    with pytest.raises(TypeError, match=f"^b is .*{named}"):
+        solve(A, convert(b), devices="cpu:1")
+    if convert is np.ma.masked_array:
+        with pytest.raises(TypeError, match="^x0 is a masked array"):
+            solve(A, b, devices="cpu:1", method="cgls", x0=convert(A[0]))
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,9 @@ book: $(VENV)/.docs-$(EXTRA)
 		-d build/doctrees . build/book
 	@echo "file://$(CURDIR)/build/book/index.html"
 
-# For a class, in build/students/: each chapter and the homework without solutions, and as
-# the sources of nbgrader and otter. STUDENTS="homework timing" for some of them.
+# For a class: each chapter and the homework, without solutions in build/students/, and as
+# the sources of nbgrader and otter, with solutions and hidden tests, in build/graders/.
+# STUDENTS="homework timing" for some of them.
 students: $(VENV)/.docs-$(EXTRA)
 	$(VENV)/bin/python tools/make_students.py $(STUDENTS)
 

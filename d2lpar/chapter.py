@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from d2lpar.cli.main import guard, run
-from d2lpar.cli.options import as_words
+from d2lpar.cli.options import as_words, given
 from d2lpar.cli.progress import in_notebook, show_figure
 from d2lpar.errors import SettingError
+from d2lpar.experiments import EXPERIMENTS
 from d2lpar.records.atomic import replacing
 from d2lpar.text import number
 
@@ -112,10 +114,38 @@ def measure(name: str, **flags: object) -> list[Run]:
     words = as_words(flags) + ([] if interactive else sys.argv[1:])
 
     def command() -> object:
-        return run.main([name, *words], f"d2lpar run {name}", standalone_mode=False)
+        return run.main([name, *words], "d2lpar run", standalone_mode=False)
 
     try:
         runs = guard(command, raising=interactive)
     except click.ClickException as error:  # raised in a notebook only
         raise SettingError(f"{name}: {error.format_message()}") from None
     return runs if isinstance(runs, list) else []  # --help measures nothing
+
+
+def _check_command_line() -> None:
+    """Refuse the wrong flags of a chapter's script at its start, and answer --help.
+
+    :func:`measure`, which reads them, comes after the lesson.
+    """
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "").resolve()
+    if script.parent.name != "chapters" or script.stem not in EXPERIMENTS:
+        return
+    os.environ["MPLBACKEND"] = "agg"  # as for the console script
+
+    def check() -> object:
+        try:
+            ctx = run.make_context("d2lpar run", [script.stem, *sys.argv[1:]])
+        except click.exceptions.Exit as end:  # after --help
+            return end
+        from d2lpar.cli.run import parsed
+
+        EXPERIMENTS[script.stem].refuse_unused(given(ctx))
+        parsed(ctx.params)
+        return None
+
+    if sys.argv[1:] and guard(check):
+        sys.exit()
+
+
+_check_command_line()

@@ -57,6 +57,15 @@ def byte_size(size: float) -> str:
     return f"{digits} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
+def printable(text: str) -> str:
+    """Spell out escape sequences and the like, as in names of files and records.
+
+    >>> printable("\x1b[31mx.jsonl")
+    '\\\\x1b[31mx.jsonl'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def plain_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 0
 ) -> str:

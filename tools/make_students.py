@@ -1,13 +1,15 @@
-"""Chapters and the homework for a class: build/students/, and slides: build/slides/.
+"""Chapters and the homework for students and for graders, and slides: in build/.
 
     python tools/make_students.py [CHAPTER ...]     (default: all, and the homework)
     python tools/make_students.py --slides          (needs build/reveal: make slides)
 
 From each script come three notebooks without outputs, with their pictures inside:
 
-    NAME.ipynb                        for students: no solution in it
-    nbgrader/source/NAME/NAME.ipynb   for `nbgrader generate_assignment NAME`
-    otter/NAME/NAME.ipynb             for `otter assign NAME.ipynb dist`
+    students/NAME.ipynb                      for students: no solution in it
+    graders/nbgrader/source/NAME/NAME.ipynb  for `nbgrader generate_assignment NAME`
+    graders/otter/NAME/NAME.ipynb            for `otter assign NAME.ipynb dist`
+
+Hand out students/, never graders/, which holds solutions and hidden tests.
 
 An exercise of a chapter is a question with a free answer, which a person grades. The
 homework's functions are graded by the tests of teaching/test_homework.py, one point
@@ -29,7 +31,9 @@ import nbformat
 from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 
-STUDENTS, SLIDES = ROOT / "build" / "students", ROOT / "build" / "slides"
+STUDENTS, GRADERS, SLIDES = (
+    ROOT / "build" / name for name in ("students", "graders", "slides")
+)
 HOMEWORK = ROOT / "teaching" / "homework.py"
 TESTS = HOMEWORK.with_name("test_homework.py")
 SOLUTION = HOMEWORK.with_name("solution.py")
@@ -267,8 +271,8 @@ def main(arguments: list[str]) -> int:
             return 2
         for folder, form in (
             (STUDENTS, Plain()),
-            (STUDENTS / "nbgrader" / "source" / name, Nbgrader()),
-            (STUDENTS / "otter" / name, Otter()),
+            (GRADERS / "nbgrader" / "source" / name, Nbgrader()),
+            (GRADERS / "otter" / name, Otter()),
         ):
             folder.mkdir(parents=True, exist_ok=True)
             nbformat.write(written(scripts[name], form), folder / f"{name}.ipynb")

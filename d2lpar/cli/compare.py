@@ -21,7 +21,7 @@ from d2lpar.figures import labels, page
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import Comparison, Side, check, is_gan
 from d2lpar.records.kinds import FrameRecord, Header, Run, timed_epochs
-from d2lpar.text import number, plain_table
+from d2lpar.text import number, plain_table, printable
 
 log = logging.getLogger("d2lpar")
 
@@ -122,7 +122,7 @@ def _show(value: object) -> str:
         return "not set"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = str(value)
+    text = printable(str(value))  # it goes into the picture, too
     return text[:12] if len(text) == 64 and text.isalnum() else text  # a SHA-256
 
 
@@ -182,6 +182,6 @@ def records(a: Path, b: Path, as_json: bool = False, out: str | None = None) -> 
         for difference in compared.differences:  # the table names them, too
             log.warning("the runs differ also in %s", difference)
     else:
-        click.echo(comparison_table(compared))
+        click.echo(printable(comparison_table(compared)))
     for path in drawn:  # JSON is alone on standard output
-        click.echo(f"figure: {path}", err=as_json)
+        click.echo(printable(f"figure: {path}"), err=as_json)

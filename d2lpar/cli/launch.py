@@ -64,6 +64,11 @@ def run_launch(flags: dict, devices_of_run: str | None) -> None:
             "whoever reaches it can read, alter or stop the training"
             f"{also}; use a private network or a tunnel"
         )
+    elif kvstore == "dist_async":
+        log.warning(
+            "--kvstore dist_async: every user of this machine can connect to "
+            f"{address}, and run programs as you; do not use it on a shared machine"
+        )
     launcher = launch.Launcher(
         directory,
         lambda role, line: click.echo(f"[{role.name}] {line}"),

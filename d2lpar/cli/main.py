@@ -8,14 +8,16 @@ d2lpar sample --checkpoint FILE --n 25 --seed 7
 Errors are one line on stderr and an exit code, without a traceback: 0 for success; 1
 when `d2lpar doctor` finds that training cannot run; 2 for an error with a message; 3
 when a measuring process was killed or crashed, so that another attempt may succeed; 130
-after Ctrl-C, SIGTERM and SIGHUP.
+after Ctrl-C, SIGTERM and SIGHUP; 141 when the reader of standard output has gone.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,11 +32,14 @@ from d2lpar.cli.options import (
     COUNT,
     FILLED,
     ONE_MEASUREMENT,
+    PATH,
     POSITIVE,
     Grouped,
+    UserPath,
     as_words,
     given,
     launch_options,
+    recorded,
     run_options,
 )
 from d2lpar.errors import (
@@ -44,12 +49,35 @@ from d2lpar.errors import (
     raising_interrupts,
 )
 from d2lpar.experiments import EXPERIMENTS, draw, get
-from d2lpar.text import duration, plain_table
+from d2lpar.text import duration, plain_table, printable
 
 log = logging.getLogger("d2lpar")
 
 
+def chapter_of(word: str) -> str:
+    """The chapter of a word: its number in `d2lpar list`, or its name with dashes.
+
+    >>> chapter_of("4"), chapter_of("multiple-gpus"), chapter_of("other")
+    ('multiple_gpus', 'multiple_gpus', 'other')
+    """
+    name = word.replace("-", "_")
+    found = [e.name for e in EXPERIMENTS.values() if name in (e.name, str(e.number))]
+    return found[0] if found else word
+
+
+class Commands(click.Group):
+    """The commands; a chapter in place of one is answered with the command for it."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
+        """Find the command that the words begin with."""
+        name = chapter_of(args[0])
+        if args[0] not in self.commands and name in EXPERIMENTS:
+            ctx.fail(f"No such command {args[0]!r}: write d2lpar run {name}")
+        return super().resolve_command(ctx, args)
+
+
 @click.group(
+    cls=Commands,
     context_settings=CONTEXT,
     invoke_without_command=True,
     epilog="Example: d2lpar run multiple_gpus, then open runs/index.html.",
@@ -70,6 +98,7 @@ def d2lpar(ctx: click.Context) -> None:
 @click.argument(
     "chapter",
     metavar="CHAPTER",
+    callback=lambda ctx, parameter, word: chapter_of(word),
     shell_complete=lambda ctx, parameter, text: [
         name for name in (*EXPERIMENTS, "all") if name.startswith(text)
     ],
@@ -104,7 +133,8 @@ def run(ctx: click.Context, chapter: str, **flags) -> list:
     runs = []
     for experiment in chosen:
         ignored = unused[experiment.name]
-        words = as_words({k: v for k, v in on_line.items() if k not in ignored})
+        used = {k: v for k, v in on_line.items() if k not in ignored}
+        words = as_words(recorded(used))
         defaults = {param.name: param.get_default(ctx) for param in ctx.command.params}
         own = {**flags, **{flag: defaults[flag] for flag in ignored}}
         command = shlex.join(["d2lpar", "run", experiment.name, *words])
@@ -114,9 +144,7 @@ def run(ctx: click.Context, chapter: str, **flags) -> list:
 
 @d2lpar.command(short_help="Draw a class's predictions.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", default="runs", show_default=True, type=click.Path(path_type=Path)
-)
+@click.option("--out", default="runs", show_default=True, type=UserPath(path_type=Path))
 def predictions(files: tuple[Path, ...], out: Path) -> None:
     """Compare the guesses in FILES, each a learner's runs/predictions.jsonl.
 
@@ -129,7 +157,8 @@ def predictions(files: tuple[Path, ...], out: Path) -> None:
         (what, str(len(q)), f"{sum(g.good for g in q)} of {len(q)}")
         for what, q in questions.items()
     ]
-    click.echo(plain_table(["question", "guesses", "within a factor of two"], rows))
+    columns = ["question", "guesses", "within a factor of two"]
+    click.echo(printable(plain_table(columns, rows)))
     click.echo(f"wrote {figure.draw(questions, out)}")
 
 
@@ -146,6 +175,7 @@ def launch(**flags) -> None:
 
     check_environment()
     name, *words = checked(flags["arguments"])[1:]
+    name = chapter_of(name)
     if not get(name).measure_with_workers:
         shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
         raise SettingError(
@@ -174,7 +204,7 @@ def list_chapters() -> None:
 @click.argument("records", nargs=-1, required=True, type=FILLED)
 @click.option(
     "--out",
-    type=FILLED,
+    type=PATH,
     help="Folder for the figures. [default: beside the records]",
 )
 def plot(records: tuple[str, ...], out: str | None) -> None:
@@ -191,19 +221,19 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
     for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
         for path in draw(sweep, to, stem):
-            click.echo(path)
+            click.echo(printable(str(path)))
 
 
 @d2lpar.command(short_help="Draw new faces from a GAN's checkpoint.")
 @click.option(
     "--checkpoint",
-    type=FILLED,
+    type=PATH,
     required=True,
     help="A file that `run gan` has written.",
 )
 @click.option("--n", type=click.IntRange(1, 10_000), default=25)
 @click.option("--seed", type=COUNT, default=0)
-@click.option("--out", default="faces.png", type=FILLED, help="The picture.")
+@click.option("--out", default="faces.png", type=PATH, help="The picture.")
 @click.option("--columns", type=POSITIVE, default=5)
 @click.option(
     "--scale",
@@ -241,7 +271,7 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--out",
-    type=FILLED,
+    type=PATH,
     help="Folder for the figure. [default: beside B; with --json none is drawn]",
 )
 def compare(a: str, b: str, as_json: bool, out: str | None) -> None:
@@ -253,10 +283,8 @@ def compare(a: str, b: str, as_json: bool, out: str | None) -> None:
 
 @d2lpar.command(short_help="Examine this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--out", default="runs", type=FILLED, help="The folder of runs to examine."
-)
-@click.option("--data-dir", type=FILLED, help="Folder to look for the data in first.")
+@click.option("--out", default="runs", type=PATH, help="The folder of runs to examine.")
+@click.option("--data-dir", type=PATH, help="Folder to look for the data in first.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) -> None:
     """Examine this machine; exit 1 when training cannot run on it."""
@@ -307,6 +335,8 @@ def devices(
 
 def main() -> None:
     """The console script."""
+    # Figures are drawn into files. Another backend may need a screen, or not exist.
+    os.environ["MPLBACKEND"] = "agg"
     guard(lambda: d2lpar.main(prog_name="d2lpar", standalone_mode=False))
 
 
@@ -329,18 +359,11 @@ def guard(call: Callable[[], object], raising: bool = False) -> object:
                 raise
             with suppress(OSError):  # where the terminal has been closed
                 click.echo(f"d2lpar: {printable(message)}", err=True)
+        except SystemExit:  # by click: the reader of standard output has gone
+            code = 128 + signal.SIGPIPE
         if isinstance(code, int) and code != 0 and not raising:
             sys.exit(code)
         return code
-
-
-def printable(text: str) -> str:
-    """The text with escape sequences and the like, as in names of files, spelled out.
-
-    >>> printable("\x1b[31mx.jsonl")
-    '\\\\x1b[31mx.jsonl'
-    """
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _message_and_code(error: BaseException) -> tuple[str | None, int]:
@@ -348,7 +371,10 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted", 130
     if isinstance(error, click.ClickException):
-        return " ".join(error.format_message().split()), 2
+        message = error.format_message()
+        if isinstance(error, click.NoSuchOption) and error.ctx:
+            message += f" {error.ctx.get_usage()}"
+        return " ".join(message.split()), 2
     if isinstance(error, D2lparError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.strerror is not None:
@@ -360,11 +386,16 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
     return None, 1
 
 
+class _Line(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 @contextmanager
 def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     handler, propagate = logging.StreamHandler(), log.propagate
-    handler.setFormatter(logging.Formatter("d2lpar: %(message)s"))
+    handler.setFormatter(_Line("d2lpar: %(message)s"))
     log.addHandler(handler)
     log.propagate = False
     try:

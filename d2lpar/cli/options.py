@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import click
 from click import Choice, FloatRange, IntRange, option
@@ -27,6 +29,28 @@ def text(value: str) -> str:
 
 
 FILLED = click.types.FuncParamType(text)
+
+
+class UserPath(click.Path):
+    """A path of a flag; `~` is the home folder, also after `=`, as in --out=~/runs."""
+
+    def convert(
+        self,
+        value: str,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str:
+        """Expand `~`; refuse "" and names that are not UTF-8, which no record holds."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail(
+                f"{ascii(value)} is not UTF-8; use another name, or a UTF-8 locale"
+            )
+        return super().convert(os.path.expanduser(text(value)), param, ctx)
+
+
+PATH = UserPath(readable=False)
 
 
 def finite(
@@ -58,9 +82,7 @@ def _options(*options: Callable) -> Callable[[Callable], Callable]:
 
 
 SEED = option("--seed", default=0, type=COUNT, help="Of the random numbers.")
-DATA_DIR = option(
-    "--data-dir", type=FILLED, help="Folder to look for the data in first."
-)
+DATA_DIR = option("--data-dir", type=PATH, help="Folder to look for the data in first.")
 
 # The flags of `run` by group, as --help lists them.
 GROUPS = {
@@ -143,13 +165,11 @@ run_options = _options(
     _positive("--checkpoint-every", "Epochs between them; Ctrl-C writes one too."),
     option(
         "--resume",
-        type=FILLED,
+        type=PATH,
         metavar="PATH|last",
         help="Continue from a checkpoint, up to --num-epochs in all.",
     ),
-    option(
-        "--out", default="runs", type=FILLED, help="Folder for records and figures."
-    ),
+    option("--out", default="runs", type=PATH, help="Folder for records and figures."),
     _flag("--profile", "Also write cProfile's table and MXNet's trace; is slower."),
 )
 
@@ -163,7 +183,7 @@ launch_options = _options(
     option("--servers", default=1, type=PROCESSES),
     option(
         "--hosts",
-        type=click.Path(exists=True, dir_okay=False),
+        type=UserPath(exists=True, dir_okay=False),
         help="File of hosts for servers and workers, reached over ssh: one line each, "
         "name [interface]. [default: all on this machine]",
     ),
@@ -187,8 +207,8 @@ launch_options = _options(
         type=FILLED,
         help="The command, with its options, that precedes a host.",
     ),
-    option("--python", type=FILLED, help="Python with d2lpar, on every host."),
-    option("--directory", type=FILLED, help="Working directory on every host."),
+    option("--python", type=PATH, help="Python with d2lpar, on every host."),
+    option("--directory", type=PATH, help="Working directory on every host."),
     option(
         "--kvstore",
         default="dist_sync",
@@ -216,7 +236,7 @@ launch_options = _options(
         help="Seconds without a heartbeat before a role counts as dead. 0: never.",
     ),
     option("--max-restarts", default=3, type=COUNT),
-    option("--logs", default="launch-logs", type=FILLED, help="Folder for logs."),
+    option("--logs", default="launch-logs", type=PATH, help="Folder for logs."),
     _flag("--print", "Start nothing: print each role's environment and command."),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
 )
@@ -231,6 +251,22 @@ def given(ctx: click.Context) -> dict[str, object]:
         for name in options
         if name in ctx.params and ctx.get_parameter_source(name) is not default
     }
+
+
+def recorded(flags: Mapping[str, object]) -> dict[str, object]:
+    """Return the flags as a record's command has them: of absolute paths the last part.
+
+    Records are handed on, and the folders above would show whose they are.
+
+    >>> recorded({"out": "/home/ana/runs", "data_dir": "../data", "lr": 0.1})
+    {'out': 'runs', 'data_dir': '../data', 'lr': 0.1}
+    """
+    short = dict(flags)
+    for name in ("out", "data_dir", "resume"):
+        path = str(flags.get(name, ""))
+        if os.path.isabs(path):
+            short[name] = Path(path).name or path
+    return short
 
 
 def as_words(flags: Mapping[str, object]) -> list[str]:

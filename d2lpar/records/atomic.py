@@ -25,6 +25,9 @@ def make_folder(folder: str | Path) -> None:
     """Make a folder and those above it, or raise an OSError that names it."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # although those above are made: in /proc
+        code = errno.EACCES
+        raise PermissionError(code, os.strerror(code), error.filename) from None
     except FileExistsError as error:
         code = errno.ENOTDIR  # "File exists" says nothing of what it should be
         raise NotADirectoryError(code, os.strerror(code), error.filename) from None
@@ -72,7 +75,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 def check_can_be_made(folder: str | Path) -> None:
     """Raise OSError where :func:`check_writable` surely would; makes nothing."""
-    folder = Path(folder)
+    folder = Path(folder).absolute()  # an error if the working directory is gone
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     code = 0
     if not nearest.is_dir():

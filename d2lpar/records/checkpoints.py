@@ -9,8 +9,10 @@ file under its final name is complete. The last two of a run are kept.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,10 +79,9 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint as ``<run>.epoch<epoch>.safetensors``; return its path.
 
-    Of the run's other checkpoints only the one before is kept. One of a later epoch
-    belongs to an earlier training under the same name and is deleted: it would pass
-    for the newest. Raises OSError when the file cannot be written; the earlier ones are
-    then as they were.
+    Of the run's checkpoints of earlier epochs only the one before is kept. Those of an
+    earlier training under the same name are to be set aside first. Raises OSError when
+    the file cannot be written; the earlier ones are then as they were.
     """
     from safetensors.numpy import save as to_bytes
 
@@ -98,7 +99,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     existing = of_run(folder, run)
     end = existing.index(path) + 1
     cut_short = folder.glob(f".{run}.epoch*{ENDING}")  # by a kill while it was written
-    for other in (*existing[: max(0, end - KEEP)], *existing[end:], *cut_short):
+    for other in (*existing[: max(0, end - KEEP)], *cut_short):
         other.unlink(missing_ok=True)
     return path
 
@@ -106,6 +107,36 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 def of_run(folder: Path, run: str) -> list[Path]:
     """The checkpoints of a run in a folder, by ascending epoch."""
     return sorted(folder.glob(f"{run}.epoch*{ENDING}"))
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch in the name of a checkpoint.
+
+    >>> epoch_of(Path("quick-cpu2.epoch000012.safetensors"))
+    12
+    """
+    return int(path.stem.rpartition("epoch")[2])
+
+
+def set_aside(run: str, paths: Sequence[Path]) -> list[Path]:
+    """Rename checkpoints of a run to ``<run>.earlier<n>.epoch<epoch>.safetensors``.
+
+    They belong to an earlier training under the same name. Under their own names they
+    would pass for checkpoints of the present one. Returns their new paths.
+    """
+    kept = []
+    for path in filter(Path.exists, paths):
+        epoch = path.name[len(run) :]
+        names = (f"{run}.earlier{n}{epoch}" for n in itertools.count(1))
+        free = next(path.with_name(n) for n in names if not path.with_name(n).exists())
+        kept.append(path.rename(free))
+    return kept
+
+
+def remove_set_aside(folder: Path, run: str) -> None:
+    """Delete what :func:`set_aside` has renamed in a folder."""
+    for path in folder.glob(f"{run}.earlier*.epoch*{ENDING}"):
+        path.unlink(missing_ok=True)
 
 
 def load(path: str | Path, like: Any = None) -> Checkpoint:

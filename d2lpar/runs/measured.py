@@ -42,6 +42,8 @@ def measured(**fields: Any) -> Iterator[Header | Line]:
                 every=work.checkpoint_every,
                 resume=work.resume,
             )
+            if not work.repeat:
+                run.warn_of_earlier()
         yield from record(work, header, train, run)
 
 
@@ -136,6 +138,8 @@ def _save(run: Resumable) -> None:
             run.snapshot.epoch,
             path,
         )
+    for earlier in run.earlier[-1:]:  # the newest of them
+        log.warning("the training before this one is kept: --resume %s", earlier)
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:

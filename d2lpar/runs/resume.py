@@ -29,6 +29,10 @@ class Resumable:
     every `every` epochs (None: only :meth:`save` writes one). `resume` is the path of a
     checkpoint to continue from, "last", or None. Raises
     :class:`~d2lpar.errors.CheckpointError` for a checkpoint that does not fit.
+
+    `earlier` are the checkpoints of an earlier training under the same name. Before the
+    first checkpoint of this one is written they are renamed, so that "last" finds those
+    of this one only; when this one is complete they are deleted.
     """
 
     def __init__(
@@ -44,6 +48,8 @@ class Resumable:
         self.lines: list[Line] = [header]
         self.snapshot: Checkpoint | None = None
         self.resumed_from: Path | None = None
+        self.earlier = checkpoints.of_run(folder, files.run_name(header))
+        self.has_saved = False
         if resume is None:
             return
         if resume == "last":
@@ -60,9 +66,23 @@ class Resumable:
                     "%s: resuming with %s %s (checkpoint: %s)", path, name, now, then
                 )
         self.resumed_from, self.state = path, checkpoint.restore(self.state)
+        own = [p.resolve() for p in self.earlier]
+        if path.resolve() in own:
+            self.earlier = self.earlier[own.index(path.resolve()) + 1 :]
         settings = {**header.settings, "resumed_at": checkpoint.epoch}
         earlier = _as_timed_here(checkpoint, header)
         self.lines = [replace(header, settings=settings), *earlier]
+
+    def warn_of_earlier(self) -> None:
+        """Warn that this training replaces the checkpoints of an earlier one."""
+        if self.every and self.earlier:
+            log.warning(
+                "%s: checkpoints up to epoch %d are here and will be deleted when this "
+                "run is complete: --resume last continues from them, another --out "
+                "keeps them",
+                self.folder,
+                checkpoints.epoch_of(self.earlier[-1]),
+            )
 
     @property
     def epochs_to_go(self) -> int:
@@ -88,6 +108,12 @@ class Resumable:
                 if self.every and self.state.epoch % self.every == 0:
                     self._save_if_possible()
             yield line
+        if self.has_saved and self.epochs_to_go == 0:
+            checkpoints.remove_set_aside(self.folder, self._run_name)
+
+    @property
+    def _run_name(self) -> str:
+        return files.run_name(self.lines[0])
 
     def _save_if_possible(self) -> None:
         try:
@@ -112,7 +138,11 @@ class Resumable:
         """Write a checkpoint of the last finished epoch; None if there is none yet."""
         if self.snapshot is None or self.snapshot.epoch == 0:
             return None
-        return checkpoints.save(self.folder, self.snapshot)
+        if not self.has_saved:
+            self.earlier = checkpoints.set_aside(self._run_name, self.earlier)
+        path = checkpoints.save(self.folder, self.snapshot)
+        self.has_saved = True
+        return path
 
 
 # Header fields and settings that do not affect timing.

@@ -15,9 +15,9 @@ from pathlib import Path
 import filelock
 
 from d2lpar import experiments, process
-from d2lpar.errors import D2lparError, DiedError, RunError
+from d2lpar.errors import DiedError, RunError
 from d2lpar.records import files
-from d2lpar.records.atomic import check_replaceable, make_folder, naming
+from d2lpar.records.atomic import check_replaceable, make_folder, naming, replacing
 from d2lpar.records.kinds import FrameRecord, Header, Line
 from d2lpar.runs.job import Job
 
@@ -30,6 +30,8 @@ SECONDS_TO_STOP = 20
 class PartialRecord:
     """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
 
+    A partial record of an earlier run stays until this one has its first result.
+
     Meanwhile the name of the run is locked by ``.<run>.lock``: two runs would mix their
     lines in one record.
     """
@@ -39,9 +41,10 @@ class PartialRecord:
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
         self.lock = filelock.FileLock(folder / f".{run}.lock")
+        self.held: list[bytes] = []  # lines before the first result
 
     def begin(self, header: bytes) -> None:
-        """Lock the name and write the header, in place of an earlier partial record.
+        """Lock the name; hold the header back until the first result.
 
         Raises :class:`RunError` if another run holds the name, and OSError for a folder
         or device in the place of one of the files.
@@ -57,31 +60,39 @@ class PartialRecord:
                 f"{self.name}: another run writes to it; wait until it has ended, or "
                 "give another --out"
             ) from None
-        with naming(self.path):
-            self.path.write_bytes(header)
+        self.held = [header]
 
-    def append(self, line: bytes) -> None:
-        """Add a line, with its newline; raises OSError if the file was deleted."""
+    def append(self, line: bytes, is_result: bool) -> None:
+        """Add a line, with its newline; raises OSError if the file was deleted.
+
+        The first result replaces the partial record of an earlier run.
+        """
+        if self.held:
+            self.held.append(line)
+            if is_result:
+                self._write_held()
+            return
         # Not "a", which would begin a new file without a header.
         with naming(self.path), open(self.path, "r+b") as f:
             f.seek(0, os.SEEK_END)
             f.write(line)
 
+    def _write_held(self) -> None:
+        with replacing(self.path) as tmp:
+            tmp.write_bytes(b"".join(self.held))
+        self.held = []
+
     def finish(self) -> None:
         """Rename the complete record to its final name."""
+        if self.held:  # a run without a result
+            self._write_held()
         with naming(self.final):
             os.replace(self.path, self.final)
 
-    def keep_or_remove(self) -> None:
-        """Keep what is not finished if it holds a result; release the name."""
-        if self.lock.is_locked and self.path.exists():
-            lines = []
-            with contextlib.suppress(D2lparError):
-                lines = files.read(self.path).lines
-            if any(not isinstance(line, FrameRecord) for line in lines):
-                log.warning("%s keeps what was measured", self.path)
-            else:
-                self.path.unlink(missing_ok=True)
+    def release(self) -> None:
+        """Release the name; say where the results of an unfinished run are."""
+        if self.lock.is_locked and not self.held and self.path.exists():
+            log.warning("%s keeps what was measured", self.path)
         self.lock.release()
 
 
@@ -104,11 +115,11 @@ def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Header | Line]:
                             run = files.run_name(line)
                             if run not in records:  # else of an earlier repeat
                                 records[run] = PartialRecord(job.path, run)
-                                at_the_end.callback(records[run].keep_or_remove)
+                                at_the_end.callback(records[run].release)
                                 records[run].begin(text)
                             record = records[run]
                         else:
-                            record.append(text)
+                            record.append(text, not isinstance(line, FrameRecord))
                         yield line
         for record in records.values():
             record.finish()

@@ -53,6 +53,7 @@ def measured(**fields: Any) -> Iterator[Header | Line]:
             every=(work.checkpoint_every or 1) if first else None,
             resume=resume_of(work) if first or not workers.synchronous else None,
         )
+        run.warn_of_earlier()  # of worker 0, which alone saves
         run.state = workers.state_of_first(run.state)
         train = partial(with_traffic, train)
     yield from record(work, header, train, run, saves=first)

@@ -18,6 +18,17 @@ import select
 import threading
 from dataclasses import dataclass
 
+from d2lpar.errors import SettingError
+
+# What :func:`~d2lpar.workers.launch.plan` sets of ps-lite's variables, for every role.
+PLANNED = (
+    "DMLC_ROLE",
+    "DMLC_INTERFACE",
+    "DMLC_PS_ROOT_URI",
+    "DMLC_PS_ROOT_PORT",
+    "DMLC_NUM_WORKER",
+    "DMLC_NUM_SERVER",
+)
 _steps = 0
 
 
@@ -58,15 +69,24 @@ class WorkerInfo:
 
 
 def worker_info() -> WorkerInfo:
-    """Which worker this process is; the environment of one has D2LPAR_WORKER."""
+    """Which worker this process is; the environment of one has D2LPAR_WORKER.
+
+    Raises :class:`SettingError` where no launcher has set this environment.
+    """
     threshold = os.environ.get("D2LPAR_THRESHOLD")
-    return WorkerInfo(
-        number=int(os.environ["D2LPAR_WORKER"]),
-        count=int(os.environ["DMLC_NUM_WORKER"]),
-        servers=int(os.environ["DMLC_NUM_SERVER"]),
-        kvstore=os.environ.get("D2LPAR_KVSTORE", "dist_sync"),
-        threshold=float(threshold) if threshold else None,
-    )
+    try:
+        return WorkerInfo(
+            number=int(os.environ["D2LPAR_WORKER"]),
+            count=int(os.environ["DMLC_NUM_WORKER"]),
+            servers=int(os.environ["DMLC_NUM_SERVER"]),
+            kvstore=os.environ.get("D2LPAR_KVSTORE", "dist_sync"),
+            threshold=float(threshold) if threshold else None,
+        )
+    except (KeyError, ValueError):
+        raise SettingError(
+            f"D2LPAR_WORKER {os.environ['D2LPAR_WORKER'][:40]!r}: only d2lpar launch "
+            "sets it, with others; unset it"
+        ) from None
 
 
 # The process
@@ -80,6 +100,7 @@ def report_step() -> None:
 
 def main() -> None:
     """Run the role named by DMLC_ROLE until it finishes."""
+    drop_inherited()
     if "D2LPAR_ATTACHED" in os.environ:
         status = os.dup(1)
         os.dup2(2, 1)
@@ -89,6 +110,17 @@ def main() -> None:
         serve(role)
     else:
         runpy.run_module("d2lpar", run_name="__main__", alter_sys=True)
+
+
+def drop_inherited() -> None:
+    """Unset ps-lite's variables that no launcher has set, but this host's environment.
+
+    Containers and shells of other clusters have some. DMLC_NODE_HOST and
+    DMLC_USE_KUBERNETES would open the role to other interfaces than DMLC_INTERFACE.
+    """
+    for name in list(os.environ):
+        if name.startswith(("DMLC_", "PS_")) and name not in PLANNED:
+            del os.environ[name]
 
 
 def attend(status: int) -> None:

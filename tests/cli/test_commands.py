@@ -1,6 +1,8 @@
 """What the commands print and write, on one real run that all of these share."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlparse
@@ -9,7 +11,7 @@ from urllib.request import url2pathname
 import pytest
 from PIL import Image
 from support.command import d2lpar
-from support.factories import gan_epoch, header
+from support.factories import epoch, gan_epoch, header
 
 from d2lpar import chapter, gan
 from d2lpar.cli import compare, main, run
@@ -222,8 +224,63 @@ def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch):
         chapter.measure("multiple_gpus", sync_batch_norm=True)
 
 
-def test_the_working_directory_may_be_gone(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "says"), [(["plot", "x"], "x: "), (["run", "memory"], "the working dir")]
+)
+def test_the_working_directory_may_be_gone(tmp_path, words, says):
     gone = tmp_path / "gone"
     gone.mkdir()
-    done = d2lpar("plot", "x", before="import os; os.rmdir(os.getcwd())", cwd=gone)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    done = d2lpar(*words, before="import os; os.rmdir(os.getcwd())", cwd=gone)
+    assert done.returncode == 2 and done.stderr.startswith(f"d2lpar: {says}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--epochs", "3"], 2, "No such option '--epochs'"),
+        (["--lr=0.1"], 2, "--lr 0.1: does not apply to kernels"),
+        (["--devices=tpu"], 2, "tpu"),
+        (["--help"], 0, "Usage: d2lpar run"),
+    ],
+)
+def test_a_chapter_as_a_script_reads_its_flags_before_its_lesson(
+    tmp_path, words, code, says
+):
+    script = tmp_path / "chapters" / "kernels.py"
+    script.parent.mkdir()
+    script.write_text("from d2lpar import chapter\nprint('It has ' + 'begun')\n")
+    done = subprocess.run(
+        [sys.executable, script, *words], capture_output=True, text=True
+    )
+    assert done.returncode == code and says in done.stdout + done.stderr
+    assert "It has begun" not in done.stdout and "Traceback" not in done.stderr
+
+
+def test_the_reader_of_the_output_may_be_gone():
+    """As in `d2lpar list | true`: not 1, which is `doctor`'s, and nothing is said."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "d2lpar", "list"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_figures_need_no_backend_of_the_environment(real_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "nope")
+    done = d2lpar("plot", *real_run[0].glob("*.jsonl"), f"--out={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("*.png"))
+
+
+def test_what_a_record_says_does_not_reach_the_terminal_raw(tmp_path):
+    """Escape sequences would set the terminal's title, or move its cursor."""
+    for name, model in (("a", "CPU"), ("b", "\x1b]0;pwned\x07")):
+        lines = [header(1, cpu_model=model), epoch(1), epoch(2)]
+        text = "".join(f"{files.to_line(line)}\n" for line in lines)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    for flag in ((), ("--json",)):
+        done = d2lpar("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl", *flag)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0 and "pwned" in said
+        assert not set(said) & {"\x1b", "\x07"}

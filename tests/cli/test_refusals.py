@@ -65,7 +65,11 @@ REFUSED = [
     (["compare", "record", "record", "--lr=0.1"], "--lr"),
     (["compare", "record"], "'B'"),
     (["devices", "--interval=2"], "--interval"),
-    # Names that a terminal would obey
+    # A chapter in place of a command, a flag in place of the chapter
+    (["multiple-gpus", "--lr=1"], "write d2lpar run multiple_gpus"),
+    (["run", "--chapter=4"], "Usage: d2lpar run [OPTIONS] CHAPTER"),
+    # Names that a terminal would obey, or that no record can hold
+    ([*LENET, "--out=b\udcff"], r"'b\udcff' is not UTF-8"),
     (["plot", "\x1b[31mx.jsonl"], r"\x1b[31mx.jsonl"),
     # Chapters and devices that are not there
     (["run", "multiple"], "'multiple'"),
@@ -79,6 +83,7 @@ REFUSED = [
     # Files and folders
     ([*LENET, "--out=record"], "record: Not a directory"),
     ([*LENET, "--out=/dev/full"], "/dev/full"),
+    ([*LENET, "--out=/proc"], "/proc/multiple_gpus: Permission denied"),
     ([*LENET, "--out=loop"], "loop"),
     (["run", "multiple_gpus", "--data-dir=nope"], "--data-dir nope"),
     (["plot", "absent"], "absent"),
@@ -151,6 +156,14 @@ def test_without_mxnet_a_run_is_refused_before_it_begins(answer, folder, monkeyp
     assert error.count("\n") == 1 and set(os.listdir(folder)) == {*CONTENT, "loop"}
 
 
+@pytest.mark.parametrize("number", ["0", "abc"])
+def test_a_worker_that_no_launcher_has_started(answer, monkeypatch, number):
+    monkeypatch.setenv("D2LPAR_WORKER", number)
+    error, code = answer(LENET)
+    assert code == 2 and error.startswith(f"d2lpar: D2LPAR_WORKER '{number}': only ")
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("words", [["--devices=gpu:1"], ["--devices=gpu"]])
 def test_a_gpu_without_code_is_refused_before_a_child_starts(
     answer, folder, monkeypatch, words
@@ -192,6 +205,23 @@ def test_the_words_of_a_range_are_true(command, option):
     for value in () if whole else ("nan", "inf", "-inf"):
         with pytest.raises(click.BadParameter):
             option.process_value(ctx, value)
+
+
+PATHS = [
+    pytest.param(option, id=f"{name} --{option.name}")
+    for name, command in main.d2lpar.commands.items()
+    for option in command.params
+    if isinstance(option, click.Option)
+    and option.name in ("out", "data_dir", "resume", "checkpoint", "logs", "directory")
+]
+
+
+@pytest.mark.parametrize("option", PATHS)
+def test_a_path_after_an_equals_sign_may_be_in_the_home_folder(option, monkeypatch):
+    """A shell expands `--out ~/x` but not `--out=~/x`."""
+    monkeypatch.setenv("HOME", "/home/ana")
+    value = option.process_value(click.Context(main.run), "~/x")
+    assert str(value) == "/home/ana/x"
 
 
 FLAGS = sorted(ALWAYS.union(*(e.takes for e in EXPERIMENTS.values()), {"nope"}))
@@ -254,6 +284,21 @@ def test_all_gives_each_flag_to_those_it_applies_to(monkeypatch, caplog):
     assert [str(device) for device in flags["devices"]] == ["cpu(0)", "cpu(1)"]
     assert ran["devices"][0]["seed"] == 0
     assert "--sync-batch-norm: ignored by devices" in caplog.text
+
+
+def test_a_record_does_not_hold_the_folders_of_its_owner(monkeypatch):
+    ran = []
+    monkeypatch.setattr(run, "run_experiment", lambda *args: ran.append(args) or [])
+    monkeypatch.setenv("HOME", "/home/ana")
+    words = ["run", "4", "--data-dir=/srv/data", "--out=~/thesis", "--resume=../a b"]
+    monkeypatch.setattr(run, "_check_data_dir", lambda *args: None)
+    monkeypatch.setattr(run.atomic, "check_can_be_made", lambda folder: None)
+    main.d2lpar.main(words, standalone_mode=False)
+    experiment, flags, command = ran[0]
+    assert experiment.name == "multiple_gpus" and flags["out"] == "/home/ana/thesis"
+    assert command == (
+        "d2lpar run multiple_gpus --data-dir=data '--resume=../a b' --out=thesis"
+    )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

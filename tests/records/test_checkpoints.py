@@ -72,13 +72,22 @@ def test_the_last_two_are_kept(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3  # and nothing else
 
 
-def test_a_training_begun_anew_does_not_keep_the_old_ones_end(tmp_path):
-    for epoch in (9, 10):
-        checkpoints.save(tmp_path, a_checkpoint(epoch))
+def test_those_of_earlier_trainings_are_set_aside_without_replacing_any(tmp_path):
+    """Two trainings under one name that end with the same epoch: both are kept."""
+    kept = {}
+    for seed in (1, 2):
+        for epoch in (9, 10):
+            checkpoints.save(tmp_path, a_checkpoint(epoch, seed))
+        paths = checkpoints.of_run(tmp_path, "quick-cpu2")
+        for path in checkpoints.set_aside("quick-cpu2", paths):
+            kept[path] = seed
+    assert len(kept) == 4
     new = checkpoints.save(tmp_path, a_checkpoint(1))
+    assert checkpoints.newest(tmp_path, "quick-cpu2", State()).path == new
+    for path, seed in kept.items():
+        assert checkpoints.load(path, State()).restore(State()).seed == seed
+    checkpoints.remove_set_aside(tmp_path, "quick-cpu2")
     assert list(tmp_path.iterdir()) == [new]
-    found = checkpoints.newest(tmp_path, "quick-cpu2", State())
-    assert found.path == new
 
 
 def test_a_failed_write_leaves_the_earlier_ones(tmp_path, monkeypatch):

@@ -116,6 +116,60 @@ def test_checkpoints_are_written_when_it_is_time(training, tmp_path):
     assert [checkpoints.load(path).epoch for path in found] == [2, 4]
 
 
+def test_a_second_training_keeps_the_first_until_it_is_complete(
+    training, tmp_path, monkeypatch
+):
+    """The same command without --resume, interrupted after its first epoch."""
+
+    def epochs():
+        found = checkpoints.of_run(tmp_path, "quick-cpu2")
+        return [checkpoints.load(path).epoch for path in found]
+
+    whole = training(4, every=1)
+    assert epochs() == [3, 4]
+    with monkeypatch.context() as patch:
+        patch.setattr(Resumable, "_remember", interrupted_after(1))
+        with pytest.raises(KeyboardInterrupt):
+            training(4, every=1)
+    assert epochs() == [1]
+    earlier = sorted(tmp_path.glob("*.earlier*"))
+    assert [checkpoints.load(path).epoch for path in earlier] == [3, 4]
+    again = training(4, resume=earlier[1], folder=tmp_path / "other")
+    assert again.yielded[1:] == whole.yielded[1:]
+    resumed = training(4, resume="last", every=1)
+    assert resumed.yielded[0].settings["resumed_at"] == 1
+    for name, array in whole.state.tensors().items():
+        np.testing.assert_array_equal(resumed.state.tensors()[name], array)
+    assert epochs() == [3, 4] and not list(tmp_path.glob("*.earlier*"))
+
+
+def interrupted_after(epoch):
+    """As `Resumable._remember`; Ctrl-C comes in the epoch after `epoch`."""
+    remember = Resumable._remember
+
+    def interrupted(run):
+        if run.state.epoch > epoch:
+            raise KeyboardInterrupt
+        remember(run)
+
+    return interrupted
+
+
+def test_a_training_warns_of_the_checkpoints_that_it_would_replace(
+    three_epochs, tmp_path, caplog
+):
+    run = Resumable(a_header(**SETTINGS), lenet.start(0), tmp_path, every=1)
+    run.warn_of_earlier()
+    assert "checkpoints up to epoch 3 are here" in caplog.text
+    run = Resumable(
+        a_header(**SETTINGS), lenet.start(0), tmp_path, resume=three_epochs, every=1
+    )
+    assert run.earlier == []  # they are its own
+    caplog.clear()
+    run.warn_of_earlier()
+    assert not caplog.text
+
+
 def test_a_full_disk_does_not_end_the_training(training, tmp_path, monkeypatch, caplog):
     def full(fd):
         raise OSError(28, "No space left on device")

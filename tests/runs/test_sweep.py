@@ -229,6 +229,17 @@ def test_a_sweep_that_is_closed_ends_its_process_and_keeps_its_epochs(tmp_path):
     assert names(tmp_path) == ["quick-sample-cpu1.partial.jsonl"]
 
 
+def test_a_second_run_without_a_result_keeps_the_first_ones_partial_record(
+    tmp_path, no_process
+):
+    for results in (2, 0, 1):
+        with closing(sweep.sweep([job(tmp_path)])) as lines:
+            for _ in range(1 + results):
+                next(lines)
+        left = files.read(tmp_path / "quick-cpu1.partial.jsonl")
+        assert len(left.lines) == (results or 2)
+
+
 def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):
     """The command as a user interrupts it; its state is that of whole epochs."""
     words = [

@@ -127,6 +127,19 @@ def test_slides_begin_at_headings_and_end_before_the_exercises():
     assert "Exercises" not in text and not ANSWER.search(text)
 
 
+def test_what_is_handed_out_holds_no_solution(tmp_path, monkeypatch):
+    handed_out = tmp_path / "students"
+    monkeypatch.setattr(make_students, "STUDENTS", handed_out)
+    monkeypatch.setattr(make_students, "GRADERS", tmp_path / "graders")
+    assert make_students.main(["homework", "timing"]) == 0
+    found = sorted(path.name for path in handed_out.rglob("*"))
+    assert found == ["homework.ipynb", "timing.ipynb"]
+    for name in ("homework", "timing"):
+        text = words(nbformat.read(handed_out / f"{name}.ipynb", as_version=4))
+        assert not re.search("BEGIN|_hidden", text)
+        assert not [answer for answer in exercises(name) if answer in text]
+
+
 # In an environment of their own: they bring JupyterLab.
 GRADERS = Path(os.environ.get("D2LPAR_GRADERS", ""), "bin")
 CONVERT = """
@@ -148,7 +161,8 @@ for name in sys.argv[1:]:
     reason="D2LPAR_GRADERS names no environment with nbgrader, otter-grader and d2lpar",
 )
 def test_nbgrader_and_otter_take_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(make_students, "STUDENTS", tmp_path)
+    monkeypatch.setattr(make_students, "STUDENTS", tmp_path / "students")
+    monkeypatch.setattr(make_students, "GRADERS", tmp_path)
     monkeypatch.setenv("PATH", str(GRADERS), prepend=os.pathsep)
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     assert make_students.main([]) == 0

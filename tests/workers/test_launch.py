@@ -105,6 +105,35 @@ def test_print_writes_each_roles_environment_and_command():
         assert line.endswith(" --seed=3 '--out=my figures' --devices=cpu:3")
 
 
+def test_a_role_gets_only_the_variables_that_the_launcher_sets(tmp_path):
+    """Those of another cluster would open it to all interfaces."""
+    roles = launch.plan(2, 1, ["list"])
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os\n"
+        "atexit.register(lambda: print('has', *sorted(os.environ)))\n"
+    )
+    strangers = {"DMLC_NODE_HOST": "0.0.0.0", "DMLC_USE_KUBERNETES": "1"}
+    strangers["PS_VERBOSE"] = "2"
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        roles[-1].command(sys.executable),
+        env={**os.environ, **strangers, **roles[-1].environment, "PYTHONPATH": path},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.splitlines()[-1].split()
+    found = {name for name in names if name.startswith(("DMLC_", "PS_"))}
+    assert found == {n for n in roles[-1].environment if n.startswith("DMLC_")}
+
+
+def test_dist_async_on_a_shared_machine_is_warned_of(monkeypatch, caplog):
+    monkeypatch.setattr(launch, "launch", lambda roles, launcher: None)
+    for kvstore, warned in (("dist_sync", 0), ("dist_async", 1)):
+        words = ["launch", f"--kvstore={kvstore}", "--", *RUN]
+        main.d2lpar.main(words, standalone_mode=False)
+        assert caplog.text.count("run programs as you") == warned
+
+
 @pytest.mark.parametrize(
     ("flag", "words"),
     [

@@ -98,6 +98,7 @@ def tiny(request, tmp_path, monkeypatch):
         Image.fromarray(pixels.reshape(96, 96, 3)).save(file, format="png")
         contents["punks.png"] = content = file.getvalue()
         monkeypatch.setattr(punks, "TILES", 4)
+        monkeypatch.setattr(punks, "PUNKS_SIZE", len(content))
         monkeypatch.setattr(punks, "PUNKS_SHA256", hashlib.sha256(content).hexdigest())
         arrays = [pixels.transpose(0, 2, 4, 1, 3)]
         stand_in = Tiny(punks, contents, arrays, monkeypatch)
@@ -204,11 +205,13 @@ def test_compressed_or_not(tmp_path, tiny):
     tiny.check(tiny.load(tmp_path))
 
 
+ENDLESS = gzip.compress(bytes(2**22)) * 500  # 2 GiB, of 2 MB
 # What has become of a file, from its name and its content.
 DAMAGE = {
     "cut short": lambda name, c: packed(name, c)[: len(c) // 4],
     "a web page": lambda name, c: b"<html>404 Not Found</html>",
     "another content": lambda name, c: packed(name, flipped(c)),
+    "gigabytes": lambda name, c: packed(name, c) + ENDLESS,
 }
 
 

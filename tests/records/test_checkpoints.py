@@ -181,6 +181,7 @@ FORGED = [
     ({"text": "[1"}, "its header cannot be read"),
     ({"format": 1}, "of format 1, this d2lpar reads 2"),
     ({"facts": {**FACTS, "epoch": 0}}, "of no epoch"),
+    ({"facts": {**FACTS, "epoch": 10**10}}, "its record ends with epoch 3"),
     ({"lines": []}, "its record is not that of a training"),
     ({"lines": [LINES[0], *LINES]}, "line 2 of its record: a second header"),
     (

@@ -252,7 +252,27 @@ def test_records_that_share_no_figure_are_named(tmp_path):
             experiments.draw([training(1), other], tmp_path, "book")
 
 
-def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):
+def test_the_page_leaves_out_what_it_cannot_show_and_names_it(
+    tmp_path, monkeypatch, caplog
+):
+    """An odd record in the folder must not end the runs after it."""
+    odd = header(chapter="timing")
+    files.write(tmp_path / "timing" / "odd.jsonl", odd, [timing("NumPy")])
+    files.write(tmp_path / "gan" / "good.jsonl", header(chapter="gan"), [gan_epoch(1)])
+    known = experiments.result
+
+    def fails(runs):
+        if runs[0].header == odd:
+            raise IndexError("list index out of range")
+        return known(runs)
+
+    monkeypatch.setattr(experiments, "result", fails)
+    assert report.write_page(tmp_path).read_text().count("<h2>") == 1
+    (line,) = caplog.messages
+    assert "timing/odd.jsonl (IndexError: list index" in line
+
+
+def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, caplog):
     folder = tmp_path / "multiple_gpus"
     folder.mkdir()
     for preset in ("quick", "quick-b"):
@@ -265,6 +285,8 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):
     (folder / "unknown-cpu1.jsonl").write_text("\n".join([*unknown, ""]))
     (folder / "broken-cpu1.jsonl").write_text("{")
     text = report.write_page(tmp_path).read_text()
+    assert "unknown-cpu1.jsonl: of chapter" in caplog.text
+    assert "broken-cpu1.jsonl, line 1" in caplog.text
     assert text.count('src="multiple_gpus/quick-seconds.png"') == 1
     assert text.count('src="multiple_gpus/quick-b-seconds.png"') == 1
     assert text.count("<h2>") == 2

@@ -33,12 +33,14 @@ Number = Annotated[int, Meta(ge=1, le=2**53)]
 Real = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Amount = Annotated[float, Meta(ge=0, le=1e100)]
-Positive = Annotated[float, Meta(ge=1e-15, le=1e15)]
+Positive = Annotated[float, Meta(ge=1e-18, le=1e18)]
 # Names become parts of file names.
 Name = Annotated[str, Meta(pattern=r"\A[\w+=][\w.,+= -]{0,99}\Z")]
 Variant = Annotated[str, Meta(pattern=r"\A([\w+=][\w.,+= -]{0,99})?\Z")]
 # Labels are drawn: in them a $ would begin a formula.
-Label = Annotated[str, Meta(pattern=r"\A[^$\x00-\x1f\x7f-\x9f]{1,200}\Z")]
+Label = Annotated[
+    str, Meta(pattern=r"\A[^\s$\x00-\x1f\x7f-\x9f][^$\x00-\x1f\x7f-\x9f]{0,199}\Z")
+]
 
 
 class Line(

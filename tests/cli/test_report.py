@@ -20,7 +20,7 @@ from d2lpar.cli import report
 from d2lpar.errors import D2lparError, RecordError
 from d2lpar.experiments import result
 from d2lpar.figures import page
-from d2lpar.records import files
+from d2lpar.records import files, kinds
 from d2lpar.records.kinds import (
     AllReduceRecord,
     FrameRecord,
@@ -172,6 +172,13 @@ MEASURED = {"test_acc": 0.8, "agreement": 1.0, "images_per_sec": 1.0, "n": 1,
             "weight_bytes": 8}  # fmt: skip
 NOISE = dict.fromkeys(("frechet", "density", "coverage", "distinct"), 0.0)
 REDUCED = AllReduceRecord(variant="book", num_arrays=1, num_bytes=8)
+PARTS = dict.fromkeys(kinds.PARTS, 0.1)
+STEPS = [
+    StepRecord(
+        global_batch_size=size, steps=1, seconds=[1.0], issue_seconds=[], parts=PARTS
+    )
+    for size in range(1, 3_000)
+]
 ODD = [
     # chapter, lines, what the answer says
     ("multiple_gpus", [gan_epoch(1)], "Nothing to compare"),
@@ -191,6 +198,7 @@ ODD = [
     ("least_squares", [point(1, x_begins=[0.0])], "= 30."),
     ("least_squares", [epoch(1)], "Nothing to compare"),
     ("scaling", [REDUCED], "Nothing to compare"),
+    ("scaling", STEPS, "Nothing to compare"),
     ("scaling", [epoch(1)], "Nothing to compare"),
     ("gan", [gan_epoch(1)], "not measured"),
     ("gan", [gan_epoch(1), frame(0, {"noise": NOISE})], "not measured"),

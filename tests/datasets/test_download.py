@@ -230,6 +230,17 @@ def test_damage_in_a_folder_that_was_asked_for(tmp_path, tiny, kind, monkeypatch
         tiny.load()
 
 
+@only_fashion
+def test_a_file_that_does_not_fit_in_memory_is_named(tmp_path, tiny, monkeypatch):
+    def full(*args):
+        raise MemoryError
+
+    folder = tiny.put(tmp_path / "data")
+    monkeypatch.setattr(gzip, "open", full)
+    with pytest.raises(DataError, match=f"{tiny.first}: does not fit in .* memory"):
+        tiny.load(folder)
+
+
 def test_damage_in_the_cache_is_logged_and_replaced(tiny, mirrors, caplog):
     tiny.put(tiny.files.cache_folder, flipped)
     requests = mirrors("good")

@@ -112,6 +112,16 @@ def test_a_truncated_or_altered_one_is_refused(tmp_path, part):
         checkpoints.load(path, like=State())
 
 
+def test_one_that_does_not_fit_in_memory_is_named(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise MemoryError
+
+    path = checkpoints.save(tmp_path, a_checkpoint())
+    monkeypatch.setattr("safetensors.safe_open", full)
+    with pytest.raises(CheckpointError, match=f"{path.name}: does not fit in .*memory"):
+        checkpoints.load(path)
+
+
 def test_what_is_no_checkpoint_is_named(tmp_path):
     from safetensors.numpy import save_file
 

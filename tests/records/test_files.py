@@ -39,7 +39,7 @@ def test_a_file_reads_back_as_it_was_written(path):
 
 
 REAL = st.floats(-1e100, 1e100)
-POSITIVE = st.floats(1e-15, 1e15)
+POSITIVE = st.floats(1e-18, 1e18)
 
 
 @settings(max_examples=50)
@@ -112,6 +112,7 @@ LINE = files.to_line(epoch(1))
         files.to_line(header()).replace('"num_epochs":4', '"threads":[1,2]'),
         files.to_line(header()).replace('"num_epochs":4', '"rows":true'),
         files.to_line(header()).replace('"num_epochs":4', '"implementation":[]'),
+        files.to_line(header()).replace('["cpu(0)', '[" cpu(0)'),
         files.to_line(header()).replace('"cpu(0)', '"$\\\\frac{$'),
         LINE.replace('"epoch":1,', f'"epoch":{10**30},'),
         LINE.replace('"seconds":2.0', '"seconds":1e-300'),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from datetime import datetime, timezone
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ def predict(what: str, guess: float | str | None = None) -> None:
     try:
         known = _plain(guess)
     except (TypeError, ValueError, OverflowError):
-        known = math.nan
+        known = nan
     fits = len(known) <= LONGEST if isinstance(known, str) else abs(known) <= LARGEST
     if fits:
         _guesses[what] = known
@@ -60,7 +60,7 @@ def answer(what: str, value: float | str) -> None:
     A guess is written to runs/predictions.jsonl, with the answer.
     """
     value = _plain(value)
-    if not isinstance(value, str) and not math.isfinite(value):
+    if not isinstance(value, str) and not isfinite(value):
         value = str(value)  # a word: JSON has no such numbers
     guess = _guesses.pop(what, None)
     text = f"{what}: {_said(value)}"

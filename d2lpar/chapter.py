@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from datetime import datetime, timezone
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 
 PREDICTIONS = Path("runs", "predictions.jsonl")
+LARGEST = 1e15  # guess, and number that is shown with all its digits
+LONGEST = 100  # letters of a word
 _guesses: dict[str, float | str] = {}  # that no answer has met yet
 _good: list[bool] = []  # of each guess that was answered
 
@@ -34,10 +37,23 @@ def predict(what: str, guess: float | str | None = None) -> None:
     """Note your guess before you run the cell: ``predict("ms per step", 5)``.
 
     `what` ends in the unit, or names a choice, whose guess is a word. None is no guess.
+    What is no guess, such as a list or infinity, is refused in a line.
     """
     _guesses.pop(what, None)
-    if guess is not None:
-        _guesses[what] = guess
+    if guess is None:
+        return
+    try:
+        known = _plain(guess)
+    except (TypeError, ValueError, OverflowError):
+        known = nan
+    fits = len(known) <= LONGEST if isinstance(known, str) else abs(known) <= LARGEST
+    if fits:
+        _guesses[what] = known
+    else:
+        print(
+            f"{what}: this {type(guess).__name__} is not noted as a guess: write one "
+            f"number of at most {LARGEST:.0e}, or a word of at most {LONGEST} letters"
+        )
 
 
 def answer(what: str, value: float | str) -> None:
@@ -45,15 +61,16 @@ def answer(what: str, value: float | str) -> None:
 
     A guess is written to runs/predictions.jsonl, with the answer.
     """
-    if not isinstance(value, str):
-        value = int(value) if float(value).is_integer() else float(value)
+    value = _plain(value)
+    if not isinstance(value, str) and not isfinite(value):
+        value = str(value)  # a word: JSON has no such numbers
     guess = _guesses.pop(what, None)
-    said = number(value) if isinstance(value, float) else value
-    text = f"{what}: {said}"
+    text = f"{what}: {_said(value)}"
     if guess is not None:
         good, off = _judge(guess, value)
         _good.append(good)
-        text += f" (you said {guess}: {off})"
+        shown = f"{guess:g}" if isinstance(guess, float) else guess
+        text += f" (you said {shown}: {off})"
         line = {"what": what, "guess": guess, "answer": value, "good": good}
         line["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
         PREDICTIONS.parent.mkdir(exist_ok=True)
@@ -69,23 +86,41 @@ def answer(what: str, value: float | str) -> None:
 
 
 def score() -> None:
-    """Say how many guesses were right, or within a factor of two."""
+    """Say how many guesses, if any, were right or within a factor of two."""
     if _good:
         print(f"{sum(_good)} of {len(_good)} predictions within a factor of two")
-    else:
-        print("no predictions: write your guesses into the calls of chapter.predict")
+
+
+def _plain(value: object) -> float | str:
+    """A word, or a number of any type as Python's int or float."""
+    if isinstance(value, str):
+        return str(value)
+    known = float(value)  # type: ignore[arg-type]
+    return int(known) if known.is_integer() and abs(known) < LARGEST else known
+
+
+def _said(value: float | str) -> str:
+    """A word, all digits of a whole number, or a few digits of another one."""
+    if isinstance(value, float):
+        usual = 1 / LARGEST < abs(value) < LARGEST or value == 0
+        return number(value) if usual else f"{value:.3g}"
+    return str(value)
 
 
 def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
     """Is a guess right, or within a factor of two, and in words."""
+    if isinstance(guess, str) and not isinstance(value, str):
+        return False, "a word: write a number, without quotation marks"
     if isinstance(guess, str) or isinstance(value, str):
         right = str(guess).strip().lower() == str(value).strip().lower()
         return right, "right" if right else "wrong"
     if guess == value:
         return True, "right"
-    if guess * value <= 0:
-        return False, f"off by {number(abs(guess - value))}"
+    if min(guess, value) <= 0 <= max(guess, value):
+        return False, f"off by {_said(float(abs(guess - value)))}"
     ratio = max(guess / value, value / guess)
+    if ratio > 1e6:
+        return False, "off by more than a million times"
     return ratio <= 2, f"off by {ratio:.1f} times"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import click
 
 from d2lpar import experiments
-from d2lpar.errors import D2lparError
+from d2lpar.errors import D2lparError, first_line
 from d2lpar.figures import labels
 from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Header, Run, group
 from d2lpar.records.result import Table
+
+log = logging.getLogger("d2lpar")
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -36,8 +39,8 @@ def show(runs: Sequence[Run]) -> None:
 def write_page(out: Path) -> Path:
     """Write the page of all complete records in ``<out>/<chapter>/``; return its path.
 
-    Records that cannot be read, and those of chapters that this d2lpar does not know,
-    are left out: their own commands say what is wrong.
+    Records that cannot be read or shown, and those of chapters that this d2lpar does
+    not know, are left out, which is logged.
     """
     runs = []
     for path in sorted(out.glob("*/*.jsonl")):
@@ -46,17 +49,21 @@ def write_page(out: Path) -> Path:
             if isinstance(run.header, Header) and run.lines:
                 experiments.measured_by([run])
                 runs.append(run)
-        except (D2lparError, OSError):
-            continue
+        except (D2lparError, OSError) as error:
+            log.warning("index.html leaves a record out: %s", error)
     sweeps = group(runs, files.sweep_of)
     newest_first = sorted(
         sweeps.items(), key=lambda item: item[1][-1].header.date, reverse=True
     )
     stems = [(folder, stem) for folder, _, stem in sweeps]
-    sections = [
-        _section(same, out, pictures(folder, stem, stems))
-        for (folder, _, stem), same in newest_first
-    ]
+    sections = []
+    for (folder, _, stem), same in newest_first:
+        try:
+            sections.append(_section(same, out, pictures(folder, stem, stems)))
+        except Exception as error:  # a stranger's record must not end a measurement
+            names = ", ".join(str(run.path) for run in same)
+            why = f"{type(error).__name__}: {first_line(error)}"
+            log.warning("index.html leaves out %s (%s)", names, why)
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'

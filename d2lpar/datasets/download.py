@@ -199,18 +199,20 @@ def check_folder(source: str, folder: Path) -> None:
         raise DataError(f"{source} {folder}: not a folder that can be read")
 
 
-def read_published(path: Path, sha256: str) -> bytes:
+def read_published(path: Path, sha256: str, size: int) -> bytes:
     """The content of a file, of a ``.gz`` decompressed, if it has this SHA-256.
 
-    Mirrors compress differently, but what is in the file is the same. Raises
-    :class:`DataError` for another content, and if the file cannot be read.
+    Mirrors compress differently, but what is in the file is the same: `size` bytes, and
+    no more than one beyond them is read. Raises :class:`DataError` for another content,
+    and if the file cannot be read.
     """
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            content = file.read(size + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         content = b""
+    except MemoryError:
+        raise DataError(f"{path}: does not fit in the free memory") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     if hashlib.sha256(content).hexdigest() != sha256:

@@ -10,6 +10,7 @@ Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence; see
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -167,8 +168,8 @@ def read_idx(path: Path) -> numpy.ndarray:
     Raises :class:`DataError` unless its decompressed content is the published one.
     """
     sha256, shape = FASHION_MNIST_FILES[path.name.removesuffix(".gz")]
-    content = read_published(path, sha256)
     header = 4 * (1 + len(shape))  # bytes: the type, and the length of each axis
+    content = read_published(path, sha256, header + math.prod(shape))
     return numpy.frombuffer(content, numpy.uint8, offset=header).reshape(shape)
 
 
@@ -177,7 +178,8 @@ FASHION_MNIST = PublishedFiles(
     title="Fashion-MNIST",
     substitute="sample",
     files=tuple(f"{name}.gz" for name in FASHION_MNIST_FILES),
-    # The publisher's two addresses, then the mirrors that MXNet and Keras keep.
+    # The publisher's two addresses, then the mirrors that MXNet and Keras keep. The
+    # second has no HTTPS: whoever changes its answer cannot keep the SHA-256.
     urls=(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
         "fashion/",

@@ -24,6 +24,7 @@ from d2lpar.datasets.fashion import check_head, sha256_of
 from d2lpar.errors import DataError, SettingError
 
 PUNKS_SHA256 = "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"
+PUNKS_SIZE = 848_174  # bytes
 TILES, TILE = 100, 24  # along each side of the image; pixels along each side of a tile
 MAX_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
 
@@ -103,7 +104,7 @@ def read_tiles(path: Path) -> numpy.ndarray:
     transparent pixels are black. Raises :class:`DataError` unless the file is the
     published one.
     """
-    content = read_published(path, PUNKS_SHA256)
+    content = read_published(path, PUNKS_SHA256, PUNKS_SIZE)
     pixels = numpy.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
     tiles = pixels.reshape(TILES, TILE, TILES, TILE, 3).transpose(0, 2, 4, 1, 3)
     return numpy.ascontiguousarray(tiles.reshape(TILES**2, 3, TILE, TILE))

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 from PIL import Image, PngImagePlugin
 
+from d2lpar.errors import RecordError
 from d2lpar.figures import labels
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import Summary, summarize
@@ -39,6 +40,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
 LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
+LARGEST, LONGEST = 4_000, 400  # of a picture, in square inches and inches
 LETTERS = 9.2  # of a title, in an inch
 UNSTABLE = 0.2  # of the median between the quartiles
 MAX_DOTS = 200  # of single samples in a row; more say nothing
@@ -62,8 +64,14 @@ def new(
     """A picture of `size` inches with its empty axes, row by row.
 
     `note` is the line below; `subplots` is passed on to
-    :meth:`matplotlib.figure.Figure.subplots`.
+    :meth:`matplotlib.figure.Figure.subplots`. Raises :class:`RecordError` for runs with
+    so many rows or panels that their picture would take gigabytes.
     """
+    if size[0] * size[1] > LARGEST or max(size) > LONGEST:
+        raise RecordError(
+            f"{labels.where(runs[0])}: its picture would be {size[0]:,.0f} x "
+            f"{size[1]:,.0f} inches; draw a record with fewer results"
+        )
     picture = Picture(figsize=size)
     stamp = labels.stamp([run.header for run in runs]) if runs else ""
     picture.metadata = {"Title": title, "Description": stamp}

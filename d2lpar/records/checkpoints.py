@@ -23,7 +23,7 @@ import numpy
 from d2lpar.errors import CheckpointError, RecordError, first_line
 from d2lpar.records import files
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import Header, Line, Name, Whole
+from d2lpar.records.kinds import EPOCHS, Header, Line, Name, Whole
 
 log = logging.getLogger("d2lpar")
 
@@ -163,6 +163,8 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
         raise CheckpointError(
             f"{path}: not a checkpoint, or truncated ({error}); use another one"
         ) from None
+    except MemoryError:
+        raise CheckpointError(f"{path}: does not fit in the free memory") from None
     except OSError as error:
         reason = error.strerror or "empty?"
         raise CheckpointError(f"{path}: cannot be read ({reason})") from None
@@ -170,7 +172,7 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
         content = _content(metadata, tensors)
         if like is not None:
             _check_fits(content.workload, tensors, like)
-        lines = _record(content.lines)
+        lines = _record(content.lines, content.facts["epoch"])
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
     return Checkpoint(content.workload, tensors, content.facts, lines, path)
@@ -195,8 +197,8 @@ def _content(metadata: dict, tensors: dict) -> _Content:
     return content
 
 
-def _record(texts: list[str]) -> tuple[Line, ...]:
-    """The record so far, from its header."""
+def _record(texts: list[str], epoch: int) -> tuple[Line, ...]:
+    """The record so far, from its header to the line of an `epoch`."""
     lines: list[Line] = []
     try:
         for text in texts:
@@ -207,6 +209,11 @@ def _record(texts: list[str]) -> tuple[Line, ...]:
         raise CheckpointError(f"line {len(lines) + 1} of its record: {error}") from None
     if not lines or not isinstance(lines[0], Header):
         raise CheckpointError("its record is not that of a training; use another one")
+    held = next((x.epoch for x in reversed(lines) if isinstance(x, EPOCHS)), 0)
+    if held != epoch:
+        raise CheckpointError(
+            f"of epoch {epoch}, but its record ends with epoch {held}; use another one"
+        )
     return tuple(lines)
 
 

@@ -26,9 +26,11 @@ from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import (
     ARMS,
+    EPOCHS,
     HEADERS,
     AnyLine,
     BenchmarkHeader,
+    FrameRecord,
     Header,
     Line,
     PointRecord,
@@ -119,6 +121,29 @@ def check_follows(before: list, line: Line | Header | BenchmarkHeader) -> None:
     if getattr(line, "num_devices", 0) > header.num_devices:
         raise RecordError(
             f"num_devices {line.num_devices} in a run on {header.num_devices} devices"
+        )
+    kinds = next((k for k in (EPOCHS, FrameRecord) if isinstance(line, k)), None)
+    if kinds:
+        last = next((x for x in reversed(before) if isinstance(x, kinds)), None)
+        _check_epoch(last, line)
+
+
+def _check_epoch(last: Any, line: Any) -> None:
+    """Raise :class:`RecordError` unless an epoch or a frame continues the `last` one.
+
+    Epochs count from 1 in each repeat, without gaps; frames may leave epochs out.
+    """
+    if last is not None and type(line) is not type(last):
+        raise RecordError("a GAN's epoch beside one of another network")
+    repeat, epoch = (last.repeat, last.epoch) if last else (-1, 0)
+    place = line.repeat, line.epoch
+    follows = place in ((repeat, epoch + 1), (repeat + 1, 1))
+    if isinstance(line, FrameRecord):
+        follows = place > (repeat, epoch)
+    if not follows:
+        raise RecordError(
+            f"epoch {line.epoch} of repeat {line.repeat}: a line before it is missing, "
+            "or it is there twice"
         )
 
 

@@ -27,14 +27,20 @@ PRECISIONS = (
     *("int8-channels-none", "int8-channels-naive", "int8-channels-entropy"),
 )
 
-Whole = Annotated[int, Meta(ge=0)]
-Number = Annotated[int, Meta(ge=1)]
+# The bounds keep ratios, sums and axes within the range of float64.
+Whole = Annotated[int, Meta(ge=0, le=2**53)]
+Number = Annotated[int, Meta(ge=1, le=2**53)]
+Real = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Amount = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
+Amount = Annotated[float, Meta(ge=0, le=1e100)]
+Positive = Annotated[float, Meta(ge=1e-18, le=1e18)]
 # Names become parts of file names.
-Name = Annotated[str, Meta(pattern=r"^[\w+=][\w.,+= -]{0,99}$")]
-Variant = Annotated[str, Meta(pattern=r"^([\w+=][\w.,+= -]{0,99})?$")]
+Name = Annotated[str, Meta(pattern=r"\A[\w+=][\w.,+= -]{0,99}\Z")]
+Variant = Annotated[str, Meta(pattern=r"\A([\w+=][\w.,+= -]{0,99})?\Z")]
+# Labels are drawn: in them a $ would begin a formula.
+Label = Annotated[
+    str, Meta(pattern=r"\A[^\s$\x00-\x1f\x7f-\x9f][^$\x00-\x1f\x7f-\x9f]{0,199}\Z")
+]
 
 
 class Line(
@@ -48,6 +54,18 @@ class Line(
 # Headers
 
 
+class _DrawnSettings(msgspec.Struct):
+    """The settings that file names, titles and axes contain; others are not checked."""
+
+    threads: Optional[Whole] = None
+    global_batch_size: Optional[Whole] = None
+    n_test: Optional[Whole] = None
+    rows: Optional[Whole] = None
+    columns: Optional[Whole] = None
+    resumed_at: Optional[Whole] = None
+    implementation: Optional[Label] = None
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
     """The provenance of a run: enough to repeat it and to know what it measured."""
 
@@ -55,7 +73,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     preset: Name
     num_devices: Number
     device_kind: Literal["cpu", "gpu"]
-    devices: list[str]
+    devices: list[Label]
     """one label per device"""
     threads_per_device: Optional[Number]
     """None on GPUs"""
@@ -90,6 +108,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
             raise ValueError(
                 f"num_devices {self.num_devices}, but {len(self.devices)} in devices"
             )
+        msgspec.convert(self.settings, _DrawnSettings)
 
 
 class BenchmarkHeader(
@@ -144,7 +163,7 @@ class EpochRecord(Line, tag="epoch", frozen=True):
     epoch: Number
     seconds: Positive
     samples_per_sec: Positive
-    train_loss: float
+    train_loss: Real
     test_acc: Share
     eval_seconds: Amount = 0.0
     resumed: Optional[Literal["elsewhere", "here"]] = None
@@ -163,8 +182,8 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
     epoch: Number
     seconds: Positive
     samples_per_sec: Positive
-    d_loss: float
-    g_loss: float
+    d_loss: Real
+    g_loss: Real
     d_real: Share
     d_fake: Share
     eval_seconds: Amount = 0.0
@@ -191,7 +210,7 @@ class FrameRecord(Line, tag="frame", frozen=True):
     density: Optional[Amount] = None
     coverage: Optional[Share] = None
     distinct: Optional[Share] = None
-    references: dict[str, dict[str, Amount]] = {}
+    references: dict[Label, dict[str, Amount]] = {}
     samples: Optional[str] = None
     nearest: Optional[list[Whole]] = None
     distances: Optional[list[Amount]] = None
@@ -246,7 +265,7 @@ class StepRecord(Line, tag="step", frozen=True):
     steps: Number
     seconds: Annotated[list[Positive], Meta(min_length=1)]
     issue_seconds: list[Amount]
-    parts: dict[str, float] = {}
+    parts: dict[str, Real] = {}
     num_devices: Whole = 0
     """0: all of the run's"""
 
@@ -262,7 +281,7 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     says why this build has no such all-reduce; then nothing was measured.
     """
 
-    variant: str
+    variant: Label
     num_arrays: Number
     num_bytes: Number
     seconds: list[Positive] = []
@@ -281,7 +300,7 @@ class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
     epoch: Number
     lr: Positive
     seconds: Amount = 0.0
-    train_loss: Optional[float] = None
+    train_loss: Optional[Real] = None
     test_acc: Optional[Share] = None
     why_not: str = ""
     num_devices: Whole = 0
@@ -344,10 +363,10 @@ class TimingRecord(Line, tag="timing", frozen=True):
     is the number per CPU context, or of the library on the host.
     """
 
-    operation: str
-    library: str
+    operation: Label
+    library: Label
     version: str
-    form: str
+    form: Label
     dtype: str
     shape: list[Whole]
     num_bytes: Number
@@ -374,7 +393,7 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     of a training with `batch_size` images.
     """
 
-    arm: str
+    arm: Label
     round: Whole
     seconds: Positive
     work: str = ""
@@ -384,10 +403,10 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
     samples_per_sec: Optional[Positive] = None
     eval_seconds: Optional[Amount] = None
     wire_bytes: Optional[Whole] = None
-    error: Optional[float] = None
-    optimum: Optional[float] = None
-    lost: Optional[float] = None
-    cost: Optional[float] = None
+    error: Optional[Real] = None
+    optimum: Optional[Real] = None
+    lost: Optional[Real] = None
+    cost: Optional[Real] = None
     steps: Optional[Number] = None
     batch_size: Optional[Number] = None
     peak_bytes: Optional[Whole] = None
@@ -396,7 +415,7 @@ class ArmSample(Line, tag="arm-sample", frozen=True):
 class ArmAbsent(Line, tag="arm-absent", frozen=True):
     """An arm that could not run in a round, and why, in one clause."""
 
-    arm: str
+    arm: Label
     round: Whole
     why_not: str
     work: str = ""

@@ -1,7 +1,9 @@
 """Guesses in a chapter: noted, judged, kept in a file, and drawn for a class."""
 
 import json
+import math
 
+import numpy
 import pytest
 from click.testing import CliRunner
 
@@ -29,6 +31,14 @@ def folder(tmp_path, monkeypatch):
         (-1, 2, False, "off by 3"),
         ("Two", "two", True, "you said Two: right"),
         ("one", "two", False, "you said one: wrong"),
+        (numpy.float32(2.5), 2.5, True, "you said 2.5: right"),
+        (numpy.int64(7), 7, True, "you said 7: right"),
+        (True, 1, True, "right"),
+        ("5", 6, False, "without quotation marks"),
+        (-2, 0, False, "off by 2"),
+        (5, 1e300, False, "off by more than a million times"),
+        (1e15, 1e-320, False, "off by more than a million times"),
+        (5, math.inf, False, "wrong"),
     ],
 )
 def test_a_guess_is_judged_and_kept(folder, capsys, guess, value, good, words):
@@ -36,8 +46,9 @@ def test_a_guess_is_judged_and_kept(folder, capsys, guess, value, good, words):
     chapter.answer("ms per step", value)
     assert words in capsys.readouterr().out
     (line,) = (folder / "runs" / "predictions.jsonl").read_text().splitlines()
-    fact = json.loads(line)
-    expected = {"what": "ms per step", "guess": guess, "answer": value, "good": good}
+    fact = json.loads(line, parse_constant=pytest.fail)
+    answer = value if value != math.inf else "inf"
+    expected = {"what": "ms per step", "guess": guess, "answer": answer, "good": good}
     assert expected.items() <= fact.items()
     chapter.score()
     assert f"{int(good)} of 1 predictions" in capsys.readouterr().out
@@ -50,7 +61,57 @@ def test_without_a_guess_there_is_the_answer_alone(folder, capsys):
     assert capsys.readouterr().out == "ms per step: 13.0\n"
     assert not (folder / "runs").exists()
     chapter.score()
-    assert "no predictions" in capsys.readouterr().out
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "guess", [[3], numpy.ones(2), math.nan, math.inf, 10**400, "x" * 999]
+)
+def test_what_is_no_guess_is_refused_in_a_line_and_the_others_count(capsys, guess):
+    chapter.predict("ms", 5)
+    chapter.predict("bytes", guess)
+    line, end = capsys.readouterr().out.split("\n")
+    assert line.startswith("bytes: ") and end == ""
+    chapter.answer("bytes", 3)
+    chapter.answer("ms", 5)
+    assert capsys.readouterr().out == "bytes: 3\nms: 5 (you said 5: right)\n"
+
+
+GUESS = {"what": "ms", "guess": 5, "answer": 6, "good": True}
+
+
+@pytest.mark.parametrize(
+    "change, is_drawn",
+    [
+        ({"what": "$\\frac{$"}, True),
+        ({"guess": "$\\frac{$", "answer": "$x$"}, True),
+        ({"guess": 1e-300, "answer": 1e15}, True),
+        ({"guess": -1e15, "answer": 1e15}, True),
+        ({"guess": 0, "answer": 0}, True),
+        ({"guess": 1e308}, False),
+        ({"guess": math.nan}, False),
+        ({"guess": True}, False),
+        ({"guess": "5"}, False),
+        ({"what": "\x1b[31m"}, False),
+        ({"what": 7}, False),
+    ],
+)
+def test_an_odd_line_is_drawn_or_skipped(folder, caplog, change, is_drawn):
+    path = folder / "guesses.jsonl"
+    good = json.dumps(GUESS)
+    path.write_text("\n".join([good, json.dumps({**GUESS, **change}), "", good]))
+    found = predictions.read([path])
+    assert sum(map(len, found.values())) == 2 + is_drawn
+    assert ("guesses.jsonl, line 2: " in caplog.text) != is_drawn
+    assert predictions.draw(found, folder).exists()
+
+
+def test_of_very_many_questions_some_are_drawn(folder, caplog, monkeypatch):
+    monkeypatch.setattr(predictions, "MOST_QUESTIONS", 2)
+    guess = predictions.Guess(**GUESS)
+    questions = {"a": [guess], "b": [guess, guess], "c": [guess]}
+    assert predictions.draw(questions, folder).exists()
+    assert "3 questions: drawing 2" in caplog.text
 
 
 def test_a_class_is_drawn_and_counted(folder):

@@ -20,7 +20,7 @@ from d2lpar.cli import report
 from d2lpar.errors import D2lparError, RecordError
 from d2lpar.experiments import result
 from d2lpar.figures import page
-from d2lpar.records import files
+from d2lpar.records import files, kinds
 from d2lpar.records.kinds import (
     AllReduceRecord,
     FrameRecord,
@@ -172,6 +172,13 @@ MEASURED = {"test_acc": 0.8, "agreement": 1.0, "images_per_sec": 1.0, "n": 1,
             "weight_bytes": 8}  # fmt: skip
 NOISE = dict.fromkeys(("frechet", "density", "coverage", "distinct"), 0.0)
 REDUCED = AllReduceRecord(variant="book", num_arrays=1, num_bytes=8)
+PARTS = dict.fromkeys(kinds.PARTS, 0.1)
+STEPS = [
+    StepRecord(
+        global_batch_size=size, steps=1, seconds=[1.0], issue_seconds=[], parts=PARTS
+    )
+    for size in range(1, 3_000)
+]
 ODD = [
     # chapter, lines, what the answer says
     ("multiple_gpus", [gan_epoch(1)], "Nothing to compare"),
@@ -191,6 +198,7 @@ ODD = [
     ("least_squares", [point(1, x_begins=[0.0])], "= 30."),
     ("least_squares", [epoch(1)], "Nothing to compare"),
     ("scaling", [REDUCED], "Nothing to compare"),
+    ("scaling", STEPS, "Nothing to compare"),
     ("scaling", [epoch(1)], "Nothing to compare"),
     ("gan", [gan_epoch(1)], "not measured"),
     ("gan", [gan_epoch(1), frame(0, {"noise": NOISE})], "not measured"),
@@ -252,7 +260,27 @@ def test_records_that_share_no_figure_are_named(tmp_path):
             experiments.draw([training(1), other], tmp_path, "book")
 
 
-def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):
+def test_the_page_leaves_out_what_it_cannot_show_and_names_it(
+    tmp_path, monkeypatch, caplog
+):
+    """An odd record in the folder must not end the runs after it."""
+    odd = header(chapter="timing")
+    files.write(tmp_path / "timing" / "odd.jsonl", odd, [timing("NumPy")])
+    files.write(tmp_path / "gan" / "good.jsonl", header(chapter="gan"), [gan_epoch(1)])
+    known = experiments.result
+
+    def fails(runs):
+        if runs[0].header == odd:
+            raise IndexError("list index out of range")
+        return known(runs)
+
+    monkeypatch.setattr(experiments, "result", fails)
+    assert report.write_page(tmp_path).read_text().count("<h2>") == 1
+    (line,) = caplog.messages
+    assert "timing/odd.jsonl (IndexError: list index" in line
+
+
+def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, caplog):
     folder = tmp_path / "multiple_gpus"
     folder.mkdir()
     for preset in ("quick", "quick-b"):
@@ -265,6 +293,8 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path):
     (folder / "unknown-cpu1.jsonl").write_text("\n".join([*unknown, ""]))
     (folder / "broken-cpu1.jsonl").write_text("{")
     text = report.write_page(tmp_path).read_text()
+    assert "unknown-cpu1.jsonl: of chapter" in caplog.text
+    assert "broken-cpu1.jsonl, line 1" in caplog.text
     assert text.count('src="multiple_gpus/quick-seconds.png"') == 1
     assert text.count('src="multiple_gpus/quick-b-seconds.png"') == 1
     assert text.count("<h2>") == 2

@@ -98,6 +98,7 @@ def tiny(request, tmp_path, monkeypatch):
         Image.fromarray(pixels.reshape(96, 96, 3)).save(file, format="png")
         contents["punks.png"] = content = file.getvalue()
         monkeypatch.setattr(punks, "TILES", 4)
+        monkeypatch.setattr(punks, "PUNKS_SIZE", len(content))
         monkeypatch.setattr(punks, "PUNKS_SHA256", hashlib.sha256(content).hexdigest())
         arrays = [pixels.transpose(0, 2, 4, 1, 3)]
         stand_in = Tiny(punks, contents, arrays, monkeypatch)
@@ -191,10 +192,12 @@ def test_files_that_are_not_compressed(tmp_path, tiny):
     tiny.check(tiny.load(tmp_path))
 
 
+ENDLESS = gzip.compress(bytes(2**22)) * 500  # 2 GiB, of 2 MB
 # What has become of a file, from its name and its content.
 DAMAGE = {
     "cut short": lambda name, c: packed(name, c)[: len(c) // 4],
     "another content": lambda name, c: packed(name, flipped(c)),
+    "gigabytes": lambda name, c: packed(name, c) + ENDLESS,
 }
 
 
@@ -211,6 +214,17 @@ def test_damage_in_a_folder_that_was_asked_for(tmp_path, tiny, kind, monkeypatch
     monkeypatch.setenv("D2LPAR_DATA", str(folder))
     with pytest.raises(DataError, match=str(path)):
         tiny.load()
+
+
+@only_fashion
+def test_a_file_that_does_not_fit_in_memory_is_named(tmp_path, tiny, monkeypatch):
+    def full(*args):
+        raise MemoryError
+
+    folder = tiny.put(tmp_path / "data")
+    monkeypatch.setattr(gzip, "open", full)
+    with pytest.raises(DataError, match=f"{tiny.first}: does not fit in .* memory"):
+        tiny.load(folder)
 
 
 def test_damage_in_the_cache_is_logged_and_replaced(tiny, mirrors, caplog):

@@ -121,6 +121,16 @@ def test_a_truncated_or_altered_one_is_refused(tmp_path, part):
         checkpoints.load(path, like=State())
 
 
+def test_one_that_does_not_fit_in_memory_is_named(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise MemoryError
+
+    path = checkpoints.save(tmp_path, a_checkpoint())
+    monkeypatch.setattr("safetensors.safe_open", full)
+    with pytest.raises(CheckpointError, match=f"{path.name}: does not fit in .*memory"):
+        checkpoints.load(path)
+
+
 def test_what_is_no_checkpoint_is_named(tmp_path):
     from safetensors.numpy import save_file
 
@@ -190,6 +200,7 @@ FORGED = [
     ({"text": "[1"}, "its header cannot be read"),
     ({"format": 1}, "of format 1, this d2lpar reads 2"),
     ({"facts": {**FACTS, "epoch": 0}}, "of no epoch"),
+    ({"facts": {**FACTS, "epoch": 10**10}}, "its record ends with epoch 3"),
     ({"lines": []}, "its record is not that of a training"),
     ({"lines": [LINES[0], *LINES]}, "line 2 of its record: a second header"),
     (

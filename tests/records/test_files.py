@@ -9,7 +9,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.factories import benchmark_header, epoch, header, point, training
+from support.factories import (
+    benchmark_header,
+    epoch,
+    gan_epoch,
+    header,
+    point,
+    training,
+)
 
 from d2lpar.errors import RecordError
 from d2lpar.records import atomic, files, kinds
@@ -31,8 +38,8 @@ def test_a_file_reads_back_as_it_was_written(path):
     assert first.startswith('{"kind":"header"') and len(others) == len(RUN.lines)
 
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-POSITIVE = st.floats(min_value=1e-300, max_value=1e300)
+REAL = st.floats(-1e100, 1e100)
+POSITIVE = st.floats(1e-18, 1e18)
 
 
 @settings(max_examples=50)
@@ -42,7 +49,7 @@ POSITIVE = st.floats(min_value=1e-300, max_value=1e300)
         epoch=st.integers(1, 2**40),
         seconds=POSITIVE,
         samples_per_sec=POSITIVE,
-        train_loss=FINITE,
+        train_loss=REAL,
         test_acc=st.floats(0, 1),
         repeat=st.integers(0, 9),
         resumed=st.sampled_from([None, "here", "elsewhere"]),
@@ -100,6 +107,16 @@ LINE = files.to_line(epoch(1))
         files.to_line(header(2)).replace('"num_devices":2', '"num_devices":3'),
         files.to_line(header()).replace('"book"', '"../../etc/passwd"'),
         files.to_line(header()).replace('"book"', '"a\\u0000b"'),
+        files.to_line(header()).replace('"book"', '"book\\n"'),
+        files.to_line(header()).replace('"num_epochs":4', '"threads":"/../x"'),
+        files.to_line(header()).replace('"num_epochs":4', '"threads":[1,2]'),
+        files.to_line(header()).replace('"num_epochs":4', '"rows":true'),
+        files.to_line(header()).replace('"num_epochs":4', '"implementation":[]'),
+        files.to_line(header()).replace('["cpu(0)', '[" cpu(0)'),
+        files.to_line(header()).replace('"cpu(0)', '"$\\\\frac{$'),
+        LINE.replace('"epoch":1,', f'"epoch":{10**30},'),
+        LINE.replace('"seconds":2.0', '"seconds":1e-300'),
+        LINE.replace('"train_loss":1.0', '"train_loss":1e308'),
     ],
 )
 def test_garbage_is_an_error_with_path_and_line(path, text):
@@ -110,6 +127,7 @@ def test_garbage_is_an_error_with_path_and_line(path, text):
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
+FRAME = FrameRecord(epoch=2, fixed="")
 STEP = kinds.StepRecord(
     global_batch_size=8, steps=1, seconds=[1.0], issue_seconds=[1.0], num_devices=3
 )
@@ -122,6 +140,13 @@ STEP = kinds.StepRecord(
         ([point(1, num_devices=3)], "3 device_residual_norms on 2 devices"),
         ([STEP], "num_devices 3 in a run on 2 devices"),
         ([ArmSample(arm="a", round=0, seconds=1.0)], "does not follow Header"),
+        ([epoch(1), epoch(1)], "epoch 1 of repeat 0: .* missing, or it is there twice"),
+        ([epoch(1), epoch(3)], "epoch 3 of repeat 0: "),
+        ([epoch(2)], "epoch 2 of repeat 0: "),
+        ([epoch(1), epoch(2, repeat=2)], "epoch 2 of repeat 2: "),
+        ([epoch(1), epoch(2, repeat=1)], "epoch 2 of repeat 1: "),
+        ([FRAME, FRAME], "epoch 2 of repeat 0: "),
+        ([epoch(1), gan_epoch(2)], "a GAN's epoch"),
     ],
 )
 def test_lines_that_contradict_those_before_are_refused(tmp_path, lines, words):

@@ -871,7 +871,7 @@ def strip(runs: list[Run]) -> Picture:
 @answers("h200/gan/sharp-samples", "h200/gan/sharp-gpu2")
 def samples(runs: list[Run]) -> Picture:
     """Are generated faces copies of real ones?"""
-    distances = runs[0].of(FrameRecord)[-1].distances or []
+    distances = runs[0].of(FrameRecord)[-1].distances
     title = claim(
         "None of 25 generated faces is a copy: the nearest real ones are {d:.2f} away "
         "(median)",

@@ -255,6 +255,7 @@ def shown(jobs: list[Job], repeats: int) -> Iterator[Progress]:
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
     logging_elsewhere = nullcontext()
+    screen: Progress
     if in_notebook():
         screen = Curves()
     elif not sys.stderr.isatty():

@@ -21,7 +21,7 @@ from d2lpar.datasets import punks
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
 from d2lpar.records import comparison
-from d2lpar.records.kinds import FrameRecord, Run, group
+from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run, group
 from d2lpar.text import plural
 
 SCALE = 5  # screen pixels along a pixel of the animated faces
@@ -97,7 +97,7 @@ def losses(run: Run) -> page.Picture:
 
     The medians of the repeats.
     """
-    end = run.epochs[-1]
+    end = run.of(GanEpochRecord)[-1]
     title = f"D's opinions of the data and of generated faces: {end.d_real:.2f} and "
     title += f"{end.d_fake:.2f} after {plural(end.epoch, 'epoch')}"
     note = f"{lenet_figure.workload([run])}; grey: D cannot tell them apart"

@@ -244,7 +244,8 @@ class CpuKernel(NamedTuple):
         threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)
         # The launch_record of the C++: the grid, and 8 bytes for each argument.
         record = struct.pack("6IQ", *grid_dims, *block_dims, threads)
-        read, written = [], []
+        read: list[ctypes.c_void_p] = []
+        written: list[ctypes.c_void_p] = []
         for parameter, arg in zip(self.parameters, args):
             if parameter.pointer:
                 record += struct.pack("Q", address(arg))

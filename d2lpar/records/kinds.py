@@ -28,6 +28,9 @@ PRECISIONS = (
     *("int8-channels-none", "int8-channels-naive", "int8-channels-entropy"),
 )
 
+# Of the network whose inference is measured.
+Weights = Literal["trained", "stretched", "equalised"]
+
 Whole = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -193,9 +196,9 @@ class FrameRecord(Line, tag="frame", frozen=True):
     coverage: Optional[Share] = None
     distinct: Optional[Share] = None
     references: dict[str, dict[str, Amount]] = {}
-    samples: Optional[str] = None
-    nearest: Optional[list[Whole]] = None
-    distances: Optional[list[Amount]] = None
+    samples: str = ""
+    nearest: list[Whole] = []
+    distances: list[Amount] = []
 
     def __post_init__(self) -> None:
         measures = ("frechet", "density", "coverage", "distinct")
@@ -205,9 +208,7 @@ class FrameRecord(Line, tag="frame", frozen=True):
         for name, values in self.references.items():
             if set(values) != set(measures):
                 raise ValueError(f"reference {name!r:.40}: not {', '.join(measures)}")
-        if self.samples is not None and (
-            not self.nearest or len(self.nearest) != len(self.distances or ())
-        ):
+        if self.samples and not 0 < len(self.nearest) == len(self.distances):
             raise ValueError("samples need as many nearest as distances")
 
 
@@ -307,7 +308,7 @@ class PrecisionRecord(Line, tag="precision", frozen=True):
     """
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]
-    weights: Literal["trained", "stretched", "equalised"]
+    weights: Weights
     per_device_batch_size: Number
     why_not: str = ""
     test_acc: Share = math.nan

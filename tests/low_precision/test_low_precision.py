@@ -1,6 +1,7 @@
 """Low precision: the conversion, what INT8 changes, and rows for refusals."""
 
 import ctypes
+import math
 
 import msgspec
 import numpy

@@ -166,7 +166,7 @@ def draw(runs: Sequence[Run], folder: str | Path, stem: str) -> list[Path]:
     Returns the files. Raises :class:`RecordError` for runs that do not belong in one
     picture.
     """
-    from d2lpar.figures import labels, page  # matplotlib takes its time
+    from d2lpar.figures import labels, page  # matplotlib is slow to import
     from d2lpar.records.kinds import BenchmarkHeader
 
     for run in runs:

@@ -209,7 +209,7 @@ class Lines(Progress):
 
 
 class Curves(Progress):
-    """What the lines so far look like, in one output of a notebook, drawn anew."""
+    """What the lines so far look like, in one output of a notebook, drawn again."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, list[dict[str, float]]]] = []
@@ -235,7 +235,7 @@ class Curves(Progress):
             return
         from IPython.display import display
 
-        from d2lpar.figures import live  # matplotlib takes its time
+        from d2lpar.figures import live  # matplotlib is slow to import
 
         content = {"text/plain": self.words}
         if drawn := [(run, points) for run, points in self.runs if points]:

@@ -277,7 +277,7 @@ def address(array: mx.nd.NDArray) -> int:
     """Where the elements of a CPU array begin, once computed; 0 if it is empty."""
     array.wait_to_read()
     pointer = ctypes.c_void_p()
-    # If oneDNN keeps the array in a layout of its own, this first puts it in order.
+    # If oneDNN keeps the array in its own layout, this first puts it in order.
     mx.base.check_call(
         mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer))
     )

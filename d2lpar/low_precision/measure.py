@@ -3,7 +3,7 @@
 A network is trained in float32 and lowered *after* training
 (:mod:`d2lpar.low_precision.lowering`). A precision that the hardware or the build does
 not support is a row that says so. It may even crash the process (MXNet 1.9.1: one scale
-per channel without calibration), so each is measured in a process of its own.
+per channel without calibration), so each is measured in a separate process.
 
 The channels stay 20 and 50: padded with zeros to 32 and 64, for whole vectors, INT8 was
 slower (30 thousand images/s against 39 on one thread of an AMD EPYC); float32 gained

@@ -137,7 +137,8 @@ def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
     """Intercept and slope, neither negative; small and large times count alike."""
     from scipy.optimize import nnls  # slow to import, and only a fit needs it
 
-    sizes, times = (numpy.array(list(x), float) for x in (seconds, seconds.values()))
+    sizes = numpy.array(list(seconds), float)
+    times = numpy.array(list(seconds.values()))
     matrix = numpy.stack([numpy.ones_like(sizes), sizes], axis=1) / times[:, None]
     scale = matrix.max(axis=0)  # an intercept and a slope differ by orders of magnitude
     coefficients, _ = nnls(matrix / scale, numpy.ones_like(times))

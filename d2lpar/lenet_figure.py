@@ -1,4 +1,4 @@
-"""Trainings on several device counts: test accuracy, and seconds per epoch.
+"""Trainings on several device counts, and two runs side by side: accuracy and seconds.
 
 Runs of several chapters, such as from scratch and in Gluon, share both pictures.
 """

@@ -280,7 +280,7 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 86_400),
+    type=click.FloatRange(0.1, 86_400.0),
     callback=finite,
     default=1.0,
     help="Seconds. [--watch]",

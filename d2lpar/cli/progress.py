@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import logging
 import sys
 import threading
@@ -102,21 +101,16 @@ def in_notebook() -> bool:
 
 
 def show_figure(path: Path) -> None:
-    """Show a figure's PNG, or an animation's GIF, at its size on a page.
-
-    A PNG is reduced to 256 colours: notebooks become three times smaller.
-    """
+    """Show a figure's PNG, or an animation's GIF, at its size on a page."""
     from IPython.display import Image, display
     from PIL import Image as Pillow
 
-    if path.suffix != ".png":
-        display(Image(path.read_bytes(), format=path.suffix[1:]))
-        return
-    with Pillow.open(path) as picture:
-        small, dots_per_inch = io.BytesIO(), picture.info.get("dpi", (96, 96))[0]
-        picture.convert("RGB").quantize(256).save(small, "png", optimize=True)
-        width = round(picture.width * 96 / dots_per_inch)
-    display(Image(small.getvalue(), format="png", width=width))
+    width = None
+    if path.suffix == ".png":
+        with Pillow.open(path) as picture:
+            dots_per_inch = picture.info.get("dpi", (96, 96))[0]
+            width = round(picture.width * 96 / dots_per_inch)
+    display(Image(path.read_bytes(), format=path.suffix[1:], width=width))
 
 
 class Progress(ABC):

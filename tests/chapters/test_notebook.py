@@ -75,7 +75,7 @@ def test_curves_grow_in_one_output_and_the_figures_follow(executed):
     assert size < 300_000
 
 
-def test_a_figure_is_shown_small(monkeypatch, tmp_path):
+def test_a_figure_is_shown_at_its_size_on_a_page(monkeypatch, tmp_path):
     shown = []
     pytest.importorskip("IPython", reason="no notebook kernel: extra test")
     monkeypatch.setattr("IPython.display.display", shown.append)

@@ -18,7 +18,7 @@ from d2lpar._mxnet import mx, np
 
 # MXNet's engine waits for a GPU after each operation that is pushed to it.
 OPERATIONS_AT_ONCE = 100
-MOST_AT_ONCE = 45  # arrays that one kernel of MXNet's updates
+MAX_AT_ONCE = 45  # arrays that one kernel of MXNet's updates
 
 
 def pushed_together(device: mx.Context) -> contextlib.AbstractContextManager:
@@ -67,8 +67,8 @@ def _kvstore(shapes: tuple, devices: tuple, thread: int) -> tuple:
 
 def sgd(params: Sequence[np.ndarray], lr: float) -> None:
     """Subtract ``lr * p.grad`` from all `params` on one device, by one operation."""
-    for first in range(0, len(params), MOST_AT_ONCE):
-        some = [p.as_nd_ndarray() for p in params[first : first + MOST_AT_ONCE]]
+    for first in range(0, len(params), MAX_AT_ONCE):
+        some = [p.as_nd_ndarray() for p in params[first : first + MAX_AT_ONCE]]
         mx.nd.multi_sgd_update(
             *(array for p in some for array in (p, p.grad)),
             lrs=[lr] * len(some),

@@ -166,7 +166,7 @@ def draw(runs: Sequence[Run], folder: str | Path, stem: str) -> list[Path]:
     Returns the files. Raises :class:`RecordError` for runs that do not belong in one
     picture.
     """
-    from d2lpar.figures import labels, page  # matplotlib takes its time
+    from d2lpar.figures import labels, page  # matplotlib is slow to import
     from d2lpar.records.kinds import BenchmarkHeader
 
     for run in runs:
@@ -219,7 +219,7 @@ LENET = Experiment(
     header_facts="d2lpar.lenet:header_facts",
     layers="d2lpar.memory.estimate:lenet_layers",
     result="d2lpar.lenet_result:result",
-    figure="d2lpar.figures.training:pictures",
+    figure="d2lpar.lenet_figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",
     minutes=0.5,
 )
@@ -539,6 +539,6 @@ _ALL = (
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
-BENCHMARK_FIGURE = "d2lpar.figures.bars:pictures"
+BENCHMARK_FIGURE = "d2lpar.figures.benchmark:pictures"
 # Runs that benchmarks record, by the chapter in their header: benchmarks/gpu_scaling.py
 RECORDED_BY_BENCHMARKS = {"gpu_scaling": "scaling"}

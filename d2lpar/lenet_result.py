@@ -12,7 +12,7 @@ from statistics import median
 
 from d2lpar.figures import labels
 from d2lpar.records import comparison
-from d2lpar.records.kinds import EpochRecord, Run, group, timed_epochs
+from d2lpar.records.kinds import EpochRecord, Run, group, timed
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.text import number, plural, times
 
@@ -31,7 +31,8 @@ def result(runs: Sequence[Run]) -> Result:
         return Result()
     chapters = group(runs, lambda run: run.header.chapter)
     several = len(chapters) > 1
-    sent = any(epoch.wire_bytes is not None for run in runs for epoch in run.epochs)
+    epochs = [epoch for run in runs for epoch in run.of(EpochRecord)]
+    sent = any(epoch.wire_bytes is not None for epoch in epochs)
     rows, speeds, accuracies = [], [], []
     for chapter, same in chapters.items():
         name = labels.CHAPTERS.get(chapter, chapter) if several else ""
@@ -127,5 +128,5 @@ def _accuracy(run: Run) -> str:
 
 
 def _megabytes(run: Run) -> str:
-    sent = [epoch.wire_bytes for epoch in timed_epochs(run) if epoch.wire_bytes]
+    sent = [e.wire_bytes for e in timed(run.of(EpochRecord)) if e.wire_bytes]
     return number(median(sent) / 1e6) if sent else "-"

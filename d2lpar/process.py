@@ -4,8 +4,10 @@ MXNet reads its threads and buffers once, when it is imported, may crash its pro
 and gives memory back only when the process ends. So measurements, probes and peers each
 get a process of their own::
 
-    for line in results("d2lpar.low_precision.measure:in_process", {"path": "w.npz"}):
-        ...
+    row = answer(
+        "d2lpar.low_precision.measure:in_process",
+        {"path": "task.pickle", "precision": "float16", "weights": "trained"},
+    )
 
 ``python -m d2lpar.process`` reads one JSON line, ``{"call": "module:function", "job":
 {...}}``, calls the function with the job's keywords, and writes what it returns or
@@ -79,14 +81,10 @@ def answer(
     timeout: float | None = None,
 ) -> dict:
     """The last of :func:`results`; raises :class:`RunError` if there is none."""
-    last = None
-    for last in results(  # noqa: B007
-        work, job, environment=environment, timeout=timeout
-    ):
-        pass
-    if last is None:
+    found = list(results(work, job, environment=environment, timeout=timeout))
+    if not found:
         raise RunError(f"{work}: ended without an answer")
-    return last
+    return found[-1]
 
 
 def raw_lines(

@@ -186,7 +186,7 @@ def test_one_all_reduce_refuses_replicas_of_other_shapes():
         at_once.allreduce([[p.grad for p in params] for params in (a, b)])
 
 
-@pytest.mark.parametrize("count", [1, 4, 2 * at_once.MOST_AT_ONCE + 1])
+@pytest.mark.parametrize("count", [1, 4, 2 * at_once.MAX_AT_ONCE + 1])
 def test_one_update_of_all_parameters_is_that_of_each(count):
     shapes = (SHAPES * count)[:count]
     (ours,), (expected,) = (replicas_with_gradients(1, shapes) for _ in range(2))

@@ -20,10 +20,11 @@ import numpy
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from d2lpar import lenet_figure
 from d2lpar.arrays import figure as arrays
 from d2lpar.arrays import result as timing
 from d2lpar.errors import RecordError
-from d2lpar.figures import bars, labels, page, training
+from d2lpar.figures import benchmark, labels, page
 from d2lpar.figures.page import Picture
 from d2lpar.gan import figure as gan
 from d2lpar.least_squares import figure as least_squares
@@ -173,7 +174,7 @@ def accuracy(
     )
 
     def draw(axes: Axes, runs: list[Run]) -> None:
-        training.curves(axes, runs, by_seconds=True)
+        lenet_figure.curves(axes, runs, by_seconds=True)
 
     return side_by_side(title, note, draw, pooled(one + two), pooled(gpu + gpus))
 
@@ -310,7 +311,7 @@ def equivalence(runs: list[Run]) -> Picture:
         runs,
     )
     picture = page.new(title, note, runs)
-    bars.errors(picture.axes[0], run)
+    benchmark.errors(picture.axes[0], run)
     picture.axes[0].set_ylabel("distance, relative")
     return picture
 
@@ -335,7 +336,7 @@ def memory(cores: list[Run], gpus: list[Run]) -> Picture:
     )
 
     def draw(axes: Axes, runs: list[Run]) -> None:
-        bars.memory(axes, runs[0], partial(memory_estimate.of_sample, runs[0]))
+        benchmark.memory(axes, runs[0], partial(memory_estimate.of_sample, runs[0]))
         where = "of the GPU" if runs is gpus else "of the process"
         axes.set_ylabel(f"MiB {where}")
 
@@ -373,7 +374,6 @@ def clocks_of_gpus(runs: list[Run]) -> Picture:
     sums = timing.rows_of("sum", found)
     host = timing.fastest(row for row in sums if row.where == "CPU")
     gpu = timing.fastest(row for row in sums if row.where != "CPU")
-    assert host and gpu
     title = claim(
         "PyTorch adds 1,000,000 numbers {r:.1f} times as fast on the host as on an "
         "H200; a naive clock is short by up to {most:,.0f} times",
@@ -686,7 +686,7 @@ def error(runs: list[Run], by_steps: list[Run]) -> Picture:
     picture = page.new(title, note, averaging + by_steps, (10.5, 4.4), columns=2)
     left, right = picture.axes
     least_squares.errors(left, averaging, least)
-    bars.errors(right, by_steps[0])
+    benchmark.errors(right, by_steps[0])
     right.set(xlabel="steps between two averages", ylabel="")
     return picture
 
@@ -871,7 +871,7 @@ def strip(runs: list[Run]) -> Picture:
 @answers("h200/gan/sharp-samples", "h200/gan/sharp-gpu2")
 def samples(runs: list[Run]) -> Picture:
     """Are generated faces copies of real ones?"""
-    distances = runs[0].of(FrameRecord)[-1].distances or []
+    distances = runs[0].of(FrameRecord)[-1].distances
     title = claim(
         "None of 25 generated faces is a copy: the nearest real ones are {d:.2f} away "
         "(median)",
@@ -897,7 +897,7 @@ def no_normalisation(without: list[Run], normal: list[Run]) -> Picture:
         "epochs, with it {b:.0f} % after {n}",
         when=a + 10 < b, a=a, b=b, m=last.epoch, n=there.epoch,
     )  # fmt: skip
-    note = training.workload(without)
+    note = lenet_figure.workload(without)
     runs = [without[0], normal[0]]
     picture = page.new(title, note, runs, (7.6, 3.2), columns=2)
     for axes, name, frame in zip(picture.axes, ("without", "with"), (last, there)):
@@ -993,7 +993,7 @@ def peers(runs: list[Run]) -> Picture:
         when=apart(plain, ours) and apart(ours, book),
         a=plain.median / ours.median, b=book.median / ours.median,
     )  # fmt: skip
-    return bars.picture(runs[0], title)
+    return benchmark.picture(runs[0], title)
 
 
 @answers(
@@ -1026,6 +1026,6 @@ def peers_on_gpus(small: list[Run], large: list[Run]) -> Picture:
     size = (7.6, 1.6 + 0.36 * sum(counts))
     picture = page.new(title, note, small + large, size, rows=2, height_ratios=counts)
     for axes, arms, batch in zip(picture.axes, panels, ("256", "8,192")):
-        page.dots(axes, list(map(bars.row, arms)), "s")
+        page.dots(axes, list(map(benchmark.row, arms)), "s")
         axes.set_title(f"global batch {batch}")
     return picture

@@ -107,8 +107,9 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
             name = row.library, form if row.num_devices else ""
             series.setdefault(name, []).append(row)
     for k, ((library, form), same) in enumerate(series.items()):
-        points = [fastest(rows_of(operation, same)) for operation in TITLES]
-        at = [(p.intensity, p.gflop_per_sec) for p in points if p]
+        by_operation = group(same, lambda row: row.operation).values()
+        points = [fastest(rows) for rows in by_operation]
+        at = [(p.intensity, p.gflop_per_sec) for p in points]
         color = page.LIBRARIES.get(library, page.GREY)
         style = {"ls": "", "marker": page.MARKERS[k], "ms": 7, "color": color}
         face = "white" if form == ", as written" else color

@@ -287,7 +287,8 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
         return npx.fully_connected(x[d], w[d], num_hidden=n, no_bias=True)
 
     def in_torch(torch, place):
-        t, t_weight = (torch.from_numpy(a).to(place) for a in (host, weight))
+        t = torch.from_numpy(host).to(place)
+        t_weight = torch.from_numpy(weight).to(place)
         return {AS_WRITTEN: lambda: t @ t_weight.T}, []
 
     v = rng.choice([-1.0, 1.0], n)

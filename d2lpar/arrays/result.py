@@ -118,9 +118,9 @@ def rows_of(operation: str, table: Sequence[Row]) -> list[Row]:
     return [row for row in table if row.operation == operation]
 
 
-def fastest(table: Iterable[Row]) -> Row | None:
-    """The row with the least median; None where there is none."""
-    return min(table, key=lambda row: row.seconds.median, default=None)
+def fastest(table: Iterable[Row]) -> Row:
+    """The row with the least median; raises ValueError where there is none."""
+    return min(table, key=lambda row: row.seconds.median)
 
 
 def shape(row: Row) -> str:
@@ -193,7 +193,8 @@ def published(table: Sequence[Row]) -> Table:
     for operation, source, printed, ours in PUBLISHED:
         here = rows_of(operation, table)
         same = [row for row in here if (row.library, row.form) == ours]
-        best = fastest(row for row in here if row.library == "MXNet")
+        of_mxnet = [row for row in here if row.library == "MXNet"]
+        best = fastest(of_mxnet) if of_mxnet else None
         cells.append([
             f"{operation} {shape(here[0])}" if here else operation, source, printed,
             f"{ms(same[0])} ms" if same else "-",

@@ -15,8 +15,8 @@ from statistics import median
 
 import click
 
+from d2lpar import lenet_figure
 from d2lpar.errors import RecordError
-from d2lpar.figures import compare as figure
 from d2lpar.figures import labels, page
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import Comparison, Side, check, is_gan
@@ -175,7 +175,8 @@ def records(a: Path, b: Path, as_json: bool = False, out: str | None = None) -> 
     if out or not as_json:  # drawn first: if that fails, nothing is printed
         folder = Path(out) if out else b.parent
         with page.plain_style():
-            pictures = {f"compare-{a.stem}-{b.stem}": figure.picture(*runs, compared)}
+            picture = lenet_figure.compared(*runs, compared)
+            pictures = {f"compare-{a.stem}-{b.stem}": picture}
             drawn = page.save(pictures, folder)
     if as_json:
         click.echo(json.dumps(asdict(compared), indent=1))

@@ -129,7 +129,7 @@ def check_numpy() -> Iterator[Check]:
 
 
 def check_mxnet() -> Iterator[Check]:
-    """The installed build, and whether it trains; asked in a process of its own."""
+    """The installed build, and whether it trains; asked in a separate process."""
     try:
         answer = process.answer("d2lpar.cli.doctor:train_a_little", {}, timeout=SECONDS)
     except RunError as error:
@@ -172,7 +172,8 @@ def train_a_little() -> dict:
 
     used = devices.parse("auto")
     for device in used:
-        X, w = (np.ones((1, 1, 3, 3), ctx=device) for _ in range(2))
+        X = np.ones((1, 1, 3, 3), ctx=device)
+        w = np.ones((1, 1, 3, 3), ctx=device)
         w.attach_grad()
         with autograd.record():
             y = npx.convolution(X, w, kernel=(3, 3), num_filter=1, no_bias=True)

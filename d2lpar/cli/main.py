@@ -37,6 +37,7 @@ from d2lpar.cli.options import (
     Grouped,
     UserPath,
     as_words,
+    finite,
     given,
     launch_options,
     recorded,
@@ -305,7 +306,13 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
     is_flag=True,
     help="Show how busy they are, until Ctrl-C. With --json, as lines.",
 )
-@click.option("--interval", default=1.0, help="Seconds. [--watch]")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 86_400.0),
+    callback=finite,
+    default=1.0,
+    help="Seconds. [--watch]",
+)
 @click.option(
     "--pid",
     type=POSITIVE,
@@ -316,8 +323,10 @@ def devices(
     ctx: click.Context, as_json: bool, watch: bool, interval: float, pid: int | None
 ) -> None:
     """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
-    from d2lpar.cli.watch import show_live
-    from d2lpar.machine import cards, load
+    import psutil
+
+    from d2lpar.cli.watch import samples, show_live
+    from d2lpar.machine import cards
 
     if not watch:
         for flag in given(ctx).keys() & {"interval", "pid"}:
@@ -325,12 +334,13 @@ def devices(
         here = cards.machine()
         click.echo(cards.as_json(here) if as_json else cards.as_text(here))
         return
-    samples = load.samples(pid, interval)
+    if pid is not None and not psutil.pid_exists(pid):
+        raise SettingError(f"--pid {pid}: there is no such process; ps lists them")
     if as_json:
-        for sample in samples:
+        for sample in samples(pid, interval):
             click.echo(json.dumps(asdict(sample)))
     else:
-        show_live(samples, cards.machine())
+        show_live(samples(pid, interval), cards.machine())
 
 
 def main() -> None:

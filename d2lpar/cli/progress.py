@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import logging
 import sys
 import threading
@@ -102,21 +101,16 @@ def in_notebook() -> bool:
 
 
 def show_figure(path: Path) -> None:
-    """Show a figure's PNG, or an animation's GIF, at its size on a page.
-
-    A PNG is reduced to 256 colours: notebooks become three times smaller.
-    """
+    """Show a figure's PNG, or an animation's GIF, at its size on a page."""
     from IPython.display import Image, display
     from PIL import Image as Pillow
 
-    if path.suffix != ".png":
-        display(Image(path.read_bytes(), format=path.suffix[1:]))
-        return
-    with Pillow.open(path) as picture:
-        small, dots_per_inch = io.BytesIO(), picture.info.get("dpi", (96, 96))[0]
-        picture.convert("RGB").quantize(256).save(small, "png", optimize=True)
-        width = round(picture.width * 96 / dots_per_inch)
-    display(Image(small.getvalue(), format="png", width=width))
+    width = None
+    if path.suffix == ".png":
+        with Pillow.open(path) as picture:
+            dots_per_inch = picture.info.get("dpi", (96, 96))[0]
+            width = round(picture.width * 96 / dots_per_inch)
+    display(Image(path.read_bytes(), format=path.suffix[1:], width=width))
 
 
 class Progress(ABC):
@@ -209,7 +203,7 @@ class Lines(Progress):
 
 
 class Curves(Progress):
-    """What the lines so far look like, in one output of a notebook, drawn anew."""
+    """What the lines so far look like, in one output of a notebook, drawn again."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, list[dict[str, float]]]] = []
@@ -235,7 +229,7 @@ class Curves(Progress):
             return
         from IPython.display import display
 
-        from d2lpar.figures import live  # matplotlib takes its time
+        from d2lpar.figures import live  # matplotlib is slow to import
 
         content = {"text/plain": self.words}
         if drawn := [(run, points) for run, points in self.runs if points]:
@@ -255,6 +249,7 @@ def shown(jobs: list[Job], repeats: int) -> Iterator[Progress]:
     if unit == "epoch":
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
     logging_elsewhere = nullcontext()
+    screen: Progress
     if in_notebook():
         screen = Curves()
     elif not sys.stderr.isatty():

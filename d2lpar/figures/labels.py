@@ -57,9 +57,9 @@ def threads(header: Header) -> str:
     return plural(header.threads_per_device, "thread") + each
 
 
-def gpu_models(header: Header) -> list[str]:
+def gpu_models(header: Header | BenchmarkHeader) -> list[str]:
     """Distinct models of the run's GPUs; [] on CPUs or where the labels name none."""
-    if header.device_kind != "gpu":
+    if isinstance(header, BenchmarkHeader) or header.device_kind != "gpu":
         return []
     models = (label.partition(" ")[2] for label in header.devices)
     return [model for model in dict.fromkeys(models) if model]

@@ -262,8 +262,10 @@ def save(
     paths = []
     for key, content in drawn.items():
         name = "-".join(filter(None, (stem, key)))
-        kind = {str: "txt", bytes: "gif"}.get(type(content), "png")
-        paths.append(folder / f"{name}.{kind}")
+        ending = "png"
+        if not isinstance(content, Picture):
+            ending = "txt" if isinstance(content, str) else "gif"
+        paths.append(folder / f"{name}.{ending}")
         with replacing(paths[-1]) as file:
             if isinstance(content, str):
                 file.write_text(content, encoding="utf-8")

@@ -16,11 +16,12 @@ import numpy
 from matplotlib.axes import Axes
 from PIL import Image, ImageDraw, ImageFont
 
+from d2lpar import lenet_figure
 from d2lpar.datasets import punks
 from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page, training
+from d2lpar.figures import labels, page
 from d2lpar.records import comparison
-from d2lpar.records.kinds import FrameRecord, Run, group
+from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run, group
 from d2lpar.text import plural
 
 SCALE = 5  # screen pixels along a pixel of the animated faces
@@ -42,7 +43,7 @@ def pictures(
     sentences that title the first two.
     """
     answers = answers or {}
-    runs = training.by_device_count(runs)
+    runs = lenet_figure.by_device_count(runs)
     for run in runs:
         if not comparison.is_gan(run):
             raise RecordError(f"{labels.where(run)}: holds no epochs of a GAN")
@@ -51,7 +52,7 @@ def pictures(
     if all(comparison.quality_by_epoch(run) for run in runs):
         title = "Fréchet distance and coverage of generated faces"
         title = page.answer(answers.get("quality", ()), title, inches=10.5)
-        note = f"{training.workload(runs)}; dashed: sets to compare with"
+        note = f"{lenet_figure.workload(runs)}; dashed: sets to compare with"
         picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
         drawn["quality"] = picture
         quality(picture.axes, runs)
@@ -64,7 +65,7 @@ def pictures(
     if frames and frames[-1].samples:
         away = f"{median(frames[-1].distances):.2f} from the nearest of the data"
         drawn["samples"] = samples(last, f"Generated faces, {away} (median; a copy: 0)")
-    drawn["seconds"] = training.times(runs, answers.get("seconds", ()))
+    drawn["seconds"] = lenet_figure.times(runs, answers.get("seconds", ()))
     return drawn
 
 
@@ -96,10 +97,10 @@ def losses(run: Run) -> page.Picture:
 
     The medians of the repeats.
     """
-    end = run.epochs[-1]
+    end = run.of(GanEpochRecord)[-1]
     title = f"D's opinions of the data and of generated faces: {end.d_real:.2f} and "
     title += f"{end.d_fake:.2f} after {plural(end.epoch, 'epoch')}"
-    note = f"{training.workload([run])}; grey: D cannot tell them apart"
+    note = f"{lenet_figure.workload([run])}; grey: D cannot tell them apart"
     picture = page.new(title, note, [run], (10.5, 4.2), columns=2)
     left, right = picture.axes
     for axes, undecided, names in (
@@ -130,7 +131,7 @@ def quality(
     measures = {"frechet": "Fréchet distance", "coverage": "coverage"}
     for axes, (measure, label) in zip(panels, measures.items()):
         values_of = partial(comparison.quality_by_epoch, measure=measure)
-        training.curves(axes, runs, values_of, label, names)
+        lenet_figure.curves(axes, runs, values_of, label, names)
         for name, values in known.items():
             if measure == "coverage" and name not in ("other real faces", "noise"):
                 continue  # 0 like that of noise
@@ -153,7 +154,7 @@ def strip(run: Run, title: str) -> page.Picture:
             shown[nearest.epoch] = nearest
     frames = [shown[epoch] for epoch in sorted(shown)]
     size = (max(7.6, 0.8 * last.num_fixed), 1.4 + 0.8 * len(frames))
-    picture = page.new(title, training.workload([run]), [run], size)
+    picture = page.new(title, lenet_figure.workload([run]), [run], size)
     (axes,) = picture.axes
     show(axes, numpy.concatenate([fixed_faces(frame) for frame in frames]))
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frames))]
@@ -169,7 +170,7 @@ def samples(run: Run, title: str) -> page.Picture:
     generated = punks.from_png(frame.samples, 5, -(-len(frame.nearest) // 5))
     drawn = punks.sheet(drawn, 5)
     size = (7.6, 1.5 + 0.026 * max(len(generated), len(drawn)))
-    picture = page.new(title, training.workload([run]), [run], size, columns=2)
+    picture = page.new(title, lenet_figure.workload([run]), [run], size, columns=2)
     left, right = picture.axes
     show(left, generated, f"generated, after {plural(frame.epoch, 'epoch')}")
     show(right, drawn, "drawn by d2lpar, not by the GAN")

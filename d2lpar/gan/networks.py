@@ -301,7 +301,7 @@ def sync_batch_norm(
     variances = _over_devices([_sum_of_means(c * c) for c in centred], n)
     ys = []
     for c, variance in zip(centred, variances):
-        gamma, beta = (p.data(c.ctx) for p in (norm.gamma, norm.beta))
+        gamma, beta = norm.gamma.data(c.ctx), norm.beta.data(c.ctx)
         ys.append(_scale(c, gamma / np.sqrt(variance + norm._kwargs["eps"]), beta))
     momentum = norm._kwargs["momentum"]
     with autograd.pause():

@@ -61,10 +61,9 @@ def _percent(share: float) -> str:
 def _qualities(runs: Sequence[Run], known: dict[str, dict[str, float]]) -> list[str]:
     """What became of the Fréchet distance, and the share of faces that are covered."""
     ends = [comparison.final_quality(run) for run in runs]
-    references = [known.get(name) for name in ("other real faces", "noise")]
-    if None in references or any(map(math.isnan, ends)):
+    others, noise = known.get("other real faces"), known.get("noise")
+    if others is None or noise is None or any(map(math.isnan, ends)):
         return [UNKNOWN]
-    others, noise = references
     begin = median(next(iter(comparison.quality_by_epoch(runs[0]).values())))
     shares = [comparison.final_quality(run, "coverage") for run in runs]
     end, covered = listed(map(number, ends)), listed(map(_percent, shares))

@@ -169,9 +169,10 @@ def start(
     if width is not None:
         check_whole("width", width, 1_024)
     if d_norm not in D_NORMS or (width is None and d_norm != "none"):
-        of = "the notebook's networks take" if width is None else "write"
-        choices = "none" if width is None else ", ".join(D_NORMS)
-        raise SettingError(f"d-norm {d_norm!r}: {of} {choices}")
+        remedy = f"write {', '.join(D_NORMS)}"
+        if width is None:
+            remedy = "the notebook's networks take none"
+        raise SettingError(f"d-norm {d_norm!r}: {remedy}")
     params: list[list[numpy.ndarray]] = []
     moments: list[list[numpy.ndarray]] = []
     for k, net in enumerate(new_networks(width, d_norm)):

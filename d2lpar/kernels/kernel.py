@@ -170,15 +170,15 @@ class ElementwiseKernel:
         name = self._kernel.name
         arrays = [arg for arg in args if isinstance(arg, mx.nd.NDArray)]
         ctx = arrays[0].ctx if arrays else mx.cpu()
-        args = _checked(name, self.parameters, args, ctx)
+        checked = _checked(name, self.parameters, args, ctx)
         n = arrays[0].size
         if any(array.size != n for array in arrays):
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise KernelError(f"kernel {name}: arrays of different sizes: {shapes}")
         if n > 0:
             grid_dims, block_dims = (-(-n // BLOCK_SIZE), 1, 1), (BLOCK_SIZE, 1, 1)
-            args.append(numpy.int64(n))
-            self._kernel.compiled(ctx).launch(args, ctx, grid_dims, block_dims, 0)
+            checked.append(numpy.int64(n))
+            self._kernel.compiled(ctx).launch(checked, ctx, grid_dims, block_dims, 0)
 
 
 _SGD = {
@@ -258,5 +258,5 @@ def _problem(arg, parameter: Parameter, ctx: mx.Context) -> str:
     if dtype.kind == "f":  # NumPy converts it, or reports why it cannot
         return ""
     limits = numpy.iinfo(dtype)
-    fits = isinstance(arg, numbers.Integral) and limits.min <= arg <= limits.max
+    fits = isinstance(arg, numbers.Integral) and limits.min <= int(arg) <= limits.max
     return "" if fits else f"expected a number that {dtype} holds, got {arg!r}"

@@ -244,7 +244,8 @@ class CpuKernel(NamedTuple):
         threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)
         # The launch_record of the C++: the grid, and 8 bytes for each argument.
         record = struct.pack("6IQ", *grid_dims, *block_dims, threads)
-        read, written = [], []
+        read: list[ctypes.c_void_p] = []
+        written: list[ctypes.c_void_p] = []
         for parameter, arg in zip(self.parameters, args):
             if parameter.pointer:
                 record += struct.pack("Q", address(arg))
@@ -276,7 +277,7 @@ def address(array: mx.nd.NDArray) -> int:
     """Where the elements of a CPU array begin, once computed; 0 if it is empty."""
     array.wait_to_read()
     pointer = ctypes.c_void_p()
-    # If oneDNN keeps the array in a layout of its own, this first puts it in order.
+    # If oneDNN keeps the array in its own layout, this first puts it in order.
     mx.base.check_call(
         mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer))
     )

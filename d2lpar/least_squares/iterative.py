@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable
 
 import numpy
@@ -48,7 +49,7 @@ def gradient(
         v, largest = _normal_product(shards, v)
     search.see(largest)
     # The estimate is a lower bound: keep some distance.
-    step = first_step = 0.95 / max(largest, numpy.finfo(float).tiny)
+    step = first_step = 0.95 / max(largest, sys.float_info.min)
     while search.goes_on() and step > first_step / 100:
         descent = search.descent
         x = search.x + step * descent
@@ -155,7 +156,8 @@ class _Search:
         return norm
 
     def goes_on(self) -> bool:
-        return self.may_count() and numpy.linalg.norm(self.descent) > self.goal
+        norm = float(numpy.linalg.norm(self.descent))
+        return norm > self.goal and self.may_count()
 
     def may_count(self) -> bool:
         return self.iteration < self.max_iterations

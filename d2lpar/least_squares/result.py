@@ -84,7 +84,8 @@ def comparable(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def _reached(runs: Sequence[Run]) -> str:
     """Which methods end at the least residual."""
-    least, worst = least_of(runs), {}
+    least = least_of(runs)
+    worst: dict[str, float] = {}
     for run in runs:
         end = median(points[-1].residual_norm for points in repeats(run))
         method = run.header.variant or "the solver"

@@ -3,7 +3,7 @@
 A network is trained in float32 and lowered *after* training
 (:mod:`d2lpar.low_precision.lowering`). A precision that the hardware or the build does
 not support is a row that says so. It may even crash the process (MXNet 1.9.1: one scale
-per channel without calibration), so each is measured in a process of its own.
+per channel without calibration), so each is measured in a separate process.
 
 The channels stay 20 and 50: padded with zeros to 32 and 64, for whole vectors, INT8 was
 slower (30 thousand images/s against 39 on one thread of an AMD EPYC); float32 gained
@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy
@@ -37,7 +37,13 @@ from d2lpar.low_precision.lowering import (
     weight_bytes,
 )
 from d2lpar.records.comparison import summarize
-from d2lpar.records.kinds import INT8, PRECISIONS, EpochRecord, PrecisionRecord
+from d2lpar.records.kinds import (
+    INT8,
+    PRECISIONS,
+    EpochRecord,
+    PrecisionRecord,
+    Weights,
+)
 
 WARMUP_PASSES = 2  # INT8 packs its weights in the first
 
@@ -70,7 +76,7 @@ def measure(
     per_device_batch_size: int = 200,
     calibration_images: int = 1000,
     repeats: int = 15,
-    **recipe: float,
+    **recipe: Any,
 ) -> Iterator[EpochRecord | PrecisionRecord]:
     """Train LeNet in float32, yielding its epochs; then a row for each precision.
 
@@ -102,8 +108,11 @@ def measure(
         yield measure_apart(precision, state.params, task)
     if stretch_factor > 1:
         stretched = stretch(state.params, stretch_factor)
-        outlier = {"stretched": stretched, "equalised": equalize(stretched)}
-        for weights, params in outlier.items():
+        outlier: tuple[tuple[Weights, list[numpy.ndarray]], ...] = (
+            ("stretched", stretched),
+            ("equalised", equalize(stretched)),
+        )
+        for weights, params in outlier:
             for precision in [name for name in INT8 if name in precisions]:
                 yield measure_apart(precision, params, task, weights)
 
@@ -112,7 +121,7 @@ def measure_apart(
     precision: str,
     params: Sequence[numpy.ndarray],
     task: Task,
-    weights: str = "trained",
+    weights: Weights = "trained",
 ) -> PrecisionRecord:
     """The row of one precision, measured in a fresh process, or why there is none.
 
@@ -134,7 +143,7 @@ def measure_apart(
     return msgspec.convert(line, PrecisionRecord)
 
 
-def in_process(path: str, precision: str, weights: str) -> PrecisionRecord:
+def in_process(path: str, precision: str, weights: Weights) -> PrecisionRecord:
     """The work of :func:`measure_apart`'s process: the row, or an MXNetError."""
     params, task = pickle.loads(Path(path).read_bytes())
     return infer(precision, params, task, weights)
@@ -144,7 +153,7 @@ def infer(
     precision: str,
     params: Sequence[numpy.ndarray],
     task: Task,
-    weights: str = "trained",
+    weights: Weights = "trained",
 ) -> PrecisionRecord:
     """Infer the test images in one precision, in this process.
 

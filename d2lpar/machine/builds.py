@@ -112,7 +112,7 @@ def installed_builds() -> dict[str, str]:
         text = libinfo.read_text("utf-8") if libinfo.is_file() else ""
         version = re.search(r'^__version__ = "(.+)"', text, re.MULTILINE)
         return {FROM_SOURCE: version[1] if version else "version unknown"}
-    builds = {}
+    builds: dict[str, str] = {}
     for dist in importlib.metadata.distributions():
         name = (dist.metadata["Name"] or "").lower().replace("_", "-")
         if name == "mxnet" or name.startswith("mxnet-cu"):
@@ -151,14 +151,14 @@ def missing_libraries(build: str) -> dict[str, str]:
     return missing
 
 
-def install_command(extra: str, python: tuple[int, ...] = sys.version_info) -> str:
+def install_command(extra: str, python: tuple[int, int] = sys.version_info[:2]) -> str:
     """The command that installs MXNet with the extra "cpu" or "cu112" on this Python.
 
     MXNet's metadata asks for NumPy < 2, which has no build for Python 3.13 and later.
     There pip refuses MXNet, which works nevertheless: the extra brings the rest.
     """
     command = f"pip install 'd2lpar[{extra}]'"
-    if tuple(python[:2]) < (3, 13):
+    if python < (3, 13):
         return command
     alone = f"pip install --no-deps {MXNET_OF[extra]}"
     return alone if extra == "cpu" else f"{command} && {alone}"

@@ -19,6 +19,7 @@ import psutil
 from d2lpar.errors import DeviceError
 from d2lpar.machine.builds import (
     BUILD_RANGE,
+    CudaDevice,
     ask,
     build_has_code_for,
     cuda_devices,
@@ -171,10 +172,11 @@ def cores_text(gpu: GpuCard) -> str:
 
 
 def _gpu_facts(gpu: GpuCard) -> list[tuple[str, str | None]]:
-    capability = gpu.capability and ".".join(map(str, gpu.capability))
-    in_range = gpu.capability and build_has_code_for(gpu.capability)
-    if gpu.capability and not in_range and not own_library():
-        capability += f", MXNet's GPU wheels have code for {BUILD_RANGE} only"
+    capability = ""
+    if gpu.capability:
+        capability = ".".join(map(str, gpu.capability))
+        if not build_has_code_for(gpu.capability) and not own_library():
+            capability += f", MXNet's GPU wheels have code for {BUILD_RANGE} only"
     driver = [gpu.driver, gpu.cuda and f"CUDA {gpu.cuda}"]
     return [
         ("capability", capability),
@@ -203,7 +205,7 @@ def _cpu_facts(cpu: CpuCard) -> list[tuple[str, str | None]]:
 
 
 def _memory(card: GpuCard | CpuCard) -> str | None:
-    if card.memory_total is None:
+    if card.memory_total is None or card.memory_free is None:
         return None
     return f"{byte_size(card.memory_total)}, {byte_size(card.memory_free)} free"
 
@@ -220,16 +222,17 @@ def gpu_handles(nvml) -> dict[int, object]:
 
 def gpu_cards(nvml) -> tuple[GpuCard, ...]:
     """A card per GPU, in NVML's order; `nvml` is an initialised module like pynvml."""
-    handles, visible = gpu_handles(nvml), {}
-    for i, device in reversed(list(enumerate(cuda_devices()))):
+    handles = gpu_handles(nvml)
+    visible: dict[str | int, tuple[int | None, CudaDevice | None]] = {}
+    for i, seen in reversed(list(enumerate(cuda_devices()))):
         # Slices of one GPU (MIG) share its address: MXNet uses the first.
-        visible[device.pci_address or i] = i, device
+        visible[seen.pci_address or i] = i, seen
     cuda = ask(nvml.nvmlSystemGetCudaDriverVersion)
     cards = []
     for index, gpu in handles.items():
         pci = ask(nvml.nvmlDeviceGetPciInfo, gpu)
-        address = pci and plain_pci_address(pci.busId)
-        number, device = visible.get(address, (None, None))
+        address = plain_pci_address(pci.busId) if pci else None
+        number, device = visible.get(address or "", (None, None))
         capability = ask(nvml.nvmlDeviceGetCudaComputeCapability, gpu)
         capability = capability and tuple(capability)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, gpu)

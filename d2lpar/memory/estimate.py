@@ -105,8 +105,9 @@ def gan_layers(settings: dict) -> Layers:
     from d2lpar.gan import measures, new_networks
 
     face = (3, 24, 24)
-    of = settings.get("width"), settings.get("d_norm", "none")
-    net_D, net_G = new_networks(*of, padded=True)
+    net_D, net_G = new_networks(
+        settings.get("width"), settings.get("d_norm", "none"), padded=True
+    )
     drawn, judged = outputs(net_G, net_G.z_shape), outputs(net_D, face)
     if settings.get("sync_batch_norm"):
         normed = [shape for name, shape in drawn if name.startswith("BatchNorm")]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy
 
-MOST_ROUNDS = 10_000  # an endless loop ends here
+MAX_ROUNDS = 10_000  # an endless loop ends here
 
 
 class Network:
@@ -38,8 +38,8 @@ class Network:
     def exchange(self, messages: Sequence[tuple]) -> list[DeviceArray]:
         """One round: send each (array, to); the copies that arrive, in this order."""
         self.rounds += 1
-        if self.rounds > MOST_ROUNDS:
-            raise ValueError(f"more than {MOST_ROUNDS} rounds: does a loop not end?")
+        if self.rounds > MAX_ROUNDS:
+            raise ValueError(f"more than {MAX_ROUNDS} rounds: does a loop not end?")
         senders: set = set()
         receivers: set = set()
         for message in messages:

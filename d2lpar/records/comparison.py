@@ -144,9 +144,8 @@ def arm_times(run: Run) -> list[ArmTimes]:
     arms = []
     for work, same in group(run.lines, lambda line: line.work).items():
         for name, lines in group(same, lambda line: line.arm).items():
-            of = group(lines, type)
-            samples = [line for line in of.get(ArmSample, ()) if not line.warm_up]
-            absent = [line.why_not for line in of.get(ArmAbsent, ())]
+            samples = [x for x in lines if isinstance(x, ArmSample) and not x.warm_up]
+            absent = [x.why_not for x in lines if isinstance(x, ArmAbsent)]
             why_not = "" if samples else [*absent, "only warmed up"][0]
             is_peer = name in run.header.peers
             arms.append(ArmTimes(name, work, is_peer, samples, why_not))

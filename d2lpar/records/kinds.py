@@ -8,6 +8,7 @@ what it looks like in the subjects' ``figure.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ PRECISIONS = (
     *("float32", "bfloat16", "float16", *INT8),
     *("int8-channels-none", "int8-channels-naive", "int8-channels-entropy"),
 )
+
+# Of the network whose inference is measured.
+Weights = Literal["trained", "stretched", "equalised"]
 
 # The bounds keep ratios, sums and axes within the range of float64.
 Whole = Annotated[int, Meta(ge=0, le=2**53)]
@@ -211,9 +215,9 @@ class FrameRecord(Line, tag="frame", frozen=True):
     coverage: Optional[Share] = None
     distinct: Optional[Share] = None
     references: dict[Label, dict[str, Amount]] = {}
-    samples: Optional[str] = None
-    nearest: Optional[list[Whole]] = None
-    distances: Optional[list[Amount]] = None
+    samples: str = ""
+    nearest: list[Whole] = []
+    distances: list[Amount] = []
 
     def __post_init__(self) -> None:
         measures = ("frechet", "density", "coverage", "distinct")
@@ -223,9 +227,7 @@ class FrameRecord(Line, tag="frame", frozen=True):
         for name, values in self.references.items():
             if set(values) != set(measures):
                 raise ValueError(f"reference {name!r:.40}: not {', '.join(measures)}")
-        if self.samples is not None and (
-            not self.nearest or len(self.nearest) != len(self.distances or ())
-        ):
+        if self.samples and not 0 < len(self.nearest) == len(self.distances):
             raise ValueError("samples need as many nearest as distances")
 
 
@@ -320,32 +322,33 @@ class PrecisionRecord(Line, tag="precision", frozen=True):
     the trained network in float32 gives them. `images_per_sec` is the median of `n`
     passes over the test images on all devices, `images_per_sec_q1` and `_q3` its
     quartiles; each device takes `per_device_batch_size` images at a time.
-    `weight_bytes` counts the parameters as one device stores them.
+    `weight_bytes` counts the parameters as one device stores them. What was not
+    measured is NaN, and 0 bytes.
     """
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]
-    weights: Literal["trained", "stretched", "equalised"]
+    weights: Weights
     per_device_batch_size: Number
     why_not: str = ""
-    test_acc: Optional[Share] = None
-    agreement: Optional[Share] = None
-    images_per_sec: Optional[Positive] = None
-    images_per_sec_q1: Optional[Positive] = None
-    images_per_sec_q3: Optional[Positive] = None
+    test_acc: Share = math.nan
+    agreement: Share = math.nan
+    images_per_sec: Positive = math.nan
+    images_per_sec_q1: Positive = math.nan
+    images_per_sec_q3: Positive = math.nan
     n: Whole = 0
-    weight_bytes: Optional[Number] = None
+    weight_bytes: Number = 0
 
     def __post_init__(self) -> None:
-        measured = (
-            "test_acc",
-            "agreement",
-            "weight_bytes",
-            "images_per_sec",
-            "images_per_sec_q1",
-            "images_per_sec_q3",
-        )
-        for name in measured:
-            if self.supported and getattr(self, name) is None:
+        measured = {
+            "test_acc": self.test_acc,
+            "agreement": self.agreement,
+            "weight_bytes": self.weight_bytes or math.nan,
+            "images_per_sec": self.images_per_sec,
+            "images_per_sec_q1": self.images_per_sec_q1,
+            "images_per_sec_q3": self.images_per_sec_q3,
+        }
+        for name, value in measured.items():
+            if self.supported and math.isnan(value):
                 raise ValueError(f"neither why_not nor {name}")
 
     @property

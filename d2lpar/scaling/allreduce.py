@@ -119,19 +119,21 @@ def measure(
         rng = numpy.random.default_rng(0)
         host = {d: [rng.random(s, dtype="float32") for s in shapes] for d in devices}
         for name, make in VARIANTS.items():
-            record = {
-                "variant": name,
-                "num_arrays": len(shapes),
-                "num_bytes": sum(array.nbytes for array in host[devices[0]]),
-                "num_devices": len(devices),
-            }
+            seconds, why_not = [], ""
             try:
                 all_reduce = make()
             except mx.base.MXNetError as error:
-                yield AllReduceRecord(**record, why_not=f"MXNet: {first_line(error)}")
-                continue
-            seconds = _seconds(all_reduce, host, f"all-reduce ({name})")
-            yield AllReduceRecord(**record, seconds=seconds)
+                why_not = f"MXNet: {first_line(error)}"
+            else:
+                seconds = _seconds(all_reduce, host, f"all-reduce ({name})")
+            yield AllReduceRecord(
+                variant=name,
+                num_arrays=len(shapes),
+                num_bytes=sum(array.nbytes for array in host[devices[0]]),
+                seconds=seconds,
+                why_not=why_not,
+                num_devices=len(devices),
+            )
 
 
 def _seconds(
@@ -156,7 +158,8 @@ def _seconds(
         flat = [array.asnumpy().ravel() for d in devices for array in data[d]]
         return numpy.concatenate(flat)
 
-    total = numpy.concatenate([sum(arrays).ravel() for arrays in zip(*host.values())])
+    sums = [numpy.sum(arrays, axis=0).ravel() for arrays in zip(*host.values())]
+    total = numpy.concatenate(sums)
     measured = timing.measure(
         call,
         devices,

@@ -81,9 +81,14 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
             for batch, values in pairs.items():
                 at = [batch] * len(values)
                 axes.plot(at, values, **style, ls="", ms=3, alpha=0.5, mew=0)
-            style |= {"ls": page.LINES[s + k - 1], "mfc": "white" if s else None}
-            style["label"] = f"{name_of(study)}, {plural(n, noun)}"
-            axes.plot(list(pairs), list(map(median, pairs.values())), **style)
+            axes.plot(
+                list(pairs),
+                list(map(median, pairs.values())),
+                **style,
+                ls=page.LINES[s + k - 1],
+                mfc="white" if s else color,
+                label=f"{name_of(study)}, {plural(n, noun)}",
+            )
     axes.axhline(1, color=page.INK, lw=1)
     page.log_along(axes, "x", base=2)
     page.log_along(axes, "y", base=2)
@@ -102,8 +107,15 @@ def steps(study: Study, title: str) -> page.Picture:
     words = "medians and quartiles" + ("; thin: the model" if model else "")
     note = labels.subtitle(f"LeNet {name_of(study)}: {words}", study.runs)
     size, heights = ((7.6, 5.4), [3, 1]) if model else ((7.6, 4.2), [1])
-    layout = {"rows": len(heights), "height_ratios": heights, "sharex": True}
-    picture = page.new(title, note, study.runs, size, **layout)
+    picture = page.new(
+        title,
+        note,
+        study.runs,
+        size,
+        rows=len(heights),
+        height_ratios=heights,
+        sharex=True,
+    )
     above, *below = picture.axes
     for k, n in enumerate(study.counts):
         ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}

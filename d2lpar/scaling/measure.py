@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy
 
@@ -193,21 +194,21 @@ def _weak_scaling(
                 clock.add(trained.step(batch))
         loss = clock.end_training(n)
         acc = trained.accuracy(*test_set)
-        line = {
-            "global_batch_size": size,
-            "epoch": epoch,
-            "lr": lr,
-            "num_devices": len(trained.devices),
-        }
+        line = partial(
+            ScaledEpoch,
+            global_batch_size=size,
+            epoch=epoch,
+            lr=lr,
+            num_devices=len(trained.devices),
+        )
         try:
             record = clock.record(epoch, loss, acc, num_samples=n, lr=lr)
             training.check_params(epoch, trained.params(), lr)
         except DivergedError as error:
             log.warning("batch %d, epoch %d: %s", size, epoch, error)
-            yield ScaledEpoch(**line, why_not=str(error))
+            yield line(why_not=str(error))
             break
-        yield ScaledEpoch(
-            **line,
+        yield line(
             seconds=record.seconds,
             train_loss=record.train_loss,
             test_acc=record.test_acc,

@@ -122,8 +122,10 @@ def fit_step(
         raise RecordError("steps of one batch size: the model needs at least two")
     sizes = sorted(seconds)
     models = [
-        StepModel(issue, *_line({b: seconds[b] for b in sizes[k:]}), exchange, cores)
-        for k in range(len(sizes) - 1)
+        StepModel(issue, fixed, per_sample, exchange, cores)
+        for fixed, per_sample in (
+            _line({b: seconds[b] for b in sizes[k:]}) for k in range(len(sizes) - 1)
+        )
     ]
     return min(
         models,
@@ -131,15 +133,17 @@ def fit_step(
     )
 
 
-def _line(seconds: Mapping[int, float]) -> list[float]:
+def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
     """Intercept and slope, neither negative; small and large times count alike."""
     from scipy.optimize import nnls  # slow to import, and only a fit needs it
 
-    sizes, times = (numpy.array(list(x), float) for x in (seconds, seconds.values()))
+    sizes = numpy.array(list(seconds), float)
+    times = numpy.array(list(seconds.values()))
     matrix = numpy.stack([numpy.ones_like(sizes), sizes], axis=1) / times[:, None]
     scale = matrix.max(axis=0)  # an intercept and a slope differ by orders of magnitude
     coefficients, _ = nnls(matrix / scale, numpy.ones_like(times))
-    return [float(c) for c in coefficients / scale]
+    fixed, per_sample = coefficients / scale
+    return float(fixed), float(per_sample)
 
 
 @dataclass(frozen=True)
@@ -247,11 +251,6 @@ class Study:
                 if one and len(one) == len(many):
                     speedups[batch] = median(a / b for a, b in zip(one, many))
         return speedups
-
-    def break_even(self, num_devices: int) -> float | None:
-        """The measured batch from which more devices pay; None if at none."""
-        speedups = self.speedups_of(num_devices)
-        return break_even(speedups) if speedups else None
 
     @cached_property
     def parts(self) -> dict[tuple[int, int], dict[str, float]]:

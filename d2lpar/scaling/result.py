@@ -47,10 +47,10 @@ def result(runs: Sequence[Run]) -> Result:
         columns += [f"ms on {n}", "quartiles"]
     columns += [f"speedup of {n}" for n in counts[1:]]
     samples = {study.milliseconds(*key).n for study in found for key in study.records}
-    n = " or ".join(map(str, sorted(samples)))
+    of_each = " or ".join(map(str, sorted(samples)))
     note = (
-        f"ms on N: a step on N {word}s, the median of {n or 'no'} samples of several "
-        "steps each; speedup: of neighbouring samples"
+        f"ms on N: a step on N {word}s, the median of {of_each or 'no'} samples of "
+        "several steps each; speedup: of neighbouring samples"
     )
     answers = {"speedup": _answers(found, word)}
     return Result(Table(columns, rows), note, answers, _further(runs, found))
@@ -127,8 +127,8 @@ def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table | str]:
     """Tables of parts, trainings and all-reduces, where measured; models in words."""
     parts, trainings, all_reduce = [], [], []
     for study in found:
-        for (n, batch), ms in study.parts.items():
-            cells = [number(1e3 * ms[part]) for part in PARTS]
+        for (n, batch), seconds in study.parts.items():
+            cells = [number(1e3 * seconds[part]) for part in PARTS]
             parts.append([study.name, f"{batch:,}", str(n), *cells])
         for (n, batch), epochs in study.trainings.items():
             for e in epochs:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from d2lpar.figures import labels, page
 from d2lpar.records.comparison import check, final_accuracy
-from d2lpar.records.kinds import Run, group, timed_epochs
+from d2lpar.records.kinds import EpochRecord, Run, group, timed
 from d2lpar.text import plural
 
 WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_async"}
@@ -42,11 +42,11 @@ def picture(runs: Sequence[Run], title: str) -> page.Picture:
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for k, (name, same) in enumerate(ways.items()):
-        timed = [epoch for run in same for epoch in timed_epochs(run)]
-        mb = [e.wire_bytes / 1e6 for e in timed if e.wire_bytes is not None]
+        epochs = [epoch for run in same for epoch in timed(run.of(EpochRecord))]
+        mb = [e.wire_bytes / 1e6 for e in epochs if e.wire_bytes is not None]
         color = page.OTHERS[k % len(page.OTHERS)]
         sent.append(page.Row(name, mb, color, "" if mb else "no counter"))
-        seconds.append(page.Row(name, [epoch.seconds for epoch in timed], color))
+        seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], color))
         accuracies.append(page.Row(name, list(map(final_accuracy, same)), color))
     for axes, rows, unit, label in zip(
         drawn.axes,

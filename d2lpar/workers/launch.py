@@ -30,6 +30,7 @@ from pathlib import Path
 
 import psutil
 
+from d2lpar.devices import kind_and_numbers
 from d2lpar.errors import D2lparError, SettingError
 from d2lpar.records.atomic import make_folder
 
@@ -173,8 +174,6 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
     for k, (text, host) in enumerate(zip(chosen, hosts)):
         if not text.strip().lower().startswith("gpu"):
             continue
-        from d2lpar.devices import kind_and_numbers  # loads MXNet: seconds
-
         _, numbers = kind_and_numbers(text)
         for i in [0] if numbers is None else numbers:
             owner = owners.setdefault((host, i), k)

@@ -13,8 +13,8 @@ from support.factories import gan_epoch, training
 from d2lpar.cli import compare as words
 from d2lpar.cli.compare import compare
 from d2lpar.errors import RecordError
-from d2lpar.figures import compare as figure
 from d2lpar.figures import labels
+from d2lpar.lenet_figure import compared
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord
 
@@ -139,12 +139,12 @@ def test_the_table_holds_the_numbers_of_both_sides():
 
 
 def test_both_runs_are_drawn():
-    picture = figure.picture(ONE, TWO, compare(ONE, TWO))
+    picture = compared(ONE, TWO, compare(ONE, TWO))
     _, seconds = picture.axes
     assert medians(seconds) == [2.0, 1.25]
     assert "1.60" in picture.metadata["Title"]
     measures = {"frechet": 3.0, "density": 1.0, "coverage": 0.5, "distinct": 0.5}
     frame = FrameRecord(epoch=1, fixed="", **measures)
     gan = replace(ONE, lines=(frame, gan_epoch(1), gan_epoch(2)))
-    left, _ = figure.picture(gan, gan, compare(gan, gan)).axes
+    left, _ = compared(gan, gan, compare(gan, gan)).axes
     assert [list(line.get_ydata()) for line in left.lines] == [[3.0]] * 2

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from d2lpar.cli import watch
+from d2lpar.cli.watch import GpuLoad, Sample
 from d2lpar.errors import DeviceError
 from d2lpar.machine import cards
-from d2lpar.machine.load import GpuLoad, Sample
 
 HERE = cards.Machine(cards.cpu_card(), (), "no driver [here]")
 

@@ -12,9 +12,9 @@ from support.drawn import medians, words
 from support.factories import benchmark_header, epoch, header, training
 
 from d2lpar import experiments
+from d2lpar import lenet_figure as figure
 from d2lpar.errors import RecordError
-from d2lpar.figures import bars
-from d2lpar.figures import training as figure
+from d2lpar.figures import benchmark
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
 
 ONE = training(1)
@@ -127,10 +127,10 @@ def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent(tmp_path):
         ArmAbsent(arm="PyTorch", round=0, why_not="no GPU", work="large"),
     ]
     run = Run(benchmark_header(peers=["PyTorch"]), tuple(lines), tmp_path / "b.jsonl")
-    picture = bars.pictures([run])[""]
+    picture = benchmark.pictures([run])[""]
     small, large = picture.axes
     assert medians(small) == [3.0, 1.0]  # in the order they ran
     assert medians(large) == [20.0]
     assert any("no GPU" in text for text in words(picture))
     with pytest.raises(RecordError, match="b.jsonl"):
-        bars.pictures([run, run])
+        benchmark.pictures([run, run])

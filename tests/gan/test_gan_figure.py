@@ -121,7 +121,7 @@ def test_old_records_and_runs_that_were_killed_have_fewer_pictures():
     drawn = figure.pictures([a_run(frames=old)])
     assert "quality" not in drawn
     assert "epoch 4" in drawn["strip"].metadata["Title"]
-    frames = [changed(f, samples=None) for f in some_frames([0, 1])]
+    frames = [changed(f, samples="") for f in some_frames([0, 1])]
     drawn = figure.pictures([a_run(frames=frames)])
     assert set(drawn) == {"losses", "quality", "strip", "", "seconds"}
     assert set(figure.pictures([a_run(frames=[])])) == {"losses", "seconds"}

@@ -1,6 +1,7 @@
 """Low precision: the conversion, what INT8 changes, and rows for refusals."""
 
 import ctypes
+import math
 
 import msgspec
 import numpy
@@ -192,7 +193,8 @@ def test_two_devices_infer_what_one_does(task, params):
 def test_a_refusal_is_a_row(task, params):
     refused = measure_apart("float16", params, task)
     assert "FP16" in refused.why_not and "\n" not in refused.why_not
-    assert (refused.test_acc, refused.images_per_sec, refused.n) == (None, None, 0)
+    assert math.isnan(refused.test_acc) and math.isnan(refused.images_per_sec)
+    assert refused.n == 0
 
 
 def test_a_crash_is_a_row(task, params):

@@ -7,7 +7,7 @@ import pytest
 from support.a_study import BATCHES, header, made, step
 
 from d2lpar.records.kinds import AllReduceRecord, Run, StepRecord
-from d2lpar.scaling.model import studies
+from d2lpar.scaling.model import break_even, studies
 from d2lpar.scaling.result import formula, result
 
 
@@ -37,7 +37,7 @@ def test_the_model_is_recovered(run):
     # 10 ms of Python for two; 5 + 3 + 0.15 B of the cores against 2 + 0.3 B: 40
     assert study.model.break_even(2) == pytest.approx(40)
     assert study.speedups_of(2)[128] == pytest.approx(40.4 / 27.2)
-    assert 32 < study.break_even(2) < 128
+    assert 32 < break_even(study.speedups_of(2)) < 128
 
 
 def test_gpus_leave_the_cores_to_python(run):

@@ -1,4 +1,4 @@
-"""Trainings on several device counts: test accuracy, and seconds per epoch.
+"""Trainings on several device counts, and two runs side by side: accuracy and seconds.
 
 Runs of several chapters, such as from scratch and in Gluon, share both pictures.
 """
@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
 from d2lpar.records import comparison
+from d2lpar.records.comparison import Comparison
 from d2lpar.records.kinds import Run, group, timed_epochs
-from d2lpar.text import plural
+from d2lpar.text import number, plural
 
 
 def pictures(
@@ -39,6 +40,29 @@ def pictures(
         if len(chapters) > 1:
             axes.set_title(labels.CHAPTERS.get(chapter, chapter))
     return {"accuracy": accuracy, "seconds": times(runs, answers.get("seconds", ()))}
+
+
+def compared(a: Run, b: Run, found: Comparison) -> page.Picture:
+    """Two runs side by side: accuracy or quality on the left, seconds on the right."""
+    runs, (low, high) = (a, b), found.spread
+    title = f"Samples per second of b over a: {number(found.speedup)} "
+    title += f"({low:.2f} to {high:.2f} by the quartiles)"
+    note = f"Different in a and b: {'; '.join(found.differences) or 'nothing else'}."
+    drawn = page.new(title, note, runs, (10.5, 4.2), columns=2)
+    left, right = drawn.axes
+    if comparison.is_gan(a):
+        values_of, label = comparison.quality_by_epoch, "Fréchet distance"
+        curves(left, runs, values_of, label, names=("a", "b"))
+        page.log_along(left, "y")
+    else:
+        curves(left, runs, names=("a", "b"))
+    rows = []
+    sides = zip("ab", runs, (found.a, found.b), colors(runs))
+    for name, run, side, color in sides:
+        seconds = [epoch.seconds for epoch in timed_epochs(run)]
+        rows.append(page.Row(f"{name}: {side.label}", seconds, color))
+    page.dots(right, rows, "s")
+    return drawn
 
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:

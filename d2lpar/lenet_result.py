@@ -26,12 +26,12 @@ def result(runs: Sequence[Run]) -> Result:
     Speedups are over each chapter's first row: on the fewest devices, and of workers
     those with ``dist_sync``.
     """
-    runs = _pooled([run for run in runs if run.of(EpochRecord)])
+    runs = _pooled([run for run in runs if run.lines_of(EpochRecord)])
     if not runs:
         return Result()
     chapters = group(runs, lambda run: run.header.chapter)
     several = len(chapters) > 1
-    epochs = [epoch for run in runs for epoch in run.of(EpochRecord)]
+    epochs = [epoch for run in runs for epoch in run.lines_of(EpochRecord)]
     sent = any(epoch.wire_bytes is not None for epoch in epochs)
     rows, speeds, accuracies = [], [], []
     for chapter, same in chapters.items():
@@ -128,5 +128,5 @@ def _accuracy(run: Run) -> str:
 
 
 def _megabytes(run: Run) -> str:
-    sent = [e.wire_bytes for e in timed(run.of(EpochRecord)) if e.wire_bytes]
+    sent = [e.wire_bytes for e in timed(run.lines_of(EpochRecord)) if e.wire_bytes]
     return number(median(sent) / 1e6) if sent else "-"

@@ -855,7 +855,7 @@ def coverage(run: Run) -> float:
 
 
 def steps_of(run: Run) -> int:
-    return run.of(FrameRecord)[-1].num_steps or 0
+    return run.lines_of(FrameRecord)[-1].num_steps or 0
 
 
 @answers("h200/gan/sharp-strip", "h200/gan/sharp-gpu2")
@@ -871,7 +871,7 @@ def strip(runs: list[Run]) -> Picture:
 @answers("h200/gan/sharp-samples", "h200/gan/sharp-gpu2")
 def samples(runs: list[Run]) -> Picture:
     """Are generated faces copies of real ones?"""
-    distances = runs[0].of(FrameRecord)[-1].distances
+    distances = runs[0].lines_of(FrameRecord)[-1].distances
     title = claim(
         "None of 25 generated faces is a copy: the nearest real ones are {d:.2f} away "
         "(median)",
@@ -887,9 +887,9 @@ def samples(runs: list[Run]) -> Picture:
 )
 def no_normalisation(without: list[Run], normal: list[Run]) -> Picture:
     """What does spectral normalisation do?"""
-    last = without[0].of(FrameRecord)[-1]
+    last = without[0].lines_of(FrameRecord)[-1]
     there = min(
-        normal[0].of(FrameRecord), key=lambda frame: abs(frame.epoch - last.epoch)
+        normal[0].lines_of(FrameRecord), key=lambda frame: abs(frame.epoch - last.epoch)
     )
     a, b = (100 * frame.coverage for frame in (last, there))
     title = claim(
@@ -932,7 +932,7 @@ def quality(cores: list[Run], gpus: list[Run]) -> Picture:
 @answers("low_precision/book-1thread-cpu1-precision", "low_precision/book-1thread-cpu1")
 def precision(runs: list[Run]) -> Picture:
     """What does int8 gain, and what does it cost?"""
-    rows = [row for row in merged(runs[0].of(PrecisionRecord)) if row.supported]
+    rows = [row for row in merged(runs[0].lines_of(PrecisionRecord)) if row.supported]
     base = baseline(rows)
     trained = [row for row in rows if row.weights == "trained"]
     lost = max(base.test_acc - row.test_acc for row in trained)

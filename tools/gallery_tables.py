@@ -114,10 +114,10 @@ def _sources(runs: Sequence[Run]) -> str:
 
 def _pytorch(runs: Sequence[Run]) -> list[str]:
     """The versions of PyTorch that runs measured, none where they measured none."""
-    timings = [line for run in runs for line in run.of(TimingRecord)]
+    timings = [line for run in runs for line in run.lines_of(TimingRecord)]
     found = {line.version for line in timings if line.library == "PyTorch"}
     for run in runs:
-        names = " ".join(sample.arm for sample in run.of(ArmSample))
+        names = " ".join(sample.arm for sample in run.lines_of(ArmSample))
         if re.search("PyTorch|DDP", names):
             found.add(run.header.versions["torch"])
     return sorted(found)
@@ -152,7 +152,7 @@ def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
             alone[chapter] = timed.median
         gain = f"{alone[chapter] / timed.median:.2f}" if chapter in alone else "-"
         for run in same:
-            epochs, passed = run.of(EpochRecord), 0.0
+            epochs, passed = run.lines_of(EpochRecord), 0.0
             for epoch in epochs:
                 passed += epoch.seconds
                 if epoch.test_acc >= 0.80:

@@ -84,9 +84,9 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     """
     pooled: dict[tuple, list[TimingRecord]] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
-        if not run.of(TimingRecord):
+        if not run.lines_of(TimingRecord):
             raise RecordError(f"{labels.where(run)}: holds no timings")
-        for x in run.of(TimingRecord):
+        for x in run.lines_of(TimingRecord):
             on_host = x.devices[:1] == [] or x.devices[0].startswith("host")
             count = 0 if on_host else run.header.num_devices
             key = (count, x.operation, x.library, x.form, tuple(x.shape))
@@ -138,7 +138,7 @@ def result(runs: Sequence[Run]) -> Result:
 
     Further: all forms with their rates, and the published numbers beside ours.
     """
-    runs = [run for run in runs if run.of(TimingRecord)]
+    runs = [run for run in runs if run.lines_of(TimingRecord)]
     table = rows(runs)
     shown = [row for row in table if row.operation in TITLES]
     if not table:

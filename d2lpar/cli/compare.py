@@ -87,7 +87,7 @@ def _side(run: Run, label: str) -> Side:
         seconds=comparison.seconds_per_epoch(run),
         samples_per_sec=median(e.samples_per_sec for e in timed_epochs(run)),
         test_acc=None if is_gan(run) else comparison.final_accuracy(run),
-        quality=comparison.final_quality(run) if run.of(FrameRecord) else None,
+        quality=comparison.final_quality(run) if run.lines_of(FrameRecord) else None,
     )
 
 

@@ -26,7 +26,7 @@ def pictures(runs: Sequence[Run]) -> dict[str, page.Picture]:
         names = " and ".join(map(labels.where, runs))
         raise RecordError(f"{names}: records of one benchmark; name one of them")
     (run,) = runs
-    samples, curves = run.of(ArmSample), None
+    samples, curves = run.lines_of(ArmSample), None
     if any(sample.steps and sample.error is not None for sample in samples):
         title, curves = f"Errors by steps: {run.header.work}", errors
     elif any(sample.peak_bytes for sample in samples):
@@ -69,7 +69,7 @@ def color_of(arm: ArmTimes) -> str:
 
 def errors(axes: Axes, run: Run) -> None:
     """An arm's errors against the steps after which they were found, and medians."""
-    by_arm = group(run.of(ArmSample), lambda sample: sample.arm)
+    by_arm = group(run.lines_of(ArmSample), lambda sample: sample.arm)
     for k, (arm, samples) in enumerate(by_arm.items()):
         at = group(samples, lambda sample: sample.steps, lambda sample: sample.error)
         style = page.look(k)
@@ -88,7 +88,7 @@ def memory(
     axes: Axes, run: Run, counted: Callable[[ArmSample], int] | None = None
 ) -> None:
     """MiB of each arm against the batch: filled what was measured, hollow `counted`."""
-    by_arm = group(run.of(ArmSample), lambda sample: sample.arm)
+    by_arm = group(run.lines_of(ArmSample), lambda sample: sample.arm)
     for k, (arm, samples) in enumerate(by_arm.items()):
         ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}
         if counted:

@@ -71,7 +71,7 @@ def pictures(
 
 def frames_of(run: Run) -> list[FrameRecord]:
     """The frames of the first repeat."""
-    return [frame for frame in run.of(FrameRecord) if frame.repeat == 0]
+    return [frame for frame in run.lines_of(FrameRecord) if frame.repeat == 0]
 
 
 def steps_of(frame: FrameRecord) -> int:
@@ -97,7 +97,7 @@ def losses(run: Run) -> page.Picture:
 
     The medians of the repeats.
     """
-    end = run.of(GanEpochRecord)[-1]
+    end = run.lines_of(GanEpochRecord)[-1]
     title = f"D's opinions of the data and of generated faces: {end.d_real:.2f} and "
     title += f"{end.d_fake:.2f} after {plural(end.epoch, 'epoch')}"
     note = f"{lenet_figure.workload([run])}; grey: D cannot tell them apart"

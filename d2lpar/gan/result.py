@@ -25,7 +25,7 @@ def result(runs: Sequence[Run]) -> Result:
 
     Speedups are over the fewest devices.
     """
-    runs = [run for run in runs if run.of(GanEpochRecord)]
+    runs = [run for run in runs if run.lines_of(GanEpochRecord)]
     if not runs:
         return Result()
     rows = []
@@ -45,7 +45,7 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def _steps(run: Run) -> str:
-    steps = [frame.num_steps for frame in run.of(FrameRecord) if frame.num_steps]
+    steps = [frame.num_steps for frame in run.lines_of(FrameRecord) if frame.num_steps]
     return f"{max(steps):,}" if steps else "-"
 
 

@@ -33,7 +33,7 @@ def pictures(
     """
     answers = answers or {}
     for run in runs:
-        if not run.of(PointRecord):
+        if not run.lines_of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")
     size = [runs[0].header.settings.get(name) for name in ("rows", "columns")]
     words = "min ||A x - b||"

@@ -25,7 +25,7 @@ def result(runs: Sequence[Run]) -> Result:
     x; and the x of every run that recorded it, as the least-squares notes write them to
     ``data_parallel_result.txt``.
     """
-    runs = [run for run in runs if run.of(PointRecord)]
+    runs = [run for run in runs if run.lines_of(PointRecord)]
     if not runs:
         return Result()
     rows, least = [], least_of(runs)
@@ -56,17 +56,19 @@ def result(runs: Sequence[Run]) -> Result:
 
 def repeats(run: Run) -> list[list[PointRecord]]:
     """The points of each repeat, at least one."""
-    return list(group(run.of(PointRecord), lambda point: point.repeat).values())
+    return list(group(run.lines_of(PointRecord), lambda point: point.repeat).values())
 
 
 def least_of(runs: Sequence[Run]) -> float:
     """The least ||A x - b|| of all runs."""
-    return min(point.residual_norm for run in runs for point in run.of(PointRecord))
+    return min(
+        point.residual_norm for run in runs for point in run.lines_of(PointRecord)
+    )
 
 
 def knows_optimum(runs: Sequence[Run]) -> bool:
     """Whether LAPACK's solution was at hand, to which distances were measured."""
-    points = [point for run in runs for point in run.of(PointRecord)]
+    points = [point for run in runs for point in run.lines_of(PointRecord)]
     return any(point.distance is not None for point in points)
 
 

@@ -41,7 +41,7 @@ def picture(run: Run, title: str) -> page.Picture:
 
     The interval of an accuracy is that of a share of so many test images.
     """
-    rows = merged(run.of(PrecisionRecord))
+    rows = merged(run.lines_of(PrecisionRecord))
     measured = [row for row in rows if row.supported]
     trained = [row for row in measured if row.weights == "trained"]
     if not trained:

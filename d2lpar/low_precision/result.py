@@ -23,7 +23,7 @@ COLUMNS = (
 
 def result(runs: Sequence[Run]) -> Result:
     """A row per precision of each run, and why some could not be measured."""
-    runs = [run for run in runs if run.of(PrecisionRecord)]
+    runs = [run for run in runs if run.lines_of(PrecisionRecord)]
     if not runs:
         return Result()
     several, rows, refused, answers = len(runs) > 1, [], [], {}
@@ -46,7 +46,7 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def _rows(run: Run) -> list[PrecisionRecord]:
-    return merged(run.of(PrecisionRecord))
+    return merged(run.lines_of(PrecisionRecord))
 
 
 def _answer(rows: Sequence[PrecisionRecord]) -> str:

@@ -108,7 +108,7 @@ def seconds_per_epoch(run: Run) -> Summary:
 def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
     """Test accuracies in [0, 1] by ascending epoch, one per repeat."""
     check(run)
-    epochs = sorted(run.of(EpochRecord), key=lambda e: e.epoch)
+    epochs = sorted(run.lines_of(EpochRecord), key=lambda e: e.epoch)
     return group(epochs, lambda e: e.epoch, lambda e: e.test_acc)
 
 
@@ -117,7 +117,7 @@ def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float
 
     Empty for the records of 0.2, which have no such measures.
     """
-    frames = sorted(run.of(FrameRecord), key=lambda f: f.epoch)
+    frames = sorted(run.lines_of(FrameRecord), key=lambda f: f.epoch)
     frames = [f for f in frames if getattr(f, measure) is not None]
     return group(frames, lambda f: f.epoch, lambda f: getattr(f, measure))
 
@@ -154,7 +154,7 @@ def arm_times(run: Run) -> list[ArmTimes]:
 
 def is_gan(run: Run) -> bool:
     """Whether the run trained a GAN, which has no test accuracy."""
-    return bool(run.of(GanEpochRecord))
+    return bool(run.lines_of(GanEpochRecord))
 
 
 def final_accuracy(run: Run) -> float:
@@ -170,7 +170,7 @@ def final_quality(run: Run, measure: str = "frechet") -> float:
 
 def references(run: Run) -> dict[str, dict[str, float]]:
     """What the measures say of other real faces, of noise, ...; {} where unknown."""
-    frames = run.of(FrameRecord)
+    frames = run.lines_of(FrameRecord)
     return frames[0].references if frames else {}
 
 

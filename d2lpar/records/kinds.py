@@ -456,14 +456,14 @@ class Run(Generic[HeaderT]):
     lines: tuple[Line, ...]
     path: Path | None = None
 
-    def of(self, *kinds: type) -> tuple:
+    def lines_of(self, *kinds: type) -> tuple:
         """The lines of these kinds, in the order of the file."""
         return tuple(line for line in self.lines if isinstance(line, kinds))
 
     @property
     def epochs(self) -> tuple[EpochRecord | GanEpochRecord, ...]:
         """The epochs of a training."""
-        return self.of(*EPOCHS)
+        return self.lines_of(*EPOCHS)
 
 
 def timed(epochs: Sequence[EpochRecord | GanEpochRecord]) -> list:

@@ -286,7 +286,7 @@ def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:
     return [
         (line.num_devices or run.header.num_devices, line)
         for run in runs
-        for line in run.of(kind)
+        for line in run.lines_of(kind)
     ]
 
 

@@ -42,7 +42,7 @@ def picture(runs: Sequence[Run], title: str) -> page.Picture:
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for k, (name, same) in enumerate(ways.items()):
-        epochs = [epoch for run in same for epoch in timed(run.of(EpochRecord))]
+        epochs = [epoch for run in same for epoch in timed(run.lines_of(EpochRecord))]
         mb = [e.wire_bytes / 1e6 for e in epochs if e.wire_bytes is not None]
         color = page.OTHERS[k % len(page.OTHERS)]
         sent.append(page.Row(name, mb, color, "" if mb else "no counter"))

@@ -210,5 +210,5 @@ def test_ours_beside_pytorch(tmp_path, command, monkeypatch):
     assert run.header.command.startswith("python benchmarks/peers.py --peers=pytorch")
     assert run.header.peers == ["PyTorch, plain loop, 1 thread"]
     assert run.header.settings["global_batch_size"] == 50
-    assert len(run.lines) == len(run.of(ArmSample)) == 4
+    assert len(run.lines) == len(run.lines_of(ArmSample)) == 4
     assert path.with_suffix(".png").stat().st_size > 10_000

@@ -54,12 +54,12 @@ def test_the_records_of_what_peers_print(tmp_path, monkeypatch, capsys):
         assert (run.header.variant, run.header.num_devices) == ("ddp", n)
         assert run.header.devices == [f"gpu({k}) GPU {k}" for k in range(n)]
         one = 0.001 + 0.0001 * n + 1e-5 * 256 / n
-        for repeat, step in enumerate(run.of(StepRecord)):
+        for repeat, step in enumerate(run.lines_of(StepRecord)):
             assert (step.global_batch_size, step.repeat) == (256, repeat)
             assert step.steps == 10 and step.seconds == pytest.approx([one, 2 * one])
     assert set(figure.pictures(ddp)) == {"speedup", "steps-ddp"}
     # A peer that does not run has no record; the book's loop takes all 235 steps.
     assert d2l.header.num_devices == 1 and len(runs) == 3
-    steps = [(step.steps, step.seconds) for step in d2l.of(StepRecord)]
+    steps = [(step.steps, step.seconds) for step in d2l.lines_of(StepRecord)]
     assert steps == [(235, [0.01, 0.02])] * 2
     assert "2 GPUs: PyTorch sees 1 here" in capsys.readouterr().err

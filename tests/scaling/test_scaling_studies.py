@@ -62,7 +62,7 @@ def test_from_scratch_reduces_one_array(run):
 
 
 def test_several_devices_without_an_all_reduce_have_no_model(run):
-    steps = run.of(StepRecord)
+    steps = run.lines_of(StepRecord)
     (study,) = studies([Run(header(2, "ddp"), steps)])
     assert study.model is None
     alone = tuple(line for line in steps if line.num_devices == 1)

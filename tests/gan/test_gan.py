@@ -308,7 +308,7 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
     assert [e.epoch for e in epochs] == [1, 2, 3, 4, 5]
     assert [f.epoch for f in frames] == [0, 1, 2, 4, 5]
     assert [f.num_steps for f in frames] == [0, 3, 6, 12, 15]
-    assert [f.samples is None for f in frames] == [True] * 4 + [False]
+    assert [f.samples == "" for f in frames] == [True] * 4 + [False]
     # What a perfect generator would reach, of as many faces.
     assert 0 < frames[0].references["other real faces"]["frechet"] < frames[0].frechet
     assert not frames[-1].references

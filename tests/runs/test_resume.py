@@ -51,9 +51,9 @@ def training(request, tmp_path, monkeypatch):
     workload = getattr(request, "param", "lenet")
     module, start, data, settings = WORKLOADS[workload]
 
-    def training(num_epochs, num_devices=2, resume=None, every=None):
+    def training(num_epochs, num_devices=2, resume=None, every=None, folder=tmp_path):
         header = a_header(num_devices, **settings, num_epochs=num_epochs)
-        run = Resumable(header, start(seed=3), tmp_path, every=every, resume=resume)
+        run = Resumable(header, start(seed=3), folder, every=every, resume=resume)
 
         def train(state):
             return module.train(
@@ -89,7 +89,7 @@ def test_resumed_it_ends_with_the_same_bits_and_the_same_record(training):
     assert resumed.state.facts() == whole.state.facts()
     expected = [without_times(line) for line in whole.yielded[1:]]
     frames_at_2 = [
-        {**e, "samples": None, "nearest": None, "distances": None}
+        {**e, "samples": "", "nearest": [], "distances": []}
         if e.get("epoch") == 2 and "fixed" in e
         else e
         for e in map(without_times, resumed.yielded[1:])

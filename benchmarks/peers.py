@@ -54,6 +54,7 @@ PRESETS = {
     "quick": {"rounds": 1, "num_epochs": 2, "n_train": 5_000, "n_test": 1_000},
     "book": {"rounds": 3, "num_epochs": 3, "n_train": None, "n_test": None},
 }
+CHAPTERS = {"from scratch": "multiple_gpus", "concise": "multiple_gpus_concise"}
 PEERS = ("d2l_notebook", "d2l_pytorch", "pytorch_loop", "ddp")  # peers/*.py
 
 
@@ -181,7 +182,8 @@ def arms_of(
     """Ours on every count of devices, and the peers; `check` names our first steps."""
     every, data = [], recipe.data
     ids = ",".join(map(str, chosen.ids))
-    for training in ("from scratch", "concise"):
+    for training, chapter in CHAPTERS.items():
+        experiment = experiments.get(chapter)
         for n in chosen.counts:
             ours = arms.ours(
                 f"d2lpar {training}, {chosen.words(n, 'context', 'contexts')}",
@@ -193,7 +195,10 @@ def arms_of(
                 devices=f"{chosen.kind}:{ids},",
                 **recipe.settings,
             )
-            every.append(ours)
+            changes = dict(ours.environment)
+            for name, value in experiment.environment_on(chosen.kind, n).items():
+                changes[name] = os.environ.get(name, value)
+            every.append(ours._replace(environment=changes))
     common = {
         "num_epochs": recipe.num_epochs + 1,
         "data": data["name"],

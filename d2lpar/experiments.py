@@ -81,8 +81,16 @@ class Experiment:
     """several contexts get one thread each: OpenBLAS deadlocks with more"""
     environment: Mapping[str, str] = field(default_factory=dict)
     """variables of the measuring process, where the user has set none"""
+    environment_of_one_gpu: Mapping[str, str] = field(default_factory=dict)
+    """more of them, where one GPU does all the work"""
     minutes: float = 1.0
     """of the preset quick on two cores"""
+
+    def environment_on(self, device_type: str, num_devices: int) -> dict[str, str]:
+        """Return the variables of a process that measures on these devices."""
+        on_one_gpu = (device_type, num_devices) == ("gpu", 1)
+        more = self.environment_of_one_gpu if on_one_gpu else {}
+        return {**self.environment, **more}
 
     def refuse_unused(self, given: Mapping[str, object]) -> None:
         """Raise :class:`SettingError` for the first flag that does not apply."""
@@ -193,6 +201,9 @@ def texts(runs: Sequence[Run]) -> dict[str, str]:
     return {"results": found.full_text(labels.source(runs))} if found.further else {}
 
 
+# MXNet launches a compiled network's kernels on a GPU as one CUDA graph. On several
+# GPUs this was not tried.
+CUDA_GRAPHS = {"MXNET_ENABLE_CUDA_GRAPHS": "1"}
 LENET = Experiment(
     "multiple_gpus",
     4,
@@ -300,6 +311,7 @@ _ALL = (
         title="Training on several devices in Gluon",
         about="trains the same network in Gluon",
         measure="d2lpar.lenet_concise:train",
+        environment_of_one_gpu=CUDA_GRAPHS,
         measure_with_workers="d2lpar.lenet_workers:train",
     ),
     Experiment(
@@ -344,6 +356,7 @@ _ALL = (
         },
         takes=MEASURED | {"num_epochs", "data_dir"},
         measure="d2lpar.scaling.measure:measure",
+        environment_of_one_gpu=CUDA_GRAPHS,
         load="d2lpar.datasets.fashion:load",
         locate="d2lpar.datasets.fashion:locate",
         datasets=("fashion-mnist", "sample"),

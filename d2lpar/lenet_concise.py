@@ -23,7 +23,7 @@ from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.shards import shares
 from d2lpar.training import Epoch, batch_slices, check_settings, choose, on_device
-from d2lpar.tuning import CHANNELS, MANY_IN_A_GRAPH, device_channels
+from d2lpar.tuning import CHANNELS, device_channels, takes_biases_as_weights
 
 
 def build(
@@ -39,9 +39,8 @@ def build(
     operations. `channels` are the network's on the devices
     (:func:`d2lpar.tuning.device_channels`).
     """
-    on_gpus = devices[0].device_type == "gpu"
-    many_images = on_gpus and per_device_batch_size >= MANY_IN_A_GRAPH
-    net = LeNet(many_images, channels)
+    kind = devices[0].device_type
+    net = LeNet(takes_biases_as_weights(kind, per_device_batch_size), channels)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(ctx=devices)
     for block in (net, loss):
@@ -49,7 +48,7 @@ def build(
     for device in devices:
         net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
     set_params(net, params)
-    if on_gpus:
+    if kind == "gpu":
         return net, BucketTrainer(net, lr), loss
     trainer = gluon.Trainer(
         net.collect_params(),
@@ -183,6 +182,7 @@ class ShardLosses(gluon.HybridBlock):
         self.hybridize(static_alloc=True, static_shape=True)
 
     def hybrid_forward(self, F, X, y, rows):
+        """Return the losses (k,) of the images X[rows]."""
         # The row numbers are in range; "clip" is the one mode that MXNet has.
         X_shard = F.np.take(X, rows, axis=0, mode="clip").astype("float32") / 255
         y_shard = F.np.take(y, rows, axis=0, mode="clip")

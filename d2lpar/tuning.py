@@ -7,6 +7,7 @@ computes the gradient of a convolution's bias. The measurements are in docs/spee
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy
@@ -61,38 +62,69 @@ def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
 
 
 # With this many images per GPU or more, :func:`bias_as_weight` is the faster form. From
-# scratch it costs Python a call for each of its operations; in a graph it does not.
-MANY_IMAGES, MANY_IN_A_GRAPH = 1024, 384
+# scratch it costs Python a call for each of its operations; in a graph it does not, and
+# in a CUDA graph it does not cost MXNet's engine one either.
+MANY_IMAGES, MANY_IN_A_GRAPH, MANY_IN_A_CUDA_GRAPH = 1024, 384, 256
+
+
+def in_cuda_graphs() -> bool:
+    """Whether MXNet launches compiled networks as CUDA graphs in this process.
+
+    ``d2lpar run`` asks for it on one GPU (:mod:`d2lpar.experiments`): a step of 256
+    images then takes 0.73 ms on an H200 instead of 0.99 (docs/speed.md).
+    """
+    return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
+
+
+def takes_biases_as_weights(device_type: str, per_device_batch_size: int) -> bool:
+    """Whether :class:`BiasAsWeightConv2D` is the faster convolution in a graph."""
+    many = MANY_IN_A_CUDA_GRAPH if in_cuda_graphs() else MANY_IN_A_GRAPH
+    return device_type == "gpu" and per_device_batch_size >= many
 
 
 def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Convolve X (n, i, h, w) with W (o, i, k, k) and add b (o,); without padding."""
     shape = {"kernel": W.shape[2:], "num_filter": W.shape[0]}
     if X.ctx.device_type == "gpu" and X.shape[0] >= MANY_IMAGES:
-        X, W = bias_as_weight(np, X, W, b, kernel=W.shape[2])
+        X, W = bias_as_weight(np, X, W, padded_bias(np, b, W.shape[2]))
         return npx.convolution(data=X, weight=W, no_bias=True, **shape)
     return npx.convolution(data=X, weight=W, bias=b, **shape)
 
 
-def bias_as_weight(F, X, W, b, *, kernel: int):
-    """Return images with one more channel, of ones, and weights with `b` for it.
+def bias_as_weight(F, X, W, taps):
+    """Return images with one more channel, of ones, and weights with `taps` for it.
 
-    The convolution of both is that of X and W plus b. Its gradient is far cheaper on a
-    GPU: cuDNN takes 7 ms for the gradient of the first convolution's bias with 8,192
-    images on an H200, and 1 ms for that of its weights. X, W and b are arrays or, in a
-    hybridized block, symbols; `F` is the module ``np`` of either.
+    `taps` (o, 1, k, k) are the bias b (o,) in a corner of a kernel of zeros. The
+    convolution of both results is that of X and W plus b. Its gradient is far cheaper
+    on a GPU: cuDNN takes 7 ms for the gradient of the first convolution's bias with
+    8,192 images on an H200, and 1 ms for that of its weights. X, W and taps are arrays
+    or, in a hybridized block, symbols; `F` is the module ``np`` of either.
     """
-    ones, rest = F.ones_like(X[:, :1]), (0, kernel - 1)
-    taps = F.pad(b.reshape((-1, 1, 1, 1)), ((0, 0), (0, 0), rest, rest))
+    ones = F.ones_like(X[:, :1])
     return F.concatenate([X, ones], axis=1), F.concatenate([W, taps], axis=1)
+
+
+def padded_bias(F, b, kernel: int):
+    """Put the bias b (o,) into a corner of kernels of zeros, (o, 1, kernel, kernel)."""
+    rest = (0, kernel - 1)
+    return F.pad(b.reshape((-1, 1, 1, 1)), ((0, 0), (0, 0), rest, rest))
 
 
 class BiasAsWeightConv2D(gluon.nn.Conv2D):
     """Gluon's convolution, computed by :func:`bias_as_weight`."""
 
     def hybrid_forward(self, F, x, weight, bias):
+        """Return what Conv2D does, images (n, c, h, w) to (n, channels, h', w')."""
         (kernel, _), num_filter = self._kwargs["kernel"], self._kwargs["num_filter"]
-        x, weight = bias_as_weight(F.np, x, weight, bias, kernel=kernel)
+        if in_cuda_graphs():
+            # np.pad reads its widths from host memory, which is gone when CUDA replays
+            # the graph. This takes more operations, which cost nothing there.
+            rest = F.np.zeros_like(weight[:, :1]).reshape((num_filter, kernel**2))
+            row = F.np.concatenate([bias.reshape((num_filter, 1)), rest[:, 1:]], axis=1)
+            taps = row.reshape((num_filter, 1, kernel, kernel))
+        else:
+            taps = padded_bias(F.np, bias, kernel)
+        x, weight = bias_as_weight(F.np, x, weight, taps)
         shape = {"kernel": (kernel, kernel), "num_filter": num_filter}
         return self.act(F.npx.convolution(x, weight, no_bias=True, **shape))
 

@@ -201,6 +201,7 @@ def gpu_build(numbers: Sequence[int], library: ctypes.CDLL | None = None) -> dic
         "tf32": tf32(os.environ),
         "peer_access": peers and allowed,
         "deterministic": os.environ.get("MXNET_ENFORCE_DETERMINISM", "0") != "0",
+        "cuda_graphs": os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0"),
     }
 
 

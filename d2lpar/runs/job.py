@@ -104,7 +104,11 @@ class Job:
             name: os.environ.get(name, value)
             for name, value in KEEP_FREED_MEMORY.items()
         }
-        for name, value in self.experiment.environment.items():
+        environment = self.experiment.environment
+        if not self.is_worker:
+            kind = self.devices[0].device_type
+            environment = self.experiment.environment_on(kind, self.num_devices)
+        for name, value in environment.items():
             if not host.set_by_user(name):
                 variables[name] = value
         variables["OMP_NUM_THREADS"] = str(threads)

@@ -179,6 +179,26 @@ def test_an_experiments_variables_give_way_to_the_users(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("devices", "changes", "asked"),
+    [
+        ([("gpu", 0)], {}, True),
+        ([("gpu", 1)], {"chapter": "scaling"}, True),
+        ([("gpu", 0), ("gpu", 1)], {}, False),  # not tried
+        ([("cpu", 0)], {}, False),
+        ([("gpu", 0)], {"is_worker": True}, False),
+        ([("gpu", 0)], {"chapter": "gan"}, False),
+    ],
+)
+def test_one_gpu_launches_a_compiled_lenet_as_cuda_graphs(
+    devices, changes, asked, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("MXNET_ENABLE_CUDA_GRAPHS", raising=False)
+    changes = {"chapter": "multiple_gpus_concise", **changes}
+    made = replace(job(tmp_path, **changes), devices=devices)
+    assert ("MXNET_ENABLE_CUDA_GRAPHS" in made.variables()) == asked
+
+
+@pytest.mark.parametrize(
     "how, error, words",
     [
         ("dies", DiedError, "2 devices was killed .signal 9.*are free now"),

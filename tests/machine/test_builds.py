@@ -157,6 +157,7 @@ def test_what_a_record_says_of_two_gpus(monkeypatch):
     monkeypatch.setenv("MXNET_ENFORCE_DETERMINISM", "1")
     monkeypatch.setenv("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
     monkeypatch.setenv("MXNET_ENABLE_GPU_P2P", "0")
+    monkeypatch.setenv("MXNET_ENABLE_CUDA_GRAPHS", "1")
     facts = builds.gpu_build([0, 1], library(11080, 8902))
     assert facts == {
         "build": "mxnet-cu112 1.9.1",
@@ -167,6 +168,7 @@ def test_what_a_record_says_of_two_gpus(monkeypatch):
         "tf32": False,
         "peer_access": False,
         "deterministic": True,
+        "cuda_graphs": True,
     }
     facts = builds.gpu_build([0, 1], library(13000, 91002))
     assert (facts["cuda"], facts["cudnn"]) == ("13.0", "9.10.2")

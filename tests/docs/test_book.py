@@ -258,9 +258,10 @@ def test_a_trace_of_ones_own_is_drawn_beside_ours(step_player, reader, tmp_path)
     spans = step_schedule.spans_of(512, path)
     expected = expected_figures(spans, step_schedule.end_of(spans))
     assert figures_in(step_player)["yours"] == pytest.approx(expected, abs=0.06)
-    path.write_text(text.replace('"pid": 512', '"pid": 64'), encoding="utf-8")
-    step_player.locator("[name=file]").set_input_files(path)
+    other = tmp_path / "other.json"  # the same name again is no change to a browser
+    other.write_text(text.replace('"pid": 512', '"pid": 64'), encoding="utf-8")
+    step_player.locator("[name=file]").set_input_files(other)
     said = step_player.get_by_role("status")
-    sync_api.expect(said).to_have_text("mine.json has no step of 512 images.")
+    sync_api.expect(said).to_have_text("other.json has no step of 512 images.")
     assert step_player.locator("img").count() == 0
     assert reader.wrong == []

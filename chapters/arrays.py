@@ -78,7 +78,7 @@ chapter.answer("the device sees the change", "yes" if seen else "no")
 # Two arrays should be on one device to be added. MXNet refuses to mix a GPU with the
 # host, but it does not check two GPUs, or two CPU contexts: one then reads the other's
 # memory, slowly and without a warning. Copy one of them first, `a.copyto(b.ctx) + b`,
-# as the all-reduce of chapter 4 does.
+# as the all-reduce of chapter 1 does.
 #
 # ## Element by element
 #
@@ -204,7 +204,7 @@ chapter.answer("times as long when you wait", finished / issued)
 # The time to compare with NumPy's is the other one. A T4 reads and writes its memory at
 # 320 GB/s ([NVIDIA](https://www.nvidia.com/en-us/data-center/tesla-t4/)), so
 # 50,000,000 numbers need at least `2 * 4 * 50e6 / 320e9 = 1.25 ms`. In the 0.64 to 0.90
-# ms that the notes print it cannot have doubled them. Chapter 3 is about clocks.
+# ms that the notes print it cannot have doubled them. Chapter 4 is about clocks.
 #
 # On a CPU context the device is the same processor that NumPy uses, with one thread in
 # this process, so it cannot gain. It may lose, and the next cell shows a reason: it
@@ -243,7 +243,7 @@ chapter.show(figure, "in-place")
 # **What you see.** On a CPU context a large new array costs several times as much as
 # the multiplication. MXNet asks the operating system for fresh memory for it and gives
 # it back afterwards, and the system provides the memory in pages of 4 KiB, one by one
-# (rule 5 of chapter 3). NumPy asks for pages of 2 MiB, where Linux allows it, so its
+# (rule 5 of chapter 4). NumPy asks for pages of 2 MiB, where Linux allows it, so its
 # new array costs less. In place only the loops differ, and NumPy's is the faster one.
 #
 # On a GPU the work itself gets far shorter and the two copies stay: they go over a link

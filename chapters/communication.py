@@ -58,7 +58,7 @@ mx.profiler.set_config(profile_all=True, filename="steps.json")  # once per proc
 # could sum it at once, while they compute those of the other layers. Does Gluon's
 # `Trainer` do that? In Python it cannot: `trainer.step` comes after `backward`. But
 # MXNet runs an operation as soon as its inputs are ready, whatever Python does
-# meanwhile (chapter 3), and its
+# meanwhile (chapter 4), and its
 # [design notes](https://mxnet.apache.org/versions/1.9.1/api/architecture/note_engine)
 # name this overlap as a purpose of the engine.
 #
@@ -237,7 +237,7 @@ chapter.answer("arrays in the bucket that is fastest on the slow link", best)
 # 2. it updates part k of the parameters, with m and v of this part;
 # 3. **all-gather**: every device receives the updated parts of the others.
 #
-# An all-reduce is a reduce-scatter and an all-gather (chapter 4). Here the update
+# An all-reduce is a reduce-scatter and an all-gather (chapter 1). Here the update
 # stands between the two. In the cell all arrays that leave a device go through `send`,
 # which counts their bytes. `train_batch` calls `reduce` when the shards' gradients are
 # there; both ways of stepping take its place and do the update, too.

@@ -104,7 +104,7 @@ print(f"a T4 computes {2560 / lanes:.0f} times as many floats at a time")
 # All these cores are of use only if there is as much *independent* work: a batch of 256
 # images with thousands of outputs each, not one number after another. And they must be
 # fed: [a T4](https://www.nvidia.com/en-us/data-center/tesla-t4/) reads its own memory
-# at 320 GB/s, but gets data from the host at no more than 16 GB/s. Chapter 2 measures
+# at 320 GB/s, but gets data from the host at no more than 16 GB/s. Chapter 3 measures
 # what that means.
 #
 # ![Two memories and the link between them](../docs/drawings/host-and-device.svg)

@@ -205,7 +205,7 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 #
 # MXNet's `p -= lr / n * grad` is two operations: one writes the product to memory, the
 # next reads it again. A single kernel needs only one pass over memory. Write it and use
-# it instead of `sgd` in chapter 4's training:
+# it instead of `sgd` in chapter 1's training:
 
 # %%
 step_of_sgd = ElementwiseKernel(
@@ -250,7 +250,7 @@ if __name__ == "__main__":
 # more than the passes over memory can explain, which are three for the kernel and five
 # for MXNet's two operators. The rest is *new memory*: MXNet puts the product
 # `lr / n * grad` into an array that the kernel of the operating system has to provide
-# page by page (rule 5 of chapter 3). A fused kernel needs no such array.
+# page by page (rule 5 of chapter 4). A fused kernel needs no such array.
 #
 # On one core of an AMD EPYC, with 50,000,000 numbers, the update takes the kernel 18.0
 # ms and MXNet's two operators 190 ms (its quartiles, 149 and 213 ms, lie far apart).

@@ -15,7 +15,7 @@
 #     d2lpar run multiple_gpus --preset book
 #
 # A *device* is a GPU or, without one, a CPU context: a queue of work with threads of
-# its own (chapter 1). Everything below is the same for both.
+# its own (chapter 2). Everything below is the same for both.
 
 # %%
 import resource
@@ -369,7 +369,7 @@ print("the package's:", *[len(shard) for shard in d2lpar.split_batch(X, y, two)[
 # Now the four parts of the list above, in order. Two things to look at:
 #
 # - Nothing here waits. A call of MXNet hands work to a device and returns at once
-#   (chapter 3), so the forward pass of device 1 is queued while device 0 is still
+#   (chapter 4), so the forward pass of device 1 is queued while device 0 is still
 #   computing. That is why both compute at the same time although Python is one thread.
 # - The step divides by `X.shape[0]`, the size of the *whole* batch, because the
 #   gradients are by now the sum over the whole batch.

@@ -4,7 +4,7 @@
 # Source: the book, "Concise Implementation for Multiple GPUs",
 # <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>
 #
-# **What you will learn.** Which parts of chapter 4 a framework does for you, line by
+# **What you will learn.** Which parts of chapter 1 a framework does for you, line by
 # line: a block keeps a replica per device, a `Trainer` does the all-reduce and the
 # update, and `hybridize` compiles the network. What remains your job: splitting the
 # batch, passing the batch size that normalises the gradients, and handling uneven
@@ -15,7 +15,7 @@
 #     python chapters/multiple_gpus_concise.py --devices auto --num-devices 1,2
 #     d2lpar run multiple_gpus_concise --preset book
 #
-# | chapter 4, by hand | here, Gluon |
+# | chapter 1, by hand | here, Gluon |
 # |---|---|
 # | `lenet(X, params)` | a `HybridSequential` block, called as `net(X)` |
 # | `get_params` for each device | `net.initialize(ctx=devices)` |
@@ -61,7 +61,7 @@ net = lenet()
 print(net)
 
 # %% [markdown]
-# This is chapter 4's LeNet, so that the two chapters can be compared, number by number.
+# This is chapter 1's LeNet, so that the two chapters can be compared, number by number.
 # The book's ResNet-18 follows below.
 #
 # ## A replica per device
@@ -93,7 +93,7 @@ chapter.answer("replica that computes", computed)
 # error for a device without one. All replicas start with the same numbers: Gluon draws
 # them once and copies them.
 #
-# To compare with chapter 4 the network gets that chapter's parameters. A `Dense` layer
+# To compare with chapter 1 the network gets that chapter's parameters. A `Dense` layer
 # keeps its weight as (outputs, inputs), the transpose of the book's.
 
 
@@ -124,7 +124,7 @@ trainer = gluon.Trainer(
     "sgd",
     {"learning_rate": 0.2},
     kvstore="device" if two[0].device_type == "gpu" else "local",
-    update_on_kvstore=False,  # it sums; each device updates, as in chapter 4
+    update_on_kvstore=False,  # it sums; each device updates, as in chapter 1
 )
 
 # %% [markdown]
@@ -147,7 +147,7 @@ def train_batch(X, y, net, devices, trainer):
 
 
 def replicas(net):
-    """The parameters on each device, as NumPy arrays in chapter 4's shapes."""
+    """The parameters on each device, as NumPy arrays in chapter 1's shapes."""
     arrays = [p.list_data() for p in net.collect_params().values()]
     hosts = [[a.asnumpy() for a in on_device] for on_device in zip(*arrays)]
     return [[a.T if a.ndim == 2 else a for a in replica] for replica in hosts]
@@ -164,13 +164,13 @@ print("replicas agree:", all((p == q).all() for p, q in zip(first, second)))
 by_hand = [d2lpar.get_params(params, device) for device in two]
 d2lpar.train_batch(X, y, by_hand, two, lr=0.2)
 difference = max(abs(p - q.asnumpy()).max() for p, q in zip(first, by_hand[0]))
-print(f"Gluon against chapter 4, after a step: {difference:.1e}")
+print(f"Gluon against chapter 1, after a step: {difference:.1e}")
 assert difference < 1e-6
 chapter.answer("for trainer.step", X.shape[0])
 
 # %% [markdown]
 # **What you see.** `trainer.step` gets 64, the size of the whole batch, because the
-# gradients that it divides are sums over both devices. The result is chapter 4's, up to
+# gradients that it divides are sums over both devices. The result is chapter 1's, up to
 # rounding.
 #
 # ## Compiled
@@ -221,12 +221,12 @@ chapter.answer("times as fast for 1,024", gains[1])
 # **What you see.** For one image most of the time is Python's, which the graph saves.
 # For 1,024 images Python's time is hardly noticeable, and what saves time is the static
 # memory: without it every layer's output is a new array, whose pages the system has to
-# provide one by one (rule 5 of chapter 3). Python's time matters again with several
+# provide one by one (rule 5 of chapter 4). Python's time matters again with several
 # devices, because a single Python thread issues the work for all of them.
 #
 # ## The training loop
 #
-# The same as in chapter 4, on the same images.
+# The same as in chapter 1, on the same images.
 
 # %%
 X_train, y_train, X_test, y_test = d2lpar.datasets.fashion_sample()
@@ -261,7 +261,7 @@ train(2, batch_size=16, lr=0.1)
 
 # %% [markdown]
 # **What you see.** With batches of 16 the second device gains little or nothing, as in
-# chapter 4: LeNet is too small. The all-reduce and Python's time per step do not depend
+# chapter 1: LeNet is too small. The all-reduce and Python's time per step do not depend
 # on the batch.
 #
 # ## A network with which two devices win
@@ -386,7 +386,7 @@ chapter.score()
 # all images and takes the rows of its shard out of them within its graph
 # (`ShardLosses`), because issuing many small operations costs Python more time than
 # executing them costs a GPU ([how much](../docs/speed.md)). The numbers are the same.
-# The presets are those of chapter 4, so that the two can be compared:
+# The presets are those of chapter 1, so that the two can be compared:
 #
 #     d2lpar compare figures/multiple_gpus/book-1thread-cpu2.jsonl \\
 #         figures/multiple_gpus_concise/book-1thread-cpu2.jsonl
@@ -398,7 +398,7 @@ if __name__ == "__main__":
     runs = chapter.measure("multiple_gpus_concise")
 
 # %% [markdown]
-# **What you see.** The same accuracies as in chapter 4, because the numbers are the
+# **What you see.** The same accuracies as in chapter 1, because the numbers are the
 # same. With all of Fashion-MNIST, batches of 256 and one thread per context, an epoch
 # takes 24.5 s on one context of an AMD EPYC and 14.3 s on two; from scratch it takes
 # 24.7 s and 13.7 s. On H200s Gluon needs less of Python's time: 0.234 s and 0.264 s,

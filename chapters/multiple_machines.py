@@ -268,7 +268,7 @@ chapter.answer("ms of traffic each way", milliseconds)
 # machines twice as fast it would cost more than it saves.
 #
 # A ring needs no server: every worker sends `2 (N - 1) / N` gradients to its neighbour,
-# and no link carries more than another (chapter 4). A parameter server can lose a
+# and no link carries more than another (chapter 1). A parameter server can lose a
 # worker, take uneven parts and update without waiting; a ring needs all of its members
 # at every step.
 #

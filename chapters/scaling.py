@@ -50,7 +50,7 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # %% [markdown]
 # ## What a step costs
 #
-# Follow one step of chapter 4 and ask of each part what a second device does to it.
+# Follow one step of chapter 1 and ask of each part what a second device does to it.
 #
 # | part | on one device | on N devices |
 # |---|---|---|
@@ -417,7 +417,7 @@ chapter.score()
 # The run uses one thread per context, so that a device is a core. It draws the speedup
 # over batch sizes, with every pair of samples; a step's parts by leaving each out
 # (`d2lpar.scaling.step`); five kinds of all-reduce (`d2lpar.scaling.allreduce`); and
-# accuracy under weak scaling. It does so for chapter 4's training ("from scratch") and
+# accuracy under weak scaling. It does so for chapter 1's training ("from scratch") and
 # chapter 5's ("concise"). A machine's speed drifts by ten per cent within minutes. So
 # steps on one device and on two take turns, and a speedup is the ratio of times from
 # the same minutes.

@@ -188,7 +188,7 @@ chapter.answer("times as long in a new array", medians[0] / medians[1])
 # %% [markdown]
 # **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each,
 # and the new array takes several times as long. The rule explains numbers in other
-# chapters: why NumPy's sum of two arrays is so much faster than MXNet's (chapter 2),
+# chapters: why NumPy's sum of two arrays is so much faster than MXNet's (chapter 3),
 # what static memory saves (chapter 5), and why a fused kernel gains more than its
 # passes over memory (`kernels`). Two contexts with half the work each may even be more
 # than twice as fast, where smaller arrays need no new pages.
@@ -197,7 +197,7 @@ chapter.answer("times as long in a new array", medians[0] / medians[1])
 #
 # The CryptoPunks notebook's "calculus of parallelization": a second device saves work
 # but costs copies, and in training an all-reduce (the sum of both devices' arrays,
-# chapter 4). A copy takes a fixed time, and a time per byte.
+# chapter 1). A copy takes a fixed time, and a time per byte.
 #
 # *Predict before you run*: LeNet's gradients are half a megabyte, 130,000 numbers. Is
 # an all-reduce of that size nearer to that of 1,000 numbers or to that of 10,000,000?
@@ -277,7 +277,7 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 #   synchronised with `torch.cuda.synchronize()`, and its first call, 0.55 s, shows the
 #   warm-up. The clock is right. Whether the number is plausible cannot be checked: the
 #   post does not name its GPU, and 15.9 TFLOP/s is more than the 15.7 of a V100, the
-#   fastest card in chapter 1's sources.
+#   fastest card in chapter 2's sources.
 #
 # ## All of them, on your devices
 #

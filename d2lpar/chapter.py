@@ -1,4 +1,4 @@
-"""What a chapter's cells call: predict and answer, and at the end measure."""
+"""What a chapter's cells call: predict, answer, record, and at the end measure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from d2lpar.cli.main import guard, run
 from d2lpar.cli.options import as_words, given
 from d2lpar.cli.progress import in_notebook, show_figure
-from d2lpar.errors import SettingError
+from d2lpar.errors import RecordError, SettingError
 from d2lpar.experiments import EXPERIMENTS
 from d2lpar.records.atomic import replacing
 from d2lpar.text import number
@@ -122,6 +122,22 @@ def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
     if ratio > 1e6:
         return False, "off by more than a million times"
     return ratio <= 2, f"off by {ratio:.1f} times"
+
+
+def record(name: str) -> Run:
+    """Return a committed record: ``record("h200/peers/custom-gpu2.jsonl")``.
+
+    `name` is a path below ``figures/`` of the clone that this package is imported from,
+    or else of the clone that the working folder is in. Raises :class:`RecordError`
+    without a clone.
+    """
+    from d2lpar.records import files
+
+    here = Path.cwd()
+    for folder in (Path(__file__).resolve().parents[1], here, *here.parents):
+        if (folder / "figures" / name).is_file():
+            return files.read(folder / "figures" / name)
+    raise RecordError(f"figures/{name}: not found in {here} or above: work in a clone")
 
 
 def show(figure: Figure, name: str) -> None:

@@ -206,7 +206,7 @@ def texts(runs: Sequence[Run]) -> dict[str, str]:
 CUDA_GRAPHS = {"MXNET_ENABLE_CUDA_GRAPHS": "1"}
 LENET = Experiment(
     "multiple_gpus",
-    4,
+    1,
     "Training on several devices from scratch",
     "trains LeNet: accuracy, seconds per epoch",
     presets={
@@ -248,9 +248,10 @@ SHARP = {
 }
 
 _ALL = (
+    LENET,
     Experiment(
         "devices",
-        1,
+        2,
         "Devices",
         "names this machine's GPUs and CPU contexts",
         presets={"quick": {}, "book": {}},
@@ -259,7 +260,7 @@ _ALL = (
     ),
     Experiment(
         "arrays",
-        2,
+        3,
         "Arrays on a device",
         "doubles an array in place and anew",
         presets={
@@ -272,7 +273,7 @@ _ALL = (
     ),
     Experiment(
         "timing",
-        3,
+        4,
         "Timing devices honestly",
         "times array operations by two clocks",
         presets={
@@ -303,7 +304,6 @@ _ALL = (
         figure="d2lpar.arrays.figure:pictures",
         unit="timing",
     ),
-    LENET,
     replace(
         LENET,
         name="multiple_gpus_concise",

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Homework: data parallelism in four functions
 #
-# Write the four functions of chapter 4, `multiple_gpus`, without looking at it. Your
+# Write the four functions of chapter 1, `multiple_gpus`, without looking at it. Your
 # code goes in place of each `raise NotImplementedError`. Test what you have, in this
 # folder or by a notebook's cells, as often as you like:
 #

@@ -127,7 +127,7 @@ def side_by_side(
     return picture
 
 
-# Chapters 4 and 5: from scratch and in Gluon
+# Chapters 1 and 5: from scratch and in Gluon
 
 
 def pooled(runs: list[Run]) -> list[Run]:
@@ -343,7 +343,7 @@ def memory(cores: list[Run], gpus: list[Run]) -> Picture:
     return side_by_side(title, note, draw, cores, gpus, sharey=False)
 
 
-# Chapters 2 and 3: arrays and timing
+# Chapters 3 and 4: arrays and timing
 
 
 def too_short(runs: list[Run]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Data parallelism in MXNet: two devices in one process, as in chapter 4.
+"""Data parallelism in MXNet: two devices in one process, as in chapter 1.
 
     python teaching/frameworks/mxnet_step.py
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy
 import pytest
@@ -137,3 +138,11 @@ def test_what_is_no_prediction_is_refused(folder, text):
         predictions.read([path])
     with pytest.raises(RecordError, match="nowhere.jsonl"):
         predictions.read([folder / "nowhere.jsonl"])
+
+
+def test_a_committed_record_is_found_from_any_folder(folder):
+    if not (Path(chapter.__file__).parents[1] / "figures").is_dir():
+        pytest.skip("not a checkout")
+    assert chapter.record("h200/peers/custom-gpu2.jsonl").lines
+    with pytest.raises(RecordError, match="figures/none.jsonl: not found"):
+        chapter.record("none.jsonl")

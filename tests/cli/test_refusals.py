@@ -290,7 +290,7 @@ def test_a_record_does_not_hold_the_folders_of_its_owner(monkeypatch):
     ran = []
     monkeypatch.setattr(run, "run_experiment", lambda *args: ran.append(args) or [])
     monkeypatch.setenv("HOME", "/home/ana")
-    words = ["run", "4", "--data-dir=/srv/data", "--out=~/thesis", "--resume=../a b"]
+    words = ["run", "1", "--data-dir=/srv/data", "--out=~/thesis", "--resume=../a b"]
     monkeypatch.setattr(run, "_check_data_dir", lambda *args: None)
     monkeypatch.setattr(run.atomic, "check_can_be_made", lambda folder: None)
     main.d2lpar.main(words, standalone_mode=False)

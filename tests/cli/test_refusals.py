@@ -283,7 +283,7 @@ def test_all_gives_each_flag_to_those_it_applies_to(monkeypatch, caplog):
     assert command == "d2lpar run multiple_gpus --devices=cpu:2 --seed=3"
     assert [str(device) for device in flags["devices"]] == ["cpu(0)", "cpu(1)"]
     assert ran["devices"][0]["seed"] == 0
-    assert "--sync-batch-norm: ignored by devices" in caplog.text
+    assert "--sync-batch-norm: ignored by multiple_gpus, devices" in caplog.text
 
 
 def test_a_record_does_not_hold_the_folders_of_its_owner(monkeypatch):

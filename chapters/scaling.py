@@ -1,481 +1,453 @@
 # %% [markdown]
 # # When does a second device pay?
 #
-# Source: the book, "Training on Multiple GPUs", its last experiment,
-# <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# In Chapter 1 we trained LeNet on several devices and found that they compute the same
+# parameters as one device, up to rounding. Whether they compute them *faster* is
+# another question. *Dive into Deep Learning* (d2l) timed this training with a batch of
+# 256 images: an epoch took 1.8 s on one V100 GPU and **2.5 s on two**. The second GPU
+# made the training slower.
 #
-# **What you will learn.** Why two of [the
-# book's](https://d2l.ai/chapter_computational-performance/multiple-gpus.html) V100s
-# were slower than one, 2.5 s per epoch against 1.8 s. How to measure a step at many
-# batch sizes and to find the *break-even*, the batch size from which two devices are
-# faster than one. A model of a step, the longer of Python's time and the devices',
-# which you fit to one device and test on steps that it has not seen. Strong and weak
-# scaling, and what a large batch does to the accuracy.
+# Why can a second device slow training down, and from which batch size on does it speed
+# training up? In this chapter we answer both questions with one inequality, which we
+# test on your machine and with measurements on one, two and four H200 GPUs.
 #
-# Run this chapter cell by cell as a notebook, or as a program:
+# ![Timelines of three training steps, on one device and on two, with a small and with a
+# large batch](../docs/drawings/step-costs.svg)
 #
-#     python chapters/scaling.py --devices auto --num-devices 1,2
-#     d2lpar run scaling --preset book
+# The drawing shows the idea. While the devices compute, Python issues the next
+# operations. With a small batch Python takes longer, and it needs twice the time for
+# two devices. With a large batch the devices take longer, and two share the images.
 #
-# *Predict before you run*: from which batch size on are two devices faster than one,
-# here, for LeNet? 2, 20, 200 or 2,000?
+# Run this chapter as a notebook, or `python chapters/scaling.py --num-devices 1,2`.
 
 # %%
-import json
-import math
-import os
 import time
-from collections import Counter
-from pathlib import Path
 from statistics import median
 
-import numpy
 from matplotlib.figure import Figure
 
-from d2lpar import (
-    allreduce,
-    chapter,
-    devices,
-    get_params,
-    init_lenet,
-    mx,
-    np,
-    npx,
-    train_batch,
-)
-from d2lpar.scaling.model import break_even, fit_step
+from d2lpar import chapter, devices, init_lenet, np, npx
+from d2lpar.parallel import allreduce, get_params, train_batch
+from d2lpar.records.kinds import ArmSample, StepRecord
+from d2lpar.scaling.model import break_even, studies
+from d2lpar.scaling.trace import draw, trace_steps
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
 # %% [markdown]
-# ## What a step costs
+# ## The same result on faster GPUs
 #
-# Follow one step of chapter 1 and ask of each part what a second device does to it.
+# d2l published its times in 2019. In single precision a V100 has a peak of 15.7 TFLOPS,
+# while an H200 has a peak of 67. We have run d2l's training loop on two H200s and
+# recorded the time of every epoch ([record](../figures/h200/peers/custom-gpu2.jsonl)).
 #
-# | part | on one device | on N devices |
+# *Predict before you run*: on V100s the second GPU added 0.7 s to an epoch. How many
+# seconds does it add on H200s? Write your guess in place of `None`.
+
+# %%
+chapter.predict("s that the second H200 adds per epoch", None)
+samples = chapter.record("h200/peers/custom-gpu2.jsonl").lines_of(ArmSample)
+one, both = (
+    median(s.seconds for s in samples if s.arm == name and not s.warm_up)
+    for name in ("d2l's notebook loop, 1 GPU", "d2l's notebook loop, 2 GPUs")
+)
+print(f"one H200: {one:.2f} s per epoch, two: {both:.2f} s per epoch")
+print(f"the second adds {1e3 * (both - one) / 235:.1f} ms to each of 235 steps")
+chapter.answer("s that the second H200 adds per epoch", round(both - one, 2))
+assert one < 1.8 and 0.6 < both - one < 0.8  # V100s: 1.8 s, and 0.7 s, to 0.1 s
+
+# %% [markdown]
+# One H200 is faster than one V100, but the second H200 adds as much time, to 0.1 s. If
+# this were spent on arithmetic, faster GPUs would have reduced it. Our first suspect is
+# therefore the host, where Python issues the work of both GPUs. One coincidence proves
+# little, however: the hosts differ as well, and according to d2l's output two other
+# programs occupied memory on the second V100. So let us look at a step in detail.
+#
+# ## A lower and an upper bound
+#
+# A step of data-parallel training consists of three parts. We write `one(b)` for the
+# time of a step on a *single* device with a batch of b images. On N devices, with a
+# global batch of B images, the parts take the following times:
+#
+# | part of a step | one device | N devices |
 # |---|---|---|
-# | Python issues the operators | `issue` | N * `issue`, one after the other |
-# | forward, backward | `fixed` + `per_image` * B | `fixed` + `per_image` * B / N |
-# | all-reduce | none | (N - 1) * `exchange` |
+# | Python issues the operators | `python` | `N * python` |
+# | the devices run the forward and backward pass | `one(B)` | `one(B / N)` |
+# | the gradients are summed | 0 | `all_reduce` |
 #
-# The devices compute their shards side by side. The book's all-reduce makes N - 1
-# copies there and N - 1 back. MXNet queues what Python issues, so Python does not wait:
-# it issues the work of the next device, and then the next step, while the devices
-# compute.
+# The devices compute their shards side by side, so the second row is the time of the
+# slowest device.
 #
-# ![Three steps on one device and on two](../docs/drawings/step-costs.svg)
+# How do the parts add up? MXNet calls are asynchronous (Chapter 4), so Python can issue
+# the next operators while the devices are still computing. At best the two overlap
+# completely, and the slower one determines the time. At worst they take turns, and the
+# all-reduce comes on top:
 #
-# ## One step, as MXNet's profiler sees it
+#     max(N * python, one(B / N))  <=  step  <=  N * python + one(B / N) + all_reduce
 #
-# The profiler notes when each operator begins and ends, and on which device. Two
-# readings of a clock tell when Python begins to issue the step and when it is done.
-#
-# *Predict before you run*: for how much of a step on two contexts is Python busy, with
-# 16 images, and with 512?
+# We call this range a *bracket*. Where a step lies in it depends on how well a program
+# overlaps the parts. We express this as a *place* between 0, the lower end, and 1.
 
 
 # %%
-def one_step(batch):
-    """When the fastest of some steps begins, is issued, is done; microseconds."""
-    X = np.random.uniform(size=(batch, 1, 28, 28), ctx=two[0])
-    y = np.arange(batch, ctx=two[0]) % 10
-    device_params = [get_params(init_lenet(), device) for device in two]
-    steps = []
-    for _ in range(8):
-        npx.waitall()
-        begin = time.time()
-        train_batch(X, y, device_params, two, lr=1e-3)
-        issued = time.time()
-        npx.waitall()
-        steps.append([1e6 * t for t in (begin, issued, time.time())])
-    return min(steps, key=lambda times: times[2] - times[0])
+def bracket(python, device, all_reduce=0.0):
+    return max(python, device), python + device + all_reduce
 
 
-chapter.predict("% of 16 images' step", None)  # write your number for None
-chapter.predict("% of 512 images' step", None)
-trace = Path("runs", "one-step-trace.json")
-trace.parent.mkdir(exist_ok=True)
-mx.profiler.set_config(profile_imperative=True, filename=str(trace))
-mx.profiler.set_state("run")
-spans = {batch: one_step(batch) for batch in (16, 512)}
-mx.profiler.set_state("stop")
-mx.profiler.dump()  # MXNet does this once per process
-profile = json.loads(trace.read_text())["traceEvents"]
-for batch, (begin, issued, done) in spans.items():
-    share = 100 * (issued - begin) / (done - begin)
-    chapter.answer(f"% of {batch} images' step", share)
+def place(step, low, high):
+    return (step - low) / (high - low)
+
 
 # %% [markdown]
-# Here are the two steps. The cell also writes them in the form that trace viewers read:
-# a name, a beginning and a duration for each operator.
+# ## Inside one step
+#
+# MXNet's profiler notes when each operator begins and ends, and on which device. We
+# also read the clock when Python begins to issue a step and when it has finished. Let
+# us trace one step with a small batch and one with a large batch.
+#
+# *Predict before you run*: for which share of a step on two contexts is Python busy,
+# with 16 images, and with 512?
 
 # %%
-lanes = {f"{device.device_type}/{device.device_id}": k for k, device in enumerate(two)}
-lane_of = {e["pid"]: lanes.get(e["args"]["name"]) for e in profile if e["ph"] == "M"}
-begins, ends = ([e for e in profile if e["ph"] == phase] for phase in "BE")
-operators = [  # name, lane, beginning, end
-    (b["name"], lane_of[b["pid"]] + 1, b["ts"], e["ts"])
-    for b, e in zip(begins, ends)
-    if lane_of[b["pid"]] is not None and b["name"] != "DeleteVariable"
-]
-
-figure, events = Figure(figsize=(8, 4.4), layout="constrained"), []
-for axes, (batch, (begin, issued, done)) in zip(figure.subplots(2), spans.items()):
-    seen = [operator for operator in operators if begin < operator[2] < done]
-    busy = Counter()
-    for name, lane, start, end in [("Python", 0, begin, issued), *seen]:
-        sums = name in ("CopyCPU2CPU", "_npi_add")
-        color = "C2" if sums else ("0.4", "C0", "C1")[lane]
-        place = {"left": (start - begin) / 1e3, "width": (end - start) / 1e3}
-        axes.barh(lane, **place, color=color, edgecolor=color, linewidth=0.5)
-        busy[lane] += (end - start) / 1e3
-        times = {"ts": round(start - begin), "dur": round(end - start)}
-        events.append({"name": name, "ph": "X", "pid": batch, "tid": lane, **times})
-    axes.set_yticks(range(3), ["Python", "device 0", "device 1"])
-    axes.invert_yaxis()
-    axes.set_title(
-        f"a step of {batch} images; green: copies and sums", fontsize="medium"
-    )
-    print(f"batch {batch}: {(done - begin) / 1e3:.1f} ms; busy: Python ", end="")
-    print(f"{busy[0]:.1f}, device 0 {busy[1]:.1f}, device 1 {busy[2]:.1f} ms")
-axes.set_xlabel("milliseconds")
-trace.write_text(json.dumps({"traceEvents": events}))
-chapter.show(figure, "one-step")
+chapter.predict("% of a step of 16 images", None)
+chapter.predict("% of a step of 512 images", None)
+traced = trace_steps(two, (16, 512))
+for step in traced:
+    busy = ", ".join(f"{device} {ms:.1f}" for device, ms in step.busy.items())
+    print(f"{step.batch_size} images: {step.milliseconds:.1f} ms; busy: {busy} ms")
+    print(f"  device {step.straggler} has its gradients {step.waiting:.1f} ms later")
+    share = round(100 * step.busy["Python"] / step.milliseconds)
+    chapter.answer(f"% of a step of {step.batch_size} images", share)
+chapter.show(draw(traced), "one-step")
 
 # %% [markdown]
-# **What you see.** With 16 images Python is busy for half of the step or more, and the
-# devices wait between operators. With 512 Python has issued everything early in the
-# step, and the devices compute side by side. In both, the devices begin while Python is
-# still issuing.
+# Look for two things in the picture. With 16 images, expect gaps between the operators
+# of a device. In these gaps the device has finished its work and waits for Python. With
+# 512 images, expect Python's bar to end early in the step: everything has been issued,
+# and the devices compute side by side. The device whose gradients are ready last is the
+# *straggler* of this step, because the sum has to wait for it. Its delay is small if
+# both devices are equally fast and have a core each. A delay that is a large part of
+# the step shows that another program uses one of the cores.
 #
-# The profiler makes a step slower, so read the order from it, not the times. To look at
-# each operator, open `runs/one-step-trace.json`, or [one from two cores of an AMD
-# EPYC](../figures/scaling/one-step-trace.json), in <https://ui.perfetto.dev> ("Open
-# trace file"): processes 16 and 512 are the batches, thread 0 is Python, and threads 1
-# and 2 are the devices. `python chapters/scaling.py --dry-run` writes it, and
-# `d2lpar run multiple_gpus --profile` the trace of a whole training.
+# Profiling slows execution down. Use the picture to see in which order things happen
+# rather than how long they take. The cell has also written the two steps to
+# `runs/one-step-trace.json`, which trace viewers such as <https://ui.perfetto.dev> can
+# open.
 #
-# ## The longer of two times, not their sum
+# ## Overlap
 #
-# So in a row of steps whichever takes longer decides. To see it, make Python slower:
-# let it sleep in every step. We time rows of eight steps and wait only at their end, as
-# in training. The results are medians of five rows, after one that warms up.
+# A bracket is widest when Python and the device take equally long. Let us create this
+# situation. The function below returns the median time of a step and the median time
+# that Python needs to issue it. It can slow Python down by letting it sleep. It waits
+# for the devices at the end of a series of steps or, like d2l's loop, after every step.
 #
-# *Predict before you run*: one context takes about 30 ms for a step of 64 images. Now
-# Python sleeps for 10 ms in every step. By how much does a step get longer?
+# *Predict before you run*: Python sleeps for as long as the device computes. At which
+# place is a step if we wait at the end of eight steps, and if we wait after every step?
 
 
 # %%
-def time_steps(chosen, batch_size, more=0.0, python=time.sleep, steps=8, rows=5):
-    """Seconds of a step, and of Python to issue it, with `more` seconds of Python."""
+def time_step(chosen, batch_size, sleep=0.0, wait=False, steps=8, series=5):
     X = np.random.uniform(size=(batch_size, 1, 28, 28), ctx=chosen[0])
     y = np.arange(batch_size, ctx=chosen[0]) % 10
     device_params = [get_params(init_lenet(), device) for device in chosen]
-    seconds, issue = [], []
-    for _ in range(rows + 1):
+    seconds, python = [], []
+    for _ in range(series + 1):
         npx.waitall()
-        start = time.perf_counter()
+        start, issuing = time.perf_counter(), 0.0
         for _ in range(steps):
-            python(more)
+            begin = time.perf_counter()
+            time.sleep(sleep)
             train_batch(X, y, device_params, chosen, lr=1e-3)
-        issue.append((time.perf_counter() - start) / steps)
+            issuing += time.perf_counter() - begin
+            if wait:
+                npx.waitall()
         npx.waitall()
         seconds.append((time.perf_counter() - start) / steps)
-    return median(seconds[1:]), median(issue[1:])
+        python.append(issuing / steps)
+    return median(seconds[1:]), median(python[1:])  # the first series warms up
 
 
-time_steps(two[:1], 64)  # MXNet's first steps: it allocates memory
-alone, _ = time_steps(two[:1], 64)
-chapter.predict("ms more for 10 ms of sleep", None)
-measured = {}
-print("one context, 64 images\nPython  device  longer     sum  measured, ms")
-for ms in (0, 5, 10, 60):
-    step, python = time_steps(two[:1], 64, more=ms / 1e3)
-    numbers = python, alone, max(python, alone), python + alone, step
-    print("  ".join(f"{1e3 * t:6.1f}" for t in numbers))
-    measured[ms] = 1e3 * step
-longer = measured[10] - measured[0]
-chapter.answer("ms more for 10 ms of sleep", round(longer, 1))
+chapter.predict("place, waiting after eight steps", None)
+chapter.predict("place, waiting after every step", None)
+batch = 64 if two[0].device_type == "cpu" else 8192
+places = {False: [], True: []}
+for _ in range(3):
+    device, python = time_step(two[:1], batch, series=3)
+    low, high = bracket(device + python, device)
+    print(f"{1e3 * low:.1f} ms to {1e3 * high:.1f} ms, places:", end="")
+    for wait in (False, True):
+        step, _ = time_step(two[:1], batch, sleep=device, wait=wait, series=3)
+        places[wait].append(place(step, low, high))
+        print(f" {places[wait][-1]:.2f}", end="\n" if wait else "")
+print(f"places expected: 1/8, and {1 - python / device:.2f} to 1")
+chapter.answer("place, waiting after eight steps", round(median(places[False]), 2))
+chapter.answer("place, waiting after every step", round(median(places[True]), 2))
 
 # %% [markdown]
-# **What you see.** Until Python takes longer than the device, its time costs nothing.
-# After that, the device's time hardly costs anything: a row of eight begins with Python
-# alone and ends with the device alone, so up to an eighth of the shorter time comes on
-# top. The model is least right where both are about as long.
+# Which places should we expect? In a series of eight steps Python's first sleep and the
+# device's last computation have nothing to overlap with. Even perfect overlap therefore
+# gives a place of 1/8. If we wait after every step, only the overlap within the step
+# remains, where the device computes while Python issues; then the place lies between
+# the last two numbers, provided that the device resumes at full speed. A place above 1
+# indicates that it does not, for example because its threads must first wake up. The
+# differences between the rows show how much the speed of your machine drifts.
 #
-# Sleeping needs no core. On a GPU's host Python has a core of its own, too, and the
-# model of a step is
+# ## One device and two
 #
-#     python  = N * issue
-#     device  = fixed + per_image * B / N + (N - 1) * exchange
-#     seconds = max(python, device)
+# To compute the bracket of two devices we measure one device with half of the batch.
+# The time of the all-reduce is the only number for which we need both devices.
 #
-# CPU contexts are different: they and Python share the cores.
-#
-# *Predict before you run*: two contexts on two cores, 128 images, and 15 ms more of
-# Python per step. By how many milliseconds is counting slower than sleeping?
+# *Predict before you run*: at which batch size do one and two devices of your machine
+# take equally long?
 
 
 # %%
-def count(seconds):
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
-cores = os.cpu_count() if two[0].device_type == "cpu" else math.inf
-time_steps(two, 128)
-print(f"two contexts on {cores} cores: a step while Python sleeps, and counts, ms")
-chapter.predict("ms more for counting", None)
-differences = []
-for _ in range(3):  # in turn, because a machine's speed drifts
-    slept, counted = (time_steps(two, 128, 0.015, f)[0] for f in (time.sleep, count))
-    print(f"{1e3 * slept:5.1f}  {1e3 * counted:5.1f}")
-    differences.append(1e3 * (counted - slept))
-chapter.answer("ms more for counting", round(median(differences), 1))
-
-# %% [markdown]
-# **What you see.** On two cores counting makes the step longer by some milliseconds,
-# although Python takes less time than the step: three threads want to compute, and
-# there are two cores. In a step the cores have N * (issue + device) to do, and cannot
-# do it faster than
-#
-#     cores   = N * (issue + device) / number of cores
-#     seconds = max(python, device, cores)
-#
-# With more cores than contexts there is no difference, and the third term is never the
-# longest.
-#
-# ## Measured
-
-
-# %%
-steps, issues = {}, []
-print("batch   1 device  2 devices  speedup")
-for batch in (2, 8, 32, 128):
-    for n in (1, 2):
-        steps[n, batch], python = time_steps(two[:n], batch)
-        if n == 1:
-            issues.append(python)
-    one, both = steps[1, batch], steps[2, batch]
-    print(f"{batch:5} {1e3 * one:7.2f} ms {1e3 * both:7.2f} ms {one / both:8.2f}")
-
-speedups = {batch: steps[1, batch] / steps[2, batch] for batch in (2, 8, 32, 128)}
-turn = break_even(speedups)
-print("break-even at a batch of", "more than 128" if turn is None else f"{turn:.0f}")
-
-# %% [markdown]
-# **What you see.** Two devices lose with small batches and win with large ones, on an
-# otherwise idle machine. *Speedup* is the time on
-# one device over that on N, and *parallel efficiency* is speedup / N. At best two
-# devices have a speedup of 2, an efficiency of 1.
-#
-# ## Predicted
-#
-# Everything comes from **one** device alone: Python's time to issue a step, and a
-# straight line, fixed + per_image * B. The last number is the time of the all-reduce of
-# eight arrays of LeNet's shapes.
-#
-# *Predict before you run*: by how much will this model miss steps on two devices, none
-# of which were used to fit it?
-
-
-# %%
-def seconds_of_all_reduce(shapes, repeats=15):
-    gradients = [[np.ones(shape, ctx=device) for device in two] for shape in shapes]
+def time_all_reduce(repeats=15):
+    """Seconds to sum arrays of the shapes of LeNet's gradients over two devices."""
+    replicas = [get_params(init_lenet(), device) for device in two]
     seconds = []
     for _ in range(repeats):
         npx.waitall()
         start = time.perf_counter()
-        for data in gradients:
-            allreduce(data)
+        for arrays in zip(*replicas):
+            allreduce(list(arrays))
         npx.waitall()
         seconds.append(time.perf_counter() - start)
     return median(seconds)
 
 
-batches = [batch for n, batch in steps if n == 1]
-times = numpy.array([steps[1, batch] for batch in batches])
-# A straight line; weighted, so that 10 % count alike for small and large batches.
-per_image, fixed = numpy.polyfit(batches, times, deg=1, w=1 / times)
-issue = median(issues)
-shapes = [p.shape for p in init_lenet()]
-exchange = seconds_of_all_reduce(shapes)
-print(f"issue {1e3 * issue:.2f} ms, fixed {1e3 * fixed:.2f} ms, ", end="")
-print(f"per image {1e6 * per_image:.0f} us, all-reduce {1e3 * exchange:.2f} ms")
-chapter.predict("% of error, median", None)
-errors = []
-print("two devices: Python  device   cores  longest  measured, ms")
-for batch in batches:
-    device = fixed + per_image * batch / 2 + exchange
-    bounds = 2 * issue, device, 2 * (issue + device) / cores
-    numbers = *bounds, max(bounds), steps[2, batch]
-    error = 100 * (max(bounds) / steps[2, batch] - 1)
-    row = "  ".join(f"{1e3 * t:6.2f}" for t in numbers)
-    print(f"batch {batch:4}:  {row}  ({error:+.0f} %)")
-    errors.append(abs(error))
-chapter.answer("% of error, median", round(median(errors)))
+chapter.predict("break-even batch", None)
+sizes = [2, 4, 8, 16, 32, 64, 128]
+steps, issue = {}, {}
+for batch in sizes:
+    for n in (1, 2):
+        steps[n, batch], issue[n, batch] = time_step(two[:n], batch)
+all_reduce = time_all_reduce()
+
+print("batch   one ms   two ms  speedup  bracket of two  place")
+speedups, places = {}, []
+for half, batch in zip(sizes, sizes[1:]):
+    python, device = 2 * issue[1, half], steps[1, half]
+    low, high = bracket(python, device, all_reduce)
+    one, both = steps[1, batch], steps[2, batch]
+    speedups[batch] = one / both
+    places.append(place(both, low, high))
+    print(f"{batch:5} {1e3 * one:8.1f} {1e3 * both:8.1f} {one / both:8.2f}", end="")
+    print(f" {1e3 * low:8.1f}, {1e3 * high:5.1f} {places[-1]:6.1f}")
+inside = sum(-0.1 <= p <= 1.1 for p in places)
+print(f"{inside} of {len(places)} steps lie in their bracket, to a tenth of its width")
+equal = break_even(speedups)
+chapter.answer("break-even batch", "above 128" if equal is None else round(equal))
 
 # %% [markdown]
-# **What you see.** The model is right to some tens of per cent. If the predictions are
-# far too low, another program is using the cores.
+# The *speedup* is the time on one device divided by the time on two, so two devices pay
+# if it exceeds 1. The *break-even* is the batch size at which the speedup reaches 1,
+# interpolated between the rows. Both times are almost equal there, so expect a
+# different number when you run the cell again.
 #
-# Where does two devices' time become that of one? One device takes
-# fixed + per_image * B, at batches where a second one can pay. So on GPUs the batch
-# must be above both of
+# If a place is clearly above 1, the devices have slowed each other down: the bracket
+# assumes that they share nothing, but two CPU contexts and Python share the cores, the
+# caches and the memory bandwidth of one processor. Drift can also move a place, upwards
+# or downwards, if the machine ran faster or slower while we measured one device.
 #
-#     (N * issue - fixed) / per_image      where Python decides
-#     N * exchange / per_image             where the devices decide
+# ## From the bracket to a decision
 #
-# This names what makes a second device pay earlier: less Python (compile: chapter 5),
-# a faster all-reduce, or a *slower* device or a *larger* network, which raise the time
-# per image.
+# Two devices **cannot** pay if even the lower bound is above the time of one device.
+# They are **certain** to pay if even the upper bound is below it:
 #
-# That explains [the
-# book's](https://d2l.ai/chapter_computational-performance/multiple-gpus.html) V100s,
-# with 1.8 and 2.5 s per epoch. Half of a batch of 256 is 128 images of 13.5 million
-# operations, 1.7 GFLOP: a tenth of a millisecond at a V100's peak of 15.7 TFLOPS, and
-# hardly a millisecond in practice. So this is all that a second GPU could save, and it
-# added 3 ms to each step (0.7 s in 235 steps).
+#     cannot pay:      N * python >= one(B)
+#     certain to pay:  one(B) - one(B / N) > N * python + all_reduce
 #
-# ## Two H200s, predicted from one
+# The second line compares what the additional devices save, on the left, with what they
+# cost at most, on the right. Between the two conditions the answer depends on the
+# overlap. We check both with Chapter 5's training on H200s, where one process serves
+# both GPUs ([record](../figures/h200/scaling/book-1thread-concise-gpu2.jsonl)). The
+# cell prints the commit of the package that was measured.
 #
-# The package's model is the same (`d2lpar.scaling.model`). Here are steps of LeNet in
-# Gluon on one H200 and on two, from
-# [a record](../figures/h200/scaling/book-1thread-results.txt). Python takes 0.829 ms to
-# issue a step on one of them, and the all-reduce 0.284 ms. The record is of commit
-# 74e636b. Before version 0.4 the package timed a step that cut each batch on the first
-# GPU, which chapter 5's training does not do. We can test the model on these steps, but
-# their break-even is not that of today's training.
+# *Predict before you run*: how many of the verdicts "cannot pay" and "certain to pay"
+# does the measured speedup contradict?
 
 # %%
-recorded = {  # ms of a step on one GPU and on two, by global batch
-    8: (0.792, 1.63),
-    64: (0.818, 1.53),
-    256: (1.14, 1.50),
-    512: (1.72, 1.50),
-    1024: (1.84, 1.89),
-    2048: (2.88, 2.06),
-    4096: (5.04, 3.09),
-    8192: (9.30, 5.24),
-}
-on_one = {batch: one / 1e3 for batch, (one, _) in recorded.items()}
-model = fit_step(on_one, issue=0.829e-3, exchange=0.284e-3)
-print(f"{1e3 * model.fixed:.2f} ms + {1e6 * model.per_sample:.2f} us per image")
-for batch, (_, measured) in recorded.items():
-    predicted = 1e3 * model.seconds(2, batch)
-    error = 100 * (predicted / measured - 1)
-    print(f"batch {batch:5}: predicted {predicted:.2f} ms, {measured} ({error:+.0f} %)")
+chapter.predict("verdicts contradicted", None)
+record = chapter.record("h200/scaling/book-1thread-concise-gpu2.jsonl")
+(study,) = studies([record])
+measured, costs = study.steps, study.model  # measured: seconds by (devices, batch)
+alone = {batch: seconds for (n, batch), seconds in measured.items() if n == 1}
+
+
+def verdict(one, batch, python, all_reduce, n=2):
+    if n * python >= one[batch]:
+        return "cannot pay"
+    saved = one[batch] - one[batch // n]
+    return "certain to pay" if saved > n * python + all_reduce else "open"
+
+
+print(f"python {1e3 * costs.issue:.2f} ms, all-reduce {1e3 * costs.exchange:.2f} ms,")
+print("commit", record.header.git_commit[:7])
+wrong = 0
+for batch in study.batches[1:]:
+    said = verdict(alone, batch, costs.issue, costs.exchange)
+    speedup = measured[1, batch] / measured[2, batch]
+    print(f"batch {batch:5}: speedup {speedup:.2f}, {said}")
+    wrong += said == ("certain to pay" if speedup < 1 else "cannot pay")
+chapter.answer("verdicts contradicted", wrong)
+assert wrong == 0
 
 # %% [markdown]
-# How far the model misses all batches of the records is printed at the end of their
-# results: [two H200s](../figures/h200/scaling/book-1thread-results.txt) and [two CPU
-# contexts](../figures/scaling/book-1thread-results.txt).
+# Apart from the all-reduce, the verdicts use measurements on one GPU only. As the
+# assertion confirms, the speedups on two GPUs contradict none of them. The conditions
+# also tell us how to make a second device pay with a smaller batch. We can
+# reduce `python` by compiling the network (Chapter 5), hide the all-reduce behind the
+# backward pass (Chapter 7), or train a larger network, for which `one(B)` grows faster.
+# Finally, we can remove the factor N from `N * python`.
 #
-# ![Two H200s, predicted](../figures/h200/scaling/book-1thread-steps-concise.png)
+# ## One process per device
 #
-# Look at 512 and 1,024 images on one GPU: twice the images take little longer. No sum
-# or maximum of straight lines does that. The network computes them in another form.
-# From 1,024 images per GPU on, the package of that commit took the bias of a
-# convolution as a weight (`tuning.bias_as_weight`), whose gradient cuDNN computes
-# faster. At a global batch of 1,024 one GPU used the fast form and each of two the slow
-# one, so the speedup falls there. Wherever Python does not decide, a step on two GPUs
-# takes what one GPU needs for half of the images, and 0.2 ms more.
+# PyTorch's DistributedDataParallel (DDP) starts one process per GPU. Each process has a
+# Python interpreter of its own and issues the work of its own GPU only. If the GPUs are
+# equally fast, the bracket becomes narrow: N GPUs with a batch of B take as long as one
+# GPU with a batch of B / N, plus at most the all-reduce. We check this with LeNet on
+# one, two and four H200s ([records](../figures/gpu_scaling/book-results.txt)).
 #
-# ## Strong and weak scaling
-#
-# *Strong scaling* keeps the global batch: the same training, the same numbers, sooner.
-# Its shards shrink with N, until the fixed costs win. *Weak scaling* keeps each
-# device's batch, so the global batch grows with N. It scales better, but it is
-# **another training**: N times fewer steps per epoch.
-#
-# The usual remedy is to multiply the learning rate by N, too, and to start with the
-# small one for some epochs (Goyal et al. 2017, <https://arxiv.org/abs/1706.02677>).
-#
-# *Predict before you run*: the book's rate is 0.2 at a batch of 256. Four devices make
-# it 1,024. Which rate in the first epoch, and which in the fifth?
+# *Predict before you run*: how many times as fast as one H200 are four with a batch of
+# 256, and with a batch of 8,192?
 
 # %%
-chapter.predict("rate in the fifth epoch", None)
-for epoch in range(1, 6):
-    share = min(1, (epoch - 1) / 3)  # of the way from 0.2 to four times as much
-    lr = 0.2 + share * (4 * 0.2 - 0.2)
-    print(f"epoch {epoch}, batch 1,024 instead of 256: lr {lr:.1f}")
-chapter.answer("rate in the fifth epoch", lr)
+chapter.predict("speedup of four H200s, batch 256", None)
+chapter.predict("speedup of four H200s, batch 8,192", None)
+ddp, figure = {}, Figure(figsize=(7, 4), layout="constrained")
+axes = figure.subplots()
+for n, marker in zip((1, 2, 4), "os^"):
+    lines = chapter.record(f"gpu_scaling/book-ddp-gpu{n}.jsonl").lines_of(StepRecord)
+    times = {line.global_batch_size: 1e3 * median(line.seconds) for line in lines}
+    ddp.update({(n, batch): ms for batch, ms in times.items()})
+    axes.loglog([b / n for b in times], times.values(), f"{marker}-", label=n)
+axes.set(xlabel="images per GPU", ylabel="milliseconds per step of PyTorch DDP")
+axes.set_yticks([2, 5, 10], ["2", "5", "10"])
+axes.minorticks_off()
+axes.legend(title="GPUs")
+chapter.show(figure, "ddp")
+small = [ms for (n, batch), ms in ddp.items() if n == 1 and batch <= 1024]
+print(f"one GPU: {min(small):.2f} to {max(small):.2f} ms with 32 to 1,024 images")
+for n in (2, 4):
+    ratios = [ms / ddp[1, b // n] for (k, b), ms in ddp.items() if k == n and b >= 128]
+    print(f"{n} GPUs: {min(ratios):.2f} to {max(ratios):.2f} times as long as one GPU")
+for n, times in (("one", measured), ("each its own", ddp)):
+    ratio = times[2, 64] / times[1, 64]
+    print(f"batch 64, two GPUs, {n} process: {ratio:.2f} times as long as one GPU")
+for batch in (256, 8192):
+    speedup = round(ddp[1, batch] / ddp[4, batch], 2)
+    chapter.answer(f"speedup of four H200s, batch {batch:,}", speedup)
 chapter.score()
+assert max(small) < 1.2 * min(small) and max(ratios) < 1.4
 
 # %% [markdown]
-# **What you see.** The rate starts at 0.2 and reaches 4 times that, 0.8, after the
-# warm-up. A higher rate helps up to a point. With the book's LeNet and data, 8 epochs
-# at a batch of 128, 256, 512 and 1,024 end at an accuracy of 0.83, 0.78, 0.76 and 0.66
-# ([record](../figures/scaling/book-1thread-results.txt)): in 8 epochs the large batches
-# take too few steps. So the question is not "how many images per second" but "how many
-# seconds to this accuracy".
+# If the time of a step depended on the images per GPU alone, the three curves would
+# coincide. The second and third line of the output show how close they come. On the
+# left the time does not grow with the number of images (first line), so it is not spent
+# on arithmetic, and more GPUs cannot reduce it. On the right it grows with the images
+# per GPU, and more GPUs do reduce it. With a batch of 64 Python determines the time:
+# here the lower end of the bracket predicts a ratio of about 2 for one process, and of
+# about 1 for a process per GPU.
 #
-# ## Speedup over batch sizes
+# We can now return to d2l's second V100. Half of a batch of 256 images requires 1.7
+# GFLOP, which take 0.1 ms at the peak of a V100. A second GPU saves that much if the
+# arithmetic runs at this speed, but it added 3 ms to each step. d2l's loop doubles
+# `python` by issuing the work of both GPUs in one process. It also waits after every
+# step, so this time cannot overlap with the previous step.
 #
-# The run uses one thread per context, so that a device is a core. It draws the speedup
-# over batch sizes, with every pair of samples; a step's parts by leaving each out
-# (`d2lpar.scaling.step`); five kinds of all-reduce (`d2lpar.scaling.allreduce`); and
-# accuracy under weak scaling. It does so for chapter 1's training ("from scratch") and
-# chapter 5's ("concise"). A machine's speed drifts by ten per cent within minutes. So
-# steps on one device and on two take turns, and a speedup is the ratio of times from
-# the same minutes.
+# ## Amdahl's law
+#
+# So far we have added devices and kept the batch, which is called *strong scaling*. Let
+# s be the share of a step on one device that further devices do not reduce. If nothing
+# overlaps, *Amdahl's law* (1967) gives the speedup of N devices:
+#
+#     speedup = 1 / (s + (1 - s) / N)
+#
+# It cannot exceed 1 / s, however many devices we use. Since Amdahl's law adds up the
+# parts of a step, it belongs to the upper end of our bracket; the lower end allows a
+# speedup of min(N, 1 / s). As an example we take DDP with 8,192 images, and its step
+# with 32 images for the part that does not shrink.
+
+# %%
+s, n = ddp[1, 32] / ddp[1, 8192], 4
+amdahl, overlapped = 1 / (s + (1 - s) / n), min(n, 1 / s)
+speedup = ddp[1, 8192] / ddp[n, 8192]
+print(f"s = {s:.2f}, speedup by Amdahl's law {amdahl:.2f}, ", end="")
+print(f"measured {speedup:.2f}, with perfect overlap {overlapped:.2f}")
+assert amdahl < speedup < overlapped
+
+# %% [markdown]
+# The measured speedup lies between the two, as the assertion confirms. Divided by N it
+# is called the *parallel efficiency*.
+#
+# ## Larger batches
+#
+# If large batches make more devices pay, why not enlarge the batch along with the
+# number of devices? This is called *weak scaling*. It is a different training, because
+# an epoch now has only 1/N of the steps. To compensate, one usually multiplies the
+# learning rate by N, after a few epochs of warm-up (Goyal et al., 2017). This works up
+# to the *critical batch size* (McCandlish et al., 2018), in whose model the number of
+# steps to a given loss is
+#
+#     steps(B) = steps_min * (1 + B_critical / B)
+#
+# Far below `B_critical`, doubling the batch halves the number of steps; far above it,
+# doubling the batch saves almost none. What matters in the end is the time to a given
+# accuracy, `steps(B) * step`. The critical batch size determines the first factor, and
+# the bracket the second.
+#
+# ## Your devices
+#
+# Finally, we measure more batch sizes with the trainings of Chapters 1 and 5.
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("scaling")
 
 # %% [markdown]
-# **What you see.** The first figure shows from which batch size on a second context is
-# faster, and the parts show why: with small batches Python and the update decide, with
-# large ones the forward and backward pass. Near the break-even both take equally long,
-# so a sharp number would be noise. The faster the device, the larger the batch must be:
-# compare the records of [two cores](../figures/scaling/book-1thread-results.txt) and of
-# [two H200s](../figures/h200/scaling/book-1thread-results.txt). Both are of the step
-# before version 0.4. Your run times the step of the trainings themselves.
+# Where the quartiles of both times overlap, we cannot tell which one is shorter.
 #
 # ## Summary
 #
-# > **Takeaway.** Step = max(N x Python, device / N + (N - 1) x all-reduce), so two GPUs
-# > win from a batch of about (2 x Python - fixed) / time per image on, if Python
-# > decides. Its terms on [two
-# > H200s](../figures/h200/scaling/book-1thread-results.txt), of the step before 0.4.
-#
-# - A second device halves the work per image and adds Python's time for it, and the
-#   all-reduce. It pays from a batch size on, the break-even.
-# - Python and the devices work at the same time: a step takes the longer of their
-#   times. On CPU contexts Python needs a core, too.
-# - Three numbers measured on one device, and the all-reduce, predict steps on two: to
-#   about a tenth in the median, to a third at worst.
-# - A fast device and a small network move the break-even up. The book's batch of 256 is
-#   below that of its V100s.
-# - Strong scaling gives the same training sooner. Weak scaling is another training;
-#   compare the time to an accuracy.
+# > **Takeaway.** If devices share neither cores nor memory bandwidth, a step takes from
+# > `max(N * python, one(B / N))` to `N * python + one(B / N) + all_reduce`. N devices
+# > cannot pay while `N * python >= one(B)`. They are certain to pay once `one(B) -
+# > one(B / N) > N * python + all_reduce`. With one process per device, omit `N *`.
 #
 # ## Exercises
 #
-# 1. Find the break-even more exactly, with more batch sizes around it, and run it
-#    twice. *(The two runs differ: near the break-even both take equally long, so noise
-#    decides. A speedup of 1.0 means nothing without its spread.)*
-# 2. Double the channels of both convolutions, to 40 and 100. Count the multiplications
-#    per image: by how much does per_image grow, and where does the break-even go?
-#    *(From 2.25 to 8.55 million, `8.55 / 2.25 = 3.8`: most of them are in the second
-#    convolution, which has four times as many. There are as many operators as before,
-#    so `issue` stays: the break-even falls to about a quarter.)*
-# 3. *On paper.* Strong scaling from one device to eight takes a step from 80 ms to 16
-#    ms. What are speedup and parallel efficiency, and which part of the 80 ms is not
-#    split? *(`80 / 16 = 5` and `5 / 8 = 63 %`. From `16 = f + (80 - f) / 8` follows `f
-#    = 6.9 ms`.)*
-# 4. *On paper.* Multiply `exchange` by 10, as over a slow network. From which batch do
-#    two GPUs pay? *(Where the devices decide, from 2 * exchange / per_image on, ten
-#    times the batch. `fit_step(on_one, 0.829e-3, 2.84e-3).break_even(2)` computes it.
-#    Chapter 14 is about this.)*
-# 5. Time the all-reduce of one array of 129,068 numbers instead of LeNet's eight:
-#    `seconds_of_all_reduce([(129_068,)])`. *(It takes about half as long, or less: each
-#    array costs a fixed time. So the package's training keeps all parameters of a
-#    replica in one array.)*
-# 6. Ask the model of the H200s for 8 devices: `model.speedup(8, batch)`. At which batch
-#    do they reach 4? *(Where one GPU takes four times as long as one Python needs to
-#    issue the work of all eight, `8 * 0.829 = 6.6` ms. With one process per device the
-#    issuing would take 0.8 ms: chapter 14.)*
+# 1. Repeat the measurement of "One device and two" with `wait=True`. Does the
+#    break-even move? *(Python can no longer issue the next step early. This costs time
+#    on one device and on two, so the break-even may move either way.)*
+# 2. Double the channels of both convolutions, to 40 and 100. How does each part of a
+#    step change? *(There are `8.55 / 2.25 = 3.8` times as many multiplications, since
+#    the second convolution has four times as many, but the same number of operators.
+#    The gradients grow from 129,068 to 306,718 numbers. So `python` stays, and if
+#    `one(B)` follows the multiplications, a second device pays with smaller batches.)*
+# 3. *On paper.* Strong scaling from one device to eight reduces a step from 80 ms to 16
+#    ms. What are the speedup and the parallel efficiency? Which share s does Amdahl's
+#    law imply? *(`80 / 16 = 5` and `5 / 8 = 63 %`. If f ms are not reduced, `16 = f +
+#    (80 - f) / 8`, so `f = 48 / 7 = 6.9` ms and `s = 6.9 / 80 = 8.6 %`.)*
+# 4. *On paper.* Device 1 needs twice as long per image as device 0. What is the speedup
+#    over device 0 alone with equal shards, and with the best split? Neglect Python and
+#    the all-reduce. *(With equal shards device 1 takes as long as device 0 alone for
+#    the whole batch, a speedup of 1. With two thirds of the batch on device 0 both take
+#    `2 / 3` of the time, a speedup of 1.5.)*
+# 5. Which speedup does the bracket allow for eight H200s at a batch of 8,192, in one
+#    process and with a process per GPU? *(At most `alone[8192] / bracket(8 *
+#    costs.issue, alone[1024])[0]`, and the same without the factor 8. In one process
+#    Python limits the speedup, with a process per GPU the GPUs do.)*
+# 6. Train LeNet with batches of 128 and 512, each with its best learning rate, and
+#    count the steps to a test accuracy of 0.7. Estimate the critical batch size. *(For
+#    `r = steps(128) / steps(512)` it is `(r - 1) / (1 / 128 - r / 512)`. If r is close
+#    to 4, both batches are far below it; if r is close to 1, both are far above.)*
+#
+# ## Sources
+#
+# - Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
+#   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# - Austin et al., *How to Scale Your Model*, on bounds by the maximum and the sum,
+#   <https://jax-ml.github.io/scaling-book/roofline/>
+# - Goyal et al., "Accurate, Large Minibatch SGD", <https://arxiv.org/abs/1706.02677>
+# - McCandlish et al., "Large-Batch Training", <https://arxiv.org/abs/1812.06162>

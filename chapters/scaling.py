@@ -3,9 +3,9 @@
 #
 # In Chapter 1 we trained LeNet on several devices and found that they compute the same
 # parameters as one device, up to rounding. Whether they compute them *faster* is
-# another question. *Dive into Deep Learning* (d2l) timed this training with a batch of
-# 256 images: an epoch took 1.8 s on one V100 GPU and **2.5 s on two**. The second GPU
-# made the training slower.
+# another question. *Dive into Deep Learning* (d2l) [1] timed this training with a batch
+# of 256 images: an epoch took 1.8 s on one V100 GPU and **2.5 s on two**. The second
+# GPU made the training slower.
 #
 # Why can a second device slow training down, and from which batch size on does it speed
 # training up? In this chapter we answer both questions with one inequality, which we
@@ -18,7 +18,7 @@
 # operations. With a small batch Python takes longer, and it needs twice the time for
 # two devices. With a large batch the devices take longer, and two share the images.
 #
-# Run this chapter as a notebook, or `python chapters/scaling.py --num-devices 1,2`.
+# Run this chapter as a notebook, or as `python chapters/scaling.py --num-devices 1,2`.
 
 # %%
 import time
@@ -37,9 +37,10 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # %% [markdown]
 # ## The same result on faster GPUs
 #
-# d2l published its times in 2019. In single precision a V100 has a peak of 15.7 TFLOPS,
-# while an H200 has a peak of 67. We have run d2l's training loop on two H200s and
-# recorded the time of every epoch ([record](../figures/h200/peers/custom-gpu2.jsonl)).
+# d2l published its times in 2019. In single precision a V100 has a peak of 15.7 TFLOPS
+# [2], while an H200 has a peak of 67 TFLOPS [3]. We have run d2l's training loop on two
+# H200s and recorded the time of every epoch
+# ([record](../figures/h200/peers/custom-gpu2.jsonl)).
 #
 # *Predict before you run*: on V100s the second GPU added 0.7 s to an epoch. How many
 # seconds does it add on H200s? Write your guess in place of `None`.
@@ -57,7 +58,8 @@ chapter.answer("s that the second H200 adds per epoch", round(both - one, 2))
 assert one < 1.8 and 0.6 < both - one < 0.8  # V100s: 1.8 s, and 0.7 s, to 0.1 s
 
 # %% [markdown]
-# One H200 is faster than one V100, but the second H200 adds as much time, to 0.1 s. If
+# One H200 is faster than one V100, but the second H200 adds as much time as the second
+# V100 did: the assertion allows a difference of `0.1 s`, to which d2l's are rounded. If
 # this were spent on arithmetic, faster GPUs would have reduced it. Our first suspect is
 # therefore the host, where Python issues the work of both GPUs. One coincidence proves
 # little, however: the hosts differ as well, and according to d2l's output two other
@@ -351,8 +353,9 @@ assert max(small) < 1.2 * min(small) and max(ratios) < 1.4
 # about 1 for a process per GPU.
 #
 # We can now return to d2l's second V100. Half of a batch of 256 images requires 1.7
-# GFLOP, which take 0.1 ms at the peak of a V100. A second GPU saves that much if the
-# arithmetic runs at this speed, but it added 3 ms to each step. d2l's loop doubles
+# GFLOP, or `1.7e9 / 15.7e12 = 0.11 ms` at the peak of a V100. A second GPU saves that
+# much if the arithmetic runs at this speed, but it added `0.7 s / 235 = 3 ms` to each
+# step. d2l's loop doubles
 # `python` by issuing the work of both GPUs in one process. It also waits after every
 # step, so this time cannot overlap with the previous step.
 #
@@ -386,8 +389,8 @@ assert amdahl < speedup < overlapped
 # If large batches make more devices pay, why not enlarge the batch along with the
 # number of devices? This is called *weak scaling*. It is a different training, because
 # an epoch now has only 1/N of the steps. To compensate, one usually multiplies the
-# learning rate by N, after a few epochs of warm-up (Goyal et al., 2017). This works up
-# to the *critical batch size* (McCandlish et al., 2018), in whose model the number of
+# learning rate by N, after a few epochs of warm-up [5]. This works up
+# to the *critical batch size* [6], in whose model the number of
 # steps to a given loss is
 #
 #     steps(B) = steps_min * (1 + B_critical / B)
@@ -445,9 +448,12 @@ if __name__ == "__main__":
 #
 # ## Sources
 #
-# - Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
-#   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
-# - Austin et al., *How to Scale Your Model*, on bounds by the maximum and the sum,
-#   <https://jax-ml.github.io/scaling-book/roofline/>
-# - Goyal et al., "Accurate, Large Minibatch SGD", <https://arxiv.org/abs/1706.02677>
-# - McCandlish et al., "Large-Batch Training", <https://arxiv.org/abs/1812.06162>
+# 1. Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
+#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# 2. NVIDIA, "Tesla V100 GPU Accelerator", data sheet,
+#    <https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf>
+# 3. NVIDIA, "H200 Tensor Core GPU", data sheet, <https://www.nvidia.com/en-us/data-center/h200/>
+# 4. Austin et al., *How to Scale Your Model*, on bounds by the maximum and the sum,
+#    <https://jax-ml.github.io/scaling-book/roofline/>
+# 5. Goyal et al., "Accurate, Large Minibatch SGD", <https://arxiv.org/abs/1706.02677>
+# 6. McCandlish et al., "Large-Batch Training", <https://arxiv.org/abs/1812.06162>

@@ -5,7 +5,7 @@
 Every chapter runs with its quick preset in a fresh kernel and an empty folder, on the
 data that D2LPAR_DATA names or, without it, generated data. A notebook is written only
 if no cell failed, it has at most 1 MB, its outputs name no folder of this machine, and
-the measured numbers in its prose stand in an output or a record (quoted_numbers.py).
+the measured numbers in its prose are those of the records it links (quoted_numbers.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from quoted_numbers import unfounded
+from quoted_numbers import wrong_in
 
 from d2lpar.experiments import EXPERIMENTS
 from d2lpar.records.atomic import replacing
@@ -139,7 +139,7 @@ def main(chapters: list[str]) -> int:
                 return 3
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)
-        if wrong := [*wrong_with(notebook), *unfounded(notebook)]:
+        if wrong := [*wrong_with(notebook), *wrong_in(FILES[name])]:
             print(f"{name}: {'; '.join(wrong)}", file=sys.stderr)
             return 3
         with replacing(NOTEBOOKS / f"{name}.ipynb") as tmp:

@@ -1,12 +1,20 @@
-"""The measured numbers in a chapter's prose beside the output or record they are from.
+"""Refuse measured numbers in prose that no record bears out.
 
-    python tools/quoted_numbers.py notebooks/scaling.ipynb ...
+    python tools/quoted_numbers.py README.md chapters/scaling.py ...
 
-A number with a unit (ms, s, %, times, GB/s, MiB, ...) must stand, rounded as the prose
-rounds it, in the output of a cell above or in the notebook's code, or in a table of
-figures/ to which the same paragraph links. A paragraph that links a page of the web
-names its source there. Predictions are questions, and arithmetic in code spans and
-formulas shows where its numbers come from: neither is looked at.
+A measured number in prose is a link to one cell of one record:
+
+    [0.393 ms](../figures/h200/timing/x.jsonl "ARM")         median time of an arm
+    [24.7 s](figures/multiple_gpus/x.jsonl "seconds per epoch")   also "accuracy"
+    [0.29 s](../figures/least_squares/x-results.txt "ROW | COLUMN")   of its tables
+
+It is compared with that cell, rounded as the prose rounds it. A record of random seed 0
+stands for the other seeds beside it, too. Every other number with a unit of time, of a
+rate or of a ratio is refused, unless it is published (its paragraph links a page of the
+web, or cites [1]), part of a question (a prediction, an exercise on paper), or
+arithmetic in a code span or formula.
+So are numbers with decimals in the cells of a table without such a link. Outputs of
+cells are no evidence: on another machine they differ.
 """
 
 from __future__ import annotations
@@ -15,86 +23,144 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
-import nbformat
+from d2lpar.errors import RecordError
+from d2lpar.records import comparison, files
+from d2lpar.records.comparison import arm_times, summarize
+from d2lpar.records.kinds import timed_epochs
 
 ROOT = Path(__file__).parents[1]
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
-UNIT = (
-    r"(?:[mu]?s|min|minutes|seconds|%|times|(?:[GTM]?FLOP|[KMG]i?B|[km]B|bytes|images)"
-    r"(?:/s|S)?)(?![\w/])"
+UNITS = (
+    "us|ms|s|sec|seconds?|min|minutes?|hours?|%|per cent|times|points|"
+    r"[KMGT]i?B/s|[GTP]?FLOPS|[GTP]?FLOP/s|images/s"
 )
+SECONDS = {"us": 1e6, "ms": 1e3, "s": 1, "min": 1 / 60, "minutes": 1 / 60}
 # "0.39 and 1.24 ms", "5 to 10 %"
 QUOTED = re.compile(
-    rf"(?<![\w.,/^-])({NUMBER}(?:(?:, | and | or | to | against |, and ){NUMBER})*)"
-    rf"(?: |\n)?({UNIT})"
+    rf"(?<![\w.,/^-])({NUMBER}(?:(?:, | and | or | to | against |, and |-){NUMBER})*)"
+    rf"(?: |\n)?({UNITS})(?![\w/])"
 )
-IGNORED = re.compile(
-    r"```.*?```|^(?: {4}|\t).*?$|`[^`]*`|\$[^$]*\$|\*Predict before you run\*.*",
-    re.DOTALL | re.MULTILINE,
+CITED = re.compile(r'!?\[([^]]*)\]\(([^\s)]+)(?:\s+"([^"]*)")?\)')
+VALUE = re.compile(rf"({NUMBER})(?: ?({UNITS}))?")
+# What is no statement, or shows where its numbers come from.
+NO_PROSE = re.compile(
+    r"```.*?```|^(?: {4,}|\t)(?![-*\d]).*?$|`[^`]*`|\$[^$]*\$", re.DOTALL | re.MULTILINE
 )
-LINK = re.compile(r"\]\((\S+?)\)")
-# A time may be printed in seconds and quoted in ms, a share quoted in %.
-SCALES = (1, 1e3, 1e-3, 1e6, 1e-6, 100)
+NO_STATEMENT = ("*Predict before you run*", "*On paper.*")  # but questions
+PUBLISHED = re.compile(r"<https?://|\]\(https?://|\[\d+\](?!\()")
+DECIMALS = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.])")
 
 
-def unfounded(notebook: nbformat.NotebookNode) -> Iterator[str]:
-    """Numbers in prose that stand nowhere, one line for each."""
-    code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")
-    known = numbers(code)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            known |= numbers("\n".join(printed(cell)))
+def refused(text: str, folder: Path) -> Iterator[str]:
+    """Yield a line for each number of a Markdown text that no record bears out.
+
+    `folder` is where the text's links start.
+    """
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:-|\d+\.) )", text):
+        plain = NO_PROSE.sub("", paragraph)
+        for label, target, title in CITED.findall(plain):
+            if VALUE.fullmatch(label):
+                yield from wrong_link(label, folder / target.partition("#")[0], title)
+        if any(mark in plain for mark in NO_STATEMENT) or PUBLISHED.search(plain):
             continue
-        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:-|\d+\.) )", cell.source):
-            yield from unfounded_in(paragraph, known)
+        # Of a link to a record the words are checked; alt texts are statements.
+        plain = CITED.sub(lambda m: "" if VALUE.fullmatch(m[1]) else m[1], plain)
+        for found in QUOTED.finditer(plain):
+            yield f'"{" ".join(found[0].split())}" names no record'
+        for row in re.findall(r"^\s*\|.*\|\s*$", plain, re.MULTILINE):
+            for number in DECIMALS.findall(row):
+                yield f'"{number}" in a table names no record'
 
 
-def unfounded_in(paragraph: str, known: set[float]) -> Iterator[str]:
-    links = LINK.findall(paragraph)
-    if "<http" in paragraph or any(link.startswith("http") for link in links):
+def wrong_link(label: str, path: Path, title: str) -> Iterator[str]:
+    """Yield why a linked number is not its record's; nothing if it is."""
+    quoted, unit = VALUE.fullmatch(label).groups()
+    if path.suffix not in (".jsonl", ".txt"):
+        return  # a link to a section or a page, not to a record
+    where = f'"{label}" ({path.name}, "{title}")'
+    try:
+        value = cell(path, title, unit)
+    except (LookupError, ValueError, OSError, RecordError) as error:
+        yield f"{where}: {error}"
         return
-    for link in links:
-        file = ROOT / "notebooks" / link.partition("#")[0]
-        if file.suffix in (".txt", ".md") and file.is_file():
-            known = known | numbers(file.read_text(encoding="utf-8"))
-    for found in QUOTED.finditer(IGNORED.sub("", paragraph)):
-        for quoted in re.findall(NUMBER, found[1]):
-            if not any(agrees(quoted, k * scale) for k in known for scale in SCALES):
-                yield f'"{" ".join(found[0].split())}": {quoted} stands nowhere'
+    if not agrees(quoted, value):
+        yield f"{where}: the record has {value:.6g}"
 
 
-def printed(cell: nbformat.NotebookNode) -> Iterator[str]:
-    """What a cell has printed or shown, as text."""
-    for output in cell.outputs:
-        yield output.get("text", "")
-        data = output.get("data", {})
-        yield from (data.get(kind, "") for kind in ("text/plain", "text/markdown"))
+def cell(path: Path, title: str, unit: str | None) -> float:
+    """Return what a record has under a title, in this unit.
+
+    Raises LookupError where the record has no such arm, row or column.
+    """
+    if path.suffix == ".txt":
+        value = table_cell(path.read_text(encoding="utf-8"), title)
+        return 100 * value if unit == "%" and value <= 1 else value
+    if title not in ("seconds per epoch", "accuracy"):
+        arms = {arm.name: arm.seconds for arm in arm_times(files.read(path))}
+        if not arms.get(title):
+            raise LookupError(f"no arm of this name; there are {', '.join(arms)}")
+        value = summarize(arms[title]).median
+    else:
+        seeds = path.name.replace("book-", "book-seed*-", 1)
+        records = [files.read(found) for found in [path, *path.parent.glob(seeds)]]
+        if title == "accuracy":
+            return median(map(comparison.final_accuracy, records))
+        epochs = [epoch.seconds for record in records for epoch in timed_epochs(record)]
+        value = summarize(epochs).median
+    if unit not in SECONDS:
+        raise LookupError(f"this is a time; write one of {', '.join(SECONDS)}")
+    return value * SECONDS[unit]
 
 
-def numbers(text: str) -> set[float]:
-    """All numbers in a text, and those of lists such as (1, 2) or of 1e-3."""
-    found = re.findall(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?", text)
-    return {float(number.replace(",", "")) for number in found}
+def table_cell(text: str, title: str) -> float:
+    """Return the number in "ROW | COLUMN" of the first table that has both.
+
+    ROW is the beginning of a row's line, COLUMN the head of a column. Columns are
+    parted by two spaces or more, and a row's are counted from its right end.
+    """
+    row, _, column = (part.strip() for part in title.partition("|"))
+    heads: list[str] = []
+    for line in text.splitlines():
+        cells = re.split(r"\s{2,}", line.strip())
+        if column in cells:
+            heads = cells
+        elif not line.strip():
+            heads = []
+        elif heads and " ".join(line.split()).startswith(f"{row} "):
+            at = heads.index(column) - len(heads)
+            return float(cells[at].replace(",", ""))
+    raise LookupError("no such row and column")
 
 
 def agrees(quoted: str, value: float) -> bool:
     """Is this the value, rounded to the digits of the quoted number?"""
-    plain = quoted.replace(",", "").rstrip(".")
-    if "." in plain:
-        unit = 10.0 ** -len(plain.partition(".")[2])
-    else:  # zeros at the end do not count: "about 1,100"
-        unit = 10.0 ** (len(plain) - len(plain.rstrip("0"))) if plain.strip("0") else 1
-    return abs(float(plain) - value) <= unit / 2 * (1 + 1e-9)
+    plain = quoted.replace(",", "")
+    decimals = len(plain.partition(".")[2])
+    return abs(float(plain) - value) <= 10.0**-decimals / 2 * (1 + 1e-9)
 
 
-def main(files: list[str]) -> int:
-    count = 0
-    for file in files:
-        for line in unfounded(nbformat.read(file, as_version=4)):
-            print(f"{Path(file).stem}: {line}")
-            count += 1
-    return 3 if count else 0
+def prose(path: Path) -> str:
+    """Return a document, or the prose of a chapter's script."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        cells = re.split(r"^# %%(.*)$", text, flags=re.MULTILINE)[1:]
+        words = [c for kind, c in zip(cells[::2], cells[1::2]) if "markdown" in kind]
+        text = re.sub(r"^# ?", "", "\n\n".join(words), flags=re.MULTILINE)
+    return text
+
+
+def wrong_in(path: Path) -> list[str]:
+    """Return what is refused in a document or in a chapter's script."""
+    return list(refused(prose(path), path.parent))
+
+
+def main(paths: list[str]) -> int:
+    found = [(path, line) for path in paths for line in wrong_in(Path(path).resolve())]
+    for path, line in found:
+        print(f"{path}: {line}")
+    return 3 if found else 0
 
 
 if __name__ == "__main__":

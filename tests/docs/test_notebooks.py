@@ -52,24 +52,6 @@ def test_what_may_not_be_committed_is_named():
     assert TOOLS["wrong_with"](empty) == ["a cell that was not executed"]
 
 
-def test_numbers_in_prose_stand_above_or_in_a_table():
-    unfounded = runpy.run_path(str(TOOL.with_name("quoted_numbers.py")))["unfounded"]
-
-    def lines(prose, printed="one 3.94 ms, two 2.71 ms, 1,096 images"):
-        notebook = executed(printed)
-        notebook.cells.append(nbformat.v4.new_markdown_cell(prose))
-        return list(unfounded(notebook))
-
-    assert lines("It takes 3.9 or 2.71 ms, `15 ms / 2`, with about 1,100 images.") == []
-    assert lines("*Predict before you run*: 5 ms or 10 ms?") == []
-    assert lines("Published: 15.7 TFLOPS (<https://example.org>).") == []
-    assert lines("It takes 3.8 ms.") == ['"3.8 ms": 3.8 stands nowhere']
-    (line,) = lines("It takes 2.71 to 3.84 ms, as above.")
-    assert line == '"2.71 to 3.84 ms": 3.84 stands nowhere'
-    table = ROOT / "figures" / "README.md"
-    assert lines(f"[Table](../figures/{table.name}): 123456.7 ms.")
-
-
 def test_the_gan_sees_no_artwork(tmp_path):
     variables = TOOLS["environment_of"]("gan", str(tmp_path))
     assert variables["D2LPAR_DATA"] is None

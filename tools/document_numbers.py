@@ -1,15 +1,13 @@
-"""The numbers of README.md and docs/ beside the records that they are from."""
+"""The numbers of tables in docs/ beside the records that they are from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import arm_times, summarize
-from d2lpar.records.kinds import timed_epochs
 from d2lpar.text import number
 
 ROOT = Path(__file__).parents[1]
@@ -17,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 def disagreements() -> list[str]:
     """What a document says and its record does not, one line each."""
-    return [*readme(), *peers(), *gpus(), *speed()]
+    return [*peers(), *gpus(), *speed()]
 
 
 def text_of(page: str) -> str:
@@ -28,25 +26,6 @@ def medians(record: str) -> dict[str, float]:
     """Median seconds of a benchmark's arms, of their first work."""
     arms = arm_times(files.read(ROOT / "figures" / record))
     return {a.name: summarize(a.seconds).median for a in reversed(arms) if a.seconds}
-
-
-def readme() -> Iterator[str]:
-    """Cells such as "[0.256 s](figures/h200/...jsonl), 0.808".
-
-    A record of random seed 0 stands for those of the other seeds beside it, too.
-    """
-    cell = r"\[([\d.]+) s\]\((\S+\.jsonl)\), ([\d.]+)"
-    cells = re.findall(cell, text_of("README.md"))
-    if not cells:
-        yield "README.md: no time links its record"
-    for seconds, path, accuracy in cells:
-        first, seeds = ROOT / path, path.replace("/book-", "/book-seed*-")
-        records = [files.read(found) for found in [first, *ROOT.glob(seeds)]]
-        epochs = [epoch.seconds for record in records for epoch in timed_epochs(record)]
-        measured = number(summarize(epochs).median)
-        reached = f"{median(map(comparison.final_accuracy, records)):.3f}"
-        if (seconds, accuracy) != (measured, reached):
-            yield f"README.md: {seconds} s, {accuracy}; {path}: {measured}, {reached}"
 
 
 def peers() -> Iterator[str]:

@@ -4,7 +4,7 @@
 
 A measured number in prose is a link to one cell of one record:
 
-    [0.393 ms](../figures/h200/timing/x.jsonl "ARM")         median time of an arm
+    [0.393 ms](../figures/h200/timing/x.jsonl "ARM")         median of an arm; "WORK | ARM"
     [24.7 s](figures/multiple_gpus/x.jsonl "seconds per epoch")   also "accuracy"
     [0.29 s](../figures/least_squares/x-results.txt "ROW | COLUMN")   of its tables
 
@@ -28,7 +28,7 @@ from statistics import median
 from d2lpar.errors import RecordError
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import arm_times, summarize
-from d2lpar.records.kinds import timed_epochs
+from d2lpar.records.kinds import ArmSample, timed_epochs
 
 ROOT = Path(__file__).parents[1]
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
@@ -98,7 +98,10 @@ def cell(path: Path, title: str, unit: str | None) -> float:
         value = table_cell(path.read_text(encoding="utf-8"), title)
         return 100 * value if unit == "%" and value <= 1 else value
     if title not in ("seconds per epoch", "accuracy"):
-        arms = {arm.name: arm.seconds for arm in arm_times(files.read(path))}
+        run = files.read(path)
+        found = arm_times(run) if run.lines_of(ArmSample) else []
+        arms = {f"{arm.work} | {arm.name}": arm.seconds for arm in found}
+        arms.update({arm.name: arm.seconds for arm in reversed(found)})
         if not arms.get(title):
             raise LookupError(f"no arm of this name; there are {', '.join(arms)}")
         value = summarize(arms[title]).median

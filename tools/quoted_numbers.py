@@ -4,7 +4,7 @@
 
 A measured number in prose is a link to one cell of one record:
 
-    [0.393 ms](../figures/h200/timing/x.jsonl "ARM")         median of an arm; "WORK | ARM"
+    [0.393 ms](../figures/h200/timing/x.jsonl "ARM")   median of "ARM", "WORK | ARM"
     [24.7 s](figures/multiple_gpus/x.jsonl "seconds per epoch")   also "accuracy"
     [0.29 s](../figures/least_squares/x-results.txt "ROW | COLUMN")   of its tables
 

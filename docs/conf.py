@@ -67,6 +67,11 @@ html_show_search_summary = False  # it is fetched, which a browser refuses for f
 html_math_renderer = "mathml"  # MathJax would come from the network
 
 
+def offer_programs(text, pages=r"\.\./chapters/"):
+    """Make links to programs downloads, but for those that begin like `pages`."""
+    return re.sub(rf"\]\((?!https?:|{pages})(\S+\.py)\)", r"](path:\1)", text)
+
+
 def read(app, docname, source):
     """Put a chapter's notebook in the place of its script; offer others as files."""
     if docname.startswith("chapters/"):
@@ -77,6 +82,9 @@ def read(app, docname, source):
         else:
             cells = converted(ROOT / f"{docname}.py")
         fold_what_is_predicted(cells)
+        for cell in cells.cells:
+            if cell.cell_type == "markdown":
+                cell.source = offer_programs(cell.source, pages=r"\w+\.py")
         name = Path(docname).name
         offer = f"Download: {{download}}`script </chapters/{name}.py>`"
         if notebook.is_file():
@@ -84,9 +92,7 @@ def read(app, docname, source):
         cells.cells.insert(1, nbformat.v4.new_markdown_cell(offer))
         source[0] = nbformat.writes(cells)
     else:
-        source[0] = re.sub(
-            r"\]\((?!https?:|\.\./chapters/)(\S+\.py)\)", r"](path:\1)", source[0]
-        )
+        source[0] = offer_programs(source[0])
         if docname == "docs/step-player":
             app.env.note_dependency(step_schedule.TRACE)
             app.env.note_dependency(step_schedule.RECORD)

@@ -59,8 +59,9 @@ PATH = re.compile(r"/(?:home|root|Users|tmp|work|mnt|usr|var|opt)/[\w.+-]+")
 def definitions(path: Path) -> dict[str, str]:
     """The source of each function and class at the top of a script."""
     text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
     return {
-        node.name: ast.get_source_segment(text, node) or ""
+        node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno])
         for node in ast.parse(text).body
         if isinstance(node, (ast.FunctionDef, ast.ClassDef))
     }

@@ -67,35 +67,9 @@ html_show_search_summary = False  # it is fetched, which a browser refuses for f
 html_math_renderer = "mathml"  # MathJax would come from the network
 
 
-IN_FRAMEWORKS = """## The same step in three frameworks
-
-From the same start the losses of five steps agree to 2e-6
-(`tests/teaching/test_frameworks.py`).
-
-::::{tab-set}
-:sync-group: framework
-
-:::{tab-item} MXNet
-:sync: mxnet
-```{literalinclude} /teaching/frameworks/mxnet_step.py
-```
-:::
-
-:::{tab-item} PyTorch
-:sync: pytorch
-```{literalinclude} /teaching/frameworks/pytorch_step.py
-```
-:::
-
-:::{tab-item} JAX
-:sync: jax
-```{literalinclude} /teaching/frameworks/jax_step.py
-```
-:::
-
-::::
-"""
-WITH_FRAMEWORKS = "chapters/multiple_gpus", "chapters/multiple_gpus_concise"
+def offer_programs(text, pages=r"\.\./chapters/"):
+    """Make links to programs downloads, but for those that begin like `pages`."""
+    return re.sub(rf"\]\((?!https?:|{pages})(\S+\.py)\)", r"](path:\1)", text)
 
 
 def read(app, docname, source):
@@ -108,21 +82,18 @@ def read(app, docname, source):
         else:
             cells = converted(ROOT / f"{docname}.py")
         fold_what_is_predicted(cells)
+        for cell in cells.cells:
+            if cell.cell_type == "markdown":
+                cell.source = offer_programs(cell.source, pages=r"\w+\.py")
         name = Path(docname).name
         offer = f"Download: {{download}}`script </chapters/{name}.py>`"
         if notebook.is_file():
             offer += f", {{download}}`notebook </notebooks/{name}.ipynb>`"
         cells.cells.insert(1, nbformat.v4.new_markdown_cell(offer))
-        if docname in WITH_FRAMEWORKS:
-            cells.cells.append(nbformat.v4.new_markdown_cell(IN_FRAMEWORKS))
         source[0] = nbformat.writes(cells)
     else:
-        source[0] = re.sub(
-            r"\]\((?!https?:|\.\./chapters/)(\S+\.py)\)", r"](path:\1)", source[0]
-        )
-        if docname == "docs/side-by-side":
-            source[0] += "\n" + IN_FRAMEWORKS
-        elif docname == "docs/step-player":
+        source[0] = offer_programs(source[0])
+        if docname == "docs/step-player":
             app.env.note_dependency(step_schedule.TRACE)
             app.env.note_dependency(step_schedule.RECORD)
             source[0] = source[0].replace(

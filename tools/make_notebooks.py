@@ -6,10 +6,17 @@ Every chapter runs with its quick preset in a fresh kernel and an empty folder, 
 data that D2LPAR_DATA names or, without it, generated data. A notebook is written only
 if no cell failed, it has at most 1 MB, its outputs name no folder of this machine, and
 the measured numbers in its prose are those of the records it links (quoted_numbers.py).
+
+A line of prose such as
+
+    <!-- fold: teaching/frameworks/pytorch_step.py allreduce train_batch -->
+
+becomes a fold that opens on the source of these functions or classes.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -33,18 +40,64 @@ TIMEOUT = 600  # seconds for each cell
 # An exercise's answer: in a script in brackets, in a notebook folded.
 ANSWER = re.compile(r"\s*\*\((.*?)\)\*", re.DOTALL)
 FOLDED = "\n\n   <details><summary>Solution</summary>\n\n   {}\n\n   </details>"
+# The same in another framework, from a program that tests compare with the chapter's.
+FOLD = re.compile(r"^<!-- *fold\b:?(.*?)-->", re.MULTILINE)
+IN_FRAMEWORK = """<details><summary>The same in {framework}</summary>
+
+```python
+{source}
+```
+
+From [{path}](../{path}).
+
+</details>"""
+FRAMEWORKS = {"pytorch": "PyTorch", "jax": "JAX", "mxnet": "MXNet"}
 # A folder of some machine: of its user, its temporary files or its Python.
 PATH = re.compile(r"/(?:home|root|Users|tmp|work|mnt|usr|var|opt)/[\w.+-]+")
+
+
+def definitions(path: Path) -> dict[str, str]:
+    """The source of each function and class at the top of a script."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    return {
+        node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        for node in ast.parse(text).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+
+
+def fold(asked: re.Match) -> str:
+    """What stands for a fold's line. Raises ValueError for a wrong file or name."""
+    path, *names = asked[1].split() or [""]
+    if not (ROOT / path).is_file():
+        raise ValueError(f"{asked[0]}: there is no file {path!r}")
+    if not names:
+        raise ValueError(f"{asked[0]}: name the functions to show")
+    found = definitions(ROOT / path)
+    for name in names:
+        if name not in found:
+            there = ", ".join(found) or "neither function nor class"
+            raise ValueError(f"{asked[0]}: no {name} in {path}, which has {there}")
+    framework = Path(path).name.partition("_")[0]
+    return IN_FRAMEWORK.format(
+        framework=FRAMEWORKS.get(framework, framework),
+        source="\n\n\n".join(found[name] for name in names),
+        path=path,
+    )
 
 
 def converted(script: Path) -> nbformat.NotebookNode:
     """The chapter's cells as a notebook without outputs, the same each time.
 
-    The answers of its exercises are folded, in HTML that Jupyter and GitHub show.
+    The answers of its exercises are folded, in HTML that Jupyter and GitHub show, and
+    so are the sources that its lines `fold` name. Raises ValueError for a wrong one.
     """
     notebook = jupytext.read(script)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"{script.stem}-{number}"[-64:]
+        if cell.cell_type == "markdown":
+            cell.source = FOLD.sub(fold, cell.source)
         text, heading, exercises = cell.source.partition("## Exercises\n")
         if heading:
             folded = ANSWER.sub(lambda answer: FOLDED.format(answer[1]), exercises)
@@ -130,7 +183,11 @@ def main(chapters: list[str]) -> int:
             print(f"chapter {name!r}: write one of {', '.join(FILES)}", file=sys.stderr)
             return 2
     for name in chapters or FILES:
-        notebook = converted(FILES[name])
+        try:
+            notebook = converted(FILES[name])
+        except ValueError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 2
         with tempfile.TemporaryDirectory() as folder:
             try:
                 execute(notebook, environment_of(name, folder), folder)

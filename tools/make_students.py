@@ -18,7 +18,6 @@ each. Its solution, teaching/solution.py, is in the graders' notebooks only.
 
 from __future__ import annotations
 
-import ast
 import base64
 import mimetypes
 import re
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted
+from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted, definitions
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 
 STUDENTS, GRADERS, SLIDES = (
@@ -55,16 +54,6 @@ def self_contained(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
         )
         cell.source = LINK.sub(r"\1", cell.source)
     return cell
-
-
-def functions(path: Path) -> dict[str, str]:
-    """The source of each function of a script."""
-    text = path.read_text(encoding="utf-8")
-    return {
-        node.name: ast.get_source_segment(text, node) or ""
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef)
-    }
 
 
 def body(function: str) -> str:
@@ -155,7 +144,7 @@ class Otter(Plain):
 def written(script: Path, form: Plain) -> nbformat.NotebookNode:
     """A script as a notebook in one of the three forms."""
     notebook, name = converted(script), script.stem
-    solutions, tests = functions(SOLUTION), functions(TESTS)
+    solutions, tests = definitions(SOLUTION), definitions(TESTS)
     cells = form.start(name)
     for cell, original in zip(notebook.cells, jupytext.read(script).cells):
         text, heading, exercises = original.source.partition("## Exercises\n")
@@ -187,7 +176,8 @@ def slides(notebook: nbformat.NotebookNode, room: int = 700) -> nbformat.Noteboo
 
     A heading begins a slide. Code with its output begins one below it, and so does what
     to predict, and what does not fit on a slide of `room` characters. All paragraphs
-    but a heading's first are the speaker's notes, but for those in bold.
+    but a heading's first are the speaker's notes, but for those in bold. Folds are left
+    out.
     """
     cells: list[nbformat.NotebookNode] = []
     left = 0  # characters that still fit on the slide; none after code
@@ -198,6 +188,7 @@ def slides(notebook: nbformat.NotebookNode, room: int = 700) -> nbformat.Noteboo
             cells.append(cell)
             continue
         text, exercises, _ = cell.source.partition("## Exercises\n")
+        text = re.sub("<details>.*?</details>", "", text, flags=re.DOTALL)
         for block in re.split(r"\n\n+", text.strip()):
             picture = block.startswith("![")
             size = 450 if picture else len(re.sub("<.*?>", "", block))

@@ -1,9 +1,8 @@
-"""Data parallelism in PyTorch: two processes, each with a device.
+"""Data parallelism in PyTorch from scratch: two processes, each with a device.
 
     torchrun --nproc-per-node 2 teaching/frameworks/pytorch_step.py
 
-Prints the mean loss of each step. `DistributedDataParallel` does what `allreduce` does
-here, bucket by bucket, while backward is still computing.
+Prints the mean loss of each step.
 """
 
 import start
@@ -32,26 +31,28 @@ def allreduce(array):
     distributed.all_reduce(array)  # the sum over all processes, in place
 
 
+def split_batch(X, y):
+    """This process's shard of the batch."""
+    X_shard, y_shard = (a.tensor_split(num_devices)[rank] for a in (X, y))
+    return X_shard.to(device), y_shard.to(device)
+
+
 def train_batch(X, y, params, lr):
-    rows = slice(rank, None, num_devices)  # this process's shard
-    X_shard, y_shard = torch.tensor(X[rows]), torch.tensor(y[rows])
-    losses = F.cross_entropy(
-        lenet(X_shard.to(device), params), y_shard.to(device), reduction="sum"
-    )
-    losses.backward()
+    X_shard, y_shard = split_batch(X, y)
+    loss = F.cross_entropy(lenet(X_shard, params), y_shard, reduction="sum")
+    loss.backward()
     with torch.no_grad():
         for p in params:
             allreduce(p.grad)
             p -= lr / len(X) * p.grad
-            p.grad = None
-    total = losses.detach()
-    allreduce(total)
-    return total.item() / len(X)
+            p.grad = None  # or the next backward pass would add to it
+    return loss.detach()
 
 
 params = get_params(start.params())
 for X, y in start.batches():
-    mean = train_batch(X, y, params, start.LR)
+    loss = train_batch(torch.tensor(X), torch.tensor(y), params, start.LR)
+    allreduce(loss)
     if rank == 0:
-        print(mean)
+        print(loss.item() / len(X))
 distributed.destroy_process_group()

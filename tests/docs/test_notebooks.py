@@ -35,6 +35,43 @@ def test_a_notebook_is_in_step_and_whole(path):
     assert TOOLS["wrong_with"](notebook) == []
 
 
+def with_prose(prose, folder):
+    """The last cell of a chapter that says this, as in its notebook."""
+    script = folder / "lesson.py"
+    script.write_text("# %%\n1 + 1\n\n# %% [markdown]\n# " + prose)
+    return TOOLS["converted"](script).cells[-1].source
+
+
+def test_a_fold_shows_the_source_of_functions(tmp_path):
+    program = ROOT / "teaching" / "frameworks" / "pytorch_step.py"
+    line = f"<!-- fold: teaching/frameworks/{program.name} get_params train_batch -->"
+    text = with_prose(f"Before.\n#\n# {line}\n#\n# After.", tmp_path)
+    before, fence, rest = text.partition("\n\n```python\n")
+    code, end, after = rest.partition("\n```\n\n")
+    assert before.endswith("<details><summary>The same in PyTorch</summary>")
+    assert fence and end and after.endswith("\n\n</details>\n\nAfter.")
+    for function in code.split("\n\n\n"):
+        assert function.startswith("def ") and function in program.read_text()
+    assert f"](../teaching/frameworks/{program.name})" in after
+    first, second = code.split("\n\n\n")
+    assert "def get_params(" in first and second.startswith("def train_batch(")
+
+
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("fold: teaching/none.py f", "no file 'teaching/none.py'"),
+        ("fold:", "no file ''"),
+        ("fold teaching/frameworks/start.py", "name the functions"),
+        ("fold: teaching/frameworks/start.py sgd", "no sgd in .*, which has params, "),
+    ],
+)
+def test_a_wrong_fold_is_one_error(line, reason, tmp_path):
+    with pytest.raises(ValueError, match=reason) as raised:
+        with_prose(f"<!-- {line} -->", tmp_path)
+    assert str(raised.value).startswith(f"<!-- {line} -->: ")
+
+
 def executed(printed):
     """A notebook of one cell, as it is after the cell has printed this."""
     cell = nbformat.v4.new_code_cell("...", execution_count=1)

@@ -29,10 +29,12 @@ def in_mxnet():
     return found
 
 
-def test_pytorch_has_the_losses_of_mxnet(in_mxnet):
+@pytest.mark.parametrize("program, num_devices", [("step", 2), ("ddp", 2), ("ddp", 3)])
+def test_pytorch_has_the_losses_of_mxnet(program, num_devices, in_mxnet):
     pytest.importorskip("torch", reason="no PyTorch: extra peers")
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    found = losses(*run, FOLDER / "pytorch_step.py")
+    run = [sys.executable, "-m", "torch.distributed.run"]
+    run += ["--nproc-per-node", str(num_devices)]
+    found = losses(*run, FOLDER / f"pytorch_{program}.py")
     numpy.testing.assert_allclose(found, in_mxnet, rtol=2e-6)
 
 

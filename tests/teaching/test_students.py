@@ -10,7 +10,7 @@ import jupytext
 import make_students
 import nbformat
 import pytest
-from make_notebooks import ANSWER, FILES
+from make_notebooks import ANSWER, FILES, definitions
 from make_students import HOMEWORK, SOLUTION, TESTS, Nbgrader, Otter, Plain
 
 SCRIPTS = {**FILES, "homework": HOMEWORK}
@@ -87,7 +87,7 @@ def test_a_solution_stands_in_its_region_only(name, form):
     cut = REGION.sub("", text)
     answers = exercises(name) or [
         " ".join(make_students.body(solution).split())
-        for solution in make_students.functions(SOLUTION).values()
+        for solution in definitions(SOLUTION).values()
     ]
     assert len(answers) >= 4
     for answer in answers:
@@ -125,6 +125,14 @@ def test_slides_begin_at_headings_and_end_before_the_exercises():
     assert kinds.count("slide") == len(headings) - 1  # no slide of exercises
     text = "\n".join(cell.source for cell in cells)
     assert "Exercises" not in text and not ANSWER.search(text)
+
+
+def test_slides_have_no_folds():
+    prose = "# A lesson\n\nSee:\n\n<details><summary>The same</summary>\n\n"
+    prose += "```python\n1\n\n\n2\n```\n\n</details>\n\n## After\n\n## Exercises\n"
+    lesson = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(prose)])
+    cells = make_students.slides(lesson).cells
+    assert [cell.source for cell in cells] == ["# A lesson", "See:", "## After"]
 
 
 def test_what_is_handed_out_holds_no_solution(tmp_path, monkeypatch):

@@ -1,0 +1,80 @@
+"""Data parallelism in PyTorch, concise: DistributedDataParallel (DDP).
+
+    torchrun --nproc-per-node 2 teaching/frameworks/pytorch_ddp.py
+
+Prints the mean loss of each step. Every second step works through its shard in two
+pieces, which must not change a loss.
+"""
+
+import start
+import torch
+from torch import distributed, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+distributed.init_process_group("gloo")  # or "nccl", with a GPU for each process
+rank, num_devices = distributed.get_rank(), distributed.get_world_size()
+device = torch.device("cpu")  # or ("cuda", rank)
+
+
+def lenet(params):
+    net = nn.Sequential(
+        nn.Conv2d(1, 20, kernel_size=3),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(20, 50, kernel_size=5),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(800, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+    with torch.no_grad():
+        for p, value in zip(net.parameters(), params):
+            p.copy_(torch.tensor(value.T if value.ndim == 2 else value))
+    return net.to(device)
+
+
+def split_batch(X, y):
+    """This process's shard of the batch."""
+    X_shard, y_shard = (a.tensor_split(num_devices)[rank] for a in (X, y))
+    return X_shard.to(device), y_shard.to(device)
+
+
+def train_batch(X, y, net, optimizer):
+    X_shard, y_shard = split_batch(X, y)
+    loss = F.cross_entropy(net(X_shard), y_shard, reduction="sum")
+    optimizer.zero_grad()
+    # DDP takes the mean of the processes' gradients. Times num_devices it is the sum.
+    (num_devices / len(X) * loss).backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def accumulate(X, y, net, optimizer, pieces=2):
+    X_shard, y_shard = split_batch(X, y)
+    *first, last = zip(X_shard.tensor_split(pieces), y_shard.tensor_split(pieces))
+
+    def backward(X_piece, y_piece):
+        loss = F.cross_entropy(net(X_piece), y_piece, reduction="sum")
+        (num_devices / len(X) * loss).backward()  # adds to the gradients
+        return loss.detach()
+
+    optimizer.zero_grad()
+    with net.no_sync():  # without an all-reduce
+        losses = [backward(*piece) for piece in first]
+    losses.append(backward(*last))  # all-reduces what has been added up
+    optimizer.step()
+    return sum(losses)
+
+
+net = DistributedDataParallel(lenet(start.params()))
+optimizer = torch.optim.SGD(net.parameters(), lr=start.LR)
+for k, (X, y) in enumerate(start.batches()):
+    step = accumulate if k % 2 else train_batch
+    loss = step(torch.tensor(X), torch.tensor(y), net, optimizer)
+    distributed.all_reduce(loss)
+    if rank == 0:
+        print(loss.item() / len(X))
+distributed.destroy_process_group()

@@ -151,8 +151,8 @@ class Adam:
 #
 # A step consists of two updates. The drawing shows them for one device.
 #
-# ![One step: the generator makes fakes, the discriminator is updated, then it judges the
-# same fakes again for the update of the generator](../docs/drawings/gan-step.svg)
+# ![One step: the generator makes fakes, the discriminator is updated, then it judges
+# the same fakes again for the update of the generator](../docs/drawings/gan-step.svg)
 #
 # The fakes are made once and serve both updates, as in the notebook. In its own update
 # the discriminator receives them *detached*, so that no gradient reaches the generator.
@@ -280,8 +280,8 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 # convolutions, of generated and of real faces. Let m1, m2 be the means of both sets of
 # features and C1, C2 their covariances.
 #
-# - The *Fréchet distance* is `|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))`. It is 0 for
-#   equal means and covariances [2].
+# - The *Fréchet distance* is `|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))` [2]. It is 0
+#   for equal means and covariances.
 # - The *coverage* is the share of real faces that have a generated face within the
 #   distance of their fifth nearest real neighbour [3].
 # - *Distinct* is the number of different real faces that are nearest to some generated
@@ -302,7 +302,7 @@ real = gan.RealFaces(gan.features(data.X[:600], two[0]))
 
 def report(name, quality):
     print(
-        f"{name:17} Fréchet {quality.frechet:6.1f}, coverage {quality.coverage:.2f}, "
+        f"{name:19} Fréchet {quality.frechet:6.1f}, coverage {quality.coverage:.2f}, "
         f"distinct {quality.distinct:.2f}, density {quality.density:.2f}"
     )
 
@@ -318,15 +318,16 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 
 # %% [markdown]
 # The distance separates real faces from the rest. However, it ranks noise nearer than
-# the mean face, which our eyes would not. One could have known this from the formula:
-# the noise has the mean and the variance of each pixel, while the variance of the mean
-# face is almost 0. A small distance alone therefore does not prove that a generator
-# draws faces, and we read it together with the coverage, which is almost 0 for each of
-# the three sets.
+# the mean face, which our eyes would not. Two things in the formula suggest it. The
+# noise varies from picture to picture, so its covariance is not 0, while the mean faces
+# are almost equal. And the features are not linear, so those of the mean face are not
+# the mean of the features of faces. A small distance alone therefore does not prove
+# that a generator draws faces. We read it together with the coverage, which is below
+# 0.05 for each of these three sets.
 #
-# The density is higher for the mean face than for real faces, so it does not measure
-# quality. Still, it is useful beside the coverage. A high density with a low coverage
-# is the sign of *mode collapse*: good faces, but few different ones.
+# The density of the mean face is higher here than that of real faces, so it does not
+# measure quality. Still, it is useful beside the coverage. A high density with a low
+# coverage is the sign of *mode collapse*: good faces, but few different ones.
 #
 # ## A wider pair of networks
 #
@@ -457,13 +458,12 @@ assert min(gaps.pop("batch")) > 0.9 and max(max(gap) for gap in gaps.values()) <
 picture(numpy.concatenate(rows))
 
 # %% [markdown]
-# With BatchNorm D classifies every image correctly in its own update, with both seeds:
-# D(x) is 1 and D(G(z)) is 0, rounded to two digits or nearly so. The control removes
-# the cause: with the same layers, but separate means, D does not win. The loss of G
-# shows the other half of the fault. It is computed by a D that sees fakes only, and
-# compared with `log 2 = 0.69`, that of a D which cannot decide, it says how well G
-# believes to be doing. The rows of the picture are ten faces each, in the order of the
-# output (seed 0).
+# With BatchNorm D classifies the images of its own update correctly, with both seeds:
+# D(x) is near 1 and D(G(z)) near 0. In the update of G, however, this D sees fakes
+# only, and a loss of G near 0 means that it takes them for real. So G is told that all
+# is well. The control removes the cause: with the same layers, but separate means, D
+# does not win. The rows of the picture are ten faces each, in the order of the output
+# (seed 0).
 #
 # 150 steps and two seeds do not rank the other three.
 #
@@ -495,17 +495,18 @@ def recipe(run):
 
 coverages = {}
 for most in (3_000, 10_000, 30_000):
-    print(f"at most {most:,} steps")
+    print(f"{'at most ' + format(most, ',') + ' steps':43}steps  10^6 faces")
     for run in runs:
         frames = [f for f in run.lines_of(FrameRecord) if f.num_steps <= most]
-        if frames[-1].num_steps < 0.85 * most:
+        if (steps := frames[-1].num_steps) < 0.85 * most:
             continue  # this training has ended before
-        steps = frames[-1].num_steps
+        name = recipe(run)
+        coverages.setdefault((name, most), []).append(frames[-1].coverage)
         faces = steps * run.header.settings["global_batch_size"] / 1e6
-        report(f"  {recipe(run)}, seed {run.header.seed}", frames[-1])
-        print(f"    after {steps:,} steps, {faces:.1f} million faces")
-        coverages.setdefault((recipe(run), most), []).append(frames[-1].coverage)
-print("for comparison, commit", first.header.git_commit[:7])
+        name += f", seed {run.header.seed}"
+        print(f"  {name:38}{steps:8,} {faces:7.1f}", end="  ")
+        print(f"Fréchet {frames[-1].frechet:4.1f}, coverage {frames[-1].coverage:.2f}")
+print("other pictures; the records are of commit", first.header.git_commit[:7])
 for name, quality in first.lines_of(FrameRecord)[0].references.items():
     report("  " + name, gan.Quality(**quality))
 for name in ("wide, none", "wide, spectral"):
@@ -528,9 +529,8 @@ chapter.show(figure, "gan-ablation")
 # *Spectral normalisation or none* is the only difference between two of the recipes, so
 # their rows form an ablation. Compare the two ranges below the table: if they do not
 # overlap, and n is more than one, the difference is not due to the seed. With n = 1 it
-# is one observation. Look at the curve without normalisation, too, whether it falls
-# back on the way. A coverage that collapses and recovers means that a single
-# number of steps can be lucky or unlucky.
+# is one observation. Also check in the figure whether a curve falls back on the way:
+# then one number of steps can be lucky or unlucky.
 #
 # *The notebook's recipe* differs from the wide ones in networks, batch, learning rate
 # and momentum. Its row shows what the recipe reaches in the steps that were recorded,

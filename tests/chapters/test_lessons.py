@@ -52,7 +52,7 @@ process.answer = in_the_kernel
 }
 # Sizes in the cells, and smaller ones.
 SMALLER = {
-    "gan": {'"num_epochs": 8': '"num_epochs": 2'},
+    "gan": {'"num_epochs": 4': '"num_epochs": 2'},
     "least_squares_large": {"[40_000, 80_000, 160_000]": "[20_000, 80_000]"},
     "low_precision": {
         'datasets.load("sample")': 'datasets.load("sample", n_train=2_000)',
@@ -122,8 +122,10 @@ PRINTED = {
         r"sigmoid, then log: \[\[inf\]\] both in one: \[120\.\]",
         r"loss of D: 0\.69\d+, of G: 0\.7\d+",
         r"normalised over both: differs by \de-0[5-7]",
-        r"the same vectors : divided by (\S+) \1 ; apart by 0\.0",
-        r"batch +Fréchet +\d+\.\d, coverage 0\.00",
+        r"the same vectors: (\S+) \1\n +after a step: (\S+) \2 weights apart by 0\.0",
+        r"batch, seed 1 +Fréchet +\d+\.\d, coverage 0\.00",
+        r"wide, spectral: coverage 0\.\d+ to 0\.\d+, n = \d",
+        r"  2 GPUs +8\.39 \(8\.15-8\.65, n=16\)",
         r"The Fréchet distance to real faces is \d+",
         r"data: drawn faces",
     ],

@@ -156,6 +156,9 @@ PRINTED = {
         r"\[\[0\], \[1\], \[\]\]",
         r"worker 1 pulled the gradient of the whole batch: True",
         r"after 100 steps of .*: \[ 0\.02 +-0\.295 +0\.5 +\] per step arrived",
+        r"push and pull overlapped: 8\.3 ms, break-even at a batch of 70",
+        r"batch 256: one process 14\.\d+ .* two workers 15\.\d+ .* do not overlap",
+        r"2 bits per gradient 260 MB and 17\.\d+ ",
         "Training ends at test accuracy: 0",
     ],
 }

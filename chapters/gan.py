@@ -275,10 +275,10 @@ print(f"normalised over both: differs by {abs(apart - one_device.asnumpy()).max(
 # ## How good are faces?
 #
 # The losses tell who is winning, not how good the images are. Pixel-wise measures do
-# not help, either, because noise with the right mean and variance of each pixel scores
-# well. We therefore compare *features*, which are here the outputs of three random
-# convolutions, of generated and of real faces. Let m1, m2 be the means of both sets of
-# features and C1, C2 their covariances.
+# not help, either: noise with the right mean and variance of each pixel has the right
+# pixels, one by one. We therefore compare *features*, which are here the outputs of
+# three random convolutions, of generated and of real faces. Let m1, m2 be the means of
+# both sets of features and C1, C2 their covariances.
 #
 # - The *Fréchet distance* is `|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))` [2]. It is 0
 #   for equal means and covariances.
@@ -332,11 +332,11 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 # ## A wider pair of networks
 #
 # The notebook's discriminator has 5,789 parameters, and its recipe takes one step per
-# epoch, with all 10,000 faces at once. The preset `sharp` changes four things at the
+# epoch, with all 10,000 faces at once. The preset `sharp` changes five things at the
 # same time: networks with 890,000 (G) and 660,000 (D) parameters, batches of 64, a
-# learning rate of 1e-3 without momentum (`beta1 = 0`), and *spectral normalisation*
-# [4]. The weights W of each layer of D are divided by their largest singular value,
-# which bounds how steep D can become.
+# learning rate of 1e-3, no momentum (`beta1 = 0`), and *spectral normalisation* [4].
+# The weights W of each layer of D are divided by their largest singular value, which
+# bounds how steep D can become.
 #
 # Why no momentum? With `beta1 = 0.9` Adam's direction is a mean over about the last ten
 # gradients. In a GAN these gradients were computed against older versions of the
@@ -425,8 +425,8 @@ chapter.answer("the weights differ", "no")
 # real faces and fakes in one batch. The mean of this batch depends on both, so it tells
 # D more about a face than the face alone. In the update of G, however, D sees fakes
 # only. If this is what goes wrong with BatchNorm, then a discriminator that normalises
-# real faces and fakes *apart*, as DCGAN [5] does, should behave well. This variant,
-# "batch-apart", is our control.
+# real faces and fakes *apart*, as a tutorial on DCGAN recommends [5], should behave
+# well. This variant, "batch-apart", is our control.
 #
 # *Predict before you run*: 150 steps with batches of 32 drawn faces and two seeds. With
 # which normalisation of D does D win outright, that is, tell all fakes from real faces?
@@ -526,15 +526,18 @@ axes.legend(fontsize=7)
 chapter.show(figure, "gan-ablation")
 
 # %% [markdown]
+# The pictures on the first screen suggest an answer to the prediction. After 10,362
+# steps the faces are clearly different from each other, but not all of them are clean.
+#
 # *Spectral normalisation or none* is the only difference between two of the recipes, so
 # their rows form an ablation. Compare the two ranges below the table: if they do not
 # overlap, and n is more than one, the difference is not due to the seed. With n = 1 it
 # is one observation. Also check in the figure whether a curve falls back on the way:
 # then one number of steps can be lucky or unlucky.
 #
-# *The notebook's recipe* differs from the wide ones in networks, batch, learning rate
-# and momentum. Its row shows what the recipe reaches in the steps that were recorded,
-# but not which of the four is responsible.
+# *The notebook's recipe* differs from the wide one in all five respects. Its row shows
+# what the recipe reaches in the steps that were recorded, but not which of the five is
+# responsible.
 #
 # *BatchNorm in G with the mean of each GPU's own 32 faces or of all 64* is compared by
 # the rows for two GPUs, at 3,000 steps and with one training each. A difference that is
@@ -556,12 +559,12 @@ assert both.q1 > one.q3  # two are slower
 assert times["2 GPUs, synchronised BatchNorm"].median > 1.5 * both.median
 
 # %% [markdown]
-# **Two H200s need more time for a step than one**, as the first assertion checks. With
-# 64 faces the devices have little to compute, and a second one doubles the work of
-# Python (Chapter 6). The data-parallel GAN pays with larger batches or slower devices,
-# not with this recipe. Synchronised BatchNorm makes a step longer by more than a half
-# again. Local statistics are therefore the default, and exact equivalence is an option
-# for those who need it.
+# **Two H200s need more time for a step than one**, as the first assertion checks. One
+# explanation is that of Chapter 6: 64 faces are little work for a GPU, and one process
+# issues the work of both. The table at the end of this chapter shows whether two
+# devices of your machine pay. Synchronised BatchNorm makes a step more than half as
+# long again. Local statistics are therefore the default, and exact equivalence is an
+# option for those who need it.
 #
 # ## Training, measured
 #
@@ -599,7 +602,7 @@ if __name__ == "__main__":
 #
 # 1. **Leave out the all-reduce** in `Adam.step` and take ten steps. By how much can the
 #    replicas differ? *(A step of Adam is about as long as the learning rate, 1e-4, in
-#    each parameter. After ten steps two replicas differ by up to `2 * 10 * 1e-4 =
+#    each parameter. After ten steps two replicas differ by up to about `2 * 10 * 1e-4 =
 #    0.002`. With the all-reduce they are equal to the bit.)*
 # 2. **Divide by the shard instead of the batch**, `adam_D.step(n)`. What changes? *(All
 #    gradients are multiplied by 2. Adam divides by the root of their mean square, so
@@ -630,5 +633,5 @@ if __name__ == "__main__":
 #   <https://arxiv.org/abs/2002.09797>
 # - [4] Miyato et al., "Spectral Normalization for Generative Adversarial Networks",
 #   <https://arxiv.org/abs/1802.05957>
-# - [5] Radford et al., "Unsupervised Representation Learning with Deep Convolutional
-#   Generative Adversarial Networks", <https://arxiv.org/abs/1511.06434>
+# - [5] "DCGAN Tutorial" of PyTorch, after Radford et al. (2015),
+#   <https://docs.pytorch.org/tutorials/beginner/dcgan_faces_tutorial.html>

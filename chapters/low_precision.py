@@ -288,16 +288,18 @@ equal = equalize(stretched)
 _, narrow = lenet_int8(X_calibration, equal)
 equalised = judged("equalised", lenet_int8(X_test, equal, narrow)[0])
 chapter.answer("cut at 1, 0.7 or 0.1 agrees least", min(agreements, key=agreements.get))
-assert agreements[0.1] < agreements[1] < equalised[1]
-assert per_channel[1] < equalised[1]
+assert equalised[1] > max(*agreements.values(), per_channel[1])
 
 # %% [markdown]
-# A deep cut does more damage than the outlier itself, because the clipped channel is
-# the one with the largest weights. A moderate cut trades the error of one channel for
-# the resolution of nineteen. Scales per channel remove the outlier from the *weights*
-# of the first convolution, where it is an output channel. They do not remove it from
-# the *input* of the second one, which is still a single tensor. Equalising removes it
-# from both, at no cost when the network runs, and agrees best, as the assertions check.
+# A cut trades the error of one channel for the resolution of the nineteen others. If
+# the row "x 0.1" is below the row "x 1", the cut has done more damage than the outlier.
+# This is what one should expect, since the channel that we have stretched, and now
+# clip, is the one with the largest weight in the next layer.
+#
+# Scales per channel remove the outlier from the *weights* of the first convolution,
+# where it is an output channel. They do not remove it from the *input* of the second
+# one, which is still a single tensor. Equalising removes it from both, at no cost when
+# the network runs, and agrees best, as the assertion checks.
 #
 # The histogram shows what the shared step means for the other channels.
 

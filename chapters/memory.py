@@ -209,12 +209,12 @@ print(f"repeated: {100 * first / multiplications:.1f} % of the forward multiplic
 chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 
 # %% [markdown]
-# The gradients agree with those of the whole network, as the assertion checks. The two
+# The gradients agree with those of the whole network, as the assertion checks. While
+# the first half is repeated, `784 + 2 * 13,520 + 3,380` outputs are kept. The two
 # largest outputs of LeNet lie on the same side of the cut, so they are kept together
-# while the first half is repeated, and the saving is small. It is larger if many layers
-# are similar: with n of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)`
-# outputs are kept instead of n, for one more forward pass [2]. PyTorch offers this as
-# `torch.utils.checkpoint`.
+# and the saving is small. It is larger if many layers are similar: with n of them and a
+# cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept instead of n, for
+# one more forward pass [2]. PyTorch offers this as `torch.utils.checkpoint`.
 #
 # ## At the limit
 #
@@ -263,9 +263,10 @@ chapter.score()
 # that were made before the failing allocation, which may be few.
 #
 # Next, compare the rows of *errors kept, release* with 0. Memory that remains there is
-# held by MXNet: no Python object refers to it, so `release` cannot return it. If the
-# second failure does not add to it, MXNet uses it again. The last line of the output
-# does not count it as free, although the limit was 300 MiB.
+# not held by the errors, whose frames have been cleared. It is held by MXNet or by the
+# C library, and `release` does not return it. If the second failure does not add to it,
+# it is used again. The last line of the output does not count it as free, although the
+# limit was 300 MiB.
 #
 # So what is `release` for? It returns what a program keeps by accident. On a GPU it
 # also empties MXNet's pool and resets the error of the failed allocation, which CUDA
@@ -292,8 +293,8 @@ if __name__ == "__main__":
 # ## Summary
 #
 # > **Takeaway.** `bytes kept = 4 * batch / devices * numbers per image`. For LeNet and
-# > 256 images on one device this is `4 * 256 * 40,370 = 41.3e6`, 80 times the
-# > parameters. The peak is higher, by the gradients of the largest outputs.
+# > 256 images on one device this is `4 * 256 * 40,370 = 41.3e6`, or `80 * 4 *
+# > 129,068`. The peak is higher, by the gradients of the largest outputs.
 #
 # A training keeps the outputs of its layers for each image of its shard. More devices,
 # micro-batches and checkpointing reduce them; micro-batches change the result if a

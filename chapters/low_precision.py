@@ -263,8 +263,8 @@ def equalize(params):
 
 # %% [markdown]
 # How much resolution is left for the other channels? The input of the second
-# convolution follows a ReLU, so it has 255 steps. If the outlier is 128 times as large
-# as the rest, the rest shares `255 / 128 = 2` of them. With a sign it would be one.
+# convolution follows a ReLU, so it has 255 steps. If the outlier exceeds the rest by a
+# factor of 128, the rest shares `255 / 128 = 2` of them. With a sign it would be one.
 #
 # We try three remedies. We *clip* the limit of the outlier's tensor, use one scale *per
 # channel* for the weights, or *equalise*.

@@ -218,7 +218,7 @@ chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 #
 # ## At the limit
 #
-# What remains in memory after a failure? We let a process allocate only 300 MiB more
+# What remains in memory after a failure? We let a process allocate `300 * MIB` more
 # than it has, and train with 2,000 images, which fails, and then with 500.
 #
 # Three things could hold memory: the *error*, because its traceback refers to the
@@ -266,7 +266,7 @@ chapter.score()
 # not held by the errors, whose frames have been cleared. It is held by MXNet or by the
 # C library, and `release` does not return it. If the second failure does not add to it,
 # it is used again. The last line of the output does not count it as free, although the
-# limit was 300 MiB.
+# limit was `300 * MIB`.
 #
 # So what is `release` for? It returns what a program keeps by accident. On a GPU it
 # also empties MXNet's pool and resets the error of the failed allocation, which CUDA
@@ -321,7 +321,7 @@ if __name__ == "__main__":
 #    `estimate.gan_layers` and a `"micro_batch_size"` of `None`, 500 and 100. Which
 #    items do not shrink? *(Python, the data set, the batch and the judging of the faces
 #    do not depend on the parts.)*
-# 6. **A later failure.** Raise the limit of the experiment in steps of 100 MiB. How do
+# 6. **A later failure.** Raise the limit in steps of `100 * MIB`. How do
 #    the rows of "errors kept" change? *(The further a training gets before an
 #    allocation fails, the more arrays its frames can hold. From some limit on 2,000
 #    images train.)*

@@ -402,7 +402,7 @@ assert seconds["2 bits per gradient"].overlaps(seconds["dist_sync"])
 assert seconds["dist_async"].q3 < seconds["dist_sync"].q1
 
 # %% [markdown]
-# The sums send what we have computed above, to 1 % as the first assertion checks. Two
+# The sums send what we have computed above, as the first assertion checks. Two
 # bits per gradient send more than half of it, since only the pushes are compressed.
 # They save no time here: the quartiles of the seconds overlap, and the median is
 # higher. One explanation is that sending costs little within one machine, while the

@@ -549,6 +549,7 @@ _ALL = (
         about="trains LeNet, also on several workers",
         measure="d2lpar.lenet_concise:train",
         measure_with_workers="d2lpar.lenet_workers:train",
+        figure="d2lpar.lenet_figure:seconds",
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

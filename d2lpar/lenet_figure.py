@@ -42,6 +42,14 @@ def pictures(
     return {"accuracy": accuracy, "seconds": times(runs, answers.get("seconds", ()))}
 
 
+def seconds(
+    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, page.Picture]:
+    """``seconds`` alone, for a chapter that trains what another one has shown."""
+    found = (answers or {}).get("seconds", ())
+    return {"seconds": times(by_device_count(runs), found)}
+
+
 def compared(a: Run, b: Run, found: Comparison) -> page.Picture:
     """Two runs side by side: accuracy or quality on the left, seconds on the right."""
     runs, (low, high) = (a, b), found.spread

@@ -252,8 +252,8 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     punks.check_sheet(n, layout["columns"], layout["scale"])
     facts = checkpoints.load(checkpoint).facts
     try:  # a state of the networks that it names
-        width, norm = facts.get("width", 0), gan.D_NORMS[facts.get("d_norm", -1)]
-        state = gan.start(0, width or None, norm)
+        norm = gan.D_NORMS[facts["d_norm"]] if "d_norm" in facts else "none"
+        state = gan.start(0, facts.get("width") or None, norm)
     except (IndexError, SettingError) as error:
         raise CheckpointError(
             f"{checkpoint}: of no network of this d2lpar ({error}); use another one"

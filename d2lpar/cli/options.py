@@ -147,7 +147,7 @@ run_options = _options(
     _flag("--sync-batch-norm", "BatchNorm over all devices. [gan]", default=None),
     option(
         "--d-norm",
-        type=Choice(("spectral", "batch", "none")),
+        type=Choice(("spectral", "batch", "none", "batch-apart")),
         help="What normalises the discriminator. [gan]",
     ),
     _positive("--frames-every", "Epochs between frames of the animation. [gan]"),

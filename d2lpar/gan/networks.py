@@ -20,7 +20,8 @@ from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.tuning import cut, pad
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
-D_NORMS = ("spectral", "batch", "none")  # what keeps a wide discriminator in bounds
+# What keeps a wide discriminator in bounds. Checkpoints hold the index.
+D_NORMS = ("spectral", "batch", "none", "batch-apart")
 POWER_ITERATIONS = 15  # before the first step; one more in each step
 
 # Channels of the discriminator's convolutions: the notebook's, and those on the
@@ -56,6 +57,7 @@ class Discriminator(gluon.nn.HybridSequential):
     """
 
     weight_scale = None
+    apart = False
 
     def __init__(self, channels: tuple[int, int] = CHANNELS) -> None:
         super().__init__()
@@ -108,17 +110,21 @@ class WideDiscriminator(gluon.nn.HybridSequential):
     one over what is left; 660,000 parameters for a `width` w of 64. `norm` is one of
     :data:`D_NORMS`: "spectral" divides the weights of every layer by their largest
     singular value (:class:`SpectralConv2D`), "batch" puts BatchNorm between the layers.
+    So does "batch-apart", but `apart` tells :func:`~d2lpar.gan.updates.update_D` to
+    pass real and generated faces through the network one after the other, so that each
+    are normalised by their own mean and variance.
     """
 
     weight_scale = 0.02
 
     def __init__(self, width: int, norm: str = "spectral") -> None:
         super().__init__()
+        self.apart = norm == "batch-apart"
         layer = SpectralConv2D if norm == "spectral" else gluon.nn.Conv2D
         sizes = [3, width, 2 * width, 4 * width]
         self.add(gluon.nn.HybridLambda(lambda F, x: 2 * x - 1))
         for k, (before, after) in enumerate(zip(sizes, sizes[1:])):
-            normed = norm == "batch" and k > 0  # the mean takes away any bias
+            normed = norm.startswith("batch") and k > 0  # the mean takes away any bias
             self.add(layer(after, 4, 2, 1, in_channels=before, use_bias=not normed))
             if normed:
                 self.add(gluon.nn.BatchNorm(in_channels=after))

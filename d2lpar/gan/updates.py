@@ -163,8 +163,8 @@ def start(
 
     The networks are the notebook's, or :class:`WideGenerator` and
     :class:`WideDiscriminator` of a `width` (the number of channels where their pictures
-    are largest), with `d_norm` out of "spectral", "batch" and "none". Raises
-    :class:`SettingError` for others.
+    are largest), with `d_norm` out of "spectral", "batch", "none" and "batch-apart".
+    Raises :class:`SettingError` for others.
     """
     if width is not None:
         check_whole("width", width, 1_024)
@@ -401,9 +401,14 @@ def update_D(
     n = 0
     for X_shards, fakes in rounds:
         with autograd.record():
-            # One call for both; the notebook makes two, and joins the results.
-            faces = [np.concatenate([X, f.detach()]) for X, f in zip(X_shards, fakes)]
-            verdicts = [_d_loss(s) for s in forward(net_D, faces, synchronised)]
+            fakes = [f.detach() for f in fakes]
+            if net_D.apart:
+                judged = [forward(net_D, x, synchronised) for x in (X_shards, fakes)]
+                scores = [np.concatenate(pair) for pair in zip(*judged)]
+            else:  # one call for both; the notebook makes two, and joins the results
+                faces = [np.concatenate(pair) for pair in zip(X_shards, fakes)]
+                scores = forward(net_D, faces, synchronised)
+            verdicts = [_d_loss(s) for s in scores]
         losses, seen = zip(*verdicts)
         autograd.backward(losses)  # together: a synchronised graph is one
         loss_sums += losses

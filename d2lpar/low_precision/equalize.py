@@ -1,7 +1,7 @@
 """What an outlier costs INT8, and the remedy: scaling LeNet's channels.
 
-INT8 has 256 steps for a whole tensor. If the values of one channel are a hundred times
-those of the others, it takes up all the steps, and the others are rounded to zero. ReLU
+INT8 has 255 steps at most for a whole tensor. If the values of one channel are a
+hundred times those of the others, two of these steps are left for the others. ReLU
 and average pooling let a positive factor through, so a channel can be scaled up in one
 layer and its weights in the next layer scaled down. :func:`stretch` makes such an
 outlier, :func:`equalize` removes any; in float32 the network's function stays the same.

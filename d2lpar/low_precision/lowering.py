@@ -1,7 +1,7 @@
 """A trained Gluon network lowered to bfloat16, float16 or INT8 for inference.
 
 bfloat16 and float16 are casts (``mx.contrib.amp``). INT8 replaces operators by integer
-ones (``mx.contrib.quantization``) and needs the range that the 256 steps of each tensor
+ones (``mx.contrib.quantization``) and needs the range that the integers of each tensor
 cover. Calibration learns the ranges from some training images beforehand: "naive" takes
 the smallest and the largest value, "entropy" cuts off outliers where that changes the
 distribution least. Without calibration ("none") every batch measures its own ranges,

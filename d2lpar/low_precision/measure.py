@@ -117,6 +117,28 @@ def measure(
                 yield measure_apart(precision, params, task, weights)
 
 
+def rows_apart(
+    params: Sequence[numpy.ndarray],
+    data: datasets.ImageData,
+    precisions: Sequence[str],
+    calibration_images: int = 400,
+    batch_size: int = 200,
+    repeats: int = 5,
+) -> Iterator[PrecisionRecord]:
+    """Measure LeNet with `params` in some precisions, on one CPU context; yield rows.
+
+    As :func:`measure` does for a network that it has trained, and with its settings.
+    """
+    (device,) = devices = [mx.cpu()]
+    y_float32 = predictions(params, data.X_test, device)
+    X_calibration = data.X_train[:calibration_images]
+    task = Task(
+        data.X_test, data.y_test, y_float32, X_calibration, devices, batch_size, repeats
+    )
+    for precision in precisions:
+        yield measure_apart(precision, params, task)
+
+
 def measure_apart(
     precision: str,
     params: Sequence[numpy.ndarray],

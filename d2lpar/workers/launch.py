@@ -152,6 +152,30 @@ def plan(
     return roles
 
 
+def run_together(
+    roles: Sequence[Role], program: Sequence[str], timeout: float = 100
+) -> list[str]:
+    """Run the roles on this machine until all have ended; return what each printed.
+
+    `program` is the command of every worker. For a short program without a supervisor:
+    after `timeout` seconds every process is killed, and TimeoutExpired raised.
+    """
+    processes = []
+    try:
+        for role in roles:
+            own = role.kind == "worker"
+            command = list(program) if own else role.command(sys.executable)
+            environment = {**os.environ, **role.environment}
+            pipe = subprocess.PIPE
+            processes.append(
+                subprocess.Popen(command, env=environment, stdout=pipe, text=True)
+            )
+        return [process.communicate(timeout=timeout)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # if a worker failed, the others would deadlock
+
+
 def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
     """The device string of each worker, which runs on the host of the same index.
 

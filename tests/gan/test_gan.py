@@ -411,7 +411,10 @@ def test_what_diverges_says_so(faces):
     ("arguments", "message"),
     [
         ((0, 0), "width 0"),
-        ((0, 8, "instance"), "d-norm 'instance': write spectral, batch, none"),
+        (
+            (0, 8, "instance"),
+            "d-norm 'instance': write spectral, batch, none, batch-apart",
+        ),
         ((0, None, "spectral"), "the notebook's networks take none"),
     ],
 )
@@ -439,3 +442,28 @@ def test_new_faces_are_those_of_their_noise(width, d_norm):
     assert (gan.sample(state, 7, 2, device) != faces).any()
     with pytest.raises(SettingError, match="n 0"):
         gan.sample(state, 0, 1, device)
+
+
+@pytest.mark.parametrize("d_norm", ["batch", "batch-apart"])
+def test_real_and_generated_faces_are_normalised_together_or_apart(wide_batch, d_norm):
+    X, z = map(np.array, wide_batch)
+    pair = Pair(1, 0, 8, d_norm)
+    with autograd.train_mode():
+        fakes = pair.G(z)
+        if d_norm == "batch":
+            real, fake = np.split(pair.D(np.concatenate([X, fakes])), 2)
+        else:
+            real, fake = pair.D(X), pair.D(fakes)
+    losses = numpy.logaddexp(0, [-real.asnumpy(), fake.asnumpy()])
+    d_loss, _ = pair.step(*wide_batch)
+    assert d_loss == pytest.approx(losses.mean(), rel=1e-5)
+    for norm in ("batch", "batch-apart"):  # and the two differ
+        several = Pair(3, 0, 8, norm)
+        other, _ = several.step(*wide_batch, synchronised=True)
+        assert (abs(other - d_loss) < 1e-6) == (norm == d_norm)
+        if norm == d_norm:  # D's running averages, which nothing uses, are left out
+            for ours, its in zip(several.adam_D.params, pair.adam_D.params):
+                gradient = its.grad().asnumpy()
+                assert (
+                    relative(ours.grad(several.devices[0]).asnumpy(), gradient) < 1e-5
+                )

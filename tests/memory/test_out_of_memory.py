@@ -5,9 +5,10 @@ import weakref
 
 import pytest
 
+from d2lpar import process
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.machine import host
-from d2lpar.memory import out_of_memory
+from d2lpar.memory import out_of_memory, trials
 from d2lpar.memory.estimate import gan_layers, lenet_layers
 
 MIB = 2**20
@@ -78,7 +79,7 @@ def test_release_drops_the_errors_of_work_that_failed(cpus):
 def test_a_limit_of_the_process_counts(in_a_process):
     code = """
 from d2lpar.machine.host import host_memory
-from d2lpar.memory import out_of_memory
+from d2lpar.memory import out_of_memory, trials
 with out_of_memory.limited(50 * 2**20):
     print(host_memory().free)
     try:
@@ -96,7 +97,7 @@ MANY_RUNS = """
 import importlib
 from d2lpar import datasets, devices
 from d2lpar.machine.host import process_status
-from d2lpar.memory import out_of_memory
+from d2lpar.memory import out_of_memory, trials
 from d2lpar.memory.estimate import lenet_layers
 one = devices.parse("cpu:{num_devices}")
 train = importlib.import_module("d2lpar.{workload}").train
@@ -141,3 +142,22 @@ def test_thirty_runs_that_fail_and_succeed_leave_nothing(
     failed, after_10, after_30 = map(int, printed.split())
     assert failed == 15
     assert after_30 - after_10 < 8 * MIB
+
+
+@pytest.mark.slow
+def test_a_failure_is_explained_and_its_error_holds_memory_until_released():
+    """Chapter 11's experiment: `release` returns what kept errors hold."""
+    job = {"limit": 300 * MIB, "batch_sizes": [2_000, 500, 2_000], "keep_errors": True}
+    resident = {}
+    for release in (False, True):
+        before, *rows = process.results(
+            "d2lpar.memory.trials:after_failures",
+            {**job, "release": release},
+            environment=trials.ENVIRONMENT,
+        )
+        assert before["line"] == rows[1]["line"] == ""  # 500 trains
+        for row in (rows[0], rows[2]):
+            assert row["line"].startswith("out of memory on cpu(0): a batch of 2000 ")
+        resident[release] = rows[2]["resident"]
+    # Two batches of 2,000 images float32, of which each error holds at least one.
+    assert resident[False] - resident[True] > 2 * 2_000 * 784 * 4

@@ -92,7 +92,8 @@ PRINTED = {
     ],
     "multiple_gpus_concise": [
         "replicas agree: True",
-        r"1024 image\(s\), with static memory: .* ms, +\d+ pages",
+        r"(?s)1024 image\(s\).*with static memory: .* ms, +\d+ pages",
+        "ResNet-18 on one H200: 4.60 s per epoch, n = 18",
         "Training ends at test accuracy: 0",
     ],
     "scaling": [

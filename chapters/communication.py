@@ -1,31 +1,30 @@
 # %% [markdown]
 # # Talk less, later, or in pieces
 #
-# Sources: Li et al. 2020, "PyTorch Distributed" (buckets),
-# <https://arxiv.org/abs/2006.15704>; Rajbhandari et al. 2020, "ZeRO",
-# <https://arxiv.org/abs/1910.02054>; Stich 2019, "Local SGD Converges Fast and
-# Communicates Little", <https://arxiv.org/abs/1805.09767>; Douillard et al. 2023,
-# "DiLoCo", <https://arxiv.org/abs/2311.08105>
+# Data parallelism sends every gradient in every step, and Chapter 6 shows that this can
+# cost more than a second device saves. How can devices spend less time on
+# communication?
 #
-# **What you will learn.** Data parallelism sends every gradient in every step, and
-# chapter 6 shows what that costs. There are three ways to pay less:
+# ![Five collectives, before and after](../docs/drawings/collectives.svg)
 #
-# - *later*: send the gradients of the last layers while those of the first are still
-#   being computed;
-# - *in pieces*: each device keeps a part of the optimizer's memory and updates a part
-#   of the parameters, for the same bytes;
-# - *less*: average the parameters only after several steps, which is another training.
+# There are three ways, and a chapter of 2026 needs all of them:
 #
-# Run this chapter as a notebook, or as a program:
+# - *later*: we send the gradients of the last layers while those of the first layers
+#   are still being computed;
+# - *in pieces*: each device keeps one part of the optimizer's memory and updates one
+#   part of the parameters, for the same number of bytes;
+# - *less*: we send fewer bits, or average the parameters only after several steps,
+#   which is a different training.
 #
-#     python chapters/communication.py --devices auto
-#     d2lpar run communication --preset book
+# How much can be saved? The authors of DiLoCo [1] trained language models with an
+# average only every **500** steps.
+#
+# Run this chapter as a notebook, or as `python chapters/communication.py`.
 
 # %%
-import json
 import time
+from collections import Counter
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import numpy
@@ -33,7 +32,6 @@ from matplotlib.figure import Figure
 
 from d2lpar import (
     allreduce,
-    autograd,
     chapter,
     devices,
     evaluate_accuracy,
@@ -41,38 +39,37 @@ from d2lpar import (
     get_params,
     gluon,
     init_lenet,
-    mx,
     np,
     npx,
     split_batch,
     train_batch,
 )
+from d2lpar.records.kinds import ArmSample
+from d2lpar.scaling.trace import trace_backward
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
-mx.profiler.set_config(profile_all=True, filename="steps.json")  # once per process
 
 # %% [markdown]
 # ## Later: communicate while computing
 #
-# The backward pass begins with the last layer. When its gradient is ready, the devices
-# could sum it at once, while they compute those of the other layers. Does Gluon's
-# `Trainer` do that? In Python it cannot: `trainer.step` comes after `backward`. But
-# MXNet runs an operation as soon as its inputs are ready, whatever Python does
-# meanwhile (chapter 4), and its
-# [design notes](https://mxnet.apache.org/versions/1.9.1/api/architecture/note_engine)
+# The backward pass begins with the last layer. As soon as its gradient is ready, the
+# devices could sum it while they compute the gradients of the other layers. Does
+# Gluon's `Trainer` exploit this? At first glance it cannot, since we call
+# `trainer.step` only after `backward`. However, MXNet runs an operation as soon as its
+# inputs are ready, whatever Python does meanwhile (Chapter 4), and its design notes [2]
 # name this overlap as a purpose of the engine.
 #
-# MXNet's profiler can decide. It writes down when each operation begins and ends.
-# `KVStoreReduce` is the Trainer's sum of one array over the devices.
+# We can find out with MXNet's profiler, which records when each operation begins and
+# ends. `KVStoreReduce` is the Trainer's sum of one array over the devices.
 #
-# One setting matters. MXNet hands operators to a device in groups of up to 15, in order
-# to save time per operator, and the results of a group are ready together.
-# `backward_bulk_size` is the largest group in the backward pass. Static memory, as in
-# chapter 5, has groups of its own.
+# One setting matters. To reduce overhead, MXNet submits operators in groups of up to
+# 15, and the results of a group become available only when the whole group has
+# finished. `backward_bulk_size` is the size of the largest group in the backward pass.
+# A network with static memory (Chapter 5) has other groups.
 #
 # *Predict before you run*: LeNet has eight arrays of parameters. How many of the eight
 # sums begin before the backward pass ends, in groups of 15 operators? And if each
-# operator is handed over alone?
+# operator is submitted alone?
 
 
 # %%
@@ -89,54 +86,9 @@ def lenet_in_gluon():
     return net
 
 
-def profiled_steps(nets, batch_size=128):
-    """The operations of one step of each network: [(begin, end, name), ...] in ms."""
-    X, y = np.random.uniform(size=(batch_size, 1, 28, 28)), np.arange(batch_size) % 10
-    X_shards, y_shards = split_batch(X, y, two)
-    loss, marks = gluon.loss.SoftmaxCrossEntropyLoss(), []
-    for net in nets:
-        trainer = gluon.Trainer(
-            net.collect_params(),
-            "sgd",
-            {"learning_rate": 0.01},
-            kvstore="local",
-            update_on_kvstore=False,
-        )
-        for state in ("stop", "stop", "run"):  # the first two steps warm up
-            npx.waitall()
-            mx.profiler.set_state(state)
-            marks.append(1e3 * time.time())
-            with autograd.record():
-                losses = [loss(net(X_k), y_k) for X_k, y_k in zip(X_shards, y_shards)]
-            for l in losses:
-                l.backward()
-            trainer.step(batch_size)
-        npx.waitall()
-        mx.profiler.set_state("stop")
-    mx.profiler.dump(finished=False)
-    trace = json.loads(Path("steps.json").read_text() + "]}")  # more may come
-    begun, operations = {}, []
-    for event in trace["traceEvents"]:
-        key = event.get("pid"), event.get("tid"), event["name"]
-        if event["ph"] == "B":
-            begun[key] = event["ts"] / 1e3
-        elif event["ph"] == "E" and key in begun:
-            operations.append((begun.pop(key), event["ts"] / 1e3, event["name"]))
-    recorded = zip(marks[2::3], [*marks[3::3], 1e3 * time.time()])
-    return [[o for o in operations if a <= o[0] < b] for a, b in recorded]
-
-
-def sums_and_end(operations):
-    """When each sum begins, and when the backward pass ends, after its beginning."""
-    backward = [o for o in operations if o[2].startswith(("_backward", "ImperativeB"))]
-    start = min(begin for begin, _, _ in backward)
-    sums = sorted(begin - start for begin, _, name in operations if name == SUM)
-    return sums, max(end for _, end, _ in backward) - start
-
-
 chapter.predict("early sums in groups of 15", None)  # write your number for None
 chapter.predict("early sums one by one", None)
-SUM, nets = "KVStoreReduce", []
+nets = []
 forms = {
     "in groups of 15": {"backward_bulk_size": 15},
     "with static memory": {"static_alloc": True, "static_shape": True},
@@ -146,40 +98,43 @@ for how in forms.values():
     nets.append(lenet_in_gluon())
     nets[-1].initialize(ctx=two)
     nets[-1].hybridize(**how)
+traced = dict(zip(forms, trace_backward(nets, two, batch_size=128)))
 early = {}
-for form, operations in zip(forms, profiled_steps(nets)):
-    ready, end = sums_and_end(operations)
-    early[form] = sum(t < end for t in ready)
-    print(f"{form}: {early[form]} of {len(ready)} sums begin before", end=" ")
-    print(f"the end of the backward pass; it takes {end:.0f} ms, and they begin at")
-    print("   ", ", ".join(f"{t:.1f}" for t in ready), "ms")
+for form, step in traced.items():
+    early[form] = sum(begin < step.end for begin in step.sums)
+    print(f"{form}: {early[form]} of {len(step.sums)} sums begin before", end=" ")
+    print(
+        f"the end of the backward pass; it takes {step.end:.0f} ms, and they begin at"
+    )
+    print("   ", ", ".join(f"{begin:.1f}" for begin in step.sums), "ms")
 for form in ("in groups of 15", "one by one"):
     chapter.answer(f"early sums {form}", early[form])
 
 # %% [markdown]
-# **What you see.** In groups of 15 operators no sum begins before the backward pass
-# ends: LeNet's whole backward pass is one group, so all gradients are ready at the same
-# time. With each operator alone, six of the eight sums begin earlier. Only those of the
-# first convolution, whose gradients come last, have nothing to hide behind. So MXNet's
-# engine overlaps, as its design notes say, and its grouping of operators undoes that
-# for a network as small as LeNet. A deep network has many groups, and its sums overlap
-# by groups. With static memory, as in chapter 5, the groups are cut elsewhere, and some
-# of LeNet's sums begin early, too.
+# In groups of 15 no sum should begin before the backward pass ends: LeNet's whole
+# backward pass is one group, so all gradients become available at the same time. If
+# each operator is submitted alone, most sums can begin earlier. Only the gradients of
+# the first convolution come last, and their two sums have nothing to hide behind. So
+# MXNet's engine overlaps, as its design notes say, and its grouping of operators undoes
+# this for a network as small as LeNet. A deeper network has several groups; then we
+# expect its sums to overlap group by group, which exercise 1 lets you try.
 #
 # ## Buckets
 #
-# PyTorch's DDP does by intention what the groups do by accident. It joins gradients,
-# last layers first, to *buckets* of 25 MB and sums a bucket when its last gradient is
-# ready ([Li et al. 2020](https://arxiv.org/abs/2006.15704)). Small buckets start early.
-# Large buckets save the fixed time that each sum costs.
+# PyTorch's DistributedDataParallel (DDP) does deliberately what MXNet's groups do by
+# accident. Starting from the last layer, it collects gradients in *buckets* and starts
+# an all-reduce as soon as a bucket is complete [3]. By default the first bucket has 1
+# MiB and the others have 25 MiB. LeNet's gradients take 0.5 MB, so for DDP they are a
+# single bucket, and nothing overlaps there either.
 #
-# The cell times sums of LeNet's gradients in buckets of 1, 2, 4 and 8 arrays. Then it
-# asks what each would cost on a slow link of 1 Gbit/s with 1 ms per message, given the
-# times above at which gradients are ready. What counts is the time *after* the end of
-# the backward pass.
+# Small buckets start early. Large buckets save the fixed time of each sum. The cell
+# times the sums of LeNet's gradients in buckets of 1, 2, 4 and 8 arrays. It also
+# computes how long each would take on a slow link of 1 Gbit/s with `1 ms` per message,
+# given the times at which the gradients were ready above. What counts is the time
+# *after* the end of the backward pass, because the time before it is hidden.
 #
-# *Predict before you run*: which bucket is fastest to sum, 1, 2, 4 or 8 arrays? And
-# which is the first to be done on the slow link?
+# *Predict before you run*: which bucket is the fastest to sum, 1, 2, 4 or 8 arrays? And
+# which is the first to finish on the slow link?
 
 
 # %%
@@ -196,12 +151,16 @@ def milliseconds_of_sums(sizes, repeats=15):
     return median(times)
 
 
-def after_backward(counts, sizes, per_message=1.0, bytes_per_ms=125_000):
-    """Milliseconds from the backward pass's end until the last bucket is summed."""
+def after_backward(step, counts, sizes, per_message=1.0, bytes_per_ms=125_000):
+    """Milliseconds from the backward pass's end until the last bucket is summed.
+
+    A bucket is complete when the last of its `counts` arrays is ready.
+    """
     done = 0.0
     for count, size in zip(counts, sizes):
-        done = max(done, ready[count - 1]) + per_message + 4 * size / bytes_per_ms
-    return done - end
+        ready = step.sums[count - 1]
+        done = max(done, ready) + per_message + 4 * size / bytes_per_ms
+    return done - step.end
 
 
 chapter.predict("arrays in the bucket that is fastest to sum", None)
@@ -211,7 +170,8 @@ arrays = [p.size for p in init_lenet()][::-1]  # the last layer's gradients come
 for n in (1, 2, 4, 8):
     sizes = [sum(arrays[i : i + n]) for i in range(0, 8, n)]
     counts = range(n, 9, n)  # a bucket is ready with its last array
-    summed[n], late[n] = milliseconds_of_sums(sizes), after_backward(counts, sizes)
+    summed[n] = milliseconds_of_sums(sizes)
+    late[n] = after_backward(traced["one by one"], counts, sizes)
     print(f"{len(sizes)} bucket(s) of {n}: summed in {summed[n]:.2f} ms", end="; ")
     print(f"on the slow link {late[n]:.1f} ms after the backward pass")
 best = min(summed, key=summed.get)
@@ -220,41 +180,169 @@ best = min(late, key=late.get)
 chapter.answer("arrays in the bucket that is fastest on the slow link", best)
 
 # %% [markdown]
-# **What you see.** Alone, one large bucket is fastest, since each sum has a fixed cost.
-# On the slow link a bucket per layer wins: the dense layers, with four fifths of the
-# bytes, travel behind the convolutions' backward pass, and only a small bucket is left
-# at the end. On two contexts of one machine there is next to nothing to hide. Therefore
-# the package's training from scratch sums all gradients in one bucket at the end.
+# Every sum has a fixed cost. Without overlap we therefore expect a single large bucket
+# to be the fastest, unless the times of the first column are equal within their noise.
+# On the slow link the bytes matter. The dense layers have four fifths of all bytes
+# (`103,818 / 129,068 = 0.80`), and their gradients are ready first, so a bucket per
+# layer can send most bytes behind the backward pass of the convolutions. Only a small
+# bucket remains to be sent at the end. Between two contexts of one machine
+# communication is so cheap that there is little to hide. The package's training from
+# scratch therefore sums all gradients in one bucket.
+#
+# ## Five collectives
+#
+# So far a device has either sent a whole array or nothing. The other ways need parts of
+# arrays. Operations on the arrays of several devices are called *collectives*. The
+# drawing above shows the five that data parallelism needs (others, such as
+# *all-to-all*, belong to other kinds of parallelism). We build them for four devices.
+# `send` copies an array and records how many bytes each device has sent over its link.
+#
+# The *broadcast* copies the array of device 0 to all devices. The *reduce* sums on
+# device 0 only. One after the other, they are d2l's all-reduce, which we call
+# `central`.
+
+# %%
+four = devices.parse("cpu:4")
+sent = Counter()  # bytes, by device
+
+
+def send(array, device):
+    sent[array.ctx] += 4 * array.size  # float32
+    return array.copyto(device)
+
+
+def broadcast(data):
+    for array in data[1:]:
+        array[:] = send(data[0], array.ctx)
+
+
+def reduce(data):
+    for array in data[1:]:
+        data[0][:] += send(array, data[0].ctx)
+
+
+def central(data):
+    reduce(data)
+    broadcast(data)
+
+
+def arrays_on(devices):
+    """Eight ones on the first device, eight twos on the second, and so on."""
+    return [np.full(8, k + 1.0, ctx=device) for k, device in enumerate(devices)]
+
+
+data = arrays_on(four)
+reduce(data)
+assert [int(array[0]) for array in data] == [1 + 2 + 3 + 4, 2, 3, 4]
+data = arrays_on(four)
+central(data)
+assert all((array == 10).all() for array in data)
+
+# %% [markdown]
+# After a *reduce-scatter* device k holds part k of the sum. After an *all-gather* every
+# device holds the parts of all devices. One after the other, they are an all-reduce in
+# which no device does more than another.
+
+
+# %%
+def parts(array, n):
+    return [slice(k * len(array) // n, (k + 1) * len(array) // n) for k in range(n)]
+
+
+def reduce_scatter(data):
+    for k, part in enumerate(parts(data[0], len(data))):
+        for other in data[:k] + data[k + 1 :]:
+            data[k][part] += send(other[part], data[k].ctx)
+
+
+def all_gather(data):
+    for k, part in enumerate(parts(data[0], len(data))):
+        for other in data[:k] + data[k + 1 :]:
+            other[part] = send(data[k][part], other.ctx)
+
+
+data = arrays_on(four)
+reduce_scatter(data)
+own = list(zip(data, parts(data[0], 4)))
+assert all((array[part] == 10).all() for array, part in own)
+all_gather(data)
+assert all((array == 10).all() for array in data)
+
+# %% [markdown]
+# In a *ring* each device sends to the next one only, so few links suffice. In the first
+# N - 1 turns partial sums travel around the ring; afterwards each device holds the
+# complete sum of one part. In the next N - 1 turns these finished parts travel around
+# once more, until every device has all of them.
+#
+# Which part does device k send in a given turn? In turn 0 it sends part k. In each
+# later turn it passes on the part that it has just received from device k - 1. That
+# part is number k - 1 in turn 1, k - 2 in turn 2, and in general k - turn, counted
+# modulo N. [The player](../docs/players.md) shows this round by round.
+#
+# *Predict before you run*: four devices hold 1,000 numbers each, which are 4,000 bytes.
+# How many bytes does the busiest device send in the ring?
+
+
+# %%
+def ring(data):
+    n = len(data)
+    part = parts(data[0], n)
+    for turn in range(2 * (n - 1)):
+        which = [part[(k - turn) % n] for k in range(n)]  # what device k sends
+        moving = [send(data[k][which[k]], data[(k + 1) % n].ctx) for k in range(n)]
+        for k in range(n):
+            to = data[(k + 1) % n]
+            if turn < n - 1:
+                to[which[k]] += moving[k]
+            else:
+                to[which[k]] = moving[k]
+
+
+chapter.predict("bytes that the busiest sends in the ring", None)
+for num_devices in (2, 4):
+    start = [np.random.uniform(size=1000, ctx=device) for device in four[:num_devices]]
+    total = sum(array.asnumpy() for array in start)
+    for all_reduce in (central, ring):
+        data = [array.copy() for array in start]
+        sent.clear()
+        all_reduce(data)
+        for array in data:
+            assert numpy.allclose(array.asnumpy(), total, rtol=1e-5)
+        print(f"{num_devices} devices, {all_reduce.__name__:7}: ", end="")
+        print(f"the busiest sends {max(sent.values()):6,} bytes, ", end="")
+        print(f"all send {sum(sent.values()):6,}")
+chapter.answer("bytes that the busiest sends in the ring", max(sent.values()))
+
+# %% [markdown]
+# Both ways send the same number of bytes in all. In the ring each device sends `2 (N -
+# 1) / N` arrays, less than two for any number of devices, while device 0 of `central`
+# sends N - 1. With N = 2 the two are equal, so a ring saves nothing there. A ring also
+# needs 2 (N - 1) turns one after the other. With small arrays, whose copies take a
+# fixed time, this makes it slower.
 #
 # ## In pieces: each device updates its half
 #
 # Adam keeps two numbers per parameter, the running means m and v of the gradient and of
 # its square. In data parallelism every device keeps all of them and computes the same
-# update. That is a waste, and ZeRO's first stage ends it
-# ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)):
+# update. Storing m and v on every device is redundant. The first stage of ZeRO [4]
+# removes this redundancy:
 #
 # 1. **reduce-scatter**: device k receives the sum of part k of the gradients only;
 # 2. it updates part k of the parameters, with m and v of this part;
-# 3. **all-gather**: every device receives the updated parts of the others.
+# 3. **all-gather**: every device receives the updated parts of the other devices.
 #
-# An all-reduce is a reduce-scatter and an all-gather (chapter 1). Here the update
-# stands between the two. In the cell all arrays that leave a device go through `send`,
-# which counts their bytes. `train_batch` calls `reduce` when the shards' gradients are
-# there; both ways of stepping take its place and do the update, too.
+# ZeRO performs the update between the two halves of an all-reduce. We pass our two
+# variants to the package's `train_batch` through its argument `reduce`, which is called
+# once the gradients of all shards are computed. As both variants also update, we pass
+# an `update` that does nothing.
 #
-# *Predict before you run*: LeNet has 129,068 parameters of 4 bytes. How many bytes
-# does a step send in plain data parallelism, and how many in pieces? How much memory
-# do m and v take on each device in pieces? Will the parameters agree?
+# *Predict before you run*: LeNet has 129,068 parameters of 4 bytes. How many bytes does
+# a step send in pieces? How many bytes do m and v take on each device in pieces?
 
 # %%
 chapter.predict("bytes per step, in pieces", None)
 chapter.predict("bytes of m and v, in pieces", None)
-BATCH, sent = 64, []
-
-
-def send(array, device):
-    sent.append(4 * array.size)
-    return array.copyto(device)
+BATCH = 64
 
 
 def flat(arrays):
@@ -323,7 +411,7 @@ for step, parts in ((plain, 1), (in_pieces, 2)):
             update=lambda params, lr, n: None,
         )
     memory = 4 * (states[0]["m"].size + states[0]["v"].size)
-    results[step] = sum(sent) // 10, memory, flat(device_params[1]).asnumpy()
+    results[step] = sum(sent.values()) // 10, memory, flat(device_params[1]).asnumpy()
     print(f"{step.__name__:9}: {results[step][0]:,} bytes sent per step, ", end="")
     print(f"m and v take {memory:,} bytes on each device")
 
@@ -335,30 +423,43 @@ chapter.answer("bytes per step, in pieces", bytes_pieces)
 chapter.answer("bytes of m and v, in pieces", memory_pieces)
 
 # %% [markdown]
-# **What you see.** The same bytes, the same parameters, and half of the optimizer's
-# memory. With N devices m and v take an N-th on each. PyTorch calls this
-# `ZeroRedundancyOptimizer`. ZeRO's second stage keeps only part k of the gradients, and
-# the third only part k of the parameters, too, which have to be gathered again in every
-# forward and backward pass: half as many bytes more
-# ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)). PyTorch's FSDP is the
-# third stage.
+# As the assertions confirm, ZeRO sends the same number of bytes, computes the same
+# parameters up to rounding, and needs half of the optimizer's memory. With N devices m
+# and v take 1/N on each. PyTorch calls this `ZeroRedundancyOptimizer`. The second stage
+# of ZeRO keeps only part k of the gradients. The third stage keeps only part k of the
+# parameters as well, which must then be gathered again in every forward and backward
+# pass, for one and a half times the bytes [4]. PyTorch's FSDP is the third stage.
 #
-# For LeNet this saves nothing worth having: its activations take much more (chapter
-# 11). For a network of billions of parameters m and v are most of the memory.
+# For LeNet the savings are small, since activations dominate its memory (Chapter 11).
+# For a language model trained with mixed precision and Adam, ZeRO's paper counts 16
+# bytes per parameter: 2 for the parameter and 2 for its gradient in 16 bits, and 4 each
+# for m, v and a copy of the parameter in 32 bits [4]. So m and v are one half of these
+# bytes.
+#
+# ## Less: fewer bits
+#
+# A simple way to send less is to send each gradient in 16 bits. In PyTorch a
+# *communication hook* replaces DDP's all-reduce of a bucket:
+#
+# <!-- fold: teaching/frameworks/pytorch_hook.py in_16_bits -->
+#
+# The losses of the program change a little, because the gradients are rounded before
+# they are summed. PowerSGD, another hook of PyTorch, sends a low-rank approximation.
+# Chapter 14 sends 2 bits per number, with MXNet's kvstore.
 #
 # ## Less: average now and then
 #
-# Now each device takes H steps on its own shards, as if it were alone, and then all
-# replicas are replaced by their mean: *local SGD*
-# ([Stich 2019](https://arxiv.org/abs/1805.09767)). With H = 1 it is data parallelism,
-# because the mean of two steps from the same parameters is a step along the mean
-# gradient. With H = an epoch it is the averaging of the least-squares notes, which
-# chapter 8 takes apart. The bytes shrink to 1/H. The result is another one.
+# Finally, each device takes H steps on its own shards, as if it were the only one, and
+# then all replicas are replaced by their mean. This is called *local SGD* [5]. With
+# H = 1 it is data parallelism, because the mean of two steps from the same parameters
+# is a step along the mean gradient. Communication is reduced by a factor of H, but for
+# H > 1 the algorithm is no longer equivalent to data parallelism. Chapter 8 examines
+# an extreme case for least squares.
 #
-# *DiLoCo* ([Douillard et al. 2023](https://arxiv.org/abs/2311.08105)) takes the change
-# that the averaging brings as a gradient, for an *outer* step with Nesterov momentum.
-# Its authors train language models over slow links with H = 500, and AdamW as the inner
-# optimizer. Here the inner one is plain SGD.
+# *DiLoCo* [1] treats the difference between the old and the averaged parameters as a
+# gradient and applies an *outer* optimizer to it, SGD with Nesterov momentum. Momentum
+# adds up the changes of many rounds, which lets the outer optimizer take longer steps
+# in directions that persist. Its inner optimizer is AdamW; ours is plain SGD.
 
 
 # %%
@@ -397,10 +498,10 @@ print(f"H = 1 against data parallelism, after 10 steps: {difference:.1e}")
 assert difference < 1e-5
 
 # %% [markdown]
-# **What you see.** With H = 1 the difference is rounding.
+# With H = 1 the difference is rounding, as the assertion confirms.
 #
-# *Predict before you run*: two epochs of 78 steps. How many points of accuracy do you
-# lose with 1/16 of the bytes? And with an average per epoch?
+# *Predict before you run*: two epochs of 78 steps. How many points of accuracy are lost
+# with an average every 16 steps?
 
 
 # %%
@@ -436,37 +537,45 @@ lost = 100 * (trained["H = 1"][1] - trained["H = 16"][1])
 chapter.answer("points lost with H = 16", round(lost, 1))
 chapter.score()
 
-# %%
 figure = Figure(figsize=(6, 3), layout="constrained")
 axes = figure.subplots()
-for name, (num_bytes, acc) in trained.items():
-    color = "#D55E00" if "outer" in name else "#0072B2"
-    axes.semilogx(num_bytes / 1e6, acc, "o", color=color)
-    words = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-    axes.annotate(name, (num_bytes / 1e6, acc), fontsize=8, **words)
+for k, (name, (num_bytes, acc)) in enumerate(trained.items()):
+    axes.semilogx(num_bytes / 1e6, acc, "os^DvP"[k], label=name)
+axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 axes.set(xlabel="MB sent in the training", ylabel="test accuracy", xlim=(1, 400))
 axes.margins(y=0.3)
 chapter.show(figure, "bytes-and-accuracy")
 
 # %% [markdown]
-# **What you see.** With two devices and one seed, the accuracies for different H lie
-# closer together than two seeds do. An average per epoch sends about 1/80 of the bytes.
-# So several seeds are needed, and a longer training: three epochs of 200 steps, medians
-# of five seeds ([table](../figures/benchmarks/local_sgd.txt),
-# [record](../figures/benchmarks/local_sgd.jsonl)).
-#
-# | [averages](../figures/benchmarks/local_sgd.txt) | sent | accuracy | outer momentum |
-# |---|---|---|---|
-# | every step | 590.8 MiB | 0.790 (0.776-0.792) | 0.833 (0.825-0.850) |
-# | every 4 steps | 147.7 MiB | 0.786 (0.777-0.791) | |
-# | every 16 steps | 38.4 MiB | 0.791 (0.771-0.792) | 0.835 (0.832-0.835) |
-# | every 64 steps | 11.8 MiB | 0.788 (0.769-0.791) | 0.811 (0.811-0.822) |
-# | every epoch | 3 MiB | 0.789 (0.773-0.790) | 0.797 (0.781-0.800) |
-#
-# Without momentum no H can be told from another: for this small network two devices
-# that rarely talk learn as much, with 1/200 of the bytes. The outer momentum helps, and
-# it helps as much where the devices talk in every step. With 64 steps and more between
-# two averages it has too few outer steps to gain speed.
+# A negative number of points means that the rarer average was even better, which is
+# possible because one seed says little: another seed can change the accuracy by more
+# than H does. Several seeds and a longer training are needed. Here are three epochs of
+# 200 steps, with five seeds each, from a record.
+
+# %%
+table = chapter.record("benchmarks/local_sgd.jsonl")
+ends = [line for line in table.lines_of(ArmSample) if line.epoch == 3]
+quartiles = {}
+print(
+    f"commit {table.header.git_commit[:7]}: accuracy, median and quartiles of 5 seeds"
+)
+for name in dict.fromkeys(line.arm for line in ends):
+    mine = [line for line in ends if line.arm == name]
+    q1, middle, q3 = numpy.percentile([line.test_acc for line in mine], (25, 50, 75))
+    print(f"{name:30} {middle:.3f} ({q1:.3f}-{q3:.3f}), ", end="")
+    print(f"{mine[0].wire_bytes / 2**20:5.1f} MiB sent")
+    quartiles[name] = q1, q3
+plain_ways = [range_ for name, range_ in quartiles.items() if "outer" not in name]
+assert max(q1 for q1, _ in plain_ways) <= min(q3 for _, q3 in plain_ways)
+
+# %% [markdown]
+# Compare rows by their quartiles. Without momentum these overlap (the assertion): five
+# seeds cannot tell one H from another, although their bytes differ by a factor of `600
+# / 3 = 200`. For this small network two devices that rarely communicate learn as much
+# as two that always do. Now compare each H with and without outer momentum. The
+# momentum also helps where the devices average in every step. A fair comparison
+# therefore gives both sides a momentum. With long rounds there are few outer steps, and
+# the momentum has little time to build up.
 #
 # ## Measured by the package
 #
@@ -479,43 +588,82 @@ if __name__ == "__main__":
     chapter.measure("communication")
 
 # %% [markdown]
-# **What you see.** One device sends nothing. With more of them, the bytes go down with
-# the number of averages, as in the cells above.
+# If there is more than one device, the number of bytes falls with the number of
+# averages, as in the cells above. As there, do not judge an H by one seed.
+#
+# ## A map of the other parallelisms
+#
+# Everything so far splits the *batch*. A model that does not fit on one device must be
+# split itself. The four usual ways differ in what travels:
+#
+# | parallelism | what is split | what travels |
+# |---|---|---|
+# | tensor | the weights of each layer | activations, all-reduced in every layer |
+# | pipeline | the layers, in stages | activations, from stage to stage |
+# | context | the tokens of a sequence | keys and values, around a ring |
+# | expert | the experts of a mixture | tokens, to their experts and back: all-to-all |
+#
+# Tensor parallelism sends the most and needs the fastest links, so it is used within a
+# host. Pipelines send little but leave devices idle at the beginning and the end of a
+# step. Large trainings combine several of them with data parallelism; *The Ultra-Scale
+# Playbook* [6] explains each at length.
 #
 # ## Summary
 #
-# > **Takeaway.** Bytes = 2 (N - 1) x 4 x parameters x steps / H: three epochs of 200
-# > steps send 590.8 MiB for H = 1 and 3 MiB for H = 200, at the same accuracy within
-# > the seeds' spread ([record](../figures/benchmarks/local_sgd.txt)).
+# > **Takeaway.** With N devices and P parameters of 4 bytes, all devices together send
+# > `2 (N - 1) * 4 P` bytes per step, and a device of a ring `2 (N - 1) / N * 4 P`. An
+# > average every H steps divides both by H. ZeRO's first stage sends as much and
+# > divides the optimizer's memory by N.
 #
-# - *Later*: MXNet starts a sum when its gradient is ready, unless the whole backward
-#   pass is one group of operators. Buckets hide the bytes, but not the last message.
-# - *In pieces*: reduce-scatter, update, all-gather send as much as an all-reduce, and
-#   the optimizer's memory is divided by the number of devices.
-# - *Less*: H local steps send 1/H of the bytes. It is another training, whose accuracy
-#   has to be measured, over several seeds.
-# - Compare like with like: an outer momentum is also a momentum.
+# A sum can start when its gradient is ready, unless the whole backward pass is one
+# group. Buckets hide bytes behind the backward pass, but not the last message.
+# Reduce-scatter, update and all-gather share the optimizer's memory out. Local SGD
+# sends less but is a different training, whose accuracy has to be measured over several
+# seeds. An outer momentum is also a momentum, so compare like with like.
 #
 # ## Exercises
 #
 # 1. Add groups of 8, 4 and 2 operators to `forms`. Which of them let sums begin early?
-#    *(8 does not: the group with the gradients of the dense layers still ends with the
-#    slow convolution. With 4, 2 and 1 six sums of eight begin early, and the smaller
-#    the group, the earlier.)*
+#    Then try a network with twice as many layers in groups of 15. *(Sums can begin
+#    early once the group with the gradients of the dense layers no longer contains the
+#    second convolution. With more layers the backward pass has several groups, and the
+#    sums of the first groups can begin early.)*
 # 2. *On paper, with the times printed above.* Which bucket wins `after_backward` on a
-#    link of 10 Gbit/s (`bytes_per_ms=1_250_000`)? *(Still one bucket per layer, but
-#    buckets of 4 arrays are nearly as good: on so fast a link messages cost more than
-#    bytes.)*
+#    link of 10 Gbit/s (`bytes_per_ms=1_250_000`)? *(The bytes now take a tenth of the
+#    time, `0.41` instead of `4.1` ms for all gradients, while each message still takes
+#    `1 ms`. So fewer buckets are needed than before; compute the four values.)*
 # 3. Let `in_pieces` and `plain` take a step of plain SGD in place of `adam`. What does
-#    ZeRO save? *(No memory: SGD keeps none. Each device computes half of the update, a
-#    fraction of a millisecond.)*
+#    ZeRO save? *(No memory, because SGD keeps none. Each device computes half of the
+#    update.)*
 # 4. *On paper.* Where would gradient clipping by the norm of the whole gradient go in
 #    `in_pieces`? *(Each device knows only its part of the sum. The squared norms of the
 #    parts have to be summed over the devices first: one all-reduce of one number.)*
-# 5. Never average before the end: `train(10**9)`. *(About as accurate as the others
-#    here. Both replicas start from the same parameters and stay close enough in two
-#    epochs for their mean to make sense. Started from two seeds they would be two
-#    networks, whose mean is right for three images of ten.)*
-# 6. Is it the rare averaging that makes DiLoCo better? Try `train(1, outer=True)`. *(It
-#    is better still than H = 16 with the outer momentum: what helps is the momentum. A
-#    fair comparison gives plain data parallelism a momentum, too.)*
+# 5. Never average before the end: `train(10**9)`. Then let the two replicas start from
+#    different parameters. *(From equal parameters the replicas can stay close enough in
+#    two epochs for their mean to make sense; compare the accuracy with the table. From
+#    different parameters they are two different networks, whose units do not correspond
+#    to each other, so their mean is close to guessing.)*
+# 6. Is it the rare averaging that makes DiLoCo better? Try `train(1, outer=True)` with
+#    several seeds, and compare it with `train(16, outer=True)`. *(In the record the
+#    quartiles of the two overlap. What helps is the momentum.)*
+# 7. *On paper.* A layer with a weight of 4,096 x 4,096 is split over 8 devices by
+#    tensor parallelism, and its output for 2,048 tokens is all-reduced in 2 bytes per
+#    number in a ring. How many bytes does a device send? How many would it send for the
+#    gradient of this weight in data parallelism? *(`2 * 7/8 * 2,048 * 4,096 * 2 = 29.4`
+#    MB for the activations, in each pass, and `2 * 7/8 * 4,096 * 4,096 * 2 = 58.7` MB
+#    for the gradient, once per step. The first grows with the batch.)*
+#
+# **Puzzles.** `python -m d2lpar.puzzles` lists puzzles about the ring, its two halves,
+# recursive doubling, ZeRO and local SGD.
+#
+# ## Sources
+#
+# 1. Douillard et al., "DiLoCo", <https://arxiv.org/abs/2311.08105>
+# 2. MXNet, "Dependency Engine",
+#    <https://mxnet.apache.org/versions/1.9.1/api/architecture/note_engine>
+# 3. Li et al., "PyTorch Distributed", <https://arxiv.org/abs/2006.15704>
+# 4. Rajbhandari et al., "ZeRO", <https://arxiv.org/abs/1910.02054>
+# 5. Stich, "Local SGD Converges Fast and Communicates Little",
+#    <https://arxiv.org/abs/1805.09767>
+# 6. Tazi et al., *The Ultra-Scale Playbook*,
+#    <https://huggingface.co/spaces/nanotron/ultrascale-playbook>

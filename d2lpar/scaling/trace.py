@@ -1,6 +1,6 @@
-"""One step of training from scratch, operator by operator, as MXNet's profiler sees it.
+"""Single steps of training, operator by operator, as MXNet's profiler sees them.
 
-Chapter 6 shows two such steps; the book's step player reads the file that is written.
+Chapters 6 and 7 show such steps; the book's step player reads the file that is written.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from d2lpar import mx, np, npx
+from d2lpar import autograd, gluon, mx, np, npx
 from d2lpar.lenet import init_lenet
-from d2lpar.parallel import get_params, train_batch
+from d2lpar.parallel import get_params, split_batch, train_batch
 from d2lpar.records.atomic import replacing
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STEPS = 8  # of which the fastest is kept
 SUMS = ("CopyCPU2CPU", "_npi_add")  # what an all-reduce does
+REDUCE = "KVStoreReduce"  # the Trainer's sum of one array
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,15 @@ class TracedStep:
         return max(mine, key=lambda span: span[3] - span[2])[3]
 
 
+@dataclass(frozen=True)
+class TracedBackward:
+    """A backward pass in Gluon; times are milliseconds since it began."""
+
+    sums: list[float]
+    """when each of the Trainer's sums begins, in order"""
+    end: float
+
+
 def trace_steps(
     devices: Sequence,
     batch_sizes: Sequence[int],
@@ -88,6 +98,70 @@ def trace_steps(
     with replacing(path) as tmp:
         tmp.write_text(json.dumps({"traceEvents": events}))
     return steps
+
+
+def trace_backward(
+    nets: Sequence, devices: Sequence, batch_size: int
+) -> list[TracedBackward]:
+    """Trace a step of each Gluon network, whose Trainer sums on the host.
+
+    The networks take images (n, 1, 28, 28) and are initialised on `devices`. MXNet's
+    profiler writes once per process, so call this once.
+    """
+    marks = []
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder, "profile.json")
+        mx.profiler.set_config(profile_all=True, filename=str(profile))
+        for net in nets:
+            step = _gluon_step(net, devices, batch_size)
+            step(), step()  # warm up
+            npx.waitall()
+            mx.profiler.set_state("run")
+            marks.append(1e6 * time.time())
+            step()
+            npx.waitall()
+            mx.profiler.set_state("stop")
+        mx.profiler.dump()
+        events = json.loads(profile.read_text())["traceEvents"]
+    begun: dict[tuple, float] = {}
+    operations = []
+    for event in events:
+        key = event.get("pid"), event.get("tid"), event["name"]
+        if event["ph"] == "B":
+            begun[key] = event["ts"]
+        elif event["ph"] == "E" and key in begun:
+            operations.append((event["name"], begun.pop(key), event["ts"]))
+    spans = zip(marks, [*marks[1:], float("inf")])
+    return [_backward([o for o in operations if a <= o[1] < b]) for a, b in spans]
+
+
+def _gluon_step(net: Any, devices: Sequence, batch_size: int) -> Callable[[], None]:
+    X = np.random.uniform(size=(batch_size, 1, 28, 28))
+    X_shards, y_shards = split_batch(X, np.arange(batch_size) % 10, devices)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = gluon.Trainer(
+        net.collect_params(),
+        "sgd",
+        {"learning_rate": 0.01},
+        kvstore="local",
+        update_on_kvstore=False,
+    )
+
+    def step() -> None:
+        with autograd.record():
+            losses = [loss(net(X_k), y_k) for X_k, y_k in zip(X_shards, y_shards)]
+        for shard_loss in losses:
+            shard_loss.backward()
+        trainer.step(batch_size)
+
+    return step
+
+
+def _backward(operations: list[tuple[str, float, float]]) -> TracedBackward:
+    passes = [o for o in operations if o[0].startswith(("_backward", "ImperativeB"))]
+    start = min(begin for _, begin, _ in passes)
+    sums = sorted((b - start) / 1e3 for name, b, _ in operations if name == REDUCE)
+    return TracedBackward(sums, (max(end for _, _, end in passes) - start) / 1e3)
 
 
 def _fastest(devices: Sequence, batch: int) -> tuple[float, float, float]:

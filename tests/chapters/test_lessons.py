@@ -86,6 +86,7 @@ PRINTED = {
     ],
     "communication": [
         r"4 devices, ring +: the busiest sends +6,000 bytes",
+        r"early sums in groups of 15: 0",
         "early sums one by one: [1-8]",
         "1,032,544 bytes sent per step, m and v take 516,272 bytes",
         r"H = 16, outer momentum +\d+\.\d MB sent, accuracy 0\.\d+",

@@ -41,6 +41,17 @@ def test_pytorch_has_the_losses_of_mxnet(program, num_devices, in_mxnet):
     numpy.testing.assert_allclose(found, in_mxnet, rtol=2e-6)
 
 
+def test_a_hook_halves_the_bytes_and_nearly_keeps_the_losses(in_mxnet):
+    pytest.importorskip("torch", reason="no PyTorch: extra peers")
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [*run, FOLDER / "pytorch_hook.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    *found, said = done.stdout.splitlines()
+    assert said == f"{len(found) * 129_068 * 2} bytes"
+    difference = abs(numpy.array(found, float) - in_mxnet)
+    assert 0 < difference.max() < 1e-4
+
+
 def test_jax_has_the_losses_of_mxnet(in_mxnet):
     asked = [PYTHON_WITH_JAX, "-c", "import jax; jax.shard_map"]
     if subprocess.run(asked, capture_output=True).returncode:

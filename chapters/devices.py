@@ -1,24 +1,18 @@
 # %% [markdown]
 # # What a device is
 #
-# Source: the least-squares notes, "Querying your GPU"; the GPU wiki, "nvtop",
-# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean),
-# <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`, in
-# Korean)
-#
 # A program prints "2 devices". Which two, how fast are they, and do both of them work?
 #
-# **What you will learn.** Which devices this machine has, and what their numbers mean:
-# cores, clock, memory. Why a GPU is fast: cores × clock × 2. What MXNet
-# calls a device, with and without a GPU. How to watch a training and tell whether all
-# devices work, with our own watch and with nvtop.
+# ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
 #
-# Run this chapter cell by cell as a notebook, or as a program:
+# The last question is not a trivial one. When *Dive into Deep Learning* (d2l) [1] timed
+# two GPUs, its own listing of `nvidia-smi` showed **two foreign processes** on the
+# second GPU. In this section you will list the CPUs and GPUs of your machine, estimate
+# a GPU's peak speed from its core count and clock rate, learn how MXNet names devices,
+# and check that all of them are busy during training.
 #
-#     python chapters/devices.py --devices auto
-#     d2lpar run devices --preset book
-#     d2lpar devices --json             the same cards for another program
-#     d2lpar devices --watch            how busy they are, once a second
+# Run this chapter as a notebook, or as `python chapters/devices.py`. `d2lpar devices`
+# prints the same summary in a terminal.
 
 # %%
 import time
@@ -32,17 +26,20 @@ from d2lpar.machine.cards import as_text, machine
 # %% [markdown]
 # ## What is in this machine
 #
-# A card for each GPU, and one for the processor. The notes ask PyCUDA for a GPU's name,
-# its compute capability, its memory and its multiprocessors; here NVML answers, the
-# library behind `nvidia-smi`, and the driver.
+# We begin by printing a summary of every GPU and of the CPU. The information about GPUs
+# comes from NVML, the library behind `nvidia-smi`.
 #
-# - **Compute capability**: the generation of the GPU's instructions, 7.5 for a T4. A
-#   program needs machine code for it: MXNet's GPU packages have it for 5.0 to 8.9.
-# - **Multiprocessor**: the part of a GPU that is most like a core of a CPU. It has many
-#   *CUDA cores*, each of which computes one float32 at a time.
-# - **Memory**: a GPU has its own. What does not fit there cannot be computed there.
-# - **Link**: how data reaches it, from the host and from other GPUs (NVLink is faster
-#   than PCIe). In data-parallel training the gradients cross this link in every step.
+# - **Compute capability**: the generation of a GPU's instructions, for example 7.5 for
+#   a T4 and 9.0 for an H200. A program needs machine code for it. MXNet's official GPU
+#   packages contain code for 5.0 to 8.6.
+# - **Multiprocessor**: a *streaming multiprocessor* (SM) is the closest analogue of a
+#   CPU core. It contains dozens of *CUDA cores*, each of which performs one float32
+#   operation at a time.
+# - **Memory**: a GPU has its own. Data must fit into this memory before the GPU can
+#   work on it.
+# - **Link**: how data reaches the GPU, from the host and from other GPUs. NVLink is
+#   faster than PCIe. In data-parallel training the gradients cross this link in every
+#   step. `nvidia-smi topo -m` prints the link between each pair of GPUs.
 
 # %%
 here = machine()
@@ -51,12 +48,16 @@ print(as_text(here))
 # %% [markdown]
 # ## How many cores?
 #
-# The notes multiply the multiprocessors, which the driver reports, by the cores of one,
-# from a table by compute capability: 40 x 128 = 5,120 cores for a T4.
+# A published set of lecture notes on GPU computing [2] multiplies the number of SMs, as
+# reported by the driver, by the number of cores per SM, which it looks up in a table
+# indexed by compute capability. For a T4 this gives 40 x 128 = 5,120 cores. Is that
+# right?
 #
-# *Predict before you run*: a core does one multiplication and one addition per cycle,
-# and a T4's highest clock is 1,590 MHz. The GPU wiki says that it reaches 8.1 TFLOPS,
-# 8.1 million million operations in a second. How many cores is that?
+# We can check it. A CUDA core performs one multiplication and one addition per cycle,
+# so its peak is twice its clock rate. A T4's highest clock is 1,590 MHz, and its peak
+# in float32 is 8.1 TFLOPS [3], that is, 8.1 million million operations per second.
+#
+# *Predict before you run*: how many cores does a T4 have?
 
 
 # %%
@@ -65,12 +66,7 @@ def teraflops(cores: int, clock_mhz: int) -> float:
 
 
 chapter.predict("cores of a T4", None)  # write your number for None
-notes = {5.0: 128, 5.1: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 128}
-nvidia = {5.0: 128, 5.2: 128, 6.0: 64, 6.1: 128, 6.2: 128, 7.5: 64}
-for capability, cores in notes.items():
-    if cores != nvidia.get(capability):
-        print(f"capability {capability}: {cores} in the notes", end="; ")
-        print("NVIDIA:", nvidia.get(capability, "no such GPU"))
+notes, nvidia = {7.5: 128}, {7.5: 64}  # cores per SM, by compute capability
 for per_multiprocessor in (notes[7.5], nvidia[7.5]):
     cores = 40 * per_multiprocessor
     print(f"40 x {per_multiprocessor} = {cores:,} cores", end=": ")
@@ -78,18 +74,20 @@ for per_multiprocessor in (notes[7.5], nvidia[7.5]):
 chapter.answer("cores of a T4", cores)
 
 # %% [markdown]
-# **What you see.** A T4 has half the cores that the notes print. Their table has 128
-# for capability 7.5 where NVIDIA has 64, and a capability 5.1 that no GPU has. The
-# lesson is not the table but the check: if a number can be computed in two ways,
-# compute it in both. A T4's 8.1 TFLOPS and its clock leave 2,560 cores. (Where NVML
-# reports the core count itself, a card shows it beside the table's.)
+# Only the second line agrees with the published peak: a T4 has half of the cores that
+# the notes print, because their table has 128 cores per SM where NVIDIA's documentation
+# has
+# 64. (It also lists a capability 5.1, which no GPU has.) More important than the table
+# is the method: if a number can be computed in two ways, compute it in both.
 #
 # ## What a GPU adds
 #
-# More cores. One CPU core is faster and far more versatile than a CUDA core, but there
-# are only a few of them. It also computes several floats with one instruction, in the
-# lanes of a vector register; a CUDA core corresponds to one such lane. (Many CPU cores
-# use two registers at once.)
+# A GPU has many more cores. A single CPU core is faster and more versatile than a CUDA
+# core, but a CPU has only a few of them. To compare the two fairly, note that each CPU
+# core processes several floats per instruction, using vector registers. A CUDA core
+# corresponds to *one* float of such a register. Many CPU cores use two registers per
+# cycle, and run at a higher clock than a GPU, so the ratio of peak speeds is smaller
+# than the ratio that the next cell prints (exercise 2).
 
 # %%
 floats = (here.cpu.vector_bits or 32) // 32
@@ -98,28 +96,42 @@ print(f"this host: {cores} cores x {floats} floats in one instruction")
 for gpu in here.gpus:
     print(f"{gpu.label}: {gpu.cores or gpu.cores_by_table} cores")
 lanes = cores * floats
-print(f"a T4 computes {2560 / lanes:.0f} times as many floats at a time")
+print(f"a T4 has {2560 / lanes:.0f} times as many CUDA cores as this host has floats")
 
 # %% [markdown]
-# All these cores are of use only if there is as much *independent* work: a batch of 256
-# images with thousands of outputs each, not one number after another. And they must be
-# fed: [a T4](https://www.nvidia.com/en-us/data-center/tesla-t4/) reads its own memory
-# at 320 GB/s, but gets data from the host at no more than 16 GB/s. Chapter 3 measures
-# what that means.
+# So many cores help only if there is enough *independent* work for all of them: a batch
+# of 256 images, say, rather than one number after another. They must also be supplied
+# with data. A T4 reads its own memory at up to 320 GB/s, but it receives data from the
+# host at no more than 16 GB/s [3]. Chapter 3 shows what follows from this.
 #
 # ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
 #
+# ## Three peaks of one card
+#
+# Since 2017 NVIDIA's GPUs have *tensor cores* besides CUDA cores. A tensor core
+# multiplies small matrices in one instruction, with inputs of lower precision. TF32
+# keeps float32's range but only 10 bits of its fraction, and bfloat16 (bf16) has 7
+# bits. A card therefore has several peaks, and you must know which one applies to your
+# program. From the data sheets [3] [4], in TFLOPS, for dense matrices:
+#
+# | card | float32, CUDA cores | TF32, tensor cores | 16 bits, tensor cores |
+# |---|---|---|---|
+# | T4 | 8.1 | none | 65 |
+# | H200 | 67 | 495 | 990 |
+#
+# The formula `2 * cores * clock` gives the first column only. MXNet trains in float32;
+# whether it uses TF32 for matrix products is a setting, which our records name.
+#
 # ## What MXNet calls a device
 #
-# A *context*: `mx.gpu(0)`, `mx.gpu(1)`, ... for GPUs; `mx.cpu(0)`, `mx.cpu(1)`, ... for
-# queues of work on the host, each with threads of its own. CPU contexts share the
-# host's cores and memory. They make everything in these chapters run, and be tested,
-# without a GPU: two contexts on two cores really compute at the same time.
+# MXNet calls a device a *context*. `mx.gpu(0)`, `mx.gpu(1)`, ... are GPUs. `mx.cpu(0)`,
+# `mx.cpu(1)`, ... are queues of work on the host, each with its own threads. CPU
+# contexts share the cores and the memory of the host. Thanks to them you can run
+# everything in these chapters without a GPU, and two contexts on two cores really
+# compute at the same time.
 #
-# ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
-#
-# *Predict before you run*: which of these devices exist here? What does the book's
-# `try_gpu(7)` return, on a machine that has no such GPU: an error, None, or a device?
+# *Predict before you run*: what does d2l's `try_gpu(7)` return on a machine that has no
+# such GPU: "an error", "None", or the name of a device?
 
 # %%
 chapter.predict("try_gpu(7) returns", None)  # "an error", "None" or a device
@@ -134,21 +146,20 @@ print("mx.gpu(7) can be written anywhere:", mx.gpu(7))
 chapter.answer("try_gpu(7) returns", str(try_gpu(7)))
 
 # %% [markdown]
-# **What you see.** The last two lines are traps. Without such a GPU `try_gpu(7)`
-# returns the CPU: a "two-GPU" timing on a machine with one GPU then measures a GPU and
-# a CPU, without a warning. And `mx.gpu(7)` is only a name; the error comes later, when
-# an array is made there. `devices.parse` looks first, and says what exists.
+# The last two lines are traps. Without such a GPU, `try_gpu(7)` returns the CPU. On a
+# machine with one GPU, a "two-GPU" timing then measures a GPU and a CPU, without a
+# warning. And `mx.gpu(7)` is only a name; the error comes later, when an array is
+# created there. `devices.parse` checks first, and its error lists what exists.
 #
-# More contexts than cores are allowed. They take turns, so they show that a program is
-# right, not that it is fast.
+# You may create more contexts than there are cores. This is useful for checking that a
+# program is correct, but says nothing about its speed.
 #
 # ## How busy are they?
 #
-# A second device helps only if it is busy. psutil knows how much time of the cores this
-# process has used; below, contexts compute sines for a second.
+# A second device helps only if it is busy. The library psutil knows how much time on
+# the cores a process has used. Below, the contexts compute sines for a second.
 #
-# *Predict before you run*: 100 % is one core. How much will one context use, how much
-# two?
+# *Predict before you run*: 100 % is one core. How much do two contexts use?
 
 # %%
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -187,19 +198,19 @@ chapter.answer("% of a core that two contexts use", round(used))
 chapter.score()
 
 # %% [markdown]
-# **What you see.** On an idle machine with two cores or more, one context uses about
-# one core and two use two. Less than that for two contexts means that something else
-# uses the cores, or that the contexts wait for each other. `d2lpar devices --watch` is
-# a screen that you keep open in another terminal.
-#
-# On GPUs the wiki recommends nvtop. How to install it, and what its numbers mean,
-# stands in [why is my second GPU slower?](../docs/second-gpu.md#look-while-it-runs)
+# On an idle machine with two cores or more, expect about 100 % for one context and
+# about 200 % for two. If two contexts use clearly less than twice as much as one,
+# another program uses the cores, or the contexts wait for each other. Find out which
+# before you time anything. `d2lpar devices --watch` shows the same while a training
+# runs in another terminal. For GPUs [this
+# page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to read its
+# numbers.
 #
 # ## The devices of a run
 #
-# The measurement of this chapter is a list: the cards again, and the devices that the
-# flags choose. The name of each says what computes there: `cpu(0) (1 thread of 2
-# cores)`, or a GPU's model. The record of a run has the same names.
+# Finally, we list the devices that the command-line flags select. The name of each one
+# says what computes there, for example `cpu(0) (1 thread of 2 cores)`, or the model of
+# a GPU. The record of a run has the same names.
 
 # %%
 if __name__ == "__main__":
@@ -222,34 +233,51 @@ if __name__ == "__main__":
 #
 # ## Summary
 #
-# > **Takeaway.** Peak speed = 2 x cores x clock: `2 * 2560 * 1.59e9 = 8.1e12`
-# > operations per second for [a
-# > T4](https://www.nvidia.com/en-us/data-center/tesla-t4/). A device that is idle adds
-# > none of it.
+# > **Takeaway.** The float32 peak of the CUDA cores is `2 * cores * clock`. Tensor cores
+# > have higher peaks for lower precision. An idle device adds nothing to either.
 #
-# - A device is where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`.
-# - A GPU is many simple cores with a memory of its own behind a slow link.
-# - Check what you are told: compute a number in two ways.
-# - Ask for devices in a way that fails if they are not there.
-# - Watch a training before you time it.
+# A device is a place where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`. A
+# GPU consists of many simple cores with their own memory behind a slow link. Check what
+# you are told by computing a number in two ways. Ask for devices in a way that fails if
+# they do not exist, and watch a training before you time it.
 #
 # ## Exercises
 #
-# 1. *On paper.* The book used V100s: 80 multiprocessors, capability 7.0, 1,530 MHz. How
-#    many cores and TFLOPS? *(`80 * 64 = 5,120` cores, `2 * 5,120 * 1.53e9 = 15.7e12`
-#    operations per second, which is [NVIDIA's own
-#    figure](https://www.nvidia.com/en-us/data-center/v100/).)*
-# 2. *On paper.* What is the peak of a host? A modern core does a multiplication and an
-#    addition on one or two registers per cycle. *(2 x cores x floats x registers x
-#    clock. For 2 cores with 16 floats, two registers and 3 GHz: `2 * 2 * 16 * 2 * 3e9 =
-#    384e9`, 5 % of a T4.)*
-# 3. Make an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`. *(MXNet's
-#    error has no word about the number 7: on a build without CUDA it says that the
-#    operator is not implemented for GPU. Compare `devices.parse("gpu:8")`.)*
-# 4. Call `watched(devices.parse("cpu:4"))` on a machine with two cores. *(About 200 %:
-#    the contexts share the cores. More contexts do not make more cores.)*
-# 5. Leave out `npx.waitall()` in the loop (and be ready to restart the kernel). *(In
-#    its second Python queues more than 10,000 rounds, minutes of work: the devices are
-#    still at 200 % long after the function has returned, and the next line that needs a
-#    number waits for all of it. `d2lpar.training.Epoch` bounds how far Python runs
-#    ahead.)*
+# 1. *On paper.* d2l used V100s: 80 SMs of capability 7.0 with 64 cores each, and a
+#    clock of 1,530 MHz. How many cores and TFLOPS are these? *(`80 * 64 = 5,120` cores,
+#    `2 * 5,120 * 1.53e9 = 15.7e12` operations per second, the peak in the data sheet
+#    [5]. So the wrong count of a T4's cores is the right count of a V100's.)*
+# 2. *On paper.* What is the peak of a host with 2 cores, registers of 16 floats, two
+#    registers per cycle, and 3 GHz? What share of a T4 is that? *(`2 * 2 * 16 * 2 * 3e9
+#    = 384e9` operations per second, `384e9 / 8.1e12 = 4.7 %`. A T4 has 80 times as many
+#    CUDA cores as this host has floats in registers; two registers per cycle and the
+#    higher clock reduce the factor to 21.)*
+# 3. Create an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`.
+#    *(MXNet's message does not mention the number 7. On a build without CUDA it says
+#    that the operator is not implemented for GPU. Compare it with
+#    `devices.parse("gpu:8")`.)*
+# 4. Call `watched(devices.parse("cpu:4"))` and compare with two contexts. *(On a
+#    machine with two cores four contexts cannot use more than 200 %. More contexts do
+#    not make more cores.)*
+# 5. Leave out `npx.waitall()` in the loop, and be ready to restart the kernel. *(Python
+#    queues work much faster than the devices do it. They are still busy long after the
+#    function has returned, and the next line that needs a number waits for all of it.
+#    `d2lpar.training.Epoch` limits how far Python runs ahead.)*
+# 6. *On paper.* A step of a language model needs 2e15 operations. How long does it take
+#    at least on an H200, in float32 on CUDA cores, in TF32, and in bf16? *(`2e15 /
+#    67e12 = 30 s`, `2e15 / 495e12 = 4.0 s` and `2e15 / 990e12 = 2.0 s`. No program
+#    reaches a peak; Chapter 4 defines the share that it does reach.)*
+#
+# ## Sources
+#
+# 1. Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
+#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# 2. Least-squares notes on GPU computing, "Querying your GPU" (in Korean),
+#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# 3. NVIDIA, "T4 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/tesla-t4/>
+# 4. NVIDIA, "H200 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/h200/>,
+#    without the factor of two for sparse matrices
+# 5. NVIDIA, "V100 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/v100/>
+#
+# nvtop was recommended by "GPU Data Science" (in Korean),
+# <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`).

@@ -1,22 +1,19 @@
 # %% [markdown]
 # # Arrays on a device
 #
-# Source: the least-squares notes, "Using PyCUDA's gpuarray class";
-# the CryptoPunks notebook, "Parallelism and GPU computing",
-# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean),
-# <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
+# When is it worth sending numbers to a device?
 #
-# **What you will learn.** How numbers get to a device and back. Which arithmetic a
-# device does on all numbers at once, and in which type. What doubling 50,000,000
-# numbers costs, and where that time goes. When the trip to the device is worth it.
+# ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
 #
-# Run this chapter cell by cell as a notebook, or as a program:
+# A published set of lecture notes [1] doubles 50,000,000 numbers on a processor and on
+# a T4 GPU, and prints that the GPU is about **40 times** as fast. In this chapter we
+# repeat the experiment and find two things that this number leaves out: the clock
+# stopped before the GPU had finished, and the numbers had to travel. On the way you
+# will learn how numbers get to a device and back, and which arithmetic a device does on
+# all numbers at once, and in which type.
 #
-#     python chapters/arrays.py --devices auto
-#     d2lpar run arrays --preset book          (50,000,000 numbers, as in the notes)
-#
-# The notes use PyCUDA's `gpuarray` on a GPU. Here the same is done with MXNet's arrays,
-# on a GPU if MXNet can use one, else on a CPU context:
+# Run this chapter as a notebook, or as `python chapters/arrays.py`. We use MXNet arrays
+# throughout, on a GPU if one is available and otherwise on a CPU context.
 
 # %%
 import cProfile
@@ -28,6 +25,7 @@ import numpy
 from matplotlib.figure import Figure
 
 from d2lpar import chapter, devices, np
+from d2lpar.records.kinds import TimingRecord
 
 device = devices.parse("auto")[0]
 print("the device of this chapter:", devices.label(device))
@@ -35,10 +33,9 @@ print("the device of this chapter:", devices.label(device))
 # %% [markdown]
 # ## There and back
 #
-# A GPU has memory of its own ("device memory"). In C you would reserve room in it
-# (`cudaMalloc`), copy the numbers there (`cudaMemcpyHostToDevice`), compute, copy the
-# result back (`cudaMemcpyDeviceToHost`) and give the room back (`cudaFree`). An array
-# library hides all but the two copies:
+# A GPU has its own memory. In CUDA C you allocate device memory (`cudaMalloc`), copy
+# the input to the device, run a kernel, copy the result back, and free the memory. An
+# array library automates everything except the two copies:
 #
 # | | to the device | back to the host |
 # |---|---|---|
@@ -48,10 +45,8 @@ print("the device of this chapter:", devices.label(device))
 #
 # In this chapter `numpy` is NumPy, on the host, and `np` is MXNet's, on a device.
 #
-# ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
-#
-# *Predict before you run*: the last lines change the host's array after the copy.
-# Does the device see it?
+# *Predict before you run*: the last lines of the cell change the host's array after the
+# copy. Does the device see the change? Answer "yes" or "no".
 
 # %%
 chapter.predict("the device sees the change", None)  # "yes" or "no", for None
@@ -71,21 +66,21 @@ seen = device_data[0].item() == 100
 chapter.answer("the device sees the change", "yes" if seen else "no")
 
 # %% [markdown]
-# **What you see.** The device's array still begins with 1: these are two separate
-# arrays. Data moves only when you copy it explicitly, which is a good thing: the copy
-# is the expensive part, as we measure below.
+# The device's array still begins with 1, because the two are separate arrays. Data
+# moves only when you copy it explicitly. This is convenient, since the copy can be the
+# expensive part, as we will see below.
 #
-# Two arrays should be on one device to be added. MXNet refuses to mix a GPU with the
-# host, but it does not check two GPUs, or two CPU contexts: one then reads the other's
-# memory, slowly and without a warning. Copy one of them first, `a.copyto(b.ctx) + b`,
-# as the all-reduce of chapter 1 does.
+# Both operands of an addition should live on the same device. MXNet raises an error if
+# one is on a GPU and the other on the host, but it does not check whether they are on
+# two different GPUs or CPU contexts. Two CPU contexts share one memory, so there it
+# only matters which queue does the work. Two GPUs do not. Copy one operand first,
+# `a.copyto(b.ctx) + b`, as the all-reduce of Chapter 1 does.
 #
 # ## Element by element
 #
-# `+`, `**`, `/`, `-` act on each element by itself: `z[i] = x[i] + y[i]`. No element
-# needs another one's result, so all may be computed at the same time, one thread for
-# each. Such work is called *element-wise* (the notes: pointwise) and is what a GPU is
-# best at.
+# `+`, `**`, `/` and `-` act on each element by itself: `z[i] = x[i] + y[i]`. No element
+# needs the result of another one, so all of them can be computed at the same time, one
+# thread for each. Such operations are called *element-wise*, and GPUs are good at them.
 #
 # *Predict before you run*: how many of these six lines differ between host and device?
 
@@ -113,19 +108,54 @@ differ = [(a != b.asnumpy()).any() for a, b in on_both.values()]
 chapter.answer("lines that differ", sum(differ))
 
 # %% [markdown]
-# **What you see.** All six lines agree. Both sides follow the same standard for float32
-# (IEEE 754), so the sum, difference, product and quotient of two numbers are the same
-# to the last bit. Functions such as `sin`, general powers, and sums of *many* numbers
-# may differ in the last digits.
+# All six lines agree. Both sides follow the same standard for float32 (IEEE 754), so
+# the sum, difference, product and quotient of two numbers are the same to the last bit.
+# Functions such as `sin`, general powers, and sums of *many* numbers may differ in the
+# last digits.
+#
+# ## The same numbers in another shape
+#
+# Arrays with several dimensions work on a device as they do in NumPy. `reshape` changes
+# the shape, a *slice* selects a part, and `ravel` (a function here, no method) lays the
+# numbers out in one row again. Does a slice copy its numbers, or is it a *view* of the
+# same memory? This matters for the all-reduce, which writes into parts of arrays
+# (Chapter 7).
+#
+# *Predict before you run*: we change one element of a slice with `part[0, 0] = 100`.
+# Does the array change that it was cut from? Answer "yes" or "no".
+
+# %%
+chapter.predict("a slice of rows shares its memory", None)
+host = numpy.arange(24, dtype=numpy.float32)
+grid_host, grid = host.reshape(4, 6), np.array(host, ctx=device).reshape(4, 6)
+for name, on_host, on_device in (
+    ("rows 1 and 2", grid_host[1:3], grid[1:3]),
+    ("every second column", grid_host[:, ::2], grid[:, ::2]),
+    ("transposed, ravelled", grid_host.T.ravel(), np.ravel(grid.T)),
+    ("sums of the columns", grid_host.sum(axis=0), grid.sum(axis=0)),
+):
+    print(f"{name:21} {on_device.shape} on {on_device.ctx}")
+    assert (on_device.asnumpy() == on_host).all()
+part = grid[1:3]
+part[0, 0] = 100
+shared = grid[1, 0].item() == 100
+chapter.answer("a slice of rows shares its memory", "yes" if shared else "no")
+
+# %% [markdown]
+# All four results equal NumPy's. A slice of whole rows is contiguous in memory, so
+# MXNet can return a view of it, as NumPy does. Other slices are copies in MXNet. If
+# your code must work with both, do not write into a slice that you have given a name;
+# write `grid[1, 0] = 100` instead.
 #
 # ## The type of the numbers
 #
-# The notes say to set the type of each array, for two reasons. A type that is too large
-# takes memory and time: float64 needs twice the bytes of float32, and many GPUs compute
-# it 32 times more slowly. And code in C is compiled for one type (chapter 13). A third
-# reason is what happens if you leave it unset.
+# Always specify the dtype of an array. A type that is wider than necessary wastes
+# memory and time: float64 needs twice the bytes of float32, and on many GPUs its
+# arithmetic is much slower. Kernels in C are compiled for one type (Chapter 13). A
+# third reason is what happens if you do not specify it.
 #
-# *Predict before you run*: what is 1 times 1.5 if the 1 is a whole number in an array?
+# *Predict before you run*: what does MXNet return for
+# `np.array([1], dtype="int32") * 1.5`?
 
 # %%
 chapter.predict("MXNet's 1 * 1.5 in int32", None)
@@ -141,23 +171,21 @@ largest = numpy.float32(2**24)
 print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
 
 # %% [markdown]
-# **What you see.** MXNet converts a list to float32, the type networks use, but keeps
-# the dtype of a NumPy array, which is float64 by default. And it computes int32 times
-# 1.5 in int32: 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever
-# data comes in. A float32 has 24 bits for its digits, about 7 decimal ones: 16,777,217
-# is the first whole number that it cannot hold.
+# MXNet converts a list to float32, the usual type of networks, but keeps the dtype of a
+# NumPy array, which is float64 by default. It also computes int32 times 1.5 in int32:
+# 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever data enters your
+# program. A float32 has 24 bits for its digits, which is about 7 decimal digits. The
+# first whole number that it cannot represent is 16,777,217.
 #
 # ## Twice 50,000,000 numbers
 #
-# [The notes](https://github.com/Daegeun02/GPGPU) time `2 * x` on both sides and print
-# 0.034 s for NumPy and 0.0009 s for a T4, about 40 times less. Here is their program
-# with more clocks. The device's work is timed twice: as published, when the call has
-# returned, and when the numbers are there. Both copies are timed, too. (The cells use
-# fewer numbers, to be quick; `--preset book` takes all 50,000,000.)
+# The notes [1] time `2 * x` on both sides. They print 0.034 s for NumPy and 0.0009 s
+# for a T4. We repeat this experiment but read the clock twice: when the call returns,
+# as in the notes, and again when the result is available. We also time both copies.
+# (The cells use fewer numbers, to be quick; `--preset book` takes all 50,000,000.)
 #
-# *Predict before you run*: one clock is read before `device_data_2x.wait_to_read()`,
-# one after it. Which of the two times is to be compared with NumPy's? By how much do
-# they differ?
+# *Predict before you run*: by what factor does the time on the device grow if the clock
+# waits for the result?
 
 
 # %%
@@ -199,17 +227,18 @@ issued = seconds["on the device, not waited for"]
 chapter.answer("times as long when you wait", finished / issued)
 
 # %% [markdown]
-# **What you see.** The clock that does not wait is the notes' clock. It says how long
-# Python takes to *ask* for the work: about the same for 5 numbers and for 50,000,000.
-# The time to compare with NumPy's is the other one. A T4 reads and writes its memory at
-# 320 GB/s ([NVIDIA](https://www.nvidia.com/en-us/data-center/tesla-t4/)), so
-# 50,000,000 numbers need at least `2 * 4 * 50e6 / 320e9 = 1.25 ms`. In the 0.64 to 0.90
-# ms that the notes print it cannot have doubled them. Chapter 4 is about clocks.
+# Without waiting we only measure how long Python takes to *enqueue* the operation, that
+# is, to append it to the device's queue. This does not depend on the size of the array.
+# The time to compare with NumPy's is the other one. Chapter 4 is about clocks.
 #
-# On a CPU context the device is the same processor that NumPy uses, with one thread in
-# this process, so it cannot gain. It may lose, and the next cell shows a reason: it
-# doubles the numbers once in a new array, as `device_data * 2` does, and once in an
-# array that exists.
+# The published time can be checked with arithmetic. A T4 reads and writes its memory at
+# 320 GB/s [2], so doubling the numbers takes at least `2 * 4 * 50e6 / 320e9 = 1.25 ms`.
+# The 0.64 to 0.90 ms that the notes print [1] are too short for the work.
+#
+# Now compare the time of the finished work with NumPy's. A CPU context runs on the same
+# processor as NumPy, so we cannot expect a speedup. It may even be slower, and the next
+# cell shows one reason. It doubles the numbers once in a new array, as `device_data *
+# 2` does, and once with `out=`, which writes the result to an array that exists.
 
 # %%
 many = 10_000_000
@@ -234,29 +263,71 @@ axes = figure.subplots()
 for row, (name, milliseconds) in enumerate(samples.items()):
     axes.plot(milliseconds[2:], [row] * 8, "o", alpha=0.5)
     print(f"{name}: median {numpy.median(milliseconds[2:]):.2f} ms")
+new, in_place = (
+    numpy.median(samples[f"MXNet, {how}"][2:]) for how in ("new array", "in place")
+)
+print(f"of MXNet's time with a new array {1 - in_place / new:.0%} is the new array's")
 axes.set_yticks(range(4), samples)
 axes.set(xlabel=f"ms to double {many:,} numbers", xscale="log")
 axes.invert_yaxis()
 chapter.show(figure, "in-place")
 
 # %% [markdown]
-# **What you see.** On a CPU context a large new array costs several times as much as
-# the multiplication. MXNet asks the operating system for fresh memory for it and gives
-# it back afterwards, and the system provides the memory in pages of 4 KiB, one by one
-# (rule 5 of chapter 4). NumPy asks for pages of 2 MiB, where Linux allows it, so its
-# new array costs less. In place only the loops differ, and NumPy's is the faster one.
+# The last line shows how much a new array costs. On a CPU context it can be more than
+# the multiplication itself: for an array of this size MXNet asks the operating system
+# for memory and gives it back afterwards, and the system provides it in pages of 4 KiB,
+# one by one (rule 5 of Chapter 4). NumPy asks for pages of 2 MiB, where Linux allows
+# it. A GPU is different. There MXNet keeps freed memory for the next result, so the
+# share should be small.
 #
-# On a GPU the work itself gets far shorter and the two copies stay: they go over a link
-# (PCIe) that is many times as slow as the GPU's memory. One multiplication is not worth
-# the trip. A network is: its parameters and its images go there once and are used
+# On a GPU the work itself gets much shorter, but the two copies remain. They cross a
+# link (PCIe) that is slower than the GPU's memory. Let us compare what an operation
+# saves with what the trip costs, using the times of `x2` above.
+
+# %%
+saved = seconds["NumPy, on the host"] - seconds["on the device, finished"]
+trip = seconds["copy to the device"] + seconds["copy back"]
+print(f"an operation saves {1e3 * saved:.1f} ms, the trip costs {1e3 * trip:.1f} ms")
+if saved > 0:
+    print(f"worth it from {trip / saved:.0f} operations on, on the same numbers")
+else:
+    print("not worth it, however many operations: this device is not faster here")
+
+# %% [markdown]
+# If an operation saves nothing, no number of operations pays for the trip. If it saves
+# something, the numbers should stay on the device for as many operations as the cell
+# prints. A network does this: its parameters and images travel once and are used
 # thousands of times.
+#
+# What would a GPU print here? We read a record of one H200 and its host.
+
+# %%
+for line in chapter.record("h200/timing/book-gpu1.jsonl").lines_of(TimingRecord):
+    if line.operation == "x2":
+        finished, naive = (
+            1e3 * numpy.median(s) for s in (line.seconds, line.naive_seconds)
+        )
+        where = line.devices[0] if line.devices else "host"
+        print(f"{line.library:8} {line.form:10} on {where:20}", end="")
+        print(f"{finished:8.3f} ms, not waited for {naive:.3f} ms")
+
+# %% [markdown]
+# ## Copies that do not wait
+#
+# Two properties make a copy to a GPU faster. First, the GPU can only fetch data by
+# itself from *pinned* memory, which the operating system promises not to move. A copy
+# from ordinary memory first goes through a pinned buffer. Second, a copy from pinned
+# memory can be *asynchronous*: it runs while the GPU computes on the previous batch. In
+# PyTorch these are `DataLoader(..., pin_memory=True)` and `x.to(device,
+# non_blocking=True)`. MXNet has the context `mx.cpu_pinned()`, and it queues each copy
+# like any other operation. Exercise 7 computes what overlapping saves.
 #
 # ## Where the time goes: a profile
 #
 # The notes end with `%prun -s cumulative`, IPython's command for Python's profiler,
 # which lists how often each function was called and for how long. `cProfile` is the
-# same profiler, for programs and notebooks alike. Each row is a function: `tottime` is
-# the time in its own lines, `cumtime` with all that it calls.
+# same profiler for programs and notebooks. Each row is a function: `tottime` is the
+# time spent in its own lines, and `cumtime` includes the functions that it calls.
 #
 # *Predict before you run*: which of three calls takes longest, `__mul__` (the product),
 # `wait_to_read` or `asnumpy`?
@@ -280,21 +351,21 @@ calls = ("__mul__", "wait_to_read", "asnumpy")
 chapter.answer("longest of the three calls", max(calls, key=lambda c: seconds_of[c]))
 
 # %% [markdown]
-# **What you see.** The multiplication, `__mul__`, hardly counts: it returns at once,
-# and a profiler of Python sees only Python. The time stands where Python *waits*:
-# `wait_to_read`, `asnumpy` (which waits, and copies), and `array` with
-# `_sync_copyfrom`, which copies to the device. If you did not know that MXNet is
-# asynchronous, you would blame `wait_to_read` for time that the multiplication took.
+# `__mul__` returns as soon as the multiplication is queued, and a profiler of Python
+# sees only Python. The profiler therefore attributes the time to the calls that
+# *block*: `wait_to_read`, `asnumpy`, which waits and copies, and `array` with
+# `_sync_copyfrom`, which copies to the device. Without knowing that MXNet is
+# asynchronous you would blame `wait_to_read` for the time of the multiplication.
 # (`d2lpar run ... --profile` also writes MXNet's own trace, which shows the operators.)
 #
-# ## A reduction, in percent
+# ## A reduction, in per cent
 #
-# [The CryptoPunks
-# notebook](https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb) sums
-# 100,000 x 10 numbers ten times and prints by how many percent the GPU shortens it:
-# 28.6 to 68.8. Its clock does not wait, either. Here are both clocks.
+# A course on data science [3] sums 100,000 x 10 numbers ten times and prints by how
+# many per cent the GPU shortens the time: 28.6 to 68.8. Its clock does not wait,
+# either. We read both clocks.
 #
-# *Predict before you run*: can a reduction of the time be negative, if you wait?
+# *Predict before you run*: by how many per cent does this device shorten the sum, if
+# the clock waits? A negative number means that it takes longer.
 
 # %%
 chapter.predict("% reduction, waited for", None)
@@ -323,66 +394,42 @@ chapter.answer("% reduction, waited for", round(numpy.median(reductions)))
 chapter.score()
 
 # %% [markdown]
-# **What you see.** The left column is what the notebook measures: only the time to
-# enqueue the sum. The right column waits for the result. Both can be negative. On a CPU
-# context the right one is: MXNet's sum adds one number after the other, NumPy's many at
-# a time. On an H200 MXNet's sum of these 4 MB takes 0.109 ms and PyTorch's 0.0379 ms;
-# on its host NumPy's takes 0.446 ms, PyTorch's 0.0244 ms
-# ([record](../figures/h200/timing/book-results.txt)). So even there the GPU gains
-# nothing: most of its time is the launch.
+# The left column is what the course measures: only the time to enqueue the sum. The
+# right column waits for the result. A device pays only if the right column is positive,
+# and then only if the matrix is there already.
 #
-# The notebook calls the decision "a calculus of parallelization": it pays if what is
-# saved is more than what the transfer costs. With the times of `x2` above:
-
-# %%
-saved = seconds["NumPy, on the host"] - seconds["on the device, finished"]
-trip = seconds["copy to the device"] + seconds["copy back"]
-print(f"an operation saves {1e3 * saved:.1f} ms, the trip costs {1e3 * trip:.1f} ms")
-if saved > 0:
-    print(f"worth it from {trip / saved:.0f} operations on, on the same numbers")
-else:
-    print("not worth it, however many operations: this device is not faster here")
-
-# %% [markdown]
 # ## On the devices of a run
 #
-# The last cell doubles numbers on each device that the flags name, anew as above and
-# in place (exercise 6), with 50,000,000 numbers under `--preset book`. It prints both
-# clocks: that of the finished work, and the naive one, which does not wait.
+# The last cell repeats the doubling on every device that the flags select, once with a
+# new result array and once in place. It prints both clocks.
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("arrays")
 
 # %% [markdown]
-# **What you see.** The naive clock says about the same for every form. Whether "in
-# place" is faster than "as written" depends on the size: arrays of some megabytes may
-# come from memory that the process has kept, larger ones from the system.
+# Compare the two clocks of each row first: the difference is the work. Then compare the
+# rows of one device: the difference is the new array.
 #
 # ## Summary
 #
-# > **Takeaway.** An operation on elements takes at least bytes / bandwidth: 50,000,000
-# > numbers times 2 need `2 * 4 * 50e6 / 320e9 = 1.25 ms` on a T4, and [on an
-# > H200](../figures/h200/timing/book-results.txt) MXNet took 0.393 ms, 1,017 GB/s,
-# > PyTorch 0.155 ms, 2,585 GB/s.
+# > **Takeaway.** k operations on n numbers are worth a trip to a device if
+# > `k * (host - device) > copy there + copy back`. An element-wise operation takes at
+# > least `bytes / bandwidth`, if the numbers are not in a cache.
 #
-# - `np.array(x, ctx=device)` copies to a device, `.asnumpy()` copies back. In between,
-#   results stay on the device.
-# - Element-wise work is independent for each element; so all of it can be done at once.
-# - Set the dtype explicitly. MXNet keeps a NumPy array's dtype, and integer arithmetic
-#   stays integer.
-# - A call returns before the work is done. A clock and a profiler must know that.
-# - The trip costs more than a simple operation. Bring data once, and leave it there.
+# `np.array(x, ctx=device)` copies to a device, and `.asnumpy()` copies back; in
+# between, results stay on the device. Element-wise work is independent for each
+# element. Specify the dtype. A call returns before the work is done, and a clock or a
+# profiler must take this into account. Bring data to a device once and leave it there.
 #
 # ## Exercises
 #
 # 1. Call `x2(device, n)` with n of 1,000, 100,000 and 10,000,000. Which of the five
-#    times grow with n? *(All but the one that is not waited for, which stays well below
-#    a millisecond on an idle machine. For 1,000 numbers asking takes nearly as long as
-#    the work, and NumPy is ten times as fast: it computes at once, without a queue.)*
-# 2. Leave out `dtype="float32"` in `rng.random(n, dtype="float32")` and run `x2` again.
-#    *(The array is float64, twice as large; the times about double. The result is still
-#    right: `np.array` kept the type.)*
+#    times grow with n? *(All but the one that is not waited for, which is the time to
+#    enqueue one operation. For 1,000 numbers the other times are close to it as well.)*
+# 2. Omit `dtype="float32"` in `rng.random(n, dtype="float32")` and run `x2` again.
+#    *(The array is float64 and has twice the bytes, so expect about twice the times.
+#    The result is still right, because `np.array` keeps the type.)*
 # 3. *On paper.* An operation takes 8 ms on the host and 0.5 ms on the device, and each
 #    of the two copies 5 ms. From how many operations in a row is the device worth it?
 #    *(`10 / (8 - 0.5) = 1.3`: from two operations on.)*
@@ -391,8 +438,22 @@ if __name__ == "__main__":
 #    eight? *(`129068 * 4 / 16e9 = 32 us`. So `32 + 10` us, and `32 + 80`: small arrays
 #    are sent together.)*
 # 5. Print the first five numbers of `device_data * 2` right after the multiplication,
-#    and read the clock before and after the `print`. *(The `print` takes the time of
-#    the multiplication: it needs the numbers, so it waits.)*
-# 6. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)` and
-#    `y += 1`. *(The second takes a fraction of the time: `2 * x + 1` takes new memory
-#    for two arrays, the second form for none.)*
+#    and read the clock before and after the `print`. *(The `print` needs the numbers,
+#    so it waits for the multiplication.)*
+# 6. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)`
+#    followed by `y += 1`. Repeat it with 10,000,000 numbers. *(The first form needs two
+#    new arrays, the second none. If MXNet has memory of this size from earlier results,
+#    the two forms take about the same time; if it must ask the system for pages, the
+#    second form is faster. Compare with the page faults of Chapter 4.)*
+# 7. *On paper.* A step takes 3 ms on a GPU, and copying its batch takes 1 ms. How long
+#    do 1,000 steps take if each copy is waited for, and if the copies overlap with the
+#    steps? *(`1,000 * (3 + 1) = 4 s`, and `1 + 1,000 * 3 ms = 3.001 s`: only the first
+#    copy is not hidden.)*
+#
+# ## Sources
+#
+# 1. Least-squares notes on GPU computing, "Using PyCUDA's gpuarray class" (in Korean),
+#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# 2. NVIDIA, "T4 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/tesla-t4/>
+# 3. *Data Science for Biostatisticians*, "Parallelism and GPU computing",
+#    <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>

@@ -116,8 +116,8 @@ print(f"a T4 has {2560 / lanes:.0f} times as many CUDA cores as this host has fl
 #
 # | card | float32, CUDA cores | TF32, tensor cores | 16 bits, tensor cores |
 # |---|---|---|---|
-# | T4 | 8.1 | none | 65 |
-# | H200 | 67 | 495 | 990 |
+# | T4 [3] | 8.1 | none | 65 |
+# | H200 [4] | 67 | 495 | 990 |
 #
 # The formula `2 * cores * clock` gives the first column only. MXNet trains in float32;
 # whether it uses TF32 for matrix products is a setting, which our records name.
@@ -198,11 +198,11 @@ chapter.answer("% of a core that two contexts use", round(used))
 chapter.score()
 
 # %% [markdown]
-# On an idle machine with two cores or more, expect about 100 % for one context and
-# about 200 % for two. If two contexts use clearly less than twice as much as one,
-# another program uses the cores, or the contexts wait for each other. Find out which
-# before you time anything. `d2lpar devices --watch` shows the same while a training
-# runs in another terminal. For GPUs [this
+# On an idle machine with two cores or more, expect one context to use about one core
+# (`100 %`) and two contexts to use two (`200 %`). If two contexts use clearly less than
+# twice as much as one, another program uses the cores, or the contexts wait for each
+# other. Find out which before you time anything. `d2lpar devices --watch` shows the
+# same while a training runs in another terminal. For GPUs [this
 # page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to read its
 # numbers.
 #
@@ -233,8 +233,8 @@ if __name__ == "__main__":
 #
 # ## Summary
 #
-# > **Takeaway.** The float32 peak of the CUDA cores is `2 * cores * clock`. Tensor cores
-# > have higher peaks for lower precision. An idle device adds nothing to either.
+# > **Takeaway.** The float32 peak of the CUDA cores is `2 * cores * clock`. Tensor
+# > cores have higher peaks for lower precision. An idle device adds nothing to either.
 #
 # A device is a place where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`. A
 # GPU consists of many simple cores with their own memory behind a slow link. Check what
@@ -257,7 +257,7 @@ if __name__ == "__main__":
 #    that the operator is not implemented for GPU. Compare it with
 #    `devices.parse("gpu:8")`.)*
 # 4. Call `watched(devices.parse("cpu:4"))` and compare with two contexts. *(On a
-#    machine with two cores four contexts cannot use more than 200 %. More contexts do
+#    machine with two cores four contexts cannot use more than `200 %`. More contexts do
 #    not make more cores.)*
 # 5. Leave out `npx.waitall()` in the loop, and be ready to restart the kernel. *(Python
 #    queues work much faster than the devices do it. They are still busy long after the

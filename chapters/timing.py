@@ -1,28 +1,18 @@
 # %% [markdown]
 # # Timing devices honestly
 #
-# Source: the least-squares notes, the GPU wiki, the CryptoPunks notebook,
-# the GPUSOROBAN posts,
-# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean),
-# <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`, in
-# Korean),
-# <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>,
-# <https://soroban.highreso.jp/blog/blog-2326/> (in Japanese)
+# How long does a device take? Four published sources time a processor against a GPU,
+# and two of them stop the clock before the GPU has finished.
 #
-# Where a chapter says *predict*, write your guess into the call of `chapter.predict`
-# before you run the cell: `chapter.answer` says how far it was off.
+# ![A call returns before its work is done](../docs/drawings/asynchronous-call.svg)
 #
-# **What you will learn.** How to time work that runs asynchronously, after the Python
-# call has returned. Five rules, and the ten lines of code that follow them. How to
-# compare two devices, and a device with NumPy. What an all-reduce costs. How to check a
-# published time with arithmetic.
+# One of the four doubles 50,000,000 numbers on a T4 GPU in **0.64 ms** [1]. We will see
+# that no T4 can do this, and that a line of arithmetic is enough to find out. In this
+# chapter you learn five rules for timing work that runs asynchronously, and a function
+# of twelve lines that follows them. We then compare two devices with one, and a device
+# with NumPy.
 #
-# Four sources time a CPU against a GPU; two of them stop the clock before the GPU has
-# finished. Here is the same work on any devices, timed both ways, with the results
-# checked. Run this chapter cell by cell as a notebook, or as a program:
-#
-#     python chapters/timing.py --devices auto --num-devices 1,2
-#     d2lpar run timing --preset book      (the published sizes: minutes per product)
+# Run this chapter as a notebook, or as `python chapters/timing.py --num-devices 1,2`.
 
 # %%
 import resource
@@ -32,6 +22,7 @@ from statistics import quantiles
 import numpy
 
 from d2lpar import allreduce, chapter, devices, np, npx, timing
+from d2lpar.records.kinds import TimingRecord
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
@@ -39,21 +30,18 @@ host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
 # %% [markdown]
 # ## Rule 1: wait
 #
-# A call of MXNet, or of any GPU library, writes an order into a queue and returns.
-# Threads that belong to the device take the orders from the queue and work. Python
-# waits only where it needs a number: to print it, to convert it (`asnumpy`, `float`),
-# or when it is told to (`y.wait_to_read()`, `npx.waitall()`; in PyTorch
-# `torch.cuda.synchronize()`).
+# A call of MXNet, or of any GPU library, merely appends the operation to the device's
+# queue and returns. Background threads execute the queue. Python blocks only when it
+# needs a value: to print it, to convert it (`asnumpy`, `float`), or when it is told to
+# wait (`y.wait_to_read()`, `npx.waitall()`; in PyTorch `torch.cuda.synchronize()`).
 #
-# ![A call returns before its work is done](../docs/drawings/asynchronous-call.svg)
-#
-# *Predict before you run*: the tangent of a million numbers takes some milliseconds.
-# What does the first clock say, and which line takes the time?
+# *Predict before you run*: we compute the tangent of a million numbers. How many
+# milliseconds pass until the call returns?
 
 # %%
 chapter.predict("ms until the call returns", None)  # write your number for None
 x = np.array(host, ctx=two[0])
-npx.waitall()  # the copy is part of no measurement
+npx.waitall()  # the copy has finished before we start the clock
 for attempt in ("first", "second", "third"):
     start = time.perf_counter()
     y = np.tan(x)
@@ -64,21 +52,20 @@ for attempt in ("first", "second", "third"):
 chapter.answer("ms until the call returns", 1e3 * returned)
 
 # %% [markdown]
-# **What you see.** The first reading, the *naive* one, only measures how long Python
-# takes to enqueue the operation, so it hardly depends on the size of the work. Because
-# calls return early, one Python thread can keep several devices busy: while one device
-# computes, Python hands out the work of the next.
+# The first number of each line, the *naive* time, only measures how long Python takes
+# to enqueue the operation. It hardly depends on the amount of work, which exercise 1
+# checks. Because calls return early, one Python thread can keep several devices busy:
+# while one device computes, Python enqueues the work of the next.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
-# - **Warm up.** The first call may be slower: threads are started, memory is reserved,
-#   kernels are loaded or even compiled. Leave the first calls out.
-# - **Repeat.** Other programs run on the machine. Report the median, which one bad
-#   moment does not change, how far the middle half spreads (the quartiles), and how
-#   often you measured, n.
+# - **Warm up.** The first call may be slower, because threads are started, memory is
+#   reserved, and kernels are loaded or even compiled. Leave the first calls out.
+# - **Repeat.** Other programs run on the machine. Report the median, which is robust to
+#   outliers, together with the quartiles and the number of repetitions, n.
 # - **Check the result** of every repetition. Wrong results are often fast.
 #
-# All four, in a function:
+# The following function obeys all four rules:
 
 
 # %%
@@ -102,13 +89,13 @@ print("tan:    ", measure(lambda device: np.tan(x), two[0], right))
 print("product:", measure(lambda device: np.dot(x, x), two[0], host @ host))
 
 # %% [markdown]
-# The package's `timing.measure` is this for several devices at once. It calls the
-# function for every device before it waits for all of them, so that they compute at the
-# same time, keeps both clocks, and joins the devices' results to compare them with the
-# right one. `timing.measure_host` is the same for NumPy.
+# The package provides a version of this function for several devices. `timing.measure`
+# first starts the work on every device and only then waits for all of them, so that
+# they run concurrently. It keeps both clocks, and checks the joined results of all
+# devices. `timing.measure_host` does the same for NumPy.
 #
-# *Predict before you run*: each of two devices takes half of the rows. Will two take
-# half of the time of one?
+# *Predict before you run*: each of two devices takes one half of the rows. Which share
+# of one device's time do two devices need?
 
 
 # %%
@@ -125,14 +112,17 @@ print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
 chapter.answer("two devices' time / one's", timing.ratio(both, one))
 
 # %% [markdown]
-# **What you see.** Two contexts take about half the time of one if a core is idle for
-# each of them, and more otherwise. But look at NumPy's line before you are content: on
-# a processor with wide vector registers NumPy computes many tangents with one
-# instruction, and may be faster on one core than MXNet on two. A second device does not
-# make up for slow code on the first: compare with the best that one device can do.
+# If a core is idle for each context, the ratio is near one half. If it is near 1, the
+# contexts share a core, or another program uses one. In between, they share something
+# else, such as the clock rate of the processor, which can fall when more cores work.
 #
-# Timing a wrong result is meaningless, and so is a ratio between two different
-# computations. The package raises an error in both cases:
+# Before celebrating, compare with NumPy. On a processor with wide vector registers
+# NumPy can compute many tangents with one instruction, and it may be faster on one core
+# than MXNet on two. Parallelism is no substitute for efficient code. Always compare
+# several devices with the best single-device implementation.
+#
+# Timing a wrong result is meaningless, and so is a ratio of two different computations.
+# The package raises an error in both cases:
 
 # %%
 part = timing.measure_host(lambda: numpy.tan(host[:500]), threads=1, name="half of it")
@@ -148,17 +138,18 @@ for wrong in (
 # %% [markdown]
 # ## Rule 5: new memory costs time
 #
-# - **Mind the memory.** A large result in a new array needs memory that the process
-#   does not have yet. The operating system provides it page by page, of 4 KiB each, and
-#   only when a page is first written: a *page fault*. The clock counts that, too.
+# A large result in a new array needs memory that the process does not have yet. The
+# operating system provides it page by page, of 4 KiB each, when a page is first
+# written. This event is called a *page fault*, and the clock counts it, too.
 #
-# MXNet takes new memory on CPU contexts for every result of more than 32 MB, and often
-# for smaller ones, and gives it back afterwards. GPUs are different: there MXNet keeps
-# freed memory for the next result. The kernel of the operating system counts page
-# faults for each process.
+# On CPU contexts MXNet requests new memory for every result of more than 32 MB, and
+# often for smaller ones, and returns it afterwards. On GPUs MXNet keeps freed memory
+# for the next result. The kernel of the operating system counts the page faults of each
+# process.
 #
-# *Predict before you run*: z = 2 * x for 10,000,000 numbers, in a new array and in one
-# that exists already. Both multiply as often. By how much do they differ?
+# *Predict before you run*: we compute z = 2 * x for 10,000,000 numbers, in a new array
+# and in an existing one. Both versions perform the same multiplications. How many times
+# as long does the one take that allocates?
 
 # %%
 chapter.predict("times as long in a new array", None)
@@ -186,21 +177,22 @@ for name, double in forms.items():
 chapter.answer("times as long in a new array", medians[0] / medians[1])
 
 # %% [markdown]
-# **What you see.** `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, one fault for each,
-# and the new array takes several times as long. The rule explains numbers in other
-# chapters: why NumPy's sum of two arrays is so much faster than MXNet's (chapter 3),
-# what static memory saves (chapter 5), and why a fused kernel gains more than its
-# passes over memory (`kernels`). Two contexts with half the work each may even be more
-# than twice as fast, where smaller arrays need no new pages.
+# The array has `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, so expect about as many
+# page faults for each new array, and none for the old one. If your system provides
+# larger pages, there are fewer. The rule explains numbers in other chapters: the share
+# of a new array in Chapter 3, what static memory saves in Chapter 5, and a part of what
+# a fused kernel gains in Chapter 13.
 #
 # ## What an all-reduce costs
 #
-# The CryptoPunks notebook's "calculus of parallelization": a second device saves work
-# but costs copies, and in training an all-reduce (the sum of both devices' arrays,
-# chapter 1). A copy takes a fixed time, and a time per byte.
+# A second device saves work but costs copies. In training it costs an all-reduce, the
+# sum of both devices' arrays (Chapter 1). As a model, a copy takes a fixed time and a
+# time per byte. We measure three sizes: the smallest shows the fixed time, and the
+# largest the time per byte.
 #
-# *Predict before you run*: LeNet's gradients are half a megabyte, 130,000 numbers. Is
-# an all-reduce of that size nearer to that of 1,000 numbers or to that of 10,000,000?
+# *Predict before you run*: LeNet's gradients are half a megabyte, 130,000 numbers. How
+# many per cent of the time of their all-reduce are due to their bytes, rather than to
+# the fixed time?
 
 
 # %%
@@ -222,28 +214,59 @@ def all_reduce(n: int) -> timing.Timing:
     return timing.measure(reduce, two, before=reset, expected=sums, name=name)
 
 
-chapter.predict("LeNet's all-reduce is nearer to", None)  # "small" or "large"
+chapter.predict("% of LeNet's all-reduce that is bytes", None)
 small, lenets, large = map(all_reduce, (1_000, 130_000, 10_000_000))
 print(small, lenets, large, sep="\n")
-nearer = lenets.median / small.median < large.median / lenets.median
-chapter.answer("LeNet's all-reduce is nearer to", "small" if nearer else "large")
+per_number = (large.median - small.median) / (10_000_000 - 1_000)
+model = small.median + per_number * (130_000 - 1_000)
+print(f"model for 130,000 numbers: {1e3 * model:.2f} ms")
+share = 1 - small.median / lenets.median
+chapter.answer("% of LeNet's all-reduce that is bytes", round(100 * share))
 
 # %% [markdown]
-# **What you see.** LeNet's all-reduce is close to the small one: its fixed time counts,
-# not its bytes. Whether a second device is worth it depends on what it saves in the
-# same training, which chapter 6 measures.
+# The printed share tells you what to do. If it is small, fewer and larger sums help; if
+# it is large, fewer bytes help. Chapter 7 does both. Whether a second device is worth
+# an all-reduce depends on what it saves in the same training, which Chapter 6 measures.
 #
+# ## Two of the published operations
+#
+# Before we judge the published times we repeat two of the operations, in smaller sizes.
+# One source [2] computes the sum of sin^2/cos^2 over 10,000 x 10,000 numbers. Another
+# one [3] multiplies two matrices of 15,360 x 15,360 numbers, which are `2 * 15,360**3 =
+# 7.2e12` operations. (Set `rows = 10_000` and `size = 15_360` for the published sizes.
+# The product may then take minutes on a processor.)
+
+# %%
+rows, size = 500, 768
+rng = numpy.random.default_rng(0)
+x_host = rng.random((rows, rows), dtype="float32")
+a_host, b_host = rng.random((2, size, size), dtype="float32")
+x, a, b = (np.array(array, ctx=two[0]) for array in (x_host, a_host, b_host))
+
+trig = (numpy.sin(x_host) ** 2 / numpy.cos(x_host) ** 2).sum()
+print(f"sin^2/cos^2 of {rows:,} x {rows:,}:")
+print(" ", measure(lambda d: (np.sin(x) ** 2 / np.cos(x) ** 2).sum(), two[0], trig))
+print(f"product of two {size:,} x {size:,}:")
+print(" ", measure(lambda d: np.dot(a, b), two[0], a_host @ b_host))
+for _ in range(3):
+    npx.waitall()
+    start = time.perf_counter()
+    np.dot(a, b).wait_to_read()
+    rate = 2 * size**3 / (time.perf_counter() - start)
+    print(f"  {rate / 1e9:.0f} GFLOP/s")
+
+# %% [markdown]
 # ## Four published times, checked with arithmetic
 #
-# Before you believe a published time, compute a lower bound: bytes / memory bandwidth
-# and operations / peak FLOP rate. No correct measurement can be below the larger of the
-# two.
+# Before you believe a published time, compute two lower bounds: the bytes divided by
+# the memory bandwidth, and the operations divided by the peak rate. If the data do not
+# fit into a cache, no correct time is below the larger of the two.
 
 # %%
 GB = 1e9
 T4_BANDWIDTH = 320 * GB  # per second
 
-x2_bytes = 50_000_000 * 4 * 2  # each number is read and written
+x2_bytes = 50_000_000 * 4 * 2  # each number is read and written once
 print(f"x2, NumPy: 33.6 ms are {x2_bytes / 33.6e-3 / GB:.0f} GB/s")
 at_least = 1e3 * x2_bytes / T4_BANDWIDTH
 print(f"x2, T4: at least {at_least:.2f} ms, published 0.64 to 0.90 ms")
@@ -258,26 +281,21 @@ print(f"product, host: 296.9 s are {operations / 296.9 / 1e9:.0f} GFLOP/s")
 print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 
 # %% [markdown]
-# - **[The least-squares notes](https://github.com/Daegeun02/GPGPU)**, 50,000,000 floats
-#   x 2: NumPy's time is plausible. The T4's is not: 0.64 to 0.90 ms time only the
-#   launch. Rule 1.
-# - **[The CryptoPunks
-#   notebook](https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb)**,
-#   "28.6 to 68.8 %" less for a sum of 4 MB, compares a CPU's sum with a launch. Rule 1
-#   again; and no warm-up.
-# - **[The GPU wiki](https://github.com/likejazz/likejazz.github.io)**, the sum of
-#   sin^2/cos^2 over 10,000 x 10,000: 4.12 s in float64 on one core, 738 ms in float32
-#   on all, 18.9 ms on a T4. IPython's `%timeit` does not wait either, but its 1,000
-#   loops fill the queue until it blocks, so the mean is right: 12 passes over 400 MB
-#   need 15 ms. (One kernel would need one pass: chapter 13.) Yet "40 times faster"
-#   compares the T4 with 738 ms, and 4.12 s is another type on another number of cores.
-#   The times of different work have no ratio.
-# - **[GPUSOROBAN](https://soroban.highreso.jp/blog/blog-2326/)**, the product of two
-#   15,360 x 15,360: 297 s are few cores or a slow library. 0.46 s is 15.9 TFLOP/s,
-#   synchronised with `torch.cuda.synchronize()`, and its first call, 0.55 s, shows the
-#   warm-up. The clock is right. Whether the number is plausible cannot be checked: the
-#   post does not name its GPU, and 15.9 TFLOP/s is more than the 15.7 of a V100, the
-#   fastest card in chapter 2's sources.
+# - The **least-squares notes** [1] double 50,000,000 floats. NumPy's time is plausible.
+#   The T4's is not: 0.64 to 0.90 ms time only the launch. They break rule 1.
+# - The **data science course** [4] reports "28.6 to 68.8 %" less for a sum of 4 MB. It
+#   compares the sum on a CPU with a launch on a GPU, without a warm-up. It breaks rules
+#   1 and 2.
+# - The **GPU wiki** [2] sums sin^2/cos^2 in 4.12 s in float64 on one core, 738 ms in
+#   float32 on all cores, and 18.9 ms on a T4. IPython's `%timeit` does not wait either,
+#   but its 1,000 loops fill the queue until it blocks, so the mean can be right: 12
+#   passes over 400 MB need 15 ms. However, "40 times faster" compares the T4 with 738
+#   ms, and 4.12 s belongs to another type on another number of cores. Times of
+#   different work have no ratio.
+# - **GPUSOROBAN** [3] multiplies two matrices of 15,360 x 15,360. 297 s corresponds to
+#   24 GFLOP/s, which suggests few cores or an unoptimised library. 0.46 s is 15.9
+#   TFLOP/s, measured with `torch.cuda.synchronize()`. The clock is right. Whether the
+#   number is plausible cannot be checked, because the post does not name its GPU.
 #
 # ## All of them, on your devices
 #
@@ -288,77 +306,140 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 # |---|---|
 # | as written | the source's own expression |
 # | in place | the same, but the results go to arrays that exist (rule 5) |
-# | one kernel | the whole expression as one compiled loop (chapter `kernels`) |
+# | one kernel | the whole expression as one compiled loop (Chapter 13) |
 # | product with ones | the sum of rows as a matrix product, which uses all cores |
 # | dense layer | the product as `npx.fully_connected`, by oneDNN on a CPU |
 #
-# It prints both clocks, times copies and all-reduces of many sizes, and draws a
-# *roofline*, which shows how near each operation comes to what the memory and the cores
-# have shown to allow: the fastest copy and the fastest product of this run.
+# It also times copies and all-reduces of many sizes, and draws a *roofline* plot: the
+# throughput of each operation against two limits measured in the same run, the fastest
+# copy and the fastest matrix product. An operation that does little arithmetic per byte
+# cannot be above the sloping line (copy bandwidth times operations per byte), *if its
+# data are not in a cache*. Arrays of some megabytes may lie in the cache, whose
+# bandwidth is higher, and their points may lie above the line. The share of the flat
+# line that a program reaches is the efficiency of its arithmetic.
 #
-# *Predict before you run*: for how many of the four is MXNet's fastest form faster than
-# NumPy's fastest, with one CPU context?
+# *Predict before you run*: the run sorts each library's forms of the four operations.
+# On one context, for how many of the four is MXNet's fastest form faster than NumPy's?
 
 # %%
-chapter.score()
+chapter.predict("operations in which MXNet's fastest form wins", None)
 if __name__ == "__main__":
     runs = chapter.measure("timing")
+    fastest = {}
+    for line in runs[0].lines_of(TimingRecord):
+        key = line.operation, line.library
+        seconds = numpy.median(line.seconds)
+        fastest[key] = min(seconds, fastest.get(key, seconds))
+    wins = [
+        fastest[name, "MXNet"] < fastest[name, "NumPy"]
+        for name in ("x2", "sum", "trig", "product")
+    ]
+    chapter.answer("operations in which MXNet's fastest form wins", sum(wins))
+chapter.score()
 
 # %% [markdown]
-# **What you see.** In the table, each library's fastest form: compare the rows of one
-# work and one device, and call only those faster whose quartiles lie apart. The form
-# often matters more than the library, and for `x2` and `trig` one kernel avoids all
-# intermediate arrays. In the roofline, operations on elements lie on the sloping part,
-# which memory limits; only the product gets near to what the cores can do. A second
-# context adds no memory bandwidth.
+# Compare only rows with the same workload and device, and treat a difference as real
+# only if the quartile ranges do not overlap. Then compare the forms of one library: the
+# form can matter more than the library. A row whose quartiles are far apart is
+# unstable, and rule 3 says what to do: measure again on an idle machine, and believe
+# neither number until they agree. With two contexts, look at the copies: their
+# bandwidth grows only if one context alone could not use all of the memory's bandwidth.
 #
-# <details><summary>The same on an H200, and PyTorch on its host</summary>
+# For comparison, here are the fastest forms on one H200 and on its host, from a record.
+
+# %%
+fastest = {}
+for line in chapter.record("h200/timing/book-gpu1.jsonl").lines_of(TimingRecord):
+    if line.operation in ("x2", "sum", "trig", "product"):
+        where = "H200" if "H200" in line.devices[0] else "host"
+        key = line.operation, f"{line.library} on {where}"
+        milliseconds = 1e3 * numpy.median(line.seconds)
+        fastest[key] = min(milliseconds, fastest.get(key, milliseconds))
+for (operation, who), milliseconds in fastest.items():
+    print(f"{operation:8} {who:16} {milliseconds:10.3f} ms")
+on_host, on_gpu = fastest["sum", "PyTorch on host"], fastest["sum", "PyTorch on H200"]
+print(
+    f"the sum of 4 MB: the host takes {on_host / on_gpu:.2f} times as long in PyTorch"
+)
+assert (
+    on_host < on_gpu < fastest["sum", "MXNet on H200"] < fastest["sum", "NumPy on host"]
+)
+
+# %% [markdown]
+# For the small sum the GPU does not pay, compared with the 16 cores of its host under
+# PyTorch, while NumPy on that host takes longer than either GPU. One explanation is the
+# launch: the clock that does not wait already takes most of the GPU's time there (see
+# the [table](../figures/h200/timing/book-results.txt)). For the product it pays by far,
+# and there both libraries take the same time, since both call a routine of cuBLAS.
 #
-# | [record](../figures/h200/timing/book-results.txt) | MXNet | PyTorch | on the host |
-# |---|---|---|---|
-# | 50,000,000 x 2, in place | 0.393 ms | 0.155 ms | 6.51 ms |
-# | sum of 100,000 x 10, as written | 0.109 ms | 0.0379 ms | 0.0244 ms |
-# | sin^2/cos^2 of 10,000 x 10,000, as written | 2.34 ms | 1.16 ms | 57.6 ms |
-# | product of two 15,360 x 15,360 | 136 ms | 136 ms | 3.74 s |
+# ## How much of the peak does training use?
 #
-# For an array of 4 MB the GPU is slower than its host. Both libraries hand the product
-# to cuBLAS. MXNet's own operations on elements take at least twice as long; as one
-# kernel that does all of sin^2/cos^2 they take 0.441 ms
-# ([same record](../figures/h200/timing/book-results.txt)).
-#
-# </details>
+# The *model FLOP utilisation* (MFU) is the arithmetic of a model per second divided by
+# the peak of the device. It counts the operations that the model needs, not those that
+# a program happens to do. LeNet needs 13.5 million operations per image for a forward
+# and a backward pass.
+
+# %%
+run = chapter.record("h200/multiple_gpus_concise/book-gpu1.jsonl")
+images_per_second = 60_000 / numpy.median([epoch.seconds for epoch in run.epochs[1:]])
+mfu = 13.5e6 * images_per_second / 67e12  # the float32 peak of an H200
+print(f"LeNet on an H200, batch 256: {images_per_second:,.0f} images/s, MFU {mfu:.1%}")
+
+# %% [markdown]
+# For comparison, the largest Llama 3 was trained at an MFU of 0.38 to 0.43 on thousands
+# of GPUs [5]. LeNet with 256 images is too small for such a card. This is the first
+# reason why a second one cannot help it (Chapter 6).
 #
 # ## Summary
 #
-# > **Takeaway.** Time = waitall, clock, work, waitall, clock; no correct time is below
-# > bytes / bandwidth. On an H200 the sum of 100,000 x 10 takes [0.109
-# > ms](../figures/h200/timing/book-results.txt); `4e6 / 4.8e12 = 0.8 us` are its bytes
-# > over the memory's bandwidth, so memory is not its limit.
+# > **Takeaway.** Time = wait, clock, work, wait, clock. A time is at least
+# > `operations / peak`, and at least `bytes / bandwidth` for data that are not in a
+# > cache.
 #
-# - Wait before both readings of the clock; warm up; repeat and give the median, its
-#   spread and n; check the result while you time it; mind new memory.
-# - A clock that does not wait measures Python, on CPU contexts too.
-# - No time is below bytes / bandwidth or operations / peak.
-# - A ratio needs equal work on both sides: same numbers, same type, same result.
+# Wait before both readings of the clock. Warm up; repeat, and report the median, its
+# spread and n; check the result while you time it; mind new memory. A clock that does
+# not wait measures Python, on CPU contexts as well. A ratio needs equal work on both
+# sides: the same numbers, the same type, the same result.
 #
 # ## Exercises
 #
-# 1. Call `np.tan(x)` 10, 100 and 300 times in a row, read the clock without waiting and
-#    after it, and divide by the number of calls. *(Without waiting it is Python's time
-#    for any number of calls: MXNet's queue takes them all. After waiting it is the
-#    device's, and more calls make it more exact.)*
+# 1. Make 10, 100 and 300 calls of `np.tan(x)` in a row, read the clock without waiting
+#    and after waiting, and divide by the number of calls. *(Without waiting it is
+#    Python's time per call. After waiting it is the device's, and more calls make it
+#    more precise.)*
 # 2. Which work is worth a second device? Time `x + 1`, `np.tan(x)` and the product of
 #    two 1,000 x 1,000 matrices on one device and, split by rows, on two; then the same
-#    with 1,000 numbers, and with 30 x 30. *(With 1,000 numbers `x + 1` and tan take
-#    twice as long on two: two launches instead of one. With 1,000,000 tan and the
-#    product gain most; `x + 1` hardly: it is limited by the memory, which CPU contexts
-#    share.)*
+#    with 30 x 30 numbers. *(With 30 x 30 numbers the launches decide, and two devices
+#    need two. With 1,000 x 1,000 compare the ratios: tan and the product compute much
+#    per number, so they can gain if each context has its own core. `x + 1` is limited
+#    by the memory, which CPU contexts share, so it can gain less. If all ratios are
+#    near 1, the contexts share a core.)*
 # 3. Let `measure` return the mean instead of the median, and start another program
-#    while it runs. *(The mean moves with each interruption; the median hardly does.)*
+#    while it runs. *(The mean moves with each interruption. The median does not, as
+#    long as less than half of the repetitions are interrupted.)*
 # 4. *On paper.* A program queues 1,000 operations of 2 ms each. Python needs 0.05 ms
 #    for each call. What does a clock say that does not wait, and one that waits?
 #    *(`1,000 * 0.05 = 50 ms` and 2 s. The first one is `2 / 0.05 = 40` times too
 #    fast.)*
 # 5. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
-#    ask? *(The peak is 8.1. Whether they waited, whether the result was checked, and
-#    whether it was float32 at all: with tensor cores float16 reaches 65.)*
+#    ask? *(Its float32 peak is 8.1 TFLOPS [6]. Ask whether they waited, whether the
+#    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*
+# 6. *On paper.* A model of 7 billion parameters needs about 6 operations per parameter
+#    and token in training. One H200 trains 10,000 tokens per second in bf16. What is
+#    the MFU, with a peak of 990 TFLOPS? *(`6 * 7e9 * 1e4 = 4.2e14` operations per
+#    second, `4.2e14 / 990e12 = 0.42`.)*
+#
+# **Puzzles.** `python -m d2lpar.puzzles` has a bug to repair: a clock that stops too
+# early.
+#
+# ## Sources
+#
+# 1. Least-squares notes on GPU computing (in Korean), `2022_05_03.ipynb` of
+#    <https://github.com/Daegeun02/GPGPU>
+# 2. "GPU Data Science", a wiki (in Korean), `_wiki/GPU-Data-Science.md` of
+#    <https://github.com/likejazz/likejazz.github.io>
+# 3. GPUSOROBAN, a blog (in Japanese), <https://soroban.highreso.jp/blog/blog-2326/>
+# 4. *Data Science for Biostatisticians*,
+#    <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
+# 5. Llama Team, "The Llama 3 Herd of Models", <https://arxiv.org/abs/2407.21783>
+# 6. NVIDIA, "T4 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/tesla-t4/>

@@ -67,6 +67,7 @@ PRINTED = {
     "arrays": [
         r"1,000 numbers on cpu\(1\)",
         r"\[ 2\.  4\.  6\.  8\. 10\.\]",
+        r"transposed, ravelled  \(24,\)",
         r"x \+ y .*\[2\. 3\. 4\.\].*\[2\. 3\. 4\.\]",
         r"x \*\* z .*\[1\. 4\. 9\.\].*\[1\. 4\. 9\.\]",
         r"z - x .*\[ 1\.  0\. -1\.\].*\[ 1\.  0\. -1\.\]",
@@ -74,6 +75,8 @@ PRINTED = {
     "timing": [
         r"in an old one : .* page faults",
         "A clock that does not wait reads ",
+        r"product, GPU: 0\.457 s are 15\.9 TFLOP/s",
+        r"batch 256: 256,016 images/s, MFU 5\.2%",
     ],
     "multiple_gpus": [
         r"(?s)\[\[1\. 1\.\]\].*\[\[2\. 2\.\]\].*after allreduce:.*\[\[3\. 3\.\]\].*"

@@ -1,34 +1,31 @@
 # %% [markdown]
 # # Custom kernels
 #
-# Source: the GPUSOROBAN posts, on PyCUDA; the least-squares notes, on PyCUDA,
-# <https://soroban.highreso.jp/blog/blog-2326/> (in Japanese),
-# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean)
+# A program adds 1 to ten numbers on a GPU, raises no error, and prints **ten zeros**.
+# What went wrong?
 #
-# A kernel is a function in CUDA C that each of a GPU's threads runs on its own element.
+# ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
+#
+# The program is from a published blog post [1], and the answer is in the first cell. A
+# *kernel* is a function in CUDA C that each of a GPU's threads runs on its own element.
 # Every operation in the other chapters runs as such kernels on a GPU. In this chapter
-# you write your own. The same source also runs on CPU contexts, compiled by the
-# system's C++ compiler (or by that of `pip install 'd2lpar[kernels]'`), so no GPU is
-# needed to learn it. Run this chapter as a notebook, or as a program:
+# you write your own, see how a kernel finds its element, and find out what limits its
+# speed. The same source also runs on CPU contexts, compiled by the system's C++
+# compiler (or by that of `pip install 'd2lpar[kernels]'`), so you need no GPU.
 #
-#     python chapters/kernels.py --devices auto
-#     d2lpar run kernels --preset book      (50,000,000 numbers, as in the notes)
-#
-# **What you will learn.**
-#
-# - how a kernel finds its element: blocks, threads and the `if` that stops the rest;
-# - why a kernel called with swapped arguments prints zeros and raises no error;
-# - that simple kernels are limited by memory, and where fusing two of them gains;
-# - to use a kernel of your own as the update of a data-parallel training.
+# Run this chapter as a notebook, or as `python chapters/kernels.py`.
 
 # %%
 import math
+import time
+from statistics import median
 
 import numpy
 from matplotlib.figure import Figure
 
-from d2lpar import chapter, devices, get_params, init_lenet, np, sgd, train_batch
+from d2lpar import chapter, devices, get_params, init_lenet, np, npx, sgd, train_batch
 from d2lpar.kernels import CudaModule, ElementwiseKernel, KernelError, fused_sgd
+from d2lpar.records.comparison import arm_times
 
 device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 
@@ -38,9 +35,8 @@ device, other = devices.parse("cpu:2")  # with two GPUs: devices.parse("gpu:2")
 # The post's first kernel adds 1 to each number. As in PyCUDA, `ElementwiseKernel` takes
 # the arguments as C declares them and one line of C, in which `i` is the index.
 #
-# *Predict before you run*: The post declares `plus_one(x, y)` and then calls
-# `plus_one_kernel(y_gpu, x_gpu)`. It prints `y_gpu`: ten zeros. Why? And what is the
-# sum of `x_gpu`, which it does not print?
+# *Predict before you run*: the post declares `plus_one(x, y)` and then calls
+# `plus_one_kernel(y_gpu, x_gpu)`. What is the sum of `x_gpu`, which it does not print?
 
 # %%
 chapter.predict("sum of x_gpu", None)  # write your number for None
@@ -57,13 +53,13 @@ print(f"as it was meant: x = {x}, y = {y}")
 assert (y.asnumpy() == numpy.arange(10) + 1).all()
 
 # %% [markdown]
-# **What you see.** With the arguments swapped, the kernel reads your y as its x, so y
-# stays zero, and overwrites your x with 0 + 1. A kernel receives addresses by position;
-# it never sees variable names. `"const int *x, int *y"` would have told the reader
-# which array is only read, and the compiler would refuse a kernel that writes to it.
-# The swapped call would still run.
+# With the arguments swapped, the kernel treats your y as its input and your x as its
+# output. So y stays zero, and x is overwritten with 0 + 1. A kernel receives addresses
+# by position; it never sees variable names. `"const int *x, int *y"` would have told
+# the reader which array is only read, and the compiler would refuse a kernel that
+# writes to it. The swapped call would still run.
 #
-# This is the kernel that was made of the one line:
+# `ElementwiseKernel` has made this kernel from the one line:
 
 # %%
 print(plus_one.source)
@@ -71,9 +67,9 @@ print(plus_one.source)
 # %% [markdown]
 # ## A grid of blocks of threads
 #
-# The post's second kernel adds two arrays of 2 x 5, and is here to the letter. A GPU
+# The post's second kernel adds two arrays of 2 x 5; we reproduce it verbatim. A GPU
 # starts a *grid* of *blocks* of *threads*. Each thread knows its place and computes
-# from it the element that is its own:
+# which element it is responsible for:
 #
 #     x = threadIdx.x + blockDim.x * blockIdx.x        column
 #     y = threadIdx.y + blockDim.y * blockIdx.y        row
@@ -147,11 +143,11 @@ print("as NumPy:", (res.asnumpy() == arr1.asnumpy() + arr2.asnumpy()).all())
 chapter.answer("idle threads", idle)
 
 # %% [markdown]
-# **What you see.** Five by seven blocks cover the array, and the threads beyond its
-# edge stop at the `if`.
+# Five by seven blocks cover the array, and the threads beyond its edge stop at the
+# `if`.
 #
-# To see which thread computes which element, let each thread write down its block
-# instead of a sum. In CUDA C a kernel has no return value: it writes where its
+# To see which thread computes which element, we store each thread's block index in the
+# output instead of a sum. In CUDA C a kernel has no return value; it writes where its
 # arguments point.
 
 # %%
@@ -180,18 +176,18 @@ axes.pcolormesh(grid, cmap="Set2", vmin=0, vmax=7, edgecolor="white")
 axes.set_facecolor("lightgrey")
 for row in range(4):
     for column in range(8):
-        thread = 4 * (row % 2) + column % 4
-        axes.text(column + 0.5, row + 0.5, thread, ha="center", va="center")
+        text = threads[row, column].item() if column < 6 else ""
+        axes.text(column + 0.5, row + 0.5, text, ha="center", va="center")
 axes.invert_yaxis()
 axes.set(xticks=[], yticks=[])
 axes.set_title("Colours: blocks. Numbers: threads. Grey: idle threads.", fontsize=10)
 chapter.show(figure, "grid-of-blocks")
 
 # %% [markdown]
-# ## What would corrupt memory raises an error
+# ## Checked calls: errors instead of corrupted memory
 #
 # In CUDA a wrong length or type is no error: the kernel reads and writes beyond the
-# array. Here a call is checked before anything runs.
+# array. The package checks each call before anything runs.
 
 # %%
 for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
@@ -203,9 +199,10 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 # %% [markdown]
 # ## A fused update
 #
-# MXNet's `p -= lr / n * grad` is two operations: one writes the product to memory, the
-# next reads it again. A single kernel needs only one pass over memory. Write it and use
-# it instead of `sgd` in chapter 1's training:
+# MXNet's `p -= lr / n * grad` is two operations. One writes the product to memory, and
+# the next reads it again. Joining both in one kernel, which is called *fusing* them,
+# needs one pass over memory. We write it and use it instead of `sgd` in the training of
+# Chapter 1:
 
 # %%
 step_of_sgd = ElementwiseKernel(
@@ -231,69 +228,140 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # %% [markdown]
 # ## How fast is it?
 #
-# *Predict before you run*: y = 2 x reads 4 bytes, writes 4 bytes and multiplies once.
-# Is the limit the multiplication or the memory? Which gains more over MXNet's
-# operators, y = 2 x or the update?
+# A kernel that does little arithmetic needs at least the time of its bytes. But each
+# launch also has a fixed cost, so as a model `time = a + b * bytes`. We fit both
+# numbers for y = 2 x, from one small and one large array, and predict a third size.
 #
-# Kernel and operators compute the same number of values on each device; NumPy computes
-# those of one device, with one thread. [The notes](https://github.com/Daegeun02/GPGPU)
-# print 34 ms for 50,000,000 numbers by NumPy, and 0.64 to 0.90 ms by PyCUDA, where the
-# clock is stopped before the GPU has finished (chapter `timing`).
+# *Predict before you run*: what percentage of the time for 100,000 numbers is the fixed
+# cost of the launch?
 
 # %%
-chapter.score()
+double = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "twice")
+
+
+def milliseconds(n, repeats=15):
+    x, y = np.ones(n, ctx=device), np.zeros(n, ctx=device)
+    found = []
+    for _ in range(repeats):
+        npx.waitall()
+        start = time.perf_counter()
+        double(x, y)
+        npx.waitall()
+        found.append(1e3 * (time.perf_counter() - start))
+    return median(found)
+
+
+chapter.predict("% of 100,000 numbers' time that is the launch", None)
+small, middle, large = 1_000, 100_000, 10_000_000
+found = {n: milliseconds(n) for n in (small, middle, large)}
+b = (found[large] - found[small]) / (8 * (large - small))  # ms per byte
+a = found[small] - b * 8 * small
+print(f"launch {1e3 * a:.0f} us, bandwidth {1e-6 / b:.1f} GB/s")
+print(f"{middle:,} numbers: model {a + b * 8 * middle:.3f} ms, ", end="")
+print(f"measured {found[middle]:.3f} ms")
+share = round(100 * a / found[middle])
+chapter.answer("% of 100,000 numbers' time that is the launch", share)
+
+# %% [markdown]
+# If the share is above one half, the launch dominates for arrays of this size, and
+# joining several small operations in one kernel pays more than saving bytes. For the
+# largest array the bytes dominate. If the model misses the middle size, the bandwidth
+# is not the same for both: arrays in a cache are read faster.
+#
+# The last cell measures y = 2 x and the update, by kernels, by MXNet's operators and by
+# NumPy. All rows process the same amount of data. NumPy uses one thread and the others
+# one per device; a plain C loop with the same threads serves as the bandwidth limit.
+#
+
+# %%
 if __name__ == "__main__":
     runs = chapter.measure("kernels")
 
 # %% [markdown]
-# **What you see.** On CPU contexts the update gains more. The update differs by far
-# more than the passes over memory can explain, which are three for the kernel and five
-# for MXNet's two operators. The rest is *new memory*: MXNet puts the product
-# `lr / n * grad` into an array that the kernel of the operating system has to provide
-# page by page (rule 5 of chapter 4). A fused kernel needs no such array.
+# One machine's numbers say little about another one. Here are records of one core of an
+# AMD EPYC and of an H200, with 50,000,000 numbers. The bytes are those of the kernel: y
+# = 2 x reads one array and writes one; the update reads two and writes one.
 #
-# On one core of an AMD EPYC, with 50,000,000 numbers, the update takes the kernel 18.0
-# ms and MXNet's two operators 190 ms (its quartiles, 149 and 213 ms, lie far apart).
-# y = 2 x takes 17.0 ms by the kernel and 50.3 ms by MXNet. A loop in C that does
-# nothing else takes 16.9 ms: the kernel is limited by the memory, not by the
-# multiplication ([table](../figures/README.md), by `benchmarks/kernels.py`).
+# *Predict before you run*: on the recorded core, how many times as long as the kernel
+# do MXNet's two operators take for the update?
+
+# %%
+chapter.predict("MXNet's update / the kernel's, on a core", None)
+arrays_moved = {"y = 2 x": 2, "p -= step * grad": 3}
+recorded = {}
+for folder, where in (("", "1 context, 1 thread"), ("h200/", "1 GPU")):
+    for arm in arm_times(chapter.record(f"{folder}benchmarks/kernels.jsonl")):
+        name, _, on = arm.name.partition(", ")
+        if on == where and arm.seconds:
+            seconds = recorded[arm.work, name, where] = median(arm.seconds)
+            rate = arrays_moved[arm.work] * 4 * 50e6 / seconds / 1e9
+            print(f"{where:20} {arm.work:17} {name:10} {1e3 * seconds:8.3f} ms", end="")
+            print(f"{rate:8.0f} GB/s")
+update = "p -= step * grad"
+core, gpu = "1 context, 1 thread", "1 GPU"
+ratio = recorded[update, "MXNet", core] / recorded[update, "kernel", core]
+chapter.answer("MXNet's update / the kernel's, on a core", ratio)
+assert recorded[update, "MXNet", gpu] < recorded[update, "kernel", gpu]
+chapter.score()
+
+# %% [markdown]
+# On the core the kernel is about as fast as a loop in C that does nothing else, so
+# memory is its limit. The gain over MXNet is larger than the passes over memory can
+# explain, which are three for the kernel and five for the two operators. One
+# explanation for the rest is *new memory*: MXNet puts the product `lr / n * grad` into
+# an array that the operating system has to provide page by page (rule 5 of Chapter 4),
+# and a fused kernel needs no such array. Counting bytes is not exact on a CPU either. A
+# core usually reads a cache line before it writes to it (*write-allocate*), so y = 2 x
+# moves three arrays instead of two, which is why it takes about as long as the update.
 #
-# On an H200 there is nothing to gain: MXNet keeps freed memory there, so it needs no
-# new pages, and its own operators are faster than these kernels, which give each thread
-# one element. With 50,000,000 numbers y = 2 x takes 0.277 ms by the kernel and 0.23 ms
-# by MXNet, the update 0.438 ms and 0.374 ms
-# ([table](../figures/h200/benchmarks/kernels.txt)).
+# On the H200 the same kernels are *slower* than MXNet's operators, as the assertion
+# confirms, although MXNet makes five passes for the update. The printed rates are far
+# below the 4,800 GB/s of the card's memory [2], so memory is not what limits our
+# kernels there. MXNet keeps freed memory on a GPU, so it needs no new pages either. Our
+# kernels give each thread one element; kernels that let a thread process several
+# elements, with wider loads, come closer to the memory's limit. Exercise 6 tries it.
 #
-# <details><summary>What the cells above printed on an H200, where it differs</summary>
+# ## A sum in two steps
 #
-#     kernel plus_one, argument int *y: the array is on cpu(0), not on gpu(0)
-#     my_sgd differs from MXNet's sgd by at most 7.275957614183426e-12
-#     d2lpar's fused_sgd differs from MXNet's sgd by at most 7.275957614183426e-12
-#     x2 of 5,000,000 on 1 device(s), kernel: 0.12 (0.11-0.29, n=7) ms
-#     x2 of 5,000,000 on 1 device(s), MXNet: 0.12 (0.09-0.19, n=7) ms
-#     update of 5,000,000 on 1 device(s), kernel: 0.36 (0.36-0.39, n=7) ms
-#     update of 5,000,000 on 1 device(s), MXNet: 0.15 (0.14-0.19, n=7) ms
-#
-# The updates are not MXNet's to the bit there: the gradients of two runs differ in
-# their last bits, or the compiler rounds a product and a difference once instead of
-# twice. We have not found out which.
-#
-# </details>
+# A sum is not an operation on elements: all threads would write to the same number, and
+# overwrite each other's additions. The usual solution has two steps. Each thread first
+# sums its own part, and then one thread sums the parts. Between the two launches the
+# device finishes the first, so all parts are complete.
+
+# %%
+sum_parts = CudaModule("""
+__global__ void sum_parts(int n, const float *x, float *part){
+  int t = threadIdx.x + blockDim.x * blockIdx.x;
+  int num_threads = blockDim.x * gridDim.x;
+  float sum = 0;
+  for (int i = t; i < n; i += num_threads) sum += x[i];
+  part[t] = sum;
+}
+""").get_kernel("sum_parts", "int n, const float *x, float *part")
+n = 100_000
+x = np.random.uniform(size=n, ctx=device)
+part, total = np.zeros(4 * 64, ctx=device), np.zeros(1, ctx=device)
+sum_parts.launch([n, x, part], device, (4, 1, 1), (64, 1, 1))  # 256 parts
+sum_parts.launch([4 * 64, part, total], device, (1, 1, 1), (1, 1, 1))
+exact = x.asnumpy().sum(dtype="float64")
+print(f"{total.item():.3f}, NumPy in float64: {exact:.3f}")
+assert abs(total.item() - exact) < 1e-5 * exact
+
+# %% [markdown]
+# Neighbouring threads read neighbouring elements here (`i = t`, then steps of
+# `num_threads`), which a GPU combines to wide accesses. Real reductions also exchange
+# parts through *shared memory*, a small fast memory of each SM.
 #
 # ## Summary
 #
-# > **Takeaway.** Blocks = ceil(n / threads per block) along each axis; 100 x 70 in
-# > blocks of 16 x 16 are `7 * 5` blocks and `35 * 256 - 7,000 = 1,960` idle threads.
-# > What limits the kernel is memory: a fused update reads and writes 3 numbers, two
-# > operators 5.
+# > **Takeaway.** A grid needs `ceil(n / threads per block)` blocks along each axis. An
+# > element-wise kernel takes `a + b * bytes`, with the cost `a` of a launch and at best
+# > the memory's bandwidth `1 / b`. Fusing saves launches, bytes and new memory.
 #
-# - A kernel is the body of a loop; the grid is the loop. A thread computes its index
-#   from its block and its place in it, and an `if` stops those beyond the data.
-# - Arguments are addresses and numbers, in order. Neither names nor lengths travel.
-# - Operations on elements are limited by memory. Fusing two saves passes, and on CPUs
-#   new memory; whether that is faster has to be measured.
-# - A kernel of your own works like one of MXNet's operators: it returns at once, runs
-#   in order, and can be the update of a training.
+# A kernel is the body of a loop, and the grid is the loop. A thread computes its index
+# from its block and its place in it, and an `if` stops those beyond the data. The
+# kernel receives neither names nor lengths. It behaves like a built-in operator: it is
+# asynchronous, executes in order, and can serve as the optimizer step.
 #
 # ## Exercises
 #
@@ -301,19 +369,29 @@ if __name__ == "__main__":
 #    numbers, and how many threads are idle? *(`50e6 / 256 = 195,312.5`: 195,313 blocks,
 #    and half a block, 128 threads, is idle.)*
 # 2. *On paper.* A fused update reads p and the gradient and writes p. What is its least
-#    time for 129,068 parameters at 4.8 TB/s? *(`3 * 4 * 129,068 / 4.8e12 = 0.32 us`,
-#    less than any launch takes: for LeNet only the number of launches counts.)*
-# 3. **Another `if`.** Write `ij < nx * ny` in its place and add 2 x 5. *(The same sums:
+#    time for 129,068 parameters at 4.8 TB/s? *(`3 * 4 * 129,068 / 4.8e12 = 0.32 us`.
+#    A launch takes several microseconds, so for LeNet the number of launches counts.)*
+# 3. Another `if`: write `ij < nx * ny` in its place and add 2 x 5. *(The same sums:
 #    threads with x >= nx now compute elements of the next row, which another thread
 #    computes too, with the same result. It is wasted work here, and a race as soon as
 #    an element is read and written.)*
-# 4. **Columns first.** Write `int ij = ny * x + y`. *(The sum is
+# 4. Columns first: write `int ij = ny * x + y`. *(The sum is
 #    still right: each element has one thread, only another one. Write `ny * y + x`
 #    instead, and three of the ten elements of 2 x 5 stay zero.)*
-# 5. **Momentum in one kernel.** `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`.
+# 5. Momentum in one kernel: `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`.
 #    *(NumPy's float32 result, to the bit, on a CPU context.)*
-# 6. **A sum is not an operation on elements.** Launch `if (i < n) total[0] += x[i];` as
-#    a `CudaModule` kernel. *(The right sum on one CPU thread, where the
-#    loop runs in order. On a GPU expect less (not tried here): threads overwrite each
-#    other's additions. `ElementwiseKernel` refuses, since its arrays must be of one
-#    size.)*
+# 6. Let each thread of y = 2 x process four elements, with the loop of `sum_parts`, and
+#    time it for 1,000,000 and 10,000,000 numbers. *(On a CPU context a thread is a turn
+#    of a loop, so little changes. On a GPU compare the times: with fewer threads there
+#    is less to start, but each has more to do.)*
+#
+# **Puzzles.** `python -m d2lpar.puzzles` has one about a grid: which thread computes
+# what.
+#
+# ## Sources
+#
+# 1. GPUSOROBAN, posts on PyCUDA (in Japanese),
+#    <https://soroban.highreso.jp/blog/blog-2326/>. The task of doubling 50,000,000
+#    numbers is from <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in
+#    Korean).
+# 2. NVIDIA, "H200 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/h200/>

@@ -330,10 +330,10 @@ assert min(speedups["cpu"]) > 1 > max(speedups["gpu"])
 
 # %% [markdown]
 # A speedup above 1 means that the second device pays. On the cores it does for all
-# three methods. On the H200s the problem is too small: the all-reduce costs more than
-# one half of the work. Before you credit a device with a gain over
-# `numpy.linalg.lstsq`, note that `lstsq` uses a singular value decomposition, which is
-# more arithmetic. A fair comparison is one of [equal
+# three methods, and on the H200s for none, as the assertion confirms. There the problem
+# is too small: the all-reduce costs more than one half of the work. Before you credit a
+# device with a gain over `numpy.linalg.lstsq`, note that `lstsq` uses a singular value
+# decomposition, which is more arithmetic. A fair comparison is one of [equal
 # methods](../docs/peers.md#least-squares-by-the-same-method).
 #
 # ## The notes' method: descend alone, then average
@@ -627,8 +627,8 @@ chapter.score()
 #
 # ## Summary
 #
-# > **Takeaway.** The gradient of a sum over rows is a sum of gradients. Gradient methods
-# > all-reduce n numbers per step, the normal equations n^2 + n numbers once. A method
+# > **Takeaway.** The gradient of a sum over rows is a sum of gradients. Gradient
+# > methods all-reduce n numbers per step, the normal equations n^2 + n once. A method
 # > keeps about `16 - p * log10(condition)` digits in float64, with p = 1 for TSQR and
 # > p = 2 for the normal equations.
 #

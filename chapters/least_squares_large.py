@@ -1,25 +1,17 @@
 # %% [markdown]
 # # Least squares larger than memory
 #
-# Source: the least-squares notes, the run with more data,
-# <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in Korean)
-#
-# When A does not fit into memory, it stays in a file and is read in blocks. Each device
-# works through its rows while the next blocks are being read, and the all-reduced
-# arrays are as short as before. So the memory needed does not depend on the number of
-# rows.
-#
-#     python chapters/least_squares_large.py --devices auto --num-devices 1,2
-#     d2lpar run least_squares_large --preset book     (8 GB in TMPDIR, some minutes)
-#
-# **What you will learn.**
-#
-# - conjugate gradients (CGLS) over blocks of a file, on several devices;
-# - how to measure the memory of a computation, and what makes it grow;
-# - why the memory of the same computation grows in one formulation and not in another,
-#   with Dask as the example.
+# How do we solve a least-squares problem whose A does not fit into memory?
 #
 # ![Rows of A over devices](../docs/drawings/rows-over-devices.svg)
+#
+# We leave A on disk and stream it through memory in blocks. While the devices process
+# one block, the next is being read; what is all-reduced is as small as in Chapter 8. Of
+# A itself, memory holds only a few blocks, however many rows there are. (b, with one
+# number per row, stays in memory.) A published set of lecture notes [1] meant to solve
+# a problem of **100,000 x 10,000** numbers, 8 GB in float64. We can.
+#
+# Run this chapter as a notebook, or as `python chapters/least_squares_large.py`.
 
 # %%
 import importlib.util
@@ -33,6 +25,7 @@ from d2lpar import allreduce, chapter, datasets, devices, np
 from d2lpar.least_squares import solve
 from d2lpar.machine.host import process_status
 from d2lpar.parallel import shares
+from d2lpar.records.kinds import PointRecord
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -40,7 +33,7 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # ## A problem in a file
 #
 # A and b are uniform in [0, 1), as in the notes. The `book` preset has 100,000 x 10,000
-# numbers, 8 GB. The cells below are smaller:
+# numbers, which take 8 GB in TMPDIR. The cells below are smaller:
 
 # %%
 problem = datasets.uniform_file(rows=5_000, columns=50)
@@ -53,11 +46,12 @@ print(f"at once: {at_once.residual_norm:.9f}")
 # %% [markdown]
 # ## Blocks
 #
-# Device k owns a range of consecutive rows, and reads them `block_rows` at a time. A
-# product with A, and the one with its transpose, need only one block in memory.
+# Device k owns a range of consecutive rows and reads them `block_rows` at a time. A
+# product with A and the one with its transpose both need only one block in memory.
 #
-# `numpy.memmap` also reads from the file, but the pages that it has read count as the
-# process's memory until the system needs them. A plain read does not keep them.
+# Pages that a `numpy.memmap` has touched stay in the process's resident memory until
+# the kernel of the operating system reclaims them, which would spoil our measurement. A
+# plain read does not have this effect.
 
 
 # %%
@@ -70,34 +64,38 @@ def rows_of(A, start, stop):
         )
 
 
-def products(p, block_rows, b=None):
-    """A^T A p and ||A p||^2; with b they are A^T (b - A p) and ||b - A p||^2."""
-    ps = [np.array(p, dtype="float64", ctx=device) for device in two]
-    sums = [np.zeros(n + 1, dtype="float64", ctx=device) for device in two]
+def blocks(block_rows):
+    """Device number and row range of each block; the devices take turns."""
     parts = shares(m, len(two))
     for first in range(0, -(-m // len(two)), block_rows):
         for k, part in enumerate(parts):
             start = min(part.start + first, part.stop)
             stop = min(start + block_rows, part.stop)
-            if start == stop:
-                continue  # this device has no row left
-            block = np.array(rows_of(A, start, stop), dtype="float64", ctx=two[k])
-            q = np.dot(block, ps[k])
-            if b is not None:
-                q = np.array(b[start:stop], dtype="float64", ctx=two[k]) - q
-            sums[k][:n] += np.dot(block.T, q)
-            sums[k][n] += (q * q).sum()
+            if start < stop:
+                yield k, start, stop
+
+
+def products(p, block_rows, b=None):
+    """A^T A p and ||A p||^2; with b they are A^T (b - A p) and ||b - A p||^2."""
+    ps = [np.array(p, dtype="float64", ctx=device) for device in two]
+    sums = [np.zeros(n + 1, dtype="float64", ctx=device) for device in two]
+    for k, start, stop in blocks(block_rows):
+        block = np.array(rows_of(A, start, stop), dtype="float64", ctx=two[k])
+        q = np.dot(block, ps[k])
+        if b is not None:
+            q = np.array(b[start:stop], dtype="float64", ctx=two[k]) - q
+        sums[k][:n] += np.dot(block.T, q)
+        sums[k][n] += (q * q).sum()
     allreduce(sums)
     total = sums[0].asnumpy()
     return total[:n], total[n]
 
 
 # %% [markdown]
-# CGLS is the loop of the previous chapter. It keeps three vectors of n numbers and
-# never sees a row.
+# CGLS is the loop of Chapter 8. It keeps three vectors of n numbers and never sees a
+# row.
 #
-# *Predict before you run*: how many times is the file read? Does that depend on the
-# size of the blocks?
+# *Predict before you run*: how many times is the file read?
 
 
 # %%
@@ -126,12 +124,14 @@ for block_rows in (100, 1_000):
 chapter.answer("times that the file is read", passes)
 
 # %% [markdown]
-# **What you see.** CGLS reads the file once per step, and once before the first. The
-# size of the blocks changes neither the number of passes nor the result.
+# CGLS reads the file once per step, and once before the first step. The size of the
+# blocks changes neither the number of passes nor the result, as the output and the
+# assertion show.
 #
-# The package does the same, and a thread reads the next blocks while the devices work
-# on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0` keeps no
-# block on the devices, as is necessary when A does not fit into memory.
+# The package does the same. In addition, a thread reads the next blocks while the
+# devices work on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0`
+# keeps no block on the devices between two passes, as is necessary when A does not fit
+# into memory.
 
 # %%
 limits = {"devices": two, "resident_bytes": 0, "block_bytes": 8 * n * 1_000}
@@ -143,20 +143,22 @@ for method in ("cgls", "normal"):
 # %% [markdown]
 # ## Memory against rows
 #
-# [Dask](https://docs.dask.org) splits an array into chunks, too, builds a graph of
-# tasks on them, and runs the graph on all cores. Five ways to solve the same problem:
+# How much memory does that take, and how does it compare with a library made for the
+# purpose? Dask [2] also splits an array into chunks. It builds a graph of tasks on
+# them, and runs the graph on all cores. We solve the same problem in six ways:
 #
 # - `numpy_lstsq` reads all of A;
 # - `d2lpar_cgls` and `d2lpar_normal` read blocks, as above;
 # - `dask_two_products` computes A^T A and A^T b in one call, and solves the normal
 #   equations;
+# - `dask_column` does the same, but b is a column, `b[:, None]`;
 # - `dask_one_product` puts b beside A first and computes [A b]^T [A b].
 #
-# Blocks and chunks have 2,500 rows, 2 MB. Each solve runs in a fresh process, and its
-# memory is the peak of the process's resident memory less what it had before, after a
-# small solve that loads the libraries.
+# Blocks and chunks have 2,500 rows, 2 MB. Each solve runs in a new process. We report
+# the increase in peak resident memory after a small warm-up solve has loaded the
+# libraries.
 #
-# *Predict before you run*: how many of the five need more memory for more rows?
+# *Predict before you run*: how many of the six need more memory for more rows?
 
 # %%
 chapter.predict("ways whose memory grows", None)
@@ -192,6 +194,12 @@ def dask_two_products(A, b):
     return numpy.linalg.solve(*dask.compute(A.T @ A, A.T @ b))
 
 
+def dask_column(A, b):
+    dask, _, A, b = dask_arrays(A, b)
+    G, c = dask.compute(A.T @ A, A.T @ b[:, None])
+    return numpy.linalg.solve(G, c[:, 0])
+
+
 def dask_one_product(A, b):
     _, da, A, b = dask_arrays(A, b)
     Ab = da.concatenate([A, b[:, None]], axis=1).rechunk({1: -1})
@@ -215,12 +223,13 @@ def measure(way, *problems):
 
 ways = [numpy_lstsq, d2lpar_cgls, d2lpar_normal]
 if importlib.util.find_spec("dask"):
-    ways += [dask_two_products, dask_one_product]
+    ways += [dask_two_products, dask_column, dask_one_product]
 else:
     print("skipped: Dask is not installed (pip install dask)")
 few = datasets.uniform_file(2 * STEP, COLUMNS)
 row_counts = [40_000, 80_000, 160_000]
 memory = {way.__name__: [] for way in ways}
+times = {way.__name__: [] for way in ways}
 for num_rows in row_counts:
     large = datasets.uniform_file(num_rows, COLUMNS)
     print(f"{num_rows:,} x {COLUMNS}, {large.A.nbytes / 2**20:.0f} MiB:")
@@ -230,6 +239,7 @@ for num_rows in row_counts:
             task = fresh_process.submit(measure, way, *problems)
             seconds, mib, error = task.result()
         memory[way.__name__].append(mib)
+        times[way.__name__].append(seconds)
         print(f"  {way.__name__:18}{seconds:6.2f} s{mib:6.0f} MiB more  {error:.6f}")
 figure = Figure(figsize=(6, 3.2), layout="constrained")
 axes = figure.subplots()
@@ -241,61 +251,75 @@ chapter.show(figure, "memory-of-rows")
 growing = [name for name, mib in memory.items() if mib[-1] - mib[0] > 50]
 print("more than 50 MiB more for four times the rows:", ", ".join(growing))
 chapter.answer("ways whose memory grows", len(growing))
+if "dask_one_product" in times:
+    ratios = [a / b for a, b in zip(times["d2lpar_normal"], times["dask_one_product"])]
+    print("d2lpar_normal's time over dask_one_product's:", end=" ")
+    print(*(f"{ratio:.2f}" for ratio in ratios))
 
 # %% [markdown]
-# **What you see.** The memory of NumPy grows with the rows, because it holds A and
-# LAPACK's copy of it. So does that of `dask_two_products`, although it reads in chunks:
-# it multiplies chunk by chunk for A^T A, and keeps every chunk in memory for A^T b. The
-# memory of the others stays about the same. `dask_one_product` frees a chunk after its
-# one product, and our blocks are read, used and dropped.
+# NumPy's memory grows with the rows, because it holds A and LAPACK's copy of it. Blocks
+# are read, used and dropped, so the memory of our two ways should stay about the same.
+# (It is more than the blocks: the libraries keep buffers, and blocks that are being
+# read count as well.) Look at Dask's three ways. If the memory of `dask_two_products`
+# grows, this is because of the shape of the task graph, not because of Dask: both
+# products need every chunk, and the scheduler keeps a chunk that a later task needs
+# rather than read it twice. `dask_one_product` frees a chunk after its one product.
+# `dask_column` has the same tasks as `dask_two_products` up to the shape of b, so any
+# difference between these two rows is due to the order in which the tasks run.
 #
-# So what decides whether memory grows is the task graph, not the library. The scheduler
-# sees which tasks need a chunk; it cannot know that reading the chunk twice would be
-# better than keeping it. Small changes matter: with b as a column, `b[:, None]`, the
-# same two products free their chunks, because the tasks then run in another order.
-#
-# Compare the times, too. CGLS reads the file once per step. `normal` and
-# `dask_one_product` read it once in all and do the same arithmetic, so they are what to
-# compare with each other.
+# Now compare the times. Only `d2lpar_normal` and `dask_one_product` do the same work:
+# they read the file once and compute one Gram matrix. A ratio above 1 in the last line
+# means that Dask is faster. It multiplies and reads chunks on all cores at once, while
+# our blocks are read by one thread. CGLS reads the file once per step.
 #
 # ## Which method?
 #
-# A matrix of (n, n) takes `8 * 10_000**2 / 1e9 = 0.8 GB` for n = 10,000. With rows in
-# blocks `normal` needs about 2.5 such matrices on one context and 5 on two, for the
-# sums, the Cholesky factor and their copies, and `tsqr` more than twice as many. Both
-# read the file once, with thousands of times the operations of one pass of `cgls`,
-# which makes some 20 passes and keeps only blocks and vectors. For n = 10,000 and a few
-# GB of memory `cgls` is the method that fits.
+# An n x n matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB` for n = 10,000. Streaming
+# `normal` holds one sum of this size on each device, and the Cholesky factor and copies
+# of both for a while. `tsqr` holds more. Both read the file once but do `n / 4 = 2,500`
+# times the arithmetic of a CGLS pass; CGLS reads it about `20` times and keeps only
+# vectors and blocks. With a few GB of memory only CGLS fits.
 #
 # ## Measured
 #
-# CGLS from a file, on one device and on two; the record has the peak of resident
-# memory.
+# We run CGLS from a file, on one device and on two. The record contains the peak of
+# resident memory.
 #
-# *Predict before you run*: does the second device halve the time?
+# *Predict before you run*: by which factor does the second device change the time?
+# Write 0.5 if you expect half of the time.
 
 # %%
-chapter.score()
+chapter.predict("two devices' seconds / one's", None)
 if __name__ == "__main__":
     runs = chapter.measure("least_squares_large")
+    found = {}
+    for run in runs:
+        points = run.lines_of(PointRecord)
+        last = max(point.iteration for point in points)
+        seconds = [p.seconds for p in points if p.iteration == last]
+        found[run.header.num_devices] = numpy.median(seconds)
+    if len(found) > 1:
+        ratio = found[max(found)] / found[min(found)]
+        chapter.answer("two devices' seconds / one's", ratio)
+chapter.score()
 
 # %% [markdown]
-# **What you see.** A step is two products with a block of numbers that are used once,
-# so memory and file decide its time, and these two contexts share them. A second
-# context can lose. A second GPU brings memory of its own, and the file remains.
+# In a step each block is used twice, for two products of little arithmetic. The time is
+# therefore set by disk and memory bandwidth, which two contexts of one machine share. A
+# ratio near 1 is no surprise, and a ratio above 1 is possible. A second GPU would add
+# memory bandwidth, but the disk would remain the bottleneck.
 #
 # ## Summary
 #
-# > **Takeaway.** Resident = devices x block + n-vectors for CGLS, + some n x n for
-# > normal equations; never A. Above, four times the rows cost NumPy four times the
-# > memory and our blocks nothing.
+# > **Takeaway.** CGLS needs `2 * devices * block` bytes (one block used, one being
+# > read) and a few vectors of n and m numbers; the normal equations add some n x n
+# > matrices. Neither holds A.
 #
-# - Of a matrix in a file, one block per device has to be in memory at a time. What is
-#   summed, and sent, does not grow with the rows.
-# - A method that passes over the rows many times reads the file many times; one that
-#   passes once needs n x n numbers. Which is cheaper depends on n, not on m.
-# - Memory grows where a graph keeps a chunk that it will need again. Measure the peak,
-#   in a fresh process.
+# Of a matrix in a file, only a few blocks have to be in memory at a time. What is
+# summed and sent does not grow with the rows. A method that passes over the rows many
+# times reads the file many times, and one that passes once needs n x n numbers. Memory
+# grows when the schedule keeps a chunk for a later task. Measure the peak, in a new
+# process.
 #
 # ## Exercises
 #
@@ -305,16 +329,24 @@ if __name__ == "__main__":
 # 2. *On paper.* Two devices, blocks of 2,500 rows of 10,000 numbers, one being read
 #    while one is used. How much memory is that? *(`2 * 2 * 2500 * 10_000 * 8 = 800e6`
 #    bytes.)*
-# 3. **Check the notes' second run.** Solve `datasets.uniform_file(100_000, 1_000)` (a
+# 3. Check the notes' second run: solve `datasets.uniform_file(100_000, 1_000)` (a
 #    file of `8 * 100_000 * 1_000` bytes in TMPDIR) with `method="normal"` and
-#    `resident_bytes=0`. *(90.90, as the notes have it up to their random numbers;
-#    expected are 90.87, by the formula of the chapter before.)*
-# 4. **Normal equations in blocks.** Change `products` to sum `block.T @ block` and
+#    `resident_bytes=0`. *(The notes print 90.83, and the formula of Chapter 8
+#    expects 90.87. With other random numbers the last digit differs.)*
+# 4. Normal equations in blocks: change `products` to sum `block.T @ block` and
 #    `block.T @ b`, and solve once. *(The same x after a single pass, with one
 #    all-reduce of `n^2 + n` numbers in place of one of `n + 1` per pass.)*
-# 5. **Read twice rather than keep.** Give `dask_two_products` two calls of `compute()`,
+# 5. Read twice rather than keep: give `dask_two_products` two calls of `compute()`,
 #    one per product. *(The file is read twice, and the memory no longer grows.)*
-# 6. **A page cache is not a disk.** Time the first pass over a new file and the second.
-#    *(They take about equally long: a file that was just written is still in memory.
-#    Only a file larger than memory, as the `book` preset's may be, is read from the
-#    disk.)*
+# 6. A page cache is not a disk. Time a pass over the file. Then ask the system to
+#    forget the file, and time a pass again: `os.posix_fadvise(f.fileno(), 0, 0,
+#    os.POSIX_FADV_DONTNEED)` for the open file `f`, after `os.fsync(f.fileno())`. *(A
+#    file that was just written is still in memory, so the first pass measures memory.
+#    The second reads the disk. If both take equally long, your disk is as fast as the
+#    work, or the folder is itself in memory, as `/dev/shm` is.)*
+#
+# ## Sources
+#
+# 1. Least-squares notes on GPU computing, the run with more data (in Korean),
+#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# 2. Dask, <https://docs.dask.org>

@@ -317,9 +317,9 @@ chapter.score()
 # On the H200 the same kernels are *slower* than MXNet's operators, as the assertion
 # confirms, although MXNet makes five passes for the update. The printed rates are far
 # below the 4,800 GB/s of the card's memory [2], so memory is not what limits our
-# kernels there. MXNet keeps freed memory on a GPU, so it needs no new pages either. Our
-# kernels give each thread one element; kernels that let a thread process several
-# elements, with wider loads, come closer to the memory's limit. Exercise 6 tries it.
+# kernels there. MXNet keeps freed memory on a GPU, so it needs no new pages either. One
+# explanation is that our kernels give each thread one element only; exercise 6 tries
+# more.
 #
 # ## A sum in two steps
 #

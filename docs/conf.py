@@ -93,7 +93,7 @@ def read(app, docname, source):
         source[0] = nbformat.writes(cells)
     else:
         source[0] = offer_programs(source[0])
-        if docname == "docs/step-player":
+        if docname == "docs/players":
             app.env.note_dependency(step_schedule.TRACE)
             app.env.note_dependency(step_schedule.RECORD)
             source[0] = source[0].replace(

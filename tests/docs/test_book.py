@@ -162,7 +162,7 @@ def test_each_of_two_predictions_has_a_field(book, reader):
 def test_the_player_ends_with_the_sum_on_every_device(book, reader, kind, n):
     """In as many rounds, and bytes over the busiest link, as the page's table says."""
     page = reader.page
-    page.goto((book / "docs" / "all-reduce.html").as_uri())
+    page.goto((book / "docs" / "players.html").as_uri())
     player = page.locator(".all-reduce-player")
     player.locator("[name=kind]").select_option(kind)
     player.locator("[name=n]").select_option(str(n))
@@ -184,7 +184,7 @@ def test_the_player_ends_with_the_sum_on_every_device(book, reader, kind, n):
 
 @pytest.fixture
 def step_player(book, reader):
-    reader.page.goto((book / "docs" / "step-player.html").as_uri())
+    reader.page.goto((book / "docs" / "players.html").as_uri())
     return reader.page.locator(".step-player")
 
 

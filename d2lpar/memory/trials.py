@@ -52,7 +52,8 @@ def after_failures(
     yield {"batch": 0, "line": "", "resident": process_status("VmRSS")}
     with out_of_memory.limited(limit):
         for size in batch_sizes:
-            settings, line = {"global_batch_size": size}, ""
+            settings: dict = {"global_batch_size": size}
+            line = ""
             try:
                 list(run(**settings))
             except Exception as error:

@@ -198,8 +198,8 @@ chapter.answer("% of a core that two contexts use", round(used))
 chapter.score()
 
 # %% [markdown]
-# On an idle machine with two cores or more, expect one context to use about one core
-# (`100 %`) and two contexts to use two (`200 %`). If two contexts use clearly less than
+# On an idle machine with two cores or more, expect one context to use about one core,
+# and two contexts to use two (`2 * 100 %`). If two contexts use clearly less than
 # twice as much as one, another program uses the cores, or the contexts wait for each
 # other. Find out which before you time anything. `d2lpar devices --watch` shows the
 # same while a training runs in another terminal. For GPUs [this
@@ -249,16 +249,16 @@ if __name__ == "__main__":
 #    [5]. So the wrong count of a T4's cores is the right count of a V100's.)*
 # 2. *On paper.* What is the peak of a host with 2 cores, registers of 16 floats, two
 #    registers per cycle, and 3 GHz? What share of a T4 is that? *(`2 * 2 * 16 * 2 * 3e9
-#    = 384e9` operations per second, `384e9 / 8.1e12 = 4.7 %`. A T4 has 80 times as many
-#    CUDA cores as this host has floats in registers; two registers per cycle and the
-#    higher clock reduce the factor to 21.)*
+#    = 384e9` operations per second, `384e9 / 8.1e12 = 4.7 %`. A T4 has
+#    `2560 / (2 * 16) = 80` times as many CUDA cores as this host has floats in
+#    registers; two registers per cycle and the higher clock reduce the factor to 21.)*
 # 3. Create an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`.
 #    *(MXNet's message does not mention the number 7. On a build without CUDA it says
 #    that the operator is not implemented for GPU. Compare it with
 #    `devices.parse("gpu:8")`.)*
 # 4. Call `watched(devices.parse("cpu:4"))` and compare with two contexts. *(On a
-#    machine with two cores four contexts cannot use more than `200 %`. More contexts do
-#    not make more cores.)*
+#    machine with two cores four contexts cannot use more than `2 * 100 %`. More
+#    contexts do not make more cores.)*
 # 5. Leave out `npx.waitall()` in the loop, and be ready to restart the kernel. *(Python
 #    queues work much faster than the devices do it. They are still busy long after the
 #    function has returned, and the next line that needs a number waits for all of it.

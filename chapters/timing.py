@@ -419,8 +419,8 @@ print(f"LeNet on an H200, batch 256: {images_per_second:,.0f} images/s, MFU {mfu
 #    long as less than half of the repetitions are interrupted.)*
 # 4. *On paper.* A program queues 1,000 operations of 2 ms each. Python needs 0.05 ms
 #    for each call. What does a clock say that does not wait, and one that waits?
-#    *(`1,000 * 0.05 = 50 ms` and 2 s. The first one is `2 / 0.05 = 40` times too
-#    fast.)*
+#    *(`1,000 * 0.05 = 50 ms` and `1,000 * 2 = 2,000 ms`. The first one is
+#    `2 / 0.05 = 40` times too fast.)*
 # 5. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
 #    ask? *(Its float32 peak is 8.1 TFLOPS [6]. Ask whether they waited, whether the
 #    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*

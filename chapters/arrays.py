@@ -232,8 +232,10 @@ chapter.answer("times as long when you wait", finished / issued)
 
 # %% [markdown]
 # Without waiting we only measure how long Python takes to *enqueue* the operation, that
-# is, to append it to the device's queue. This does not depend on the size of the array.
-# The time to compare with NumPy's is the other one. Chapter 4 is about clocks.
+# is, to append it to the device's queue. No number is computed for this, so the size of
+# the array does not matter. If your factor is small, Python's thread may have had to
+# wait for a core that others used. The time to compare with NumPy's is the other one.
+# Chapter 4 is about clocks.
 #
 # The published time can be checked with arithmetic. A T4 reads and writes its memory at
 # 320 GB/s [2], so doubling the numbers takes at least `2 * 4 * 50e6 / 320e9 = 1.25 ms`.

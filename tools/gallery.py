@@ -1,4 +1,4 @@
-"""Measure the gallery, draw its pictures, and write the tables of figures/README.md.
+"""Measure the gallery, draw its pictures, and write the tables of figures/*.md.
 
     python tools/gallery.py            what has no record of this version; all pictures
     python tools/gallery.py --list     the parts, their commands, and the time they take
@@ -296,8 +296,9 @@ def draw_all() -> None:
     for suffix in ("png", "svg", "gif", "txt"):
         for path in set(FIGURES.rglob(f"*.{suffix}")) - written:
             path.unlink()
-    gallery_tables.write(FIGURES / "README.md", found)
-    print(f"{len(PICTURES)} pictures, and the tables of figures/README.md", flush=True)
+    for path in gallery_tables.pages():
+        gallery_tables.write(path, found)
+    print(f"{len(PICTURES)} pictures, and the tables of figures/*.md", flush=True)
 
 
 def words_in(path: Path) -> dict[str, str]:
@@ -309,12 +310,17 @@ def words_in(path: Path) -> dict[str, str]:
 def disagreements() -> list[str]:
     """What in figures/ and in documents is not what the records say."""
     found, wrong = sweeps(), []
-    readme = (FIGURES / "README.md").read_text(encoding="utf-8")
-    if gallery_tables.rendered(readme, found) != readme:
-        wrong.append("figures/README.md: its tables are not those of the records")
-    if missing := [name for name in PICTURES if f"({name}.png)" not in readme]:
-        wrong.append(f"figures/README.md: does not show {', '.join(missing)}")
-    expected = {FIGURES / "README.md", *FIGURES.rglob("*.jsonl")}
+    pages = gallery_tables.pages()
+    texts = {path: path.read_text(encoding="utf-8") for path in pages}
+    for path, text in texts.items():
+        if gallery_tables.rendered(text, found) != text:
+            wrong.append(f"{path}: its tables are not those of the records")
+        if f"({path.name})" not in texts[FIGURES / "README.md"] + "(README.md)":
+            wrong.append(f"figures/README.md: does not list {path.name}")
+    shown = [name for path in pages for name in gallery_tables.shown_on(path)]
+    if missing := [name for name in PICTURES if shown.count(name) != 1]:
+        wrong.append(f"figures/*.md: not shown once: {', '.join(missing)}")
+    expected = {*pages, *FIGURES.rglob("*.jsonl")}
     expected.add(FIGURES / "scaling" / "one-step-trace.json")  # chapter scaling's
     with tempfile.TemporaryDirectory() as folder:
         for new in draw(found, Path(folder)):

@@ -1,10 +1,11 @@
-"""The tables and pictures of figures/README.md, written from the records.
+"""The tables and pictures of the pages figures/*.md, written from the records.
 
 A block ``<!-- begin KIND SWEEP... -->`` to ``<!-- end -->`` is replaced; all else is
 kept as it was typed. KIND is "result", what `d2lpar run` prints of its runs, or one of
 `BLOCKS`; a sweep is a folder and stem such as ``multiple_gpus/book``. Every table is
-folded, with links to its records and the commands that measured them. ``begin index``
-and ``begin pictures PICTURE...`` are of pictures.
+folded, with links to its records and the commands that measured them. ``begin index
+PAGE...`` has the questions of the pictures that other pages show by ``begin pictures
+PICTURE...``.
 """
 
 from __future__ import annotations
@@ -39,10 +40,22 @@ Sweeps = dict[str, list[Run]]
 FIGURES = Path(__file__).parents[1] / "figures"
 
 
-def write(readme: Path, found: Sweeps) -> None:
+def pages() -> list[Path]:
+    """The pages of the gallery: README.md, which lists the questions, and the rest."""
+    return sorted(FIGURES.glob("*.md"))
+
+
+def write(path: Path, found: Sweeps) -> None:
     """Replace the blocks of a file by what the records hold now."""
-    text = rendered(readme.read_text(encoding="utf-8"), found)
-    readme.write_text(text, encoding="utf-8")
+    text = rendered(path.read_text(encoding="utf-8"), found)
+    path.write_text(text, encoding="utf-8")
+
+
+def shown_on(path: Path) -> list[str]:
+    """The pictures of a page, in its order."""
+    text = path.read_text(encoding="utf-8")
+    blocks = re.findall("<!-- begin pictures (.+?) -->", text)
+    return [name for block in blocks for name in block.split()]
 
 
 def rendered(text: str, found: Sweeps) -> str:
@@ -51,7 +64,7 @@ def rendered(text: str, found: Sweeps) -> str:
     def block(match: re.Match) -> str:
         kind, *names = match["what"].split()
         if kind == "index":
-            return f"{match[1]}{_index()}{match[3]}"
+            return f"{match[1]}{_index(*names)}{match[3]}"
         if kind == "pictures":
             return f"{match[1]}{_pictures(*names)}{match[3]}"
         runs = [run for name in names for run in found[name]]
@@ -66,13 +79,14 @@ def rendered(text: str, found: Sweeps) -> str:
     return BLOCK.sub(block, text)
 
 
-def _index() -> str:
-    """Every picture with its question and its answer, which is its title."""
-    rows = [
-        [f"[{name}]({name}.png)", entry.question, _title(name)]
-        for name, entry in PICTURES.items()
-    ]
-    return _table(["picture", "question", "answer"], rows)
+def _index(*names: str) -> str:
+    """The title of every page, and the questions of its pictures."""
+    rows = []
+    for path in (FIGURES / f"{name}.md" for name in names):
+        title = path.read_text(encoding="utf-8").split("\n")[0].removeprefix("# ")
+        links = [f"[{PICTURES[k].question}]({k}.png)" for k in shown_on(path)]
+        rows.append([f"[{title}]({path.name})", "<br>".join(links)])
+    return _table(["tables and commands", "questions and pictures"], rows)
 
 
 def _pictures(*names: str) -> str:

@@ -71,7 +71,8 @@ def _all_gather(n, size, rng, place):
 
 def _zero1(n, size, rng, place):
     p, v, grads = _numbers(rng, size), _numbers(rng, size), _numbers(rng, n, size)
-    parts, lr, new_v = _parts(n, size), 0.5, 0.9 * v + sum(grads)
+    parts, new_v = _parts(n, size), 0.9 * v + sum(grads)
+    lr = float(rng.choice([0.25, 0.5, 1.0]))
     params = [place(k, p) for k in range(n)]
     velocities = [place(k, v[part]) for k, part in enumerate(parts)]
     grads = [place(k, g) for k, g in enumerate(grads)]
@@ -83,13 +84,20 @@ def _zero1(n, size, rng, place):
 
 
 def _local_sgd(n, size, rng, place):
-    goals, mean, lr = _numbers(rng, n, size), _numbers(rng, size), 0.25
+    goals, mean = _numbers(rng, n, size), _numbers(rng, size)
+    lr = float(rng.choice([0.125, 0.25]))
+    num_steps, between = rng.choice([[5, 2], [6, 2], [7, 3], [3, 1]]).tolist()
     ws = [place(k, mean) for k in range(n)]
     gradients = [lambda w, k=k: (1 + k % 2) * (w - goals[k]) for k in range(n)]
     shrinks = numpy.array([[1 - lr * (1 + k % 2)] for k in range(n)])
-    for steps in (2, 2, 1):  # 5 steps, a mean after every 2 of them and at the end
+    for steps in (between, between, num_steps - 2 * between):  # three means
         mean = (goals + shrinks**steps * (mean - goals)).mean(axis=0)
-    return Case((list(ws), gradients, lr, 5, 2), {"ws": [mean] * n}, {"ws": ws})
+    return Case(
+        (list(ws), gradients, lr, num_steps, between),
+        {"ws": [mean] * n},
+        {"ws": ws},
+        f"N = {n}, {num_steps} steps, {between} between means",
+    )
 
 
 def _batch_norm(n, size, rng, place):
@@ -151,9 +159,10 @@ PUZZLES = {
     "shard_gradients": _shard_gradients,
     "central": _all_reduce,
     "tree": _all_reduce,
-    "ring": _all_reduce,
+    "recursive_doubling": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_gather": _all_gather,
+    "ring": _all_reduce,
     "zero1": _zero1,
     "local_sgd": _local_sgd,
     "batch_norm": _batch_norm,
@@ -171,14 +180,20 @@ def _depth(n) -> int:
     return (n - 1).bit_length()
 
 
+def _pairs(n) -> int:
+    """Rounds of recursive doubling: two more where n is no power of 2."""
+    return _depth(n) if n & (n - 1) == 0 else _depth(n) + 1
+
+
 # Rounds, numbers over the busiest link and numbers held, for n devices, arrays of
 # `size` numbers, and the longest part of one.
 TARGETS = {
     "central": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),
     "tree": lambda n, size, part: (2 * _depth(n), _depth(n) * size, 3 * size),
-    "ring": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, size + 2 * part),
+    "recursive_doubling": lambda n, size, part: (_pairs(n), _pairs(n) * size, 3 * size),
     "reduce_scatter": lambda n, size, part: (n - 1, (n - 1) * part, size + 2 * part),
     "all_gather": lambda n, size, part: (n - 1, (n - 1) * part, size + 2 * part),
+    "ring": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, size + 2 * part),
     "zero1": lambda n, size, part: (2 * n - 2, 2 * (n - 1) * part, 2 * size + 4 * part),
     "local_sgd": lambda n, size, part: (6 * (n - 1), 6 * (n - 1) * part, 4 * size),
     "rebinding": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),

@@ -22,7 +22,7 @@ def check(solution: Callable) -> bool:
         print(f"{name} is no puzzle: check takes functions called {', '.join(PUZZLES)}")
         return False
     for n, size, rng in _sizes():
-        network = Network(n)
+        network = Network(n, is_ring=name == "ring")
         case = PUZZLES[name](n, size, rng, network.place)
         extra = [network.exchange] if name in TARGETS else []
         try:

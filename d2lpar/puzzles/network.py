@@ -13,8 +13,8 @@ MAX_ROUNDS = 10_000  # an endless loop ends here
 class Network:
     """N devices. Each sends one array per round at most, and receives one at most."""
 
-    def __init__(self, num_devices: int):
-        self.rounds = 0
+    def __init__(self, num_devices: int, is_ring: bool = False):
+        self.rounds, self.is_ring = 0, is_ring
         self.sent, self.received, self.held, self.peak = (
             [0] * num_devices for _ in range(4)
         )
@@ -51,6 +51,9 @@ class Network:
             sender = array.home[1]
             if to not in range(len(self.held)) or to == sender:
                 raise ValueError(f"device {sender} cannot send to {to!r}")
+            if self.is_ring and to != (sender + 1) % len(self.held):
+                after = (sender + 1) % len(self.held)
+                raise ValueError(f"device {sender} sends to {to}; in a ring to {after}")
             if sender in senders or to in receivers:
                 what = f"{sender} sends" if sender in senders else f"{to} receives"
                 raise ValueError(f"device {what} twice in one round")

@@ -1,4 +1,4 @@
-"""The sixteen puzzles. Copy a function to a file of your own, and fill it in there.
+"""The seventeen puzzles. Copy a function to a file of your own, and fill it in there.
 
 ``puzzles.check(ring)`` says whether your `ring` is right, on arrays of many sizes and
 on one to eight devices; it finds the puzzle by the function's name.
@@ -59,12 +59,13 @@ def tree(arrays, exchange):
     raise NotImplementedError
 
 
-def ring(arrays, exchange):
-    """5. All-reduce in a ring: device k sends to k + 1 only, the last one to device 0.
+def recursive_doubling(arrays, exchange):
+    """5. All-reduce in log2 N rounds: in each round, pairs exchange what they have.
 
-    Cut each array into N parts, as in puzzle 1. In place. Target: 2 (N - 1) rounds,
-    2 (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
-    Example with 3 devices: first 0 sends part 0, 1 sends part 1, and 2 sends part 2.
+    In place. Target for N a power of 2: log2 N rounds, log2 N arrays over the busiest
+    link, memory 3. For any other N, with M the largest power of 2 below it: the devices
+    from M on send their arrays to others first and get the sum last, log2 M + 2 rounds.
+    Example with 4 devices: 0 and 1 exchange while 2 and 3 do; then 0 and 2, 1 and 3.
     """
     raise NotImplementedError
 
@@ -88,31 +89,41 @@ def all_gather(arrays, exchange):
     raise NotImplementedError
 
 
+def ring(arrays, exchange):
+    """8. All-reduce in a ring: device k sends to k + 1 only, the last one to device 0.
+
+    Cut each array into N parts, as in puzzle 1. In place. Target: 2 (N - 1) rounds,
+    2 (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
+    Example with 3 devices: first 0 sends part 0, 1 sends part 1, and 2 sends part 2.
+    """
+    raise NotImplementedError
+
+
 def zero1(params, grads, velocities, lr, exchange):
-    """8. ZeRO's first stage: each device keeps the velocity of its part only.
+    """9. ZeRO's first stage: each device keeps the velocity of its part only.
 
     params[k] is device k's replica, grads[k] its gradient, which you may overwrite, and
     velocities[k] is as long as part k. With g the sum of the gradients, each element
     gets v = 0.9 v + g and p = p - lr v, on one device only; then all replicas get the
-    new parameters. In place. Targets as in puzzle 5, but memory 2 + 4 / N.
+    new parameters. In place. Targets as in puzzle 8, but memory 2 + 4 / N.
     """
     raise NotImplementedError
 
 
 def local_sgd(ws, gradients, lr, num_steps, steps_between, exchange):
-    """9. Local SGD: every device steps alone; now and then all take the mean.
+    """10. Local SGD: every device steps alone; now and then all take the mean.
 
     ws[k] is device k's replica and gradients[k](w) the gradient of its samples at w. Do
     num_steps of w = w - lr * gradient; after every steps_between of them, and after the
     last one, replace all replicas by their mean, in place. Targets: for each mean those
-    of puzzle 5, memory 4.
+    of puzzle 8, memory 4.
     Example: 5 steps with steps_between = 2 take the mean after steps 2, 4 and 5.
     """
     raise NotImplementedError
 
 
 def batch_norm(counts, means, variances):
-    """10. Mean and variance of a whole batch, from those of its shards.
+    """11. Mean and variance of a whole batch, from those of its shards.
 
     Shard k has counts[k] >= 1 samples, and the means means[k] (d,) of their features.
     variances[k] (d,) are the mean squared distances from *these* means. Return the
@@ -123,7 +134,7 @@ def batch_norm(counts, means, variances):
 
 
 def grid(nx, ny, block, blockIdx, threadIdx):
-    """11. A kernel's grid: which element of an array (ny, nx) does a thread compute?
+    """12. A kernel's grid: which element of an array (ny, nx) does a thread compute?
 
     block is the (x, y) size of a block of threads; blockIdx and threadIdx, both (x, y),
     are a thread's place. Return ((blocks in x, blocks in y), ij): how many blocks cover
@@ -134,7 +145,7 @@ def grid(nx, ny, block, blockIdx, threadIdx):
 
 
 def least_squares(grams, xs):
-    """12. Averaging least squares, so that the average is right.
+    """13. Averaging least squares, so that the average is right.
 
     Device k has the rows A_k, b_k, and has solved them: xs[k] (d,) is the x with the
     least ||A_k x - b_k||, and grams[k] (d, d) is A_k^T A_k. Return the x for all rows.
@@ -147,7 +158,7 @@ def least_squares(grams, xs):
 
 
 def rebinding(arrays, exchange):
-    """13. The book's all-reduce for PyTorch, as printed in 2021. Only device 0 gets it.
+    """14. The book's all-reduce for PyTorch, as printed in 2021. Only device 0 gets it.
 
     A reader found it: https://github.com/d2l-ai/d2l-zh/pull/955. Targets: puzzle 3's.
     """
@@ -158,7 +169,7 @@ def rebinding(arrays, exchange):
 
 
 def who_divides(sums, counts):
-    """14. The mean gradient of a batch; 13 samples on 2 devices come out wrong.
+    """15. The mean gradient of a batch; 13 samples on 2 devices come out wrong.
 
     sums[k] (d,) is the sum of the gradients of device k's counts[k] samples.
     """
@@ -166,7 +177,7 @@ def who_divides(sums, counts):
 
 
 def idle_device(shards, grads, gradient):
-    """15. The gradients of a small last batch: their sum is wrong if a device is idle.
+    """16. The gradients of a small last batch: their sum is wrong if a device is idle.
 
     gradient(shard) is a shard's gradient (d,), which belongs into grads[k]. There still
     is device k's gradient of the step before.
@@ -177,7 +188,7 @@ def idle_device(shards, grads, gradient):
 
 
 def clock(work, wait, now):
-    """16. How many seconds a device needs for the work; the answer is always 0.
+    """17. How many seconds a device needs for the work; the answer is always 0.
 
     work() hands the work to the device and returns at once; wait() returns when the
     device has done all that it was ever handed; now() is the time in seconds.

@@ -14,6 +14,7 @@ from support.puzzle_solutions import (
     central,
     grid,
     local_sgd,
+    recursive_doubling,
     reduce_scatter,
     ring,
     tree,
@@ -21,6 +22,7 @@ from support.puzzle_solutions import (
 
 from d2lpar import puzzles
 from d2lpar.puzzles import tasks
+from d2lpar.puzzles.__main__ import main as listing
 from d2lpar.puzzles.cases import PUZZLES, TARGETS
 from d2lpar.puzzles.timing import TIMED
 
@@ -115,13 +117,18 @@ OVER = "right so far, but over its target with N = .*"
     ("least_squares", lambda grams, xs: sum(xs) / len(xs), WRONG),
     ("clock", start_is_not_waited_for, WRONG),
     # wasteful
-    ("ring", lambda a, exchange: central(a, exchange), OVER + "link 2 of 1.714"),
+    ("reduce_scatter", lambda a, exchange: central(a, exchange), OVER + "rounds 2 of 1"),  # noqa: E501
+    ("recursive_doubling", lambda a, exchange: tree(a, exchange), OVER + "rounds 2 of 1"),  # noqa: E501
+    ("zero1", lambda p, g, v, lr, e: solutions.zero1(p, g, v, 0.5, e), WRONG),
+    ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, 0.25, T, H, e), WRONG),
+    ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, lr, 5, 2, e), WRONG),
     ("tree", lambda a, exchange: ring(a, exchange), OVER + "rounds 6 of 4"),
     ("central", all_held_by_device_0, OVER + "held 4 of 3"),
     # against the rules
+    ("ring", lambda a, exchange: central(a, exchange), "device 1 sends to 0; in a ring to 2"),  # noqa: E501
     ("ring", lambda a, e: e([(a[0], 0)]), "line .*: device 0 cannot send to 0"),
     ("ring", lambda a, e: e([(a[0], 1), (a[0], 1)]), "device 0 sends twice in one"),
-    ("ring", lambda a, e: ring(a, e) if len(a) < 3 else e([(a[1], 0), (a[2], 0)]), "device 0 receives twice"),  # noqa: E501
+    ("ring", lambda a, e: ring(a, e) if len(a) < 3 else e([(a[1], 2), (a[2], 0), (a[0][:1], 1), (a[1], 2)]), "device 1 sends twice"),  # noqa: E501
     ("ring", lambda a, e: e([a[0]]), "exchange takes a list of pairs"),
     ("ring", lambda a, e: e([(numpy.ones(2), 1)]), "is on no device"),
     ("ring", lambda a, e: [e([]) for _ in iter(int, 1)], "does a loop not end"),
@@ -141,7 +148,7 @@ def test_what_is_wrong_is_one_line(name, solution, words, said):
 
 
 def test_the_same_solution_runs_on_contexts(capsys):
-    for solution in (ring, tree, all_gather):
+    for solution in (ring, recursive_doubling, all_gather):
         assert puzzles.run(solution, "cpu:4", sizes=(3, 1000), repeats=3)
     times = r"cpu:4, (.*) numbers each: ring \d.* \(.*, n=3\) ms, d2lpar.allreduce \d"
     assert re.findall(times, capsys.readouterr().out) == ["3", "1,000"]
@@ -154,6 +161,18 @@ def test_what_cannot_be_timed(said):
     assert "not solved yet" in said(tasks.ring, "ring", puzzles.run)
     on_no_device = said(ring, "ring", lambda ring: puzzles.run(ring, "cpu:x"))
     assert "write auto, cpu:N" in on_no_device
+
+
+def test_the_list_says_which_are_solved(tmp_path, capsys):
+    source = "def split_unevenly(n, N):\n    return [slice(n)]\n"
+    file = tmp_path / "mine.py"
+    file.write_text(Path(solutions.__file__).read_text("utf-8") + source)
+    assert listing([]) == 0 and "17. How many" in capsys.readouterr().out
+    assert listing([str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "solved  recursive_doubling" in out and "        split_unevenly" in out
+    assert listing([str(tmp_path / "none.py")]) == 2
+    assert "none.py: no such file" in capsys.readouterr().out
 
 
 def test_puzzles_need_numpy_only():

@@ -36,6 +36,27 @@ def tree(arrays, exchange):
             arrays[k][:] = copy
 
 
+def recursive_doubling(arrays, exchange):
+    n, most = len(arrays), 1
+    while 2 * most <= n:
+        most *= 2
+    rest = range(most, n)
+    if rest:
+        copies = exchange([(arrays[k], k - most) for k in rest])
+        for k, copy in zip(rest, copies):
+            arrays[k - most][:] += copy
+    distance = 1
+    while distance < most:
+        copies = exchange([(arrays[k], k ^ distance) for k in range(most)])
+        for k, copy in enumerate(copies):
+            arrays[k ^ distance][:] += copy
+        distance *= 2
+    if rest:
+        copies = exchange([(arrays[k - most], k) for k in rest])
+        for k, copy in zip(rest, copies):
+            arrays[k][:] = copy
+
+
 def once_round(arrays, exchange, first, add):
     """N - 1 rounds in a ring; in the first, device k sends part k + `first`."""
     n = len(arrays)

@@ -1,0 +1,37 @@
+"""List the puzzles, and say which ones the functions in a file solve.
+
+python -m d2lpar.puzzles [FILE.py]
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from d2lpar.puzzles import tasks
+from d2lpar.puzzles.cases import PUZZLES
+from d2lpar.puzzles.checking import check
+
+
+def main(words: list[str]) -> int:
+    """Print a line per puzzle; with a file, check its functions first.
+
+    Return 2 if the file cannot be read, else 0.
+    """
+    if len(words) > 1 or any(not Path(word).is_file() for word in words):
+        print(f"{' '.join(words)}: no such file; python -m d2lpar.puzzles [FILE.py]")
+        return 2
+    mine = runpy.run_path(words[0]) if words else {}
+    solved = [name for name in PUZZLES if name in mine and check(mine[name])]
+    for name in PUZZLES:
+        about = getattr(tasks, name).__doc__.splitlines()[0]
+        mark = "solved" if name in solved else ""
+        print(f"{mark:7} {name:19} {about}")
+    if words:
+        print(f"{len(solved)} of {len(PUZZLES)} solved in {words[0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

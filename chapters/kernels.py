@@ -412,8 +412,8 @@ assert abs(total.item() - exact) < 1e-5 * exact
 #
 # ## Sources
 #
-# 1. GPUSOROBAN, posts on PyCUDA (in Japanese),
-#    <https://soroban.highreso.jp/blog/blog-2326/>. The task of doubling 50,000,000
-#    numbers is from <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in
-#    Korean).
-# 2. NVIDIA, "H200 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/h200/>
+# - [1] GPUSOROBAN, posts on PyCUDA (in Japanese),
+#   <https://soroban.highreso.jp/blog/blog-2326/>. The task of doubling 50,000,000
+#   numbers is from <https://github.com/Daegeun02/GPGPU> (`2022_05_03.ipynb`, in
+#   Korean).
+# - [2] NVIDIA, "H200 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/h200/>

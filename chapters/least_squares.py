@@ -747,12 +747,12 @@ chapter.score()
 #
 # ## Sources
 #
-# 1. Least-squares notes on GPU computing, class `LeastSquare` (in Korean),
-#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>. Their program, as
-#    published, is `benchmarks/peers/least_squares_notes.py`.
-# 2. Hestenes and Stiefel, "Methods of Conjugate Gradients", 1952,
-#    <https://doi.org/10.6028/jres.049.044>
-# 3. Demmel et al., "Communication-optimal Parallel and Sequential QR",
-#    <https://arxiv.org/abs/0808.2664>
-# 4. Boyd et al., "Distributed Optimization and Statistical Learning via ADMM", section
-#    8.2, <https://stanford.edu/~boyd/papers/admm_distr_stats.html>
+# - [1] Least-squares notes on GPU computing, class `LeastSquare` (in Korean),
+#   `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>. Their program, as
+#   published, is `benchmarks/peers/least_squares_notes.py`.
+# - [2] Hestenes and Stiefel, "Methods of Conjugate Gradients", 1952,
+#   <https://doi.org/10.6028/jres.049.044>
+# - [3] Demmel et al., "Communication-optimal Parallel and Sequential QR",
+#   <https://arxiv.org/abs/0808.2664>
+# - [4] Boyd et al., "Distributed Optimization and Statistical Learning via ADMM",
+#   section 8.2, <https://stanford.edu/~boyd/papers/admm_distr_stats.html>

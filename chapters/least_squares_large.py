@@ -376,6 +376,6 @@ chapter.score()
 #
 # ## Sources
 #
-# 1. Least-squares notes on GPU computing, the run with more data (in Korean),
-#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
-# 2. Dask, <https://docs.dask.org>
+# - [1] Least-squares notes on GPU computing, the run with more data (in Korean),
+#   `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# - [2] Dask, <https://docs.dask.org>

@@ -448,12 +448,14 @@ if __name__ == "__main__":
 #
 # ## Sources
 #
-# 1. Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
-#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
-# 2. NVIDIA, "Tesla V100 GPU Accelerator", data sheet,
-#    <https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf>
-# 3. NVIDIA, "H200 Tensor Core GPU", data sheet, <https://www.nvidia.com/en-us/data-center/h200/>
-# 4. Austin et al., *How to Scale Your Model*, on bounds by the maximum and the sum,
-#    <https://jax-ml.github.io/scaling-book/roofline/>
-# 5. Goyal et al., "Accurate, Large Minibatch SGD", <https://arxiv.org/abs/1706.02677>
-# 6. McCandlish et al., "Large-Batch Training", <https://arxiv.org/abs/1812.06162>
+# - [1] Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
+#   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# - [2] NVIDIA, "Tesla V100 GPU Accelerator", data sheet,
+#   <https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf>
+# - [3] NVIDIA, "H200 Tensor Core GPU", data sheet,
+#   <https://www.nvidia.com/en-us/data-center/h200/>
+# - [4] Austin et al., *How to Scale Your Model*, on bounds by the maximum and the sum,
+#   <https://jax-ml.github.io/scaling-book/roofline/>
+# - [5] Goyal et al., "Accurate, Large Minibatch SGD",
+#   <https://arxiv.org/abs/1706.02677>
+# - [6] McCandlish et al., "Large-Batch Training", <https://arxiv.org/abs/1812.06162>

@@ -122,7 +122,7 @@ def test_slides_begin_at_headings_and_end_before_the_exercises():
     cells = make_students.slides(jupytext.read(FILES["timing"])).cells
     kinds = [cell.metadata.slideshow.slide_type for cell in cells]
     headings = re.findall("^# #+ ", FILES["timing"].read_text(), re.MULTILINE)
-    assert kinds.count("slide") == len(headings) - 1  # no slide of exercises
+    assert kinds.count("slide") == len(headings) - 2  # no slide of exercises, sources
     text = "\n".join(cell.source for cell in cells)
     assert "Exercises" not in text and not ANSWER.search(text)
 

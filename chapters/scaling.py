@@ -309,7 +309,7 @@ assert wrong == 0
 # Python interpreter of its own and issues the work of its own GPU only. If the GPUs are
 # equally fast, the bracket becomes narrow: N GPUs with a batch of B take as long as one
 # GPU with a batch of B / N, plus at most the all-reduce. We check this with LeNet on
-# one, two and four H200s ([records](../figures/gpu_scaling/book-results.txt)).
+# one, two and four H200s ([records](../figures/gpu_scaling/book-ddp-gpu4.jsonl)).
 #
 # *Predict before you run*: how many times as fast as one H200 are four with a batch of
 # 256, and with a batch of 8,192?

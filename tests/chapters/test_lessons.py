@@ -137,7 +137,7 @@ PRINTED = {
         r"normalised over both: differs by \de-0[5-7]",
         r"the same vectors: (\S+) \1\n +after a step: (\S+) \2 weights apart by 0\.0",
         r"batch, seed 1 +Fréchet +\d+\.\d, coverage 0\.00",
-        r"wide, spectral: coverage 0\.\d+ to 0\.\d+, n = \d",
+        r"wide, spectral: coverage 0\.\d+ to 0\.\d+, 3 seeds",
         r"  2 GPUs +8\.39 \(8\.15-8\.65, n=16\)",
         r"The Fréchet distance to real faces is \d+",
         r"data: drawn faces",

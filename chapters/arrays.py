@@ -115,11 +115,11 @@ chapter.answer("lines that differ", sum(differ))
 #
 # ## The same numbers in another shape
 #
-# Arrays with several dimensions work on a device as they do in NumPy. `reshape` changes
-# the shape, a *slice* selects a part, and `ravel` (a function here, no method) lays the
-# numbers out in one row again. Does a slice copy its numbers, or is it a *view* of the
-# same memory? This matters for the all-reduce, which writes into parts of arrays
-# (Chapter 7).
+# An array with several dimensions gives the same numbers on a device as in NumPy.
+# `reshape` changes the shape, a *slice* selects a part, and `ravel` (in MXNet a
+# function, not a method) lays the numbers out in one row again. But does a slice copy
+# its numbers, or is it a *view* of the same memory? This matters for the all-reduce,
+# which writes into parts of arrays (Chapter 7).
 #
 # *Predict before you run*: we change one element of a slice with `part[0, 0] = 100`.
 # Does the array change that it was cut from? Answer "yes" or "no".
@@ -136,16 +136,20 @@ for name, on_host, on_device in (
 ):
     print(f"{name:21} {on_device.shape} on {on_device.ctx}")
     assert (on_device.asnumpy() == on_host).all()
+flat = grid.reshape(24)
 part = grid[1:3]
 part[0, 0] = 100
+print("after the change: grid[1, 0] is", grid[1, 0].item(), end=", ")
+print("and flat[6], of a reshape before it,", flat[6].item())
 shared = grid[1, 0].item() == 100
 chapter.answer("a slice of rows shares its memory", "yes" if shared else "no")
 
 # %% [markdown]
-# All four results equal NumPy's. A slice of whole rows is contiguous in memory, so
-# MXNet can return a view of it, as NumPy does. Other slices are copies in MXNet. If
-# your code must work with both, do not write into a slice that you have given a name;
-# write `grid[1, 0] = 100` instead.
+# All four results equal NumPy's. The numbers of a slice of whole rows lie side by side
+# in memory, so MXNet returns a view of them, as NumPy does. In contrast to NumPy, a
+# slice with gaps is a copy in MXNet, and so is the result of `reshape`: `flat` still
+# has its old number. If your code must work with both, do not write into a slice or a
+# reshaped array that you have given a name; write `grid[1, 0] = 100` instead.
 #
 # ## The type of the numbers
 #
@@ -228,8 +232,10 @@ chapter.answer("times as long when you wait", finished / issued)
 
 # %% [markdown]
 # Without waiting we only measure how long Python takes to *enqueue* the operation, that
-# is, to append it to the device's queue. This does not depend on the size of the array.
-# The time to compare with NumPy's is the other one. Chapter 4 is about clocks.
+# is, to append it to the device's queue. No number is computed for this, so the size of
+# the array does not matter. If your factor is small, Python's thread may have had to
+# wait for a core that others used. The time to compare with NumPy's is the other one.
+# Chapter 4 is about clocks.
 #
 # The published time can be checked with arithmetic. A T4 reads and writes its memory at
 # 320 GB/s [2], so doubling the numbers takes at least `2 * 4 * 50e6 / 320e9 = 1.25 ms`.
@@ -268,7 +274,7 @@ new, in_place = (
 )
 print(f"of MXNet's time with a new array {1 - in_place / new:.0%} is the new array's")
 axes.set_yticks(range(4), samples)
-axes.set(xlabel=f"ms to double {many:,} numbers", xscale="log")
+axes.set(xlabel=f"ms to double {many:,} numbers", xlim=(0, None))
 axes.invert_yaxis()
 chapter.show(figure, "in-place")
 
@@ -277,8 +283,8 @@ chapter.show(figure, "in-place")
 # the multiplication itself: for an array of this size MXNet asks the operating system
 # for memory and gives it back afterwards, and the system provides it in pages of 4 KiB,
 # one by one (rule 5 of Chapter 4). NumPy asks for pages of 2 MiB, where Linux allows
-# it. A GPU is different. There MXNet keeps freed memory for the next result, so the
-# share should be small.
+# it. On a GPU MXNet keeps freed memory for the next result. Wherever memory is kept,
+# expect a share near zero, and a negative one if the two medians differ by chance.
 #
 # On a GPU the work itself gets much shorter, but the two copies remain. They cross a
 # link (PCIe) that is slower than the GPU's memory. Let us compare what an operation
@@ -296,31 +302,47 @@ else:
 # %% [markdown]
 # If an operation saves nothing, no number of operations pays for the trip. If it saves
 # something, the numbers should stay on the device for as many operations as the cell
-# prints. A network does this: its parameters and images travel once and are used
-# thousands of times.
+# prints. Training a network does this: the parameters travel once and take part in
+# every step, and a batch of images travels once and passes through all layers.
 #
-# What would a GPU print here? We read a record of one H200 and its host.
+# What would a GPU print here? We read a record of one H200 and its host. Its copies
+# have other sizes, so we scale the time of the largest one to our 200 MB.
 
 # %%
-for line in chapter.record("h200/timing/book-gpu1.jsonl").lines_of(TimingRecord):
-    if line.operation == "x2":
-        finished, naive = (
-            1e3 * numpy.median(s) for s in (line.seconds, line.naive_seconds)
-        )
-        where = line.devices[0] if line.devices else "host"
-        print(f"{line.library:8} {line.form:10} on {where:20}", end="")
+run, double, trips = chapter.record("h200/timing/book-gpu1.jsonl"), {}, {}
+for line in run.lines_of(TimingRecord):
+    finished, naive = (
+        1e3 * numpy.median(s) for s in (line.seconds, line.naive_seconds)
+    )
+    if line.operation == "x2" and line.form == "as written":
+        double[line.library, line.devices[0]] = finished
+        print(f"{line.library:8} on {line.devices[0]:20}", end="")
         print(f"{finished:8.3f} ms, not waited for {naive:.3f} ms")
+    elif line.operation in ("host to device", "device to host"):  # the last is largest
+        trips[line.operation] = finished * 50_000_000 * 4 / line.num_bytes
+trip = sum(trips.values())
+for library in ("NumPy", "PyTorch"):
+    on_host = double[library, "host (16 threads)"]
+    saved = on_host - double["MXNet", "gpu(0) NVIDIA H200"]
+    print(f"{library}: an operation saves {saved:.1f} ms, the trip costs {trip:.1f} ms")
+    assert 0 < saved < trip
 
 # %% [markdown]
+# Even an H200 does not pay for a single multiplication: the last two lines compare it
+# with NumPy, which doubles on one core, and with PyTorch on 16 cores, and in both the
+# trip costs more than the operation saves. Dividing the two numbers of a line tells how
+# many operations are needed. PyTorch needs more of them, because there is less to save.
+#
 # ## Copies that do not wait
 #
-# Two properties make a copy to a GPU faster. First, the GPU can only fetch data by
+# The copies of this record come from ordinary memory, one after the other. Two
+# properties make a copy to a GPU faster. First, the GPU can only fetch data by
 # itself from *pinned* memory, which the operating system promises not to move. A copy
 # from ordinary memory first goes through a pinned buffer. Second, a copy from pinned
 # memory can be *asynchronous*: it runs while the GPU computes on the previous batch. In
 # PyTorch these are `DataLoader(..., pin_memory=True)` and `x.to(device,
 # non_blocking=True)`. MXNet has the context `mx.cpu_pinned()`, and it queues each copy
-# like any other operation. Exercise 7 computes what overlapping saves.
+# like any other operation. Exercise 6 computes what overlapping saves.
 #
 # ## Where the time goes: a profile
 #
@@ -408,8 +430,10 @@ if __name__ == "__main__":
     runs = chapter.measure("arrays")
 
 # %% [markdown]
-# Compare the two clocks of each row first: the difference is the work. Then compare the
-# rows of one device: the difference is the new array.
+# The two clocks differ only in rows of MXNet that do not wait: `x2`, and copies from
+# device to device. NumPy's calls, `np.array` of an array of the host and `asnumpy`
+# return when they have finished, so there both clocks agree. Next, compare "as written"
+# with "in place": if they differ on a device, it is by the new array.
 #
 # ## Summary
 #
@@ -426,7 +450,8 @@ if __name__ == "__main__":
 #
 # 1. Call `x2(device, n)` with n of 1,000, 100,000 and 10,000,000. Which of the five
 #    times grow with n? *(All but the one that is not waited for, which is the time to
-#    enqueue one operation. For 1,000 numbers the other times are close to it as well.)*
+#    enqueue one operation. For 1,000 numbers the other times are fixed costs, too:
+#    compare them with those for 100,000.)*
 # 2. Omit `dtype="float32"` in `rng.random(n, dtype="float32")` and run `x2` again.
 #    *(The array is float64 and has twice the bytes, so expect about twice the times.
 #    The result is still right, because `np.array` keeps the type.)*
@@ -437,15 +462,12 @@ if __name__ == "__main__":
 #    transfer costs 10 us besides. How long do they take as one array, and how long as
 #    eight? *(`129068 * 4 / 16e9 = 32 us`. So `32 + 10` us, and `32 + 80`: small arrays
 #    are sent together.)*
-# 5. Print the first five numbers of `device_data * 2` right after the multiplication,
-#    and read the clock before and after the `print`. *(The `print` needs the numbers,
-#    so it waits for the multiplication.)*
-# 6. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)`
+# 5. Time `y = 2 * x + 1` on 5,000,000 numbers, and then `np.multiply(x, 2, out=y)`
 #    followed by `y += 1`. Repeat it with 10,000,000 numbers. *(The first form needs two
 #    new arrays, the second none. If MXNet has memory of this size from earlier results,
 #    the two forms take about the same time; if it must ask the system for pages, the
 #    second form is faster. Compare with the page faults of Chapter 4.)*
-# 7. *On paper.* A step takes 3 ms on a GPU, and copying its batch takes 1 ms. How long
+# 6. *On paper.* A step takes 3 ms on a GPU, and copying its batch takes 1 ms. How long
 #    do 1,000 steps take if each copy is waited for, and if the copies overlap with the
 #    steps? *(`1,000 * (3 + 1) = 4 s`, and `1 + 1,000 * 3 ms = 3.001 s`: only the first
 #    copy is not hidden.)*

@@ -129,7 +129,7 @@ for form in ("in groups of 15", "one by one"):
 #
 # Small buckets start early. Large buckets save the fixed time of each sum. The cell
 # times the sums of LeNet's gradients in buckets of 1, 2, 4 and 8 arrays. It also
-# computes how long each would take on a slow link of 1 Gbit/s with `1 ms` per message,
+# computes how long each would take on a slow link of 1 Gbit/s with `per_message=1` ms,
 # given the times at which the gradients were ready above. What counts is the time
 # *after* the end of the backward pass, because the time before it is hidden.
 #
@@ -630,8 +630,9 @@ if __name__ == "__main__":
 #    sums of the first groups can begin early.)*
 # 2. *On paper, with the times printed above.* Which bucket wins `after_backward` on a
 #    link of 10 Gbit/s (`bytes_per_ms=1_250_000`)? *(The bytes now take a tenth of the
-#    time, `0.41` instead of `4.1` ms for all gradients, while each message still takes
-#    `1 ms`. So fewer buckets are needed than before; compute the four values.)*
+#    time, `4 * 129,068 / 1.25e6 = 0.41` ms for all gradients, while each message
+#    takes `per_message` as before. So fewer buckets are needed; compute the four
+#    values.)*
 # 3. Let `in_pieces` and `plain` take a step of plain SGD in place of `adam`. What does
 #    ZeRO save? *(No memory, because SGD keeps none. Each device computes half of the
 #    update.)*

@@ -5,11 +5,11 @@
 #
 # ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
 #
-# The last question is not a trivial one. When *Dive into Deep Learning* (d2l) [1] timed
-# two GPUs, its own listing of `nvidia-smi` showed **two foreign processes** on the
-# second GPU. In this section you will list the CPUs and GPUs of your machine, estimate
-# a GPU's peak speed from its core count and clock rate, learn how MXNet names devices,
-# and check that all of them are busy during training.
+# The last question is not a trivial one. When the authors of *Dive into Deep Learning*
+# (d2l) timed two GPUs in 2019, their own listing of `nvidia-smi` showed **two other
+# Python processes** on the second GPU [1]. In this chapter we list the CPUs and GPUs of
+# a machine, estimate a GPU's peak speed from its core count and clock rate, learn how
+# MXNet names devices, and check that all of them are busy while they compute.
 #
 # Run this chapter as a notebook, or as `python chapters/devices.py`. `d2lpar devices`
 # prints the same summary in a terminal.
@@ -39,13 +39,26 @@ from d2lpar.machine.cards import as_text, machine
 #   work on it.
 # - **Link**: how data reaches the GPU, from the host and from other GPUs. NVLink is
 #   faster than PCIe. In data-parallel training the gradients cross this link in every
-#   step. `nvidia-smi topo -m` prints the link between each pair of GPUs.
+#   step.
 
 # %%
 here = machine()
 print(as_text(here))
 
 # %% [markdown]
+# In a terminal `nvidia-smi` prints similar facts. Before you time anything, read three
+# more things there. `Memory-Usage` is the memory that all processes together use,
+# `GPU-Util` is the share of the last moments in which any kernel ran, and the list
+# below the table names the processes on each GPU. In the listing of 2019 [1], GPU 1 has
+# 2,005 of its 16,130 MiB in use by two Python processes, although the notebook has not
+# used a GPU yet, and its `GPU-Util` is `0 %`. So the other processes were idle at that
+# moment. Nobody knows whether they stayed idle during the timing.
+#
+# `nvidia-smi topo -m` prints how each pair of GPUs is connected: `NV` and a number mean
+# that many NVLinks, `PIX` means at most one PCIe bridge, `PHB` the host bridge of a
+# processor, and `SYS` the connection between two processors. If you may choose two
+# GPUs of several, choose a pair with `NV`, and prefer `PIX` to `SYS`.
+#
 # ## How many cores?
 #
 # A published set of lecture notes on GPU computing [2] multiplies the number of SMs, as
@@ -76,9 +89,8 @@ chapter.answer("cores of a T4", cores)
 # %% [markdown]
 # Only the second line agrees with the published peak: a T4 has half of the cores that
 # the notes print, because their table has 128 cores per SM where NVIDIA's documentation
-# has
-# 64. (It also lists a capability 5.1, which no GPU has.) More important than the table
-# is the method: if a number can be computed in two ways, compute it in both.
+# has 64. (It also lists a capability 5.1, which no GPU has.) More important than the
+# table is the method: if a number can be computed in two ways, compute it in both.
 #
 # ## What a GPU adds
 #
@@ -162,7 +174,7 @@ chapter.answer("try_gpu(7) returns", str(try_gpu(7)))
 # *Predict before you run*: 100 % is one core. How much do two contexts use?
 
 # %%
-two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
+two = devices.parse("cpu:2")  # psutil sees the cores only, not GPUs
 
 
 def watched(chosen, seconds=1.0, every=0.1):
@@ -198,8 +210,8 @@ chapter.answer("% of a core that two contexts use", round(used))
 chapter.score()
 
 # %% [markdown]
-# On an idle machine with two cores or more, expect one context to use about one core
-# (`100 %`) and two contexts to use two (`200 %`). If two contexts use clearly less than
+# On an idle machine with two cores or more, expect one context to use about one core,
+# and two contexts to use two (`2 * 100 %`). If two contexts use clearly less than
 # twice as much as one, another program uses the cores, or the contexts wait for each
 # other. Find out which before you time anything. `d2lpar devices --watch` shows the
 # same while a training runs in another terminal. For GPUs [this
@@ -249,16 +261,16 @@ if __name__ == "__main__":
 #    [5]. So the wrong count of a T4's cores is the right count of a V100's.)*
 # 2. *On paper.* What is the peak of a host with 2 cores, registers of 16 floats, two
 #    registers per cycle, and 3 GHz? What share of a T4 is that? *(`2 * 2 * 16 * 2 * 3e9
-#    = 384e9` operations per second, `384e9 / 8.1e12 = 4.7 %`. A T4 has 80 times as many
-#    CUDA cores as this host has floats in registers; two registers per cycle and the
-#    higher clock reduce the factor to 21.)*
+#    = 384e9` operations per second, `384e9 / 8.1e12 = 4.7 %`. A T4 has
+#    `2560 / (2 * 16) = 80` times as many CUDA cores as this host has floats in
+#    registers; two registers per cycle and the higher clock reduce the factor to 21.)*
 # 3. Create an array on a GPU that does not exist: `np.ones(3, ctx=mx.gpu(7))`.
 #    *(MXNet's message does not mention the number 7. On a build without CUDA it says
 #    that the operator is not implemented for GPU. Compare it with
 #    `devices.parse("gpu:8")`.)*
 # 4. Call `watched(devices.parse("cpu:4"))` and compare with two contexts. *(On a
-#    machine with two cores four contexts cannot use more than `200 %`. More contexts do
-#    not make more cores.)*
+#    machine with two cores four contexts cannot use more than `2 * 100 %`. More
+#    contexts do not make more cores.)*
 # 5. Leave out `npx.waitall()` in the loop, and be ready to restart the kernel. *(Python
 #    queues work much faster than the devices do it. They are still busy long after the
 #    function has returned, and the next line that needs a number waits for all of it.
@@ -271,7 +283,8 @@ if __name__ == "__main__":
 # ## Sources
 #
 # 1. Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
-#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>; the listing
+#    is in its run of 5 July 2019, <https://github.com/mli/d2l-1day-notebooks>
 # 2. Least-squares notes on GPU computing, "Querying your GPU" (in Korean),
 #    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
 # 3. NVIDIA, "T4 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/tesla-t4/>

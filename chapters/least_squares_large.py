@@ -277,8 +277,8 @@ if "dask_one_product" in times:
 # An n x n matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB` for n = 10,000. Streaming
 # `normal` holds one sum of this size on each device, and the Cholesky factor and copies
 # of both for a while. `tsqr` holds more. Both read the file once but do `n / 4 = 2,500`
-# times the arithmetic of a CGLS pass; CGLS reads it about `20` times and keeps only
-# vectors and blocks. With a few GB of memory only CGLS fits.
+# times the arithmetic of a CGLS pass; CGLS reads it once per step (we counted
+# the passes above) and keeps only vectors and blocks. With a few GB of memory only CGLS fits.
 #
 # ## Measured
 #

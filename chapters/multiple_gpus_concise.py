@@ -464,7 +464,7 @@ chapter.score()
 #    number of parameters. By what factor does the batch shrink from which a second
 #    device pays? *(Two devices pay if one half of the computation exceeds the
 #    all-reduce, so the batch is proportional to all-reduce / computation per image:
-#    `87 / 200 = 0.43`. On paper the batch shrinks by a factor of 2.3. If the fixed cost
+#    `87 / 200 = 0.43`. On paper the batch shrinks by `1 / 0.43 = 2.3`. If the fixed cost
 #    of a sum dominates, the all-reduce grows less, and the batch shrinks more.)*
 # 3. Train with batches of 65; then with `even_split=False` in both calls of
 #    `split_and_load`; then so with batches of one image. *(ValueError. Then 33 and 32

@@ -374,7 +374,7 @@ for age in (0, 1, 4, 16):
 
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
-# as the assertion checks for `0.9` and `1.1` times the limit. For old gradients the
+# as the assertion checks for `0.9 * limit` and `1.1 * limit`. For old gradients the
 # limit is close to `pi / (2 * age + 1)`, so twice the workers need half of the learning
 # rate. In addition, no two asynchronous runs are the same, since the order of the
 # pushes depends on time.

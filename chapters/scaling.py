@@ -59,7 +59,7 @@ assert one < 1.8 and 0.6 < both - one < 0.8  # V100s: 1.8 s, and 0.7 s, to 0.1 s
 
 # %% [markdown]
 # One H200 is faster than one V100, but the second H200 adds as much time as the second
-# V100 did: the assertion allows a difference of `0.1 s`, to which d2l's are rounded. If
+# V100 did: the assertion allows for d2l's times being rounded to one decimal. If
 # this were spent on arithmetic, faster GPUs would have reduced it. Our first suspect is
 # therefore the host, where Python issues the work of both GPUs. One coincidence proves
 # little, however: the hosts differ as well, and according to d2l's output two other
@@ -436,7 +436,7 @@ if __name__ == "__main__":
 #    over device 0 alone with equal shards, and with the best split? Neglect Python and
 #    the all-reduce. *(With equal shards device 1 takes as long as device 0 alone for
 #    the whole batch, a speedup of 1. With two thirds of the batch on device 0 both take
-#    `2 / 3` of the time, a speedup of 1.5.)*
+#    `2 / 3` of the time, a speedup of `3 / 2`.)*
 # 5. Which speedup does the bracket allow for eight H200s at a batch of 8,192, in one
 #    process and with a process per GPU? *(At most `alone[8192] / bracket(8 *
 #    costs.issue, alone[1024])[0]`, and the same without the factor 8. In one process

@@ -53,9 +53,10 @@ chapter.answer("ms until the call returns", 1e3 * returned)
 
 # %% [markdown]
 # The first number of each line, the *naive* time, only measures how long Python takes
-# to enqueue the operation. It hardly depends on the amount of work, which exercise 1
-# checks. Because calls return early, one Python thread can keep several devices busy:
-# while one device computes, Python enqueues the work of the next.
+# to enqueue the operation. It depends on the number of calls, and not on the size of
+# the arrays, which exercise 1 checks. Because calls return early, one Python thread can
+# keep several devices busy: while one device computes, Python enqueues the work of the
+# next.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
@@ -106,15 +107,25 @@ def tan(chosen: list) -> timing.Timing:
 
 
 chapter.predict("two devices' time / one's", None)
-one, both = tan(two[:1]), tan(two)
+ratios = []
+for _ in range(3):  # the two take turns
+    one, both = tan(two[:1]), tan(two)
+    ratios.append(timing.ratio(both, one))
+    print(f"two / one: {ratios[-1]:.2f}")
 numpys = timing.measure_host(lambda: numpy.tan(host), threads=1, name="NumPy's tan")
-print(one, both, numpys, f"two / one: {timing.ratio(both, one):.2f}", sep="\n")
-chapter.answer("two devices' time / one's", timing.ratio(both, one))
+print(one, both, numpys, sep="\n")
+chapter.answer("two devices' time / one's", numpy.median(ratios))
 
 # %% [markdown]
 # If a core is idle for each context, the ratio is near one half. If it is near 1, the
 # contexts share a core, or another program uses one. In between, they share something
 # else, such as the clock rate of the processor, which can fall when more cores work.
+#
+# If the three rounds disagree, do not speak of one ratio, but run the cell again. One
+# explanation is that the operating system chooses the cores of both threads, and may
+# choose the same one for a while. Look at the naive clock of the two devices as well:
+# if it is much longer than that of one device, Python's own thread may have waited for
+# a core that the devices occupied.
 #
 # Before celebrating, compare with NumPy. On a processor with wide vector registers
 # NumPy can compute many tangents with one instruction, and it may be faster on one core
@@ -225,8 +236,14 @@ chapter.answer("% of LeNet's all-reduce that is bytes", round(100 * share))
 
 # %% [markdown]
 # The printed share tells you what to do. If it is small, fewer and larger sums help; if
-# it is large, fewer bytes help. Chapter 7 does both. Whether a second device is worth
-# an all-reduce depends on what it saves in the same training, which Chapter 6 measures.
+# it is large, fewer bytes help. Chapter 7 does both. The model need not agree with the
+# measurement. If it predicts more time than 130,000 numbers really took, a number costs
+# less in a small array than in a large one; one explanation is that the small arrays
+# stay in a cache. Then a straight line through two sizes says little about a third, and
+# we must measure the size that we need.
+#
+# Whether a second device is worth an all-reduce depends on what it saves in the same
+# training, which Chapter 6 measures.
 #
 # ## Two of the published operations
 #
@@ -311,12 +328,15 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 # | dense layer | the product as `npx.fully_connected`, by oneDNN on a CPU |
 #
 # It also times copies and all-reduces of many sizes, and draws a *roofline* plot: the
-# throughput of each operation against two limits measured in the same run, the fastest
-# copy and the fastest matrix product. An operation that does little arithmetic per byte
-# cannot be above the sloping line (copy bandwidth times operations per byte), *if its
-# data are not in a cache*. Arrays of some megabytes may lie in the cache, whose
-# bandwidth is higher, and their points may lie above the line. The share of the flat
-# line that a program reaches is the efficiency of its arithmetic.
+# throughput of each operation against two limits measured in the same run, MXNet's
+# fastest copy and its fastest matrix product on one device. (A faster routine of
+# another library may therefore lie above the flat line. For a record of an H200 the
+# picture also has the limits of the data sheet, as computed in Chapter 2.) An operation
+# that does little arithmetic per byte cannot be above the sloping line (copy bandwidth
+# times operations per byte), *if its data are not in a cache*. Arrays of some megabytes
+# may lie in the cache, whose bandwidth is higher, and their points may lie above the
+# line. The share of the flat line that a program reaches is the efficiency of its
+# arithmetic.
 #
 # *Predict before you run*: the run sorts each library's forms of the four operations.
 # On one context, for how many of the four is MXNet's fastest form faster than NumPy's?
@@ -342,8 +362,10 @@ chapter.score()
 # only if the quartile ranges do not overlap. Then compare the forms of one library: the
 # form can matter more than the library. A row whose quartiles are far apart is
 # unstable, and rule 3 says what to do: measure again on an idle machine, and believe
-# neither number until they agree. With two contexts, look at the copies: their
-# bandwidth grows only if one context alone could not use all of the memory's bandwidth.
+# neither number until they agree. The title of the picture names the slowest row: if
+# that row is marked unstable, do not quote it. With two contexts, look at the copies:
+# their bandwidth grows only if one context alone could not use all of the memory's
+# bandwidth.
 #
 # For comparison, here are the fastest forms on one H200 and on its host, from a record.
 
@@ -364,31 +386,54 @@ print(
 assert (
     on_host < on_gpu < fastest["sum", "MXNet on H200"] < fastest["sum", "NumPy on host"]
 )
+products = [fastest["product", f"{who} on H200"] for who in ("PyTorch", "MXNet")]
+assert max(products) / min(products) < 1.01
 
 # %% [markdown]
 # For the small sum the GPU does not pay, compared with the 16 cores of its host under
-# PyTorch, while NumPy on that host takes longer than either GPU. One explanation is the
-# launch: the clock that does not wait already takes most of the GPU's time there (see
-# the [table](../figures/h200/timing/book-results.txt)). For the product it pays by far,
-# and there both libraries take the same time, since both call a routine of cuBLAS.
+# PyTorch, while NumPy on that host takes longer than both libraries on the GPU. For the
+# product the GPU pays, and there the two libraries take the same time within one per
+# cent. One explanation is that both call a routine of cuBLAS.
+#
+# Why does a small sum take so long on the GPU? A part of its time is the *launch*, that
+# is, the time until the call returns. The same record tells how large this part is.
+
+# %%
+for line in chapter.record("h200/timing/book-gpu1.jsonl").lines_of(TimingRecord):
+    if (line.operation, line.form) == ("sum", "as written") and "H200" in line.devices[
+        0
+    ]:
+        part = numpy.median(line.naive_seconds) / numpy.median(line.seconds)
+        print(f"{line.library}: the launch is {part:.0%} of the time of the sum")
+        assert (part > 0.5) == (line.library == "PyTorch")
+
+# %% [markdown]
+# In PyTorch most of the time is the launch. In MXNet it is less than half, so something
+# else costs time as well: its sum takes longer on the device, or it waits longer.
 #
 # ## How much of the peak does training use?
 #
 # The *model FLOP utilisation* (MFU) is the arithmetic of a model per second divided by
 # the peak of the device. It counts the operations that the model needs, not those that
-# a program happens to do. LeNet needs 13.5 million operations per image for a forward
-# and a backward pass.
+# a program happens to do. LeNet's two convolutions and two dense layers need `2 * (9 *
+# 20 * 26**2 + 500 * 50 * 9**2 + 800 * 128 + 128 * 10) = 4.5e6` operations per image for
+# the forward pass. The backward pass needs about twice as many, which gives 13.5e6.
 
 # %%
 run = chapter.record("h200/multiple_gpus_concise/book-gpu1.jsonl")
 images_per_second = 60_000 / numpy.median([epoch.seconds for epoch in run.epochs[1:]])
 mfu = 13.5e6 * images_per_second / 67e12  # the float32 peak of an H200
 print(f"LeNet on an H200, batch 256: {images_per_second:,.0f} images/s, MFU {mfu:.1%}")
+print(f"(commit {run.header.git_commit[:7]}, before 0.4; without TF32)")
+assert not run.header.gpu_build["tf32"]
+assert mfu < 0.1
 
 # %% [markdown]
 # For comparison, the largest Llama 3 was trained at an MFU of 0.38 to 0.43 on thousands
-# of GPUs [5]. LeNet with 256 images is too small for such a card. This is the first
-# reason why a second one cannot help it (Chapter 6).
+# of GPUs [5]. LeNet with 256 images is far below that: at the card's peak its
+# arithmetic would fill less than a tenth of the time, as the cell asserts. A second
+# card halves the arithmetic per card, but not what fills the rest of the step. We
+# therefore cannot expect half the time from it. Chapter 6 measures what fills the rest.
 #
 # ## Summary
 #
@@ -404,9 +449,10 @@ print(f"LeNet on an H200, batch 256: {images_per_second:,.0f} images/s, MFU {mfu
 # ## Exercises
 #
 # 1. Make 10, 100 and 300 calls of `np.tan(x)` in a row, read the clock without waiting
-#    and after waiting, and divide by the number of calls. *(Without waiting it is
-#    Python's time per call. After waiting it is the device's, and more calls make it
-#    more precise.)*
+#    and after waiting, and divide by the number of calls. Repeat this with 10 x 10
+#    numbers. *(Without waiting it is Python's time per call, for both sizes. After
+#    waiting it is the larger of Python's and the device's. For 10 x 10 numbers this can
+#    be Python's, and then both clocks agree.)*
 # 2. Which work is worth a second device? Time `x + 1`, `np.tan(x)` and the product of
 #    two 1,000 x 1,000 matrices on one device and, split by rows, on two; then the same
 #    with 30 x 30 numbers. *(With 30 x 30 numbers the launches decide, and two devices
@@ -419,8 +465,8 @@ print(f"LeNet on an H200, batch 256: {images_per_second:,.0f} images/s, MFU {mfu
 #    long as less than half of the repetitions are interrupted.)*
 # 4. *On paper.* A program queues 1,000 operations of 2 ms each. Python needs 0.05 ms
 #    for each call. What does a clock say that does not wait, and one that waits?
-#    *(`1,000 * 0.05 = 50 ms` and 2 s. The first one is `2 / 0.05 = 40` times too
-#    fast.)*
+#    *(`1,000 * 0.05 = 50 ms` and `1,000 * 2 = 2,000 ms`. The first one is
+#    `2 / 0.05 = 40` times too fast.)*
 # 5. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
 #    ask? *(Its float32 peak is 8.1 TFLOPS [6]. Ask whether they waited, whether the
 #    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 def disagreements() -> list[str]:
     """What a document says and its record does not, one line each."""
-    return [*peers(), *gpus(), *speed()]
+    return [*gpus(), *speed()]
 
 
 def text_of(page: str) -> str:
@@ -26,20 +26,6 @@ def medians(record: str) -> dict[str, float]:
     """Median seconds of a benchmark's arms, of their first work."""
     arms = arm_times(files.read(ROOT / "figures" / record))
     return {a.name: summarize(a.seconds).median for a in reversed(arms) if a.seconds}
-
-
-def peers() -> Iterator[str]:
-    """Rows of docs/peers.md whose section links a record, by the arm's name."""
-    for section in text_of("docs/peers.md").split("\n## "):
-        link = r"\]\(\.\./figures/((?:peers|benchmarks)/\S+\.jsonl)\)"
-        record = re.search(link, section)
-        rows = re.findall(r"^\| (.+?) \| ([\d.]+) \|", section, re.MULTILINE)
-        if not (record and rows):
-            continue
-        measured = medians(record[1])
-        for arm, seconds in rows:
-            if seconds != number(measured[arm]):
-                yield f"docs/peers.md: {arm}: {seconds}, not {number(measured[arm])}"
 
 
 def gpus() -> Iterator[str]:

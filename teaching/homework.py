@@ -1,14 +1,26 @@
 # %% [markdown]
-# # Homework: data parallelism in four functions
+# # Homework: one step on several devices, and when it pays
 #
-# Write the four functions of chapter 1, `multiple_gpus`, without looking at it. Your
-# code goes in place of each `raise NotImplementedError`. Test what you have, in this
-# folder or by a notebook's cells, as often as you like:
+# | part | what | points | graded by |
+# |---|---|---|---|
+# | 1 | four functions of data parallelism | 40 | tests |
+# | 2 | uneven shards: a function and a derivation | 20 | tests (10), a person (10) |
+# | 3 | the break-even of your machine, measured | 30 | tests (10), a person (20) |
+# | 4 | one function of your choice | 10 | tests |
+#
+# Your code goes in place of each `raise NotImplementedError`. Test what you have, in
+# this folder or by a notebook's cells, as often as you like:
 #
 #     python -m pytest test_homework.py
 #
-# The tests compare values with NumPy's, on batches that cannot be split evenly. None of
-# them looks at a clock, and none needs a GPU: `mx.cpu(0)` and `mx.cpu(1)` are devices.
+# The tests compare values with NumPy's, count what your functions send between devices
+# and where they compute, and refuse d2lpar's own four functions. No test looks at a
+# clock or needs a GPU: `mx.cpu(0)` and `mx.cpu(1)` are devices.
+#
+# ## Part 1: four functions (40 points)
+#
+# These are the functions of chapter 1, `multiple_gpus`. Write them without looking at
+# it. Copy between devices with `copyto`, `as_in_ctx`, or by assigning to a slice.
 
 # %%
 from d2lpar import autograd, gluon, mx, np
@@ -48,6 +60,85 @@ def train_batch(X, y, device_params, devices, lr, net, loss):
 
     ``device_params[k]`` is the replica on ``devices[k]``. ``net(X, params)`` predicts,
     ``loss(y_hat, y)`` has one value per row. The step of every replica is
-    ``p -= lr / n * gradient``: the gradient is summed over all n rows of the batch.
+    ``p -= lr / n * gradient``: the gradient is summed over all n rows of the batch, and
+    each device computes the gradient of its own rows only.
     """
     raise NotImplementedError("write train_batch")
+
+
+# %% [markdown]
+# ## Part 2: uneven shards (20 points)
+#
+# Many losses are means, so each device has the *mean* gradient of its own rows. The
+# last batch of an epoch rarely divides evenly, and a device may even have no row at
+# all.
+
+
+# %%
+def combine(means, counts):
+    """The mean gradient over all rows, as a NumPy array (d,).
+
+    ``means[k]`` (d,) is device k's mean gradient over its ``counts[k]`` rows. A device
+    without a row has the mean 0 / 0, which is nan. At least one device has a row.
+    """
+    raise NotImplementedError("write combine")
+
+
+# %% [markdown]
+# ## Part 3: a break-even (30 points)
+#
+# Speed varies from step to step, so two medians do not yet make a difference. We say
+# that two devices win at a batch if the *upper quartile* of their seconds is below the
+# *lower quartile* of one device's (both by `numpy.percentile`).
+
+
+# %%
+def break_even(batches, one, two):
+    """The smallest of `batches` from which on two devices win, or None.
+
+    ``one[i]`` and ``two[i]`` are lists of measured seconds per step with the batch
+    ``batches[i]``; `batches` is increasing. Two devices must also win at all larger
+    batches of the list.
+    """
+    raise NotImplementedError("write break_even")
+
+
+# %% [markdown]
+# ## Part 4: one of three (10 points)
+#
+# Choose one of these functions, on NumPy arrays:
+#
+# - `cgls(shards, num_steps)`: x after `num_steps` steps of CGLS (conjugate gradients on
+#   least squares) from x = 0, for rows that stay on their devices. Shard k holds rows
+#   A_k and `shard.b`; `shard.times(x)` is A_k x and `shard.transposed(r)` is A_k^T r.
+#   Call each of these two at most `num_steps + 1` times per shard.
+# - `local_sgd(ws, gradients, lr, num_steps, steps_between, average)`: every device k
+#   takes `num_steps` steps of w = w - lr * `gradients[k](w)` in its own array `ws[k]`;
+#   `average(ws)` replaces all of them by their mean, after every `steps_between` steps
+#   and after the last one, and no more often.
+# - `int8(W)`: an array `q` (rows, d) of int8 and one scale per row, so that `scale * q`
+#   is within half a scale of the row, and the largest |q| of each row is 127. A row of
+#   zeros stays zero, and its scale is finite.
+
+
+# %%
+def chosen():
+    """Return your function, which is called `cgls`, `local_sgd` or `int8`."""
+    raise NotImplementedError("write chosen")
+
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. (10 points; part 2) **Who divides by what?** Device k has n_k of n rows and the
+#    mean gradient m_k of its rows. Derive the mean gradient of the batch. By how much
+#    does the plain average of the m_k miss it, on two devices with n_1 > n_2? For which
+#    gradients is it right in spite of uneven shards? Does a step of `train_batch` need
+#    n_k?
+# 2. (20 points; part 3) **Does a second device pay?** Measure steps of your
+#    `train_batch` with chapter 1's `lenet` on one device and on two, for at least five
+#    batches, at least ten times each after a warm-up, in alternating order, with a
+#    clock that waits (`npx.waitall()`). Report the machine, a table of medians and
+#    quartiles, and what `break_even` returns (10 points). Explain it in half a page:
+#    what is fixed per step, what grows with the batch, what the second device adds, and
+#    what you would measure next to test your explanation (10 points).

@@ -1,8 +1,10 @@
-"""Grades homework.py by values, never by times: python -m pytest test_homework.py
+"""Grades homework.py by values and counts, never by times.
 
-Each test takes the functions that it calls as arguments, and imports what it needs, so
-that nbgrader and otter run the same tests. Those whose name ends in _hidden are not in
-the students' notebooks.
+    python -m pytest test_homework.py
+
+Each test takes the function that it calls as its argument, and imports what it needs,
+so that nbgrader and otter run the same tests. The first line of each says its points.
+Those whose name ends in _hidden are not in the students' notebooks.
 """
 
 
@@ -15,6 +17,7 @@ def pytest_generate_tests(metafunc):
 
 
 def test_get_params_copies(get_params):
+    """4 points."""
     import numpy
 
     from d2lpar import mx, np
@@ -30,6 +33,7 @@ def test_get_params_copies(get_params):
 
 
 def test_get_params_makes_room_for_gradients(get_params):
+    """4 points."""
     from d2lpar import mx, np
 
     (p,) = get_params([np.ones((2, 3))], mx.cpu(1))
@@ -39,6 +43,7 @@ def test_get_params_makes_room_for_gradients(get_params):
 
 
 def test_allreduce_sums_in_place(allreduce):
+    """4 points."""
     from d2lpar import mx, np
 
     arrays = [np.full((1, 2), k + 1.0, ctx=mx.cpu(k)) for k in range(2)]
@@ -51,15 +56,22 @@ def test_allreduce_sums_in_place(allreduce):
 
 
 def test_allreduce_hidden(allreduce):
+    """6 points."""
     import numpy
 
     from d2lpar import mx, np
+    from d2lpar.puzzles.watching import watched
 
     rng = numpy.random.default_rng(1)
     for num_devices in (1, 3, 5):
         start = rng.normal(size=(num_devices, *rng.integers(1, 6, size=3)))
         arrays = [np.array(a, ctx=mx.cpu(k)) for k, a in enumerate(start)]
-        allreduce(list(arrays))
+        with watched() as notes:
+            allreduce(list(arrays))
+        assert not notes.borrowed, f"calls d2lpar's {sorted(notes.borrowed)}"
+        for array in arrays if num_devices > 1 else []:
+            sent = notes.sent(array.ctx)
+            assert sent >= array.size, f"{array.ctx} sent {sent} of {array.size}"
         for k, array in enumerate(arrays):
             wrong = f"array {k} of {num_devices} is not the sum"
             close = numpy.allclose(array.asnumpy(), start.sum(0), rtol=1e-5, atol=1e-5)
@@ -69,6 +81,7 @@ def test_allreduce_hidden(allreduce):
 
 
 def test_split_batch_loses_no_row(split_batch):
+    """4 points."""
     from d2lpar import mx, np
 
     X, y = np.arange(14).reshape((7, 2)), np.arange(7)
@@ -83,17 +96,22 @@ def test_split_batch_loses_no_row(split_batch):
 
 
 def test_split_batch_hidden(split_batch):
+    """4 points."""
     import numpy
 
     import d2lpar
     from d2lpar import mx, np
+    from d2lpar.puzzles.watching import watched
 
     rng = numpy.random.default_rng(2)
     for num_devices in (1, 2, 4, 5):
         n, *shape = rng.integers(num_devices, 12, size=3)
         devices = [mx.cpu(k) for k in range(num_devices)]
         batch = np.array(rng.normal(size=(n, *shape))), np.arange(n)
-        ours, theirs = d2lpar.split_batch(*batch, devices), split_batch(*batch, devices)
+        ours = d2lpar.split_batch(*batch, devices)
+        with watched() as notes:
+            theirs = split_batch(*batch, devices)
+        assert not notes.borrowed, f"calls d2lpar's {sorted(notes.borrowed)}"
         for expected, shards in zip(ours, theirs):
             assert len(shards) == num_devices, f"{len(shards)} shards: {num_devices}"
             for shard, right in zip(shards, expected):
@@ -102,6 +120,7 @@ def test_split_batch_hidden(split_batch):
 
 
 def test_train_batch_takes_the_step_of_numpy(train_batch):
+    """4 points."""
     import numpy
 
     import d2lpar
@@ -120,7 +139,38 @@ def test_train_batch_takes_the_step_of_numpy(train_batch):
             assert p.tolist() == replicas[0][0].tolist(), f"replicas 0 and {k} differ"
 
 
+def test_train_batch_computes_each_row_once(train_batch):
+    """5 points."""
+    import numpy
+
+    import d2lpar
+    from d2lpar import autograd, gluon, mx, np
+    from d2lpar.puzzles.watching import watched
+
+    rows, already = {}, []
+
+    def net(X, params):
+        if autograd.is_recording():
+            rows[X.ctx] = rows.get(X.ctx, 0) + len(X)
+            already.append({d: notes.sent(d) for d in devices})
+        return np.dot(X, params[0])
+
+    rng, devices = numpy.random.default_rng(4), [mx.cpu(k) for k in range(3)]
+    X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(11, 4), 4, 11])
+    replicas = [d2lpar.get_params([w], device) for device in devices]
+    batch = np.array(X), np.array(y)
+    with watched() as notes:
+        train_batch(*batch, replicas, devices, 0.1, net, gluon.loss.L2Loss())
+    counts = [rows.get(device, 0) for device in devices]
+    assert counts == [4, 4, 3], f"rows per device are {counts}: 11 are [4, 4, 3]"
+    for device in devices:
+        sent = notes.sent(device) - already[-1][device]
+        assert sent >= 4, f"{device} sent {sent} numbers of a gradient of 4"
+    assert not notes.borrowed, f"calls d2lpar's {sorted(notes.borrowed)}"
+
+
 def test_train_batch_hidden(train_batch):
+    """5 points."""
     import numpy
 
     import d2lpar
@@ -143,3 +193,158 @@ def test_train_batch_hidden(train_batch):
         for p, right in zip(replica, ours[0]):
             close = numpy.allclose(p.asnumpy(), right.asnumpy(), rtol=1e-4, atol=1e-5)
             assert close, "two steps on four devices are not those on one"
+
+    def scaled(X, params):  # which device has computed a row shows in the result
+        return (1 + X.ctx.device_id) * np.dot(X, params[0])
+
+    X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(9, 4), 4, 9])
+    factor = 1 + numpy.repeat(numpy.arange(4), [3, 2, 2, 2])
+    expected = w - 0.1 / 9 * X.T @ (factor * (factor * (X @ w) - y))
+    replicas = [d2lpar.get_params([w], device) for device in devices]
+    batch = np.array(X), np.array(y)
+    train_batch(*batch, replicas, devices, 0.1, scaled, gluon.loss.L2Loss())
+    for k, (p,) in enumerate(replicas):
+        close = numpy.allclose(p.asnumpy(), expected, rtol=1e-4, atol=1e-5)
+        assert close, f"replica {k}: a row was computed on another device than its own"
+
+
+def test_combine_weights_by_rows(combine):
+    """5 points."""
+    import numpy
+
+    mean = combine([numpy.array([1.0, 0.0]), numpy.array([4.0, 3.0])], [2, 1])
+    right = numpy.allclose(mean, [2.0, 1.0])
+    assert right, f"2 rows of mean [1, 0] and 1 of [4, 3] have mean [2, 1], not {mean}"
+
+
+def test_combine_hidden(combine):
+    """5 points."""
+    import numpy
+
+    rng = numpy.random.default_rng(6)
+    for counts in ([7], [5, 4, 4], [1, 0], [0, 2, 0, 3], [100, 1]):
+        shards = [rng.normal(size=(count, 3)) for count in counts]
+        with numpy.errstate(all="ignore"):
+            means = [shard.sum(axis=0) / len(shard) for shard in shards]
+        mean = combine(means, counts)
+        right = numpy.allclose(mean, numpy.concatenate(shards).mean(axis=0))
+        assert right, f"wrong for shards of {counts} rows"
+
+
+def test_break_even_needs_separate_quartiles(break_even):
+    """5 points."""
+    one, two = [[2.0] * 5, [4.0] * 5, [8.0] * 5], [[3.0] * 5, [3.0] * 5, [5.0] * 5]
+    found = break_even([16, 32, 64], one, two)
+    assert found == 32, f"two devices win at 32 and 64, but it returns {found}"
+    noisy = [3.0, 1.0, 3.0, 5.0, 6.0]  # its median is below 4, its upper quartile not
+    found = break_even([32], [[4.0] * 5], [noisy])
+    assert found is None, f"the quartiles overlap at 32, but it returns {found}"
+
+
+def test_break_even_hidden(break_even):
+    """5 points."""
+    fast, slow = [1.0] * 7 + [9.0], [2.0] * 7 + [0.1]
+    equal = [1.0] * 5 + [2.2] * 3  # faster by the median only
+    batches = [8, 16, 32, 64]
+    for two, expected in [
+        ([fast, fast, fast, fast], 8),
+        ([fast, slow, fast, fast], 32),
+        ([slow, fast, fast, equal], None),
+        ([slow, slow, slow, fast], 64),
+        ([slow, slow, slow, slow], None),
+        ([fast, [1.6] * 8, fast, fast], 32),
+    ]:
+        middle = [1.5] * 3 + [1.9] * 5  # its lower quartile is 1.5
+        found = break_even(batches, [middle] * 4, two)
+        assert found == expected, f"it returns {found}, the break-even is {expected}"
+
+
+def test_chosen_is_right(chosen):
+    """5 points."""
+    import numpy
+
+    class Shard:
+        def __init__(self, A, b):
+            self.A, self.b, self.calls = A, b, [0, 0]
+
+        def times(self, x):
+            self.calls[0] += 1
+            return self.A @ x
+
+        def transposed(self, r):
+            self.calls[1] += 1
+            return self.A.T @ r
+
+    function, rng = chosen(), numpy.random.default_rng(7)
+    name = function.__name__
+    if name == "cgls":
+        A, b = rng.normal(size=(9, 3)), rng.normal(size=9)
+        shards = [Shard(A[:5], b[:5]), Shard(A[5:], b[5:])]
+        right = numpy.linalg.lstsq(A, b, rcond=None)[0]
+        assert numpy.allclose(function(shards, 3), right), "3 steps solve 3 unknowns"
+        calls = [n for shard in shards for n in shard.calls]
+        assert max(calls) <= 4, f"a shard was passed {max(calls)} times: at most 4"
+    elif name == "local_sgd":
+        averages, ws = [], [numpy.array([8.0]), numpy.array([0.0])]
+
+        def average(arrays):
+            averages.append(1)
+            mean = sum(arrays) / len(arrays)
+            for array in arrays:
+                array[:] = mean
+
+        function(ws, [lambda w: w, lambda w: w - 4], 0.5, 3, 2, average)
+        assert len(averages) == 2, f"{len(averages)} averages: after steps 2 and 3"
+        assert numpy.allclose(ws, [[2.25], [2.25]]), f"{ws}: both should be [2.25]"
+    else:
+        assert name == "int8", f"{name!r}: call it cgls, local_sgd or int8"
+        q, scales = function(numpy.array([[127.0, -64.0], [0.5, 0.0]]))
+        assert q.dtype == "int8" and q.shape == (2, 2), f"q is {q.dtype} {q.shape}"
+        assert numpy.allclose(scales, [1, 0.5 / 127]), f"the scales are {scales}"
+        assert q.tolist() == [[127, -64], [127, 0]], f"q is {q.tolist()}"
+
+
+def test_chosen_hidden(chosen):
+    """5 points."""
+    import numpy
+
+    class Shard:
+        def __init__(self, A, b):
+            self.b, self.times, self.transposed = b, A.__matmul__, A.T.__matmul__
+
+    function, rng = chosen(), numpy.random.default_rng(8)
+    if function.__name__ == "cgls":
+        A, b = rng.normal(size=(20, 6)), rng.normal(size=20)
+        shards = [Shard(A[k::4], b[k::4]) for k in range(4)]
+        basis, vector = [], A.T @ b
+        for steps in (1, 2, 3):  # the best x of the space of A^T b, A^T A A^T b, ...
+            basis.append(vector / numpy.linalg.norm(vector))
+            vector, K = A.T @ (A @ vector), numpy.stack(basis, axis=1)
+            right = K @ numpy.linalg.lstsq(A @ K, b, rcond=None)[0]
+            x = function(shards, steps)
+            assert numpy.allclose(x, right), f"x after {steps} steps is not the best"
+    elif function.__name__ == "local_sgd":
+        for steps, between, times in [(6, 3, 2), (7, 3, 3), (2, 5, 1), (3, 1, 3)]:
+            goals, averages = rng.normal(size=(3, 4)), []
+            ws = [numpy.zeros(4) for _ in range(3)]
+
+            def average(arrays, averages=averages):
+                averages.append(1)
+                mean = sum(arrays) / len(arrays)
+                for array in arrays:
+                    array[:] = mean
+
+            gradients = [lambda w, goal=goal: w - goal for goal in goals]
+            function(ws, gradients, 0.25, steps, between, average)
+            assert len(averages) == times, f"{steps} steps, {between} between averages"
+            right = (1 - 0.75**steps) * goals.mean(axis=0)
+            assert numpy.allclose(ws, [right] * 3), f"{steps} steps of local SGD"
+    else:
+        W = rng.normal(size=(5, 40)) * [[1], [1e-3], [1e3], [0], [1]]
+        W[4, 7] = 1e4  # an outlier costs its own row only
+        q, scales = function(W.copy())
+        error, scales = abs(W - scales[:, None] * q), numpy.asarray(scales)
+        assert numpy.isfinite(scales).all() and not q[3].any(), "a row of zeros"
+        assert (error <= scales[:, None] / 2 * 1.001).all(), "off by over half a scale"
+        largest = abs(q.astype(int)).max(axis=1)
+        assert largest.tolist() == [127, 127, 127, 0, 127], f"largest |q| {largest}"

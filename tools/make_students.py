@@ -11,13 +11,14 @@ From each script come three notebooks without outputs, with their pictures insid
 
 Hand out students/, never graders/, which holds solutions and hidden tests.
 
-An exercise of a chapter is a question with a free answer, which a person grades. The
-homework's functions are graded by the tests of teaching/test_homework.py, one point
-each. Its solution, teaching/solution.py, is in the graders' notebooks only.
+An exercise is a question with a free answer, which a person grades. The homework's
+functions are graded by the tests of teaching/test_homework.py, whose first lines say
+their points. Its solution, teaching/solution.py, is in the graders' notebooks only.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
 import mimetypes
 import re
@@ -39,6 +40,8 @@ SOLUTION = HOMEWORK.with_name("solution.py")
 LESSONS = ("multiple_gpus", "timing", "least_squares", "scaling")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]*)\)")
 LINK = re.compile(r"\[([^\]]*)\]\(\.\./[^)]*\)")  # leads nowhere outside the checkout
+AFTER = re.compile(r"^(?=\*\*Puzzles\.|## )", re.MULTILINE)  # the exercises end here
+POINTS = re.compile(r"\b(\d+) points\b")
 BLANK = re.compile(r"^    raise NotImplementedError\(.*\)$", re.MULTILINE)
 
 
@@ -54,6 +57,20 @@ def self_contained(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
         )
         cell.source = LINK.sub(r"\1", cell.source)
     return cell
+
+
+def points(text: str) -> int:
+    """The points that a question, or a test, says it is worth first; 1 if none."""
+    found = POINTS.search(text)
+    return int(found[1]) if found else 1
+
+
+def free_answers(path: Path) -> list[str]:
+    """The texts of ANSWERS in the homework's solution."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ANSWERS":
+            return ast.literal_eval(node.value)
+    raise ValueError(f"{path} has no ANSWERS")
 
 
 def body(function: str) -> str:
@@ -89,7 +106,13 @@ class Nbgrader(Plain):
         answer = f"### BEGIN SOLUTION\n{answer}\n### END SOLUTION"
         return [
             self.cell(new_markdown_cell, question, f"{grade_id}-question"),
-            self.cell(new_markdown_cell, answer, grade_id, "grade and solution"),
+            self.cell(
+                new_markdown_cell,
+                answer,
+                grade_id,
+                "grade and solution",
+                points(question),
+            ),
         ]
 
     def function(self, name: str, blank: str, solution: str, tests: dict) -> list:
@@ -97,11 +120,12 @@ class Nbgrader(Plain):
         source = BLANK.sub(lambda _: region, blank)
         cells = [self.cell(new_code_cell, source, name, "solution")]
         for test, source in tests.items():
+            worth = points(source)
             source = f"{source}\n\n\n{test}({name})"
             if test.endswith("_hidden"):
                 source = f"### BEGIN HIDDEN TESTS\n{source}\n### END HIDDEN TESTS"
-                source = f"# A test that you do not see: 1 point\n{source}"
-            cells.append(self.cell(new_code_cell, source, test, "grade"))
+                source = f"# A test that you do not see: {worth} points\n{source}"
+            cells.append(self.cell(new_code_cell, source, test, "grade", worth))
         return cells
 
 
@@ -122,7 +146,8 @@ class Otter(Plain):
 
     def exercise(self, name: str, number: int, question: str, answer: str) -> list:
         solution = self.block("SOLUTION", [new_markdown_cell(answer)])
-        config = f"name: {name}_{number}\nmanual: true\npoints: 1"
+        worth = points(question)
+        config = f"name: {name}_{number}\nmanual: true\npoints: {worth}"
         cells = [new_markdown_cell(question), *solution]
         return self.block("QUESTION", cells, config)
 
@@ -134,7 +159,7 @@ class Otter(Plain):
         tested = []
         for test, source in tests.items():
             hidden = str(test.endswith("_hidden")).lower()
-            config = f"hidden: {hidden}\npoints: 1"
+            config = f"hidden: {hidden}\npoints: {points(source)}"
             config = f'""" # BEGIN TEST CONFIG\n{config}\n""" # END TEST CONFIG'
             tested.append(new_code_cell(f"{config}\n{source}"))
         cells += self.block("TESTS", tested)
@@ -145,17 +170,21 @@ def written(script: Path, form: Plain) -> nbformat.NotebookNode:
     """A script as a notebook in one of the three forms."""
     notebook, name = converted(script), script.stem
     solutions, tests = definitions(SOLUTION), definitions(TESTS)
+    free = free_answers(SOLUTION) if script == HOMEWORK else []
     cells = form.start(name)
     for cell, original in zip(notebook.cells, jupytext.read(script).cells):
         text, heading, exercises = original.source.partition("## Exercises\n")
         defined = re.match(r"def (\w+)", cell.source)
         if heading:
+            exercises, *after = AFTER.split(exercises, maxsplit=1)
             intro, *items = re.split(r"^(?=\d+\. )", exercises, flags=re.MULTILINE)
             cells.append(new_markdown_cell(text + heading + intro))
             for number, item in enumerate(items, 1):
-                answer = " ".join("\n".join(ANSWER.findall(item)).split())
+                answers = free[number - 1 : number] or ANSWER.findall(item)
+                answer = " ".join("\n".join(answers).split())
                 question = ANSWER.sub("", item).strip()
                 cells += form.exercise(name, number, question, answer)
+            cells += map(new_markdown_cell, after)
         elif script == HOMEWORK and defined:
             function = defined[1]
             graded = {

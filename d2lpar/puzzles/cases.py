@@ -20,6 +20,13 @@ class Case(NamedTuple):
     says: str = ""
 
 
+class Rows(NamedTuple):
+    """A slice of n rows: the rows that it takes count, not how it is written."""
+
+    part: slice
+    n: int
+
+
 # A case is made for n devices and `size` numbers; place(k, array) puts one on device k.
 # Small whole numbers, so that a message can be checked by hand.
 
@@ -34,7 +41,8 @@ def _parts(n, size) -> list[slice]:
 
 
 def _split_unevenly(n, size, rng, place):
-    return Case((size, n), _parts(n, size), says=f"n = {size}, num_devices = {n}")
+    wanted = [Rows(part, size) for part in _parts(n, size)]
+    return Case((size, n), wanted, says=f"n = {size}, num_devices = {n}")
 
 
 def _shard_gradients(n, size, rng, place):
@@ -184,6 +192,20 @@ def _pairs(n) -> int:
     """Rounds of recursive doubling: two more where n is no power of 2."""
     return _depth(n) if n & (n - 1) == 0 else _depth(n) + 1
 
+
+# How often, at least, each number is sent to another device, in units of N - 1: for a
+# sum the other devices send theirs once, and to know it they receive it once.
+LEAST = {
+    "central": 2,
+    "tree": 2,
+    "recursive_doubling": 2,
+    "reduce_scatter": 1,
+    "all_gather": 1,
+    "ring": 2,
+    "zero1": 2,
+    "local_sgd": 6,
+    "rebinding": 2,
+}
 
 # Rounds, numbers over the busiest link and numbers held, for n devices, arrays of
 # `size` numbers, and the longest part of one.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy
 
-from d2lpar.puzzles.cases import PUZZLES, TARGETS, Case
+from d2lpar.puzzles.cases import LEAST, PUZZLES, TARGETS, Case, Rows
 from d2lpar.puzzles.network import Network
+
+SECONDS = 20  # for one call of a solution
 
 
 def check(solution: Callable) -> bool:
@@ -16,6 +21,7 @@ def check(solution: Callable) -> bool:
 
     Calls it with arguments of many sizes, random but the same every time, and prints
     one line. Returns whether it is right and, where the puzzle has a target, within it.
+    In the main thread, where the system has alarms, a call has `SECONDS` seconds.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in PUZZLES:
@@ -27,6 +33,8 @@ def check(solution: Callable) -> bool:
         extra = [network.exchange] if name in TARGETS else []
         try:
             wrong = _wrong(solution, case, extra)
+            if not wrong and name in TARGETS:
+                wrong = _unsent(network, n, LEAST[name] * size)
         except NotImplementedError:
             print(f"{name}: not solved yet")
             return False
@@ -66,18 +74,53 @@ def _wrong(solution: Callable, case: Case, extra: list) -> str:
             if isinstance(array, numpy.ndarray):
                 array.flags.writeable = False
     try:
-        with numpy.errstate(all="ignore"):
+        with numpy.errstate(all="ignore"), _time_limit():
             returned = solution(*case.args, *extra)
     except NotImplementedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit would end a notebook
         return in_one_line(error, solution)
     if case.results is None:
         return _difference(returned, case.wanted, "its answer")
     return _difference(case.results, case.wanted, "")
 
 
-def in_one_line(error: Exception, solution: Callable) -> str:
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raise TimeoutError in the block after `SECONDS`, in the main thread only."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def too_late(*_):
+        raise TimeoutError(f"no answer after {SECONDS} s: does a loop not end?")
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _unsent(network: Network, n: int, least: int) -> str:
+    """Why the answer cannot have come by `exchange` alone, or "".
+
+    What each device knows at most doubles in a round, and each of `least` numbers must
+    be sent at least N - 1 times.
+    """
+    rounds, sent = (n - 1).bit_length(), (n - 1) * least
+    if network.rounds >= rounds and sum(network.sent) >= sent:
+        return ""
+    return (
+        f"{network.rounds} round(s) sent {sum(network.sent):,} numbers in all, at "
+        f"least {rounds} and {sent:,} are needed: a device has read another one's array"
+    )
+
+
+def in_one_line(error: BaseException, solution: Callable) -> str:
     """What was raised, and by which line of the solution's file."""
     file = getattr(getattr(solution, "__code__", None), "co_filename", "")
     frames = traceback.extract_tb(error.__traceback__)
@@ -94,6 +137,9 @@ def _difference(got, wanted, name: str) -> str:
         return next(filter(None, found), "")
     if got is None:
         return f"{name} is None: is there a `return`?"
+    if isinstance(wanted, Rows):
+        text = f"{name} is {' '.join(repr(got).split()):.60}, wanted is {wanted.part}"
+        return "" if _takes(got, wanted) else text
     if isinstance(wanted, (list, tuple)):
         if not isinstance(got, (list, tuple, numpy.ndarray)):
             return f"{name} is of type {type(got).__name__}, not a list or tuple"
@@ -104,16 +150,26 @@ def _difference(got, wanted, name: str) -> str:
             for k, (g, w) in enumerate(zip(got, wanted))
         )
         return next(filter(None, found), "")
-    if isinstance(wanted, slice):
-        return "" if got == wanted else f"{name} is {got!r:.60}, wanted is {wanted}"
     try:
-        values = numpy.asarray(got, dtype=float)
+        values = numpy.asarray(got)
+        if values.dtype.kind in "USc":
+            raise TypeError("text or complex numbers are no answer")
+        values = values.astype(float)
     except (TypeError, ValueError):
         return f"{name} is {got!r:.60}, wanted is {_short(wanted)}"
     same = values.shape == numpy.shape(wanted) and numpy.allclose(
         values, wanted, rtol=1e-4, atol=1e-4
     )
     return "" if same else f"{name} is {_short(values)}, wanted is {_short(wanted)}"
+
+
+def _takes(got, wanted: Rows) -> bool:
+    """Whether `got` is a slice of the same rows, however it is written."""
+    rows = range(wanted.n)
+    try:
+        return isinstance(got, slice) and rows[got] == rows[wanted.part]
+    except (TypeError, ValueError):  # slice(0.0, 2.5), or a step of 0
+        return False
 
 
 def _short(value) -> str:

@@ -61,7 +61,7 @@ class Network:
             receivers.add(to)
             self.sent[sender] += array.size
             self.received[to] += array.size
-        return [self.place(to, array.view(numpy.ndarray)) for array, to in messages]
+        return [self.place(to, numpy.asarray(array)) for array, to in messages]
 
     def scores(self) -> tuple[int, int, int]:
         """Rounds, elements over the busiest link, elements at most held at once."""
@@ -83,20 +83,30 @@ class DeviceArray(numpy.ndarray):
         if out:
             options["out"] = tuple(map(_plain, out))
         result = getattr(ufunc, method)(*map(_plain, inputs), **options)
-        if out:
-            return out[0]
-        return home[0].place(home[1], result) if numpy.ndim(result) else result
+        return out[0] if out else home[0].place(home[1], numpy.asarray(result))
 
     def __array_function__(self, function, types, args, kwargs):
         raise TypeError(f"numpy.{function.__name__}: use slices, + - * / and copy()")
+
+    def __getitem__(self, key):
+        """As in NumPy, but one number stays on its device, as an array without axes."""
+        return super().__getitem__(
+            (*key, ...) if isinstance(key, tuple) else (key, ...)
+        )
 
     def __setitem__(self, key, value):
         _one_home(self, value)
         super().__setitem__(key, value)
 
+    def _read(self, *_, **__):
+        raise ValueError(f"device {self.home[1]}'s numbers are its own: use exchange")
+
+    tolist = item = view = tobytes = _read
+    __float__ = __int__ = __bool__ = __array__ = _read
+
 
 def _plain(value):
-    return value.view(numpy.ndarray) if isinstance(value, DeviceArray) else value
+    return numpy.asarray(value) if isinstance(value, DeviceArray) else value
 
 
 def _one_home(*values):

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from support.puzzle_solutions import (
 )
 
 from d2lpar import puzzles
-from d2lpar.puzzles import tasks
+from d2lpar.puzzles import checking, tasks
 from d2lpar.puzzles.__main__ import main as listing
 from d2lpar.puzzles.cases import PUZZLES, TARGETS
 from d2lpar.puzzles.timing import TIMED
@@ -100,6 +101,19 @@ def only_in_numpy(arrays, exchange):
         ring(arrays, exchange)
 
 
+def number_by_number(arrays, exchange):
+    for i in range(len(arrays[0])):
+        total = sum(array[i] for array in arrays)
+        for array in arrays:
+            array[i] = total
+
+
+def read_unseen(arrays, exchange):
+    total = sum(numpy.asarray(array) for array in arrays)
+    for array in arrays:
+        array[:] = total
+
+
 WRONG = r"wrong with [^:]*\d[^:]*: .*\bis .*, wanted is "
 OVER = "right so far, but over its target with N = .*"
 
@@ -134,10 +148,19 @@ OVER = "right so far, but over its target with N = .*"
     ("ring", lambda a, e: [e([]) for _ in iter(int, 1)], "does a loop not end"),
     ("ring", lambda a, e: a[0] + a[1], "devices 0 and 1 do not share memory"),
     ("ring", lambda a, e: numpy.concatenate(a), "numpy.concatenate: use slices"),
+    ("ring", number_by_number, "line .*: ValueError: devices 0 and 1 do not share"),
+    ("tree", lambda a, e: [x.tolist() for x in a], "device 0's numbers are its own"),
+    ("tree", lambda a, e: float(a[0][0]), "device 0's numbers are its own"),
+    ("tree", read_unseen, "0 round.s. sent 0 numbers in all, at least 1 and 10 are"),
+    ("tree", lambda a, e: sys.exit(0), "line .*: SystemExit: 0"),
     ("ring", lambda a: a, "takes 1 positional argument but 2 were given"),
     ("who_divides", lambda s, c: s[0].__iadd__(1), "leave the arguments as they are"),
     # of the wrong form
     ("split_unevenly", lambda n, N: None, "its answer is None: is there a `return`"),
+    ("split_unevenly", lambda n, N: numpy.array_split(range(n), N), r"answer\[0\] is array\(.0, 1, 2.\), wanted is slice\(0, 3"),  # noqa: E501
+    ("split_unevenly", lambda n, N: [slice(k * n / N, n) for k in range(N)], r"slice\(0.0, 5, None\), wanted"),  # noqa: E501
+    ("who_divides", lambda s, c: [str(x) for x in solutions.who_divides(s, c)], "its answer is .'"),  # noqa: E501
+    ("who_divides", lambda s, c: solutions.who_divides(s, c) + 5j, "wanted is"),
     ("split_unevenly", lambda n, N: [slice(n)], "has 1 elements, wanted are 2"),
     ("mine", lambda n: n, "mine is no puzzle: check takes functions called split_"),
     ("", [ring], "list is no puzzle"),
@@ -145,6 +168,24 @@ OVER = "right so far, but over its target with N = .*"
 def test_what_is_wrong_is_one_line(name, solution, words, said):
     assert re.search(words, said(solution, name))
 # fmt: on
+
+
+def slices_written_otherwise(n, N):
+    parts = solutions.split_unevenly(n, N)
+    return [slice(p.start, None if p.stop == n else p.stop, 1) for p in parts]
+
+
+def test_the_rows_of_a_slice_count_and_not_how_it_is_written():
+    slices_written_otherwise.__name__ = "split_unevenly"
+    assert puzzles.check(slices_written_otherwise)
+
+
+def test_an_endless_loop_ends(monkeypatch, said):
+    monkeypatch.setattr(checking, "SECONDS", 0.1)
+    before = signal.getsignal(signal.SIGALRM)
+    words = said(lambda work, wait, now: [None for _ in iter(int, 1)], "clock")
+    assert "TimeoutError: no answer after 0.1 s" in words
+    assert signal.getsignal(signal.SIGALRM) == before
 
 
 def test_the_same_solution_runs_on_contexts(capsys):

@@ -1,4 +1,4 @@
-"""The homework's tests, and what students, nbgrader and otter get from each script."""
+"""What the homework's tests refuse, and what students, nbgrader and otter get."""
 
 import os
 import re
@@ -24,8 +24,11 @@ def words(notebook):
 
 
 def exercises(name):
-    """The answers to a chapter's exercises, in one line each; the homework has none."""
+    """The answers to a script's exercises, in one line each."""
+    if name == "homework":
+        return [" ".join(text.split()) for text in make_students.free_answers(SOLUTION)]
     text = SCRIPTS[name].read_text().replace("\n# ", "\n").partition("## Exercises")[2]
+    text = text.partition("\n## ")[0]
     assert len(re.findall(r"^\d+\. ", text, re.MULTILINE)) == text.count("*(")
     return [" ".join(answer.split()) for answer in ANSWER.findall(text)]
 
@@ -46,7 +49,8 @@ def failed(source):
 def test_the_solution_passes_and_the_blank_fails_each_test():
     assert failed(SOLUTION.read_text()) == {}
     blank = failed(HOMEWORK.read_text())
-    assert blank.keys() == GRADED.keys() and len(blank) == 8
+    assert blank.keys() == GRADED.keys() and len(blank) == 15
+    assert sum(make_students.points(test.__doc__) for test in GRADED.values()) == 70
     for name, error in blank.items():
         assert isinstance(error, NotImplementedError)
         assert str(error).startswith("write ") and str(error)[6:] in name
@@ -68,15 +72,128 @@ def test_the_solution_passes_and_the_blank_fails_each_test():
         ("/ len(X) *", "/ len(losses[0]) *", "train_batch"),
         ("for params in device_params:\n", "for params in device_params[:1]:\n",
          "train_batch"),
+        ("sum(sums) / sum(counts)", "sum(sums) / len(sums)", "combine"),
+        ("if count > 0", "", "combine"),
+        ("numpy.percentile(both, 75)", "numpy.percentile(both, 50)", "break_even"),
+        ("numpy.percentile(alone, 25)", "numpy.percentile(alone, 50)", "break_even"),
+        ("            start = None\n", "            pass\n", "break_even"),
+        ("max(axis=1)", "max(keepdims=True)[0]", "chosen"),
+        ("/ 127", "/ 128", "chosen"),
+        ("numpy.round(", "numpy.floor(", "chosen"),
     ],
 )  # fmt: skip
 def test_typical_mistakes_fail_the_tests_of_their_function(right, wrong, fails):
     text = SOLUTION.read_text()
     assert text.count(right) == 1
     errors = failed(text.replace(right, wrong))
-    functions = {re.match("test_([a-z]+_?(params|batch)?)", name)[1] for name in errors}
-    assert {name.strip("_") for name in functions} == set(fails.split())
+    functions = {
+        function
+        for function in definitions(HOMEWORK)
+        if any(name.startswith(f"test_{function}") for name in errors)
+    }
+    assert functions == set(fails.split())
     assert all(str(error) for error in errors.values())
+
+
+WHOLE_BATCH = """
+def train_batch(X, y, device_params, devices, lr, net, loss):
+    for params, device in zip(device_params, devices):
+        with autograd.record():
+            l = loss(net(X.as_in_ctx(device), params), y.as_in_ctx(device))
+        l.backward()
+        for p in params:
+            p -= lr / len(X) * p.grad
+"""
+ON_ONE_DEVICE = """
+def train_batch(X, y, device_params, devices, lr, net, loss):
+    params, device = device_params[0], devices[0]
+    with autograd.record():
+        l = loss(net(X.as_in_ctx(device), params), y.as_in_ctx(device))
+    l.backward()
+    for i, p in enumerate(params):
+        p -= lr / len(X) * p.grad
+        for others in device_params[1:]:
+            p.copyto(others[i])
+"""
+SHARDS_FOR_SHOW = WHOLE_BATCH.replace("X.as_in", "every(X, X_k, params).as_in").replace(
+    "    for params, device in zip(device_params, devices):\n",
+    "    def every(X, X_k, params):\n        with autograd.record():\n"
+    "            net(X_k, params)\n        with autograd.pause():\n"
+    "            allreduce([q[0].copy() for q in device_params])\n        return X\n\n"
+    "    shards = split_batch(X, y, devices)[0]\n"
+    "    for params, device, X_k in zip(device_params, devices, shards):\n",
+)
+BORROWED = """
+import d2lpar
+def allreduce(data):
+    d2lpar.allreduce(data)
+def split_batch(X, y, devices):
+    return d2lpar.split_batch(X, y, devices)
+def train_batch(X, y, device_params, devices, lr, net, loss):
+    d2lpar.train_batch(X, y, device_params, devices, lr, net=net, loss=loss)
+"""
+
+
+@pytest.mark.parametrize(
+    "cheat, lost",
+    [
+        (WHOLE_BATCH, {"train_batch_computes_each_row_once", "train_batch_hidden"}),
+        (ON_ONE_DEVICE, {"train_batch_computes_each_row_once", "train_batch_hidden"}),
+        (SHARDS_FOR_SHOW, {"train_batch_computes_each_row_once", "train_batch_hidden"}),
+        (BORROWED, {"allreduce_hidden", "split_batch_hidden",
+                    "train_batch_computes_each_row_once"}),
+    ],
+)  # fmt: skip
+def test_cheats_lose_points(cheat, lost):
+    errors = failed(SOLUTION.read_text() + cheat)
+    assert {name.removeprefix("test_") for name in errors} == lost
+    for name, error in errors.items():
+        assert isinstance(error, AssertionError) and str(error), name
+
+
+CGLS = """
+def chosen():
+    def cgls(shards, num_steps):
+        r = [shard.b for shard in shards]
+        s = p = sum(shard.transposed(r_k) for shard, r_k in zip(shards, r))
+        x = 0 * s
+        for _ in range(num_steps):
+            q = [shard.times(p) for shard in shards]
+            alpha = s @ s / sum(q_k @ q_k for q_k in q)
+            x, r = x + alpha * p, [r_k - alpha * q_k for r_k, q_k in zip(r, q)]
+            new = sum(shard.transposed(r_k) for shard, r_k in zip(shards, r))
+            p, s = new + new @ new / (s @ s) * p, new
+        return x
+    return cgls
+"""
+LOCAL_SGD = """
+def chosen():
+    def local_sgd(ws, gradients, lr, num_steps, steps_between, average):
+        for step in range(1, num_steps + 1):
+            for w, gradient in zip(ws, gradients):
+                w -= lr * gradient(w)
+            if step % steps_between == 0 or step == num_steps:
+                average(ws)
+    return local_sgd
+"""
+
+
+@pytest.mark.parametrize(
+    "choice, right, wrong",
+    [
+        (CGLS, "* p, new", "* s, new"),
+        (CGLS, "range(num_steps)", "range(num_steps + 1)"),
+        (LOCAL_SGD, " or step == num_steps", ""),
+        (LOCAL_SGD, "step % steps_between == 0 or ", ""),
+        (LOCAL_SGD, "                average(ws)", "                average(ws[:1])"),
+        (LOCAL_SGD, "local_sgd", "sgd"),
+    ],
+)
+def test_each_choice_is_graded(choice, right, wrong):
+    assert failed(SOLUTION.read_text() + choice) == {}
+    assert right in choice
+    errors = failed(SOLUTION.read_text() + choice.replace(right, wrong))
+    assert errors and errors.keys() <= {"test_chosen_is_right", "test_chosen_hidden"}
 
 
 @EVERY
@@ -85,15 +202,18 @@ def test_a_solution_stands_in_its_region_only(name, form):
     notebook = make_students.written(SCRIPTS[name], form())
     text = words(notebook)
     cut = REGION.sub("", text)
-    answers = exercises(name) or [
-        " ".join(make_students.body(solution).split())
-        for solution in definitions(SOLUTION).values()
-    ]
+    answers = exercises(name)
+    if name == "homework":
+        bodies = map(make_students.body, definitions(SOLUTION).values())
+        answers += [" ".join(lines.split()) for lines in bodies]
     assert len(answers) >= 4
     for answer in answers:
         assert answer not in cut and (answer in text) == (form != Plain)
     assert "](../" not in text
     assert not [c for c in notebook.cells if c.get("outputs")]
+    if name != "homework":
+        *_, sources = [c for c in notebook.cells if "## Sources" in c.source]
+        assert not sources.metadata and "## Exercises" not in sources.source
     guesses = re.findall(r'^chapter\.predict\(".*", (.*?)\)', text, re.MULTILINE)
     assert set(guesses) <= {"None"}
 
@@ -105,14 +225,16 @@ def test_the_metadata_of_nbgrader(name):
     assert len({d.grade_id for d in data}) == len(data) > 0
     assert {d.schema_version for d in data} == {3}
     graded = [d for d in data if d.grade]
-    assert len(graded) == (len(exercises(name)) or len(GRADED))
+    tests = len(GRADED) if name == "homework" else 0
+    assert len(graded) == len(exercises(name)) + tests
+    assert name != "homework" or sum(d.points for d in graded) == 100
     assert all(d.solution for d in graded) or name == "homework"
 
 
 def test_the_homework_runs_as_a_notebook_of_nbgrader():
     notebook = make_students.written(HOMEWORK, Nbgrader())
     code = [c.source for c in notebook.cells if c.cell_type == "code"]
-    assert sum(source.count("BEGIN HIDDEN") for source in code) == 3
+    assert sum(source.count("BEGIN HIDDEN") for source in code) == 6
     exec("\n\n".join(code), {})
     with pytest.raises(AssertionError, match="return a list"):
         exec(REGION.sub("pass", "\n\n".join(code)), {})
@@ -121,8 +243,8 @@ def test_the_homework_runs_as_a_notebook_of_nbgrader():
 def test_slides_begin_at_headings_and_end_before_the_exercises():
     cells = make_students.slides(jupytext.read(FILES["timing"])).cells
     kinds = [cell.metadata.slideshow.slide_type for cell in cells]
-    headings = re.findall("^# #+ ", FILES["timing"].read_text(), re.MULTILINE)
-    assert kinds.count("slide") == len(headings) - 1  # no slide of exercises
+    lesson = FILES["timing"].read_text().partition("# ## Exercises")[0]
+    assert kinds.count("slide") == len(re.findall("^# #+ ", lesson, re.MULTILINE))
     text = "\n".join(cell.source for cell in cells)
     assert "Exercises" not in text and not ANSWER.search(text)
 
@@ -192,7 +314,7 @@ def test_nbgrader_and_otter_take_them(tmp_path, monkeypatch):
             assert not [answer for answer in exercises(name) if answer in text]
     course = tmp_path / "nbgrader"
     run("nbgrader", "generate_assignment", "homework", "--force", folder=course)
-    for version, says in (("source", "Success!"), ("release", "FAILED ON 5 CELL")):
+    for version, says in (("source", "Success!"), ("release", "FAILED ON 9 CELL")):
         path = f"{version}/homework/homework.ipynb"
         assert says in run("nbgrader", "validate", path, folder=course)
     run("otter", "assign", "homework.ipynb", "d", folder=tmp_path / "otter/homework")

@@ -474,8 +474,9 @@ if __name__ == "__main__":
 #
 # ## Sources
 #
-# 1. Least-squares notes on GPU computing, "Using PyCUDA's gpuarray class" (in Korean),
-#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
-# 2. NVIDIA, "T4 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/tesla-t4/>
-# 3. *Data Science for Biostatisticians*, "Parallelism and GPU computing",
-#    <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
+# - [1] Least-squares notes on GPU computing, "Using PyCUDA's gpuarray class" (in
+#   Korean), `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# - [2] NVIDIA, "T4 Tensor Core GPU",
+#   <https://www.nvidia.com/en-us/data-center/tesla-t4/>
+# - [3] *Data Science for Biostatisticians*, "Parallelism and GPU computing",
+#   <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>

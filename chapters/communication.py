@@ -659,12 +659,12 @@ if __name__ == "__main__":
 #
 # ## Sources
 #
-# 1. Douillard et al., "DiLoCo", <https://arxiv.org/abs/2311.08105>
-# 2. MXNet, "Dependency Engine",
-#    <https://mxnet.apache.org/versions/1.9.1/api/architecture/note_engine>
-# 3. Li et al., "PyTorch Distributed", <https://arxiv.org/abs/2006.15704>
-# 4. Rajbhandari et al., "ZeRO", <https://arxiv.org/abs/1910.02054>
-# 5. Stich, "Local SGD Converges Fast and Communicates Little",
-#    <https://arxiv.org/abs/1805.09767>
-# 6. Tazi et al., *The Ultra-Scale Playbook*,
-#    <https://huggingface.co/spaces/nanotron/ultrascale-playbook>
+# - [1] Douillard et al., "DiLoCo", <https://arxiv.org/abs/2311.08105>
+# - [2] MXNet, "Dependency Engine",
+#   <https://mxnet.apache.org/versions/1.9.1/api/architecture/note_engine>
+# - [3] Li et al., "PyTorch Distributed", <https://arxiv.org/abs/2006.15704>
+# - [4] Rajbhandari et al., "ZeRO", <https://arxiv.org/abs/1910.02054>
+# - [5] Stich, "Local SGD Converges Fast and Communicates Little",
+#   <https://arxiv.org/abs/1805.09767>
+# - [6] Tazi et al., *The Ultra-Scale Playbook*,
+#   <https://huggingface.co/spaces/nanotron/ultrascale-playbook>

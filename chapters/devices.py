@@ -282,15 +282,17 @@ if __name__ == "__main__":
 #
 # ## Sources
 #
-# 1. Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
-#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>; the listing
-#    is in its run of 5 July 2019, <https://github.com/mli/d2l-1day-notebooks>
-# 2. Least-squares notes on GPU computing, "Querying your GPU" (in Korean),
-#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
-# 3. NVIDIA, "T4 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/tesla-t4/>
-# 4. NVIDIA, "H200 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/h200/>,
-#    without the factor of two for sparse matrices
-# 5. NVIDIA, "V100 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/v100/>
+# - [1] Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
+#   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>; the listing
+#   is in its run of 5 July 2019, <https://github.com/mli/d2l-1day-notebooks>
+# - [2] Least-squares notes on GPU computing, "Querying your GPU" (in Korean),
+#   `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# - [3] NVIDIA, "T4 Tensor Core GPU",
+#   <https://www.nvidia.com/en-us/data-center/tesla-t4/>
+# - [4] NVIDIA, "H200 Tensor Core GPU",
+#   <https://www.nvidia.com/en-us/data-center/h200/>, without the factor of two for
+#   sparse matrices
+# - [5] NVIDIA, "V100 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/v100/>
 #
 # nvtop was recommended by "GPU Data Science" (in Korean),
 # <https://github.com/likejazz/likejazz.github.io> (`_wiki/GPU-Data-Science.md`).

@@ -14,6 +14,7 @@
 # Run this chapter as a notebook, or as `python chapters/least_squares_large.py`.
 
 # %%
+import importlib.metadata
 import importlib.util
 import time
 
@@ -145,20 +146,19 @@ for method in ("cgls", "normal"):
 #
 # How much memory does that take, and how does it compare with a library made for the
 # purpose? Dask [2] also splits an array into chunks. It builds a graph of tasks on
-# them, and runs the graph on all cores. We solve the same problem in six ways:
+# them, and runs the graph on all cores. We solve the same problem in five ways:
 #
 # - `numpy_lstsq` reads all of A;
 # - `d2lpar_cgls` and `d2lpar_normal` read blocks, as above;
 # - `dask_two_products` computes A^T A and A^T b in one call, and solves the normal
 #   equations;
-# - `dask_column` does the same, but b is a column, `b[:, None]`;
 # - `dask_one_product` puts b beside A first and computes [A b]^T [A b].
 #
 # Blocks and chunks have 2,500 rows, 2 MB. Each solve runs in a new process. We report
 # the increase in peak resident memory after a small warm-up solve has loaded the
 # libraries.
 #
-# *Predict before you run*: how many of the six need more memory for more rows?
+# *Predict before you run*: how many of the five need more memory for more rows?
 
 # %%
 chapter.predict("ways whose memory grows", None)
@@ -194,12 +194,6 @@ def dask_two_products(A, b):
     return numpy.linalg.solve(*dask.compute(A.T @ A, A.T @ b))
 
 
-def dask_column(A, b):
-    dask, _, A, b = dask_arrays(A, b)
-    G, c = dask.compute(A.T @ A, A.T @ b[:, None])
-    return numpy.linalg.solve(G, c[:, 0])
-
-
 def dask_one_product(A, b):
     _, da, A, b = dask_arrays(A, b)
     Ab = da.concatenate([A, b[:, None]], axis=1).rechunk({1: -1})
@@ -223,7 +217,8 @@ def measure(way, *problems):
 
 ways = [numpy_lstsq, d2lpar_cgls, d2lpar_normal]
 if importlib.util.find_spec("dask"):
-    ways += [dask_two_products, dask_column, dask_one_product]
+    ways += [dask_two_products, dask_one_product]
+    print("Dask", importlib.metadata.version("dask"))
 else:
     print("skipped: Dask is not installed (pip install dask)")
 few = datasets.uniform_file(2 * STEP, COLUMNS)
@@ -259,26 +254,57 @@ if "dask_one_product" in times:
 # %% [markdown]
 # NumPy's memory grows with the rows, because it holds A and LAPACK's copy of it. Blocks
 # are read, used and dropped, so the memory of our two ways should stay about the same.
-# (It is more than the blocks: the libraries keep buffers, and blocks that are being
-# read count as well.) Look at Dask's three ways. If the memory of `dask_two_products`
-# grows, this is because of the shape of the task graph, not because of Dask: both
-# products need every chunk, and the scheduler keeps a chunk that a later task needs
-# rather than read it twice. `dask_one_product` frees a chunk after its one product.
-# `dask_column` has the same tasks as `dask_two_products` up to the shape of b, so any
-# difference between these two rows is due to the order in which the tasks run.
+# It is more than the blocks, since products are enqueued before the previous ones have
+# finished, and the libraries keep buffers.
 #
-# Now compare the times. Only `d2lpar_normal` and `dask_one_product` do the same work:
-# they read the file once and compute one Gram matrix. A ratio above 1 in the last line
-# means that Dask is faster. It multiplies and reads chunks on all cores at once, while
-# our blocks are read by one thread. CGLS reads the file once per step.
+# Now look at `dask_two_products`. Both products need every chunk. If the scheduler runs
+# the two tasks of a chunk one after the other, the chunk can be dropped. If it first
+# runs all tasks of one product, it keeps every chunk for the other product, rather than
+# read it twice, and the memory grows as NumPy's does. The graph is the same in both
+# cases; the order is Dask's choice and differs between its versions. When we ran this
+# cell with five of them, 2024.1.0 and 2024.8.1 dropped the chunks, while 2023.5.0,
+# 2025.5.1 and 2026.1.1 kept them all. `dask_one_product` uses each chunk for one
+# product only, so it does not depend on the order.
+#
+# Next, compare the times. Only `d2lpar_normal` and Dask's two ways read the file once
+# and compute one Gram matrix; CGLS reads the file once per step. A ratio above 1 in the
+# last line means that Dask is faster. One explanation is that it reads and multiplies
+# chunks on all cores at once, while our blocks are read by one thread.
 #
 # ## Which method?
 #
-# An n x n matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB` for n = 10,000. Streaming
-# `normal` holds one sum of this size on each device, and the Cholesky factor and copies
-# of both for a while. `tsqr` holds more. Both read the file once but do `n / 4 = 2,500`
-# times the arithmetic of a CGLS pass; CGLS reads it once per step (we counted
-# the passes above) and keeps only vectors and blocks. With a few GB of memory only CGLS fits.
+# The memory of blocks does not grow with the rows, but that of some methods grows with
+# n^2. Let us count the n x n matrices that a method holds at its peak, for n = 1,000
+# and blocks of a quarter of such a matrix.
+
+
+# %%
+def matrices(method, *problems):
+    """The peak of memory beyond the libraries', in matrices of n x n."""
+    few, many = problems
+    limits = {"devices": "cpu:2", "resident_bytes": 0, "block_bytes": 2_000_000}
+    solve(*few, method=method, **limits)
+    before = process_status("VmRSS")
+    x = solve(*many, method=method, **limits).x
+    return (process_status("VmHWM") - before) / (8 * len(x) ** 2)
+
+
+problems = [datasets.uniform_file(*shape) for shape in ((500, 50), (4_000, 1_000))]
+for method in ("cgls", "normal", "tsqr"):
+    with ProcessPoolExecutor(1) as fresh_process:
+        files = [(p.A.filename, p.b) for p in problems]
+        found = fresh_process.submit(matrices, method, *files).result()
+    print(f"{method:6} on two contexts: memory of {found:4.1f} matrices of n x n")
+
+# %% [markdown]
+# The blocks alone account for one such matrix. `normal` adds a sum on each device,
+# products that wait to be added to it, the Cholesky factor and copies; `tsqr`
+# factorises a block together with its triangle, and adds LAPACK's copies. For n =
+# 10,000 one such matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB`, so multiply the numbers
+# above by 0.8 GB: with a few GB of memory only CGLS, whose blocks do not have to grow
+# with n^2, fits. The price is time. `normal` and `tsqr` read the file once but do at
+# least `n / 4 = 2,500` times the arithmetic of a CGLS pass; CGLS reads the file once
+# per step.
 #
 # ## Measured
 #
@@ -304,22 +330,24 @@ if __name__ == "__main__":
 chapter.score()
 
 # %% [markdown]
-# In a step each block is used twice, for two products of little arithmetic. The time is
-# therefore set by disk and memory bandwidth, which two contexts of one machine share. A
-# ratio near 1 is no surprise, and a ratio above 1 is possible. A second GPU would add
-# memory bandwidth, but the disk would remain the bottleneck.
+# In a step each block is used twice, for two products of little arithmetic. We
+# therefore expect disk and memory bandwidth to set the time, which two contexts share.
+# A ratio near 1 is no surprise, and a ratio above 1 is possible. A ratio near one half
+# means that one context did not use up the bandwidth, or that it was slowed by the
+# start of the process or another program: a single run of each does not tell. A second
+# GPU would add memory bandwidth, but both would read from the same disk.
 #
 # ## Summary
 #
-# > **Takeaway.** CGLS needs `2 * devices * block` bytes (one block used, one being
-# > read) and a few vectors of n and m numbers; the normal equations add some n x n
-# > matrices. Neither holds A.
+# > **Takeaway.** CGLS needs at least `2 * devices * block` bytes (one block used, one
+# > being read) and a few vectors of n and m numbers; the normal equations add several n
+# > x n matrices, which the cell above counts. Neither holds A.
 #
 # Of a matrix in a file, only a few blocks have to be in memory at a time. What is
 # summed and sent does not grow with the rows. A method that passes over the rows many
 # times reads the file many times, and one that passes once needs n x n numbers. Memory
-# grows when the schedule keeps a chunk for a later task. Measure the peak, in a new
-# process.
+# can also grow with the rows where a scheduler keeps a chunk for a later task. Measure
+# the peak, in a new process.
 #
 # ## Exercises
 #
@@ -336,8 +364,9 @@ chapter.score()
 # 4. Normal equations in blocks: change `products` to sum `block.T @ block` and
 #    `block.T @ b`, and solve once. *(The same x after a single pass, with one
 #    all-reduce of `n^2 + n` numbers in place of one of `n + 1` per pass.)*
-# 5. Read twice rather than keep: give `dask_two_products` two calls of `compute()`,
-#    one per product. *(The file is read twice, and the memory no longer grows.)*
+# 5. Read twice rather than keep: give `dask_two_products` two calls of `compute()`, one
+#    per product. *(The file is read twice. Each call uses a chunk for one product, so
+#    the memory does not grow, in whichever order the tasks run.)*
 # 6. A page cache is not a disk. Time a pass over the file. Then ask the system to
 #    forget the file, and time a pass again: `os.posix_fadvise(f.fileno(), 0, 0,
 #    os.POSIX_FADV_DONTNEED)` for the open file `f`, after `os.fsync(f.fileno())`. *(A
@@ -347,6 +376,6 @@ chapter.score()
 #
 # ## Sources
 #
-# 1. Least-squares notes on GPU computing, the run with more data (in Korean),
-#    `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
-# 2. Dask, <https://docs.dask.org>
+# - [1] Least-squares notes on GPU computing, the run with more data (in Korean),
+#   `2022_05_03.ipynb` of <https://github.com/Daegeun02/GPGPU>
+# - [2] Dask, <https://docs.dask.org>

@@ -471,8 +471,8 @@ chapter.score()
 
 # %% [markdown]
 # d2l printed an accuracy of 0.80 on one V100 and 0.84 on two, after 10 epochs [1]. Is
-# two better than one? The computation is the same up to rounding, so no. With this recipe
-# the accuracy moves by some points from run to run; the [five seeds of each
+# two better than one? The computation is the same up to rounding, so no. With this
+# recipe the accuracy moves by some points from run to run; the [five seeds of each
 # setting](../figures/multiple_gpus/book-accuracy.png) show by how much.
 #
 # ## Summary
@@ -525,5 +525,5 @@ chapter.score()
 #
 # ## Sources
 #
-# 1. Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
-#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# - [1] Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
+#   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>

@@ -463,9 +463,9 @@ chapter.score()
 #    per image, and its all-reduce is 87 times as long, if it is proportional to the
 #    number of parameters. By what factor does the batch shrink from which a second
 #    device pays? *(Two devices pay if one half of the computation exceeds the
-#    all-reduce, so the batch is proportional to all-reduce / computation per image:
-#    `87 / 200 = 0.43`. On paper the batch shrinks by `1 / 0.43 = 2.3`. If the fixed cost
-#    of a sum dominates, the all-reduce grows less, and the batch shrinks more.)*
+#    all-reduce, so the batch is proportional to all-reduce / computation per image: `87
+#    / 200 = 0.43`. On paper the batch shrinks by `1 / 0.43 = 2.3`. If the fixed cost of
+#    a sum dominates, the all-reduce grows less, and the batch shrinks more.)*
 # 3. Train with batches of 65; then with `even_split=False` in both calls of
 #    `split_and_load`; then so with batches of one image. *(ValueError. Then 33 and 32
 #    images, and the step is right, since it divides by 65. With one image the first
@@ -487,8 +487,8 @@ chapter.score()
 #
 # ## Sources
 #
-# 1. Zhang et al., *Dive into Deep Learning*, "Concise Implementation for Multiple
-#    GPUs",
-#    <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>
-# 2. Li, *Dive into Deep Learning in 1 Day*, notebooks,
-#    <https://github.com/mli/d2l-1day-notebooks>
+# - [1] Zhang et al., *Dive into Deep Learning*, "Concise Implementation for Multiple
+#   GPUs",
+#   <https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html>
+# - [2] Li, *Dive into Deep Learning in 1 Day*, notebooks,
+#   <https://github.com/mli/d2l-1day-notebooks>

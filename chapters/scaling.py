@@ -309,7 +309,7 @@ assert wrong == 0
 # Python interpreter of its own and issues the work of its own GPU only. If the GPUs are
 # equally fast, the bracket becomes narrow: N GPUs with a batch of B take as long as one
 # GPU with a batch of B / N, plus at most the all-reduce. We check this with LeNet on
-# one, two and four H200s ([records](../figures/gpu_scaling/book-results.txt)).
+# one, two and four H200s ([records](../figures/gpu_scaling/book-ddp-gpu4.jsonl)).
 #
 # *Predict before you run*: how many times as fast as one H200 are four with a batch of
 # 256, and with a batch of 8,192?
@@ -448,12 +448,14 @@ if __name__ == "__main__":
 #
 # ## Sources
 #
-# 1. Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
-#    <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
-# 2. NVIDIA, "Tesla V100 GPU Accelerator", data sheet,
-#    <https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf>
-# 3. NVIDIA, "H200 Tensor Core GPU", data sheet, <https://www.nvidia.com/en-us/data-center/h200/>
-# 4. Austin et al., *How to Scale Your Model*, on bounds by the maximum and the sum,
-#    <https://jax-ml.github.io/scaling-book/roofline/>
-# 5. Goyal et al., "Accurate, Large Minibatch SGD", <https://arxiv.org/abs/1706.02677>
-# 6. McCandlish et al., "Large-Batch Training", <https://arxiv.org/abs/1812.06162>
+# - [1] Zhang et al., *Dive into Deep Learning*, "Training on Multiple GPUs",
+#   <https://d2l.ai/chapter_computational-performance/multiple-gpus.html>
+# - [2] NVIDIA, "Tesla V100 GPU Accelerator", data sheet,
+#   <https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf>
+# - [3] NVIDIA, "H200 Tensor Core GPU", data sheet,
+#   <https://www.nvidia.com/en-us/data-center/h200/>
+# - [4] Austin et al., *How to Scale Your Model*, on bounds by the maximum and the sum,
+#   <https://jax-ml.github.io/scaling-book/roofline/>
+# - [5] Goyal et al., "Accurate, Large Minibatch SGD",
+#   <https://arxiv.org/abs/1706.02677>
+# - [6] McCandlish et al., "Large-Batch Training", <https://arxiv.org/abs/1812.06162>

@@ -480,12 +480,13 @@ assert mfu < 0.1
 #
 # ## Sources
 #
-# 1. Least-squares notes on GPU computing (in Korean), `2022_05_03.ipynb` of
-#    <https://github.com/Daegeun02/GPGPU>
-# 2. "GPU Data Science", a wiki (in Korean), `_wiki/GPU-Data-Science.md` of
-#    <https://github.com/likejazz/likejazz.github.io>
-# 3. GPUSOROBAN, a blog (in Japanese), <https://soroban.highreso.jp/blog/blog-2326/>
-# 4. *Data Science for Biostatisticians*,
-#    <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
-# 5. Llama Team, "The Llama 3 Herd of Models", <https://arxiv.org/abs/2407.21783>
-# 6. NVIDIA, "T4 Tensor Core GPU", <https://www.nvidia.com/en-us/data-center/tesla-t4/>
+# - [1] Least-squares notes on GPU computing (in Korean), `2022_05_03.ipynb` of
+#   <https://github.com/Daegeun02/GPGPU>
+# - [2] "GPU Data Science", a wiki (in Korean), `_wiki/GPU-Data-Science.md` of
+#   <https://github.com/likejazz/likejazz.github.io>
+# - [3] GPUSOROBAN, a blog (in Japanese), <https://soroban.highreso.jp/blog/blog-2326/>
+# - [4] *Data Science for Biostatisticians*,
+#   <https://github.com/smart-stats/ds4bio_book/blob/main/book/gpu.ipynb>
+# - [5] Llama Team, "The Llama 3 Herd of Models", <https://arxiv.org/abs/2407.21783>
+# - [6] NVIDIA, "T4 Tensor Core GPU",
+#   <https://www.nvidia.com/en-us/data-center/tesla-t4/>

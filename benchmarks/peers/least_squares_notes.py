@@ -2,8 +2,9 @@
 
     python benchmarks/peers/least_squares_notes.py --epochs 40
 
-Its three faults are kept: `x = self.x_hat` does not copy, both halves draw their row
-numbers from the same range, and the "GPUs" work one after the other. Prints a JSON line
+Its faults that change x or the time are kept: `x = self.x_hat` does not copy, both
+halves draw their row numbers from the same range, and the "GPUs" work one after the
+other. Prints a JSON line
 with the seconds of run(), the error it reaches and LAPACK's. With `--check FILE` (an
 .npz with A, b and our solution's error) it solves that problem; if LAPACK's error is
 not ours it prints {"error": ...} and exits with status 2.

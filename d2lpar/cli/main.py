@@ -58,7 +58,7 @@ log = logging.getLogger("d2lpar")
 def chapter_of(word: str) -> str:
     """The chapter of a word: its number in `d2lpar list`, or its name with dashes.
 
-    >>> chapter_of("4"), chapter_of("multiple-gpus"), chapter_of("other")
+    >>> chapter_of("1"), chapter_of("multiple-gpus"), chapter_of("other")
     ('multiple_gpus', 'multiple_gpus', 'other')
     """
     name = word.replace("-", "_")

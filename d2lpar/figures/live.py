@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from d2lpar.figures import page
 
 DOTS_PER_INCH = 90
+MANY = 6  # names of runs: a legend of more would cover the curves
 
 
 @page.plain_style()
@@ -22,9 +23,10 @@ def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -
     repeats of each other and look alike.
     """
     abscissa, *labels = runs[0][1][0]
-    figure = Figure(figsize=(4.2 * len(labels), 3.1))
-    figure.suptitle(page.wrap(title, 55 * len(labels)), size=10)
     names = list(dict.fromkeys(name for name, _ in runs))
+    beside = len(names) > MANY
+    figure = Figure(figsize=(4.2 * len(labels) + 2.6 * beside, 3.1))
+    figure.suptitle(page.wrap(title, 55 * len(labels)), size=10)
     for axes, label in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels):
         for number, (name, points) in enumerate(runs):
             first = [name for name, _ in runs].index(name) == number
@@ -32,7 +34,7 @@ def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -
             axes.plot([p[abscissa] for p in points], [p[label] for p in points], **look)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set(xlabel=abscissa, ylabel=label)
-    axes.legend()
+    axes.legend(**({"loc": "upper left", "bbox_to_anchor": (1, 1)} if beside else {}))
     written = io.BytesIO()
     figure.savefig(written, format="png", dpi=DOTS_PER_INCH)
     return written.getvalue()

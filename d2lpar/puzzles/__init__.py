@@ -7,7 +7,7 @@
 split_unevenly: wrong with n = 5, num_devices = 2: its answer[0] is ...
 False
 
-The tasks are in :mod:`d2lpar.puzzles.tasks`; ``puzzles/puzzles.py`` is their lesson.
+The tasks are in :mod:`d2lpar.puzzles.tasks`, and their guide is ``docs/puzzles.md``.
 They need NumPy only; :func:`run` also needs MXNet, and :func:`draw` Matplotlib.
 """
 

@@ -7,17 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from d2lpar.puzzles.schedules import Overlap, Pipeline
+
 
 class Case(NamedTuple):
     """Arguments, and what is wanted of `results`, or of what the solution returns.
 
     `says` describes the arguments, if the number of devices and numbers is not enough.
+    `machine` counts the scores, if that is not the network of devices, for `target`.
     """
 
     args: Sequence
     wanted: Any
     results: dict | None = None
     says: str = ""
+    machine: Any = None
+    target: tuple = ()
 
 
 class Rows(NamedTuple):
@@ -61,7 +66,7 @@ def _all_reduce(n, size, rng, place):
 
 
 def _reduce_scatter(n, size, rng, place):
-    args, wanted, results, _ = _all_reduce(n, size, rng, place)
+    args, wanted, results, *_ = _all_reduce(n, size, rng, place)
     wanted, got = (
         [array[part] for array, part in zip(arrays["arrays"], _parts(n, size))]
         for arrays in (wanted, results)
@@ -106,6 +111,46 @@ def _local_sgd(n, size, rng, place):
         {"ws": ws},
         f"N = {n}, {num_steps} steps, {between} between means",
     )
+
+
+NUM_LAYERS = 3
+
+
+def _fsdp(n, size, rng, place):
+    w, goals = _numbers(rng, NUM_LAYERS, size), _numbers(rng, n, NUM_LAYERS, size)
+    parts, lr = _parts(n, size), float(rng.choice([0.0625, 0.125]))
+    shards = [[place(k, layer[part]) for layer in w] for k, part in enumerate(parts)]
+    buffers = [place(k, numpy.zeros(size, "float32")) for k in range(n)]
+
+    def gradient_of(k):
+        def gradient(l, whole):
+            if getattr(whole, "home", None) is None or whole.home[1] != k:
+                raise ValueError(f"gradients[{k}] takes an array of device {k}")
+            return place(k, numpy.asarray(whole) - goals[k][l])
+
+        return gradient
+
+    new = w - lr * (n * w - goals.sum(axis=0))
+    args = shards, buffers, [gradient_of(k) for k in range(n)], lr
+    wanted = [[layer[part] for layer in new] for part in parts]
+    return Case(args, {"shards": wanted}, {"shards": shards})
+
+
+def _pipeline(n, size, rng, place):
+    pipeline = Pipeline(n, size)
+    results, says = {"finished": pipeline.finished}, f"{n} stages, {size} micro-batches"
+    target = 2 * (size + n - 1), 2 * n * (n - 1), min(n, size)
+    args, wanted = (n, size, pipeline.run), {"finished": [size] * n}
+    return Case(args, wanted, results, says, pipeline, target)
+
+
+def _overlap(n, size, rng, place):
+    compute, seconds = rng.integers(1, 10, size=(2, size % 7 + 1)).tolist()
+    device = Overlap(compute, seconds)
+    args = len(compute), device.backward, device.send, device.wait
+    wanted, results = [True] * len(compute), {"waited": device.waited}
+    says = f"layers that compute for {compute} s and send for {seconds} s"
+    return Case(args, {"waited": wanted}, results, says, device, (device.least(),))
 
 
 def _batch_norm(n, size, rng, place):
@@ -173,6 +218,9 @@ PUZZLES = {
     "ring": _all_reduce,
     "zero1": _zero1,
     "local_sgd": _local_sgd,
+    "fsdp": _fsdp,
+    "pipeline": _pipeline,
+    "overlap": _overlap,
     "batch_norm": _batch_norm,
     "grid": _grid,
     "least_squares": _least_squares,
@@ -204,6 +252,7 @@ LEAST = {
     "ring": 2,
     "zero1": 2,
     "local_sgd": 6,
+    "fsdp": 2 * NUM_LAYERS,
     "rebinding": 2,
 }
 
@@ -218,5 +267,11 @@ TARGETS = {
     "ring": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, size + 2 * part),
     "zero1": lambda n, size, part: (2 * n - 2, 2 * (n - 1) * part, 2 * size + 4 * part),
     "local_sgd": lambda n, size, part: (6 * (n - 1), 6 * (n - 1) * part, 4 * size),
+    "fsdp": lambda n, size, part: (
+        2 * NUM_LAYERS * (n - 1),
+        2 * NUM_LAYERS * (n - 1) * part,
+        2 * size + (NUM_LAYERS + 2) * part,
+    ),
     "rebinding": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),
 }
+SCORED = (*TARGETS, "pipeline", "overlap")

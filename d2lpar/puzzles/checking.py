@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy
 
-from d2lpar.puzzles.cases import LEAST, PUZZLES, TARGETS, Case, Rows
+from d2lpar.puzzles.cases import LEAST, PUZZLES, SCORED, TARGETS, Case, Rows
 from d2lpar.puzzles.network import Network
 
 SECONDS = 20  # for one call of a solution
@@ -25,7 +25,7 @@ def check(solution: Callable) -> bool:
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in PUZZLES:
-        print(f"{name} is no puzzle: check takes functions called {', '.join(PUZZLES)}")
+        print(f"{name} is no puzzle: the puzzles are {', '.join(PUZZLES)}")
         return False
     for n, size, rng in _sizes():
         network = Network(n, is_ring=name == "ring")
@@ -42,19 +42,21 @@ def check(solution: Callable) -> bool:
         if wrong:
             print(f"{name}: wrong with {says}: {wrong}")
             return False
-        if name in TARGETS:
-            scores, target = network.scores(), TARGETS[name](n, size, -(-size // n))
-            units = zip(
-                ("rounds", "arrays over the busiest link", "held"), (1, size, size)
-            )
+        if name in SCORED:
+            machine = case.machine or network
+            target = case.target or TARGETS[name](n, size, -(-size // n))
+            units = (1,) * 3 if case.machine else (1, size, size)
+            scores = machine.scores()
             says += ": " + ", ".join(
                 f"{what} {score / unit:.4g} of {most / unit:.4g}"
-                for (what, unit), score, most in zip(units, scores, target)
+                for what, unit, score, most in zip(
+                    machine.SCORES, units, scores, target
+                )
             )
             if any(score > most for score, most in zip(scores, target)):
                 print(f"{name}: right so far, but over its target with {says}")
                 return False
-    print(f"{name}: right" + (f"; {says}" if name in TARGETS else ""))
+    print(f"{name}: right" + (f"; {says}" if name in SCORED else ""))
     return True
 
 

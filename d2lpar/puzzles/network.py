@@ -13,8 +13,11 @@ MAX_ROUNDS = 10_000  # an endless loop ends here
 class Network:
     """N devices. Each sends one array per round at most, and receives one at most."""
 
+    SCORES = ("rounds", "arrays over the busiest link", "held")
+
     def __init__(self, num_devices: int, is_ring: bool = False):
         self.rounds, self.is_ring = 0, is_ring
+        self.messages: list[list[tuple[int, int, int]]] = []  # from, to, elements
         self.sent, self.received, self.held, self.peak = (
             [0] * num_devices for _ in range(4)
         )
@@ -40,6 +43,7 @@ class Network:
         self.rounds += 1
         if self.rounds > MAX_ROUNDS:
             raise ValueError(f"more than {MAX_ROUNDS} rounds: does a loop not end?")
+        self.messages.append([])
         senders: set = set()
         receivers: set = set()
         for message in messages:
@@ -59,6 +63,7 @@ class Network:
                 raise ValueError(f"device {what} twice in one round")
             senders.add(sender)
             receivers.add(to)
+            self.messages[-1].append((sender, to, array.size))
             self.sent[sender] += array.size
             self.received[to] += array.size
         return [self.place(to, numpy.asarray(array)) for array, to in messages]

@@ -1,4 +1,4 @@
-"""The seventeen puzzles. Copy a function to a file of your own, and fill it in there.
+"""The twenty puzzles. Copy a function to a file of your own, and fill it in there.
 
 ``puzzles.check(ring)`` says whether your `ring` is right, on arrays of many sizes and
 on one to eight devices; it finds the puzzle by the function's name.
@@ -122,8 +122,50 @@ def local_sgd(ws, gradients, lr, num_steps, steps_between, exchange):
     raise NotImplementedError
 
 
+def fsdp(shards, buffers, gradients, lr, exchange):
+    """11. Fully sharded data parallelism (FSDP): no device holds all parameters.
+
+    shards[k][l] is part k (as in puzzle 1) of layer l's parameters, on device k, and
+    buffers[k] has room for one whole layer. gradients[k](l, w) is the gradient (as long
+    as w) of device k's samples, where w are all the parameters of layer l, on device k.
+    Take one step of w = w - lr * g, in place in the shards, with g the sum of the
+    gradients of all devices. Targets: for each of 3 layers those of puzzles 7 and 6;
+    memory 2 + 5 / N: a layer, its gradient, three shards, and two parts that travel.
+    Example with 2 devices: shards[0][l] is [1], shards[1][l] is [2], so w is [1, 2].
+    """
+    raise NotImplementedError
+
+
+def pipeline(num_stages, num_batches, run):
+    """12. A pipeline: stage s holds some layers, and micro-batches go through all.
+
+    run([(0, "forward", 1), (1, "forward", 0)]) is one round, in which stage 0 works on
+    micro-batch 1 while stage 1 works on micro-batch 0; a stage does one thing a round.
+    Forward of stage s needs that of stage s - 1, backward needs the stage's own forward
+    and the backward of stage s + 1, each from an earlier round. Bring all micro-batches
+    forward and backward through all stages. A stage holds a micro-batch's activations
+    from its forward to its backward. Target for S stages and M micro-batches:
+    2 (M + S - 1) rounds, 2 S (S - 1) bubbles (a stage without work in a round), and at
+    most min(S, M) micro-batches held by a stage.
+    Example: with 2 stages and 1 micro-batch four rounds, each with one stage at work.
+    """
+    raise NotImplementedError
+
+
+def overlap(num_layers, backward, send, wait):
+    """13. Overlap: sum the gradients of late layers while early layers still compute.
+
+    backward(l) computes the gradient of layer l, after those of all layers behind it,
+    and returns when it is there. send(l) queues its all-reduce and returns at once; the
+    link serves one layer at a time. wait(l) returns when the sum is there. Wait for the
+    sum of each layer. Target: the fewest seconds possible.
+    Example: two layers of 3 s each, sent in 2 s each, need 8 s; without overlap 10 s.
+    """
+    raise NotImplementedError
+
+
 def batch_norm(counts, means, variances):
-    """11. Mean and variance of a whole batch, from those of its shards.
+    """14. Mean and variance of a whole batch, from those of its shards.
 
     Shard k has counts[k] >= 1 samples, and the means means[k] (d,) of their features.
     variances[k] (d,) are the mean squared distances from *these* means. Return the
@@ -134,7 +176,7 @@ def batch_norm(counts, means, variances):
 
 
 def grid(nx, ny, block, blockIdx, threadIdx):
-    """12. A kernel's grid: which element of an array (ny, nx) does a thread compute?
+    """15. A kernel's grid: which element of an array (ny, nx) does a thread compute?
 
     block is the (x, y) size of a block of threads; blockIdx and threadIdx, both (x, y),
     are a thread's place. Return ((blocks in x, blocks in y), ij): how many blocks cover
@@ -145,7 +187,7 @@ def grid(nx, ny, block, blockIdx, threadIdx):
 
 
 def least_squares(grams, xs):
-    """13. Averaging least squares, so that the average is right.
+    """16. Averaging least squares, so that the average is right.
 
     Device k has the rows A_k, b_k, and has solved them: xs[k] (d,) is the x with the
     least ||A_k x - b_k||, and grams[k] (d, d) is A_k^T A_k. Return the x for all rows.
@@ -158,7 +200,7 @@ def least_squares(grams, xs):
 
 
 def rebinding(arrays, exchange):
-    """14. The book's all-reduce for PyTorch, as printed in 2021. Only device 0 gets it.
+    """17. The book's all-reduce for PyTorch, as printed in 2021. Only device 0 gets it.
 
     A reader found it: https://github.com/d2l-ai/d2l-zh/pull/955. Targets: puzzle 3's.
     """
@@ -169,7 +211,7 @@ def rebinding(arrays, exchange):
 
 
 def who_divides(sums, counts):
-    """15. The mean gradient of a batch; 13 samples on 2 devices come out wrong.
+    """18. The mean gradient of a batch; 13 samples on 2 devices come out wrong.
 
     sums[k] (d,) is the sum of the gradients of device k's counts[k] samples.
     """
@@ -177,7 +219,7 @@ def who_divides(sums, counts):
 
 
 def idle_device(shards, grads, gradient):
-    """16. The gradients of a small last batch: their sum is wrong if a device is idle.
+    """19. The gradients of a small last batch: their sum is wrong if a device is idle.
 
     gradient(shard) is a shard's gradient (d,), which belongs into grads[k]. There still
     is device k's gradient of the step before.
@@ -188,7 +230,7 @@ def idle_device(shards, grads, gradient):
 
 
 def clock(work, wait, now):
-    """17. How many seconds a device needs for the work; the answer is always 0.
+    """20. How many seconds a device needs for the work; the answer is always 0.
 
     work() hands the work to the device and returns at once; wait() returns when the
     device has done all that it was ever handed; now() is the time in seconds.

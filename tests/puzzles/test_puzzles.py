@@ -1,6 +1,7 @@
 """Every solution is right and within its target; what a learner gets wrong is said."""
 
 import inspect
+import itertools
 import re
 import signal
 import subprocess
@@ -24,10 +25,11 @@ from support.puzzle_solutions import (
 from d2lpar import puzzles
 from d2lpar.puzzles import checking, tasks
 from d2lpar.puzzles.__main__ import main as listing
-from d2lpar.puzzles.cases import PUZZLES, TARGETS
-from d2lpar.puzzles.timing import TIMED
+from d2lpar.puzzles.cases import PUZZLES, SCORED
+from d2lpar.puzzles.hints import HINTS
+from d2lpar.puzzles.network import Network
+from d2lpar.puzzles.schedules import Overlap, Pipeline
 
-GUIDE = Path(__file__).parents[2] / "docs" / "puzzles.md"
 BUGS = {
     "rebinding": r"wrong with N = 2 and .* length 5: arrays\[1\] is .*, wanted is",
     "who_divides": r"wrong with counts = \[3, 2\]: its answer is .*, wanted is",
@@ -57,7 +59,7 @@ def test_a_solution_is_right_and_a_task_unsolved(name, capsys, said):
     assert puzzles.check(solution)
     out = capsys.readouterr().out
     assert out.startswith(f"{name}: right")
-    assert ("rounds" in out) == (name in TARGETS)
+    assert (" of " in out) == (name in SCORED)
     assert re.match(f"{name}: " + BUGS.get(name, "not solved yet$"), said(task, name))
     assert inspect.signature(task) == inspect.signature(solution)
     assert task.__doc__.startswith(f"{[*PUZZLES].index(name) + 1}. ")
@@ -114,8 +116,56 @@ def read_unseen(arrays, exchange):
         array[:] = total
 
 
+def all_forward_first(num_stages, num_batches, run):
+    for stages, what in (
+        (range(num_stages), "forward"),
+        (range(num_stages)[::-1], "backward"),
+    ):
+        for t in range(num_batches + num_stages - 1):
+            at = [(s, what, t - i) for i, s in enumerate(stages)]
+            run([work for work in at if 0 <= work[2] < num_batches])
+
+
+def one_after_another(num_stages, num_batches, run):
+    for m in range(num_batches):
+        for s in range(num_stages):
+            run([(s, "forward", m)])
+        for s in reversed(range(num_stages)):
+            run([(s, "backward", m)])
+
+
+def wait_for_each(num_layers, backward, send, wait):
+    for l in reversed(range(num_layers)):
+        backward(l)
+        send(l)
+        wait(l)
+
+
+def send_at_the_end(num_layers, backward, send, wait):
+    for l in reversed(range(num_layers)):
+        backward(l)
+    for l in reversed(range(num_layers)):
+        send(l)
+        wait(l)
+
+
+def all_layers_at_once(shards, buffers, gradients, lr, exchange):
+    parts = solutions.split_unevenly(len(buffers[0]), len(buffers))
+    layers = []
+    for l in range(len(shards[0])):
+        for shard, buffer, part in zip(shards, buffers, parts):
+            buffer[part] = shard[l]
+        all_gather(buffers, exchange)
+        layers.append([buffer.copy() for buffer in buffers])
+    for l, copies in enumerate(layers):
+        grads = [gradient(l, w) for gradient, w in zip(gradients, copies)]
+        reduce_scatter(grads, exchange)
+        for shard, grad, part in zip(shards, grads, parts):
+            shard[l][:] -= lr * grad[part]
+
+
 WRONG = r"wrong with [^:]*\d[^:]*: .*\bis .*, wanted is "
-OVER = "right so far, but over its target with N = .*"
+OVER = "right so far, but over its target with .*"
 
 
 # fmt: off
@@ -138,7 +188,22 @@ OVER = "right so far, but over its target with N = .*"
     ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, lr, 5, 2, e), WRONG),
     ("tree", lambda a, exchange: ring(a, exchange), OVER + "rounds 6 of 4"),
     ("central", all_held_by_device_0, OVER + "held 4 of 3"),
+    ("fsdp", lambda s, b, g, lr, e: solutions.fsdp(s, b, g, 0.125, e), WRONG),
+    ("fsdp", all_layers_at_once, OVER + "N = 2 .* held 7.8 of 5"),
+    ("pipeline", all_forward_first, OVER + "rounds 12 of 12, bubbles 4 of 4, .*held 5 of 2"),  # noqa: E501
+    ("pipeline", one_after_another, OVER + "rounds 20 of 12, bubbles 20 of 4, .*held 1 of 2"),  # noqa: E501
+    ("overlap", wait_for_each, OVER + r"seconds (\d+) of (?!\1)"),
+    ("overlap", send_at_the_end, OVER + r"seconds (\d+) of (?!\1)"),
+    ("overlap", lambda L, backward, send, wait: [backward(l) for l in range(L)[::-1]], WRONG),  # noqa: E501
     # against the rules
+    ("fsdp", lambda s, b, g, lr, e: g[0](0, b[1]), "0. takes an array of device 0"),
+    ("pipeline", lambda S, M, run: run([(1, "forward", 0)]), "cannot do forward of micro-batch 0: stage 0 has not"),  # noqa: E501
+    ("pipeline", lambda S, M, run: run([(0, "forward", 0), (1, "forward", 0)]), "stage 0 has not finished its forward"),  # noqa: E501
+    ("pipeline", lambda S, M, run: run([(0, "forward", 0), (0, "forward", 1)]), "stage 0 works twice"),  # noqa: E501
+    ("pipeline", lambda S, M, run: [run([]) for _ in iter(int, 1)], "does a loop not"),
+    ("overlap", lambda L, backward, send, wait: send(0), "no gradient of layer 0 yet"),
+    ("overlap", lambda L, backward, send, wait: wait(0), "layer 0 has not been sent"),
+    ("overlap", lambda L, backward, send, wait: backward(0), "layer 0 needs the gradi"),
     ("ring", lambda a, exchange: central(a, exchange), "device 1 sends to 0; in a ring to 2"),  # noqa: E501
     ("ring", lambda a, e: e([(a[0], 0)]), "line .*: device 0 cannot send to 0"),
     ("ring", lambda a, e: e([(a[0], 1), (a[0], 1)]), "device 0 sends twice in one"),
@@ -162,7 +227,7 @@ OVER = "right so far, but over its target with N = .*"
     ("who_divides", lambda s, c: [str(x) for x in solutions.who_divides(s, c)], "its answer is .'"),  # noqa: E501
     ("who_divides", lambda s, c: solutions.who_divides(s, c) + 5j, "wanted is"),
     ("split_unevenly", lambda n, N: [slice(n)], "has 1 elements, wanted are 2"),
-    ("mine", lambda n: n, "mine is no puzzle: check takes functions called split_"),
+    ("mine", lambda n: n, "mine is no puzzle: the puzzles are split_"),
     ("", [ring], "list is no puzzle"),
 ])
 def test_what_is_wrong_is_one_line(name, solution, words, said):
@@ -208,7 +273,7 @@ def test_the_list_says_which_are_solved(tmp_path, capsys):
     source = "def split_unevenly(n, N):\n    return [slice(n)]\n"
     file = tmp_path / "mine.py"
     file.write_text(Path(solutions.__file__).read_text("utf-8") + source)
-    assert listing([]) == 0 and "17. How many" in capsys.readouterr().out
+    assert listing([]) == 0 and "20. How many" in capsys.readouterr().out
     assert listing([str(file)]) == 0
     out = capsys.readouterr().out
     assert "solved  recursive_doubling" in out and "        split_unevenly" in out
@@ -216,22 +281,87 @@ def test_the_list_says_which_are_solved(tmp_path, capsys):
     assert "none.py: no such file" in capsys.readouterr().out
 
 
+def test_what_a_stage_needs_must_be_done():
+    pipeline = Pipeline(2, 1)
+    for stage in (0, 1):
+        pipeline.run([(stage, "forward", 0)])
+    for work, words in [
+        ((0, "backward", 0), "stage 1 has not finished its backward"),
+        ((1, "forward", 0), "stage 1 has done forward of 0 before"),
+        ((2, "forward", 0), "there is no stage 2"),
+        ((0, "forward", 1), "there is no micro-batch 1"),
+        ((0, "sideways", 0), "write 'forward' or 'backward'"),
+        (("forward", 0), "run takes a list of"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            pipeline.run([work])
+    assert pipeline.scores() == (2, 2, 1)
+    for stage in (1, 0):
+        pipeline.run([(stage, "backward", 0)])
+    assert pipeline.finished == [1, 1] and pipeline.scores() == (4, 4, 1)
+
+
+def test_no_order_of_sending_is_faster_than_the_target():
+    rng = numpy.random.default_rng(0)
+    for _ in range(20):
+        compute, seconds = rng.integers(1, 10, size=(2, 4)).tolist()
+        times = []
+        for order in itertools.permutations(range(4)):
+            device, todo = Overlap(compute, seconds), list(order)
+            for l in (3, 2, 1, 0):
+                device.backward(l)
+                while todo and todo[0] >= l:  # as early as this order allows
+                    device.send(todo.pop(0))
+            for l in range(4):
+                device.wait(l)
+            times += device.scores()
+        assert min(times) == Overlap(compute, seconds).least()
+    assert Overlap([3, 3], [2, 2]).least() == 8  # the example in tasks.py
+
+
+def test_three_hints_one_after_another(capsys):
+    assert HINTS.keys() == PUZZLES.keys()
+    assert {len(set(hints)) for hints in HINTS.values()} == {3}
+    for _ in range(5):
+        puzzles.hint(ring)
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in out[:3]] == [
+        f"ring, hint {k} of 3" for k in (1, 2, 3)
+    ]
+    assert "these were all" in out[3] and out[4] == out[0]
+    puzzles.hint("rong")
+    assert "'rong' is no puzzle: the puzzles are split_" in capsys.readouterr().out
+
+
+def test_a_picture_has_a_panel_per_round_and_an_arrow_per_message(capsys):
+    pytest.importorskip("matplotlib")
+    figure = puzzles.draw(ring, 3)
+    titles = [panel.get_title() for panel in figure.axes]
+    assert titles == [f"round {k}" for k in (1, 2, 3, 4)]
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["0", "1", "2", "", "1/3", "", "1/3", "", "1/3"]
+
+    def tree(arrays, exchange):
+        exchange([(arrays[1], 0)])
+        exchange([(arrays[1], 1)])
+
+    assert len(puzzles.draw(tree).axes) == 2
+    assert "line" in capsys.readouterr().out
+    assert puzzles.draw(tasks.ring) is None and puzzles.draw(solutions.clock) is None
+    out = capsys.readouterr().out
+    assert "ring: not solved yet" in out and "clock: only central" in out
+
+
+def test_what_a_network_sends_is_noted():
+    network = Network(2)
+    array = network.place(0, numpy.ones(4))
+    network.exchange([(array[:3], 1)])
+    network.exchange([])
+    assert network.messages == [[(0, 1, 3)], []]
+
+
 def test_puzzles_need_numpy_only():
     blocked = "import sys; sys.modules['mxnet'] = sys.modules['matplotlib'] = None"
     code = f"{blocked}; from d2lpar import puzzles as p; print(p.check(p.check))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("False\n"), done.stderr
-
-
-def test_the_guide_shows_what_check_prints_and_lists_all(capsys):
-    readme = GUIDE.read_text("utf-8")
-    code, printed = re.search(
-        r"```python\n(.*?)```.*?```text\n(.*?)```", readme, re.S
-    ).groups()
-    exec(code, {})
-    assert capsys.readouterr().out == printed
-    rows = re.findall(r"^\| (\d+) \|.*?`(\w+)`.*?\| (.*) \|$", readme, re.M)
-    assert [(name, "scored" in last) for _, name, last in rows] == [
-        (name, name in TARGETS) for name in PUZZLES
-    ]
-    assert [name for _, name, last in rows if "timed" in last] == TIMED

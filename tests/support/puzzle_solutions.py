@@ -103,6 +103,44 @@ def local_sgd(ws, gradients, lr, num_steps, steps_between, exchange):
                 w /= len(ws)
 
 
+def fsdp(shards, buffers, gradients, lr, exchange):
+    parts = split_unevenly(len(buffers[0]), len(buffers))
+    for l in range(len(shards[0])):
+        for shard, buffer, part in zip(shards, buffers, parts):
+            buffer[part] = shard[l]
+        all_gather(buffers, exchange)
+        grads = [gradient(l, w) for gradient, w in zip(gradients, buffers)]
+        reduce_scatter(grads, exchange)
+        for shard, grad, part in zip(shards, grads, parts):
+            shard[l][:] -= lr * grad[part]
+        del grads, grad
+
+
+def pipeline(num_stages, num_batches, run):
+    forward, backward = [0] * num_stages, [0] * num_stages  # how many are done
+    while backward[0] < num_batches:
+        work = []
+        for s in range(num_stages):
+            last = s == num_stages - 1
+            ready = forward[s] if last else backward[s + 1]
+            arrived = num_batches if s == 0 else forward[s - 1]
+            if backward[s] < ready:
+                work.append((s, "backward", backward[s]))
+            elif forward[s] < min(arrived, backward[s] + num_stages - s):
+                work.append((s, "forward", forward[s]))
+        run(work)
+        for s, direction, _ in work:
+            (forward if direction == "forward" else backward)[s] += 1
+
+
+def overlap(num_layers, backward, send, wait):
+    for l in reversed(range(num_layers)):
+        backward(l)
+        send(l)
+    for l in range(num_layers):
+        wait(l)
+
+
 def batch_norm(counts, means, variances):
     n = sum(counts)
     mean = sum(c * m for c, m in zip(counts, means)) / n

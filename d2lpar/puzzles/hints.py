@@ -1,0 +1,127 @@
+"""Three hints for each puzzle, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+HINTS = {
+    "split_unevenly": (
+        "divmod(n, num_devices) returns the shorter length and how many are longer.",
+        "Where does slice k start? Count the rows of all slices before it.",
+        "Slice k starts at k * shorter + min(k, how many are longer).",
+    ),
+    "shard_gradients": (
+        "What is the derivative of (x w - t)^2 with respect to w, for one row x?",
+        "For one row it is 2 (x w - t) x. Sum it over the rows of a shard.",
+        "A sum of rows times numbers is a product: X[part].T @ something.",
+    ),
+    "central": (
+        "Device 0 receives one array per round, so there are N - 1 rounds each way.",
+        "exchange([(arrays[k], 0)]) returns a list with the copy on device 0.",
+        "Add the copy by arrays[0][:] += ..., and write by arrays[k][:] = ...",
+    ),
+    "tree": (
+        "How many devices can receive in one round if each sends at most once?",
+        "In round r the two of a pair are 2^r apart. Which devices still add then?",
+        "Devices 0, 2d, 4d, ... receive from d behind them, if it exists. Then go back"
+        " with the same distances in reverse.",
+    ),
+    "recursive_doubling": (
+        "In a tree half of the devices wait. Which array could they send meanwhile?",
+        "In round r device k exchanges with k ^ 2**r: both send, both add.",
+        "Rest: with M the largest power of 2 below N, device M + j first sends to j.",
+    ),
+    "reduce_scatter": (
+        "All devices send at once, each another part, to the next device.",
+        "A part must end, complete, on the device of its number. Where does it start?",
+        "In round r device k sends part (k - 1 - r) mod N; the receiver adds it.",
+    ),
+    "all_gather": (
+        "A device can pass on in a round what it received in the round before.",
+        "In the first round device k sends part k. Which does it send in the next?",
+        "In round r device k sends part (k - r) mod N; the receiver writes it.",
+    ),
+    "ring": (
+        "After a reduce-scatter, who has which part of the sum?",
+        "What puzzle 7 asks for at its start is what puzzle 6 leaves at its end.",
+        "Call your two solutions one after the other; do yours send to k + 1 only?",
+    ),
+    "zero1": (
+        "Which device needs which part of the summed gradient? See puzzle 6.",
+        "Each device then changes its velocity and its part of the parameters only.",
+        "At last every device needs the other parts of the parameters: puzzle 7.",
+    ),
+    "local_sgd": (
+        "The mean is a sum divided by N, and you have all-reduced sums before.",
+        "When do you average? Count steps from 1, and think of the last one.",
+        "Change the arrays in place: w -= ..., and after the sum w /= N.",
+    ),
+    "fsdp": (
+        "Work layer by layer: what must be on a device before it can compute?",
+        "Put shards[k][l] into its part of buffers[k], then gather as in puzzle 7.",
+        "Reduce-scatter the gradients, update the shards, and `del` the gradients"
+        " before the next layer's are made: an array counts while a name refers to it.",
+    ),
+    "pipeline": (
+        "All forwards first needs as few rounds, but holds M micro-batches in a stage.",
+        "Which work frees memory? Let a stage prefer it whenever it is possible.",
+        "Stage s goes forward only while it holds fewer than S - s micro-batches;"
+        " decide from what was finished before the round.",
+    ),
+    "overlap": (
+        "What does the link do while backward(l) runs, and what could it do?",
+        "wait(l) stops the device's next computation too. How late can you call it?",
+        "Send each gradient at once; wait only when all layers are computed.",
+    ),
+    "batch_norm": (
+        "Means are not to be averaged alike: shards have different numbers of samples.",
+        "Which sums over samples give mean and variance, and can be added over shards?",
+        "A shard's sum of squares is count * (variance + mean^2).",
+    ),
+    "grid": (
+        "Blocks must cover the array even if the last ones stick out: round up.",
+        "The element is at block * blockIdx + threadIdx, in x and in y.",
+        "Rows have nx elements. Outside means x >= nx or y >= ny, not a large product.",
+    ),
+    "least_squares": (
+        "Which equation does x fulfil if ||A x - b|| is the least?",
+        "A^T A x = A^T b, and both sides are sums over the devices.",
+        "You have no A_k^T b_k, but A_k^T A_k x_k is the same.",
+    ),
+    "rebinding": (
+        "Print arrays[1] inside and outside of the function. Which one changes?",
+        "x[k] = y puts another array into the list; the caller's array stays.",
+        "Line three writes in place. Let the last line do the same.",
+    ),
+    "who_divides": (
+        "Try it by hand with counts of 2 and 1. How much does each sample count?",
+        "A sample on the fuller device counts less. All samples should count the same.",
+        "Divide once, by the number of all samples.",
+    ),
+    "idle_device": (
+        "What is in grads[k] after the function if shard k is empty?",
+        "The sum over devices still adds the gradient of the step before.",
+        "What is the sum over no samples? Write that.",
+    ),
+    "clock": (
+        "work() returns at once. When is the second clock reading taken?",
+        "Wait before the last reading. Is there unfinished work at the first one, too?",
+        "Two calls of wait(): before the first reading, and before the last.",
+    ),
+}
+_given = dict.fromkeys(HINTS, 0)
+
+
+def hint(puzzle: str | Callable) -> None:
+    """Print the next hint for a puzzle, given by its name or your function."""
+    name = puzzle if isinstance(puzzle, str) else getattr(puzzle, "__name__", "")
+    if name not in HINTS:
+        print(f"{name or puzzle!r} is no puzzle: the puzzles are {', '.join(HINTS)}")
+        return
+    hints, number = HINTS[name], _given[name]
+    if number == len(hints):
+        print(f"{name}: these were all hints; the next is the first again")
+        _given[name] = 0
+        return
+    _given[name] += 1
+    print(f"{name}, hint {number + 1} of {len(hints)}: {hints[number]}")

@@ -1,0 +1,82 @@
+"""A picture of the rounds of a solution: who sends how much to whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy
+
+from d2lpar.puzzles.cases import PUZZLES, TARGETS
+from d2lpar.puzzles.checking import in_one_line
+from d2lpar.puzzles.network import Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS, MOST = 4, 24  # pictures in a row, and in all
+
+
+def draw(solution: Callable, num_devices: int = 4) -> Figure | None:
+    """Draw each round of a solution, right or not, up to where it fails.
+
+    A panel is a round, a circle a device, an arrow a message, labelled with its length
+    in units of a device's array. Prints why, and returns None, if nothing can be drawn.
+    """
+    name = getattr(solution, "__name__", type(solution).__name__)
+    if name not in TARGETS:
+        print(f"{name}: only {', '.join(TARGETS)} have rounds of exchange")
+        return None
+    size = 4 * num_devices
+    network = Network(num_devices, is_ring=name == "ring")
+    case = PUZZLES[name](num_devices, size, numpy.random.default_rng(0), network.place)
+    try:
+        solution(*case.args, network.exchange)
+    except NotImplementedError:
+        print(f"{name}: not solved yet")
+        return None
+    except Exception as error:
+        print(f"{name}: {in_one_line(error, solution)}")
+    rounds = network.messages
+    if not rounds:
+        print(f"{name}: no round to draw, exchange was not called")
+        return None
+    if len(rounds) > MOST:
+        print(f"{name}: the first {MOST} of {len(rounds)} rounds")
+    return _picture(name, num_devices, size, rounds[:MOST])
+
+
+def _picture(name: str, n: int, size: int, rounds: list) -> Figure:
+    from matplotlib.figure import Figure
+
+    columns = min(COLUMNS, len(rounds))
+    rows = -(-len(rounds) // columns)
+    figure = Figure(figsize=(2.2 * columns, 2.4 * rows), layout="constrained")
+    figure.suptitle(f"{name} on {n} devices")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    angles = [math.pi / 2 - 2 * math.pi * k / n for k in range(n)]
+    places = [(math.cos(angle), math.sin(angle)) for angle in angles]
+    for number, panel in enumerate(panels):
+        panel.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
+        panel.axis("off")
+        if number >= len(rounds):
+            continue
+        panel.set_title(f"round {number + 1}", fontsize=10)
+        for k, place in enumerate(places):
+            panel.text(
+                *place, str(k), ha="center", va="center",
+                bbox={"boxstyle": "circle", "facecolor": "#dde6f0"},
+            )  # fmt: skip
+        for sender, to, elements in rounds[number]:
+            start, end = numpy.array(places[sender]), numpy.array(places[to])
+            style = {"arrowstyle": "-|>", "shrinkA": 13, "shrinkB": 13,
+                     "connectionstyle": "arc3,rad=0.25"}  # fmt: skip
+            panel.annotate("", end, start, arrowprops=style)
+            # Beside the bow of the arrow, which is to the right of its direction.
+            x, y = end - start
+            at = (start + end) / 2 + 0.3 * numpy.array([y, -x])
+            share = str(Fraction(elements, size))
+            panel.text(*at, share, ha="center", va="center", fontsize=9)
+    return figure

@@ -178,7 +178,7 @@ def why_not_usable(
         return {
             i: (
                 f"gpu({i}) {gpus[i].name}: the MXNet {FROM_SOURCE} cannot compute on "
-                f"it ({error}); build it for this GPU (docs/newer-gpus.md), or use "
+                f"it ({error}); build it for this GPU (docs/installing.md), or use "
                 "--devices cpu:N"
             )
             for i, error in _probe(tuple(numbers)).items()
@@ -189,7 +189,7 @@ def why_not_usable(
             f"gpu({i}) {gpus[i].name} has compute capability "
             f"{'.'.join(map(str, gpus[i].capability))}; the MXNet GPU wheels have code "
             f"for {BUILD_RANGE} only. Use --devices cpu:N, a GPU in that range, "
-            "PyTorch on this one, or an MXNet of your own build (docs/newer-gpus.md)"
+            "PyTorch on this one, or an MXNet of your own build (docs/installing.md)"
         )
         for i in numbers
         if not build_has_code_for(gpus[i].capability)

@@ -2,7 +2,8 @@
 
 :mod:`d2lpar.networks` defines the network. Here is what depends on the device that
 computes it: how many channels a CPU's instructions are fastest with, and how a GPU
-computes the gradient of a convolution's bias. The measurements are in docs/speed.md.
+computes the gradient of a convolution's bias. The measurements are in
+benchmarks/SPEED.md.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def device_channels(device_type: str) -> tuple[int, int]:
     """Return the channels of LeNet in training on devices of a type, "cpu" or "gpu".
 
     With AVX2 oneDNN takes matrix products for 20 and 50 channels, and kernels of its
-    own, in about three quarters of the time, for multiples of 8 (docs/speed.md). The
-    weights and biases of the additional channels are 0, so their outputs and gradients
-    are 0, too, and they never change: the training is the same. With AVX-512, and on
-    GPUs, the book's channels are as fast.
+    own, in about three quarters of the time, for multiples of 8 (benchmarks/SPEED.md).
+    The weights and biases of the additional channels are 0, so their outputs and
+    gradients are 0, too, and they never change: the training is the same. With AVX-512,
+    and on GPUs, the book's channels are as fast.
     """
     in_blocks = device_type == "cpu" and host.onednn_has_avx2_only()
     return IN_BLOCKS if in_blocks else CHANNELS
@@ -71,7 +72,7 @@ def in_cuda_graphs() -> bool:
     """Whether MXNet launches compiled networks as CUDA graphs in this process.
 
     ``d2lpar run`` asks for it on one GPU (:mod:`d2lpar.experiments`): a step of 256
-    images then takes 0.73 ms on an H200 instead of 0.99 (docs/speed.md).
+    images then takes 0.73 ms on an H200 instead of 0.99 (benchmarks/SPEED.md).
     """
     return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
 

@@ -156,7 +156,7 @@ def _remedy(error: RunError) -> str | None:
     if not from_mxnet and not isinstance(error, DiedError):
         return None
     if own_library():
-        return "see docs/newer-gpus.md; libraries are found through LD_LIBRARY_PATH"
+        return "see docs/installing.md; libraries are found through LD_LIBRARY_PATH"
     build = " ".join(installed_builds())
     return f"pip install --force-reinstall --no-deps {build}=={MXNET_VERSION}"
 

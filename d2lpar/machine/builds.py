@@ -71,7 +71,7 @@ def check_installed() -> str:
         raise MXNetMissingError(
             f"MXNet is not installed: {install_command('cpu')} (any machine) or "
             f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9; for "
-            "others see docs/newer-gpus.md)"
+            "others see docs/installing.md)"
         )
     if len(builds) > 1:
         raise MXNetMissingError(

@@ -36,7 +36,7 @@ if missing:
 project, author = "d2lpar", "The d2lpar authors"
 root_doc = "docs/index"
 include_patterns = [
-    "docs/*.md", "chapters/*.py", "figures/*.md", "benchmarks/README.md",
+    "docs/*.md", "chapters/*.py", "figures/*.md", "benchmarks/*.md",
     "CONTRIBUTING.md", "CHANGELOG.md",
 ]  # fmt: skip
 extensions = [

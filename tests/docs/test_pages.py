@@ -1,4 +1,4 @@
-"""README.md and docs/: their snippets run, their links and quotations are right."""
+"""README.md, docs/ and other pages: snippets run, links, flags and quotations hold."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from d2lpar.experiments import EXPERIMENTS, get
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-OTHERS = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md")]
-PAGES = [README, *DOCS, *OTHERS]
+FIGURES = sorted((ROOT / "figures").glob("*.md"))
+BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.md"))
+PAGES = [README, *DOCS, ROOT / "CONTRIBUTING.md", *FIGURES, *BENCHMARKS]
+CHAPTERS = sorted((ROOT / "chapters").glob("*.py"))
 
 
 def text_of(page: str | Path) -> str:
@@ -39,21 +41,32 @@ def blocks(page: str | Path, language: str) -> list[str]:
 # Links
 
 
+def prose_of(page: Path) -> str:
+    """The text of a page without code blocks, or that of a chapter's text cells."""
+    text = text_of(page)
+    if page.suffix == ".py":
+        text = "\n".join(re.findall(r"^# ?(.*)$", text, re.MULTILINE))
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
-    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    text = prose_of(page)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {heading.replace(" ", "-") for heading in plain}
 
 
 def links(page: Path) -> set[str]:
-    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
-    found = re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", text)
+    found = re.findall(
+        r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)|<img src=\"([^\"]+)\"", prose_of(page)
+    )
     return {a or b for a, b in found if not re.match(r"https?:", a or b)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*PAGES, *CHAPTERS], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_every_link_leads_somewhere(page):
     for link in links(page):
         path, _, anchor = link.partition("#")
@@ -124,6 +137,31 @@ def test_the_flags_of_a_command_exist(line):
         words = rest
 
 
+# Flags of other programs: git, pip, python -m build, torchrun.
+FOREIGN = {
+    "--branch", "--recursive", "--no-deps", "--wheel", "--nnodes", "--nproc-per-node",
+}  # fmt: skip
+
+
+@cache
+def flags() -> set[str]:
+    """The flags of d2lpar's commands, and of the scripts of a checkout."""
+    options = [p for c in d2lpar.commands.values() for p in c.params]
+    known = {flag for p in options for flag in [*p.opts, *p.secondary_opts]}
+    for folder in ("benchmarks", "tools"):
+        for script in (ROOT / folder).rglob("*.py"):
+            known |= set(re.findall(r'"(--[a-z][\w-]*)"', text_of(script)))
+    return known | {"--help", "--version"}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *CHAPTERS], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_every_flag_that_a_page_names_exists(page):
+    named = set(re.findall(r"(?<![\w<!-])--[a-z][\w-]*", text_of(page)))
+    assert named - flags() <= FOREIGN
+
+
 # Snippets
 
 
@@ -173,28 +211,6 @@ def test_the_helpers_snippet_finds_the_line_on_both_devices(page):
 def test_the_other_snippets_of_the_api_run(k):
     code = blocks("docs/api.md", "python")[k]
     assert run(code=code.replace('load("auto"', 'load("sample"'))
-
-
-def side_by_side() -> list[str]:
-    """The three programs of docs/side-by-side.md."""
-    start = blocks("docs/side-by-side.md", "python")[0]
-    text = text_of("docs/side-by-side.md")
-    cells = re.findall(r"<td>\n\n```python\n(.*?)```\n\n</td>", text, re.DOTALL)
-    assert len(cells) % 3 == 0
-    return [start + "\n".join(cells[k::3]) for k in range(3)]
-
-
-@pytest.mark.slow
-def test_the_programs_side_by_side_end_with_the_same_loss(tmp_path):
-    scratch, concise, ddp = side_by_side()
-    printed = [run(code=scratch), run(code=concise)]
-    pytest.importorskip("torch")
-    (tmp_path / "ddp.py").write_text(ddp, encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    printed.append(run(*torchrun, str(tmp_path / "ddp.py")))
-    losses = [float(line.removeprefix("loss ")) for line in printed]
-    assert losses[0] < 2.2  # it learns: ten classes at random are 2.30
-    assert losses == pytest.approx([losses[0]] * 3, abs=1e-3)
 
 
 # Messages

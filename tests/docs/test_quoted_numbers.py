@@ -16,8 +16,18 @@ import quoted_numbers  # noqa: E402
 
 DOCUMENTS = [
     ROOT / "README.md",
-    ROOT / "docs" / "peers.md",
-    ROOT / "docs" / "second-gpu.md",
+    *(
+        ROOT / "docs" / f"{page}.md"
+        for page in (
+            "api",
+            "d2l-exercises",
+            "peers",
+            "second-gpu",
+            "several-machines",
+            "usage",
+            "why-mxnet",
+        )
+    ),
     *sorted(ROOT.glob("chapters/*.py")),
 ]
 TABLE = "figures/h200/scaling/book-1thread-results.txt"

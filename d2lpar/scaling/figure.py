@@ -59,7 +59,7 @@ def pictures(
         )
         parts(picture.axes, found)
         inks = picture.axes[0].get_legend_handles_labels()
-        picture.legend(*inks, loc="outside lower right", ncols=4)
+        picture.legend(*inks, loc="outside right upper")
     if all_reduces(runs):
         note = labels.subtitle("results checked; of one array unless said", runs)
         title = "The same all-reduce in several ways"

@@ -47,6 +47,7 @@ REFUSED = [
     (["run", "devices", "--tf32"], "--tf32: does not apply to devices"),
     (["run", "memory", "--resume=last"], "--resume last: does not apply to memory"),
     (["run", "memory", "--data=cryptopunks"], "--data cryptopunks: memory takes auto"),
+    (["run", "scaling", "--num-epochs=3"], "--num-epochs 3: scaling trains nothing"),
     (["run", "arrays", "--preset=sharp"], "--preset sharp: arrays takes quick, book"),
     (["run", "gan", "--data=sample"], "--data sample: gan takes auto, cryptopunks"),
     ([*SOLVER, "--lr=0.1"], "--lr 0.1: does not apply to least_squares"),

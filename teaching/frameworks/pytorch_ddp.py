@@ -69,12 +69,17 @@ def accumulate(X, y, net, optimizer, pieces=2):
     return sum(losses)
 
 
-net = DistributedDataParallel(lenet(start.params()))
-optimizer = torch.optim.SGD(net.parameters(), lr=start.LR)
-for k, (X, y) in enumerate(start.batches()):
-    step = accumulate if k % 2 else train_batch
-    loss = step(torch.tensor(X), torch.tensor(y), net, optimizer)
-    distributed.all_reduce(loss)
-    if rank == 0:
-        print(loss.item() / len(X))
-distributed.destroy_process_group()
+def train(net, steps):
+    """Print the mean loss of each batch; the functions of `steps` take turns."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=start.LR)
+    for k, (X, y) in enumerate(start.batches()):
+        step = steps[k % len(steps)]
+        loss = step(torch.tensor(X), torch.tensor(y), net, optimizer)
+        distributed.all_reduce(loss)
+        if rank == 0:
+            print(loss.item() / len(X))
+
+
+if __name__ == "__main__":
+    train(DistributedDataParallel(lenet(start.params())), [train_batch, accumulate])
+    distributed.destroy_process_group()

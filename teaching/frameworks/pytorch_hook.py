@@ -3,18 +3,14 @@
     torchrun --nproc-per-node 2 teaching/frameworks/pytorch_hook.py
 
 Prints the mean loss of each step, and at the end the bytes that a process has handed to
-all-reduces. The buckets are small, so that several of them overlap with the backward
-pass.
+all-reduces. The buckets are small, so that LeNet has several of them.
 """
 
 import start
-import torch
-from torch import distributed, nn
-from torch.nn import functional as F
+from pytorch_ddp import lenet, num_devices, rank, train, train_batch
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-distributed.init_process_group("gloo")  # or "nccl", with a GPU for each process
-rank, num_devices = distributed.get_rank(), distributed.get_world_size()
 num_bytes = 0
 
 
@@ -31,34 +27,9 @@ def in_16_bits(state, bucket):
     return work.then(lambda done: bucket.buffer().copy_(done.value()[0]))
 
 
-net = nn.Sequential(
-    nn.Conv2d(1, 20, kernel_size=3),
-    nn.ReLU(),
-    nn.AvgPool2d(2),
-    nn.Conv2d(20, 50, kernel_size=5),
-    nn.ReLU(),
-    nn.AvgPool2d(2),
-    nn.Flatten(),
-    nn.Linear(800, 128),
-    nn.ReLU(),
-    nn.Linear(128, 10),
-)
-with torch.no_grad():
-    for p, value in zip(net.parameters(), start.params()):
-        p.copy_(torch.tensor(value.T if value.ndim == 2 else value))
-ddp = DistributedDataParallel(net, bucket_cap_mb=0.1)
-ddp.register_comm_hook(None, in_16_bits)
-optimizer = torch.optim.SGD(ddp.parameters(), lr=start.LR)
-for X, y in start.batches():
-    X_shard, y_shard = (torch.tensor(a).tensor_split(num_devices)[rank] for a in (X, y))
-    optimizer.zero_grad()
-    loss = F.cross_entropy(ddp(X_shard), y_shard, reduction="sum")
-    (num_devices / len(X) * loss).backward()
-    optimizer.step()
-    loss = loss.detach()
-    distributed.all_reduce(loss)
-    if rank == 0:
-        print(loss.item() / len(X))
+net = DistributedDataParallel(lenet(start.params()), bucket_cap_mb=0.1)
+net.register_comm_hook(None, in_16_bits)
+train(net, [train_batch])
 if rank == 0:
     print(f"{num_bytes} bytes")
 distributed.destroy_process_group()

@@ -263,8 +263,9 @@ if "dask_one_product" in times:
 # read it twice, and the memory grows as NumPy's does. The graph is the same in both
 # cases; the order is Dask's choice and differs between its versions. When we ran this
 # cell with five of them, 2024.1.0 and 2024.8.1 dropped the chunks, while 2023.5.0,
-# 2025.5.1 and 2026.1.1 kept them all. `dask_one_product` uses each chunk for one
-# product only, so it does not depend on the order.
+# 2025.5.1 and 2026.1.1 kept them all (`pip install dask==2023.5.0` shows it).
+# `dask_one_product` uses each chunk for one product only, so it does not depend on the
+# order.
 #
 # Next, compare the times. Only `d2lpar_normal` and Dask's two ways read the file once
 # and compute one Gram matrix; CGLS reads the file once per step. A ratio above 1 in the

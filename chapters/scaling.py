@@ -308,10 +308,10 @@ assert measured[1, 1024] / measured[2, 1024] < measured[1, 512] / measured[2, 51
 # changes at 384 images per GPU. The verdicts hold for the package that was measured,
 # and today's times are others.
 #
-# The conditions also tell us how to make a second device pay with a smaller batch. We can
-# reduce `python` by compiling the network (Chapter 5), hide the all-reduce behind the
-# backward pass (Chapter 7), or train a larger network, for which `one(B)` grows faster.
-# Finally, we can remove the factor N from `N * python`.
+# The conditions also tell us how to make a second device pay with a smaller batch. We
+# can reduce `python` by compiling the network (Chapter 5), hide the all-reduce behind
+# the backward pass (Chapter 7), or train a larger network, for which `one(B)` grows
+# faster. Finally, we can remove the factor N from `N * python`.
 #
 # ## One process per device
 #

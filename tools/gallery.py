@@ -30,7 +30,6 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import arms
-import document_numbers
 import gallery_tables
 import psutil
 from gallery_pictures import PICTURES
@@ -343,7 +342,7 @@ def disagreements() -> list[str]:
         for path in sorted(there)
         if path.suffix == ".png" and path.stat().st_size > 150_000
     ]
-    return wrong + document_numbers.disagreements()
+    return wrong
 
 
 def main() -> None:

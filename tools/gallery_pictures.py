@@ -934,22 +934,22 @@ def precision(runs: list[Run]) -> Picture:
     """What does int8 gain, and what does it cost?"""
     rows = [row for row in merged(runs[0].lines_of(PrecisionRecord)) if row.supported]
     base = baseline(rows)
-    trained = [row for row in rows if row.weights == "trained"]
-    lost = max(base.test_acc - row.test_acc for row in trained)
-    stretched = [row.test_acc for row in rows if row.weights == "stretched"]
-    margin = 2 * low_precision.half_interval(base.test_acc, 10_000)
-    scaled = [
-        row.images_per_sec / base.images_per_sec
-        for row in trained
-        if row.precision.startswith("int8") and row.precision != "int8-none"
+    calibrated = [
+        row
+        for row in rows
+        if row.weights == "trained"
+        and row.precision.startswith("int8")
+        and not row.precision.endswith("none")
     ]
+    scaled = [row.images_per_sec / base.images_per_sec for row in calibrated]
+    lost = max(base.test_acc - row.test_acc for row in calibrated)
+    stretched = [row.test_acc for row in rows if row.weights == "stretched"]
     worst = base.test_acc - min(stretched)
     title = claim(
-        "Calibrated int8 is {a:.1f} to {b:.1f} times as fast, and as accurate within "
-        "the test's "
-        "error; an outlier channel costs up to {c:.0f} points",
-        when=lost < margin < worst and min(scaled) > 2,
-        a=min(scaled), b=max(scaled), c=100 * worst, lost=lost,
+        "Calibrated int8 is {a:.1f} to {b:.1f} times as fast and loses at most "
+        "{lost:.1f} points; an outlier channel costs up to {c:.0f}",
+        when=0 < lost < 0.005 < worst and min(scaled) > 2,
+        a=min(scaled), b=max(scaled), c=100 * worst, lost=100 * lost,
     )  # fmt: skip
     return low_precision.picture(runs[0], title)
 

@@ -26,6 +26,7 @@ from d2lpar.records.comparison import ArmTimes, Summary, arm_times, summarize
 from d2lpar.records.kinds import (
     ArmSample,
     EpochRecord,
+    FrameRecord,
     Run,
     TimingRecord,
     group,
@@ -260,12 +261,27 @@ def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
     return [work, name, *_spread(summarize(arm.seconds)), ratio if fair else "-"]
 
 
+def _faces(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+    """The quality of faces after the most steps that all of the trainings took."""
+    frames = [run.lines_of(FrameRecord) for run in runs]
+    steps = min(found[-1].num_steps for found in frames)
+    rows = []
+    for run, found in zip(runs, frames):
+        last = [frame for frame in found if frame.num_steps <= steps][-1]
+        norm = run.header.settings["d_norm"]
+        quality = [number(last.frechet), number(last.coverage)]
+        cells = [norm, str(run.header.seed), f"{last.num_steps:,}", *quality]
+        rows.append([*cells, _record(run)])
+    return ["normalisation", "seed", "steps", "Fréchet", "coverage", "record"], rows
+
+
 BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[Sequence[str], Rows]]] = {
     "published": _published,
     "seeds": _seeds,
     "errors": _errors,
     "memory": _memory,
     "arms": _arms,
+    "faces": _faces,
 }
 
 FOLDED = {
@@ -275,4 +291,5 @@ FOLDED = {
     "errors": "Errors by steps, commands",
     "memory": "MiB by batch, commands",
     "arms": "Seconds of every row, commands",
+    "faces": "Faces by seed, commands",
 }

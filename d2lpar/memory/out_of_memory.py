@@ -1,9 +1,9 @@
 """When memory runs out: one line that helps, and the memory back for the next run.
 
-After a failure three things hold memory, and :func:`release` ends each: the error,
-whose traceback has the frames that failed, with their arrays; pending work, which fails
-in turn; and a GPU's pool. The temporary buffers of CPU contexts and CUDA's context stay
-until the process ends.
+After a failure :func:`release` lets go of what can hold memory: the error, whose
+traceback has the frames that failed, with their arrays; pending work, which fails in
+turn; and a GPU's pool. More stays until the process ends, among it the temporary
+buffers of CPU contexts and CUDA's context; chapter 11 measures how much.
 
 A new process is safer, and `d2lpar run` starts one for each measurement: when MXNet
 cannot enlarge a temporary buffer, it continues with the old address, which it has

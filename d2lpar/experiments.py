@@ -101,7 +101,7 @@ class Experiment:
     def unused(self, given: Mapping[str, object]) -> dict[str, str]:
         """By flag, why it does not apply; `given` are the flags with their values."""
         why = {}
-        chosen = given.get("preset", "quick")
+        chosen = str(given.get("preset") or "quick")
         settings = {
             **self.presets.get(chosen, {}),
             **(self.presets.get("dry-run", {}) if given.get("dry_run") else {}),

@@ -15,8 +15,9 @@
 # large batch](../docs/drawings/step-costs.svg)
 #
 # The drawing shows the idea. While the devices compute, Python issues the next
-# operations. With a small batch Python takes longer, and it needs twice the time for
-# two devices. With a large batch the devices take longer, and two share the images.
+# operations. In the upper half, with a small batch, Python takes longer, and it needs
+# twice the time for two devices. In the lower half, with a large batch, the devices
+# take longer, and two of them share the images.
 #
 # Run this chapter as a notebook, or as `python chapters/scaling.py --num-devices 1,2`.
 
@@ -40,7 +41,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 # d2l published its times in 2019. In single precision a V100 has a peak of 15.7 TFLOPS
 # [2], while an H200 has a peak of 67 TFLOPS [3]. We have run d2l's training loop on two
 # H200s and recorded the time of every epoch
-# ([record](../figures/h200/peers/custom-gpu2.jsonl)).
+# ([record](../figures/h200/peers/custom-gpu2.jsonl)). Functions and loop are d2l's, so
+# these times do not depend on the version of our package, which was one before 0.4.
 #
 # *Predict before you run*: on V100s the second GPU added 0.7 s to an epoch. How many
 # seconds does it add on H200s? Write your guess in place of `None`.
@@ -59,11 +61,11 @@ assert one < 1.8 and 0.6 < both - one < 0.8  # V100s: 1.8 s, and 0.7 s, to 0.1 s
 
 # %% [markdown]
 # One H200 is faster than one V100, but the second H200 adds as much time as the second
-# V100 did: the assertion allows for d2l's times being rounded to one decimal. If
-# this were spent on arithmetic, faster GPUs would have reduced it. Our first suspect is
-# therefore the host, where Python issues the work of both GPUs. One coincidence proves
-# little, however: the hosts differ as well, and according to d2l's output two other
-# programs occupied memory on the second V100. So let us look at a step in detail.
+# V100 did: the assertion allows for d2l's times being rounded to one decimal. If this
+# time were spent on arithmetic, we would expect faster GPUs to reduce it. Our first
+# suspect is therefore the host, where Python issues the work of both GPUs. One
+# coincidence proves little, however: the hosts differ as well, and two other programs
+# occupied memory on the second V100 (Chapter 2). So let us look at a step in detail.
 #
 # ## A lower and an upper bound
 #
@@ -78,7 +80,9 @@ assert one < 1.8 and 0.6 < both - one < 0.8  # V100s: 1.8 s, and 0.7 s, to 0.1 s
 # | the gradients are summed | 0 | `all_reduce` |
 #
 # The devices compute their shards side by side, so the second row is the time of the
-# slowest device.
+# slowest device. Note that `one(b)` is the time of a whole step and includes what
+# Python needs for it. Where Python determines `one(B / N)`, the sum of the rows
+# therefore counts some of its work twice, and it can only be too large.
 #
 # How do the parts add up? MXNet calls are asynchronous (Chapter 4), so Python can issue
 # the next operators while the devices are still computing. At best the two overlap
@@ -87,8 +91,9 @@ assert one < 1.8 and 0.6 < both - one < 0.8  # V100s: 1.8 s, and 0.7 s, to 0.1 s
 #
 #     max(N * python, one(B / N))  <=  step  <=  N * python + one(B / N) + all_reduce
 #
-# Austin et al. [4] bound the time of a step in this way, too. We call the range a
-# *bracket*. Where a step lies in it depends on how well a program overlaps the parts.
+# Austin et al. [4] bound the time of computation and communication in the same way. We
+# call the range a *bracket*. Where a step lies in it depends on how well a program
+# overlaps the parts.
 # We express this as a *place* between 0, the lower end, and 1.
 
 
@@ -125,12 +130,16 @@ chapter.show(draw(traced), "one-step")
 
 # %% [markdown]
 # Look for two things in the picture. With 16 images, expect gaps between the operators
-# of a device. In these gaps the device has finished its work and waits for Python. With
-# 512 images, expect Python's bar to end early in the step: everything has been issued,
-# and the devices compute side by side. The device whose gradients are ready last is the
-# *straggler* of this step, because the sum has to wait for it. Its delay is small if
-# both devices are equally fast and have a core each. A delay that is a large part of
-# the step shows that another program uses one of the cores.
+# of a device. In these gaps the device has finished its work and waits for Python or,
+# at the end of the step, for the other device. With 512 images, expect Python's bar to
+# end early in the step: everything has been issued, and the devices compute side by
+# side.
+#
+# The device whose gradients are ready last is the *straggler* of this step, because the
+# sum has to wait for it. With 16 images it may simply be the device that Python serves
+# last. With 512 images its delay is small if both devices are equally fast and have a
+# core each. If the delay is a large part of the step, one explanation is that another
+# program uses one of the cores.
 #
 # Profiling slows execution down. Use the picture to see in which order things happen
 # rather than how long they take. The cell has also written the two steps to
@@ -139,10 +148,11 @@ chapter.show(draw(traced), "one-step")
 #
 # ## Overlap
 #
-# A bracket is widest when Python and the device take equally long. Let us create this
-# situation. The function below returns the median time of a step and the median time
-# that Python needs to issue it. It can slow Python down by letting it sleep. It waits
-# for the devices at the end of a series of steps or, like d2l's loop, after every step.
+# A bracket is widest, compared with its lower end, when Python and the device take
+# equally long. Let us create this situation. The function below returns the median time
+# of a step and the median time that Python needs to issue it. It can slow Python down
+# by letting it sleep. It waits for the devices at the end of a series of steps or, like
+# d2l's loop, after every step.
 #
 # *Predict before you run*: Python sleeps for as long as the device computes. At which
 # place is a step if we wait at the end of eight steps, and if we wait after every step?
@@ -189,11 +199,15 @@ chapter.answer("place, waiting after every step", round(median(places[True]), 2)
 # %% [markdown]
 # Which places should we expect? In a series of eight steps Python's first sleep and the
 # device's last computation have nothing to overlap with. Even perfect overlap therefore
-# gives a place of 1/8. If we wait after every step, only the overlap within the step
-# remains, where the device computes while Python issues; then the place lies between
-# the last two numbers, provided that the device resumes at full speed. A place above 1
-# indicates that it does not, for example because its threads must first wake up. The
-# differences between the rows show how much the speed of your machine drifts.
+# gives a place of about 1/8. A larger place means that they overlap less, or that the
+# device computes more slowly while Python works than it does alone.
+#
+# If we wait after every step, only the overlap within the step remains, where the
+# device computes while Python issues. Then the place lies between the last two numbers,
+# provided that the device resumes at full speed. A place above 1 indicates that it does
+# not, for example because its threads must first wake up. If the speed of your machine
+# drifts within a row, places can lie on either side of these values, and they differ
+# from row to row.
 #
 # ## One device and two
 #
@@ -240,18 +254,22 @@ for half, batch in zip(sizes, sizes[1:]):
 inside = sum(-0.1 <= p <= 1.1 for p in places)
 print(f"{inside} of {len(places)} steps lie in their bracket, to a tenth of its width")
 equal = break_even(speedups)
-chapter.answer("break-even batch", "above 128" if equal is None else round(equal))
+found = "above 128" if equal is None else "4 or less" if equal == 4 else round(equal)
+chapter.answer("break-even batch", found)
 
 # %% [markdown]
 # The *speedup* is the time on one device divided by the time on two, so two devices pay
 # if it exceeds 1. The *break-even* is the batch size at which the speedup reaches 1,
 # interpolated between the rows. Both times are almost equal there, so expect a
-# different number when you run the cell again.
+# different number when you run the cell again. The table says where to look: two
+# devices can only take as long as one where the time of one lies in the bracket of two.
 #
-# If a place is clearly above 1, the devices have slowed each other down: the bracket
-# assumes that they share nothing, but two CPU contexts and Python share the cores, the
-# caches and the memory bandwidth of one processor. Drift can also move a place, upwards
-# or downwards, if the machine ran faster or slower while we measured one device.
+# A place that is clearly above 1 has two possible explanations. One is that the devices
+# have slowed each other down: the bracket assumes that they share nothing, but two CPU
+# contexts, Python and all other programs share the cores, the caches and the memory
+# bandwidth of one processor. The other is drift, which moves a place upwards or
+# downwards if the machine was faster or slower while we measured one device. If the
+# same row is above 1 when you run the cell again, drift is the less likely explanation.
 #
 # ## From the bracket to a decision
 #
@@ -263,9 +281,13 @@ chapter.answer("break-even batch", "above 128" if equal is None else round(equal
 #
 # The second line compares what the additional devices save, on the left, with what they
 # cost at most, on the right. Between the two conditions the answer depends on the
-# overlap. We check both with Chapter 5's training on H200s, where one process serves
+# overlap.
+#
+# We check both with steps of Chapter 5's network on H200s, where one process serves
 # both GPUs ([record](../figures/h200/scaling/book-1thread-concise-gpu2.jsonl)). The
-# cell prints the commit of the package that was measured, which is from before 0.4.
+# cell prints the commit of the package that was measured, which is from before 0.4. Its
+# steps cut each batch on the first GPU, as Chapter 5's `train_batch` does, and did not
+# add up the losses. The package's training differs in both.
 #
 # *Predict before you run*: how many of the verdicts "cannot pay" and "certain to pay"
 # does the measured speedup contradict?
@@ -303,10 +325,11 @@ assert measured[1, 1024] / measured[2, 1024] < measured[1, 512] / measured[2, 51
 #
 # One row is out of order: with 1,024 images the speedup is smaller than with 512. One
 # explanation is a change of form. From 1,024 images per GPU on, the package of that
-# commit computed the bias of a convolution as a weight, which was faster, so at this
-# batch size one GPU had the faster form and two GPUs did not. Since 0.4 the form
-# changes at 384 images per GPU. The verdicts hold for the package that was measured,
-# and today's times are others.
+# commit computed the bias of a convolution as a weight, [which is
+# faster](../benchmarks/SPEED.md#biases-as-weights-from-384-images-per-gpu-on). At this
+# batch size one GPU therefore had the faster form and two GPUs did not. The present
+# package changes the form with fewer images, so do not expect this row from it. The
+# verdicts hold for the package that was measured.
 #
 # The conditions also tell us how to make a second device pay with a smaller batch. We
 # can reduce `python` by compiling the network (Chapter 5), hide the all-reduce behind
@@ -316,10 +339,12 @@ assert measured[1, 1024] / measured[2, 1024] < measured[1, 512] / measured[2, 51
 # ## One process per device
 #
 # PyTorch's DistributedDataParallel (DDP) starts one process per GPU. Each process has a
-# Python interpreter of its own and issues the work of its own GPU only. If the GPUs are
-# equally fast, the bracket becomes narrow: N GPUs with a batch of B take as long as one
-# GPU with a batch of B / N, plus at most the all-reduce. We check this with LeNet on
-# one, two and four H200s ([records](../figures/gpu_scaling/book-ddp-gpu4.jsonl)).
+# Python interpreter of its own and issues the work of its own GPU only. On a batch of
+# B / N each process does what a single process does on the same batch, and then takes
+# part in the all-reduce. If the GPUs are equally fast, the bracket becomes narrow: N
+# GPUs with a batch of B take as long as one GPU with a batch of B / N, plus at most the
+# all-reduce. We check this with LeNet on one, two and four H200s
+# ([records](../figures/gpu_scaling/book-ddp-gpu4.jsonl)).
 #
 # *Predict before you run*: how many times as fast as one H200 are four with a batch of
 # 256, and with a batch of 8,192?
@@ -343,10 +368,11 @@ small = [ms for (n, batch), ms in ddp.items() if n == 1 and batch <= 1024]
 print(f"one GPU: {min(small):.2f} to {max(small):.2f} ms with 32 to 1,024 images")
 for n in (2, 4):
     ratios = [ms / ddp[1, b // n] for (k, b), ms in ddp.items() if k == n and b >= 128]
-    print(f"{n} GPUs: {min(ratios):.2f} to {max(ratios):.2f} times as long as one GPU")
-for n, times in (("one", measured), ("each its own", ddp)):
-    ratio = times[2, 64] / times[1, 64]
-    print(f"batch 64, two GPUs, {n} process: {ratio:.2f} times as long as one GPU")
+    print(f"{n} GPUs: {min(ratios):.2f} to {max(ratios):.2f} times as long as ", end="")
+    print("one GPU with as many images per GPU")
+print("batch 64, time of two GPUs / time of one:")
+for name, times in (("one process, our record", measured), ("two processes, DDP", ddp)):
+    print(f"  {name}: {times[2, 64] / times[1, 64]:.2f}")
 for batch in (256, 8192):
     speedup = round(ddp[1, batch] / ddp[4, batch], 2)
     chapter.answer(f"speedup of four H200s, batch {batch:,}", speedup)
@@ -358,16 +384,21 @@ assert max(small) < 1.2 * min(small) and max(ratios) < 1.4
 # coincide. The second and third line of the output show how close they come. On the
 # left the time does not grow with the number of images (first line), so it is not spent
 # on arithmetic, and more GPUs cannot reduce it. On the right it grows with the images
-# per GPU, and more GPUs do reduce it. With a batch of 64 Python determines the time:
-# here the lower end of the bracket predicts a ratio of about 2 for one process, and of
-# about 1 for a process per GPU.
+# per GPU, and more GPUs do reduce it.
+#
+# Which ratios should we expect with a batch of 64? If Python determines the time, the
+# lower end of the bracket predicts a ratio of 2 for one process, and of 1 for a process
+# per GPU. Compare the last two lines. They come from two libraries, and DDP's record
+# does not contain the time that Python needs, so they agree with this explanation but
+# do not prove it.
 #
 # We can now return to d2l's second V100. Half of a batch of 256 images requires 1.7
 # GFLOP, or `1.7e9 / 15.7e12 = 0.11 ms` at the peak of a V100. A second GPU saves that
 # much if the arithmetic runs at this speed, but it added `0.7 s / 235 = 3 ms` to each
-# step. d2l's loop doubles
-# `python` by issuing the work of both GPUs in one process. It also waits after every
-# step, so this time cannot overlap with the previous step.
+# step. d2l's loop doubles `python` by issuing the work of both GPUs in one process. It
+# also waits after every step, so this time cannot overlap with the previous step. How
+# much of the additional time this explains we cannot say, because nobody has recorded
+# Python's time on that host.
 #
 # ## Amdahl's law
 #
@@ -397,22 +428,27 @@ assert amdahl < speedup < overlapped
 # ## Larger batches
 #
 # If large batches make more devices pay, why not enlarge the batch along with the
-# number of devices? This is called *weak scaling*. It is a different training, because
-# an epoch now has only 1/N of the steps. To compensate, one usually multiplies the
-# learning rate by N, after a few epochs of warm-up [5]. This works up
-# to the *critical batch size* [6], in whose model the number of
-# steps to a given loss is
+# number of devices? This is called *weak scaling*. Let s now be the share of a step on
+# N devices that a step on one device would also need, whatever its batch. For the whole
+# batch one device would need `s + (1 - s) * N` times as long as N devices do. This
+# speedup has no upper limit (*Gustafson's law*, 1988).
+#
+# However, it is a different training, because an epoch now has only 1/N of the steps.
+# To compensate, one usually multiplies the learning rate by N, after a few epochs of
+# warm-up [5]. This works up to the *critical batch size* [6], in whose model the number
+# of steps to a given loss is
 #
 #     steps(B) = steps_min * (1 + B_critical / B)
 #
-# Far below `B_critical`, doubling the batch halves the number of steps; far above it,
-# doubling the batch saves almost none. What matters in the end is the time to a given
-# accuracy, `steps(B) * step`. The critical batch size determines the first factor, and
-# the bracket the second.
+# Far below `B_critical`, doubling the batch nearly halves the number of steps; far
+# above it, doubling the batch saves almost none. What matters in the end is the time to
+# a given accuracy, `steps(B) * step`. The critical batch size determines the first
+# factor, and the bracket the second.
 #
 # ## Your devices
 #
-# Finally, we measure more batch sizes with the trainings of Chapters 1 and 5.
+# Finally, we time the steps of the package's trainings of Chapters 1 and 5, with larger
+# batches than above.
 
 # %%
 if __name__ == "__main__":
@@ -420,10 +456,15 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # Where the quartiles of both times overlap, we cannot tell which one is shorter. In the
-# pictures of a step's time, the thin lines are `max(N * python, one(B / N) +
-# all_reduce)`, where `one(b)` is a straight line fitted to the times on one device. CPU
-# contexts have a third bound, the work of Python and of all devices divided by the
-# number of cores. The panel below shows how far each line is from the measured times.
+# picture of a step's time the band is the bracket of several devices. As above, it is
+# computed from steps on one device and from the all-reduce. For times above the band
+# the same two explanations remain, devices that slow each other down and drift.
+#
+# The bars divide a step into its parts. To time a part we run steps that end before it
+# and steps that end after it, in turn, and subtract; a part that is smaller than the
+# noise is missing. The last picture compares ways to compute the same all-reduce. Its
+# vertical axis is NCCL's *bus bandwidth* ([how it is defined](../docs/players.md)). The
+# hollow marks sum LeNet's gradients as eight arrays, the filled ones a single array.
 #
 # ## Summary
 #
@@ -459,6 +500,9 @@ if __name__ == "__main__":
 #    count the steps to a test accuracy of 0.7. Estimate the critical batch size. *(For
 #    `r = steps(128) / steps(512)` it is `(r - 1) / (1 / 128 - r / 512)`. If r is close
 #    to 4, both batches are far below it; if r is close to 1, both are far above.)*
+#
+# **Puzzles.** `python -m d2lpar.puzzles` has one about the best overlap of the backward
+# pass and the sums of the gradients: `overlap`.
 #
 # ## Sources
 #

@@ -5,7 +5,7 @@
 
 From each script come three notebooks without outputs, with their pictures inside:
 
-    students/NAME.ipynb                      for students: no solution in it
+    students/NAME.ipynb                      for students: no solution, no hidden test
     graders/nbgrader/source/NAME/NAME.ipynb  for `nbgrader generate_assignment NAME`
     graders/otter/NAME/NAME.ipynb            for `otter assign NAME.ipynb dist`
 
@@ -87,7 +87,9 @@ class Plain:
         return [new_markdown_cell(question)]
 
     def function(self, name: str, blank: str, solution: str, tests: dict) -> list:
-        return [new_code_cell(blank)]
+        seen = [test for test in tests if not test.endswith("_hidden")]
+        cells = [new_code_cell(f"{tests[test]}\n\n\n{test}({name})") for test in seen]
+        return [new_code_cell(blank), *cells]
 
 
 class Nbgrader(Plain):

@@ -16,8 +16,8 @@
 #
 # *Dive into Deep Learning* (d2l) [1] trains a larger network here. Its authors printed
 # 13.2 s per epoch on one V100 with batches of 256 images, and **7.3 s on two** with
-# batches of 512 [2]. That is the opposite of what LeNet did on these GPUs. Two things
-# have changed at the same time, the network and the batch, and we will take them apart.
+# batches of 512 [2]. With LeNet, two V100s had been slower than one. Two things have
+# changed at the same time, the network and the batch, and we will take them apart.
 #
 # Run this chapter as a notebook, or as `python chapters/multiple_gpus_concise.py`.
 
@@ -115,19 +115,16 @@ print("b1 grad:", b1.list_grad()[0])
 # gradients of all devices into the kvstore, pulls their sums, divides by n and updates
 # every replica.
 #
-# Two arguments matter. The kvstore `local`, which is the default, sums on the host,
-# while `device` sums on the GPUs. With `update_on_kvstore=True` the kvstore itself
-# keeps and updates the parameters (exercise 5). We set it to `False`, so that the
-# kvstore only sums and each device updates its replica, as in Chapter 1.
+# Two arguments matter. The trainer's default, `kvstore="device"`, sums on the devices
+# themselves, while `kvstore="local"` sums on the host. We keep the default. With
+# `update_on_kvstore=True` the kvstore itself keeps and updates the parameters (exercise
+# 5). We set it to `False`, so that the kvstore only sums and each device updates its
+# replica, as in Chapter 1.
 
 # %%
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
 trainer = gluon.Trainer(
-    net.collect_params(),
-    "sgd",
-    {"learning_rate": 0.2},
-    kvstore="device" if two[0].device_type == "gpu" else "local",
-    update_on_kvstore=False,
+    net.collect_params(), "sgd", {"learning_rate": 0.2}, update_on_kvstore=False
 )
 
 # %% [markdown]
@@ -177,7 +174,8 @@ chapter.answer("for trainer.step", X.shape[0])
 # it, the result is that of Chapter 1 up to rounding, as the assertion confirms.
 #
 # In PyTorch, DistributedDataParallel (DDP) takes the place of the trainer's all-reduce.
-# It starts the sums during `backward`, and it averages over the processes where Gluon
+# Each process wraps its replica, `net = DistributedDataParallel(net)`. DDP can start
+# the sums during `backward` (Chapter 7), and it averages over the processes where Gluon
 # sums over the devices:
 #
 # <!-- fold: teaching/frameworks/pytorch_ddp.py train_batch -->
@@ -278,21 +276,22 @@ train(2, batch_size=16, lr=0.1)
 # %% [markdown]
 # Compare the times of the two devices with those of one. The all-reduce and Python's
 # work do not depend on the batch, so with only 16 images in a batch the second device
-# has little to save. A larger network changes this.
+# has little to save. A larger network should change this.
 #
-# ## A network with which two devices win
+# ## A larger network
 #
 # d2l trains a ResNet-18 here. It needs 456 million multiplications per image, about
 # `456 / 2.25 = 200` times as many as LeNet. It also has more operators, 64 instead of
-# 9. However, compiled networks are *one* call for Python, so what a second device costs
-# is mainly the all-reduce of ResNet's 11.18 million parameters (`11.18e6 / 129e3 = 87`
-# times as many as LeNet's). The computation grows more than the communication. A second
-# device should therefore pay with smaller batches.
+# 9. However, a compiled network is *one* call for Python. What a second device costs is
+# therefore mainly the step of the trainer: the all-reduce of ResNet's 11.18 million
+# parameters (`11.18e6 / 129e3 = 87` times as many as LeNet's), which are 76 arrays
+# instead of 8. The computation grows more than either of them. A second device should
+# therefore pay with smaller batches.
 #
 # We define d2l's network below. By default we use a quarter of its channels, so that it
-# runs on a laptop; `channels=64` makes it d2l's network. The argument F of
-# `hybrid_forward` stands for the module of operators: `mxnet` arrays while the network
-# runs as Python, symbols while it is being compiled.
+# runs on a laptop; `channels=64` makes it d2l's network, which d2l did not compile. The
+# argument F of `hybrid_forward` stands for the module of operators: `mxnet` arrays
+# while the network runs as Python, symbols while it is being compiled.
 
 
 # %%
@@ -378,13 +377,18 @@ for name, build in (("ResNet-18", resnet18), ("LeNet", lenet)):
     chapter.answer(f"{name}: times as fast on two", gain)
 
 # %% [markdown]
-# Compare rows only if their ranges do not overlap. If both contexts have a core each,
-# we expect ResNet-18 to gain more than LeNet, because its devices spend most of the
-# time computing, whereas with LeNet they mostly wait for Python or for each other. A
-# factor near 1 for both networks means that the contexts share a core. The third row of
-# each network shows d2l's way. Each device has twice the work per step there, so fixed
-# costs matter less, but the training takes half as many steps. This makes it a
-# different training, whose speed should not be compared with that of one device.
+# Compare rows only if their ranges do not overlap; if they do, run the cell again on an
+# idle machine. If both contexts have a core each, we expect ResNet-18 to gain more than
+# LeNet, because its devices spend a larger share of a step computing, whereas with
+# LeNet they wait more for Python and for each other. If both factors are near 1, or
+# below, one explanation is that the contexts share a core, or that another program uses
+# one. If only LeNet's factor is below 1, then its all-reduce and Python cost more with
+# 16 images per device than half of the computation saves.
+#
+# The third row of each network shows d2l's way. Each device has twice the work per step
+# there, so fixed costs matter less, but the training takes half as many steps. This
+# makes it a different training, whose speed should not be compared with that of one
+# device.
 #
 # With BatchNorm there is a further difference. Each device normalises its own shard, so
 # even with equal batches two devices do not compute what one computes (Chapter 10).
@@ -392,24 +396,40 @@ for name, build in (("ResNet-18", resnet18), ("LeNet", lenet)):
 # How far does one GPU take us? We have trained d2l's ResNet-18 on one H200. On two it
 # has not been measured yet; `python benchmarks/resnet18.py --devices gpu:2` does so.
 
+
 # %%
-samples = chapter.record("h200/benchmarks/resnet18.jsonl").lines_of(ArmSample)
-seconds = [s.seconds for s in samples if not s.warm_up]
+def mfu(multiplications, seconds, n=1):
+    """The share of n H200s' float32 peak; 6 operations per multiplication."""
+    return 6 * multiplications * 60_000 / seconds / (n * 67e12)
+
+
+run = chapter.record("h200/benchmarks/resnet18.jsonl")
+seconds = [s.seconds for s in run.lines_of(ArmSample) if not s.warm_up]
 print(f"ResNet-18 on one H200: {median(seconds):.2f} s per epoch, n = {len(seconds)}")
+shares = [mfu(456e6, median(seconds))]
+print(f"  MFU {shares[0]:.0%}, commit {run.header.git_commit[:7]}")
 for n in (1, 2):
     run = chapter.record(f"h200/multiple_gpus_concise/book-gpu{n}.jsonl")
     lenets = median(epoch.seconds for epoch in run.epochs[1:])
     print(f"LeNet on {n} H200(s): {lenets:.3f} s per epoch")
+    shares.append(mfu(2.25e6, lenets, n))
+    print(f"  MFU {shares[-1]:.0%}, commit {run.header.git_commit[:7]}")
+assert shares[0] > 5 * shares[1] > 5 * shares[2]
 
 # %% [markdown]
+# The MFU (Chapter 4) is the share of the GPU's peak that the training uses. With the
+# same batch of 256 images it is much larger for ResNet-18 than for LeNet, as the
+# assertion confirms. While an H200 trains LeNet, it is far below its peak, so a second
+# one has little to save, and the MFU of two is lower still.
+#
 # ## On Fashion-MNIST
 #
 # The package's training, `d2lpar.lenet_concise.train`, is the loop from above with
-# shuffled batches, uneven shards and checkpoints. One thing differs. Every device holds
-# all images and takes the rows of its shard out of them within its graph, because
-# issuing many small operations costs Python more time than executing them costs a GPU.
-# The numbers stay the same. The presets are those of Chapter 1, so that the two can be
-# compared:
+# shuffled batches, uneven shards and checkpoints. Every device holds all images and
+# takes the rows of its shard out of them within its graph, because issuing many small
+# operations costs Python more time than executing them costs a GPU. On GPUs it also
+# sums all gradients as one array. Neither changes the results by more than rounding.
+# The presets are those of Chapter 1, so that the two can be compared:
 #
 #     d2lpar compare figures/multiple_gpus/book-1thread-cpu2.jsonl \
 #         figures/multiple_gpus_concise/book-1thread-cpu2.jsonl
@@ -421,8 +441,12 @@ if __name__ == "__main__":
     runs = chapter.measure("multiple_gpus_concise")
 
 # %% [markdown]
+# On CPU contexts the table divides the cores of the machine among the contexts, so a
+# single context has several threads. Its speedup compares two ways to use the same
+# cores, as in Chapter 1.
+#
 # Is Gluon faster than our functions from scratch? Here are the medians of both, from
-# the records of d2l's recipe.
+# the records of d2l's recipe. In these each CPU context has one thread.
 
 # %%
 for place, name in (("", "book-1thread-cpu{}"), ("h200/", "book-gpu{}")):
@@ -431,14 +455,15 @@ for place, name in (("", "book-1thread-cpu{}"), ("h200/", "book-gpu{}")):
         for way in ("multiple_gpus", "multiple_gpus_concise"):
             run = chapter.record(f"{place}{way}/{name.format(n)}.jsonl")
             found.append(median(epoch.seconds for epoch in run.epochs[1:]))
-        print(
-            f"{n} {run.header.device_kind}(s): from scratch {found[0]:.3g} s, ", end=""
-        )
-        print(f"Gluon {found[1]:.3g} s per epoch, {found[1] / found[0]:.2f} times")
+        print(f"{n} {run.header.device_kind}(s), commit", run.header.git_commit[:7])
+        print(f"  from scratch {found[0]:.3g} s per epoch, ", end="")
+        print(f"Gluon {found[1]:.3g} s, {found[1] / found[0]:.2f} times")
 chapter.score()
 
 # %% [markdown]
-# A factor below 1 means that Gluon is faster. On GPUs a step is short, so the calls
+# A factor below 1 means that Gluon is faster. The records of the GPUs are from before
+# 0.4, and each row is one training. One explanation of the difference between the GPUs
+# and the CPU contexts is the length of a step. On GPUs a step is short, so the calls
 # that a compiled network saves are a large part of it. On CPU contexts a step takes so
 # long that they matter little, and the factors are close to 1.
 #
@@ -464,11 +489,12 @@ chapter.score()
 #    number of parameters. By what factor does the batch shrink from which a second
 #    device pays? *(Two devices pay if one half of the computation exceeds the
 #    all-reduce, so the batch is proportional to all-reduce / computation per image: `87
-#    / 200 = 0.43`. On paper the batch shrinks by `1 / 0.43 = 2.3`. If the fixed cost of
-#    a sum dominates, the all-reduce grows less, and the batch shrinks more.)*
+#    / 200 = 0.435`. On paper the batch shrinks by `1 / 0.435 = 2.3`. If the fixed cost
+#    of each sum dominates, the all-reduce grows by `76 / 8 = 9.5`, and the batch
+#    shrinks by `200 / 9.5 = 21`.)*
 # 3. Train with batches of 65; then with `even_split=False` in both calls of
 #    `split_and_load`; then so with batches of one image. *(ValueError. Then 33 and 32
-#    images, and the step is right, since it divides by 65. With one image the first
+#    images, and the step is right, since it divides by 65. With one image the second
 #    device gets an empty shard, and MXNet stops with `Check failed: delay_alloc`, which
 #    does not name the cause. The package's `train_batch` skips such a device.)*
 # 4. *On paper.* `trainer.step(32)` on four devices of 16 images each, with a learning
@@ -476,11 +502,11 @@ chapter.score()
 #    0.2`.)*
 # 5. Set `update_on_kvstore=True`: the kvstore keeps the parameters and updates them.
 #    *(The numbers are the same. A parameter server works like this, see Chapter 14.)*
-# 6. Replace BatchNorm in `Residual` by nothing, and compare the losses of one device
-#    and two after a few steps, with equal batches. Do the same with BatchNorm.
-#    *(Without BatchNorm the losses differ by rounding, which grows with the steps. With
-#    BatchNorm they differ from the first step on, since each device normalises its own
-#    shard.)*
+# 6. Remove all BatchNorm layers, those of `Residual` and the one of `resnet18`, and
+#    compare the losses of one device and two after a few steps, with equal batches. Do
+#    the same with BatchNorm. *(Without BatchNorm the losses differ by rounding, which
+#    can grow with the steps. With BatchNorm they differ from the first step on, since
+#    each device normalises its own shard.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` lists puzzles about the divisor of a step and
 # about uneven shards.

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Talk less, later, or in pieces
 #
-# Data parallelism sends every gradient in every step, and Chapter 6 shows that this can
-# cost more than a second device saves. How can devices spend less time on
-# communication?
+# Data parallelism sends every gradient in every step. In Chapter 6 the all-reduce was
+# one of the costs of a second device, and the slower the link between the devices, the
+# larger this cost is. How can devices spend less time on communication?
 #
 # ![Five collectives, before and after](../docs/drawings/collectives.svg)
 #
-# There are three ways, and a chapter of 2026 needs all of them:
+# There are three ways:
 #
 # - *later*: we send the gradients of the last layers while those of the first layers
 #   are still being computed;
@@ -113,11 +113,16 @@ for form in ("in groups of 15", "one by one"):
 # %% [markdown]
 # In groups of 15 no sum should begin before the backward pass ends: LeNet's whole
 # backward pass is one group, so all gradients become available at the same time. If
-# each operator is submitted alone, most sums can begin earlier. Only the gradients of
-# the first convolution come last, and their two sums have nothing to hide behind. So
-# MXNet's engine overlaps, as its design notes say, and its grouping of operators undoes
-# this for a network as small as LeNet. A deeper network has several groups; then we
-# expect its sums to overlap group by group, which exercise 1 lets you try.
+# each operator is submitted alone, sums can begin earlier, up to six of the eight: the
+# two gradients of the first convolution are the last result of the backward pass, so
+# their sums have nothing to hide behind. Between these two forms only the size of the
+# groups differs. So MXNet's engine overlaps, as its design notes say, and groups of 15
+# operators undo this for a network as small as LeNet.
+#
+# The form with static memory, which Chapter 5 uses, has groups that we did not choose.
+# Sums that begin early in its row belong to groups that were complete before the end. A
+# deeper network has several groups in any form; then we expect its sums to overlap
+# group by group, which exercise 1 lets you try.
 #
 # ## Buckets
 #
@@ -181,13 +186,18 @@ chapter.answer("arrays in the bucket that is fastest on the slow link", best)
 
 # %% [markdown]
 # Every sum has a fixed cost. Without overlap we therefore expect a single large bucket
-# to be the fastest, unless the times of the first column are equal within their noise.
+# to be the fastest. If two times of the first column are close, run the cell again
+# before you prefer one of them.
+#
 # On the slow link the bytes matter. The dense layers have four fifths of all bytes
-# (`103,818 / 129,068 = 0.80`), and their gradients are ready first, so a bucket per
-# layer can send most bytes behind the backward pass of the convolutions. Only a small
-# bucket remains to be sent at the end. Between two contexts of one machine
-# communication is so cheap that there is little to hide. The package's training from
-# scratch therefore sums all gradients in one bucket.
+# (`103,818 / 129,068 = 0.80`), and their gradients are ready first. Two arrays are one
+# layer, its weight and its bias, so a bucket per layer can send most bytes behind the
+# backward pass of the convolutions, if this pass is long enough. Only a small bucket
+# remains to be sent at the end.
+#
+# Now compare the first column with the time of the backward pass above. If the sums of
+# two devices take a small part of it, there is little to hide. For this reason the
+# package's training from scratch sums all gradients in one bucket.
 #
 # ## Five collectives
 #
@@ -318,7 +328,8 @@ chapter.answer("bytes that the busiest sends in the ring", max(sent.values()))
 # 1) / N` arrays, less than two for any number of devices, while device 0 of `central`
 # sends N - 1. With N = 2 the two are equal, so a ring saves nothing there. A ring also
 # needs 2 (N - 1) turns one after the other. With small arrays, whose copies take a
-# fixed time, this makes it slower.
+# fixed time, the number of turns matters more than the bytes, and an all-reduce with
+# fewer turns is faster ([the player](../docs/players.md) shows a tree).
 #
 # ## In pieces: each device updates its half
 #
@@ -336,8 +347,9 @@ chapter.answer("bytes that the busiest sends in the ring", max(sent.values()))
 # once the gradients of all shards are computed. As both variants also update, we pass
 # an `update` that does nothing.
 #
-# *Predict before you run*: LeNet has 129,068 parameters of 4 bytes. How many bytes does
-# a step send in pieces? How many bytes do m and v take on each device in pieces?
+# *Predict before you run*: LeNet has 129,068 parameters of 4 bytes. How many bytes do
+# both devices together send per step in pieces? How many bytes do m and v take on each
+# device in pieces?
 
 # %%
 chapter.predict("bytes per step, in pieces", None)
@@ -424,13 +436,20 @@ chapter.answer("bytes of m and v, in pieces", memory_pieces)
 
 # %% [markdown]
 # As the assertions confirm, ZeRO sends the same number of bytes, computes the same
-# parameters up to rounding, and needs half of the optimizer's memory. With N devices m
-# and v take 1/N on each. PyTorch calls this `ZeroRedundancyOptimizer`. The second stage
-# of ZeRO keeps only part k of the gradients. The third stage keeps only part k of the
-# parameters as well, which must then be gathered again in every forward and backward
-# pass, for one and a half times the bytes [4]. PyTorch's FSDP is the third stage.
+# parameters up to rounding, and needs half of the optimizer's memory. The bytes can be
+# known beforehand: each device sends one half of the gradients and one half of the
+# parameters, together `2 * 4 * 129,068 = 1,032,544`. With N devices m and v take 1/N on
+# each.
 #
-# For LeNet the savings are small, since activations dominate its memory (Chapter 11).
+# PyTorch's `ZeroRedundancyOptimizer` shares m and v out in this way. Behind DDP it
+# sends more, because DDP has already all-reduced whole gradients when the optimizer
+# broadcasts the updated parameters [7]. The second stage of ZeRO keeps only part k of
+# the gradients. The third stage keeps only part k of the parameters as well, which must
+# then be gathered again in every forward and backward pass, for one and a half times
+# the bytes [4]. PyTorch's FSDP is the third stage by default.
+#
+# For LeNet the savings are small, since the outputs of its layers, the *activations*,
+# take most of its memory (Chapter 11).
 # For a language model trained with mixed precision and Adam, ZeRO's paper counts 16
 # bytes per parameter: 2 for the parameter and 2 for its gradient in 16 bits, and 4 each
 # for m, v and a copy of the parameter in 32 bits [4]. So m and v are one half of these
@@ -439,13 +458,15 @@ chapter.answer("bytes of m and v, in pieces", memory_pieces)
 # ## Less: fewer bits
 #
 # A simple way to send less is to send each gradient in 16 bits. In PyTorch a
-# *communication hook* replaces DDP's all-reduce of a bucket:
+# *communication hook* replaces DDP's all-reduce of a bucket. It is registered once, by
+# `net.register_comm_hook(None, in_16_bits)`:
 #
 # <!-- fold: teaching/frameworks/pytorch_hook.py in_16_bits -->
 #
-# The losses of the program change a little, because the gradients are rounded before
-# they are summed. PowerSGD, another hook of PyTorch, sends a low-rank approximation.
-# Chapter 14 sends 2 bits per number, with MXNet's kvstore.
+# The hook sends half of the bytes. The losses of the program change a little, because
+# the gradients are rounded before they are summed. PowerSGD, another hook of PyTorch,
+# sends a low-rank approximation. Chapter 14 sends 2 bits per number, with MXNet's
+# kvstore.
 #
 # ## Less: average now and then
 #
@@ -547,10 +568,10 @@ axes.margins(y=0.3)
 chapter.show(figure, "bytes-and-accuracy")
 
 # %% [markdown]
-# A negative number of points means that the rarer average was even better, which is
-# possible because one seed says little: another seed can change the accuracy by more
-# than H does. Several seeds and a longer training are needed. Here are three epochs of
-# 200 steps, with five seeds each, from a record.
+# A negative number of points means that the rarer average was even better. Does H
+# matter at all? One seed cannot tell: another seed can change the accuracy by more than
+# H does. Several seeds and a longer training are needed. Here are three epochs of 200
+# steps, with five seeds each, from a record.
 
 # %%
 table = chapter.record("benchmarks/local_sgd.jsonl")
@@ -567,15 +588,20 @@ for name in dict.fromkeys(line.arm for line in ends):
     quartiles[name] = q1, q3
 plain_ways = [range_ for name, range_ in quartiles.items() if "outer" not in name]
 assert max(q1 for q1, _ in plain_ways) <= min(q3 for _, q3 in plain_ways)
+assert quartiles["every step, outer momentum"][0] > quartiles["every step"][1]
 
 # %% [markdown]
-# Compare rows by their quartiles. Without momentum these overlap (the assertion): five
-# seeds cannot tell one H from another, although their bytes differ by a factor of `600
-# / 3 = 200`. For this small network two devices that rarely communicate learn as much
-# as two that always do. Now compare each H with and without outer momentum. The
-# momentum also helps where the devices average in every step. A fair comparison
-# therefore gives both sides a momentum. With long rounds there are few outer steps, and
-# the momentum has little time to build up.
+# Compare rows by their quartiles. Without momentum these overlap (the first assertion):
+# five seeds cannot tell one H from another, although their bytes differ by a factor of
+# `600 / 3 = 200`. As far as five seeds can show, two devices that rarely communicate
+# learn as much here as two that always do. This is a small network; it says nothing of
+# a large one.
+#
+# Now compare each H with and without outer momentum. The momentum also helps where the
+# devices average in every step (the second assertion). A fair comparison therefore
+# gives both sides a momentum. Its effect is smaller with long rounds. One explanation
+# is that the momentum has few outer steps to build up, only three with an average per
+# epoch.
 #
 # ## Measured by the package
 #
@@ -594,7 +620,7 @@ if __name__ == "__main__":
 # ## A map of the other parallelisms
 #
 # Everything so far splits the *batch*. A model that does not fit on one device must be
-# split itself. The four usual ways differ in what travels:
+# split itself. The usual ways differ in what travels:
 #
 # | parallelism | what is split | what travels |
 # |---|---|---|
@@ -603,10 +629,11 @@ if __name__ == "__main__":
 # | context | the tokens of a sequence | keys and values, around a ring |
 # | expert | the experts of a mixture | tokens, to their experts and back: all-to-all |
 #
-# Tensor parallelism sends the most and needs the fastest links, so it is used within a
-# host. Pipelines send little but leave devices idle at the beginning and the end of a
-# step. Large trainings combine several of them with data parallelism; *The Ultra-Scale
-# Playbook* [6] explains each at length.
+# Tensor parallelism communicates in every layer, while the next layer waits, and needs
+# the fastest links. It is therefore usually kept within a host. Pipelines send little
+# but leave devices idle at the beginning and the end of a step. Large trainings combine
+# several of these with data parallelism; *The Ultra-Scale Playbook* [6] explains each
+# at length.
 #
 # ## Summary
 #
@@ -616,10 +643,11 @@ if __name__ == "__main__":
 # > divides the optimizer's memory by N.
 #
 # A sum can start when its gradient is ready, unless the whole backward pass is one
-# group. Buckets hide bytes behind the backward pass, but not the last message.
-# Reduce-scatter, update and all-gather share the optimizer's memory out. Local SGD
-# sends less but is a different training, whose accuracy has to be measured over several
-# seeds. An outer momentum is also a momentum, so compare like with like.
+# group. Buckets hide bytes behind the backward pass, but not the last message. ZeRO
+# puts the update between the two halves of an all-reduce, so that each device needs
+# the optimizer's memory for its part only. Local SGD sends less but is a different
+# training, whose accuracy has to be measured over several seeds. An outer momentum is
+# also a momentum, so compare like with like.
 #
 # ## Exercises
 #
@@ -643,19 +671,22 @@ if __name__ == "__main__":
 #    different parameters. *(From equal parameters the replicas can stay close enough in
 #    two epochs for their mean to make sense; compare the accuracy with the table. From
 #    different parameters they are two different networks, whose units do not correspond
-#    to each other, so their mean is close to guessing.)*
+#    to each other. Expect their mean to be much worse than each of them; evaluate them
+#    alone before you average.)*
 # 6. Is it the rare averaging that makes DiLoCo better? Try `train(1, outer=True)` with
 #    several seeds, and compare it with `train(16, outer=True)`. *(In the record the
-#    quartiles of the two overlap. What helps is the momentum.)*
+#    quartiles of the two overlap, and both are above H = 16 without momentum. So it is
+#    the momentum that helps.)*
 # 7. *On paper.* A layer with a weight of 4,096 x 4,096 is split over 8 devices by
-#    tensor parallelism, and its output for 2,048 tokens is all-reduced in 2 bytes per
-#    number in a ring. How many bytes does a device send? How many would it send for the
-#    gradient of this weight in data parallelism? *(`2 * 7/8 * 2,048 * 4,096 * 2 = 29.4`
-#    MB for the activations, in each pass, and `2 * 7/8 * 4,096 * 4,096 * 2 = 58.7` MB
-#    for the gradient, once per step. The first grows with the batch.)*
+#    tensor parallelism, and its output for 2,048 tokens is all-reduced in the forward
+#    pass, in a ring with 2 bytes per number. How many bytes does a device send? How
+#    many would it send in a step for the gradient of this weight in data parallelism?
+#    For how many tokens are the two equal? *(`2 * 7/8 * 2,048 * 4,096 * 2 = 29.4` MB
+#    for the output and `2 * 7/8 * 4,096 * 4,096 * 2 = 58.7` MB for the gradient. The
+#    first grows with the batch, the second does not. They are equal for 4,096 tokens.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` lists puzzles about the ring, its two halves,
-# recursive doubling, ZeRO and local SGD.
+# recursive doubling, ZeRO, local SGD, FSDP, a pipeline and overlap.
 #
 # ## Sources
 #
@@ -668,3 +699,5 @@ if __name__ == "__main__":
 #   <https://arxiv.org/abs/1805.09767>
 # - [6] Tazi et al., *The Ultra-Scale Playbook*,
 #   <https://huggingface.co/spaces/nanotron/ultrascale-playbook>
+# - [7] PyTorch, "Distributed Optimizers", on `ZeroRedundancyOptimizer`,
+#   <https://docs.pytorch.org/docs/stable/distributed.optim.html>

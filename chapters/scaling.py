@@ -93,8 +93,7 @@ assert one < 1.8 and 0.6 < both - one < 0.8  # V100s: 1.8 s, and 0.7 s, to 0.1 s
 #
 # Austin et al. [4] bound the time of computation and communication in the same way. We
 # call the range a *bracket*. Where a step lies in it depends on how well a program
-# overlaps the parts.
-# We express this as a *place* between 0, the lower end, and 1.
+# overlaps the parts. We express this as a *place* between 0, the lower end, and 1.
 
 
 # %%
@@ -384,7 +383,8 @@ assert max(small) < 1.2 * min(small) and max(ratios) < 1.4
 # coincide. The second and third line of the output show how close they come. On the
 # left the time does not grow with the number of images (first line), so it is not spent
 # on arithmetic, and more GPUs cannot reduce it. On the right it grows with the images
-# per GPU, and more GPUs do reduce it.
+# per GPU, and more GPUs do reduce it. Where a curve lies above that of one GPU, one
+# explanation is the all-reduce.
 #
 # Which ratios should we expect with a batch of 64? If Python determines the time, the
 # lower end of the bracket predicts a ratio of 2 for one process, and of 1 for a process

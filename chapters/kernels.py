@@ -7,10 +7,10 @@
 # ![Each device has a queue of work](../docs/drawings/queues-of-devices.svg)
 #
 # The program is from a published blog post [1], and the answer is in the first cell. A
-# *kernel* is a function in CUDA C that each of a GPU's threads runs on its own element.
-# Every operation in the other chapters runs as such kernels on a GPU. In this chapter
-# you write your own, see how a kernel finds its element, and find out what limits its
-# speed. The same source also runs on CPU contexts, compiled by the system's C++
+# *kernel* is a function that each of a GPU's threads runs on its own element. On a GPU
+# the arithmetic of the other chapters runs as such kernels, too. In this chapter you
+# write your own in CUDA C, see how a kernel finds its element, and find out what limits
+# its speed. The same source also runs on CPU contexts, compiled by the system's C++
 # compiler (or by that of `pip install 'd2lpar[kernels]'`), so you need no GPU.
 #
 # Run this chapter as a notebook, or as `python chapters/kernels.py`.
@@ -59,7 +59,7 @@ assert (y.asnumpy() == numpy.arange(10) + 1).all()
 # the reader which array is only read, and the compiler would refuse a kernel that
 # writes to it. The swapped call would still run.
 #
-# `ElementwiseKernel` has made this kernel from the one line:
+# `ElementwiseKernel` has generated this kernel from the one line:
 
 # %%
 print(plus_one.source)
@@ -99,8 +99,9 @@ signature = "int nx, int ny, float *res, float *arr1, float *arr2"
 add_two_array = module.get_kernel("add_two_array_2d", signature)
 
 # %% [markdown]
-# The post's two arrays: 0 to 9, and ten times what NumPy draws from the random seed
-# 123. So the result can be compared with the printed one, digit for digit.
+# The post's two arrays are the numbers 0 to 9, and ten times the numbers that NumPy
+# draws from the random seed 123. So we can compare the result with the printed one,
+# digit for digit.
 
 # %%
 num_x, num_y = 5, 2
@@ -127,8 +128,8 @@ print("as the post printed:", (res_gpu.asnumpy() == printed).all())
 # %% [markdown]
 # ## More than one block
 #
-# *Predict before you run*: How many blocks of 16 x 16 cover 100 x 70? How many threads
-# have nothing to do?
+# *Predict before you run*: blocks of 16 x 16 threads cover an array of 100 x 70. How
+# many threads have nothing to do?
 
 # %%
 chapter.predict("idle threads", None)
@@ -186,8 +187,9 @@ chapter.show(figure, "grid-of-blocks")
 # %% [markdown]
 # ## Checked calls: errors instead of corrupted memory
 #
-# In CUDA a wrong length or type is no error: the kernel reads and writes beyond the
-# array. The package checks each call before anything runs.
+# CUDA does not check the arrays of a call. With a wrong type a kernel misreads the
+# numbers, and with a wrong length it reads and writes beyond the array. The package
+# checks each call before anything runs.
 
 # %%
 for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
@@ -199,10 +201,11 @@ for wrong in (np.zeros(10, ctx=device), y[:9], y.copyto(other), y.asnumpy(), x):
 # %% [markdown]
 # ## A fused update
 #
-# MXNet's `p -= lr / n * grad` is two operations. One writes the product to memory, and
-# the next reads it again. Joining both in one kernel, which is called *fusing* them,
-# needs one pass over memory. We write it and use it instead of `sgd` in the training of
-# Chapter 1:
+# MXNet's `p -= lr / n * grad` is two operations. The first reads the gradient and
+# writes the product to memory; the second reads the product and p, and writes p.
+# Together they move five arrays. If we join both operations in one kernel, which is
+# called *fusing* them, the product never reaches memory, and only three arrays move. We
+# write this kernel and use it instead of `sgd` in the training of Chapter 1:
 
 # %%
 step_of_sgd = ElementwiseKernel(
@@ -228,8 +231,9 @@ for name, end in (("my_sgd", ends[1]), ("d2lpar's fused_sgd", ends[2])):
 # %% [markdown]
 # ## How fast is it?
 #
-# A kernel that does little arithmetic needs at least the time of its bytes. But each
-# launch also has a fixed cost, so as a model `time = a + b * bytes`. We fit both
+# A kernel that does little arithmetic needs at least the time in which memory moves its
+# bytes. However, each launch also has a fixed cost, here that of Python's call and of
+# waiting for the device. Our model is therefore `time = a + b * bytes`. We fit both
 # numbers for y = 2 x, from one small and one large array, and predict a third size.
 #
 # *Predict before you run*: what percentage of the time for 100,000 numbers is the fixed
@@ -263,15 +267,17 @@ share = round(100 * a / found[middle])
 chapter.answer("% of 100,000 numbers' time that is the launch", share)
 
 # %% [markdown]
-# If the share is above one half, the launch dominates for arrays of this size, and
-# joining several small operations in one kernel pays more than saving bytes. For the
-# largest array the bytes dominate. If the model misses the middle size, the bandwidth
-# is not the same for both: arrays in a cache are read faster.
+# If the share is above one half, the launch dominates for arrays of this size, and a
+# fused kernel saves more by its fewer launches than by its fewer bytes. With a hundred
+# times the numbers the bytes take a hundred times as long, and the launch stays the
+# same. If the measured time is well below the model's, one explanation is a cache: the
+# middle arrays may fit into it, and the large ones, from which we know `b`, may not.
 #
 # But which bytes? A core usually reads a cache line before it writes to it, even if
 # nothing of the line is needed (*write-allocate*). Then y = 2 x moves three arrays and
-# not two, and doubling x in place moves two. In place would take `2 / 3 = 0.67` of the
-# time. Without write-allocate both move two arrays and take the same time.
+# not two, and doubling x in place moves two. If the time of the bytes were all, in
+# place would take `2 / 3 = 0.67` of the time. Without write-allocate both move two
+# arrays and take the same time.
 
 # %%
 in_place = ElementwiseKernel("float *x", "x[i] = 2 * x[i]", "in_place")
@@ -282,23 +288,34 @@ ratios = [
 print("in place / y = 2 x:", *(f"{ratio:.2f}" for ratio in ratios))
 
 # %% [markdown]
-# Rounds that agree on a ratio below 1 say that writing to x costs less than writing to
-# y, as write-allocate predicts. If the rounds differ by as much as they are below 1,
-# the machine is too busy to tell.
+# If all rounds lie near 0.67, write-allocate explains them. If all lie near 1, your
+# processor avoids it. If all lie well below 0.67, writing to a second array costs more
+# than write-allocate alone, for example because the two arrays have twice as many pages
+# in memory. If the rounds differ by as much as they are below 1, the machine is too
+# busy to tell.
 #
-# The last cell measures y = 2 x and the update, by kernels, by MXNet's operators and by
-# NumPy. All rows process the same amount of data. NumPy uses one thread and the others
-# one per device; a plain C loop with the same threads serves as the bandwidth limit.
-#
+# The next cell measures y = 2 x and the update by kernels and by MXNet's operators, on
+# all devices at once, and y = 2 x by NumPy with one thread. Each device has its own
+# 5,000,000 numbers, and NumPy has those of one device. If two devices shared nothing,
+# NumPy's row could thus be compared with the kernel's; CPU contexts share the memory.
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("kernels")
 
 # %% [markdown]
+# Rows whose quartiles overlap cannot be ranked. If NumPy is faster than the kernel, a
+# cache may be the reason: NumPy works on the same two arrays again and again, which can
+# stay in a cache, whereas several other arrays are written before each sample of the
+# other rows.
+#
 # One machine's numbers say little about another one. Here are records of one core of an
-# AMD EPYC and of an H200, with 50,000,000 numbers. The bytes are those of the kernel: y
-# = 2 x reads one array and writes one; the update reads two and writes one.
+# AMD EPYC and of an H200, with arrays of 50,000,000 numbers, 200 MB, which are larger
+# than the usual caches. All rows process the same amount of data, on the core with one
+# thread. A plain loop in C shows what this thread can reach, and NumPy beside the H200
+# runs on its host. The bytes are those of the kernel: y = 2 x reads one array and
+# writes one; the update reads two and writes one. The last line counts the five arrays
+# of MXNet's update.
 #
 # *Predict before you run*: on the recorded core, how many times as long as the kernel
 # do MXNet's two operators take for the update?
@@ -308,47 +325,66 @@ chapter.predict("MXNet's update / the kernel's, on a core", None)
 arrays_moved = {"y = 2 x": 2, "p -= step * grad": 3}
 recorded = {}
 for folder, where in (("", "1 context, 1 thread"), ("h200/", "1 GPU")):
-    for arm in arm_times(chapter.record(f"{folder}benchmarks/kernels.jsonl")):
+    run = chapter.record(f"{folder}benchmarks/kernels.jsonl")
+    print(f"{where}, commit {run.header.git_commit[:7]}:")
+    for arm in arm_times(run):
         name, _, on = arm.name.partition(", ")
         if on == where and arm.seconds:
             seconds = recorded[arm.work, name, where] = median(arm.seconds)
             rate = arrays_moved[arm.work] * 4 * 50e6 / seconds / 1e9
-            print(f"{where:20} {arm.work:17} {name:10} {1e3 * seconds:8.3f} ms", end="")
+            print(f"  {arm.work:17} {name:10} {1e3 * seconds:8.3f} ms", end="")
             print(f"{rate:8.0f} GB/s")
 update = "p -= step * grad"
 core, gpu = "1 context, 1 thread", "1 GPU"
 ratio = recorded[update, "MXNet", core] / recorded[update, "kernel", core]
+five_arrays = 5 * 4 * 50e6 / recorded[update, "MXNet", gpu] / 1e9
+print(f"MXNet's update on the GPU, with five arrays: {five_arrays:.0f} GB/s")
 chapter.answer("MXNet's update / the kernel's, on a core", ratio)
-assert recorded[update, "MXNet", gpu] < recorded[update, "kernel", gpu]
+for work in arrays_moved:
+    assert recorded[work, "MXNet", gpu] < recorded[work, "kernel", gpu]
+    assert recorded[work, "kernel", core] < 1.2 * recorded[work, "loop in C", core]
+assert five_arrays > 1.5 * arrays_moved[update] * 4 * 50e6 / (
+    recorded[update, "kernel", gpu] * 1e9
+)
 chapter.score()
 
 # %% [markdown]
-# On the core the kernel is about as fast as a loop in C that does nothing else, so
-# memory is its limit. The gain over MXNet is larger than the passes over memory can
-# explain, which are three for the kernel and five for the two operators. One
+# On the core the kernel is nearly as fast as the loop in C, to a fifth of its time, as
+# the assertion confirms. One explanation is that both wait for memory. The gain over
+# MXNet is larger than the ratio of the arrays moved, `5 / 3`, can explain. One
 # explanation for the rest is *new memory*: MXNet puts the product `lr / n * grad` into
 # an array that the operating system has to provide page by page (rule 5 of Chapter 4),
-# and a fused kernel needs no such array. With write-allocate y = 2 x moves three arrays
-# instead of two, as many as the update, and the records of both kernels take about as
-# long: compare their milliseconds, not the GB/s, which count two arrays.
+# and a fused kernel needs no such array. (MXNet's rows on this core are unstable: their
+# [quartiles](../figures/kernels.md) lie far apart, but do not reach the kernel's.)
+#
+# With write-allocate y = 2 x moves three arrays instead of two, the same number as the
+# update, which reads p anyway before it writes it. So compare the milliseconds of the
+# two kernels in the record: they are closer than the GB/s, which count two arrays for y
+# = 2 x.
 #
 # On the H200 the same kernels are *slower* than MXNet's operators, as the assertion
-# confirms, although MXNet makes five passes for the update. The printed rates are far
-# below the 4,800 GB/s of the card's memory [2], so memory is not what limits our
-# kernels there. (Chapter 4 doubles the same numbers by MXNet in
+# confirms, although MXNet moves five arrays for the update. The printed rates of the
+# kernels are far below the 4,800 GB/s of the card's memory [2]. MXNet's update, with
+# its five arrays counted, moves bytes faster than our kernel, so memory is not what
+# limits our kernels there. New memory plays no part either, because MXNet keeps freed
+# memory on a GPU.
+#
+# What does limit them? It may be the fixed cost of a launch or the rate of the bytes,
+# for example because our kernels give each thread one element only. A single size
+# cannot separate the two, as our model has shown, and this record has one size. With a
+# GPU, exercise 6 does.
+#
+# (Chapter 4 doubles the same numbers by MXNet in
 # [0.393 ms](../figures/h200/timing/book-results.txt "x2 MXNet in place 1 GPU | ms").
 # That is another protocol: `x *= 2` in place, without the untimed call that precedes
-# each sample here. We have not found out which of the two makes the difference.) MXNet
-# keeps freed memory on a GPU, so it needs no new pages either. One
-# explanation is that our kernels give each thread one element only; exercise 6 tries
-# more.
+# each sample here. We have not found out which of the two makes the difference.)
 #
 # ## A sum in two steps
 #
 # A sum is not an operation on elements: all threads would write to the same number, and
-# overwrite each other's additions. The usual solution has two steps. Each thread first
-# sums its own part, and then one thread sums the parts. Between the two launches the
-# device finishes the first, so all parts are complete.
+# overwrite each other's additions. A simple solution has two steps. Each thread first
+# sums its own part, and then one thread sums the parts. The device finishes the first
+# launch before it starts the second, so all parts are complete.
 
 # %%
 sum_parts = CudaModule("""
@@ -371,41 +407,46 @@ assert abs(total.item() - exact) < 1e-5 * exact
 
 # %% [markdown]
 # Neighbouring threads read neighbouring elements here (`i = t`, then steps of
-# `num_threads`), which a GPU combines to wide accesses. Real reductions also exchange
-# parts through *shared memory*, a small fast memory of each SM.
+# `num_threads`), which a GPU combines into wide accesses. Library reductions also
+# exchange parts through *shared memory*, a small fast memory that the threads of a
+# block have in common.
 #
 # ## Summary
 #
 # > **Takeaway.** A grid needs `ceil(n / threads per block)` blocks along each axis. An
-# > element-wise kernel takes `a + b * bytes`, with the cost `a` of a launch and at best
-# > the memory's bandwidth `1 / b`. Fusing saves launches, bytes and new memory.
+# > element-wise kernel takes about `a + b * bytes`, where `a` is the cost of a launch
+# > and `1 / b` is at most the bandwidth of the memory. Fusing saves launches, bytes and
+# > new memory.
 #
 # A kernel is the body of a loop, and the grid is the loop. A thread computes its index
-# from its block and its place in it, and an `if` stops those beyond the data. The
-# kernel receives neither names nor lengths. It behaves like a built-in operator: it is
-# asynchronous, executes in order, and can serve as the optimizer step.
+# from its block and its place in the block, and an `if` stops threads beyond the data.
+# The kernel receives neither names nor lengths. It behaves like a built-in operator: it
+# is asynchronous, executes in order, and can serve as the optimizer step.
 #
 # ## Exercises
 #
 # 1. *On paper.* How many blocks of 256 threads does y = 2 x need for 50,000,000
 #    numbers, and how many threads are idle? *(`50e6 / 256 = 195,312.5`: 195,313 blocks,
-#    and half a block, 128 threads, is idle.)*
+#    of which one half of the last, 128 threads, is idle.)*
 # 2. *On paper.* A fused update reads p and the gradient and writes p. What is its least
 #    time for 129,068 parameters at 4.8 TB/s? *(`3 * 4 * 129,068 / 4.8e12 = 0.32 us`.
 #    A launch takes several microseconds, so for LeNet the number of launches counts.)*
-# 3. Another `if`: write `ij < nx * ny` in its place and add 2 x 5. *(The same sums:
-#    threads with x >= nx now compute elements of the next row, which another thread
-#    computes too, with the same result. It is wasted work here, and a race as soon as
-#    an element is read and written.)*
-# 4. Columns first: write `int ij = ny * x + y`. *(The sum is
-#    still right: each element has one thread, only another one. Write `ny * y + x`
-#    instead, and three of the ten elements of 2 x 5 stay zero.)*
-# 5. Momentum in one kernel: `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`.
-#    *(NumPy's float32 result, to the bit, on a CPU context.)*
+# 3. Another `if`: in the kernel of the post, write `ij < nx * ny` in its place and add
+#    2 x 5. *(The same sums: threads with x >= nx now compute elements of the next row,
+#    which another thread computes too, with the same result. It is wasted work here,
+#    and a race as soon as an element is read and written.)*
+# 4. Columns first: in the same kernel, write `int ij = ny * x + y`. Then write `ny * y
+#    + x`. *(With the first the sum is still right: each element has exactly one thread,
+#    though a different one. With the second, three of the ten elements of 2 x 5 stay
+#    zero, because `2 * y + x` takes only the values 0 to 6.)*
+# 5. Momentum in one kernel: write `"v[i] = mu * v[i] + grad[i]; p[i] -= step * v[i]"`,
+#    and compare it with NumPy in float32. *(On a CPU context the results are equal to
+#    the bit, because the package asks the compiler not to fuse a product and a sum.)*
 # 6. Let each thread of y = 2 x process four elements, with the loop of `sum_parts`, and
-#    time it for 1,000,000 and 10,000,000 numbers. *(On a CPU context a thread is a turn
-#    of a loop, so little changes. On a GPU compare the times: with fewer threads there
-#    is less to start, but each has more to do.)*
+#    fit `a` and `b` to both kernels. *(On a CPU context a thread is a turn of a loop,
+#    so `b` should not change much. On a GPU compare both numbers: if four elements per
+#    thread change `b`, one element was the limit; if `a` is most of the time of your
+#    largest array, the launch is.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` has one about a grid: which thread computes
 # what.

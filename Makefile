@@ -52,7 +52,7 @@ gallery: $(VENV)/.gallery-$(EXTRA)
 	$(VENV)/bin/python tools/gallery.py $(GALLERY)
 
 $(VENV)/.gallery-$(EXTRA): $(VENV)/.test-$(EXTRA)
-	$(PIP_INSTALL) -e ".[$(EXTRA),book,peers]"
+	$(PIP_INSTALL) -e ".[$(EXTRA),book,gallery,peers]"
 	@touch $@
 
 $(VENV)/bin/python:

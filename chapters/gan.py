@@ -6,8 +6,9 @@
 # *discriminator* learns to tell these pictures from real ones. How do we train two
 # networks on several devices, and what makes the generator draw faces instead of noise?
 #
-# ![Faces that a generator draws of the same eight noises, after 0 to 30,144 steps of
-# training on two H200s](../figures/h200/gan/sharp-strip.png)
+# ![Left: faces that a generator draws of the same eight noises, after 0 to 21,666 steps
+# of training. Right: the share of the real faces that are covered, by steps, with and
+# without spectral normalisation](../figures/gan/faces.png)
 #
 # A published course notebook [1] trains a GAN of this kind on the 10,000 CryptoPunks,
 # which are faces of 24 x 24 pixels, for **4,000 epochs**. In this chapter we write the

@@ -473,7 +473,7 @@ chapter.score()
 # d2l printed an accuracy of 0.80 on one V100 and 0.84 on two, after 10 epochs [1]. Is
 # two better than one? The computation is the same up to rounding, so no. With this
 # recipe the accuracy moves by some points from run to run; the [five seeds of each
-# setting](../figures/multiple_gpus/book-accuracy.png) show by how much.
+# setting](../figures/multiple_gpus/two-devices.png) show by how much.
 #
 # ## Summary
 #

@@ -381,7 +381,7 @@ for age in (0, 1, 4, 16):
 #
 # Let us compare the three ways with records of two workers and a server on one machine,
 # with three seeds each ([records and
-# pictures](../figures/multiple_machines/book-2workers-sharing.png)).
+# pictures](../figures/multiple_machines/sharing.png)).
 
 # %%
 ways = {"dist_sync": "", "2 bits per gradient": "-2bit", "dist_async": "-async"}

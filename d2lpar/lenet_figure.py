@@ -24,21 +24,22 @@ def pictures(
 ) -> dict[str, page.Picture]:
     """``accuracy`` and ``seconds`` of runs that differ in chapter and device count.
 
+    Accuracy stands by epoch and by seconds of training.
+
     `answers` holds the sentences that title them.
     """
     answers = answers or {}
     runs = by_device_count(runs)
     chapters = group(runs, lambda run: run.header.chapter)
-    size = (max(7.6, 4.4 * len(chapters)), 4.2)
+    size = (10.4, 1 + 3.4 * len(chapters))
     title = page.answer(answers.get("accuracy", ()), "Test accuracy", size[0])
-    accuracy = page.new(
-        title, workload(runs), runs, size, columns=len(chapters), sharey=True
-    )
-    for axes, (chapter, same) in zip(accuracy.axes, chapters.items()):
-        curves(axes, same)
-        axes.label_outer()
-        if len(chapters) > 1:
-            axes.set_title(labels.CHAPTERS.get(chapter, chapter))
+    grid = {"rows": len(chapters), "columns": 2, "sharey": True}
+    accuracy = page.new(title, workload(runs), runs, size, **grid)
+    for k, (chapter, same) in enumerate(chapters.items()):
+        for axes, by_seconds in zip(accuracy.axes[2 * k :], (False, True)):
+            curves(axes, same, by_seconds=by_seconds)
+            if len(chapters) > 1:
+                axes.set_title(labels.CHAPTERS.get(chapter, chapter))
     return {"accuracy": accuracy, "seconds": times(runs, answers.get("seconds", ()))}
 
 
@@ -157,7 +158,8 @@ def curves(
         along = list(by_epoch)
         if by_seconds:
             epochs = group(run.epochs, lambda e: e.epoch, lambda e: e.seconds)
-            along = list(accumulate(map(median, epochs.values())))
+            passed = dict(zip(epochs, accumulate(map(median, epochs.values()))))
+            along = [passed[epoch] for epoch in by_epoch]
         # Data-parallel training gives the *same* curve on every device count, so later
         # ones are thinner, broken and marked smaller: the first shows through.
         axes.plot(

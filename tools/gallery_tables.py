@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import memory_estimate
-from gallery_pictures import PICTURES
+from gallery_pictures import FIGURES, PICTURES, samples, to_accuracy
 from PIL import Image
 
 from d2lpar import experiments
@@ -37,8 +37,9 @@ from d2lpar.text import number
 
 BLOCK = re.compile(r"(<!-- begin (?P<what>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = Sequence[Sequence[str]]
+Columns = Sequence[str]
+Runs = Sequence[Run]
 Sweeps = dict[str, list[Run]]
-FIGURES = Path(__file__).parents[1] / "figures"
 
 
 def pages() -> list[Path]:
@@ -67,14 +68,12 @@ def rendered(text: str, found: Sweeps) -> str:
         if kind == "index":
             return f"{match[1]}{_index(*names)}{match[3]}"
         if kind == "pictures":
-            return f"{match[1]}{_pictures(*names)}{match[3]}"
+            shown = "".join(f"![{_title(name)}]({name}.png)\n" for name in names)
+            return f"{match[1]}{shown}{match[3]}"
         runs = [run for name in names for run in found[name]]
-        if kind == "result":
-            shown = _result(experiments.result(runs))
-        else:
-            shown = _table(*BLOCKS[kind](runs))
-        folded = f"<details><summary>{FOLDED[kind]}</summary>\n\n"
-        folded += f"{shown}\n{_sources(runs)}\n</details>\n"
+        summary, make = BLOCKS[kind]
+        folded = f"<details><summary>{summary}, commands</summary>\n\n"
+        folded += f"{make(runs)}\n{_sources(runs)}\n</details>\n"
         return f"{match[1]}{folded}{match[3]}"
 
     return BLOCK.sub(block, text)
@@ -90,11 +89,6 @@ def _index(*names: str) -> str:
     return _table(["tables and commands", "questions and pictures"], rows)
 
 
-def _pictures(*names: str) -> str:
-    """Pictures, each with its own title as the text beside it."""
-    return "".join(f"![{_title(name)}]({name}.png)\n" for name in names)
-
-
 def _title(name: str) -> str:
     with Image.open(FIGURES / f"{name}.png") as picture:
         return picture.info["Title"]
@@ -104,18 +98,12 @@ def _link(path: Path) -> str:
     return path.relative_to(FIGURES).as_posix()
 
 
-def _table(columns: Sequence[str], rows: Rows) -> str:
+def _table(columns: Columns, rows: Rows) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _result(found: Result) -> str:
-    """The answer, the table, and what its columns are."""
-    answer, table = " ".join(found.sentences), found.table
-    return f"{answer}\n\n{_table(table.columns, table.rows)}\n({found.note})\n"
-
-
-def _sources(runs: Sequence[Run]) -> str:
+def _sources(runs: Runs) -> str:
     """By command its records, and the commit and the PyTorch that it ran."""
     lines = []
     by_command = group(runs, lambda run: (run.header.command, run.header.git_commit))
@@ -127,10 +115,10 @@ def _sources(runs: Sequence[Run]) -> str:
     return "".join(lines)
 
 
-def _pytorch(runs: Sequence[Run]) -> list[str]:
+def _pytorch(runs: Runs) -> list[str]:
     """The versions of PyTorch that runs measured, none where they measured none."""
-    timings = [line for run in runs for line in run.lines_of(TimingRecord)]
-    found = {line.version for line in timings if line.library == "PyTorch"}
+    timed = [line for run in runs for line in run.lines_of(TimingRecord)]
+    found = {line.version for line in timed if line.library == "PyTorch"}
     for run in runs:
         names = " ".join(sample.arm for sample in run.lines_of(ArmSample))
         if re.search("PyTorch|DDP", names):
@@ -138,86 +126,85 @@ def _pytorch(runs: Sequence[Run]) -> list[str]:
     return sorted(found)
 
 
-def _spread(summary: Summary, scale: float = 1.0) -> list[str]:
+def _spread(summary: Summary) -> list[str]:
     """Median, quartiles and n; the quartiles with a word where they are far apart."""
-    quartiles = f"{number(scale * summary.q1)} to {number(scale * summary.q3)}"
+    quartiles = f"{number(summary.q1)} to {number(summary.q3)}"
     if unstable := page.unstable(summary):
         quartiles += f" ({unstable})"
-    return [number(scale * summary.median), quartiles, str(summary.n)]
+    return [number(summary.median), quartiles, str(summary.n)]
 
 
 def _record(*runs: Run) -> str:
     return " ".join(f"[{k}]({_link(run.path)})" for k, run in enumerate(runs, 1))
 
 
-def _published(runs: Sequence[Run]) -> tuple[Sequence[str], Rows]:
+def _result(runs: Runs) -> str:
+    """The answer, the table, and what its columns are."""
+    found: Result = experiments.result(runs)
+    answer, table = " ".join(found.sentences), found.table
+    return f"{answer}\n\n{_table(table.columns, table.rows)}\n({found.note})\n"
+
+
+def _published(runs: Runs) -> str:
     """What the sources of the array work printed beside ours."""
     table = timings.published(timings.rows(runs))
-    return table.columns, table.rows
+    return _table(table.columns, table.rows)
 
 
-def _seeds(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+def _seeds(runs: Runs) -> str:
     """Seconds per epoch, and of training until an accuracy of 0.80, over seeds."""
     rows, alone = [], {}
     kinds = group(runs, lambda run: (run.header.chapter, run.header.num_devices))
-    for (chapter, count), same in sorted(kinds.items()):
-        seconds, last = [], []
+    for (chapter, _), same in sorted(kinds.items()):
         timed = summarize([e.seconds for run in same for e in timed_epochs(run)])
-        if count == 1:
-            alone[chapter] = timed.median
-        gain = f"{alone[chapter] / timed.median:.2f}" if chapter in alone else "-"
-        for run in same:
-            epochs, passed = run.lines_of(EpochRecord), 0.0
-            for epoch in epochs:
-                passed += epoch.seconds
-                if epoch.test_acc >= 0.80:
-                    seconds.append(passed)
-                    break
-            last.append(epochs[-1].test_acc)
-        cells = [*_spread(timed), gain, f"{len(seconds)} of {len(same)}", "", ""]
-        if seconds:
-            ends = f"{number(min(seconds))} to {number(max(seconds))}"
-            if len(seconds) > 4:
-                ends += ", ".join(
-                    ["; without both", *map(number, sorted(seconds)[1:-1])]
-                )
-            cells[5:] = [number(median(seconds)), ends]
-        accuracy = f"{median(last):.3f} ({min(last):.3f} to {max(last):.3f})"
+        alone.setdefault(chapter, timed.median)
+        ends = [run.lines_of(EpochRecord)[-1].test_acc for run in same]
+        until = to_accuracy(same)
+        reached = [
+            number(median(until)),
+            f"{number(min(until))} to {number(max(until))}",
+        ]
         name, where = labels.CHAPTERS.get(chapter, chapter), same[0].header
-        what = f"{name}, {labels.configuration(where)}"
-        rows.append([what, *cells, accuracy, _record(*same)])
+        rows.append([
+            f"{name}, {labels.configuration(where)}",
+            *_spread(timed),
+            f"{alone[chapter] / timed.median:.2f}",
+            f"{len(until)} of {len(same)}",
+            *reached,
+            f"{median(ends):.3f} ({min(ends):.3f} to {max(ends):.3f})",
+            _record(*same),
+        ])  # fmt: skip
     columns = ["", "seconds per epoch", "quartiles", "n", "times as fast"]
     columns += ["seeds that reach 0.80", "seconds until then", "least to most"]
-    return [*columns, "test accuracy at the end", "records"], rows
+    return _table([*columns, "test accuracy at the end", "records"], rows)
 
 
-def _errors(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+def _errors(runs: Runs) -> str:
     """A comparison's errors by the steps after which they were found."""
-    (run,) = runs
-    found = group(run.lines, lambda line: (line.arm, line.steps), lambda x: x.error)
+    by = samples(runs, ArmSample).groupby(["arm", "steps"], sort=False).error
+    found = by.agg(["median", "min", "max", "count"])
     rows = [
-        [arm, f"{steps:,}", *(f"{x:.1e}" for x in (median(e), min(e), max(e))),
-         str(len(e)), _record(run)]
-        for (arm, steps), e in found.items()
+        [arm, f"{steps:,}", *(f"{x:.1e}" for x in values[:3]), f"{values[3]:.0f}",
+         _record(*runs)]
+        for (arm, steps), *values in found.itertuples()
     ]  # fmt: skip
-    return ["", "steps", "error", "least", "most", "seeds", "record"], rows
+    return _table(["", "steps", "error", "least", "most", "seeds", "record"], rows)
 
 
-def _memory(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+def _memory(runs: Runs) -> str:
     """MiB of trainings by batch: counted before, and measured."""
     rows = []
     for run in runs:
-        where = labels.machine(run.header)
         by_batch = group(run.lines, lambda line: (line.arm, line.batch_size))
         for (arm, batch), lines in by_batch.items():
             counted = memory_estimate.of_sample(run, lines[0])
-            peak = [line.peak_bytes for line in lines]
-            sizes = [f"{x / 2**20:,.0f}" for x in (counted, median(peak))]
-            ratio = f"{median(peak) / counted:.2f}"
-            row = [where, arm, f"{batch:,}", *sizes, ratio, str(len(lines))]
-            rows.append([*row, _record(run)])
+            peak = median(line.peak_bytes for line in lines)
+            sizes = [f"{x / 2**20:,.0f}" for x in (counted, peak)]
+            where = [labels.machine(run.header), arm, f"{batch:,}"]
+            end = [f"{peak / counted:.2f}", str(len(lines)), _record(run)]
+            rows.append([*where, *sizes, *end])
     columns = ["", "", "global batch", "MiB counted", "MiB measured", "ratio", "n"]
-    return [*columns, "record"], rows
+    return _table([*columns, "record"], rows)
 
 
 def threads_of(arm: str) -> int | None:
@@ -226,31 +213,33 @@ def threads_of(arm: str) -> int | None:
     return int(found[1] or 1) * int(found[2]) if found else None
 
 
-def _arms(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+def _arms(runs: Runs) -> str:
+    """Every arm's seconds, work by work, the fastest first."""
     rows = []
     for run in runs:
         for work, arms in group(arm_times(run), lambda arm: arm.work).items():
-            timed = [arm for arm in arms if arm.seconds]
-            timed.sort(key=lambda arm: median(arm.seconds))
-            for arm in timed:
-                rows.append([*_arm(work, arm, timed[0]), _error(arm), _record(run)])
-            for arm in arms:
-                if not arm.seconds:
-                    why = f"not measured: {arm.why_not}"
-                    rows.append([work, arm.name, why, "", "", "", "", _record(run)])
+            timed = sorted(
+                (arm for arm in arms if arm.seconds),
+                key=lambda arm: median(arm.seconds),
+            )
+            rows += [[*_arm(work, arm, timed[0]), _record(run)] for arm in timed]
+            rows += [
+                [
+                    work,
+                    arm.name,
+                    f"not measured: {arm.why_not}",
+                    *[""] * 4,
+                    _record(run),
+                ]
+                for arm in arms
+                if not arm.seconds
+            ]
     columns = ["work", "", "seconds", "quartiles", "n", "times the fastest's", "error"]
     columns.append("record")
-    used = [name != "error" or any(row[k] for row in rows)
-            for k, name in enumerate(columns)]  # fmt: skip
-    used[0] = any(row[0] for row in rows)
-    rows = [[cell for cell, use in zip(row, used) if use] for row in rows]
-    return [name for name, use in zip(columns, used) if use], rows
-
-
-def _error(arm: ArmTimes) -> str:
-    """The median error that an arm reports of its answers, where it does."""
-    errors = [s.error for s in arm.samples if s.error is not None]
-    return f"{median(errors):.2f}" if errors else ""
+    # Works and errors only where some row has one.
+    used = [k not in (0, 6) or any(row[k] for row in rows) for k in range(len(columns))]
+    shown = [[cell for cell, use in zip(row, used) if use] for row in (columns, *rows)]
+    return _table(shown[0], shown[1:])
 
 
 def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
@@ -258,38 +247,31 @@ def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
     name = f"**{arm.name}**" if arm is first else arm.name
     ratio = f"{median(arm.seconds) / median(first.seconds):.2f}"
     fair = threads_of(arm.name) == threads_of(first.name)
-    return [work, name, *_spread(summarize(arm.seconds)), ratio if fair else "-"]
+    errors = [s.error for s in arm.samples if s.error is not None]
+    error = f"{median(errors):.2f}" if errors else ""
+    return [work, name, *_spread(summarize(arm.seconds)), ratio if fair else "-", error]
 
 
-def _faces(runs: Sequence[Run]) -> tuple[list[str], Rows]:
+def _faces(runs: Runs) -> str:
     """The quality of faces after the most steps that all of the trainings took."""
-    frames = [run.lines_of(FrameRecord) for run in runs]
-    steps = min(found[-1].num_steps for found in frames)
+    table = samples(runs, FrameRecord)
+    steps = table.groupby(table.run.map(id)).num_steps.max().min()
     rows = []
-    for run, found in zip(runs, frames):
-        last = [frame for frame in found if frame.num_steps <= steps][-1]
-        norm = run.header.settings["d_norm"]
+    for run in runs:
+        last = [f for f in run.lines_of(FrameRecord) if f.num_steps <= steps][-1]
+        norm, seed = run.header.settings["d_norm"], str(run.header.seed)
         quality = [number(last.frechet), number(last.coverage)]
-        cells = [norm, str(run.header.seed), f"{last.num_steps:,}", *quality]
-        rows.append([*cells, _record(run)])
-    return ["normalisation", "seed", "steps", "Fréchet", "coverage", "record"], rows
+        rows.append([norm, seed, f"{last.num_steps:,}", *quality, _record(run)])
+    columns = ["normalisation", "seed", "steps", "Fréchet", "coverage", "record"]
+    return _table(columns, rows)
 
 
-BLOCKS: dict[str, Callable[[Sequence[Run]], tuple[Sequence[str], Rows]]] = {
-    "published": _published,
-    "seeds": _seeds,
-    "errors": _errors,
-    "memory": _memory,
-    "arms": _arms,
-    "faces": _faces,
-}
-
-FOLDED = {
-    "result": "Answer, numbers, commands",
-    "published": "What the sources printed beside ours, commands",
-    "seeds": "Seconds per epoch and to an accuracy, commands",
-    "errors": "Errors by steps, commands",
-    "memory": "MiB by batch, commands",
-    "arms": "Seconds of every row, commands",
-    "faces": "Faces by seed, commands",
+BLOCKS: dict[str, tuple[str, Callable[[Runs], str]]] = {
+    "result": ("Answer, numbers", _result),
+    "published": ("What the sources printed beside ours", _published),
+    "seeds": ("Seconds per epoch and to an accuracy", _seeds),
+    "errors": ("Errors by steps", _errors),
+    "memory": ("MiB by batch", _memory),
+    "arms": ("Seconds of every row", _arms),
+    "faces": ("Faces by seed", _faces),
 }

@@ -15,8 +15,8 @@ from d2lpar.text import number, plural
 TITLES = {
     "x2": "Every number twice",
     "sum": "A sum",
-    "trig": "Sum of sin^2/cos^2",
-    "product": "Product of two square matrices",
+    "trig": "Sum of sin²/cos²",
+    "product": "Matrix product",
 }
 TRANSFERS = ("host to device", "device to host", "device to device")
 # Operation; which source measured it on what; what it printed; the library and form of
@@ -123,6 +123,13 @@ def fastest(table: Iterable[Row]) -> Row:
     return min(table, key=lambda row: row.seconds.median)
 
 
+def fastest_forms(table: Sequence[Row]) -> list[Row]:
+    """The fastest form of each operation in each library, by device count."""
+    shown = [row for row in table if row.operation in TITLES]
+    by_library = group(shown, lambda r: (r.operation, r.library, r.num_devices))
+    return [fastest(same) for same in by_library.values()]
+
+
 def shape(row: Row) -> str:
     """The shape in words: "100 x 10"."""
     return " x ".join(f"{n:,}" for n in row.shape)
@@ -143,11 +150,10 @@ def result(runs: Sequence[Run]) -> Result:
     shown = [row for row in table if row.operation in TITLES]
     if not table:
         return Result()
-    by_library = group(shown, lambda r: (r.operation, r.library, r.num_devices))
-    fastest_forms = [
+    cells = [
         [row.operation, row.library, row.form, row.where or "host",
          *row.seconds.cells(1e3), number(1e3 * row.naive.median)]
-        for row in map(fastest, by_library.values())
+        for row in fastest_forms(table)
     ]  # fmt: skip
     columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "n"]
     shapes = {row.operation: f"{row.operation}: {shape(row)}" for row in shown}
@@ -159,7 +165,7 @@ def result(runs: Sequence[Run]) -> Result:
     if ours := [row for row in shown if row.library == "MXNet"]:
         answers["clocks"] = [_naive_clock(max(ours, key=lambda r: r.seconds.median))]
     return Result(
-        Table([*columns, "not waiting"], fastest_forms, names=4),
+        Table([*columns, "not waiting"], cells, names=4),
         note,
         answers,
         [_everything(table), published(table)],

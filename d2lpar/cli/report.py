@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 import click
+from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.errors import D2lparError, first_line
@@ -27,6 +28,7 @@ table { border-collapse: collapse; font-size: 14px; white-space: nowrap; }
 th, td { padding: 0 1em 0 0; text-align: left; }
 .number { text-align: right; }
 img { max-width: 100%; background: white; display: block; margin: 1rem 0; }
+code { overflow-wrap: anywhere; }
 .about { opacity: 0.75; }
 """
 
@@ -52,14 +54,15 @@ def write_page(out: Path) -> Path:
         except (D2lparError, OSError) as error:
             log.warning("index.html leaves a record out: %s", error)
     sweeps = group(runs, files.sweep_of)
-    newest_first = sorted(
+    ordered = sorted(
         sweeps.items(), key=lambda item: item[1][-1].header.date, reverse=True
     )
+    ordered.sort(key=lambda item: experiments.get(item[0][1]).number)
     stems = [(folder, stem) for folder, _, stem in sweeps]
     sections = []
-    for (folder, _, stem), same in newest_first:
+    for (folder, _, stem), same in ordered:
         try:
-            sections.append(_section(same, out, pictures(folder, stem, stems)))
+            sections.append(_section(same, out, stem, files_of(folder, stem, stems)))
         except Exception as error:  # a stranger's record must not end a measurement
             names = ", ".join(str(run.path) for run in same)
             why = f"{type(error).__name__}: {first_line(error)}"
@@ -76,8 +79,8 @@ def write_page(out: Path) -> Path:
     return path
 
 
-def pictures(folder: Path, stem: str, stems: Sequence[tuple[Path, str]]) -> list[Path]:
-    """The PNG and GIF files that were drawn as ``<folder>/<stem>...``.
+def files_of(folder: Path, stem: str, stems: Sequence[tuple[Path, str]]) -> list[Path]:
+    """The files that were written as ``<folder>/<stem>...``.
 
     "quick-sample-seconds.png" belongs to the stem "quick-sample", not to "quick".
     """
@@ -85,26 +88,49 @@ def pictures(folder: Path, stem: str, stems: Sequence[tuple[Path, str]]) -> list
     return [
         path
         for path in sorted(folder.glob(f"{stem}[-.]*"))
-        if path.suffix in (".png", ".gif") and not path.name.startswith(tuple(longer))
+        if not path.name.startswith(tuple(longer))
     ]
 
 
-def _section(runs: Sequence[Run], out: Path, shown: Sequence[Path]) -> str:
-    """One sweep: heading, answer, table, pictures."""
+def _section(runs: Sequence[Run], out: Path, stem: str, written: Sequence[Path]) -> str:
+    """One sweep: answer, the picture that shows it, table, the rest, where from."""
     header, found = runs[0].header, experiments.result(runs)
-    about = f"{header.chapter}, preset {header.preset}"
-    images = "".join(
-        f'<img src="{escape(path.relative_to(out).as_posix())}" '
-        f'alt="{escape(path.stem)}">\n'
-        for path in shown
+    title = experiments.measured_by(runs).title
+    shown = {
+        path.stem.removeprefix(stem).removeprefix("-"): _image(path, out)
+        for path in written
+        if path.suffix in (".png", ".gif")
+    }
+    first = next((shown.pop(name) for name in found.answers if name in shown), "")
+    others = "".join(shown.values())
+    more = [run.path for run in runs if run.path]
+    more += [path for path in written if path.suffix == ".txt"]
+    links = ", ".join(
+        f'<a href="{escape(_link(path, out))}">{escape(path.name)}</a>' for path in more
     )
+    place = f"{header.chapter}-{stem}"
     return (
-        f"<h2>{escape(experiments.measured_by(runs).title)}</h2>\n"
-        f"<p>{escape(' '.join(found.sentences))}</p>\n{_html(found.table)}"
-        f'<p class="about">{escape(found.note)}. {escape(about)}. '
-        f"{escape(labels.stamp([header]))}</p>\n"
-        f"{images}"
+        f'<h2 id="{escape(place)}">{escape(title)}</h2>\n'
+        f"<p>{escape(' '.join(found.sentences))}</p>\n{first}{_html(found.table)}"
+        f'<p class="about">{escape(found.note)}. Preset {escape(header.preset)}. '
+        f"{escape(labels.stamp([header]))} Records: {links}. "
+        f"Again: <code>{escape(header.command)}</code></p>\n"
+        + (
+            f"<details><summary>More pictures</summary>{others}</details>\n"
+            * bool(others)
+        )
     )
+
+
+def _image(path: Path, out: Path) -> str:
+    """A picture; its title is the text for those who do not see it."""
+    with Image.open(path) as picture:
+        title = str(picture.info.get("Title", path.stem))
+    return f'<img src="{escape(_link(path, out))}" alt="{escape(title)}">\n'
+
+
+def _link(path: Path, out: Path) -> str:
+    return path.relative_to(out).as_posix()
 
 
 def _html(table: Table) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -24,13 +25,17 @@ def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -
     """
     abscissa, *labels = runs[0][1][0]
     names = list(dict.fromkeys(name for name, _ in runs))
+    by_count = all(re.fullmatch(r"\d+ devices?", name) for name in names)
     beside = len(names) > MANY
     figure = Figure(figsize=(4.2 * len(labels) + 2.6 * beside, 3.1))
     figure.suptitle(page.wrap(title, 55 * len(labels)), size=10)
     for axes, label in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels):
         for number, (name, points) in enumerate(runs):
             first = [name for name, _ in runs].index(name) == number
-            look = page.look(names.index(name), label=name if first else None)
+            k = names.index(name)
+            look = page.look(k, label=name if first else None)
+            if by_count:  # as in the pictures at the end
+                look["color"] = page.count_color(k)
             axes.plot([p[abscissa] for p in points], [p[label] for p in points], **look)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set(xlabel=abscissa, ylabel=label)

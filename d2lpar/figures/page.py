@@ -122,7 +122,7 @@ class Row(NamedTuple):
     """A row of :func:`dots`: its name, all samples, and a word after their median.
 
     `values` is a summary where the samples are not known. `mark` is another value of
-    the same, a tick. Without values `note` says why.
+    the same, a tick. Without values `note` may say why.
     """
 
     name: str
@@ -151,7 +151,8 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         scale, unit = 1e3, "ms"
     for k, row in enumerate(rows):
         if k not in found:
-            axes.text(0.02, k, wrap(f"not measured: {row.note}", 60), **right)
+            why_not = f"not measured: {row.note}" if row.note else ""
+            axes.text(0.02, k, wrap(why_not, 60), **right)
             continue
         s, ink = found[k], {"color": row.color}
         if not isinstance(row.values, Summary) and 1 < s.n <= MAX_DOTS:
@@ -160,6 +161,7 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         axes.plot([scale * s.q1, scale * s.q3], [k, k], **ink, lw=2.5)
         axes.plot(scale * s.median, k, "o", **ink, ms=7)
         if row.mark is not None:
+            axes.plot([scale * row.mark, scale * s.median], [k, k], **ink, lw=0.8)
             axes.plot(scale * row.mark, k, "|", color=INK, ms=11, mew=1.6)
         words = (_with_unit(scale * s.median, unit), row.note, unstable(s))
         axes.text(1.01, k, "  ".join(filter(None, words)), **right)
@@ -173,6 +175,7 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         log_along(axes, "x")
     else:
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def unstable(summary: Summary) -> str:

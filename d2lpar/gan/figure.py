@@ -60,11 +60,20 @@ def pictures(
     if len(frames) > 1:
         unit, n = unit_of(last), steps_of(frames[-1])
         noises = plural(frames[-1].num_fixed, "noise")
-        drawn["strip"] = strip(last, f"What {noises} become by {unit} {n:,}")
+        size = (max(7.6, 0.8 * frames[-1].num_fixed), 1.4 + 0.8 * len(shown_of(last)))
+        title = f"What {noises} become by {unit} {n:,}"
+        picture = page.new(title, lenet_figure.workload([last]), [last], size)
+        drawn["strip"] = picture
+        strip(picture.axes[0], last)
         drawn[""] = animation(last)
     if frames and frames[-1].samples:
         away = f"{median(frames[-1].distances):.2f} from the nearest of the data"
-        drawn["samples"] = samples(last, f"Generated faces, {away} (median; a copy: 0)")
+        title = f"Generated faces, {away} (median; a copy: 0)"
+        note = lenet_figure.workload([last])
+        drawn["samples"] = picture = page.new(title, note, [last], (7.6, 7))
+        sheet = punks.from_png(frames[-1].samples, 5, -(-len(frames[-1].nearest) // 5))
+        after = f"after {plural(frames[-1].epoch, 'epoch')}"
+        show(picture.axes[0], sheet, after)
     drawn["seconds"] = lenet_figure.times(runs, answers.get("seconds", ()))
     return drawn
 
@@ -143,38 +152,26 @@ def quality(
     panels[1].get_legend().remove()
 
 
-def strip(run: Run, title: str) -> page.Picture:
-    """The faces of the same noises, a row for each of some steps, and the last."""
+def shown_of(run: Run) -> list[FrameRecord]:
+    """The frames after about each of `STEPS`, and the last one."""
     frames = frames_of(run)
     last = frames[-1]
-    shown = {last.epoch: last}
-    for step in STEPS:
-        if step < steps_of(last):
-            nearest = min(frames, key=lambda frame: abs(steps_of(frame) - step))
-            shown[nearest.epoch] = nearest
-    frames = [shown[epoch] for epoch in sorted(shown)]
-    size = (max(7.6, 0.8 * last.num_fixed), 1.4 + 0.8 * len(frames))
-    picture = page.new(title, lenet_figure.workload([run]), [run], size)
-    (axes,) = picture.axes
+    nearest = [
+        min(frames, key=lambda frame: abs(steps_of(frame) - step))
+        for step in STEPS
+        if step < steps_of(last)
+    ]
+    shown = {frame.epoch: frame for frame in (*nearest, last)}
+    return [shown[epoch] for epoch in sorted(shown)]
+
+
+def strip(axes: Axes, run: Run) -> None:
+    """The faces of the same noises, a row for each of some steps, and the last."""
+    frames = shown_of(run)
     show(axes, numpy.concatenate([fixed_faces(frame) for frame in frames]))
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frames))]
     axes.set_yticks(centres, [f"{steps_of(frame):,}" for frame in frames])
     axes.set_ylabel(f"{unit_of(run)}s of training")
-    return picture
-
-
-def samples(run: Run, title: str) -> page.Picture:
-    """The last frame's samples beside faces that d2lpar draws."""
-    frame = frames_of(run)[-1]
-    drawn = punks.load("synthetic", n_train=25, seed=run.header.seed).X
-    generated = punks.from_png(frame.samples, 5, -(-len(frame.nearest) // 5))
-    drawn = punks.sheet(drawn, 5)
-    size = (7.6, 1.5 + 0.026 * max(len(generated), len(drawn)))
-    picture = page.new(title, lenet_figure.workload([run]), [run], size, columns=2)
-    left, right = picture.axes
-    show(left, generated, f"generated, after {plural(frame.epoch, 'epoch')}")
-    show(right, drawn, "drawn by d2lpar, not by the GAN")
-    return picture
 
 
 def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:

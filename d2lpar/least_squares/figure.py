@@ -131,11 +131,16 @@ def residuals(axes: Axes, runs: Sequence[Run]) -> None:
     axes.legend()
 
 
+def row_name(run: Run) -> str:
+    """The method, and on how many devices."""
+    return f"{_method(run)}, {labels.count(run.header)}"
+
+
 def seconds_of(runs: Sequence[Run]) -> list[page.Row]:
     """Rows of seconds to the end on each number of devices, by method."""
     rows = []
     for same in comparable(runs).values():
-        names = [f"{_method(run)}, {labels.count(run.header)}" for run in same]
+        names = list(map(row_name, same))
         seconds = [[points[-1].seconds for points in repeats(run)] for run in same]
         rows += page.by_count(dict(zip(names, seconds)))
     return rows

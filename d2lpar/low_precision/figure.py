@@ -70,14 +70,14 @@ def picture(run: Run, title: str) -> page.Picture:
         found = [r for r in measured if r.weights == weights and r.precision in names]
         if found:
             accuracy.errorbar(
-                [row.test_acc for row in found],
+                [100 * (row.test_acc - base.test_acc) for row in found],
                 [names.index(row.precision) for row in found],
-                xerr=[half_interval(row.test_acc, n) for row in found],
+                xerr=[100 * half_interval(row.test_acc, n) for row in found],
                 ls="", marker=marker, color=ink, capsize=2, label=label,
             )  # fmt: skip
     accuracy.grid(False, axis="y")
     accuracy.tick_params(axis="y", length=0)
-    accuracy.set_xlabel(f"test accuracy, 95 % interval of {n:,} images")
+    accuracy.set_xlabel("points of accuracy from float32, 95 %")
     accuracy.legend(loc="lower left")
     return picture
 

@@ -14,7 +14,7 @@ from d2lpar.scaling.model import Study, all_reduces, studies
 from d2lpar.scaling.result import name_of, speedups
 from d2lpar.text import number, plural
 
-BATCH = "global batch size (samples per step, all devices together)"
+BRACKET = "medians and quartiles; band: the bracket of several devices"
 LIBRARIES = {"ddp": "PyTorch", "d2l": "d2l"}  # by a study's name; others are ours
 PARTS = {  # of a step; an update and its all-reduce are measured as one difference
     "split and copy": (("split and copy",), {"color": "0.8"}),
@@ -27,7 +27,7 @@ PARTS = {  # of a step; an update and its all-reduce are measured as one differe
 def pictures(
     runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, page.Picture]:
-    """By name what the runs hold: speedups, steps, accuracies, parts, all-reduces.
+    """By name what the runs hold: speedups, steps, parts, all-reduces.
 
     ``speedup`` needs steps on one device and on more. `answers` holds the sentences
     that title it.
@@ -40,16 +40,16 @@ def pictures(
         title = page.answer(sentences, "Speedup of a step over one device")
         drawn["speedup"] = picture = page.new(title, note, runs)
         speedup(picture.axes[0], found)
-    for study in found:
-        if study.records:
-            title = "Time of a step, by global batch and number of devices"
-            drawn[f"steps-{study.variant}"] = steps(study, title)
-        if study.trainings:
-            note = "devices \u00d7 batch per device; learning rate scaled, warmed up"
-            note = labels.subtitle(f"LeNet {name_of(study)}: {note}", study.runs)
-            title = "Test accuracy under weak scaling"
-            drawn[f"accuracy-{study.variant}"] = picture = page.new(title, note, runs)
-            accuracies(picture.axes[0], study)
+    timed = [study for study in found if study.records]
+    if timed:
+        note = labels.subtitle(f"LeNet; {BRACKET}", runs)
+        size = (max(7.6, 4.6 * len(timed)), 4.2)
+        drawn["steps"] = picture = page.new(
+            "Time of a step", note, runs, size, columns=len(timed), sharey=True
+        )
+        for axes, study in zip(picture.axes, timed):
+            steps(axes, study)
+            axes.set_title(name_of(study))
     batches = {batch for study in found for _, batch in study.parts}
     if batches:
         note = labels.subtitle("LeNet, each part by omission", runs)
@@ -93,59 +93,29 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
     page.log_along(axes, "x", base=2)
     page.log_along(axes, "y", base=2)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}\u00d7")
-    axes.set(xlabel=BATCH, ylabel="speedup over 1 device")
+    axes.set(xlabel="global batch size", ylabel="speedup over 1 device")
     axes.legend()
 
 
-def steps(study: Study, title: str) -> page.Picture:
-    """Milliseconds per step against batch, and below them the model's errors.
-
-    The model's line of one device is fitted, those of more are predicted: thin.
-    """
+def steps(axes: Axes, study: Study) -> None:
+    """Milliseconds of a step against batch, and what they may be on several devices."""
     noun = labels.device_word(study.runs[0].header)
-    model = study.model
-    words = "medians and quartiles" + ("; thin: the model" if model else "")
-    note = labels.subtitle(f"LeNet {name_of(study)}: {words}", study.runs)
-    size, heights = ((7.6, 5.4), [3, 1]) if model else ((7.6, 4.2), [1])
-    picture = page.new(
-        title,
-        note,
-        study.runs,
-        size,
-        rows=len(heights),
-        height_ratios=heights,
-        sharex=True,
-    )
-    above, *below = picture.axes
     for k, n in enumerate(study.counts):
-        ink = {"color": page.count_color(k), "marker": page.MARKERS[k]}
+        ink = {"color": page.count_color(k)}
         ms = [
             (batch, [1e3 * s for r in study.records[n, batch] for s in r.seconds])
             for batch in study.batches
             if (n, batch) in study.records
         ]
-        if model is None:
-            page.quartiles(above, ms, label=plural(n, noun), **ink)
-            continue
-        how = "fitted" if n == 1 else "predicted"
-        name = f"{plural(n, noun)}, model {how}"
-        page.quartiles(above, ms, ls="", label=name, **ink)
-        along = numpy.geomspace(ms[0][0], ms[-1][0], 200)
-        curve = [1e3 * model.seconds(n, batch) for batch in along]
-        line = {"lw": 1, "ls": page.LINES[n > 1]}
-        above.plot(along, curve, color=ink["color"], **line)
-        errors = study.errors_of(n)
-        percent = [100 * error for error in errors.values()]
-        below[0].plot(list(errors), percent, **ink, **line)
-    page.log_along(above, "x", base=2)
-    page.log_along(above, "y")
-    above.set_ylabel("milliseconds per step")
-    above.legend()
-    if below:
-        below[0].axhline(0, color=page.PALE, lw=0.8)
-        below[0].set_ylabel("error, %")
-    picture.axes[-1].set_xlabel(BATCH)
-    return picture
+        style = {**ink, "marker": page.MARKERS[k], "ls": page.LINES[k], "lw": 1.2}
+        page.quartiles(axes, ms, label=plural(n, noun), **style)
+        if n > 1 and (bounds := study.bracket(n)):
+            low, high = ([1e3 * s for s in side] for side in zip(*bounds.values()))
+            axes.fill_between(list(bounds), low, high, alpha=0.25, lw=0, **ink)
+    page.log_along(axes, "x", base=2)
+    page.log_along(axes, "y")
+    axes.set(xlabel="global batch size", ylabel="milliseconds per step")
+    axes.legend()
 
 
 def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
@@ -198,17 +168,3 @@ def all_reduce(axes: Axes, runs: Sequence[Run]) -> None:
     page.log_along(axes, "y")
     axes.set_ylabel("GB/s of the bus")
     axes.legend()
-
-
-def accuracies(axes: Axes, study: Study) -> None:
-    """Test accuracy against epoch, a curve per training."""
-    for k, ((n, batch), epochs) in enumerate(study.trainings.items()):
-        done = [(e.epoch, e.test_acc) for e in epochs if e.test_acc is not None]
-        end = f"{done[-1][1]:.3f}" if done else ""
-        if epochs[-1].why_not:
-            end = f"diverged in epoch {epochs[-1].epoch}"
-        style = page.look(k, label=f"{n} \u00d7 {batch // n:,}: {end}")
-        axes.plot([e for e, _ in done], [a for _, a in done], **style)
-    page.epochs_along(axes)
-    axes.set_ylabel("test accuracy")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)

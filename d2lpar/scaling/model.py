@@ -234,6 +234,22 @@ class Study:
             if n == num_devices
         }
 
+    def bracket(self, num_devices: int) -> dict[int, tuple[float, float]]:
+        """The bounds in seconds of a step on `num_devices`, by global batch.
+
+        Chapter 6 derives them: Python and the devices overlap completely, or take turns
+        before the all-reduce. Only steps on one device and the all-reduce are used; {}
+        where they were not measured.
+        """
+        bounds, exchange = {}, self._exchange()
+        for (n, batch), device in self.steps.items():
+            issue = [s for r in self.records[n, batch] for s in r.issue_seconds]
+            if n == 1 and issue and exchange is not None:
+                python = num_devices * median(issue)
+                high = python + device + (num_devices - 1) * exchange
+                bounds[num_devices * batch] = max(python, device), high
+        return bounds
+
     def speedups_of(self, num_devices: int) -> dict[int, float]:
         """Measured speedup over one device by global batch.
 

@@ -41,13 +41,12 @@ def picture(runs: Sequence[Run], title: str) -> page.Picture:
     size = (10.5, page.height(len(ways)) + 0.3)
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
-    for k, (name, same) in enumerate(ways.items()):
+    for name, same in ways.items():
         epochs = [epoch for run in same for epoch in timed(run.lines_of(EpochRecord))]
         mb = [e.wire_bytes / 1e6 for e in epochs if e.wire_bytes is not None]
-        color = page.OTHERS[k % len(page.OTHERS)]
-        sent.append(page.Row(name, mb, color, "" if mb else "no counter"))
-        seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], color))
-        accuracies.append(page.Row(name, list(map(final_accuracy, same)), color))
+        sent.append(page.Row(name, mb, page.INK, "" if mb else "no counter"))
+        seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], page.INK))
+        accuracies.append(page.Row(name, list(map(final_accuracy, same)), page.INK))
     for axes, rows, unit, label in zip(
         drawn.axes,
         (sent, seconds, accuracies),

@@ -71,20 +71,19 @@ def test_pictures_and_text():
 def test_the_naive_clock_is_drawn_beside_the_synchronised_one():
     (axes,) = figure.pictures([a_run(1, "x2")])["clocks"].axes
     ticks = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "|"]
-    assert ticks == pytest.approx([0.1, 0.1, 4])
-    assert medians(axes) == pytest.approx([4, 2, 4])
+    assert ticks == pytest.approx([0.1, 4])  # of the fastest form in each library
+    assert medians(axes) == pytest.approx([2, 4])
     assert axes.get_xlabel() == "milliseconds"
 
 
 def test_points_lie_under_the_roof_that_is_drawn():
     """The roofs are one device's: its best copy within its memory, and its product."""
     (axes,) = figure.pictures([a_run(2), a_run(1)])["roofline"].axes
-    slope, roof = axes.lines[:2]
-    assert slope.get_ydata()[1] == pytest.approx(roof.get_ydata()[0])
+    x, y = axes.lines[0].get_data()
     # The copy of 8,000 bytes reaches 0.008 GB/s; one of 16,384 more, read and written.
     copied = 2 * 16384 / 0.1e-3 / 1e9
-    assert slope.get_ydata()[1] / slope.get_xdata()[1] == pytest.approx(copied)
-    assert roof.get_ydata()[1] == pytest.approx(500_000 / 20e-3 / 1e9)
+    assert y[1] / x[1] == pytest.approx(copied)
+    assert y[1] == y[2] == pytest.approx(500_000 / 20e-3 / 1e9)
 
 
 def test_devices_that_copy_at_the_same_time_count_together():

@@ -1,5 +1,6 @@
 """What runs found: the table, and the sentence that answers the chapter's question."""
 
+import re
 import textwrap
 from html import escape
 from pathlib import Path
@@ -275,7 +276,7 @@ def test_the_page_leaves_out_what_it_cannot_show_and_names_it(
         return known(runs)
 
     monkeypatch.setattr(experiments, "result", fails)
-    assert report.write_page(tmp_path).read_text().count("<h2>") == 1
+    assert report.write_page(tmp_path).read_text().count("<h2 ") == 1
     (line,) = caplog.messages
     assert "timing/odd.jsonl (IndexError: list index" in line
 
@@ -288,7 +289,8 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, caplog):
         lines = [run.header, *run.lines]
         texts = [files.to_line(line) + "\n" for line in lines]
         (folder / f"{preset}-cpu1.jsonl").write_text("".join(texts))
-        (folder / f"{preset}-seconds.png").write_bytes(b"")
+        experiments.draw([run], folder, preset)
+        (folder / f"{preset}-results.txt").write_text("further")
     unknown = [files.to_line(header(chapter="unheard-of")), files.to_line(epoch(1))]
     (folder / "unknown-cpu1.jsonl").write_text("\n".join([*unknown, ""]))
     (folder / "broken-cpu1.jsonl").write_text("{")
@@ -297,7 +299,14 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, caplog):
     assert "broken-cpu1.jsonl, line 1" in caplog.text
     assert text.count('src="multiple_gpus/quick-seconds.png"') == 1
     assert text.count('src="multiple_gpus/quick-b-seconds.png"') == 1
-    assert text.count("<h2>") == 2
+    assert text.count("<h2 ") == 2
+    assert text.count('href="multiple_gpus/quick-results.txt"') == 1
+    assert text.count('href="multiple_gpus/quick-cpu1.jsonl"') == 1
+    # The answering picture is in sight, the other one in a fold; each says its title.
+    folds = re.findall("<details>.*?</details>", text, re.DOTALL)
+    assert len(folds) == 2 and all("accuracy.png" in fold for fold in folds)
+    assert 'alt="Training ends at test accuracy: 0.800"' in text
+    assert f"<code>{escape(run.header.command)}</code>" in text
     found = result([training(1)])
     for words in (*found.sentences, *found.table.columns, *found.table.rows[0]):
         assert escape(words) in text

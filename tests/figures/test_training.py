@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from statistics import median
 
 import numpy as np
 import pytest
@@ -26,13 +27,18 @@ def test_accuracy_curves_are_medians_of_the_repeats():
         epoch(k, repeat=r, test_acc=0.1 * k + 0.1 * r) for r in range(3) for k in (1, 2)
     ]
     run = Run(ONE.header, tuple(repeats), ONE.path)
-    (axes,) = figure.pictures([run, TWO])["accuracy"].axes
+    axes, by_seconds = figure.pictures([run, TWO])["accuracy"].axes
     ours, other = axes.get_lines()
     assert list(ours.get_xdata()) == [1, 2]
     np.testing.assert_allclose(ours.get_ydata(), [0.2, 0.3])
     # Equal curves, told apart in grey.
     assert ours.get_linestyle() != other.get_linestyle()
     assert axes.get_ylabel() == "test accuracy" and axes.get_xlabel() == "epoch"
+    later, _ = by_seconds.get_lines()
+    assert by_seconds.get_xlabel() == "seconds of training"
+    seconds = [median(e.seconds for e in repeats if e.epoch == k) for k in (1, 2)]
+    np.testing.assert_allclose(later.get_xdata(), np.cumsum(seconds))
+    np.testing.assert_allclose(later.get_ydata(), [0.2, 0.3])
 
 
 def test_rows_are_medians_without_the_warm_up():
@@ -63,7 +69,7 @@ def test_units_scales_and_spreads(seconds, unit, scale, label):
 def test_from_scratch_and_gluon_share_their_pictures():
     concise = training(1, chapter="multiple_gpus_concise")
     drawn = figure.pictures([ONE, concise, TWO])
-    assert len(drawn["accuracy"].axes) == 2
+    assert len(drawn["accuracy"].axes) == 4  # by epoch and by seconds
     assert medians(drawn["seconds"].axes[0]) == [2.0, 1.25, 2.0]
 
 

@@ -26,6 +26,10 @@ def test_shapes_of_the_gan():
     assert gan_layers({"sync_batch_norm": True}).kept == net.kept + 2 * hidden
 
 
+def test_the_shapes_that_pictures_read_are_those_of_the_network():
+    assert memory_estimate.LENET == lenet_layers({})
+
+
 def test_items_by_hand():
     need = estimate.estimate(
         lenet_layers, {"global_batch_size": 101}, 2, {"n_train": 500, "n_test": 40}

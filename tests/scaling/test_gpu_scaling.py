@@ -57,7 +57,7 @@ def test_the_records_of_what_peers_print(tmp_path, monkeypatch, capsys):
         for repeat, step in enumerate(run.lines_of(StepRecord)):
             assert (step.global_batch_size, step.repeat) == (256, repeat)
             assert step.steps == 10 and step.seconds == pytest.approx([one, 2 * one])
-    assert set(figure.pictures(ddp)) == {"speedup", "steps-ddp"}
+    assert set(figure.pictures(ddp)) == {"speedup", "steps"}
     # A peer that does not run has no record; the book's loop takes all 235 steps.
     assert d2l.header.num_devices == 1 and len(runs) == 3
     steps = [(step.steps, step.seconds) for step in d2l.lines_of(StepRecord)]

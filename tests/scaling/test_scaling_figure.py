@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from support.a_study import epoch, header, made
+from support.a_study import BATCHES, epoch, header, made
 
 from d2lpar.records.kinds import Run, StepRecord
 from d2lpar.scaling import figure
@@ -27,22 +27,35 @@ def test_a_prediction_that_fails_is_reported(run):
     (study,) = studies([slower])
     assert study.errors_of(2)[2] == pytest.approx(1 / 1.5 - 1)
     missed = "33 % (median), 33 % at most"
-    _, below = figure.pictures([slower])["steps-concise"].axes
-    assert below.lines[1].get_ydata()[0] == pytest.approx(-100 / 3)
     text = " ".join(result([slower]).full_text("").split())
     assert f"It misses 2 contexts (predicted) by {missed}." in text
 
 
 def test_pictures_and_text(run):
     drawn = figure.pictures([run])
-    names = {"speedup", "steps-concise", "parts", "all-reduce", "accuracy-concise"}
-    assert set(drawn) == names
+    assert set(drawn) == {"speedup", "steps", "parts", "all-reduce"}
     text = [" ".join(x.split()) for x in result([run]).full_text("").splitlines()]
     # 5 + 2 + 19.2 + 1 ms on two, 40.4 on one
     assert "concise 128 40.4 40.4-40.4 27.2 27.2-27.2 1.49" in text
     assert "concise 32 2 1.00 1.00 1.00 1.00 1.00" in text  # the parts of a step
     assert "concise 128 2 2 0.1 1.00 0.8000" in text  # the second epoch on two
     assert "100,000 8 2 1.00 1.00 -" in text  # kvstore local, the book's; no NCCL
+
+
+def test_the_bracket_of_two_devices_is_of_steps_on_one(run):
+    """Python's 10 ms for two, or the device's 2 ms + 0.3 ms per image; 1 ms to sum."""
+    (study,) = studies([run])
+    one = {batch: max(5, 2 + 0.3 * batch, (7 + 0.3 * batch) / 2) for batch in BATCHES}
+    exchange = 1e3 * (8e-4 + 100_000 * 2e-9)
+    bounds = study.bracket(2)
+    assert list(bounds) == [2 * batch for batch in BATCHES]
+    for batch, ms in one.items():
+        low, high = bounds[2 * batch]
+        assert 1e3 * low == pytest.approx(max(10, ms))
+        assert 1e3 * high == pytest.approx(10 + ms + exchange)
+    (axes,) = figure.pictures([run])["steps"].axes
+    (band,) = axes.collections[-1:]
+    assert band.get_paths()[0].get_extents().y1 == pytest.approx(1e3 * high)
 
 
 def test_an_update_is_not_told_from_its_all_reduce(run):
@@ -65,5 +78,5 @@ def test_one_device_alone_whose_training_diverged(run):
     lines.append(epoch(1, 3, why_not="diverged"))
     run = Run(header(1), tuple(lines))
     drawn = figure.pictures([run])
-    assert set(drawn) == {"steps-concise", "parts", "accuracy-concise"}
+    assert set(drawn) == {"steps", "parts"}
     assert "diverged" in result([run]).full_text("")

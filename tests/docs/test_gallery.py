@@ -1,0 +1,144 @@
+"""The gallery: few pictures, readable ones, and every committed record can be drawn.
+
+That the pictures say what their records say is for ``tools/gallery.py --check``.
+"""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from d2lpar import experiments
+from d2lpar.errors import RecordError
+from d2lpar.records import files
+from d2lpar.records.kinds import group
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
+
+from gallery_pictures import FIGURES, PICTURES, claim, runs_of  # noqa: E402
+
+MOST = 18
+NUMBER = re.compile(r"[\d.,\u2212$\\{}^ ]*\d[\d.,\u2212$\\{}^ \u00d7]*(KiB|MiB|GiB)?")
+SECONDS = {"seconds": 1.0, "milliseconds": 1e-3}
+
+
+@cache
+def drawn(name):
+    picture = PICTURES[name].draw()
+    FigureCanvasAgg(picture).draw()  # where everything stands
+    return picture
+
+
+@pytest.fixture(params=PICTURES)
+def picture(request):
+    return drawn(request.param)
+
+
+def shown(texts):
+    return [t for t in texts if t.get_visible() and t.get_text().strip()]
+
+
+def boxes(texts):
+    """Words and their places, without the blank edge of a line."""
+    return [(t.get_text(), t.get_window_extent().expanded(0.98, 0.7)) for t in texts]
+
+
+def test_a_title_is_what_the_records_bear_out():
+    title = claim("Two are {r:.1f} times as fast", when=1.52 > 1.2, r=1.52)
+    assert title == "Two are 1.5 times as fast"
+    with pytest.raises(RecordError, match="Two are 1.1 times as fast.*r = 1.07"):
+        claim("Two are {r:.1f} times as fast", when=1.07 > 1.2, r=1.07)
+
+
+def test_there_are_few_and_every_file_is_one_of_them():
+    there = {path.relative_to(FIGURES) for path in FIGURES.rglob("*.png")}
+    assert there == {Path(f"{name}.png") for name in PICTURES}
+    assert len(there) <= MOST
+
+
+def test_a_title_is_one_clause_and_no_text_has_more_than_two_lines(picture):
+    assert 10 < len(picture.metadata["Title"]) <= 70
+    for text in (picture._suptitle, picture._supxlabel):
+        assert text.get_text().count("\n") <= 1
+        assert not text.get_text().endswith("...")
+
+
+def test_every_axis_with_numbers_has_a_label(picture):
+    for axes in picture.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            names = [t.get_text() for t in shown(axis.get_ticklabels())]
+            if any(NUMBER.fullmatch(name) for name in names):
+                label = axis.label
+                assert label.get_visible() and label.get_text(), (axes, names)
+                box = label.get_window_extent()  # and it is not cut off
+                assert picture.bbox.x0 <= box.x0 and box.x1 <= picture.bbox.x1
+                assert picture.bbox.y0 <= box.y0 and box.y1 <= picture.bbox.y1
+
+
+def test_no_text_is_on_a_legend_or_on_another_text(picture):
+    for axes in picture.axes:
+        texts = boxes(shown(axes.texts))
+        for (one, a), (other, b) in combinations(texts, 2):
+            assert not a.overlaps(b), (one, other)
+        if legend := axes.get_legend():
+            box = legend.get_window_extent()
+            for words, place in [*texts, *boxes(shown([axes.title]))]:
+                assert not box.overlaps(place), words
+        inner = axes.get_window_extent()
+        for words, place in boxes(shown(axes.texts)):
+            assert place.x1 <= picture.bbox.x1 and place.x0 >= 0, words
+            assert place.y0 >= inner.y0 - 1 and place.y1 <= picture.bbox.y1, words
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_seconds_on_an_axis_are_those_of_the_records(name):
+    """A dot beside "milliseconds" is a thousandth of a second of some sample."""
+    known, found = set(), 0
+    for run in (run for pattern in PICTURES[name].records for run in runs_of(pattern)):
+        for line in run.lines:
+            seconds = getattr(line, "seconds", None)
+            for value in seconds if isinstance(seconds, list) else [seconds]:
+                known.add(f"{value:.6g}" if value else "")
+            if isinstance(seconds, list) and seconds:
+                known.add(f"{median(seconds):.6g}")
+    for axes in drawn(name).axes:
+        unit = SECONDS.get(axes.get_xlabel())
+        dots = [line for line in axes.lines if line.get_marker() == "."]
+        dots = dots or [line for line in axes.lines if line.get_marker() == "o"]
+        if unit is None:
+            continue
+        for value in (x for line in dots for x in line.get_xdata()):
+            found += 1
+            assert f"{unit * value:.6g}" in known
+    assert found or name not in (
+        "timing/clocks",
+        "least_squares/methods",
+        "peers/lenet",
+    )
+
+
+def test_all_are_drawn_without_mxnet():
+    code = (
+        "import sys; sys.modules['mxnet'] = None; sys.path[:0] = sys.argv[1:]\n"
+        "from gallery_pictures import PICTURES\n"
+        "for entry in PICTURES.values(): entry.draw()\n"
+    )
+    folders = [str(ROOT), str(ROOT / "tools"), str(ROOT / "benchmarks")]
+    command = [sys.executable, "-c", code, *folders]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_plot_draws_every_committed_record(tmp_path):
+    runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
+    for k, ((_, _, stem), sweep) in enumerate(group(runs, files.sweep_of).items()):
+        out = experiments.draw(sweep, tmp_path / str(k), stem)
+        assert out and all(path.stat().st_size > 100 for path in out)

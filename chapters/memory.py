@@ -3,16 +3,17 @@
 #
 # How much memory does a training need, and what happens if there is less? A published
 # wiki page on GPUs [1] filled the 14.7 GB of a Tesla T4 and got an error that does not
-# mention memory, `cuMemcpyHtoD results in CUDA_ERROR_INVALID_VALUE`. Only leaving
-# Python returned all of it.
+# mention memory, `cuMemcpyHtoD results in CUDA_ERROR_INVALID_VALUE`. Leaving Python
+# returned all of it.
 #
 # ![The memory of LeNet with 256 images, on one device and on each of
 # two](../docs/drawings/memory-of-a-device.svg)
 #
-# The drawing is to scale. Most of the memory holds neither the parameters nor the
-# images, but the outputs of the layers. We count them from their shapes before a
-# training runs, compare the count with measurements, and reduce them in three ways.
-# Finally we let a training fail and look at what remains.
+# The drawing counts the arrays by their shapes and is to scale. Most of the memory
+# holds neither the parameters nor the images, but the outputs of the layers and their
+# gradients. In this chapter we count the outputs before a training runs, compare the
+# count with measurements, and discuss three ways to need less. Finally we let a
+# training fail and look at what remains.
 #
 # Run this chapter as a notebook, or `python chapters/memory.py --devices auto`.
 
@@ -35,9 +36,10 @@ MIB = 2**20  # bytes
 #
 # Backpropagation uses what the forward pass has computed. The gradient of a
 # convolution's weights needs the input of the convolution, and the gradient of a ReLU
-# needs to know where its output is positive. A training therefore keeps the output of
-# each layer, for every image of the batch, until the backward pass has used it. We pass
-# one image through LeNet to see how many numbers these are.
+# needs to know where its output is positive. A simple rule is therefore that a training
+# keeps the output of each layer, for every image of the batch, until the backward pass
+# has used it. We pass one image through LeNet to see how many numbers these are, and
+# test the rule afterwards.
 #
 # *Predict before you run*: LeNet has 129,068 parameters, half a megabyte in float32.
 # By what factor do the outputs of all layers need more memory than the parameters, for
@@ -81,10 +83,11 @@ chapter.show(figure, "memory-by-layer")
 # The factor is `256 * 40,370 / 129,068`. The first convolution and its ReLU account for
 # two thirds of the outputs. The outputs grow with the batch, the parameters do not.
 #
-# The package counts the same shapes; `d2lpar run NAME --dry-run` prints the estimate.
+# The package counts by the same rule; `d2lpar run NAME --dry-run` prints the estimate.
 # It adds Python and its libraries, the data set, the gradients of the parameters, and
 # the gradients of the two largest outputs, which the backward pass needs at the same
-# time.
+# time. The evaluation takes the test images in larger batches and needs two of the
+# largest outputs as well.
 
 # %%
 settings = {"global_batch_size": 256}
@@ -96,15 +99,16 @@ assert counted == kept
 # %% [markdown]
 # ## Measure
 #
-# Does the count agree with what a process uses? We train one step with 1,000 and one
-# with 3,000 images, each in a fresh process, and read the peak of the resident memory.
-# The difference of the two peaks is due to 2,000 images.
+# Does the rule hold? After the forward pass the outputs are kept, and their gradients
+# do not exist yet. We therefore read the resident memory of a process, which is the
+# memory that it occupies at the moment, before and after it has passed 3,000 images
+# through LeNet.
 #
-# *Predict before you run*: how many times the 4 bytes per number that we have counted
-# does an image need?
+# *Predict before you run*: which share of the outputs that we have counted is still in
+# memory after the forward pass? Which gradients need the output of a convolution?
 
 # %%
-chapter.predict("times the count", None)
+chapter.predict("% of the counted outputs", None)
 
 
 def in_a_process(function, **job):
@@ -112,6 +116,30 @@ def in_a_process(function, **job):
     return list(process.results(call, job, environment=trials.ENVIRONMENT))
 
 
+(kept_now,) = in_a_process("kept", batch_size=3_000)
+left = kept_now["bytes"] / 4 / 3_000
+counted = per_image - numbers["images"]  # the images were there before
+print(f"{left:,.0f} of {counted:,} numbers per image are in memory")
+chapter.answer("% of the counted outputs", round(100 * left / counted))
+
+# %% [markdown]
+# The rule counts more than the gradients need. The gradient of a ReLU can be computed
+# from its output, which is positive where its input is. The gradient of a convolution
+# needs the input and the weights, but not the output. A framework can therefore free
+# the outputs of both convolutions as soon as the ReLU has used them. Then `39,586 -
+# 13,520 - 4,050 = 22,016` numbers are left, and the share is `22,016 / 39,586 = 56 %`.
+# If your share is close to this, MXNet frees them. If it is close to `100 %`, MXNet
+# keeps them.
+#
+# During the backward pass more memory is needed. We train one step with 1,000 and one
+# with 3,000 images, each in a fresh process, and read the peak of the resident memory.
+# The difference of the two peaks is due to 2,000 images.
+#
+# *Predict before you run*: how many times the 4 bytes per number that we have counted
+# does an image need at the peak?
+
+# %%
+chapter.predict("times the count", None)
 peaks = [in_a_process("peak", batch_size=n)[0]["bytes"] for n in (1_000, 3_000)]
 measured = (peaks[1] - peaks[0]) / 2_000
 largest = 2 * max(numbers.values())
@@ -121,13 +149,16 @@ print(f"measured {measured / 1000:.0f} kB")
 chapter.answer("times the count", round(measured / (4 * per_image), 2))
 
 # %% [markdown]
-# The two largest gradients suggest `(40,370 + 2 * 13,520) / 40,370 = 1.67`. A smaller
-# number means that some arrays have been freed before the peak. A larger one means that
-# the process needs memory that we have not counted, such as that of a convolution's
-# algorithm.
+# With the two largest gradients, our rule suggests a factor of `(40,370 + 2 * 13,520) /
+# 40,370 = 1.67`. Without the outputs that can be freed, only `784 + 22,016` numbers are
+# kept, and the factor is `(22,800 + 2 * 13,520) / 40,370 = 1.23`. If MXNet frees these
+# outputs, and the measured factor is still above 1.23, the backward pass needs arrays
+# that we have not counted, such as the working memory of a convolution's algorithm or a
+# copy in another layout. A factor near 1.67 is then a coincidence: the rule counts some
+# arrays that are freed, and leaves out others.
 #
-# How far can one trust an estimate? The project has measured whole trainings on CPU
-# contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H200
+# How far can one trust such an estimate? The project has measured whole trainings on
+# CPU contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H200
 # ([record](../figures/h200/benchmarks/memory.jsonl)). We divide each measured peak by
 # its estimate.
 
@@ -150,18 +181,19 @@ assert min(r for (arm, _), r in ratios.items() if "GPU" in arm) > 0.95
 
 # %% [markdown]
 # The estimate is not a bound: some trainings needed more, and large batches on two
-# contexts needed less. It shows whether a batch fits with room to spare. The constants
-# for GPUs were fitted to these very measurements, so their agreement proves little
-# about other networks and other GPUs.
+# contexts needed less. It is a sum of terms that are too large and of terms that are
+# missing, so it shows whether a batch fits with room to spare, and no more. The
+# constants for GPUs were fitted to these very measurements, so their agreement proves
+# little about other networks and other GPUs.
 #
 # ## Three ways to need less
 #
 # The outputs are proportional to the images per device. More *devices* therefore reduce
-# them, and so do *micro-batches*: one device processes the batch in parts, one after
-# the other, and adds up the gradients. They sum to the gradient of the whole batch,
-# unless a layer looks at the whole batch. BatchNorm does, and normalises each part by
-# its own mean. The generator of Chapter 10 contains BatchNorm, so `--micro-batch-size`
-# changes its training slightly.
+# the memory of each one, and so do *micro-batches*: one device processes the batch in
+# parts, one after the other, and adds up the gradients. They sum to the gradient of the
+# whole batch, unless a layer looks at the whole batch. BatchNorm does, and normalises
+# each part by its own mean. The generator of Chapter 10 contains BatchNorm, so
+# `--micro-batch-size` changes its training.
 #
 # The third way is *gradient checkpointing*. We keep the outputs of a few layers only
 # and compute the others again during the backward pass. To do so by hand, we run the
@@ -169,8 +201,8 @@ assert min(r for (arm, _), r in ratios.items() if "GPU" in arm) > 0.95
 # When the backward pass arrives there, we run the first half again, recorded this time,
 # and continue with the gradient that has arrived.
 #
-# *Predict before you run*: we cut LeNet after the first pooling layer. Which share of
-# the outputs must be kept at the same time?
+# *Predict before you run*: we cut LeNet after the first pooling layer. By our rule,
+# which share of the outputs must be kept at the same time?
 
 # %%
 chapter.predict("% of the outputs kept", None)
@@ -210,16 +242,19 @@ chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 
 # %% [markdown]
 # The gradients agree with those of the whole network, as the assertion checks. While
-# the first half is repeated, `784 + 2 * 13,520 + 3,380` outputs are kept. The two
-# largest outputs of LeNet lie on the same side of the cut, so they are kept together
-# and the saving is small. It is larger if many layers are similar: with n of them and a
-# cut after every `sqrt(n)`-th, about `2 * sqrt(n)` outputs are kept instead of n, for
-# one more forward pass [2]. PyTorch offers this as `torch.utils.checkpoint`.
+# the first half is repeated, `784 + 2 * 13,520 + 3,380` outputs are kept by our rule.
+# (The output at the cut and its gradient wait in the meantime, `2 * 3,380` numbers that
+# we have not counted.) The two largest outputs of LeNet lie on the same side of the
+# cut, so they are kept together and the saving is small. It is larger if many layers
+# are similar: with n of them and a cut after every `sqrt(n)`-th, about `2 * sqrt(n)`
+# outputs are kept instead of n, for at most one more forward pass [2]. PyTorch offers
+# this as `torch.utils.checkpoint`.
 #
 # ## At the limit
 #
-# What remains in memory after a failure? We let a process allocate `300 * MIB` more
-# than it has, and train with 2,000 images, which fails, and then with 500.
+# What remains in memory after a failure? We let a process allocate at most `300 * MIB`
+# more than it has. A training with batches of 2,000 images then fails. Afterwards the
+# process trains with 500, and once more with 2,000.
 #
 # Three things could hold memory: the *error*, because its traceback refers to the
 # failed frames and thus to their arrays; *pending work*, which fails in turn; and
@@ -230,22 +265,26 @@ chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 #     gc.collect()
 #     mx.gpu(0).empty_cache()                       # the pool of a GPU
 #
-# As a control, we run the experiment without it, once dropping the errors and once
-# keeping them in a list, as a notebook keeps the last one in `sys.last_traceback`.
+# We need three controls. In the first one the process may allocate so much that nothing
+# fails. The other two have the limit but do not call `release`; one drops the errors,
+# and the other one keeps them in a list, as a notebook keeps the last error in
+# `sys.last_traceback`.
 #
 # *Predict before you run*: can the process still train with 500 images after 2,000 have
 # failed, without `release` and with the error kept?
 
 # %%
 chapter.predict("500 trains with the error kept", None)  # "yes" or "no"
-variants = {
-    "errors dropped": {"keep_errors": False, "release": False},
-    "errors kept": {"keep_errors": True, "release": False},
-    "errors kept, release": {"keep_errors": True, "release": True},
+variants = {  # the limit, are errors kept, is release called
+    "no failure": (4_000 * MIB, False, False),
+    "errors dropped": (300 * MIB, False, False),
+    "errors kept": (300 * MIB, True, False),
+    "errors kept, release": (300 * MIB, True, True),
 }
-job, rows = {"limit": 300 * MIB, "batch_sizes": [2_000, 500, 2_000]}, {}
-for name, variant in variants.items():
-    before, *rows[name] = in_a_process("after_failures", **job, **variant)
+batch_sizes, rows = [2_000, 500, 2_000], {}
+for name, (limit, keep_errors, release) in variants.items():
+    job = {"limit": limit, "keep_errors": keep_errors, "release": release}
+    before, *rows[name] = in_a_process("after_failures", batch_sizes=batch_sizes, **job)
     print(f"{name}: MiB more than before the limit")
     for row in rows[name]:
         more = (row["resident"] - before["resident"]) / MIB
@@ -257,16 +296,22 @@ chapter.answer("500 trains with the error kept", "yes" if trained else "no")
 chapter.score()
 
 # %% [markdown]
-# If 500 images train in all three variants, `release` was not necessary here. Compare
-# *errors kept* after a failure with *errors kept, release*: the difference is the
-# memory that the errors hold, and `release` returns it. A traceback holds the arrays
-# that were made before the failing allocation, which may be few.
+# If 500 images train in all four variants, `release` was not necessary here. What
+# remains in memory, and why?
 #
-# Next, compare the rows of *errors kept, release* with 0. Memory that remains there is
-# not held by the errors, whose frames have been cleared. It is held by MXNet or by the
-# C library, and `release` does not return it. If the second failure does not add to it,
-# it is used again. The last line of the output does not count it as free, although the
-# limit was `300 * MIB`.
+# First, compare *errors dropped* with *no failure*. Both have trained the same batches,
+# so the difference is memory that a failure leaves behind although our program no
+# longer refers to the error. Next, compare *errors kept* with *errors kept, release*
+# after a failure: the difference is memory that the errors hold, and `release` returns
+# it. A traceback holds the arrays that were made before the failing allocation, which
+# may be few.
+#
+# What remains in *errors kept, release* beyond *no failure* is not held by the errors,
+# whose frames have been cleared. It is held by MXNet or by the C library, and `release`
+# does not return it. One output of the first convolution has `4 * 2,000 * 13,520`
+# bytes, or 103 MiB; compare the remainder with it. If the second failure does not add
+# to the remainder, the memory is not lost a second time. The last line of the output
+# does not count the remainder as free, although the limit was `300 * MIB`.
 #
 # So what is `release` for? It returns what a program keeps by accident. On a GPU it
 # also empties MXNet's pool and resets the error of the failed allocation, which CUDA
@@ -275,10 +320,11 @@ chapter.score()
 #
 # There is a reason, however, not to go on in the same process. When MXNet fails to
 # enlarge one of its temporary buffers, it continues with the *address that it has just
-# freed*, and the results can be wrong without an error. Our experiment avoids this by a
-# training with 2,000 images before the limit is set. Ending the process always works,
-# because the operating system reclaims all of its memory, leaks included. This is why
-# `d2lpar run` measures each number of devices in a separate process.
+# freed* (`GetSpace` in its `src/resource.cc`), and the results can be wrong without an
+# error. Our experiment avoids this by a training with 2,000 images before the limit is
+# set. Ending the process always works, because the operating system reclaims all of its
+# memory, leaks included. This is one reason why `d2lpar run` measures each number of
+# devices in a separate process.
 #
 # On a GPU the memory is separate and there is no swapping. CUDA's context and the
 # workspaces of cuDNN are added to the arrays; the estimate contains both
@@ -292,22 +338,24 @@ if __name__ == "__main__":
 # %% [markdown]
 # ## Summary
 #
-# > **Takeaway.** `bytes kept = 4 * batch / devices * numbers per image`. For LeNet and
-# > 256 images on one device this is `4 * 256 * 40,370 = 41.3e6`, or `80 * 4 *
-# > 129,068`. The peak is higher, by the gradients of the largest outputs.
+# > **Takeaway.** If every output is kept, a device keeps `4 * batch / devices * numbers
+# > per image` bytes; fewer, if outputs that no gradient needs are freed. For LeNet and
+# > 256 images on one device this is `4 * 256 * 40,370 = 41.3e6`, or `80 * 4 * 129,068`.
+# > The gradients of the largest outputs are added at the peak.
 #
-# A training keeps the outputs of its layers for each image of its shard. More devices,
-# micro-batches and checkpointing reduce them; micro-batches change the result if a
-# layer looks at the whole batch. After a failure, errors hold memory that can be
-# released, and MXNet may hold memory that cannot. Ending the process returns all of it.
+# A training keeps outputs of its layers for each image of its shard, namely those that
+# the gradients need. More devices, micro-batches and checkpointing reduce them;
+# micro-batches change the result if a layer looks at the whole batch. After a failure,
+# errors can hold memory that can be released, and other memory may remain that cannot.
+# Ending the process returns all of it.
 #
 # ## Exercises
 #
-# 1. *On paper.* A device has 1 GiB free. For how many images do the outputs of LeNet
-#    fit, and for how many if the two largest gradients are counted as well?
-#    *(`2**30 / (4 * 40,370) = 6,649`, and `2**30 / (4 * 67,410) = 3,982`.)*
+# 1. *On paper.* A device has 1 GiB free. For how many images do all outputs of LeNet
+#    fit, and for how many if the two largest gradients are counted as well? *(`2**30 /
+#    (4 * 40,370) = 6,649`, and `2**30 / (4 * 67,410) = 3,982`.)*
 # 2. *On paper.* Adam keeps two numbers for each of LeNet's 129,068 parameters. From
-#    which batch on do the outputs need more memory than parameters, gradients and
+#    which batch on do all outputs need more memory than parameters, gradients and
 #    Adam's numbers together? *(`4 * 129,068 / 40,370 = 12.8`: from 13 images on.)*
 # 3. **Twice the batch, twice the devices.** Print `need.on(k)` of the estimates for
 #    batches of 256 and 512 on one device and on two. *(The outputs double with the
@@ -315,8 +363,8 @@ if __name__ == "__main__":
 #    because it also holds the data set.)*
 # 4. **Another cut.** Cut LeNet after `"relu 1"` instead. How many outputs are kept at
 #    the same time? *(`max(784 + 13,520 + 12,546, 784 + 2 * 13,520) = 27,824`, fewer
-#    than with our cut. The gradient that waits at the cut has four times as many
-#    numbers, however, and we have not counted it.)*
+#    than with our cut. However, the output at the cut and its gradient have four times
+#    as many numbers as with our cut, and we have not counted them.)*
 # 5. **Micro-batches.** Estimate the GAN's 10,000 faces on one device with
 #    `estimate.gan_layers` and a `"micro_batch_size"` of `None`, 500 and 100. Which
 #    items do not shrink? *(Python, the data set, the batch and the judging of the faces

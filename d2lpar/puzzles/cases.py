@@ -15,6 +15,7 @@ class Case(NamedTuple):
 
     `says` describes the arguments, if the number of devices and numbers is not enough.
     `machine` counts the scores, if that is not the network of devices, for `target`.
+    `times` says how often `TARGETS` and `LEAST` allow and need what is sent.
     """
 
     args: Sequence
@@ -23,6 +24,7 @@ class Case(NamedTuple):
     says: str = ""
     machine: Any = None
     target: tuple = ()
+    times: int = 1
 
 
 class Rows(NamedTuple):
@@ -99,17 +101,20 @@ def _zero1(n, size, rng, place):
 def _local_sgd(n, size, rng, place):
     goals, mean = _numbers(rng, n, size), _numbers(rng, size)
     lr = float(rng.choice([0.125, 0.25]))
-    num_steps, between = rng.choice([[5, 2], [6, 2], [7, 3], [3, 1]]).tolist()
+    num_steps, between = rng.choice([[5, 2], [7, 3], [3, 4], [3, 1], [8, 2]]).tolist()
     ws = [place(k, mean) for k in range(n)]
     gradients = [lambda w, k=k: (1 + k % 2) * (w - goals[k]) for k in range(n)]
     shrinks = numpy.array([[1 - lr * (1 + k % 2)] for k in range(n)])
-    for steps in (between, between, num_steps - 2 * between):  # three means
+    starts = range(0, num_steps, between)
+    for start in starts:
+        steps = min(between, num_steps - start)
         mean = (goals + shrinks**steps * (mean - goals)).mean(axis=0)
     return Case(
         (list(ws), gradients, lr, num_steps, between),
         {"ws": [mean] * n},
         {"ws": ws},
         f"N = {n}, {num_steps} steps, {between} between means",
+        times=len(starts),
     )
 
 
@@ -133,7 +138,7 @@ def _fsdp(n, size, rng, place):
     new = w - lr * (n * w - goals.sum(axis=0))
     args = shards, buffers, [gradient_of(k) for k in range(n)], lr
     wanted = [[layer[part] for layer in new] for part in parts]
-    return Case(args, {"shards": wanted}, {"shards": shards})
+    return Case(args, {"shards": wanted}, {"shards": shards}, times=NUM_LAYERS)
 
 
 def _pipeline(n, size, rng, place):
@@ -189,7 +194,13 @@ def _who_divides(n, size, rng, place):
 def _idle_device(n, size, rng, place):
     shards = [_numbers(rng, len(range(size)[part]), 2) for part in _parts(n, size)]
     grads, wanted = list(_numbers(rng, n, 2)), [shard.sum(axis=0) for shard in shards]
-    args = shards, list(grads), lambda shard: shard.sum(axis=0)
+
+    def gradient(shard):
+        if len(shard) == 0:
+            raise ValueError("gradient takes a shard of one sample or more")
+        return shard.sum(axis=0)
+
+    args = shards, list(grads), gradient
     says = f"shards of {[len(shard) for shard in shards]} sample(s)"
     return Case(args, {"grads": wanted}, {"grads": grads}, says)
 
@@ -242,7 +253,8 @@ def _pairs(n) -> int:
 
 
 # How often, at least, each number is sent to another device, in units of N - 1: for a
-# sum the other devices send theirs once, and to know it they receive it once.
+# sum the other devices send theirs once, and to know it they receive it once. For
+# local SGD this is for each mean, for FSDP for each layer.
 LEAST = {
     "central": 2,
     "tree": 2,
@@ -251,8 +263,8 @@ LEAST = {
     "all_gather": 1,
     "ring": 2,
     "zero1": 2,
-    "local_sgd": 6,
-    "fsdp": 2 * NUM_LAYERS,
+    "local_sgd": 2,
+    "fsdp": 2,
     "rebinding": 2,
 }
 
@@ -266,12 +278,18 @@ TARGETS = {
     "all_gather": lambda n, size, part: (n - 1, (n - 1) * part, size + 2 * part),
     "ring": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, size + 2 * part),
     "zero1": lambda n, size, part: (2 * n - 2, 2 * (n - 1) * part, 2 * size + 4 * part),
-    "local_sgd": lambda n, size, part: (6 * (n - 1), 6 * (n - 1) * part, 4 * size),
+    "local_sgd": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, 4 * size),
     "fsdp": lambda n, size, part: (
-        2 * NUM_LAYERS * (n - 1),
-        2 * NUM_LAYERS * (n - 1) * part,
+        2 * (n - 1),
+        2 * (n - 1) * part,
         2 * size + (NUM_LAYERS + 2) * part,
     ),
     "rebinding": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),
 }
 SCORED = (*TARGETS, "pipeline", "overlap")
+
+
+def target(name: str, case: Case, n: int, size: int) -> tuple[int, int, int]:
+    """A puzzle's target for this case."""
+    rounds, link, held = TARGETS[name](n, size, -(-size // n))
+    return case.times * rounds, case.times * link, held

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy
 
-from d2lpar.puzzles.cases import LEAST, PUZZLES, SCORED, TARGETS, Case, Rows
+from d2lpar.puzzles.cases import LEAST, PUZZLES, SCORED, TARGETS, Case, Rows, target
 from d2lpar.puzzles.network import Network
 
 SECONDS = 20  # for one call of a solution
@@ -34,7 +34,7 @@ def check(solution: Callable) -> bool:
         try:
             wrong = _wrong(solution, case, extra)
             if not wrong and name in TARGETS:
-                wrong = _unsent(network, n, LEAST[name] * size)
+                wrong = _unsent(network, n, LEAST[name] * case.times * size)
         except NotImplementedError:
             print(f"{name}: not solved yet")
             return False
@@ -44,16 +44,16 @@ def check(solution: Callable) -> bool:
             return False
         if name in SCORED:
             machine = case.machine or network
-            target = case.target or TARGETS[name](n, size, -(-size // n))
+            most = case.target or target(name, case, n, size)
             units = (1,) * 3 if case.machine else (1, size, size)
             scores = machine.scores()
             says += ": " + ", ".join(
-                f"{what} {score / unit:.4g} of {most / unit:.4g}"
-                for what, unit, score, most in zip(
-                    machine.SCORES, units, scores, target
+                f"{what} {score / unit:.4g} of {limit / unit:.4g}"
+                for what, unit, score, limit in zip(
+                    machine.SCORES, units, scores, most
                 )
             )
-            if any(score > most for score, most in zip(scores, target)):
+            if any(score > limit for score, limit in zip(scores, most)):
                 print(f"{name}: right so far, but over its target with {says}")
                 return False
     print(f"{name}: right" + (f"; {says}" if name in SCORED else ""))
@@ -76,7 +76,7 @@ def _wrong(solution: Callable, case: Case, extra: list) -> str:
             if isinstance(array, numpy.ndarray):
                 array.flags.writeable = False
     try:
-        with numpy.errstate(all="ignore"), _time_limit():
+        with numpy.errstate(all="ignore"), time_limit():
             returned = solution(*case.args, *extra)
     except NotImplementedError:
         raise
@@ -88,7 +88,7 @@ def _wrong(solution: Callable, case: Case, extra: list) -> str:
 
 
 @contextmanager
-def _time_limit() -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     """Raise TimeoutError in the block after `SECONDS`, in the main thread only."""
     main = threading.current_thread() is threading.main_thread()
     if not main or not hasattr(signal, "setitimer"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from d2lpar.puzzles.cases import PUZZLES, TARGETS
-from d2lpar.puzzles.checking import in_one_line
+from d2lpar.puzzles.checking import in_one_line, time_limit
 from d2lpar.puzzles.network import Network
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ def draw(solution: Callable, num_devices: int = 4) -> Figure | None:
     network = Network(num_devices, is_ring=name == "ring")
     case = PUZZLES[name](num_devices, size, numpy.random.default_rng(0), network.place)
     try:
-        solution(*case.args, network.exchange)
+        with time_limit():
+            solution(*case.args, network.exchange)
     except NotImplementedError:
         print(f"{name}: not solved yet")
         return None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         print(f"{name}: {in_one_line(error, solution)}")
     rounds = network.messages
     if not rounds:
@@ -51,9 +53,15 @@ def draw(solution: Callable, num_devices: int = 4) -> Figure | None:
 def _picture(name: str, n: int, size: int, rounds: list) -> Figure:
     from matplotlib.figure import Figure
 
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:  # a notebook shows it as a cell's result
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
     columns = min(COLUMNS, len(rounds))
     rows = -(-len(rounds) // columns)
-    figure = Figure(figsize=(2.2 * columns, 2.4 * rows), layout="constrained")
+    figure = Picture(figsize=(2.2 * columns, 2.4 * rows), layout="constrained")
     figure.suptitle(f"{name} on {n} devices")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     angles = [math.pi / 2 - 2 * math.pi * k / n for k in range(n)]
@@ -76,7 +84,8 @@ def _picture(name: str, n: int, size: int, rounds: list) -> Figure:
             panel.annotate("", end, start, arrowprops=style)
             # Beside the bow of the arrow, which is to the right of its direction.
             x, y = end - start
-            at = (start + end) / 2 + 0.3 * numpy.array([y, -x])
+            away = 1 / 8 + 0.15 / math.hypot(x, y)
+            at = (start + end) / 2 + away * numpy.array([y, -x])
             share = str(Fraction(elements, size))
             panel.text(*at, share, ha="center", va="center", fontsize=9)
     return figure

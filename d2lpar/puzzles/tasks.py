@@ -13,10 +13,12 @@ that arrive. In a round a device sends one array at most, and receives one at mo
 code runs on MXNet's arrays, too, so use what NumPy's and theirs have in common: slices,
 ``x[:] = y``, + - * /, and ``x.copy()``.
 
-Such a puzzle is scored: the rounds; the *busiest link*, how much the busiest device
-sends or receives; and the memory of the device that holds most at once, its own arrays
-and each copy or result as long as a name refers to it. Link and memory are counted in
-arrays: 1 is as much as ``arrays[0]``. N stands for the number of devices.
+Such a puzzle is scored. The *rounds* are counted. The *busiest link* is how much the
+device that sends or receives most sends or receives. The *memory* is what the device
+that holds most holds at once: its own arrays, and each copy and each result as long as
+a name refers to it. So `at_1` above counts until the name gets another value, or until
+``del at_1``. Link and memory are counted in arrays: 1 is as much as ``arrays[0]``. N is
+the number of devices.
 """
 
 
@@ -106,6 +108,8 @@ def zero1(params, grads, velocities, lr, exchange):
     velocities[k] is as long as part k. With g the sum of the gradients, each element
     gets v = 0.9 v + g and p = p - lr v, on one device only; then all replicas get the
     new parameters. In place. Targets as in puzzle 8, but memory 2 + 4 / N.
+    Example: params [1, 1] on two devices, grads [1, 0] and [1, 2], velocities [0] and
+    [0], lr 0.5: g is [2, 2], so the velocities become [2] and [2], all params [0, 0].
     """
     raise NotImplementedError
 
@@ -221,8 +225,8 @@ def who_divides(sums, counts):
 def idle_device(shards, grads, gradient):
     """19. The gradients of a small last batch: their sum is wrong if a device is idle.
 
-    gradient(shard) is a shard's gradient (d,), which belongs into grads[k]. There still
-    is device k's gradient of the step before.
+    gradient(shard) is the gradient (d,) of a shard of at least one sample. It belongs
+    in grads[k], which still holds device k's gradient of the step before.
     """
     for k, shard in enumerate(shards):
         if len(shard) > 0:

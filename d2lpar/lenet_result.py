@@ -26,6 +26,7 @@ def result(runs: Sequence[Run]) -> Result:
     Speedups are over each chapter's first row: on the fewest devices, and of workers
     those with ``dist_sync``.
     """
+    seeds = {run.header.seed for run in runs}
     runs = _pooled([run for run in runs if run.lines_of(EpochRecord)])
     if not runs:
         return Result()
@@ -49,6 +50,8 @@ def result(runs: Sequence[Run]) -> Result:
         what = "the same test accuracy" if alike else "test accuracy"
         values = listed(f"{end:.3f}" for end in ends)
         words = f"{of_chapter}training ends at {what}: {values}"
+        if len(ends) > 1 and not alike and len(seeds) == 1:
+            words += ", with one random seed"
         accuracies.append(sentence(words))
     columns = ["", *SECONDS, *(["MB sent/epoch"] if sent else []), "test accuracy"]
     answers = {"seconds": speeds, "accuracy": accuracies}

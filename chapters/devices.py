@@ -114,7 +114,8 @@ print(f"a T4 has {2560 / lanes:.0f} times as many CUDA cores as this host has fl
 # So many cores help only if there is enough *independent* work for all of them: a batch
 # of 256 images, say, rather than one number after another. They must also be supplied
 # with data. A T4 reads its own memory at up to 320 GB/s, but it receives data from the
-# host at no more than 16 GB/s [3]. Chapter 3 shows what follows from this.
+# host at no more than 16 GB/s [3]. For the H200 of the drawing the two rates are 4,800
+# and 64 GB/s [4]. Chapter 3 shows what follows from this.
 #
 # ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
 #

@@ -6,9 +6,9 @@
 # in float32 and **130 TOPS** in INT8, which is 16 times as many. BERT loses 6.43 % of
 # its score in INT8, and only 0.67 % if its activations are clipped at 10.
 #
-# ![Above, numbers that use all eight steps of their range. Below, the same numbers with
-# one that is eight times as large; they share one
-# step](../docs/drawings/outlier-steps.svg)
+# ![Above, eight numbers between 0 and 1 on a line with eight codes, one number at each
+# code. Below, one number is 8, and the others share the codes 0 and
+# 1](../docs/drawings/outlier-steps.svg)
 #
 # The drawing shows why clipping can help. In INT8 all numbers of a tensor share one
 # scale, so a single large number takes away the resolution of all others. In this

@@ -57,7 +57,7 @@ def write_page(out: Path) -> Path:
     ordered = sorted(
         sweeps.items(), key=lambda item: item[1][-1].header.date, reverse=True
     )
-    ordered.sort(key=lambda item: experiments.get(item[0][1]).number)
+    ordered.sort(key=lambda item: experiments.measured_by(item[1]).number)
     stems = [(folder, stem) for folder, _, stem in sweeps]
     sections = []
     for (folder, _, stem), same in ordered:

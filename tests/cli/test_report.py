@@ -291,6 +291,9 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, caplog):
         (folder / f"{preset}-cpu1.jsonl").write_text("".join(texts))
         experiments.draw([run], folder, preset)
         (folder / f"{preset}-results.txt").write_text("further")
+    benchmark = header(2, chapter="gpu_scaling", variant="ddp")
+    lines = steps({2: 0.5, 4: 1.5})[0].lines
+    files.write(tmp_path / "gpu_scaling" / "book-ddp-gpu2.jsonl", benchmark, lines)
     unknown = [files.to_line(header(chapter="unheard-of")), files.to_line(epoch(1))]
     (folder / "unknown-cpu1.jsonl").write_text("\n".join([*unknown, ""]))
     (folder / "broken-cpu1.jsonl").write_text("{")
@@ -299,7 +302,9 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, caplog):
     assert "broken-cpu1.jsonl, line 1" in caplog.text
     assert text.count('src="multiple_gpus/quick-seconds.png"') == 1
     assert text.count('src="multiple_gpus/quick-b-seconds.png"') == 1
-    assert text.count("<h2 ") == 2
+    assert text.count("<h2 ") == 3
+    # In the order of the chapters: a benchmark stands where its chapter does.
+    assert text.index("book-ddp-gpu2.jsonl") > text.index("quick-b-cpu1.jsonl")
     assert text.count('href="multiple_gpus/quick-results.txt"') == 1
     assert text.count('href="multiple_gpus/quick-cpu1.jsonl"') == 1
     # The answering picture is in sight, the other one in a fold; each says its title.

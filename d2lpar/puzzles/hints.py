@@ -22,17 +22,19 @@ HINTS = {
     ),
     "tree": (
         "How many devices can receive in one round if each sends at most once?",
-        "In round r the two of a pair are 2^r apart. Which devices still add then?",
-        "Devices 0, 2d, 4d, ... receive from d behind them, if it exists. Then go back"
-        " with the same distances in reverse.",
+        "In round r the two devices of a pair are d = 2^r apart. Which devices add?",
+        "Devices k = 0, 2d, 4d, ... add what k + d sends, if k + d exists. Then the sum"
+        " goes from k to k + d, with the same distances in reverse.",
     ),
     "recursive_doubling": (
-        "In a tree half of the devices wait. Which array could they send meanwhile?",
+        "In a tree at least half of the devices send nothing in a round. What could"
+        " they send?",
         "In round r device k exchanges with k ^ 2**r: both send, both add.",
-        "Rest: with M the largest power of 2 below N, device M + j first sends to j.",
+        "If N is no power of 2, device M + j first sends its array to j, and gets the"
+        " sum from j in the last round.",
     ),
     "reduce_scatter": (
-        "All devices send at once, each another part, to the next device.",
+        "All devices send in each round, each a different part, to the next device.",
         "A part must end, complete, on the device of its number. Where does it start?",
         "In round r device k sends part (k - 1 - r) mod N; the receiver adds it.",
     ),
@@ -49,7 +51,7 @@ HINTS = {
     "zero1": (
         "Which device needs which part of the summed gradient? See puzzle 6.",
         "Each device then changes its velocity and its part of the parameters only.",
-        "At last every device needs the other parts of the parameters: puzzle 7.",
+        "In the end each device needs the other parts of the parameters: puzzle 7.",
     ),
     "local_sgd": (
         "The mean is a sum divided by N, and you have all-reduced sums before.",
@@ -58,40 +60,42 @@ HINTS = {
     ),
     "fsdp": (
         "Work layer by layer: what must be on a device before it can compute?",
-        "Put shards[k][l] into its part of buffers[k], then gather as in puzzle 7.",
+        "Write shards[k][l] to part k of buffers[k], then gather as in puzzle 7.",
         "Reduce-scatter the gradients, update the shards, and `del` the gradients"
-        " before the next layer's are made: an array counts while a name refers to it.",
+        " before those of the next layer: an array counts while a name refers to it.",
     ),
     "pipeline": (
-        "All forwards first needs as few rounds, but holds M micro-batches in a stage.",
+        "All forwards before all backwards needs no more rounds, but then a stage holds"
+        " all M micro-batches at once.",
         "Which work frees memory? Let a stage prefer it whenever it is possible.",
         "Stage s goes forward only while it holds fewer than S - s micro-batches;"
         " decide from what was finished before the round.",
     ),
     "overlap": (
         "What does the link do while backward(l) runs, and what could it do?",
-        "wait(l) stops the device's next computation too. How late can you call it?",
+        "While you are in wait(l), no backward pass runs. How late can you call it?",
         "Send each gradient at once; wait only when all layers are computed.",
     ),
     "batch_norm": (
-        "Means are not to be averaged alike: shards have different numbers of samples.",
+        "The mean of the means is wrong if the shards differ in length. Weight them.",
         "Which sums over samples give mean and variance, and can be added over shards?",
         "A shard's sum of squares is count * (variance + mean^2).",
     ),
     "grid": (
         "Blocks must cover the array even if the last ones stick out: round up.",
         "The element is at block * blockIdx + threadIdx, in x and in y.",
-        "Rows have nx elements. Outside means x >= nx or y >= ny, not a large product.",
+        "Rows have nx elements. A thread is outside if x >= nx or y >= ny; its index"
+        " y * nx + x alone does not show it.",
     ),
     "least_squares": (
         "Which equation does x fulfil if ||A x - b|| is the least?",
         "A^T A x = A^T b, and both sides are sums over the devices.",
-        "You have no A_k^T b_k, but A_k^T A_k x_k is the same.",
+        "You do not have A_k^T b_k, but it equals A_k^T A_k x_k.",
     ),
     "rebinding": (
         "Print arrays[1] inside and outside of the function. Which one changes?",
         "x[k] = y puts another array into the list; the caller's array stays.",
-        "Line three writes in place. Let the last line do the same.",
+        "The first loop writes in place, by [:]. Let the last line do the same.",
     ),
     "who_divides": (
         "Try it by hand with counts of 2 and 1. How much does each sample count?",
@@ -120,7 +124,7 @@ def hint(puzzle: str | Callable) -> None:
         return
     hints, number = HINTS[name], _given[name]
     if number == len(hints):
-        print(f"{name}: these were all hints; the next is the first again")
+        print(f"{name}: these were all the hints; the next one is the first again")
         _given[name] = 0
         return
     _given[name] += 1

@@ -13,12 +13,12 @@ that arrive. In a round a device sends one array at most, and receives one at mo
 code runs on MXNet's arrays, too, so use what NumPy's and theirs have in common: slices,
 ``x[:] = y``, + - * /, and ``x.copy()``.
 
-Such a puzzle is scored. The *rounds* are counted. The *busiest link* is how much the
-device that sends or receives most sends or receives. The *memory* is what the device
-that holds most holds at once: its own arrays, and each copy and each result as long as
-a name refers to it. So `at_1` above counts until the name gets another value, or until
-``del at_1``. Link and memory are counted in arrays: 1 is as much as ``arrays[0]``. N is
-the number of devices.
+A puzzle with `exchange` is scored by three numbers, and each must stay within its
+target. *Rounds* are calls of `exchange`. The *busiest link* is the most that one device
+sends in all, or receives in all. *Memory* is the most that one device holds at once:
+its own arrays, and each copy and each result as long as a name refers to it. So `at_1`
+above counts until the name gets another value, or until ``del at_1``. Link and memory
+are counted in arrays: 1 is as much as ``arrays[0]``. N is the number of devices.
 """
 
 
@@ -54,8 +54,8 @@ def central(arrays, exchange):
 def tree(arrays, exchange):
     """4. All-reduce by a tree: pairs add, then pairs of pairs, and the sum goes back.
 
-    In place. Target: 2 log2 N rounds, log2 N arrays over the busiest link (rounded up),
-    memory 3. N need not be a power of 2.
+    In place. Target: 2 log2 N rounds, log2 N arrays over the busiest link, memory 3. N
+    need not be a power of 2: then log2 N is rounded up.
     Example with 4 devices: 1 sends to 0 while 3 sends to 2; then 2 sends to 0.
     """
     raise NotImplementedError
@@ -65,8 +65,9 @@ def recursive_doubling(arrays, exchange):
     """5. All-reduce in log2 N rounds: in each round, pairs exchange what they have.
 
     In place. Target for N a power of 2: log2 N rounds, log2 N arrays over the busiest
-    link, memory 3. For any other N, with M the largest power of 2 below it: the devices
-    from M on send their arrays to others first and get the sum last, log2 M + 2 rounds.
+    link, memory 3. For any other N, with M the largest power of 2 below it, the devices
+    from M on send their arrays to others first and get the sum last: log2 M + 2 rounds,
+    at most log2 M + 2 arrays.
     Example with 4 devices: 0 and 1 exchange while 2 and 3 do; then 0 and 2, 1 and 3.
     """
     raise NotImplementedError
@@ -76,14 +77,15 @@ def reduce_scatter(arrays, exchange):
     """6. Reduce-scatter: device k ends with part k of the sum, in arrays[k][part k].
 
     The parts are those of puzzle 1. The rest of arrays[k] may hold anything. Target:
-    N - 1 rounds, (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
+    N - 1 rounds, (N - 1) / N arrays over the busiest link, memory 1 + 2 / N. If the
+    parts are uneven, the longest one counts in place of 1 / N.
     Example: [1, 2] and [3, 4] become [4, anything] and [anything, 6].
     """
     raise NotImplementedError
 
 
 def all_gather(arrays, exchange):
-    """7. All-gather: only part k of arrays[k] is right; at the end all of it is.
+    """7. All-gather: at first only part k of arrays[k] is right, at the end all parts.
 
     In place, targets as in puzzle 6. Parts may be empty: one number on two devices.
     Example: [4, 0] and [0, 6] both become [4, 6].
@@ -96,7 +98,7 @@ def ring(arrays, exchange):
 
     Cut each array into N parts, as in puzzle 1. In place. Target: 2 (N - 1) rounds,
     2 (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
-    Example with 3 devices: first 0 sends part 0, 1 sends part 1, and 2 sends part 2.
+    Example with 3 devices: first 0 sends part 2, 1 sends part 0, and 2 sends part 1.
     """
     raise NotImplementedError
 
@@ -136,6 +138,7 @@ def fsdp(shards, buffers, gradients, lr, exchange):
     gradients of all devices. Targets: for each of 3 layers those of puzzles 7 and 6;
     memory 2 + 5 / N: a layer, its gradient, three shards, and two parts that travel.
     Example with 2 devices: shards[0][l] is [1], shards[1][l] is [2], so w is [1, 2].
+    With gradients [4, 0] and [0, 8] and lr 0.5 they become [-1] and [-2].
     """
     raise NotImplementedError
 
@@ -204,9 +207,10 @@ def least_squares(grams, xs):
 
 
 def rebinding(arrays, exchange):
-    """17. The book's all-reduce for PyTorch, as printed in 2021. Only device 0 gets it.
+    """17. The book's all-reduce for PyTorch, printed in 2021: one device gets the sum.
 
-    A reader found it: https://github.com/d2l-ai/d2l-zh/pull/955. Targets: puzzle 3's.
+    A reader found the bug: https://github.com/d2l-ai/d2l-zh/pull/955. All arrays should
+    become the sum, in place. Targets: those of puzzle 3.
     """
     for k in range(1, len(arrays)):
         arrays[0][:] += exchange([(arrays[k], 0)])[0]
@@ -215,9 +219,10 @@ def rebinding(arrays, exchange):
 
 
 def who_divides(sums, counts):
-    """18. The mean gradient of a batch; 13 samples on 2 devices come out wrong.
+    """18. The mean gradient of a batch; for 13 samples on 2 devices it is wrong.
 
-    sums[k] (d,) is the sum of the gradients of device k's counts[k] samples.
+    sums[k] (d,) is the sum of the gradients of device k's counts[k] samples. Return the
+    mean over all samples. A device may have none, if another one has.
     """
     return sum(total / count for total, count in zip(sums, counts)) / len(sums)
 
@@ -237,7 +242,8 @@ def clock(work, wait, now):
     """20. How many seconds a device needs for the work; the answer is always 0.
 
     work() hands the work to the device and returns at once; wait() returns when the
-    device has done all that it was ever handed; now() is the time in seconds.
+    device has done everything that it was handed, also before this call of `clock`;
+    now() is the time in seconds.
     """
     start = now()
     work()

@@ -2,8 +2,8 @@
 
     python teaching/frameworks/jax_step.py
 
-Prints the mean loss of each step. On a CPU XLA makes two devices of one; on GPUs leave
-XLA_FLAGS out.
+Prints the mean loss of each step. It needs `jax.shard_map` and `lax.pcast`, as in JAX
+0.8.2 and later. On a CPU XLA makes two devices of one; on GPUs leave XLA_FLAGS out.
 """
 
 import os

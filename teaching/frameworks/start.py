@@ -1,4 +1,4 @@
-"""The same start for all three: LeNet's parameters and five batches, in NumPy alone."""
+"""The same start for all programs: LeNet's parameters and five batches, in NumPy."""
 
 import numpy
 

@@ -128,7 +128,7 @@ chapter.answer("% of the counted outputs", round(100 * left / counted))
 # needs the input and the weights, but not the output. A framework can therefore free
 # the outputs of both convolutions as soon as the ReLU has used them. Then `39,586 -
 # 13,520 - 4,050 = 22,016` numbers are left, and the share is `22,016 / 39,586 = 56 %`.
-# If your share is close to this, MXNet frees them. If it is close to `100 %`, MXNet
+# If your share is close to this, MXNet frees them; if it is close to the whole, MXNet
 # keeps them.
 #
 # During the backward pass more memory is needed. We train one step with 1,000 and one
@@ -299,7 +299,7 @@ chapter.score()
 # If 500 images train in all four variants, `release` was not necessary here. What
 # remains in memory, and why?
 #
-# First, compare *errors dropped* with *no failure*. Both have trained the same batches,
+# First, compare *errors dropped* with *no failure*. Both were given the same batches,
 # so the difference is memory that a failure leaves behind although our program no
 # longer refers to the error. Next, compare *errors kept* with *errors kept, release*
 # after a failure: the difference is memory that the errors hold, and `release` returns

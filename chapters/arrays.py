@@ -108,10 +108,11 @@ differ = [(a != b.asnumpy()).any() for a, b in on_both.values()]
 chapter.answer("lines that differ", sum(differ))
 
 # %% [markdown]
-# All six lines agree. Both sides follow the same standard for float32 (IEEE 754), so
-# the sum, difference, product and quotient of two numbers are the same to the last bit.
-# Functions such as `sin`, general powers, and sums of *many* numbers may differ in the
-# last digits.
+# Five of the six lines must agree. Both sides follow the same standard for float32
+# (IEEE 754), so the sum, difference, product and quotient of two numbers are the same
+# to the last bit. Functions such as `sin`, general powers, and sums of *many* numbers
+# may differ in the last digits. Powers as simple as those of `x ** z` agree as well if
+# your answer is 0.
 #
 # ## The same numbers in another shape
 #
@@ -176,10 +177,11 @@ print(f"float32: {largest:.0f} + 1 = {largest + numpy.float32(1):.0f}")
 
 # %% [markdown]
 # MXNet converts a list to float32, the usual type of networks, but keeps the dtype of a
-# NumPy array, which is float64 by default. It also computes int32 times 1.5 in int32:
-# 1.5 becomes 1, without a warning. So write `dtype="float32"` wherever data enters your
-# program. A float32 has 24 bits for its digits, which is about 7 decimal digits. The
-# first whole number that it cannot represent is 16,777,217.
+# NumPy array, which NumPy chooses as float64 for real numbers and int64 for whole
+# numbers. It also computes int32 times 1.5 in int32: 1.5 becomes 1, without a warning.
+# So write `dtype="float32"` wherever data enters your program. A float32 has 24 bits
+# for its digits, which is about 7 decimal digits. The first whole number that it cannot
+# represent is 16,777,217.
 #
 # ## Twice 50,000,000 numbers
 #
@@ -243,8 +245,9 @@ chapter.answer("times as long when you wait", finished / issued)
 #
 # Now compare the time of the finished work with NumPy's. A CPU context runs on the same
 # processor as NumPy, so we cannot expect a speedup. It may even be slower, and the next
-# cell shows one reason. It doubles the numbers once in a new array, as `device_data *
-# 2` does, and once with `out=`, which writes the result to an array that exists.
+# cell tests one possible reason. It doubles the numbers once in a new array, as
+# `device_data * 2` does, and once with `out=`, which writes the result to an array that
+# exists.
 
 # %%
 many = 10_000_000
@@ -295,7 +298,7 @@ saved = seconds["NumPy, on the host"] - seconds["on the device, finished"]
 trip = seconds["copy to the device"] + seconds["copy back"]
 print(f"an operation saves {1e3 * saved:.1f} ms, the trip costs {1e3 * trip:.1f} ms")
 if saved > 0:
-    print(f"worth it from {trip / saved:.0f} operations on, on the same numbers")
+    print(f"worth it from {trip // saved + 1:.0f} operations on, on the same numbers")
 else:
     print("not worth it, however many operations: this device is not faster here")
 
@@ -306,7 +309,8 @@ else:
 # every step, and a batch of images travels once and passes through all layers.
 #
 # What would a GPU print here? We read a record of one H200 and its host. Its copies
-# have other sizes, so we scale the time of the largest one to our 200 MB.
+# have other sizes, so we scale the time of the largest one to the 200 MB of 50,000,000
+# numbers.
 
 # %%
 run, double, trips = chapter.record("h200/timing/book-gpu1.jsonl"), {}, {}
@@ -330,19 +334,23 @@ for library in ("NumPy", "PyTorch"):
 # %% [markdown]
 # Even an H200 does not pay for a single multiplication: the last two lines compare it
 # with NumPy, which doubles on one core, and with PyTorch on 16 cores, and in both the
-# trip costs more than the operation saves. Dividing the two numbers of a line tells how
-# many operations are needed. PyTorch needs more of them, because there is less to save.
+# trip costs more than the operation saves. If you divide the cost of the trip by what
+# an operation saves, and round up, you get the number of operations from which the trip
+# pays. In comparison with PyTorch more operations are needed, because each of them
+# saves less.
 #
 # ## Copies that do not wait
 #
 # The copies of this record come from ordinary memory, one after the other. Two
-# properties make a copy to a GPU faster. First, the GPU can only fetch data by
-# itself from *pinned* memory, which the operating system promises not to move. A copy
-# from ordinary memory first goes through a pinned buffer. Second, a copy from pinned
-# memory can be *asynchronous*: it runs while the GPU computes on the previous batch. In
+# properties make a copy to a GPU faster. First, the GPU can only fetch data by itself
+# from *pinned* memory, which the operating system promises not to move. A copy from
+# ordinary memory first goes through a pinned buffer. Second, a copy from pinned memory
+# can be *asynchronous*: it runs while the GPU computes on the previous batch. In
 # PyTorch these are `DataLoader(..., pin_memory=True)` and `x.to(device,
-# non_blocking=True)`. MXNet has the context `mx.cpu_pinned()`, and it queues each copy
-# like any other operation. Exercise 6 computes what overlapping saves.
+# non_blocking=True)`. MXNet has the context `mx.cpu_pinned()` for arrays in pinned
+# memory. It queues a copy from one MXNet array to another like any other operation,
+# whereas `np.array` waits until it has copied a NumPy array. Exercise 6 computes what
+# overlapping saves.
 #
 # ## Where the time goes: a profile
 #
@@ -384,10 +392,11 @@ chapter.answer("longest of the three calls", max(calls, key=lambda c: seconds_of
 #
 # A course on data science [3] sums 100,000 x 10 numbers ten times and prints by how
 # many per cent the GPU shortens the time: 28.6 to 68.8. Its clock does not wait,
-# either. We read both clocks.
+# either. We read both clocks of the same sum.
 #
 # *Predict before you run*: by how many per cent does this device shorten the sum, if
-# the clock waits? A negative number means that it takes longer.
+# the clock waits? A negative number means that the device takes longer: at -100 it
+# takes twice as long.
 
 # %%
 chapter.predict("% reduction, waited for", None)
@@ -417,8 +426,11 @@ chapter.score()
 
 # %% [markdown]
 # The left column is what the course measures: only the time to enqueue the sum. The
-# right column waits for the result. A device pays only if the right column is positive,
-# and then only if the matrix is there already.
+# right column waits for the result. A value of -900, for example, means that the device
+# takes `1 + 900 / 100 = 10` times as long as NumPy. A device pays only if the right
+# column is positive, and then only if the matrix is there already. On a CPU context
+# both sums run on the same processor, so a large difference is due to the two
+# libraries, and not to the device; Chapter 4 compares their sums in several forms.
 #
 # ## On the devices of a run
 #
@@ -433,7 +445,8 @@ if __name__ == "__main__":
 # The two clocks differ only in rows of MXNet that do not wait: `x2`, and copies from
 # device to device. NumPy's calls, `np.array` of an array of the host and `asnumpy`
 # return when they have finished, so there both clocks agree. Next, compare "as written"
-# with "in place": if they differ on a device, it is by the new array.
+# with "in place". These two forms differ only in the new array, so any clear difference
+# between their times is its cost.
 #
 # ## Summary
 #

@@ -33,10 +33,10 @@ from d2lpar.machine.cards import as_text, machine
 #   a T4 and 9.0 for an H200. A program needs machine code for it. MXNet's official GPU
 #   packages contain code for 5.0 to 8.6.
 # - **Multiprocessor**: a *streaming multiprocessor* (SM) is the closest analogue of a
-#   CPU core. It contains dozens of *CUDA cores*, each of which performs one float32
-#   operation at a time.
-# - **Memory**: a GPU has its own. Data must fit into this memory before the GPU can
-#   work on it.
+#   CPU core. It contains dozens of *CUDA cores*, each of which computes one float32
+#   number at a time.
+# - **Memory**: a GPU has its own memory. Data must be copied into it, and therefore fit
+#   into it, before the GPU can work on them.
 # - **Link**: how data reaches the GPU, from the host and from other GPUs. NVLink is
 #   faster than PCIe. In data-parallel training the gradients cross this link in every
 #   step.
@@ -51,8 +51,8 @@ print(as_text(here))
 # `GPU-Util` is the share of the last moments in which any kernel ran, and the list
 # below the table names the processes on each GPU. In the listing of 2019 [1], GPU 1 has
 # 2,005 of its 16,130 MiB in use by two Python processes, although the notebook has not
-# used a GPU yet, and its `GPU-Util` is `0 %`. So the other processes were idle at that
-# moment. Nobody knows whether they stayed idle during the timing.
+# used a GPU yet, and its `GPU-Util` is `0 %`. So no process was computing on it at that
+# moment. Nobody knows whether this remained so during the timing.
 #
 # `nvidia-smi topo -m` prints how each pair of GPUs is connected: `NV` and a number mean
 # that many NVLinks, `PIX` means at most one PCIe bridge, `PHB` the host bridge of a
@@ -87,10 +87,12 @@ for per_multiprocessor in (notes[7.5], nvidia[7.5]):
 chapter.answer("cores of a T4", cores)
 
 # %% [markdown]
-# Only the second line agrees with the published peak: a T4 has half of the cores that
-# the notes print, because their table has 128 cores per SM where NVIDIA's documentation
-# has 64. (It also lists a capability 5.1, which no GPU has.) More important than the
-# table is the method: if a number can be computed in two ways, compute it in both.
+# Only the second line agrees with the published peak. The peak alone would have
+# sufficed: `8.1e12 / (2 * 1.59e9) = 2,547`, which is 2,560 up to the rounding of 8.1.
+# So a T4 has half of the cores that the notes print, because their table has 128 cores
+# per SM where NVIDIA's documentation has 64. (It also lists a capability 5.1, which no
+# GPU has.) More important than the table is the method: if a number can be computed in
+# two ways, compute it in both.
 #
 # ## What a GPU adds
 #
@@ -98,8 +100,8 @@ chapter.answer("cores of a T4", cores)
 # core, but a CPU has only a few of them. To compare the two fairly, note that each CPU
 # core processes several floats per instruction, using vector registers. A CUDA core
 # corresponds to *one* float of such a register. Many CPU cores use two registers per
-# cycle, and run at a higher clock than a GPU, so the ratio of peak speeds is smaller
-# than the ratio that the next cell prints (exercise 2).
+# cycle and run at a higher clock than a GPU. The ratio of the peak speeds is then
+# smaller than the ratio that the next cell prints (exercise 2).
 
 # %%
 floats = (here.cpu.vector_bits or 32) // 32
@@ -114,18 +116,20 @@ print(f"a T4 has {2560 / lanes:.0f} times as many CUDA cores as this host has fl
 # So many cores help only if there is enough *independent* work for all of them: a batch
 # of 256 images, say, rather than one number after another. They must also be supplied
 # with data. A T4 reads its own memory at up to 320 GB/s, but it receives data from the
-# host at no more than 16 GB/s [3]. For the H200 of the drawing the two rates are 4,800
-# and 64 GB/s [4]. Chapter 3 shows what follows from this.
+# host at no more than 16 GB/s over PCIe [3]. For the H200 of the drawing the two rates
+# are 4,800 and 64 GB/s [4]. (Data sheets often add both directions of a link, which
+# doubles its rate.) Chapter 3 shows what follows from this.
 #
 # ![Two memories and the link between them](../docs/drawings/host-and-device.svg)
 #
 # ## Three peaks of one card
 #
-# Since 2017 NVIDIA's GPUs have *tensor cores* besides CUDA cores. A tensor core
-# multiplies small matrices in one instruction, with inputs of lower precision. TF32
-# keeps float32's range but only 10 bits of its fraction, and bfloat16 (bf16) has 7
-# bits. A card therefore has several peaks, and you must know which one applies to your
-# program. From the data sheets [3] [4], in TFLOPS, for dense matrices:
+# Since 2017 NVIDIA's data-centre GPUs have *tensor cores* besides CUDA cores. A tensor
+# core multiplies small matrices in one instruction, with inputs of lower precision. A
+# float32 number has 23 bits for its fraction. TF32 and bfloat16 (bf16) keep the range
+# of float32, but only 10 and 7 bits of the fraction. A card therefore has several
+# peaks, and you must know which one applies to your program. From the data sheets [3]
+# [4], in TFLOPS, for dense matrices:
 #
 # | card | float32, CUDA cores | TF32, tensor cores | 16 bits, tensor cores |
 # |---|---|---|---|
@@ -140,8 +144,8 @@ print(f"a T4 has {2560 / lanes:.0f} times as many CUDA cores as this host has fl
 # MXNet calls a device a *context*. `mx.gpu(0)`, `mx.gpu(1)`, ... are GPUs. `mx.cpu(0)`,
 # `mx.cpu(1)`, ... are queues of work on the host, each with its own threads. CPU
 # contexts share the cores and the memory of the host. Thanks to them you can run
-# everything in these chapters without a GPU, and two contexts on two cores really
-# compute at the same time.
+# everything in these chapters without a GPU, and two contexts that have a core each
+# really compute at the same time.
 #
 # *Predict before you run*: what does d2l's `try_gpu(7)` return on a machine that has no
 # such GPU: "an error", "None", or the name of a device?
@@ -169,10 +173,11 @@ chapter.answer("try_gpu(7) returns", str(try_gpu(7)))
 #
 # ## How busy are they?
 #
-# A second device helps only if it is busy. The library psutil knows how much time on
-# the cores a process has used. Below, the contexts compute sines for a second.
+# A second device helps only if it is busy. The library psutil reports how much time on
+# the cores a process has used. In the cell below, one context and then two compute
+# sines for a second.
 #
-# *Predict before you run*: 100 % is one core. How much do two contexts use?
+# *Predict before you run*: 100 % is one core. How many per cent do two contexts use?
 
 # %%
 two = devices.parse("cpu:2")  # psutil sees the cores only, not GPUs
@@ -211,13 +216,13 @@ chapter.answer("% of a core that two contexts use", round(used))
 chapter.score()
 
 # %% [markdown]
-# On an idle machine with two cores or more, expect one context to use about one core,
-# and two contexts to use two (`2 * 100 %`). If two contexts use clearly less than
-# twice as much as one, another program uses the cores, or the contexts wait for each
-# other. Find out which before you time anything. `d2lpar devices --watch` shows the
-# same while a training runs in another terminal. For GPUs [this
-# page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to read its
-# numbers.
+# A context of this chapter has one thread. On an idle machine with two cores or more,
+# expect one context to use about one core, and two contexts to use two (`2 * 100 %`).
+# If two contexts use clearly less than twice as much as one, another program uses the
+# cores, or the contexts wait for each other. Find out which before you time anything.
+# `d2lpar devices --watch` shows the same while a training runs in another terminal. For
+# GPUs [this page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to
+# read its numbers.
 #
 # ## The devices of a run
 #
@@ -278,8 +283,8 @@ if __name__ == "__main__":
 #    `d2lpar.training.Epoch` limits how far Python runs ahead.)*
 # 6. *On paper.* A step of a language model needs 2e15 operations. How long does it take
 #    at least on an H200, in float32 on CUDA cores, in TF32, and in bf16? *(`2e15 /
-#    67e12 = 30 s`, `2e15 / 495e12 = 4.0 s` and `2e15 / 990e12 = 2.0 s`. No program
-#    reaches a peak; Chapter 4 defines the share that it does reach.)*
+#    67e12 = 30 s`, `2e15 / 495e12 = 4.0 s` and `2e15 / 990e12 = 2.0 s`. These are lower
+#    bounds. Chapter 4 defines the share of a peak that a program reaches.)*
 #
 # ## Sources
 #

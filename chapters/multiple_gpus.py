@@ -9,12 +9,14 @@
 # the images and computes the gradients of its half. The gradients of both devices are
 # summed, and both devices take the same step. *Dive into Deep Learning* (d2l) [1]
 # trained LeNet in this way. An epoch took 1.8 s on one V100 GPU, and **2.5 s on two**.
-# We will see that the result is right, and why it can nevertheless be slower.
+# We will see that two devices compute the right result, and why they can nevertheless
+# be slower than one.
 #
 # Run this chapter as a notebook, or as `python chapters/multiple_gpus.py`. It needs no
 # GPU. A *device* is a GPU or a *CPU context*, which is a queue of work with its own
-# threads on the processor (Chapter 2). Two CPU contexts compute in parallel as two GPUs
-# do, and each cell below is the same for both.
+# threads on the processor (Chapter 2). Two CPU contexts compute in parallel, as two
+# GPUs do, if each has a core to itself. Each cell below is the same for both kinds of
+# device.
 
 # %%
 import time
@@ -36,9 +38,10 @@ print(two)
 #
 #     p = p - lr / batch_size * (sum of the gradients of all images of the batch)
 #
-# The order in which we add up a sum does not matter. Therefore two devices can each
-# process one half of the images, provided that we add their two sums before the step.
-# This is called *data parallelism*. Let us check it with four numbers first.
+# Apart from rounding, the order in which we add up a sum does not matter. Therefore two
+# devices can each process one half of the images, provided that we add their two sums
+# before the step. This is called *data parallelism*. Let us check it with four numbers
+# first.
 #
 # In these chapters you write down a guess before you run a cell: replace `None` in the
 # call of `chapter.predict` by your guess. The cell then prints the answer and how far
@@ -71,8 +74,8 @@ chapter.answer("% of the gradient", 100 * gradient(x[:2], y[:2]) / gradient(x, y
 #
 # We use d2l's version of LeNet: two convolutions, each followed by ReLU and average
 # pooling, and two dense layers. The function takes images of shape (n, 1, 28, 28) and
-# returns a score for each of 10 classes. The parameters are an argument. The same
-# function therefore works on each device, with the copy of the parameters there.
+# returns a score for each of 10 classes. The parameters are an argument, so the same
+# function works on every device: we pass it that device's copy of the parameters.
 
 # %%
 rng = numpy.random.default_rng(0)
@@ -167,12 +170,14 @@ chapter.answer("first number after two all-reduces", data[1][0, 0].item())
 # %% [markdown]
 # After one all-reduce both devices hold (3, 3). Calling `allreduce` again yields (6,
 # 6): the function does not know that the arrays have already been summed. In PyTorch
-# the devices usually belong to different processes, and a library does the copies:
+# each device usually belongs to its own process, whose Python thread issues the work of
+# this device only. A communication library, such as NCCL for GPUs, does the copies:
 #
 # <!-- fold: teaching/frameworks/pytorch_step.py allreduce -->
 #
-# Device 0 is busier than the other devices here. Chapter 7 builds all-reduces in which
-# all devices send the same number of bytes, and you can [watch them round by
+# With N devices, device 0 receives N - 1 arrays and sends N - 1, whereas each other
+# device sends one and receives one. Chapter 7 builds all-reduces in which all devices
+# send the same number of bytes, and you can [watch them round by
 # round](../docs/players.md).
 #
 # ## Splitting a batch
@@ -217,8 +222,8 @@ print("the package's:", *[len(shard) for shard in d2lpar.split_batch(X, y, two)[
 # Now we put the four parts of the drawing together. Two details deserve attention:
 #
 # - No line of `train_batch` waits. An MXNet call hands work to a device and returns at
-#   once (Chapter 4). The forward pass of device 1 is queued while device 0 is still
-#   computing, so both devices compute at the same time although Python has one thread.
+#   once (Chapter 4). Python can therefore queue the forward pass of device 1 while
+#   device 0 is still computing, and one Python thread can keep both devices busy.
 # - The step divides by `X.shape[0]`, the size of the *whole* batch, because by then the
 #   gradients are sums over the whole batch.
 
@@ -261,16 +266,16 @@ assert agree(device_params)
 # each class. The replicas agree to the last bit: they started equal and took the same
 # step.
 #
-# In PyTorch each process runs the same function for its own shard, which is the reason
-# why the list over devices has disappeared:
+# In PyTorch each process runs the same function for its own shard. The loops over the
+# devices therefore disappear:
 #
 # <!-- fold: teaching/frameworks/pytorch_step.py split_batch train_batch -->
 #
 # ## Is it right?
 #
-# We can test two claims. First, one device with the whole batch must arrive at the same
-# parameters as two devices with half of the batch each. Second, our functions must
-# compute the same as the functions of the package.
+# We can test two claims. First, one device with the whole batch must arrive, up to
+# rounding, at the same parameters as two devices with half of the batch each. Second,
+# our functions must compute the same as the functions of the package.
 #
 # *Predict before you run*: will one device and two agree to the last bit, as the
 # replicas do? Answer "yes" or "no".
@@ -303,15 +308,15 @@ assert largest_difference(on_two, packages) < 1e-6
 # %% [markdown]
 # Floating-point addition is not associative: (a + b) + (c + d) and a + b + c + d can
 # differ in their last bits. One device adds up 64 gradients, and two devices add up two
-# sums of 32, so in general the results differ by rounding. The distance between
-# neighbouring float32 numbers near 0.01 is about 1e-9, and a difference of a few times
-# this distance is rounding, not an error. Over a long training such differences can
-# grow; exercise 3 and [this picture](../figures/benchmarks/equivalence.png) show how
-# far.
+# sums of 32, so in general the results differ by rounding. Near 0.01 neighbouring
+# float32 numbers are about 1e-9 apart. A difference of this order is rounding, not an
+# error. Over a long training such differences can grow; exercise 3 and [this
+# picture](../figures/benchmarks/equivalence.png) show how far.
 #
 # The functions of the package, in `d2lpar/parallel.py`, follow the same four parts.
-# They also accept uneven and empty shards and any other network, explain bad input, and
-# issue the sums and the updates of all parameters in a few calls instead of one by one.
+# They also accept uneven and empty shards and any other network, and they check their
+# input. On GPUs they sum all gradients in one call and update all parameters of a
+# replica in a few calls, instead of one by one.
 #
 # ## The training loop
 #
@@ -363,8 +368,9 @@ chapter.answer("two devices' seconds / one's", of_two / of_one)
 # %% [markdown]
 # Compare the accuracies first. One device and two run the same training with different
 # rounding, so the accuracies should be close to each other in each epoch. In the first
-# epoch they can be near 0.10, the accuracy of guessing: the initial weights are so
-# small (a standard deviation of 0.01) that little of the signal reaches the output.
+# epoch they can be near 0.10, the accuracy of guessing. One explanation is that the
+# initial weights are so small (a standard deviation of 0.01) that little of the signal
+# reaches the output.
 #
 # Now compare the times. A ratio of 0.5 would be ideal. A ratio near or above 1 means
 # that the second device did not help. To see why this can happen, we time a single step
@@ -397,26 +403,30 @@ for batch_size in (16, 512):
     print(f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {numpy.median(ratios):.2f}")
 
 # %% [markdown]
-# Two devices save one half of the forward and backward pass, if each has a core to
-# itself. On the other hand, a single Python thread has to issue the operators for both
-# devices, and eight arrays must be summed and updated. This overhead does not depend on
-# the batch size. We therefore expect the ratio to fall as the batch grows. If the ratio
-# for 512 images is near 1 as well, both contexts share a core, or another program uses
-# one: look with `d2lpar devices --watch`.
+# If each device has a core to itself, two devices save about one half of the forward
+# and backward pass. On the other hand, a single Python thread has to issue the
+# operators for both devices, eight arrays must be summed, and both replicas must be
+# updated. This overhead does not depend on the batch size. We therefore expect the
+# ratio to fall as the batch grows. If the ratio for 512 images is near 1 as well, the
+# two contexts probably share a core, or another program uses one: look with `d2lpar
+# devices --watch`.
 #
-# Note what is compared here. A context of this chapter has one thread, so one device is
-# one core and two devices are two cores. One context with *two* threads would use both
-# cores as well, without any all-reduce, but it is a single device. Two devices that
-# share nothing need at least half of the time. If a ratio is below 0.5, something
-# besides the number of devices differs; one explanation is the use of the caches.
+# Note what is compared here. A context of this chapter has one thread (unless you have
+# set `OMP_NUM_THREADS`), so one device is one core and two devices are two cores. One
+# context with *two* threads would use both cores as well, without any all-reduce, but
+# it is a single device. If the time of a device were proportional to its images, the
+# ratio could not be below 0.5. A smaller ratio is either chance, because the speed of a
+# machine drifts, or an image costs less in a batch of half the size. One explanation
+# for the latter is that smaller arrays make better use of the caches.
 #
 # Recall d2l's V100s: two of them needed `2.5 - 1.8 = 0.7 s` more per epoch than one, or
 # `0.7 s / 235 = 3 ms` more in each of the 235 steps. But even the step on *one* V100
-# took `1.8 s / 235 = 7.7 ms`, while 256 images with 13.5 MFLOP each take `256 * 13.5e6
-# / 15.7e12 = 0.22 ms` at the peak of a V100. What are the other milliseconds? d2l's
-# loop waits for the devices after every step, reads its images through a data loader,
-# and runs on a host where two other processes used the second GPU. Chapter 6 measures
-# such a loop and explains it.
+# took `1.8 s / 235 = 7.7 ms`, while 256 images with 13.5 million operations each
+# (Chapter 4 counts them) take `256 * 13.5e6 / 15.7e12 = 0.22 ms` at the peak of a V100.
+# What are the other milliseconds? d2l's loop waits for the devices after every step,
+# reads its images through a data loader, and ran on a host where two other processes
+# occupied memory on the second GPU. In Chapter 6 we time this loop on H200s and look at
+# a step in detail.
 #
 # ## Several rounds on one device
 #
@@ -452,9 +462,9 @@ if __name__ == "__main__":
     runs = chapter.measure("multiple_gpus")
 
 # %% [markdown]
-# The table names the time of an epoch with its quartiles. Call one number of devices
-# faster only if the quartiles do not overlap. Here is what the records of d2l's recipe
-# say for one context and two with a core each, and for one H200 and two.
+# The table lists the median time of an epoch with its quartiles. Call one number of
+# devices faster only if the quartiles do not overlap. Here is what the records of d2l's
+# recipe say for one context and two with a core each, and for one H200 and two.
 
 # %%
 for name in (
@@ -470,10 +480,16 @@ for name in (
 chapter.score()
 
 # %% [markdown]
-# d2l printed an accuracy of 0.80 on one V100 and 0.84 on two, after 10 epochs [1]. Is
-# two better than one? The computation is the same up to rounding, so no. With this
-# recipe the accuracy moves by some points from run to run; the [five seeds of each
-# setting](../figures/multiple_gpus/two-devices.png) show by how much.
+# Compare the times within each pair, because the two pairs may come from different
+# versions of the package (each record names its commit). A single core needs a long
+# time for the arithmetic of 256 images, so a second core can help. An H200 needs little
+# time for the same arithmetic. If two H200s take longer than one, this is the effect
+# that d2l saw on its V100s.
+#
+# d2l printed an accuracy of 0.80 on one V100 and 0.84 on two, after 10 epochs [1]. Are
+# two GPUs better than one? The computation is the same up to rounding, so they are not.
+# With this recipe the accuracy moves by some points from run to run; the [five seeds of
+# each setting](../figures/multiple_gpus/two-devices.png) show by how much.
 #
 # ## Summary
 #
@@ -483,8 +499,8 @@ chapter.score()
 #
 # The gradient of a batch is the sum of its shards' gradients. Replicas that start equal
 # and take the same steps stay equal, so nobody has to copy parameters again. The only
-# communication of a step is the all-reduce. A second device halves the time that grows
-# with the batch, but it adds to the fixed time of a step.
+# communication of a step is the all-reduce. A second device can halve the time that
+# grows with the batch, but it adds to the fixed time of a step.
 #
 # ## Exercises
 #
@@ -492,33 +508,37 @@ chapter.score()
 # again, and then change it back.
 #
 # 1. Leave out the `allreduce` in `train_batch`. What does `agree` print? Does the
-#    network still learn? *(`False`. Each replica learns from its own half only. Its
-#    steps are also half as large, since they are still divided by the whole batch.
-#    Compare the accuracy after two epochs with that of the cell above.)*
+#    network still learn? *(`False`. Each replica still learns, but from its own half
+#    only. Its steps are also about half as large, because the sum over one half is
+#    divided by the size of the whole batch. Two epochs may therefore be too few to
+#    leave the accuracy of guessing: compare with the cell above, and train longer.)*
 # 2. Divide by `X_shards[0].shape[0]`, the shard, instead of by the batch, and compare
 #    `one_step` on two devices with `one_step` on one. *(On two devices the step is
-#    twice as large, exactly that of one device with a learning rate of 0.4. With N
-#    devices the rate would be N times as high.)*
+#    twice as large. Up to rounding, it is the step of one device with a learning rate
+#    of 0.4 instead of 0.2. With N devices the rate would be N times as high.)*
 # 3. Train three epochs with a learning rate of 0.02 and of 0.2, on one device and on
 #    two, and print `largest_difference` of the first replicas (`train(...)[0][0]`, with
-#    `asnumpy()`). *(Compare the two differences with the size of the parameters. A
-#    large learning rate makes training chaotic: a rounding error grows with every step,
-#    until the two runs are two different networks of similar accuracy.)*
+#    `asnumpy()`). *(Compare the two differences with the size of the parameters. With a
+#    large learning rate training can be chaotic: a rounding error grows from step to
+#    step, and if it becomes as large as the parameters, the two runs end with different
+#    networks.)*
 # 4. *On paper.* Seven images go to three devices, in shards of 3, 2 and 2. Each device
 #    computes the *mean* gradient of its shard, and the three means are averaged, as
 #    DistributedDataParallel (DDP) does. Which images count more? By what must each
-#    device divide its *sum* instead, so that the average is the mean of all seven?
-#    *(An image of the first shard counts 1/9, the others count 1/6. If each device
-#    divides its sum by `7 / 3`, the average is `(1/3) (3/7) (g1 + g2 + g3) = (g1 + g2 +
-#    g3) / 7`. In general, divide by `n / N`.)*
+#    device divide its *sum* instead, so that the average is the mean of all seven? *(An
+#    image of the first shard counts 1/9 of the result, and an image of the other shards
+#    1/6, so these count more. If each device divides its sum by `7 / 3`, the average is
+#    `(1/3) (3/7) (g1 + g2 + g3) = (g1 + g2 + g3) / 7`. In general, divide by `n / N`.)*
 # 5. *On paper.* A step takes `0.8 ms + 2 us` per image on one device, and on two
 #    devices `1.6 ms + 1 us` per image. From which batch size on are two devices faster?
-#    *(`0.8 ms / 1 us = 800` images.)*
+#    *(The second device adds `1.6 - 0.8 = 0.8 ms` and saves `2 - 1 = 1 us` per image.
+#    Two devices are faster for more than `0.8 ms / 1 us = 800` images.)*
 # 6. Write `accumulate(X, y, replica, rounds, lr)`, which takes the step of
 #    `train_batch` on one device in several rounds, and compare it with `one_step`.
-#    *(Set `p.grad[:] = 0` first and call `attach_grad("add")`, so that `backward` adds
-#    to the gradients; divide by the size of the whole batch once, after the last round.
-#    The results differ by rounding.)*
+#    *(Call `p.attach_grad("add")` for each parameter, so that `backward` adds to the
+#    gradients, which begin at zero; in later steps set `p.grad[:] = 0` first. Divide by
+#    the size of the whole batch once, after the last round. The results differ by
+#    rounding.)*
 #
 # **Puzzles.** The puzzles about splitting, averaging and the first all-reduces can be
 # solved now: `python -m d2lpar.puzzles` lists them.

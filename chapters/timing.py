@@ -30,7 +30,7 @@ host = numpy.random.default_rng(0).random((1000, 1000), dtype="float32")
 # %% [markdown]
 # ## Rule 1: wait
 #
-# A call of MXNet, or of any GPU library, merely appends the operation to the device's
+# A call of MXNet, or of PyTorch on a GPU, merely appends the operation to the device's
 # queue and returns. Background threads execute the queue. Python blocks only when it
 # needs a value: to print it, to convert it (`asnumpy`, `float`), or when it is told to
 # wait (`y.wait_to_read()`, `npx.waitall()`; in PyTorch `torch.cuda.synchronize()`).
@@ -54,9 +54,10 @@ chapter.answer("ms until the call returns", 1e3 * returned)
 # %% [markdown]
 # The first number of each line, the *naive* time, only measures how long Python takes
 # to enqueue the operation. It depends on the number of calls, and not on the size of
-# the arrays, which exercise 1 checks. Because calls return early, one Python thread can
-# keep several devices busy: while one device computes, Python enqueues the work of the
-# next.
+# the arrays, which exercise 1 checks. If one of the three is much longer than the
+# others, Python's thread probably had to wait for a core. Because calls return early,
+# one Python thread can keep several devices busy: while one device computes, Python
+# enqueues the work of the next.
 #
 # ## Rules 2, 3 and 4: warm up, repeat, check
 #
@@ -118,8 +119,9 @@ chapter.answer("two devices' time / one's", numpy.median(ratios))
 
 # %% [markdown]
 # If a core is idle for each context, the ratio is near one half. If it is near 1, the
-# contexts share a core, or another program uses one. In between, they share something
-# else, such as the clock rate of the processor, which can fall when more cores work.
+# contexts share a core, or another program uses one. If it lies in between, one
+# explanation is that they share something else, such as the clock rate of the
+# processor, which can fall when more cores work.
 #
 # If the three rounds disagree, do not speak of one ratio, but run the cell again. One
 # explanation is that the operating system chooses the cores of both threads, and may
@@ -150,7 +152,7 @@ for wrong in (
 # ## Rule 5: new memory costs time
 #
 # A large result in a new array needs memory that the process does not have yet. The
-# operating system provides it page by page, of 4 KiB each, when a page is first
+# operating system provides it in pages, usually of 4 KiB each, when a page is first
 # written. This event is called a *page fault*, and the clock counts it, too.
 #
 # On CPU contexts MXNet requests new memory for every result of more than 32 MB, and
@@ -160,7 +162,7 @@ for wrong in (
 #
 # *Predict before you run*: we compute z = 2 * x for 10,000,000 numbers, in a new array
 # and in an existing one. Both versions perform the same multiplications. How many times
-# as long does the one take that allocates?
+# as long does the version with a new array take?
 
 # %%
 chapter.predict("times as long in a new array", None)
@@ -190,9 +192,9 @@ chapter.answer("times as long in a new array", medians[0] / medians[1])
 # %% [markdown]
 # The array has `10,000,000 * 4 bytes / 4 KiB = 9,766` pages, so expect about as many
 # page faults for each new array, and none for the old one. If your system provides
-# larger pages, there are fewer. The rule explains numbers in other chapters: the share
-# of a new array in Chapter 3, what static memory saves in Chapter 5, and a part of what
-# a fused kernel gains in Chapter 13.
+# larger pages, there are fewer. We will meet this cost in other chapters: as the share
+# of a new array in Chapter 3, as something that static memory saves in Chapter 5, and
+# as one explanation of what a fused kernel gains in Chapter 13.
 #
 # ## What an all-reduce costs
 #
@@ -238,9 +240,11 @@ chapter.answer("% of LeNet's all-reduce that is bytes", round(100 * share))
 # The printed share tells you what to do. If it is small, fewer and larger sums help; if
 # it is large, fewer bytes help. Chapter 7 does both. The model need not agree with the
 # measurement. If it predicts more time than 130,000 numbers really took, a number costs
-# less in a small array than in a large one; one explanation is that the small arrays
-# stay in a cache. Then a straight line through two sizes says little about a third, and
-# we must measure the size that we need.
+# less in a small array than in a large one. One explanation is that the small arrays
+# stay in a cache; another is that the all-reduce copies large arrays to new memory
+# (rule 5). If the model predicts less, a number costs more in the small array. In both
+# cases a straight line through two sizes says little about a third, and we must measure
+# the size that we need.
 #
 # Whether a second device is worth an all-reduce depends on what it saves in the same
 # training, which Chapter 6 measures.
@@ -251,7 +255,8 @@ chapter.answer("% of LeNet's all-reduce that is bytes", round(100 * share))
 # One source [2] computes the sum of sin^2/cos^2 over 10,000 x 10,000 numbers. Another
 # one [3] multiplies two matrices of 15,360 x 15,360 numbers, which are `2 * 15,360**3 =
 # 7.2e12` operations. (Set `rows = 10_000` and `size = 15_360` for the published sizes.
-# The product may then take minutes on a processor.)
+# A product may then take minutes on a processor, and the cell computes 13 of them.
+# Rounding errors grow with the length of the sums, so write `rtol=1e-4` in `measure`.)
 
 # %%
 rows, size = 500, 768
@@ -274,6 +279,9 @@ for _ in range(3):
 
 # %% [markdown]
 # ## Four published times, checked with arithmetic
+#
+# The last lines of the cell above are the rate of your device in three products. The
+# next cell computes the same rate for the published products.
 #
 # Before you believe a published time, compute two lower bounds: the bytes divided by
 # the memory bandwidth, and the operations divided by the peak rate. If the data do not
@@ -299,7 +307,9 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 
 # %% [markdown]
 # - The **least-squares notes** [1] double 50,000,000 floats. NumPy's time is plausible.
-#   The T4's is not: 0.64 to 0.90 ms time only the launch. They break rule 1.
+#   The T4's is not: the clock was read when the call had returned, so 0.64 to 0.90 ms
+#   are the time of the *launch*, that is, the time until the call returns. The notes
+#   break rule 1.
 # - The **data science course** [4] reports "28.6 to 68.8 %" less for a sum of 4 MB. It
 #   compares the sum on a CPU with a launch on a GPU, without a warm-up. It breaks rules
 #   1 and 2.
@@ -316,7 +326,7 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 #
 # ## All of them, on your devices
 #
-# The last cell runs the four in NumPy, PyTorch (if it is installed) and MXNet, in
+# The next cell runs the four in NumPy, PyTorch (if it is installed) and MXNet, in
 # several forms:
 #
 # | form | what it is |
@@ -325,18 +335,18 @@ print(f"product, GPU: 0.457 s are {operations / 0.457 / 1e12:.1f} TFLOP/s")
 # | in place | the same, but the results go to arrays that exist (rule 5) |
 # | one kernel | the whole expression as one compiled loop (Chapter 13) |
 # | product with ones | the sum of rows as a matrix product, which uses all cores |
-# | dense layer | the product as `npx.fully_connected`, by oneDNN on a CPU |
+# | dense layer | the product as `npx.fully_connected`, by the library oneDNN on a CPU |
 #
 # It also times copies and all-reduces of many sizes, and draws a *roofline* plot: the
 # throughput of each operation against two limits measured in the same run, MXNet's
 # fastest copy and its fastest matrix product on one device. (A faster routine of
-# another library may therefore lie above the flat line. For a record of an H200 the
-# picture also has the limits of the data sheet, as computed in Chapter 2.) An operation
-# that does little arithmetic per byte cannot be above the sloping line (copy bandwidth
-# times operations per byte), *if its data are not in a cache*. Arrays of some megabytes
-# may lie in the cache, whose bandwidth is higher, and their points may lie above the
-# line. The share of the flat line that a program reaches is the efficiency of its
-# arithmetic.
+# another library may therefore lie above these lines. For a record of an H200 the
+# picture also has the limits of the data sheet, as computed in Chapter 2.) The sloping
+# line is the copy bandwidth times the operations per byte. An operation that does
+# little arithmetic per byte and moves its data as fast as this copy lies on the line,
+# *if its data are not in a cache*. Arrays of some megabytes may lie in the cache, whose
+# bandwidth is higher, and their points may lie above the line. The share of the flat
+# line that a program reaches is the efficiency of its arithmetic.
 #
 # *Predict before you run*: the run sorts each library's forms of the four operations.
 # On one context, for how many of the four is MXNet's fastest form faster than NumPy's?
@@ -358,14 +368,20 @@ if __name__ == "__main__":
 chapter.score()
 
 # %% [markdown]
+# Which operations could one predict? The safest is sin^2/cos^2, because one kernel
+# needs a single pass over the numbers, whereas NumPy needs one for each of six
+# operations. To double numbers, all libraries must move the same bytes. For the sum and
+# the product the time depends on how well a library's routine suits the processor,
+# which only a measurement shows.
+#
 # Compare only rows with the same workload and device, and treat a difference as real
 # only if the quartile ranges do not overlap. Then compare the forms of one library: the
 # form can matter more than the library. A row whose quartiles are far apart is
 # unstable, and rule 3 says what to do: measure again on an idle machine, and believe
-# neither number until they agree. The title of the picture names the slowest row: if
-# that row is marked unstable, do not quote it. With two contexts, look at the copies:
-# their bandwidth grows only if one context alone could not use all of the memory's
-# bandwidth.
+# neither number until they agree. The title of the picture names MXNet's slowest row:
+# if that row is marked unstable, do not quote it. With two contexts, look at the
+# copies: their bandwidth grows only if one context alone could not use all of the
+# memory's bandwidth.
 #
 # For comparison, here are the fastest forms on one H200 and on its host, from a record.
 
@@ -393,10 +409,11 @@ assert max(products) / min(products) < 1.01
 # For the small sum the GPU does not pay, compared with the 16 cores of its host under
 # PyTorch, while NumPy on that host takes longer than both libraries on the GPU. For the
 # product the GPU pays, and there the two libraries take the same time within one per
-# cent. One explanation is that both call a routine of cuBLAS.
+# cent. One explanation is that both call a routine of cuBLAS, NVIDIA's library for
+# matrix products.
 #
-# Why does a small sum take so long on the GPU? A part of its time is the *launch*, that
-# is, the time until the call returns. The same record tells how large this part is.
+# Why does a small sum take so long on the GPU? A part of its time is the launch, until
+# the call returns. The same record tells how large this part is.
 
 # %%
 for line in chapter.record("h200/timing/book-gpu1.jsonl").lines_of(TimingRecord):
@@ -432,8 +449,10 @@ assert mfu < 0.1
 # For comparison, the largest Llama 3 was trained at an MFU of 0.38 to 0.43 on thousands
 # of GPUs [5]. LeNet with 256 images is far below that: at the card's peak its
 # arithmetic would fill less than a tenth of the time, as the cell asserts. A second
-# card halves the arithmetic per card, but not what fills the rest of the step. We
-# therefore cannot expect half the time from it. Chapter 6 measures what fills the rest.
+# card halves the arithmetic per card. What fills the rest of the step may shrink as
+# well, such as the time for reading and writing memory, or it may not, such as Python's
+# time. A low MFU is therefore a warning not to expect half the time from a second card,
+# but it does not show the reason. Chapter 6 looks for it.
 #
 # ## Summary
 #
@@ -451,8 +470,8 @@ assert mfu < 0.1
 # 1. Make 10, 100 and 300 calls of `np.tan(x)` in a row, read the clock without waiting
 #    and after waiting, and divide by the number of calls. Repeat this with 10 x 10
 #    numbers. *(Without waiting it is Python's time per call, for both sizes. After
-#    waiting it is the larger of Python's and the device's. For 10 x 10 numbers this can
-#    be Python's, and then both clocks agree.)*
+#    waiting it is at least the larger of Python's and the device's. For 10 x 10 numbers
+#    this can be Python's, and then both clocks nearly agree.)*
 # 2. Which work is worth a second device? Time `x + 1`, `np.tan(x)` and the product of
 #    two 1,000 x 1,000 matrices on one device and, split by rows, on two; then the same
 #    with 30 x 30 numbers. *(With 30 x 30 numbers the launches decide, and two devices
@@ -463,8 +482,9 @@ assert mfu < 0.1
 # 3. *On paper.* A core copies large arrays at 20 GB/s. It sums 1,000,000 float32
 #    numbers, again and again, in 0.1 ms each time. Is the clock wrong? How can you find
 #    out? *(`4e6 / 0.1e-3 = 40e9`, twice the bandwidth of the copy. The clock can be
-#    right if the 4 MB lie in a cache. Sum a hundredfold of the numbers: they fit into
-#    no cache, so a time below `400e6 / 20e9 = 20 ms` would be wrong.)*
+#    right if the 4 MB lie in a cache. Sum a hundred times as many numbers: 400 MB are
+#    more than the cache of nearly any processor holds, so a time far below `400e6 /
+#    20e9 = 20 ms` would be suspect.)*
 # 4. *On paper.* A program queues 1,000 operations of 2 ms each. Python needs 0.05 ms
 #    for each call. What does a clock say that does not wait, and one that waits?
 #    *(`1,000 * 0.05 = 50 ms` and `1,000 * 2 = 2,000 ms`. The first one is

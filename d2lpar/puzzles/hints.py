@@ -93,7 +93,8 @@ HINTS = {
         "You do not have A_k^T b_k, but it equals A_k^T A_k x_k.",
     ),
     "rebinding": (
-        "Print arrays[1] inside and outside of the function. Which one changes?",
+        "Call it with [a, b], two NumPy arrays, and an exchange that copies. Does b"
+        " change?",
         "x[k] = y puts another array into the list; the caller's array stays.",
         "The first loop writes in place, by [:]. Let the last line do the same.",
     ),

@@ -129,8 +129,9 @@ chapter.answer("times that the file is read", passes)
 # CGLS reads the file once per step, and once before the first step. The size of the
 # blocks changes neither the number of passes nor the result, as the output and the
 # assertion show. There are fewer steps than for the A of Chapter 8, which has 20 rows
-# per column. This A has 100, so its singular values, except for the largest, lie closer
-# together.
+# per column. This A has 100. For random numbers the singular values, except for the
+# largest, lie the closer together the more rows there are per column, and CGLS needs
+# fewer steps if they do.
 #
 # The package does the same. In addition, a thread reads the next blocks while the
 # devices work on the present ones (`d2lpar/least_squares/rows.py`). `resident_bytes=0`
@@ -255,10 +256,11 @@ if "dask_one_product" in times:
     print(*(f"{ratio:.2f}" for ratio in ratios))
 
 # %% [markdown]
-# NumPy's memory grows with the rows, because it holds A and LAPACK's copy of it. Blocks
-# are read, used and dropped, so the memory of our two ways should stay about the same.
-# It is more than the blocks. One explanation is that products are enqueued before the
-# previous ones have finished, and that the libraries keep buffers.
+# NumPy's memory grows with the rows, because it holds A and LAPACK's copy of it:
+# compare it with twice the size of A. Blocks are read, used and dropped, so the memory
+# of our two ways should stay about the same. It is more than the blocks. One
+# explanation is that products are enqueued before the previous ones have finished, and
+# that the libraries keep buffers.
 #
 # Now look at `dask_two_products`. Both products need every chunk. If the scheduler runs
 # the two tasks of a chunk one after the other, the chunk can be dropped. If it first
@@ -271,9 +273,10 @@ if "dask_one_product" in times:
 #
 # Next, compare the times. Only `d2lpar_normal` and Dask's two ways read the file once
 # and compute one Gram matrix; CGLS reads the file once per step. A ratio above 1 in the
-# last line means that Dask is faster. One explanation is that it reads and multiplies
-# chunks on all cores at once, while our blocks are read by one thread. If the ratios
-# lie on both sides of 1, single solves cannot tell which way is faster.
+# last line means that Dask is faster, a ratio below 1 that ours is. One explanation for
+# a faster Dask is that it reads and multiplies chunks on all cores at once, while our
+# blocks are read by one thread. If the ratios lie on both sides of 1, single solves
+# cannot tell which way is faster.
 #
 # ## Which method?
 #
@@ -301,14 +304,20 @@ for method in ("cgls", "normal", "tsqr"):
     print(f"{method:6} on two contexts: memory of {found:4.1f} matrices of n x n")
 
 # %% [markdown]
-# The blocks alone account for one such matrix. `normal` adds a sum on each device,
-# products that wait to be added to it, the Cholesky factor and copies; `tsqr`
+# Two blocks on each device account for one such matrix. CGLS keeps no n x n matrix, so
+# whatever it needs beyond this one must be copies of blocks and buffers of the
+# libraries. The other two methods need these as well. `normal` adds a sum on each
+# device, products that wait to be added to it, and the Cholesky factor; `tsqr`
 # factorises a block together with its triangle, and adds LAPACK's copies. For n =
-# 10,000 one such matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB`, so multiply the numbers
-# above by 0.8 GB: with a few GB of memory only CGLS, whose blocks do not have to grow
-# with n^2, fits. The price is time. `normal` and `tsqr` read the file once but do at
-# least `n / 4 = 2,500` times the arithmetic of a CGLS pass; CGLS reads the file once
-# per step.
+# 10,000 one such matrix takes `8 * 10_000**2 / 1e9 = 0.8 GB`. The difference between a
+# method and `cgls`, times 0.8 GB, therefore estimates what its n x n matrices need
+# there: a difference of 5, for example, means 4 GB. Smaller blocks do not reduce them,
+# but they do reduce the memory of CGLS.
+#
+# The time differs, too. `normal` and `tsqr` read the file once but do at least `n / 4 =
+# 2,500` times the arithmetic of a CGLS pass; CGLS reads the file once per step. CGLS is
+# therefore the method for many columns and little memory, and `normal` for few columns
+# and a slow disk.
 #
 # ## Measured
 #
@@ -322,14 +331,17 @@ last = max(point.iteration for point in points)
 seconds = numpy.median([point.seconds for point in points if point.iteration == last])
 peak = max(point.peak_resident_mb for point in points)
 print("100,000 x 10,000, 8,000 MB, commit", run.header.git_commit[:7])
-print(f"||A x - b|| = {points[-1].residual_norm:.2f} after {last} steps, {seconds:.0f} s")
+print(
+    f"||A x - b|| = {points[-1].residual_norm:.2f} after {last} steps, {seconds:.0f} s"
+)
 print(f"memory of the process: at most {peak:,.0f} MB")
 assert peak < 8_000 / 8
 
 # %% [markdown]
 # The whole process, libraries included, never held as much as one eighth of A, as the
 # assertion confirms. The residual is another check of Chapter 8, whose formula expects
-# 86.61 for 10,000 columns. The notes print 90.83 [1], which belongs to 1,000.
+# 86.61 for 10,000 columns; other random numbers vary it by about 0.14. The notes print
+# 90.83 [1], which belongs to 1,000 columns.
 #
 # Now we run CGLS from a smaller file on your machine, on one device and on two. The
 # record contains the peak of resident memory, too.
@@ -354,11 +366,11 @@ chapter.score()
 
 # %% [markdown]
 # In a step each block is used twice, for two products of little arithmetic. We
-# therefore expect disk and memory bandwidth to set the time, which two contexts share.
-# A ratio near 1 is no surprise, and a ratio above 1 is possible. A ratio near one half
-# means that one context did not use up the bandwidth, or that it was slowed by the
-# start of the process or another program: a single run of each does not tell. A second
-# GPU would add memory bandwidth, but both would read from the same disk.
+# therefore expect disk and memory bandwidth, which two contexts share, to set the time.
+# A ratio near 1 is no surprise, and a ratio above 1 is possible. A ratio clearly below
+# 1 means that one context did not use up the bandwidth, or that it was slowed by the
+# start of the process or another program. A single run of each does not tell which. A
+# second GPU would add memory bandwidth, but both would read from the same disk.
 #
 # ## Summary
 #

@@ -4,7 +4,7 @@
 # What does a trained network lose if its numbers have 8 bits instead of 32? And what
 # does it gain? According to a published wiki page on GPUs [1], a T4 computes 8.1 TFLOPS
 # in float32 and **130 TOPS** in INT8, which is 16 times as many. BERT loses 6.43 % of
-# its score in INT8, and only 0.67 % if its activations are clipped at 10.
+# its score in INT8, and at most 0.67 % if its activations are clipped at 10.
 #
 # ![Above, eight numbers between 0 and 1 on a line with eight codes, one number at each
 # code. Below, one number is 8, and the others share the codes 0 and
@@ -38,8 +38,7 @@ print(f"trained in float32: test acc {last.test_acc:.3f}")
 # A float32 has 1 bit for the sign, 8 for the exponent and 23 for the digits. bfloat16
 # is its upper half: the same sign, the same exponent, and 7 bits of digits.
 #
-# *Predict before you run*: what becomes of 257 in bfloat16? And how many decimal digits
-# of pi are left?
+# *Predict before you run*: what becomes of 257 in bfloat16?
 
 
 # %%
@@ -90,8 +89,9 @@ print(f"rounded by at most {off:.5f}, half a step is {step / 2:.5f}")
 assert off <= step / 2 * 1.001
 
 # %% [markdown]
-# A product of integers is exact, and a sum of such products fits into 32 bits. The two
-# scale factors are applied once, to the final sum. According to the wiki [1], the
+# A product of integers is exact, and a sum of such products fits into 32 bits if it has
+# at most `2**31 / (255 * 127) = 66,311` terms. The two scale factors are applied once,
+# to the final sum. According to the wiki [1], the
 # tensor cores of a T4 do this at 16 times the float32 rate of its CUDA cores.
 
 # %%
@@ -185,9 +185,10 @@ chapter.answer("of 1,000 images in another class", round(changed))
 
 # %% [markdown]
 # Rounding changes a score by a small amount, so only images near a boundary between two
-# classes change their class. Some of them become right and others wrong. If d images
-# change their class at random, the number of right ones changes by about `sqrt(d)`, so
-# a smaller difference in accuracy means nothing. We use this rule below.
+# classes change their class. Some of them become right, others become wrong, and others
+# were wrong and remain so. If d images change their class at random, the number of
+# right ones typically changes by at most `sqrt(d)`. A difference of `sqrt(d)` or less
+# is therefore no sign of a loss. We use this rule below.
 #
 # ## MXNet's own quantization, and its speed
 #
@@ -217,15 +218,18 @@ for name, (test_acc, agreement) in by_hand.items():
         assert abs(agreement - rows[name].agreement) <= 0.05
 
 # %% [markdown]
-# Below the table stands the reason for each row without numbers. The speed depends on
-# whether the processor has instructions for the type; two rows differ in speed if their
-# quartiles do not overlap. The column "bytes" shows that MXNet does not keep all
+# The lines below the table name the reason for each row without numbers, and compare
+# MXNet with our version: the accuracies agree within 0.03, as the assertion checks. The
+# speed depends on whether the processor has instructions for the type. The rows are
+# measured one after the other, so we speak of a difference in speed only if the
+# quartiles of two rows do not overlap and the order is the same when you run the cell
+# again. The column "bytes" shows that MXNet does not keep all
 # weights in INT8: on CPUs its convolutions keep theirs in float32 and round them when
 # they first run.
 #
 # ## What an outlier costs
 #
-# LeNet's numbers have similar sizes. To imitate BERT, we scale one channel of the first
+# To imitate BERT, we give LeNet an outlier: we scale one channel of the first
 # convolution by 128, and the weights that use this channel by 1/128. In float32 the
 # function stays the same. This is possible because ReLU and average pooling let a
 # positive factor through. The same transformation can also remove an outlier: to
@@ -376,17 +380,19 @@ fast, slow = (book["trained", f"int8-{name}"] for name in ("naive", "none"))
 assert fast.images_per_sec_q1 > 2 * slow.images_per_sec_q3
 
 # %% [markdown]
-# Without an outlier, and after equalising, calibrated INT8 loses a few tenths of a
-# point. This is small, but in two of these four rows it is more than twice `sqrt(d)`,
-# so the loss is hardly due to chance alone. With one scale per channel it is within
-# chance. With the outlier INT8 loses more than ten points, and the clipping of
-# "entropy" saves about half of them. The assertions check each of these statements. How
-# could one have known? Nineteen of twenty channels are left with two steps.
+# Without an outlier, and after equalising, calibrated INT8 with one scale per tensor
+# loses a few tenths of a point at most. This is small, but in two of these four rows it
+# is more than twice `sqrt(d)`, so it is unlikely to be chance alone. With one scale per
+# channel the loss is less than `sqrt(d)`. With the outlier, "naive" loses more than ten
+# points, and the clipping of "entropy" saves about half of them. The assertions check
+# each of these statements. How could one have known? Nineteen of twenty channels are
+# left with two steps.
 #
-# Without calibration the network with the outlier fails. One explanation is the type:
-# MXNet uses the signed one where it has no limits, so the other channels are left with
-# one step instead of two. Exercise 4 tests it. Calibration also accounts for most of
-# the speed: as the last assertion checks, "naive" is more than twice as fast as "none".
+# Without calibration the network with the outlier loses even more. One explanation is
+# the type: MXNet uses the signed one where it has no limits, so the
+# other channels are left with one step instead of two. Exercise 4 tests it. Calibration
+# also matters for the speed: as the last assertion checks, "naive" is more than twice
+# as fast as "none".
 #
 # ## On a GPU
 #
@@ -427,9 +433,14 @@ if __name__ == "__main__":
     runs = chapter.measure("low_precision", num_devices=1)
 
 # %% [markdown]
-# Two precisions differ in speed if their quartiles do not overlap, and in accuracy if
-# they differ by more than `sqrt(d)` images. The file `...-results.txt` of the run says
-# why MXNet cannot compute a row without numbers.
+# First check that the machine was idle. The trained, the stretched and the equalised
+# network do the same work, so the three rows of "int8-naive" should have about the same
+# speed. If they do not, another program has slowed some of the rows down, by more than
+# their quartiles show, and the speeds cannot be compared. If they do, two precisions
+# differ in speed if their quartiles do not overlap. We take their accuracies as
+# different if they differ by more than `2 * sqrt(d)` images, where d images have
+# changed their class. The file `...-results.txt` of the run names the reason for each
+# row without numbers.
 #
 # ## Summary
 #
@@ -461,8 +472,9 @@ if __name__ == "__main__":
 #    becomes 0.05.)*
 # 4. **The type.** Let `to_int8` always use 127 and repeat the cells of the outlier.
 #    Does this explain the accuracy of "int8-none"? *(Compare the agreement of "second
-#    limit x 1" with and without the change, and with that of the row "stretched
-#    int8-none" in the table. The type explains the part by which the agreement falls.)*
+#    limit x 1" with and without the change. The type explains the part by which the
+#    agreement falls. The record's network is another one, so compare the falls from
+#    "int8-naive" to "int8-none" rather than the agreements themselves.)*
 # 5. **How far may one cut?** Clip the second limit of the stretched network to 0.9,
 #    0.7, 0.5, 0.3, 0.1, 0.01 and 0.001 of it. Where is the agreement best? *(Between
 #    the extremes: with 1 the other channels have two steps, and with 0.01 the stretched

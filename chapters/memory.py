@@ -1,19 +1,19 @@
 # %% [markdown]
 # # Running out of memory
 #
-# How much memory does a training need, and what happens if there is less? A published
-# wiki page on GPUs [1] filled the 14.7 GB of a Tesla T4 and got an error that does not
-# mention memory, `cuMemcpyHtoD results in CUDA_ERROR_INVALID_VALUE`. Leaving Python
-# returned all of it.
+# How much memory does a training need, and what happens if there is less? The author of
+# a published wiki page on GPUs [1] filled the **14.7 GB** of a Tesla T4 and got an
+# error that does not mention memory, `cuMemcpyHtoD results in
+# CUDA_ERROR_INVALID_VALUE`. Leaving Python returned all of the memory.
 #
 # ![The memory of LeNet with 256 images, on one device and on each of
 # two](../docs/drawings/memory-of-a-device.svg)
 #
-# The drawing counts the arrays by their shapes and is to scale. Most of the memory
-# holds neither the parameters nor the images, but the outputs of the layers and their
-# gradients. In this chapter we count the outputs before a training runs, compare the
-# count with measurements, and discuss three ways to need less. Finally we let a
-# training fail and look at what remains.
+# The drawing counts the arrays by their shapes and is to scale. By this count most of
+# the memory holds neither the parameters nor the images, but the outputs of the layers
+# and their gradients. In this chapter we count the outputs before a training runs,
+# compare the count with measurements, and discuss three ways to need less. Finally we
+# let a training fail and look at what remains.
 #
 # Run this chapter as a notebook, or `python chapters/memory.py --devices auto`.
 
@@ -126,10 +126,12 @@ chapter.answer("% of the counted outputs", round(100 * left / counted))
 # The rule counts more than the gradients need. The gradient of a ReLU can be computed
 # from its output, which is positive where its input is. The gradient of a convolution
 # needs the input and the weights, but not the output. A framework can therefore free
-# the outputs of both convolutions as soon as the ReLU has used them. Then `39,586 -
-# 13,520 - 4,050 = 22,016` numbers are left, and the share is `22,016 / 39,586 = 56 %`.
-# If your share is close to this, MXNet frees them; if it is close to the whole, MXNet
-# keeps them.
+# the outputs of both convolutions as soon as the ReLU has used them. (The same holds
+# for the 138 outputs of the dense layers, which we neglect.) Then `39,586 - 13,520 -
+# 4,050 = 22,016` numbers are left, and the share is `22,016 / 39,586 = 56 %`. If your
+# share is close to this, MXNet frees them; if it is close to the whole, MXNet keeps
+# them. Any other share would mean that MXNet frees only one of them, or that the
+# process holds arrays that our list does not contain, such as copies in another layout.
 #
 # During the backward pass more memory is needed. We train one step with 1,000 and one
 # with 3,000 images, each in a fresh process, and read the peak of the resident memory.
@@ -155,7 +157,8 @@ chapter.answer("times the count", round(measured / (4 * per_image), 2))
 # outputs, and the measured factor is still above 1.23, the backward pass needs arrays
 # that we have not counted, such as the working memory of a convolution's algorithm or a
 # copy in another layout. A factor near 1.67 is then a coincidence: the rule counts some
-# arrays that are freed, and leaves out others.
+# arrays that are freed, and leaves out others. A factor below 1.23 would mean that the
+# kept outputs and the two gradients are never in memory all at once.
 #
 # How far can one trust such an estimate? The project has measured whole trainings on
 # CPU contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H200
@@ -181,10 +184,10 @@ assert min(r for (arm, _), r in ratios.items() if "GPU" in arm) > 0.95
 
 # %% [markdown]
 # The estimate is not a bound: some trainings needed more, and large batches on two
-# contexts needed less. It is a sum of terms that are too large and of terms that are
-# missing, so it shows whether a batch fits with room to spare, and no more. The
-# constants for GPUs were fitted to these very measurements, so their agreement proves
-# little about other networks and other GPUs.
+# contexts needed less. As we have seen, it counts outputs that need not be kept, and it
+# cannot count what an algorithm needs. It shows whether a batch fits with room to
+# spare, and no more. The constants for GPUs were fitted to these very measurements, so
+# their agreement proves little about other networks and other GPUs.
 #
 # ## Three ways to need less
 #
@@ -296,22 +299,25 @@ chapter.answer("500 trains with the error kept", "yes" if trained else "no")
 chapter.score()
 
 # %% [markdown]
-# If 500 images train in all four variants, `release` was not necessary here. What
-# remains in memory, and why?
+# If 500 images train in all four variants, `release` was not necessary here. If they
+# fail in *errors kept* only, it was. (If 2,000 images train in spite of the limit,
+# lower it.) What remains in memory, and why? Each variant is a single process, so a
+# difference of a few MiB means nothing.
 #
 # First, compare *errors dropped* with *no failure*. Both were given the same batches,
-# so the difference is memory that a failure leaves behind although our program no
-# longer refers to the error. Next, compare *errors kept* with *errors kept, release*
-# after a failure: the difference is memory that the errors hold, and `release` returns
-# it. A traceback holds the arrays that were made before the failing allocation, which
-# may be few.
+# so what *errors dropped* holds beyond *no failure* is memory that a failure leaves
+# behind, although our program no longer refers to the error. Next, compare *errors
+# kept* with *errors kept, release* after a failure: the difference is memory that
+# `release` returns. A traceback holds the arrays that were made before the failing
+# allocation, which may be few.
 #
 # What remains in *errors kept, release* beyond *no failure* is not held by the errors,
 # whose frames have been cleared. It is held by MXNet or by the C library, and `release`
 # does not return it. One output of the first convolution has `4 * 2,000 * 13,520`
-# bytes, or 103 MiB; compare the remainder with it. If the second failure does not add
-# to the remainder, the memory is not lost a second time. The last line of the output
-# does not count the remainder as free, although the limit was `300 * MIB`.
+# bytes, or 103 MiB; compare the remainder with it. If the second failure adds nothing
+# to the remainder, the memory is not lost a second time. If it adds as much again, each
+# failure loses memory. The message of the first failure, printed below the table, does
+# not count the remainder as free, although the limit was `300 * MIB`.
 #
 # So what is `release` for? It returns what a program keeps by accident. On a GPU it
 # also empties MXNet's pool and resets the error of the failed allocation, which CUDA
@@ -346,8 +352,8 @@ if __name__ == "__main__":
 # A training keeps outputs of its layers for each image of its shard, namely those that
 # the gradients need. More devices, micro-batches and checkpointing reduce them;
 # micro-batches change the result if a layer looks at the whole batch. After a failure,
-# errors can hold memory that can be released, and other memory may remain that cannot.
-# Ending the process returns all of it.
+# errors can hold memory that `release` returns, and other memory may remain that it
+# does not return. Ending the process returns all of it.
 #
 # ## Exercises
 #
@@ -367,12 +373,12 @@ if __name__ == "__main__":
 #    as many numbers as with our cut, and we have not counted them.)*
 # 5. **Micro-batches.** Estimate the GAN's 10,000 faces on one device with
 #    `estimate.gan_layers` and a `"micro_batch_size"` of `None`, 500 and 100. Which
-#    items do not shrink? *(Python, the data set, the batch and the judging of the faces
-#    do not depend on the parts.)*
-# 6. **A later failure.** Raise the limit in steps of `100 * MIB`. How do
-#    the rows of "errors kept" change? *(The further a training gets before an
-#    allocation fails, the more arrays its frames can hold. From some limit on 2,000
-#    images train.)*
+#    items do not shrink? *(Only the outputs and their gradients shrink. Python, the
+#    data set, the batch, the parameters with their gradients and Adam's numbers, the
+#    evaluation and the judging of the faces do not depend on the parts.)*
+# 6. **A later failure.** Raise the limit in steps of `100 * MIB`. How do the rows of
+#    "errors kept" change? *(The further a training gets before an allocation fails, the
+#    more arrays its frames can hold. From some limit on 2,000 images train.)*
 #
 # ## Sources
 #

@@ -2,9 +2,10 @@
 # # Several machines: a parameter server
 #
 # How do several machines train *one* network, and when does a second machine pay? If
-# four GPUs send gradients of 160 MB to one of them, which adds them up and sends the
+# three GPUs send gradients of 160 MB to a fourth one, which adds them up and sends the
 # sums back, this takes **60 ms** over links of 16 GB/s, according to *Dive into Deep
-# Learning* (d2l) [1]. If each GPU adds up a quarter of the numbers, it takes 15 ms.
+# Learning* (d2l) [1]. If each of the four adds up a quarter of the numbers, it takes
+# 15 ms.
 #
 # ![Workers push their gradients to a server and pull the
 # sums](../docs/drawings/parameter-server.svg)
@@ -135,9 +136,12 @@ chapter.answer("% that the average of means is off", round(100 * off))
 
 # %% [markdown]
 # Averaging the two means weights an image by 1/6 in the larger part and by 1/4 in the
-# smaller one, instead of 1/5. The error is a tenth of the difference between the sums
-# divided by 3 and by 2, `(S2 / 2 - S1 / 3) / 10`. It is 0 only if both parts have the
-# same mean gradient, which two parts with different labels do not have.
+# smaller one, instead of 1/5. The error is a tenth of the difference between the two
+# mean gradients, `(S2 / 2 - S1 / 3) / 10`, so it is 0 only if they are the same. How
+# could one have estimated it? If the two have the same length and are perpendicular,
+# the error is `sqrt(2) / 10 = 0.14` of this length, and the gradient is `sqrt(0.6**2 +
+# 0.4**2) = 0.72` of it. The share is then `0.14 / 0.72 = 20 %`. A larger share means
+# that the two partly cancel, or that their lengths differ.
 #
 # With the right sums each worker takes the step `p -= lr / 5 * sum` on its own
 # replicas. All receive the same sum, so all replicas agree. We compare W workers with
@@ -212,13 +216,13 @@ else:
 # however, because the initial parameters are distributed in the same way. MXNet orders
 # a push after the last pull of the *same array*, so a first gradient can overtake the
 # first pull of a parameter. A slow worker then receives a sum of gradients as its
-# weights, without an error. The package waits there, and a test finds the wrong weights
-# without the wait ([several machines](../docs/several-machines.md)).
+# weights, without an error. The package therefore waits until the first pull has
+# finished, and `tests/workers/test_group.py` checks that no worker receives a sum.
 #
 # ## The traffic
 #
-# In each step a worker pushes 129,068 numbers and pulls as many. The traffic of a step
-# does not depend on the batch.
+# In each step a worker pushes 129,068 numbers and pulls the same number. The traffic of
+# a step does not depend on the batch.
 #
 # *Predict before you run*: how many milliseconds do the pushes of two workers occupy a
 # server's link of 1 Gbit/s?
@@ -236,8 +240,8 @@ chapter.answer("ms of traffic each way", round(each_way, 1))
 # Two gradients of `129,068 * 32` bits occupy the link for `8.26e6 / 1e9` seconds, and
 # the pulls do the same in the other direction. In an epoch this adds up to ten times
 # the bytes of the images. The link of the server carries the gradients of all workers,
-# so with more workers it becomes the limit. With several servers each one sums a part
-# of the keys, as each of d2l's four GPUs does.
+# so its time grows with the number of workers. With several servers each one sums a
+# part of the numbers, as each of d2l's four GPUs does.
 #
 # A ring (Chapter 7) needs no server. Each worker sends `2 (N - 1) / N` gradients to its
 # neighbour, and no link carries more than another. With `dist_sync` and with a ring
@@ -264,9 +268,11 @@ for name, traffic in (("one after the other", 2 * each_way), ("overlapped", each
 
 # %% [markdown]
 # The saving grows with the batch and the traffic does not, so the break-even is where
-# both are equal. On machines that are twice as fast the saving is halved, and the
-# break-even doubles. Whether a training reaches the break-even depends on how well it
-# hides the traffic behind the backward pass.
+# both are equal. Here we assume that the time of a step is proportional to the batch,
+# and neglect the latency of the network and the work of the server, which move the
+# break-even up. A training that hides part of the traffic behind the backward pass
+# moves it down. On machines that are twice as fast the saving is halved, and the
+# break-even doubles.
 #
 # What does a server cost on a *single* machine, where nothing is saved? The same record
 # has one process and two workers, each with the same number of threads in all.
@@ -284,8 +290,8 @@ for batch in ("256", "2,048"):
 # %% [markdown]
 # With batches of 256 **two workers are slower than one process**; with 2,048, and thus
 # an eighth of the steps, their quartiles overlap. This is as expected: the traffic of a
-# step is the same, and there are fewer steps. On a single machine a parameter server
-# therefore gains nothing. It is a way to use several.
+# step is the same, and there are fewer steps. In this record a parameter server gains
+# nothing on a single machine. It is a way to use several.
 #
 # ## Two bits per number
 #
@@ -320,8 +326,8 @@ chapter.score()
 
 # %% [markdown]
 # A small and steady gradient is transmitted as occasional large updates: delayed, but
-# not lost. A gradient above the threshold never arrives in full. At most 0.5 is sent
-# per step, so 0.9 arrives as 0.5 and the rest grows. What the workers pull is not
+# not lost. A steady gradient above the threshold never arrives in full. At most 0.5 is
+# sent per step, so 0.9 arrives as 0.5 and the rest grows. What the workers pull is not
 # compressed, so the traffic is halved at best.
 #
 # ## Not waiting
@@ -349,11 +355,14 @@ axes.set_xlabel("time; white: waiting")
 chapter.show(figure, "workers")
 
 # %% [markdown]
-# What does it cost? A worker's gradient is then of older parameters: while it computed,
-# the other worker has changed them. With two equally fast workers it is one step old,
-# with N workers N - 1. Old gradients limit the learning rate. We minimise `w^2 / 2`
-# with gradients that are some steps old, and compare with a limit from the theory of
-# delayed difference equations.
+# Without waiting, the end is the larger of two sums of lengths. With waiting, it is the
+# sum of the larger lengths, which cannot be smaller.
+#
+# What does it cost not to wait? A worker's gradient is then of older parameters: while
+# it computed, the other worker has changed them. With two equally fast workers it is
+# one step old, with N workers N - 1. Old gradients limit the learning rate. We minimise
+# `w^2 / 2` with gradients that are some steps old, and compare with a limit from the
+# theory of delayed difference equations.
 
 
 # %%
@@ -375,13 +384,14 @@ for age in (0, 1, 4, 16):
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
 # as the assertion checks for `0.9 * limit` and `1.1 * limit`. For old gradients the
-# limit is close to `pi / (2 * age + 1)`, so twice the workers need half of the learning
-# rate. In addition, no two asynchronous runs are the same, since the order of the
+# limit is close to `pi / (2 * age + 1)`, so about twice the workers need half of the
+# learning rate. In addition, two asynchronous runs can differ, since the order of the
 # pushes depends on time.
 #
-# Let us compare the three ways with records of two workers and a server on one machine,
-# with three seeds each ([records and
-# pictures](../figures/multiple_machines/sharing.png)).
+# Let us compare the three ways with records of two workers and a server on one machine
+# of two cores, with three seeds each
+# ([picture](../figures/multiple_machines/sharing.png)). Each worker had two threads, so
+# the workers competed for the cores.
 
 # %%
 ways = {"dist_sync": "", "2 bits per gradient": "-2bit", "dist_async": "-async"}
@@ -402,12 +412,12 @@ assert seconds["2 bits per gradient"].overlaps(seconds["dist_sync"])
 assert seconds["dist_async"].q3 < seconds["dist_sync"].q1
 
 # %% [markdown]
-# The sums send what we have computed above, as the first assertion checks. Two
-# bits per gradient send more than half of it, since only the pushes are compressed.
-# They save no time here: the quartiles of the seconds overlap, and the median is
-# higher. One explanation is that sending costs little within one machine, while the
-# compression of each gradient is additional work for the same cores. Not waiting is
-# faster, beyond the quartiles.
+# The sums send what we have computed above, as the first assertion checks. Two bits per
+# gradient send more than half of it, since only the pushes are compressed. They save no
+# time here: the quartiles of the seconds overlap, as the assertion checks, and the
+# median is higher. One explanation is that sending costs little within one machine,
+# while the compression of each gradient is additional work for the same cores. Not
+# waiting is faster, beyond the quartiles.
 #
 # Compare the accuracies only as ranges of three seeds. If the ranges overlap, these
 # records do not show that a way makes the training better or worse.
@@ -438,9 +448,10 @@ if __name__ == "__main__":
 #
 # A parameter server is an all-reduce through a separate process: push, sum, pull.
 # Workers push gradients of summed losses and divide once by the global batch, so uneven
-# and empty parts need no special case. On one machine two workers are slower than one
-# process with small batches. Compression reduces the pushes only. Not waiting is
-# faster, but the gradients are older, and the learning rate must allow it.
+# and empty parts need no special case. On one machine a server only adds work; in our
+# record two workers are slower than one process if the batches are small. Compression
+# reduces the pushes only. Workers that do not wait for each other finish sooner, but
+# their gradients are older, and the learning rate must allow it.
 #
 # ## Exercises
 #
@@ -449,7 +460,7 @@ if __name__ == "__main__":
 #    *(`8 * 0.5e6 * 8 / 10e9 = 3.2 ms`. In a ring `2 * 7 / 8 * 0.5e6 * 8 / 10e9 = 0.7
 #    ms`, push and pull together.)*
 # 2. **Three workers.** Plan three and start them. Which sums do they pull? *(They take
-#    2, 2 and 1 images and pull the same sums as before.)*
+#    2, 2 and 1 images and pull the same sums as before, up to rounding.)*
 # 3. **An average instead of a sum.** Let `pull` divide by the number of workers and
 #    leave the rest. *(The gradient is divided by W, so each step is 1 / W as long. To
 #    divide by one worker's batch instead of the global batch would compensate only if
@@ -461,7 +472,8 @@ if __name__ == "__main__":
 #    of it on two, and LeNet's push and pull take `8.26 ms` each at 1 Gbit/s. From which
 #    batch on is a second machine faster? *(If push and pull follow each other, from
 #    `256 * 16.5 / 29 = 146` images on. If they overlap, from `256 * 8.26 / 29 = 73` on.
-#    At 10 Gbit/s it is a tenth of either.)*
+#    At 10 Gbit/s it is a tenth of either. We have assumed that a step is proportional
+#    to its batch.)*
 # 6. **Kill a worker.** Start `d2lpar launch --workers 2 -- run multiple_machines` and
 #    end one worker's process from another terminal (`kill -9`). *(The launcher names
 #    the worker, restarts all from the last checkpoint ("restart 1 of 3"), and ends with

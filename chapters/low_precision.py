@@ -223,9 +223,8 @@ for name, (test_acc, agreement) in by_hand.items():
 # speed depends on whether the processor has instructions for the type. The rows are
 # measured one after the other, so we speak of a difference in speed only if the
 # quartiles of two rows do not overlap and the order is the same when you run the cell
-# again. The column "bytes" shows that MXNet does not keep all
-# weights in INT8: on CPUs its convolutions keep theirs in float32 and round them when
-# they first run.
+# again. The column "bytes" shows that MXNet does not keep all weights in INT8: on CPUs
+# its convolutions keep theirs in float32 and round them when they first run.
 #
 # ## What an outlier costs
 #
@@ -416,12 +415,14 @@ assert half.images_per_sec_q3 < single.images_per_sec_q1  # float16 is slower
 # LeNet's operators are too short to gain from fewer bytes, while the casts between the
 # types are added; the record does not separate the two.
 #
-# INT8 does not run at all. MXNet's INT8 convolution on GPUs requires that the numbers
-# of input channels and of filters be multiples of 4, while LeNet's images have one
-# channel and its second convolution has 50 filters. Three more channels and two more
-# filters of zeros would satisfy this condition without changing the function. The
-# record does not contain such a network, so it says nothing about the speed of INT8 on
-# a GPU.
+# LeNet does not run in INT8 there. With one scale per channel, MXNet refuses it on any
+# GPU. With one scale per tensor, its convolution on GPUs requires that the numbers of
+# input channels and of filters be multiples of 4; the message names the first
+# condition, and the source of the operator (`quantized_conv.cc`) both. LeNet's images
+# have one channel, and its second convolution has 50 filters. Three more channels and
+# two more filters of zeros would satisfy the conditions without changing the function.
+# However, this network was not run on a GPU. We therefore do not know whether MXNet's
+# INT8 works there, nor how fast it is, and the wiki's factor of 16 remains untested.
 #
 # ## All precisions, measured
 #
@@ -451,8 +452,9 @@ if __name__ == "__main__":
 # bfloat16 keeps the range and 8 significant bits, and needs no calibration. INT8 has
 # one step per tensor, so everything depends on the limits, which calibration finds in
 # advance. An outlier takes away the resolution of its whole tensor; clipping trades one
-# error for another, while equalising removes the outlier. We report the cost of a
-# precision in points of accuracy against float32, beside what chance would explain.
+# error for another, while equalising removes an outlier that belongs to one channel. We
+# report the cost of a precision in points of accuracy against float32, beside what
+# chance would explain.
 #
 # ## Exercises
 #

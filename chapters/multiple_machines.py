@@ -173,7 +173,7 @@ for num_workers in (2, 3, 6):
 # %% [markdown]
 # ## MXNet's server
 #
-# MXNet starts one process per role, and each reads its role from its environment. One
+# MXNet needs one process per role, and each reads its role from its environment. One
 # *scheduler* introduces the processes to each other, one *server* sums, and two
 # *workers* train. `d2lpar launch` sets these variables; with `--print` it only prints
 # them, for Slurm or for another terminal. The roles of a `--hosts` file are started
@@ -188,7 +188,7 @@ for role in roles:
 
 # %% [markdown]
 # The next cell prints the whole program of a worker and starts it twice, beside a
-# scheduler and a server. `kvstore("dist_sync")` is the connection to the server.
+# scheduler and a server. `mx.kv.create("dist_sync")` connects it to the server.
 # `pushpull` pushes a gradient and replaces it by the sum over all workers. The call is
 # asynchronous; the first read of the array blocks.
 
@@ -243,9 +243,10 @@ chapter.answer("ms of traffic each way", round(each_way, 1))
 # so its time grows with the number of workers. With several servers each one sums a
 # part of the numbers, as each of d2l's four GPUs does.
 #
-# A ring (Chapter 7) needs no server. Each worker sends `2 (N - 1) / N` gradients to its
-# neighbour, and no link carries more than another. With `dist_sync` and with a ring
-# each step needs all workers, and both can sum uneven parts.
+# A ring (Chapter 7) needs no server. Each worker sends `2 (N - 1) / N` times the bytes
+# of a gradient to its neighbour, and no link carries more than another. With
+# `dist_sync` and with a ring each step needs all workers, and both can sum uneven
+# parts.
 #
 # ## When does a second machine pay?
 #
@@ -384,9 +385,9 @@ for age in (0, 1, 4, 16):
 # %% [markdown]
 # The steps converge below the limit `2 * sin(pi / (4 * age + 2))` and diverge above it,
 # as the assertion checks for `0.9 * limit` and `1.1 * limit`. For old gradients the
-# limit is close to `pi / (2 * age + 1)`, so about twice the workers need half of the
-# learning rate. In addition, two asynchronous runs can differ, since the order of the
-# pushes depends on time.
+# limit is close to `pi / (2 * age + 1)`, so twice as many workers need about half of
+# the learning rate. In addition, two asynchronous runs can differ, since the order of
+# the pushes depends on time.
 #
 # Let us compare the three ways with records of two workers and a server on one machine
 # of two cores, with three seeds each

@@ -1,6 +1,6 @@
-"""Chapters and the homework for students and for graders, and slides: in build/.
+"""Chapters, homework and puzzles for students and graders, and slides: in build/.
 
-    python tools/make_students.py [CHAPTER ...]     (default: all, and the homework)
+    python tools/make_students.py [NAME ...]        (default: all of them)
     python tools/make_students.py --slides          (needs build/reveal: make slides)
 
 From each script come three notebooks without outputs, with their pictures inside:
@@ -9,6 +9,7 @@ From each script come three notebooks without outputs, with their pictures insid
     graders/nbgrader/source/NAME/NAME.ipynb  for `nbgrader generate_assignment NAME`
     graders/otter/NAME/NAME.ipynb            for `otter assign NAME.ipynb dist`
 
+The puzzles, of which each is checked and drawn by its own cell, are for students only.
 Hand out students/, never graders/, which holds solutions and hidden tests.
 
 An exercise is a question with a free answer, which a person grades. The homework's
@@ -29,7 +30,9 @@ from pathlib import Path
 import jupytext
 import nbformat
 from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted, definitions
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+
+from d2lpar.puzzles.cases import TARGETS
 
 STUDENTS, GRADERS, SLIDES = (
     ROOT / "build" / name for name in ("students", "graders", "slides")
@@ -37,6 +40,7 @@ STUDENTS, GRADERS, SLIDES = (
 HOMEWORK = ROOT / "teaching" / "homework.py"
 TESTS = HOMEWORK.with_name("test_homework.py")
 SOLUTION = HOMEWORK.with_name("solution.py")
+TASKS = ROOT / "d2lpar" / "puzzles" / "tasks.py"
 LESSONS = ("multiple_gpus", "timing", "least_squares", "scaling")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]*)\)")
 LINK = re.compile(r"\[([^\]]*)\]\(\.\./[^)]*\)")  # leads nowhere outside the checkout
@@ -202,6 +206,26 @@ def written(script: Path, form: Plain) -> nbformat.NotebookNode:
     return notebook
 
 
+def puzzles() -> nbformat.NotebookNode:
+    """Each puzzle in a cell, followed by one that checks it and draws its rounds."""
+    text = ast.get_docstring(ast.parse(TASKS.read_text(encoding="utf-8"))) or ""
+    _, _, rules = text.partition("\n\n")
+    start = "# Puzzles\n\nFill in each function, or repair it from puzzle 17 on, and"
+    start += " run its cell and the next one. If you are stuck, `puzzles.hint(ring)`"
+    start += " prints the next of three hints for `ring`.\n\n"
+    start += rules.replace(" ::\n", ":\n")
+    cells = [new_markdown_cell(start), new_code_cell("from d2lpar import puzzles")]
+    for number, (name, task) in enumerate(definitions(TASKS).items(), 1):
+        calls = [f"puzzles.check({name})"]
+        calls += [f"puzzles.draw({name})"] if name in TARGETS else []
+        cells.append(new_markdown_cell(f"## Puzzle {number}: `{name}`"))
+        cells += map(new_code_cell, [task, "\n".join(calls)])
+    for number, cell in enumerate(cells):
+        cell.id = f"puzzles-{number}"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
 def slides(notebook: nbformat.NotebookNode, room: int = 700) -> nbformat.NotebookNode:
     """An executed lesson as slides, up to its exercises.
 
@@ -286,11 +310,16 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--slides"]:
         write_slides()
         return 0
-    scripts = {HOMEWORK.stem: HOMEWORK, **FILES}
+    scripts = {HOMEWORK.stem: HOMEWORK, "puzzles": TASKS, **FILES}
     for name in arguments or scripts:
         if name not in scripts:
             print(f"{name!r}: write one of {', '.join(scripts)}", file=sys.stderr)
             return 2
+        if name == "puzzles":
+            STUDENTS.mkdir(parents=True, exist_ok=True)
+            nbformat.write(puzzles(), STUDENTS / "puzzles.ipynb")
+            print(STUDENTS / "puzzles.ipynb")
+            continue
         for folder, form in (
             (STUDENTS, Plain()),
             (GRADERS / "nbgrader" / "source" / name, Nbgrader()),

@@ -49,9 +49,7 @@ def check(solution: Callable) -> bool:
             scores = machine.scores()
             says += ": " + ", ".join(
                 f"{what} {score / unit:.4g} of {limit / unit:.4g}"
-                for what, unit, score, limit in zip(
-                    machine.SCORES, units, scores, most
-                )
+                for what, unit, score, limit in zip(machine.SCORES, units, scores, most)
             )
             if any(score > limit for score, limit in zip(scores, most)):
                 print(f"{name}: right so far, but over its target with {says}")

@@ -186,6 +186,8 @@ OVER = "right so far, but over its target with .*"
     ("zero1", lambda p, g, v, lr, e: solutions.zero1(p, g, v, 0.5, e), WRONG),
     ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, 0.25, T, H, e), WRONG),
     ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, lr, 5, 2, e), WRONG),
+    ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, lr, T, min(H, 2), e), WRONG),  # noqa: E501
+    ("idle_device", lambda s, g, f: [g_k.__setitem__(..., f(s_k)) for s_k, g_k in zip(s, g)], "a shard of one sample or more"),  # noqa: E501
     ("tree", lambda a, exchange: ring(a, exchange), OVER + "rounds 6 of 4"),
     ("central", all_held_by_device_0, OVER + "held 4 of 3"),
     ("fsdp", lambda s, b, g, lr, e: solutions.fsdp(s, b, g, 0.125, e), WRONG),
@@ -270,13 +272,14 @@ def test_what_cannot_be_timed(said):
 
 
 def test_the_list_says_which_are_solved(tmp_path, capsys):
-    source = "def split_unevenly(n, N):\n    return [slice(n)]\n"
+    source = "def split_unevenly(n, N):\n    return [slice(n)]\n\n\ntree = central\n"
     file = tmp_path / "mine.py"
     file.write_text(Path(solutions.__file__).read_text("utf-8") + source)
     assert listing([]) == 0 and "20. How many" in capsys.readouterr().out
     assert listing([str(file)]) == 0
     out = capsys.readouterr().out
     assert "solved  recursive_doubling" in out and "        split_unevenly" in out
+    assert "        tree" in out and "tree: not defined by `def tree(" in out
     assert listing([str(tmp_path / "none.py")]) == 2
     assert "none.py: no such file" in capsys.readouterr().out
 
@@ -336,6 +339,7 @@ def test_three_hints_one_after_another(capsys):
 def test_a_picture_has_a_panel_per_round_and_an_arrow_per_message(capsys):
     pytest.importorskip("matplotlib")
     figure = puzzles.draw(ring, 3)
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
     titles = [panel.get_title() for panel in figure.axes]
     assert titles == [f"round {k}" for k in (1, 2, 3, 4)]
     texts = [text.get_text() for text in figure.axes[0].texts]

@@ -292,6 +292,19 @@ def test_what_is_handed_out_holds_no_solution(tmp_path, monkeypatch):
         assert not [answer for answer in exercises(name) if answer in text]
 
 
+def test_the_puzzles_run_as_a_notebook(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(make_students, "STUDENTS", tmp_path)
+    assert make_students.main(["puzzles"]) == 0
+    notebook = nbformat.read(tmp_path / "puzzles.ipynb", as_version=4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    capsys.readouterr()
+    exec("\n".join(code), {})
+    out = capsys.readouterr().out
+    assert out.count("not solved yet") == 16 + 9  # nine of them are drawn, too
+    assert "rebinding: wrong with" in out and "clock: wrong with" in out
+
+
 # In an environment of their own: they bring JupyterLab.
 GRADERS = Path(os.environ.get("D2LPAR_GRADERS", ""), "bin")
 CONVERT = """

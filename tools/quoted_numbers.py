@@ -14,11 +14,12 @@ random seed 0 stands for the other seeds beside it, too. A table may name its re
 once, in the paragraph before it: `[record](x.jsonl "rows")`. Its first column then
 names arms, and a head begins with a unit ("seconds, WORK") or compares ("times ARM").
 
-Every other number with a unit of time, of a rate or of a ratio is refused, unless it is
-published (its paragraph, or its row of a table, links a page of the web or cites [1]),
-part of a question (a prediction, an exercise on paper), or arithmetic in a code span or
-formula. So are the numbers of tables with decimals, or in columns of such a unit.
-Outputs of cells are no evidence: on another machine they differ.
+Every other number with a unit of time, of a rate, of a ratio or in MiB is refused,
+unless it is published (its paragraph, or its row of a table, links a page of the web or
+cites [1], and its sentence says neither "we" nor "here"), part of a question (a
+prediction, an exercise on paper), or arithmetic in a code span or formula. So are the
+numbers of tables with decimals, or in columns of such a unit. Outputs of cells are no
+evidence: on another machine they differ.
 """
 
 from __future__ import annotations
@@ -63,13 +64,17 @@ QUOTED = re.compile(
 BARE = re.compile(
     r"(?:speedup|efficiency|accuracy|agreement)(?:\s[a-z]+)?\s\d?\.\d\d+"
     r"|(?:speedup|factor)\sof\s\d+\.\d+|\d+\.\d+ x (?!\d)"
+    r"|\d[\d,.]+[ \n-]?[MG]iB\b(?!/s)"  # of one digit are sizes of pages
     r"|(?:two|three|four|five|six|seven|eight|nine|ten|several|many)\stimes\sas\s"
     r"(?:fast|slow|long)"
 )
 CITED = re.compile(r'(!?)\[([^]]*)\]\(([^\s)]+)(?:\s+"([^"]*)")?\)')
-VALUE = re.compile(rf"({NUMBER})(?:[ -]?({UNITS}))?")
+VALUE = re.compile(rf"({NUMBER})(?:[ -]?({UNITS}|[KMG]iB))?")
 FENCES = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ ]*$", re.DOTALL | re.MULTILINE)
 SPANS = re.compile(r"(`|\$)([^`$]*)\1")
+ARITHMETIC = re.compile(r"[-+*/^]\s")
+OURS = re.compile(r"\b(?:we|our|ours|here)\b", re.IGNORECASE)
+SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z*`>_])")
 PUBLISHED = re.compile(r"<https?://|\]\(https?://|(?<![\w\]])\[\d+\](?!\()")
 # Of an exercise on paper the question alone: its answer is a statement.
 QUESTIONS = re.compile(
@@ -77,7 +82,7 @@ QUESTIONS = re.compile(
 )
 DECIMALS = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])")
 ANY = re.compile(rf"(?<![\w.,]){NUMBER}(?!\w)")
-UNIT_OF_HEAD = re.compile(rf"(?<![\w/'])(?:{UNITS}|speedup|accuracy)(?!\w)")
+UNIT_OF_HEAD = re.compile(rf"(?<![\w/'])(?:{UNITS}|[KMG]iB|speedup|accuracy)(?!\w)")
 
 
 class Part(NamedTuple):
@@ -113,7 +118,10 @@ def refused(text: str, folder: Path) -> Iterator[str]:
                 yield from wrong_link(link[2], folder / link[3], link[4] or "")
         if part.text.lstrip().startswith("|"):
             yield from in_table(part, folder)
-        elif not PUBLISHED.search(part.text):
+        elif PUBLISHED.search(part.text):
+            sentences = SENTENCE.split(QUESTIONS.sub("", part.text))
+            yield from in_prose(" ".join(filter(OURS.search, sentences)))
+        else:
             yield from in_prose(part.text)
 
 
@@ -132,10 +140,17 @@ def statement(text: str) -> str:
         return f"{link[2]} {link[4] or ''}" if link[1] else link[2]
 
     def alone(span: re.Match) -> str:
-        return span[2] if VALUE.fullmatch(span[2].strip()) else ""
+        is_sum = ARITHMETIC.search(span[2])
+        is_value = VALUE.fullmatch(span[2].strip()) or QUOTED.search(span[2])
+        return span[2] if is_value and not is_sum else ""
 
     plain = CITED.sub(words, SPANS.sub(alone, text))
     return re.sub(r"(?<=\d)[*_]+|[*_]+(?=\d)", "", plain)  # emphasis
+
+
+def measured(plain: str) -> list[str]:
+    """Return the numbers of a statement that a clock or another measure gave."""
+    return [found[0] for each in (QUOTED, BARE) for found in each.finditer(plain)]
 
 
 def in_prose(text: str) -> Iterator[str]:
@@ -144,14 +159,13 @@ def in_prose(text: str) -> Iterator[str]:
     for link in CITED.finditer(text):
         if DECIMALS.fullmatch(link[2]) and not links_record(link):
             yield f'"{link[2]}" names no record'
-    plain = statement(text)
-    for found in [*QUOTED.finditer(plain), *BARE.finditer(plain)]:
-        yield f'"{" ".join(found[0].split())}" names no record'
+    for number in measured(statement(text)):
+        yield f'"{" ".join(number.split())}" names no record'
 
 
 def in_table(table: Part, folder: Path) -> Iterator[str]:
     """Yield the wrong numbers of a table; its record is linked before it, if any."""
-    if PUBLISHED.search(table.before):
+    if PUBLISHED.search(table.before) and not OURS.search(table.before):
         return
     links = CITED.finditer(table.before)
     record = next((folder / link[3] for link in links if link[4] == "rows"), None)
@@ -169,7 +183,7 @@ def in_table(table: Part, folder: Path) -> Iterator[str]:
                 label = plain if unit[0] in ("speedup", "accuracy") else plain + unit[0]
                 yield from wrong_link(label, record, title_of(row[0], name, record))
                 continue
-            found = [found[0] for found in QUOTED.finditer(plain)]
+            found = measured(plain)
             is_measured = at and unit and row is not head
             found += (ANY if is_measured else DECIMALS).findall(plain)
             for number in dict.fromkeys(found):

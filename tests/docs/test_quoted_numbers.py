@@ -134,6 +134,14 @@ def test_a_right_number_is_accepted(text):
         ("It takes **3.4** ms.", "names no record"),
         ("It takes `3.4 ms`.", "names no record"),
         ("It takes $3.4$ ms.", "names no record"),
+        ("It prints `step 3.4 ms`.", "names no record"),
+        ("It holds 103 MiB.", "names no record"),
+        ("| peak |\n|---|\n| 103 MiB |", "in a table"),
+        ("| | MiB |\n|---|---|\n| peak | 103 |", "in a table"),
+        # beside published numbers
+        ("As in [1], we need 3 ms.", "names no record"),
+        ("A set of notes [1] prints 1.8 s. Here it takes 3 ms.", "names no record"),
+        ("As in [1], we measure:\n\n| | s |\n|---|---|\n| a | 3 |", "in a table"),
         ("It takes 3.4&nbsp;ms, or 3.4\u00a0ms.", "names no record"),
         # in tables
         ("| CGLS | 0.29 |", "in a table"),

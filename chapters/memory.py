@@ -313,9 +313,9 @@ chapter.score()
 #
 # What remains in *errors kept, release* beyond *no failure* is not held by the errors,
 # whose frames have been cleared. It is held by MXNet or by the C library, and `release`
-# does not return it. One output of the first convolution has
-# `4 * 2,000 * 13,520 / 2**20 = 103` MiB; compare the remainder with it. If the second failure adds nothing
-# to the remainder, the memory is not lost a second time. If it adds as much again, each
+# does not return it. One output of the first convolution has `4 * 2,000 * 13,520 /
+# 2**20 = 103` MiB; compare the remainder with it. If the second failure adds nothing to
+# the remainder, the memory is not lost a second time. If it adds as much again, each
 # failure loses memory. The message of the first failure, printed below the table, does
 # not count the remainder as free, although the limit was `300 * MIB`.
 #

@@ -47,8 +47,12 @@ def result(runs: Sequence[Run]) -> Result:
         speeds += [sentence(of_chapter + words) for words in compared(same)]
         ends = [comparison.final_accuracy(run) for run in same]
         alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
-        what = "the same test accuracy" if alike else "test accuracy"
-        values = listed(f"{end:.3f}" for end in ends)
+        shown = [f"{end:.3f}" for end in ends]
+        what = "test accuracy"
+        if alike:
+            about = "about the same" if len(set(shown)) > 1 else "the same"
+            what = f"{about} test accuracy"
+        values = listed(shown)
         words = f"{of_chapter}training ends at {what}: {values}"
         if len(ends) > 1 and not alike and len(seeds) == 1:
             words += ", with one random seed"

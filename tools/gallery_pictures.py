@@ -49,6 +49,8 @@ from d2lpar.scaling.result import name_of, speedups
 from d2lpar.workers import figure as workers
 
 FIGURES = Path(__file__).parents[1] / "figures"
+VERSION = "0.4"  # whose first records are of this day:
+SINCE = "2026-11-24"
 ONE, TWO, MANY = page.COUNTS
 Runs = Sequence[Run]
 
@@ -104,11 +106,11 @@ def runs_of(pattern: str) -> list[Run]:
 
 
 def machine(run: Run) -> str:
-    """The machine of a run in a few words, for subtitles and panels."""
+    """The machine of a run in a few words, and whether it ran an older version."""
     header = run.header
-    if isinstance(header, BenchmarkHeader):
-        return labels.machine(header)
-    return labels.hardware([header])
+    benchmark = isinstance(header, BenchmarkHeader)
+    words = labels.machine(header) if benchmark else labels.hardware([header])
+    return words if header.date >= SINCE else f"{words}, before {VERSION}"
 
 
 def samples(runs: Runs, kind: type) -> pd.DataFrame:
@@ -222,7 +224,7 @@ def two_devices(one: Runs, two: Runs, cores: Runs, gpus: Runs) -> Picture:
         look = {"color": TWO, "marker": marker, "ls": line, "mfc": face, "lw": 2.4}
         right.plot(*at, ms=6, **look)
     name(right, 11, 2.3, "2 CPU cores", TWO, weight="bold")
-    name(right, 16, 0.33, "2 H200 GPUs, before 0.4", TWO, weight="bold")
+    name(right, 16, 0.33, "2 H200 GPUs", TWO, weight="bold")
     name(right, 1.9, 3.6, "faster than one", "0.3", style="italic")
     name(right, 700, 0.25, "slower than one", "0.3", style="italic")
     right.set(xscale="log", yscale="log", ylim=(0.2, 4.4), xlabel="global batch size")
@@ -450,7 +452,7 @@ def speedup(cores: Runs, gpus: Runs, ddp: Runs) -> Picture:
     runs = [*cores, *gpus, *ddp]
     grid = {"columns": 3, "sharey": True, "sharex": True}
     drawn = picture(title, words, runs, (13, 4.6), **grid)
-    names = ("2 cores, MXNet", "2 H200s, MXNet before 0.4", "H200s, PyTorch DDP")
+    names = ("2 cores, MXNet", "2 H200s, MXNet", "H200s, PyTorch DDP")
     for axes, same, where in zip(drawn.axes, (cores, gpus, ddp), names):
         scaling.speedup(axes, studies(same))
         axes.set_title(where)
@@ -477,9 +479,7 @@ def bracket(cores: Runs, gpus: Runs) -> Picture:
         "On two H200s a step is within {p} % of its bracket's lower end",
         when=max(off) < 20, p=math.ceil(max(off)),
     )  # fmt: skip
-    words = (
-        "a step of LeNet on two devices, medians; band: the bracket; H200s: before 0.4"
-    )
+    words = "a step of LeNet on two devices, medians; band: the bracket"
     drawn = picture(title, words, [*cores, *gpus], (10.4, 4.4), columns=2, sharey=True)
     for axes, found, runs in zip(drawn.axes, panels, (cores, gpus)):
         for k, (words, at) in enumerate(found.items()):
@@ -540,8 +540,8 @@ def overlap(step: pd.DataFrame) -> float:
 
 @answers(
     "scaling/all-reduce",
-    "scaling/book-1thread-concise-*",
-    "h200/scaling/book-1thread-concise-*",
+    "scaling/book-1thread-*",
+    "h200/scaling/book-1thread-*",
     "h200/timing/book-gpu2",
 )
 def all_reduce(cores: Runs, gpus: Runs, copying: Runs) -> Picture:
@@ -551,16 +551,18 @@ def all_reduce(cores: Runs, gpus: Runs, copying: Runs) -> Picture:
     (size,) = set(table.num_bytes[table.num_arrays > 1])
     arrays_of, gains = table.num_arrays.max(), []
     for (where, way, _, count), s in found.items():
-        if where == machine(cores[0]) and count > 1:
+        if where == machine(cores[0]) and count > 1 and "kvstore" not in way:
             gains.append((s, found[where, way, size, 1]))
     ratios = [many.median / one.median for many, one in gains]
     title = claim(
-        "On cores {n} arrays take {a:.1f} to {b:.1f} times as long as one of "
-        "their size",
+        "Summing {n} arrays from Python takes {a:.1f} to {b:.1f} times as long as one",
         when=all(apart(one, many) for many, one in gains),
         n=arrays_of, a=min(ratios), b=max(ratios),
     )  # fmt: skip
-    words = f"medians, quartiles; hollow: {arrays_of} arrays; dashed: copies"
+    words = (
+        f"medians, quartiles; hollow: {arrays_of} arrays of together as many bytes; "
+        "book, tree, ring: copies and sums issued by Python; dashed: copies"
+    )
     runs = [*cores, *gpus, *copying]
     drawn = picture(title, words, runs, (10.4, 4.6), columns=2, sharey=True)
     for axes, same in zip(drawn.axes, (cores, gpus)):
@@ -694,7 +696,7 @@ def methods(cores: Runs, gpus: Runs) -> Picture:
     )  # fmt: skip
     words = (
         "min ||A x - b||, A of 10,000 \u00d7 1,000, n = 3; right: seconds, speedup, "
-        "distance to the optimum; H200s: version 0.2"
+        "distance to the optimum"
     )
     size = (7.6, 2 * page.height(len(panels[0])))
     drawn = picture(title, words, [*cores, *gpus], size, rows=2)
@@ -861,7 +863,7 @@ def peers(cores: Runs, small: Runs, large: Runs) -> Picture:
         ),
         ratio=plain.median / ours.median,
     )  # fmt: skip
-    words = "an epoch of LeNet, 60,000 images; n = 5 or 6; H200s: version 0.2"
+    words = "an epoch of LeNet, 60,000 images; n = 5 or 6"
     counts = [table.arm.nunique() for table in panels]
     size = (7.6, 2.2 + 0.34 * sum(counts))
     runs = [*cores, *small, *large]

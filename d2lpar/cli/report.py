@@ -108,17 +108,15 @@ def _section(runs: Sequence[Run], out: Path, stem: str, written: Sequence[Path])
     links = ", ".join(
         f'<a href="{escape(_link(path, out))}">{escape(path.name)}</a>' for path in more
     )
+    if others:
+        others = f"<details><summary>More pictures</summary>{others}</details>\n"
     place = f"{header.chapter}-{stem}"
     return (
         f'<h2 id="{escape(place)}">{escape(title)}</h2>\n'
         f"<p>{escape(' '.join(found.sentences))}</p>\n{first}{_html(found.table)}"
         f'<p class="about">{escape(found.note)}. Preset {escape(header.preset)}. '
         f"{escape(labels.stamp([header]))} Records: {links}. "
-        f"Again: <code>{escape(header.command)}</code></p>\n"
-        + (
-            f"<details><summary>More pictures</summary>{others}</details>\n"
-            * bool(others)
-        )
+        f"Again: <code>{escape(header.command)}</code></p>\n{others}"
     )
 
 

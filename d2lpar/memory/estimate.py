@@ -1,7 +1,8 @@
 """The memory a training needs, estimated from shapes, and what is free for it.
 
-Every layer's output of each sample of a shard stays until the backward pass has used
-it. The shapes are those of the networks themselves: every block computes one sample,
+The estimate counts every layer's output of each sample of a shard, as if all stayed
+until the backward pass; MXNet frees some that no gradient needs (chapter 11). The
+shapes are those of the networks themselves: every block computes one sample,
 and its output is written down. Beside these a device keeps parameters, gradients, what
 the optimiser keeps, and, where the outputs are largest, the gradients of two of them.
 

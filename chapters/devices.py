@@ -30,8 +30,9 @@ from d2lpar.machine.cards import as_text, machine
 # comes from NVML, the library behind `nvidia-smi`.
 #
 # - **Compute capability**: the generation of a GPU's instructions, for example 7.5 for
-#   a T4 and 9.0 for an H200. A program needs machine code for it. MXNet's official GPU
-#   packages contain code for 5.0 to 8.6.
+#   a T4 and 9.0 for an H200. A program needs machine code for it, or intermediate code
+#   (PTX) that the driver can compile. MXNet's official GPU packages contain machine
+#   code only, for 5.0 to 8.6.
 # - **Multiprocessor**: a *streaming multiprocessor* (SM) is the closest analogue of a
 #   CPU core. It contains dozens of *CUDA cores*, each of which computes one float32
 #   number at a time.
@@ -136,8 +137,10 @@ print(f"a T4 has {2560 / lanes:.0f} times as many CUDA cores as this host has fl
 # | T4 [3] | 8.1 | none | 65 |
 # | H200 [4] | 67 | 495 | 990 |
 #
-# The formula `2 * cores * clock` gives the first column only. MXNet trains in float32;
-# whether it uses TF32 for matrix products is a setting, which our records name.
+# The 16 bits are float16 on a T4, which has no bf16. On an H200 float16 and bf16 have
+# the same peak. The formula `2 * cores * clock` gives the first column only. MXNet
+# trains in float32; whether it uses TF32 for matrix products is a setting, which our
+# records name.
 #
 # ## What MXNet calls a device
 #
@@ -218,8 +221,12 @@ chapter.score()
 # %% [markdown]
 # A context of this chapter has one thread. On an idle machine with two cores or more,
 # expect one context to use about one core, and two contexts to use two (`2 * 100 %`).
-# If two contexts use clearly less than twice as much as one, another program uses the
-# cores, or the contexts wait for each other. Find out which before you time anything.
+# If a single context uses clearly less than 100 %, other programs use the cores. If two
+# contexts use clearly less than twice as much as one, there are three suspects: another
+# program, the operating system, which may let both threads take turns on one core, and
+# the contexts themselves, which may wait for each other. On such a machine a second
+# context cannot show what a second device is worth, so repeat the cell before you time
+# anything. If the numbers remain, look for the program with `top`.
 # `d2lpar devices --watch` shows the same while a training runs in another terminal. For
 # GPUs [this page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to
 # read its numbers.
@@ -255,9 +262,10 @@ if __name__ == "__main__":
 # > cores have higher peaks for lower precision. An idle device adds nothing to either.
 #
 # A device is a place where work is queued and computed: `mx.gpu(i)` or `mx.cpu(i)`. A
-# GPU consists of many simple cores with their own memory behind a slow link. Check what
-# you are told by computing a number in two ways. Ask for devices in a way that fails if
-# they do not exist, and watch a training before you time it.
+# GPU consists of many simple cores with their own memory, behind a link that is slower
+# than this memory. Check what you are told by computing a number in two ways. Ask for
+# devices in a way that fails if they do not exist, and watch a training before you time
+# it.
 #
 # ## Exercises
 #

@@ -2,7 +2,8 @@
 # # Timing devices honestly
 #
 # How long does a device take? Four published sources time a processor against a GPU,
-# and two of them stop the clock before the GPU has finished.
+# and two of them print how long Python took to hand over the work, instead of how long
+# the GPU took to do it.
 #
 # ![A call returns before its work is done](../docs/drawings/asynchronous-call.svg)
 #
@@ -280,8 +281,10 @@ for _ in range(3):
 # %% [markdown]
 # ## Four published times, checked with arithmetic
 #
-# The last lines of the cell above are the rate of your device in three products. The
-# next cell computes the same rate for the published products.
+# The last lines of the cell above are the rate of your device in three products.
+# Exercise 2 of Chapter 2 computes the peak of a host; divide the rate by the peak of
+# one core. If the share is small, the routine limits the rate, and not the processor.
+# The next cell computes the same rate for the published products.
 #
 # Before you believe a published time, compute two lower bounds: the bytes divided by
 # the memory bandwidth, and the operations divided by the peak rate. If the data do not
@@ -441,7 +444,8 @@ run = chapter.record("h200/multiple_gpus_concise/book-gpu1.jsonl")
 images_per_second = 60_000 / numpy.median([epoch.seconds for epoch in run.epochs[1:]])
 mfu = 13.5e6 * images_per_second / 67e12  # the float32 peak of an H200
 print(f"LeNet on an H200, batch 256: {images_per_second:,.0f} images/s, MFU {mfu:.1%}")
-print(f"(commit {run.header.git_commit[:7]}, before 0.4; without TF32)")
+version, commit = run.header.versions["d2lpar"], run.header.git_commit[:7]
+print(f"(measured with d2lpar {version}, commit {commit}; without TF32)")
 assert not run.header.gpu_build["tf32"]
 assert mfu < 0.1
 

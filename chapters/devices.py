@@ -221,7 +221,7 @@ chapter.score()
 # %% [markdown]
 # A context of this chapter has one thread. On an idle machine with two cores or more,
 # expect one context to use about one core, and two contexts to use two (`2 * 100 %`).
-# If a single context uses clearly less than 100 %, other programs use the cores. If two
+# If a single context uses clearly less than a core, other programs use the cores. If two
 # contexts use clearly less than twice as much as one, there are three suspects: another
 # program, the operating system, which may let both threads take turns on one core, and
 # the contexts themselves, which may wait for each other. On such a machine a second

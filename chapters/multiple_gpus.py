@@ -489,9 +489,9 @@ chapter.score()
 
 # %% [markdown]
 # Compare the times within each pair, because the pairs come from different versions of
-# the package. On the cores the second device reduces the time of an epoch to less than
-# 0.6 of it, whereas two H200s take more than 1.5 times as long as one (the cell asserts
-# both). This is the effect that d2l saw on its V100s. One explanation is that an H200
+# the package. On the cores the second device shortens an epoch by more than two fifths,
+# whereas on the H200s it makes an epoch longer by more than one half, as the cell
+# asserts. This is the effect that d2l saw on its V100s. One explanation is that an H200
 # needs so little time for the arithmetic of 256 images that halving it saves less than
 # the second device adds. Chapter 6 tests this with other batch sizes.
 #

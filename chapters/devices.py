@@ -221,12 +221,14 @@ chapter.score()
 # %% [markdown]
 # A context of this chapter has one thread. On an idle machine with two cores or more,
 # expect one context to use about one core, and two contexts to use two (`2 * 100 %`).
-# If a single context uses clearly less than a core, other programs use the cores. If two
-# contexts use clearly less than twice as much as one, there are three suspects: another
-# program, the operating system, which may let both threads take turns on one core, and
-# the contexts themselves, which may wait for each other. On such a machine a second
-# context cannot show what a second device is worth, so repeat the cell before you time
-# anything. If the numbers remain, look for the program with `top`.
+# If a single context uses clearly less than one core, another program uses the cores.
+#
+# If two contexts use clearly less than twice as much as one, there are three suspects:
+# another program; the operating system, which may let both threads take turns on one
+# core; and the contexts themselves, which may wait for each other. As long as this
+# lasts, a second context cannot show what a second device is worth. Run the cell again
+# before you time anything, and if the numbers remain, look for the program with `top`.
+#
 # `d2lpar devices --watch` shows the same while a training runs in another terminal. For
 # GPUs [this page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to
 # read its numbers.

@@ -74,10 +74,10 @@ def error(x) -> float:
 #
 # How many steps do we need? The *condition* of A is the ratio of its largest to its
 # smallest singular value, and `largest` is the largest eigenvalue of A^T A. With the
-# step size 1 / `largest` each step multiplies the part of the error of x along a
-# singular value s by `1 - s^2 / largest`. The slowest part is multiplied by `1 - 1 /
-# condition^2`, and the others shrink faster. So this factor is a bound, for the
-# gradient, too.
+# step size 1 / `largest` each step multiplies the part of the error of x along the
+# right singular vector of a singular value s (below, in short, *along s*) by `1 - s^2 /
+# largest`. The slowest part is multiplied by `1 - 1 / condition^2`, and the others
+# shrink faster. So this factor is a bound, for the gradient, too.
 #
 # *Predict before you run*: the condition of this A is about 16. How many steps does it
 # take for the gradient to shrink to 1e-8 of what it was?
@@ -743,8 +743,8 @@ _ = stats.print_stats(r"averaging|\(dot\)|asnumpy|_imperative_invoke")
 # 2,000` calls of `dot`. They only enqueue work, as every call that goes through
 # `_imperative_invoke` does. The devices' own time appears where Python waits, in
 # `asnumpy`. If the time of `_imperative_invoke` is much larger, Python sets the pace,
-# and faster devices would not shorten the epoch. If `asnumpy` takes longer, the devices
-# set it.
+# and faster devices would not shorten the profiled epoch. If `asnumpy` takes longer,
+# the devices set it. The profiler itself slows Python's functions, but not the devices.
 #
 # ## All methods, measured
 #

@@ -637,7 +637,7 @@ def averaging(runs: Runs, by_steps: Runs) -> Picture:
         and all(run.lines[-1].residual_norm > 1.01 * least for run in shown),
     )  # fmt: skip
     words = (
-        "left: A of 10,000 \u00d7 1,000, 500 or 2,000 steps between averages; right: "
+        "left: A of 10,000 \u00d7 1,000, 500 steps per device and epoch; right: "
         "1,000 \u00d7 50, 10,000 steps, 5 seeds"
     )
     drawn = picture(title, words, [*shown, *by_steps], (10.4, 4.4), columns=2)

@@ -7,7 +7,7 @@ Each arrangement of contexts and threads is measured in a fresh process, round a
 round; within it the ways take turns, and every
 answer is compared with NumPy's. Writes kernels.jsonl and .png to
 runs/benchmarks, and prints the kernel's time beside that of the loop in C on the
-same threads, which is the memory's limit.
+same threads.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ def main() -> None:
     lines = arms.measure(timed, args.rounds, warm_up=0)
     command = shlex.join([*map(os.path.basename, compiler()), *FLAGS])
     note = (
-        "The loop in C has as many threads as the kernel: its time is the memory's "
-        "limit. NumPy works with one thread on one context's numbers. The update is "
+        "The loop in C has as many threads as the kernel; NumPy has one, for the "
+        "numbers of all contexts. The update is "
         f"one pass in the kernel, two operators in MXNet. Compiler: {command}."
     )
     words = {"work": f"{args.n:,} float32 on each device", "note": note}

@@ -6,14 +6,13 @@
 
 LeNet from scratch on 1, 2, ... devices, one epoch, each setting in a fresh process. CPU
 contexts share the host's memory: measured is the largest resident memory of the process
-(``ru_maxrss``), counted what :mod:`d2lpar.memory` estimates for all devices together.
+(its VmHWM), counted what :mod:`d2lpar.memory` estimates for all devices together.
 On GPUs measured is what the first one has less free afterwards, by NVML, and counted
 its own estimate. Writes memory.jsonl to runs/benchmarks, and prints both in MiB.
 """
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator
 
@@ -22,6 +21,7 @@ import memory_estimate
 
 from d2lpar import datasets
 from d2lpar.machine.builds import cuda_devices
+from d2lpar.machine.host import process_status
 from d2lpar.memory import estimate
 from d2lpar.text import plain_table, plural
 
@@ -45,7 +45,7 @@ def taken(chosen: str, batch_size: int, data: str, images: int) -> Iterator[dict
     start = time.perf_counter()
     for _ in training:
         seconds = time.perf_counter() - start
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = process_status("VmHWM")
         if on_gpu:
             peak = free - estimate.free_memory(contexts)[0]
         yield {"batch_size": batch_size, "peak_bytes": peak, "seconds": seconds}

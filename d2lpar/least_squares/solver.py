@@ -16,7 +16,6 @@ Demmel et al., "Communication-optimal parallel and sequential QR" (2012) for TSQ
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -216,14 +215,14 @@ def measure(
         A, data.b, devices=devices, method=method, reference=reference,
         workers=workers, **options,
     )  # fmt: skip
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = host.process_status("VmHWM")
     *points, last = solution.history
     if method == "averaging" and len(solution.x) <= LONGEST_X:
         rounded = [float(f"{number:.8e}") for number in solution.x]
         last = msgspec.structs.replace(last, x=rounded)
     last = msgspec.structs.replace(last, x_begins=solution.x[:5].tolist())
     for point in (*points, last):
-        yield msgspec.structs.replace(point, peak_resident_mb=round(kilobytes / 1000))
+        yield msgspec.structs.replace(point, peak_resident_mb=round(peak / 1e6))
 
 
 class LeastSquare:

@@ -261,7 +261,7 @@ def errors(c: dict) -> list[str]:
         ]
         said.append(
             f"Steps of {min(study.batches):,} to {max(study.batches):,} images on "
-            f"{n} device{'s' * (n > 1)}, measured on another day without the profiler, "
+            f"{n} device{'s' * (n > 1)}, measured in another run without the profiler, "
             f"one bucket: missed by {median(off):.0f} % (median), "
             f"{max(off):.0f} % at most."
         )

@@ -110,7 +110,12 @@ def machine(run: Run) -> str:
     header = run.header
     benchmark = isinstance(header, BenchmarkHeader)
     words = labels.machine(header) if benchmark else labels.hardware([header])
-    return words if header.date >= SINCE else f"{words}, before {VERSION}"
+    return words + age(run)
+
+
+def age(run: Run) -> str:
+    """Whether an older version measured a run, to be said after its machine."""
+    return "" if run.header.date >= SINCE else f", before {VERSION}"
 
 
 def samples(runs: Runs, kind: type) -> pd.DataFrame:
@@ -601,7 +606,9 @@ def local_steps(runs: Runs) -> Picture:
         page.quartiles(axes, at, **look)
         axes.plot(same.mib, same.test_acc, ".", color=look["color"], alpha=0.5, ms=5)
         words = "outer step with momentum" if momentum else "averages of parameters"
-        name(axes, at[0][0], at[0][1][0], words, look["color"], ha="right", va="bottom")
+        mib, reached = next(each for each in at if each[0] < 100)  # 16 steps
+        high = median(reached) + 0.005
+        name(axes, 1.2 * mib, high, words, look["color"], va="bottom")
     for arm, mib in sent.items():
         axes.annotate(arm.removeprefix("every "), (mib, 0.02), ha="center", size=9,
                       xycoords=axes.get_xaxis_transform())  # fmt: skip
@@ -834,7 +841,7 @@ def sharing(runs: Runs) -> Picture:
         when=apart(found["async"], found[""]) and not apart(found["2bit"], found[""]),
         p=saved,
     )  # fmt: skip
-    return workers.picture(runs, title)
+    return workers.picture(runs, title, max(map(age, runs)))
 
 
 # Peers

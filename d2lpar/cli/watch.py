@@ -67,10 +67,15 @@ def samples(pid: int | None, interval: float) -> Iterator[Sample]:
             percents, sizes = [], []
             for process in list(seen):
                 try:
-                    percents.append(process.cpu_percent())
-                    sizes.append(process.memory_info().rss)
-                except psutil.Error:  # it has ended
+                    percent, size = process.cpu_percent(), process.memory_info().rss
+                    ended = process.status() == psutil.STATUS_ZOMBIE
+                except psutil.Error:
+                    ended = True
+                if ended:
                     seen.discard(process)
+                else:
+                    percents.append(percent)
+                    sizes.append(size)
             cores, host = psutil.cpu_percent(percpu=True), psutil.virtual_memory()
             loads = []
             for label, gpu in gpus.items():

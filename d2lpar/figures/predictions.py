@@ -98,7 +98,7 @@ def draw(questions: dict[str, list[Guess]], folder: Path) -> Path:
         if wide:
             panel.set_xscale("log")
         bins = numpy.geomspace(least, most, BINS) if wide else BINS
-        panel.hist(values, bins, (least, most), color=page.GREY)
+        panel.hist(values, bins, range=(least, most), color=page.GREY)
         for answer in answers:
             panel.axvline(answer, color=page.OURS, lw=1.2)
     path = folder / "predictions.png"

@@ -37,7 +37,7 @@ def real_run(tmp_path_factory):
     """A folder that a run of two epochs on one and two contexts has filled, and it."""
     out = tmp_path_factory.mktemp("runs")
     done = d2lpar(
-        "run", "multiple_gpus", "--dry-run", "--profile", "--num-epochs=2",
+        "run", "multiple_gpus", "--dry-run", "--num-epochs=2",
         "--checkpoint-every=1", "--data=sample", "--devices=cpu:2", f"--out={out}",
     )  # fmt: skip
     return out / "multiple_gpus", done

@@ -32,7 +32,7 @@ import psutil
 
 from d2lpar.devices import kind_and_numbers
 from d2lpar.errors import D2lparError, SettingError
-from d2lpar.records.atomic import make_folder
+from d2lpar.records.atomic import check_writable
 
 log = logging.getLogger("d2lpar")
 
@@ -288,7 +288,7 @@ def launch(roles: Sequence[Role], launcher: Launcher) -> None:
     Raises :class:`LaunchError` if it is not complete after all restarts, and
     :class:`SettingError` for an error that a restart cannot mend.
     """
-    make_folder(launcher.logs)
+    check_writable(launcher.logs)
     begin = time.time()
     for restart in range(launcher.max_restarts + 1):
         port = free_port(roles[0].environment["DMLC_PS_ROOT_URI"], launcher.port)

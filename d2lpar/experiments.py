@@ -239,8 +239,8 @@ LENET = Experiment(
     start="d2lpar.lenet:start",
     header_facts="d2lpar.lenet:header_facts",
     layers="d2lpar.memory.estimate:lenet_layers",
-    result="d2lpar.lenet_result:result",
-    figure="d2lpar.lenet_figure:pictures",
+    result="d2lpar.lenet.result:result",
+    figure="d2lpar.lenet.figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",
     minutes=0.5,
 )
@@ -320,9 +320,9 @@ _ALL = (
         number=5,
         title="Training on several devices in Gluon",
         about="trains the same network in Gluon",
-        measure="d2lpar.lenet_concise:train",
+        measure="d2lpar.lenet.concise:train",
         environment_of_one_gpu=CUDA_GRAPHS,
-        measure_with_workers="d2lpar.lenet_workers:train",
+        measure_with_workers="d2lpar.lenet.workers:train",
     ),
     Experiment(
         "scaling",
@@ -392,7 +392,7 @@ _ALL = (
             "dry-run": {"steps_between": [1, 2], "num_epochs": 1, "n_train": 128},
         },
         takes=frozenset({"num_epochs", "seed"}),
-        report="d2lpar.local_sgd:report",
+        report="d2lpar.lenet.local_sgd:report",
         minutes=0.2,
     ),
     Experiment(
@@ -556,9 +556,9 @@ _ALL = (
         number=14,
         title="Several machines and a parameter server",
         about="trains LeNet, also on several workers",
-        measure="d2lpar.lenet_concise:train",
-        measure_with_workers="d2lpar.lenet_workers:train",
-        figure="d2lpar.lenet_figure:seconds",
+        measure="d2lpar.lenet.concise:train",
+        measure_with_workers="d2lpar.lenet.workers:train",
+        figure="d2lpar.lenet.figure:seconds",
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -31,12 +31,7 @@ from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import RunError, SettingError
 from d2lpar.lenet import concise, start
 from d2lpar.low_precision.equalize import equalize, stretch
-from d2lpar.low_precision.lowering import (
-    check_precision,
-    legacy_semantics,
-    lower,
-    weight_bytes,
-)
+from d2lpar.low_precision.lowering import legacy_semantics, lower, weight_bytes
 from d2lpar.networks import lenet
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import (
@@ -94,8 +89,10 @@ def measure(
     """
     data = datasets.fashion_mnist() if data is None else data
     state, devices = start(seed), choose(devices, num_devices)
-    for precision in precisions:
-        check_precision(precision)
+    for name in precisions:
+        if name not in PRECISIONS:
+            choices = ", ".join(PRECISIONS)
+            raise SettingError(f"precision {name!r}: write one of {choices}")
     stretch(state.params, stretch_factor)  # raises now what it would raise later
     size, most = per_device_batch_size, len(data.y_train)
     check_whole("per-device-batch-size", size, len(data.y_test))

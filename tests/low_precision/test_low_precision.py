@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from d2lpar import datasets, lenet, lenet_concise, process
-from d2lpar._mxnet import gluon, mx, np
+from d2lpar._mxnet import mx, np
 from d2lpar.errors import SettingError
 from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import (
@@ -90,21 +90,6 @@ def test_the_symbol_block_is_the_block_and_numpys(data, params):
     numpy.testing.assert_allclose(scores, numpys_lenet(X, params), rtol=1e-3, atol=1e-3)
     again = net(np.array(X))  # the block still works, on NumPy arrays
     assert type(again) is np.ndarray and (again.asnumpy() == expected).all()
-
-
-def test_conversion_refuses_operators_of_numpy_semantics_alone():
-    class Sum(gluon.HybridBlock):
-        def hybrid_forward(self, F, x, weight):
-            return F.np.sum(x * weight, axis=1)
-
-        def __init__(self):
-            super().__init__()
-            self.weight = self.params.get("weight", shape=(1,))
-
-    net = Sum()
-    net.initialize()
-    with pytest.raises(ValueError, match="_np"):
-        to_symbol_block(net, numpy.ones((1, 3), "float32"), CPU)
 
 
 def test_semantics_are_as_before_also_after_an_error():

@@ -231,8 +231,8 @@ LENET = Experiment(
     start="d2lpar.lenet:start",
     header_facts="d2lpar.lenet:header_facts",
     layers="d2lpar.memory.estimate:lenet_layers",
-    result="d2lpar.lenet_result:result",
-    figure="d2lpar.lenet_figure:pictures",
+    result="d2lpar.lenet.result:result",
+    figure="d2lpar.lenet.figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",
     minutes=0.5,
 )
@@ -311,9 +311,9 @@ _ALL = (
         number=5,
         title="Training on several devices in Gluon",
         about="trains the same network in Gluon",
-        measure="d2lpar.lenet_concise:train",
+        measure="d2lpar.lenet.concise:train",
         environment_of_one_gpu=CUDA_GRAPHS,
-        measure_with_workers="d2lpar.lenet_workers:train",
+        measure_with_workers="d2lpar.lenet.workers:train",
     ),
     Experiment(
         "scaling",
@@ -381,7 +381,7 @@ _ALL = (
             "book": {"steps_between": [1, 4, 16, 64, 78], "num_epochs": 4, "seed": 0},
             "dry-run": {"steps_between": [1, 2], "num_epochs": 1, "n_train": 128},
         },
-        report="d2lpar.local_sgd:report",
+        report="d2lpar.lenet.local_sgd:report",
         minutes=0.2,
     ),
     Experiment(
@@ -541,9 +541,9 @@ _ALL = (
         number=14,
         title="Several machines and a parameter server",
         about="trains LeNet, also on several workers",
-        measure="d2lpar.lenet_concise:train",
-        measure_with_workers="d2lpar.lenet_workers:train",
-        figure="d2lpar.lenet_figure:seconds",
+        measure="d2lpar.lenet.concise:train",
+        measure_with_workers="d2lpar.lenet.workers:train",
+        figure="d2lpar.lenet.figure:seconds",
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

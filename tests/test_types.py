@@ -16,7 +16,7 @@ ROOT = Path(d2lpar.__file__).parents[1]
 MODULES = (
     "d2lpar", "d2lpar.buckets", "d2lpar.chapter", "d2lpar.datasets", "d2lpar.devices",
     "d2lpar.errors", "d2lpar.gan", "d2lpar.kernels", "d2lpar.least_squares",
-    "d2lpar.lenet", "d2lpar.lenet_concise", "d2lpar.lenet_workers", "d2lpar.networks",
+    "d2lpar.lenet", "d2lpar.lenet.concise", "d2lpar.lenet.workers", "d2lpar.networks",
     "d2lpar.parallel", "d2lpar.puzzles", "d2lpar.timing",
 )  # fmt: skip
 MXNETS_OWN = {"autograd", "gluon", "mx", "np", "npx"}  # MXNet has no types

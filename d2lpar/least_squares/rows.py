@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.shards import check_unmasked, shares
+from d2lpar.device_arrays import check_unmasked, shares
 from d2lpar.training import check_whole
 
 if TYPE_CHECKING:

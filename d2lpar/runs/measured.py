@@ -239,7 +239,7 @@ def header_of_all(workers: Any, header: Header) -> Header:
         command=workers.info.launched_by + header.command.removeprefix("d2lpar "),
         workers=workers.count,
         servers=workers.info.servers,
-        lenet_channels=None,  # workers train with the book's, see lenet_workers
+        lenet_channels=None,  # workers train with the book's, see lenet.workers
     )
 
 

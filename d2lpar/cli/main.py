@@ -168,8 +168,8 @@ def predictions(files: tuple[Path, ...], out: Path) -> None:
 def launch(**flags) -> None:
     """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
 
-    Starts a scheduler, servers and workers, here or over ssh on --hosts, watches them,
-    and restarts them from the last checkpoint when one dies.
+    Starts a scheduler, servers and workers, here or over ssh on --hosts, and watches
+    them. When one dies here, all are restarted from the last checkpoint.
     """
     from d2lpar.cli.launch import checked, run_launch
     from d2lpar.machine.host import check_environment

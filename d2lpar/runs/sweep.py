@@ -131,18 +131,13 @@ def measure(job: Job) -> Iterator[bytes]:
     Raises :class:`DiedError` if the process was killed, and :class:`RunError` for an
     error that it reports; where memory ran out, with what would fit.
     """
-    module, on_alive = "d2lpar.runs.measured", None
-    if job.is_worker:
-        from d2lpar.workers.node import report_step
-
-        module, on_alive = "d2lpar.runs.workers", report_step
+    module = "d2lpar.runs.workers" if job.is_worker else "d2lpar.runs.measured"
     try:
         yield from process.raw_lines(
             f"{module}:measured",
             job.as_json(),
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,
-            on_alive=on_alive,
         )
     except DiedError as error:
         raise DiedError(_died(job, str(error))) from None

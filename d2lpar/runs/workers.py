@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import psutil
 
-from d2lpar import process
 from d2lpar.records.kinds import Header, Line
 from d2lpar.runs.job import Job
 from d2lpar.runs.measured import header_of, measurement, prepared, record, start_of
@@ -30,7 +29,7 @@ def measured(**fields: Any) -> Iterator[Header | Line]:
     (work,) = Job(**fields).each_variant()
     chosen, data = prepared(work)
     header = header_of(work, chosen, data)
-    workers = Workers(worker_info(), process.alive)
+    workers = Workers(worker_info())
     workers.check_same(
         **{name: header.versions[name] for name in ("d2lpar", "mxnet", "numpy")},
         commit=str(header.git_commit),

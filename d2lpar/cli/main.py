@@ -249,7 +249,6 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     from d2lpar.records import checkpoints
     from d2lpar.records.atomic import replacing
 
-    punks.check_sheet(n, layout["columns"], layout["scale"])
     facts = checkpoints.load(checkpoint).facts
     try:  # a state of the networks that it names
         norm = gan.D_NORMS[facts["d_norm"]] if "d_norm" in facts else "none"

@@ -32,7 +32,6 @@ REFUSED = [
     ([*LENET, "--lr=1e-300"], "1e-300 is not in the range 1e-12<=x<="),
     (["run", "gan", "--frames-every=0"], "--frames-every"),
     (["sample", "--checkpoint=x", "--n=100000"], "100000"),
-    (["sample", "--checkpoint=x", "--scale=3000"], "3,000"),
     (["devices", "--watch", "--interval=nan"], "nan"),
     ([*LAUNCH, "--workers=0", *THEN], "--workers"),
     ([*LAUNCH, "--port=65536", *THEN], "65536"),

@@ -131,6 +131,7 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
     >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
     ['gpu:0,1,', 'gpu:0,1,', 'gpu:2,3,']
     """
+    devices = [text.strip().lower() for text in devices]
     each = re.fullmatch(r"gpu:([1-9]\d*)", devices[0]) if len(devices) == 1 else None
     if each:
         n = int(each[1])

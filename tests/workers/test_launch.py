@@ -66,7 +66,7 @@ def test_impossible_plans(workers, devices, words):
 @pytest.mark.parametrize(
     ("devices", "names", "expected"),
     [
-        (["gpu:2"], ["ana"] * 2, ["gpu:0,1,", "gpu:2,3,"]),
+        (["GPU:2"], ["ana"] * 2, ["gpu:0,1,", "gpu:2,3,"]),
         (["gpu:1"], ["ana", "bo", "ana"], ["gpu:0,", "gpu:0,", "gpu:1,"]),
         (["gpu:1,", "gpu:0,"], ["ana"] * 2, ["gpu:1,", "gpu:0,"]),
     ],

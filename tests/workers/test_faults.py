@@ -122,7 +122,7 @@ def role(launcher, name, within=60):
                 env = process.environ()
                 its_role = f"{env.get('DMLC_ROLE')} {env.get('D2LPAR_WORKER', '')}"
                 if its_role.strip() == name:
-                    return process, env
+                    return process
         time.sleep(0.05)
     raise AssertionError(f"there was no {name}: {finish(launcher)}")
 
@@ -150,7 +150,7 @@ def test_a_role_is_killed_and_the_training_completes(
         launcher = start(folder, *launch_command())
         moment = rng.uniform(0.3, 0.8) * seconds
         begin = time.monotonic()
-        process, _ = role(launcher, name)
+        process = role(launcher, name)
         time.sleep(max(0.0, moment - (time.monotonic() - begin)))
         was_running = process.is_running() and launcher.poll() is None
         if was_running:

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -49,14 +49,13 @@ def results(
     environment: Mapping[str, str] | None = None,
     timeout: float | None = None,
     seconds_to_stop: float = 0,
-    on_alive: Callable[[], object] = lambda: None,
 ) -> Iterator[Any]:
     """Yield what `work`, "module:function", returns or yields for the keywords `job`.
 
     `environment` changes variables. Where the caller is interrupted or closes the
-    iterator, the process gets SIGTERM and `seconds_to_stop` to tidy up. `on_alive` is
-    called at each heartbeat. Raises :class:`RunError` for an error that the process
-    reports and after `timeout` seconds, and :class:`DiedError` if it ends otherwise.
+    iterator, the process gets SIGTERM and `seconds_to_stop` to tidy up. Raises
+    :class:`RunError` for an error that the process reports and after `timeout` seconds,
+    and :class:`DiedError` if it ends otherwise.
     """
     ours, theirs = Pipe()
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as scratch:
@@ -69,11 +68,11 @@ def results(
         theirs.close()
         output = Path(scratch, OUTPUT)
         try:
-            yield from _received(child, ours, output, timeout, on_alive)
+            yield from _received(child, ours, output, timeout)
         except (KeyboardInterrupt, GeneratorExit):
             child.terminate()
             with suppress(RunError):  # its last warnings are passed on
-                for _ in _received(child, ours, output, seconds_to_stop, on_alive):
+                for _ in _received(child, ours, output, seconds_to_stop):
                     pass
             raise
         finally:
@@ -94,7 +93,6 @@ def _received(
     pipe: Connection,
     output: Path,
     timeout: float | None,
-    on_alive: Callable[[], object],
 ) -> Iterator[Any]:
     """Yield the results; log warnings. Raises when the process fails or is too slow."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -111,8 +109,6 @@ def _received(
             yield content
         elif kind == "warning":
             log.warning("%s", content)
-        elif kind == "alive":
-            on_alive()
         else:
             child.join()  # its memory is free again
             if kind == "end":
@@ -134,12 +130,6 @@ def _crash(status: int, output: Path) -> str:
 
 _pipe: Connection | None = None
 _sending = threading.Lock()
-
-
-def alive() -> None:
-    """Tell the parent, if there is one, that the work makes progress."""
-    if _pipe is not None:
-        _send("alive")
 
 
 def _send(kind: str, content: Any = None) -> None:

@@ -24,10 +24,7 @@ def real_data():
         pytest.skip("D2LPAR_DATA is not set: name a folder with Fashion-MNIST in it")
     root = Path(value).expanduser()
     for folder in (root / "fashion-mnist", root):
-        if all(
-            (folder / f"{name}.gz").is_file() or (folder / name).is_file()
-            for name in FASHION_MNIST_FILES
-        ):
+        if all((folder / name).is_file() for name in FASHION_MNIST_FILES):
             return folder
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
 

@@ -73,7 +73,6 @@ CALLS = [
     (lambda: datasets.load(None), "None"),
     (lambda: datasets.fashion_sample(1.5), "n_train 1.5"),
     (lambda: devices.parse(2), "devices 2"),
-    (lambda: datasets.uniform_problem(0, 0), "(0, 0)"),
     (lambda: list(datasets.batches(X, y, -1)), "-1"),
     (lambda: timing.measure(one, "cpu:2"), "'cpu:2'"),
     (lambda: timing.measure(one, CPUS, repeats=0), "repeats 0"),

@@ -73,19 +73,15 @@ def test_each_kind_of_end_is_one_line(script, function, error, words):
     assert "\n" not in str(caught.value)
 
 
-def test_warnings_are_logged_and_heartbeats_counted(script, caplog):
+def test_warnings_are_logged(script, caplog):
     call = script("""
         import logging
-        from d2lpar import process
         def work():
             logging.getLogger("d2lpar").warning("mind the %s", "gap")
-            process.alive()
             return "done"
     """)
-    beats = []
-    lines = process.results(call("work"), {}, on_alive=lambda: beats.append(1))
-    assert list(lines) == ["done"]
-    assert beats == [1] and "mind the gap" in caplog.text
+    assert process.answer(call("work"), {}) == "done"
+    assert "mind the gap" in caplog.text
 
 
 def test_a_time_out_ends_the_process():

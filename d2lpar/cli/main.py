@@ -112,8 +112,8 @@ def predictions(files: tuple[Path, ...], out: Path) -> None:
 def launch(**flags) -> None:
     """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
 
-    Starts a scheduler, servers and workers, here or over ssh on --hosts, watches them,
-    and restarts them from the last checkpoint when one dies.
+    Starts a scheduler, servers and workers, here or over ssh on --hosts, and watches
+    them. When one dies here, all are restarted from the last checkpoint.
     """
     from d2lpar.cli.launch import checked, run_launch
     from d2lpar.machine.host import check_environment
@@ -201,7 +201,6 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     from d2lpar.records import checkpoints
     from d2lpar.records.atomic import replacing
 
-    punks.check_sheet(n, layout["columns"], layout["scale"])
     facts = checkpoints.load(checkpoint).facts
     try:  # a state of the networks that it names
         norm = gan.D_NORMS[facts["d_norm"]] if "d_norm" in facts else "none"

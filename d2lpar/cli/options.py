@@ -145,12 +145,6 @@ launch_options = _options(
     ),
     option("--port", type=IntRange(1, 65535), help="The scheduler's. [default: free]"),
     option(
-        "--ssh",
-        help="The command, with its options, that precedes a host.",
-    ),
-    option("--python", type=PATH, help="Python with d2lpar, on every host."),
-    option("--directory", type=PATH, help="Working directory on every host."),
-    option(
         "--kvstore",
         default="dist_sync",
         type=Choice(("dist_sync", "dist_async")),
@@ -164,20 +158,11 @@ launch_options = _options(
         help="Push 2 bits per gradient: -T, 0 or T; the rest is added to the next.",
     ),
     option(
-        "--timeout",
-        default=120,
-        type=FloatRange(min=1),
-        callback=finite,
-        help="Seconds without a step of any worker before the launch restarts.",
-    ),
-    option(
-        "--heartbeat",
-        default=8,
+        "--max-restarts",
+        default=3,
         type=COUNT,
-        help="Seconds without a heartbeat before a role counts as dead. 0: never.",
+        help="From the last checkpoint when a role dies; with --hosts there are none.",
     ),
-    option("--max-restarts", default=3, type=COUNT),
-    option("--logs", default="launch-logs", type=PATH, help="Folder for logs."),
     _flag("--print", "Start nothing: print each role's environment and command."),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
 )

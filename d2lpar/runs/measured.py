@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy
 
-from d2lpar import __version__, devices, experiments, process
+from d2lpar import __version__, devices, experiments
 from d2lpar.errors import raising_interrupts
 from d2lpar.machine import host
 from d2lpar.machine.builds import gpu_build, mxnet_version
@@ -183,7 +183,7 @@ def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | 
 
     (work,) = job.each_variant()
     header = header_of(work, chosen, data)
-    workers = Workers(worker_info(), process.alive)
+    workers = Workers(worker_info())
     workers.check_same(
         **{name: header.versions[name] for name in ("d2lpar", "mxnet", "numpy")},
         commit=str(header.git_commit),

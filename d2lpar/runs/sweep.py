@@ -107,18 +107,12 @@ def measure(job: Job) -> Iterator[Header | Line]:
     Raises :class:`DiedError` if the process was killed, and :class:`RunError` for an
     error that it reports; where memory ran out, with what would fit.
     """
-    on_alive = {}
-    if job.is_worker:
-        from d2lpar.workers.node import report_step
-
-        on_alive = {"on_alive": report_step}
     try:
         yield from process.results(
             "d2lpar.runs.measured:measured",
             {"job": job},
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,
-            **on_alive,
         )
     except DiedError as error:
         raise DiedError(_died(job, str(error))) from None

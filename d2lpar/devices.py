@@ -158,6 +158,21 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
         raise DeviceError("devices []: write at least one context")
 
 
+def check_exists(device: mx.Context) -> None:
+    """Raise :class:`DeviceError` for a GPU that MXNet does not see, TypeError for none.
+
+    MXNet makes a context of any number, and fails at the first array.
+    """
+    from d2lpar._mxnet import mx
+
+    check_contexts([device])
+    if device.device_type == "gpu" and device.device_id >= mx.context.num_gpus():
+        raise DeviceError(
+            f"{device}: MXNet sees {plural(mx.context.num_gpus(), 'GPU')} here; "
+            "d2lpar devices describes this machine"
+        )
+
+
 def usable_gpus(gpus: Sequence[CudaDevice]) -> list[int]:
     """The numbers of those of all `gpus` that MXNet can compute on."""
     if not gpus:

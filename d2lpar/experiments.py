@@ -178,7 +178,7 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def draw(
-    runs: Sequence[Run], found: Result, folder: str | Path, stem: str
+    runs: Sequence[Run], folder: str | Path, stem: str, found: Result | None = None
 ) -> list[Path]:
     """Draw runs that were measured together, as ``<folder>/<stem>-*``.
 
@@ -194,7 +194,7 @@ def draw(
             raise RecordError(
                 f"{run.path}: holds no results yet; wait, or run it again"
             )
-    experiment = measured_by(runs)
+    experiment, found = measured_by(runs), found or result(runs)
     figure = experiment.figure
     if labels.several_ways(runs):
         figure = experiment.figure_of_ways or figure

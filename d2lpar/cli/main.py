@@ -41,7 +41,7 @@ from d2lpar.errors import (
     SettingError,
     raising_interrupts,
 )
-from d2lpar.experiments import EXPERIMENTS, draw, get, result
+from d2lpar.experiments import EXPERIMENTS, draw, get
 from d2lpar.text import duration, plain_table, printable
 
 log = logging.getLogger("d2lpar")
@@ -173,7 +173,7 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
     runs = runs or read
     for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
-        for path in draw(sweep, result(sweep), to, stem):
+        for path in draw(sweep, to, stem):
             click.echo(printable(str(path)))
 
 

@@ -107,7 +107,7 @@ def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
 def in_cuda_graphs() -> bool:
     """Return whether MXNet launches compiled networks as CUDA graphs in this process.
 
-    ``d2lpar run`` asks for it on one GPU (:mod:`d2lpar.experiments`).
+    ``d2lpar run`` asks for it on GPUs (:mod:`d2lpar.experiments`).
     """
     return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
 

@@ -17,7 +17,7 @@ from d2lpar import (
     split_batch,
     train_batch,
 )
-from d2lpar._mxnet import gluon, mx, np, npx
+from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.device_arrays import share_memory, shares
 
 CPUS = [mx.cpu(k) for k in range(8)]
@@ -136,6 +136,22 @@ def test_allreduce_of_any_shape_and_dtype(num_devices, shape, dtype, seed):
     for array, device in zip(data, CPUS):
         assert array.dtype == dtype and array.ctx == device
         numpy.testing.assert_array_equal(array.asnumpy(), sum(host))
+
+
+def test_contexts_draw_different_repeatable_dropout_masks():
+    """MXNet's, as docs/second-gpu.md says: with dropout N devices are not one."""
+
+    def masks():
+        mx.random.seed(0)
+        with autograd.train_mode():
+            return [
+                npx.dropout(np.ones(1_000, ctx=device), p=0.5).asnumpy() > 0
+                for device in CPUS[:2]
+            ]
+
+    first, again = masks(), masks()
+    assert all((a == b).all() for a, b in zip(first, again))
+    assert 0.4 < (first[0] == first[1]).mean() < 0.6
 
 
 # Steps that are not the book's

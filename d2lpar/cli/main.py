@@ -334,7 +334,7 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
         message = error.format_message()
         if isinstance(error, click.NoSuchOption) and error.ctx:
             message += f" {error.ctx.get_usage()}"
-        return " ".join(message.split()), 2
+        return " ".join(message.split())[:300], 2
     if isinstance(error, D2lparError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.strerror is not None:

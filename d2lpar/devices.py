@@ -136,9 +136,9 @@ def parse(text: str = "auto") -> list[mx.Context]:
 
 def contexts(devices: Iterable[Device]) -> list[mx.Context]:
     """Return MXNet contexts for named devices; allocate nothing on them."""
-    from d2lpar._mxnet import mx
+    from d2lpar._mxnet import Context
 
-    return [mx.Context(*device) for device in devices]
+    return [Context(*device) for device in devices]
 
 
 def check_contexts(devices: Sequence[mx.Context]) -> None:
@@ -146,10 +146,10 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
 
     Raises :class:`DeviceError`, a ValueError, if it is empty.
     """
-    from d2lpar._mxnet import mx
+    from d2lpar._mxnet import Context
 
     is_list = isinstance(devices, (list, tuple))
-    if not is_list or not all(isinstance(device, mx.Context) for device in devices):
+    if not is_list or not all(isinstance(device, Context) for device in devices):
         raise TypeError(
             f"devices {devices!r}: write a list of contexts, such as "
             "d2lpar.devices.parse('cpu:2')"

@@ -100,4 +100,4 @@ def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """
     if X.ctx.device_type == "gpu":
         return np.dot(X, W) + b
-    return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1])
+    return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1], no_bias=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy
 
 from d2lpar import datasets
-from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.buckets import BucketTrainer
 from d2lpar.device_arrays import check_dtype, check_labels, check_losses, shares
 from d2lpar.lenet.network import (
@@ -170,6 +170,7 @@ def record_losses(
         return [losses_of(*shard) for shard in shards]
 
 
+@gluon_block
 class ShardLosses(gluon.HybridBlock):
     """From X uint8 (n, 28, 28), y (n,) and rows int32 (k,) to the losses (k,).
 
@@ -183,7 +184,7 @@ class ShardLosses(gluon.HybridBlock):
         self.net, self.loss = net, loss
         self.hybridize(static_alloc=True, static_shape=True)
 
-    def hybrid_forward(self, F, X, y, rows):
+    def compute(self, F, X, y, rows):
         """Return the losses (k,) of the images X[rows]."""
         # The row numbers are in range; "clip" is the one mode that MXNet has.
         X_shard = F.np.take(X, rows, axis=0, mode="clip").astype("float32") / 255

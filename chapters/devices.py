@@ -229,9 +229,9 @@ chapter.score()
 # lasts, a second context cannot show what a second device is worth. Run the cell again
 # before you time anything, and if the numbers remain, look for the program with `top`.
 #
-# `d2lpar devices --watch` shows the same while a training runs in another terminal. For
-# GPUs [this page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to
-# read its numbers.
+# While a training runs, `htop` in another terminal shows how busy each core is. For GPUs
+# [this page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and nvitop, and how
+# to read their numbers.
 #
 # ## The devices of a run
 #

@@ -37,7 +37,6 @@ from d2lpar.cli.options import (
     Grouped,
     UserPath,
     as_words,
-    finite,
     given,
     launch_options,
     recorded,
@@ -301,46 +300,12 @@ def doctor(ctx: click.Context, as_json: bool, out: str, data_dir: str | None) ->
 
 @d2lpar.command(short_help="Describe GPUs and CPU contexts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--watch",
-    is_flag=True,
-    help="Show how busy they are, until Ctrl-C. With --json, as lines.",
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.1, 86_400.0),
-    callback=finite,
-    default=1.0,
-    help="Seconds. [--watch]",
-)
-@click.option(
-    "--pid",
-    type=POSITIVE,
-    help="Watch this process. [--watch; default: all runs of d2lpar]",
-)
-@click.pass_context
-def devices(
-    ctx: click.Context, as_json: bool, watch: bool, interval: float, pid: int | None
-) -> None:
+def devices(as_json: bool) -> None:
     """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
-    import psutil
-
-    from d2lpar.cli.watch import samples, show_live
     from d2lpar.machine import cards
 
-    if not watch:
-        for flag in given(ctx).keys() & {"interval", "pid"}:
-            raise SettingError(f"--{flag}: goes with --watch only")
-        here = cards.machine()
-        click.echo(cards.as_json(here) if as_json else cards.as_text(here))
-        return
-    if pid is not None and not psutil.pid_exists(pid):
-        raise SettingError(f"--pid {pid}: there is no such process; ps lists them")
-    if as_json:
-        for sample in samples(pid, interval):
-            click.echo(json.dumps(asdict(sample)))
-    else:
-        show_live(samples(pid, interval), cards.machine())
+    here = cards.machine()
+    click.echo(cards.as_json(here) if as_json else cards.as_text(here))
 
 
 def main() -> None:

@@ -33,7 +33,6 @@ REFUSED = [
     (["run", "gan", "--frames-every=0"], "--frames-every"),
     (["sample", "--checkpoint=x", "--n=100000"], "100000"),
     (["sample", "--checkpoint=x", "--scale=3000"], "3,000"),
-    (["devices", "--watch", "--interval=nan"], "nan"),
     ([*LAUNCH, "--timeout=nan", *THEN], "nan"),
     ([*LAUNCH, "--workers=0", *THEN], "--workers"),
     ([*LAUNCH, "--port=65536", *THEN], "65536"),
@@ -43,7 +42,6 @@ REFUSED = [
     (["plot", ""], "RECORDS"),
     # Flags that do not apply, or contradict each other
     ([*LENET, "--sync-batch-norm"], "--sync-batch-norm: does not apply to"),
-    ([*LENET, "--watch"], "--watch"),
     (["run", "devices", "--tf32"], "--tf32: does not apply to devices"),
     (["run", "memory", "--resume=last"], "--resume last: does not apply to memory"),
     (["run", "memory", "--data=cryptopunks"], "--data cryptopunks: memory takes auto"),
@@ -65,7 +63,6 @@ REFUSED = [
     (["launch", "--python=nope", *THEN], "--python nope"),
     (["compare", "record", "record", "--lr=0.1"], "--lr"),
     (["compare", "record"], "'B'"),
-    (["devices", "--interval=2"], "--interval"),
     # A chapter in place of a command, a flag in place of the chapter
     (["multiple-gpus", "--lr=1"], "write d2lpar run multiple_gpus"),
     (["run", "--chapter=4"], "Usage: d2lpar run [OPTIONS] CHAPTER"),

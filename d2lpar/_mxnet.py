@@ -76,8 +76,9 @@ def _import():
             import mxnet
     except OSError as error:
         raise MXNetMissingError(
-            f"MXNet cannot be loaded ({first_line(error)}): d2lpar doctor names the "
-            "remedy"
+            f"MXNet cannot be loaded ({first_line(error)}): install the library that "
+            "it names, as by apt-get install libgomp1 libquadmath0, or reinstall MXNet "
+            "(docs/installing.md)"
         ) from None
     write_numbers_plainly()
     mxnet.npx.set_np()

@@ -24,7 +24,7 @@ import arms
 import numpy
 
 from d2lpar import process
-from d2lpar.machine.builds import cuda_devices
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import usable_cores
 
 WARM_UP = 3

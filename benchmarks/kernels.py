@@ -26,7 +26,7 @@ import arms
 import numpy
 
 from d2lpar.errors import RunError
-from d2lpar.machine.builds import cuda_devices
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.records.comparison import phrase, summarize
 from d2lpar.text import plural

@@ -20,7 +20,7 @@ import arms
 import memory_estimate
 
 from d2lpar import datasets
-from d2lpar.machine.builds import cuda_devices
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import process_status
 from d2lpar.memory import estimate
 from d2lpar.text import plain_table, plural

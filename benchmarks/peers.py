@@ -42,6 +42,7 @@ from d2lpar.devices import (
 from d2lpar.errors import DeviceError, RunError, SettingError
 from d2lpar.figures import labels
 from d2lpar.machine import builds, host
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.records import atomic
 from d2lpar.records.comparison import Summary, arm_times, in_cell, ratio, summarize
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
@@ -155,7 +156,7 @@ def kind_and_ids(text: str) -> tuple[str, list[int]]:
     Unlike :func:`d2lpar.devices.parse` it accepts GPUs that MXNet has no code for: the
     peers can use them. Raises :class:`DeviceError` for one that is not there.
     """
-    gpus = builds.cuda_devices()
+    gpus = cuda_devices()
     if text.strip().lower() == "auto":
         on_gpus = set(builds.installed_builds()) - {"mxnet"}
         usable = usable_gpus(gpus) if on_gpus else []
@@ -195,7 +196,7 @@ def arms_of(
                 **recipe.settings,
             )
             changes = dict(ours.environment)
-            for name, value in experiment.environment_on(chosen.kind, n).items():
+            for name, value in experiment.environment_on(chosen.kind).items():
                 changes[name] = os.environ.get(name, value)
             every.append(ours._replace(environment=changes))
     common = {

@@ -25,7 +25,7 @@ import msgspec
 import numpy
 
 from d2lpar import datasets
-from d2lpar.machine.builds import cuda_devices
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, Run

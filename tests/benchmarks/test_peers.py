@@ -14,11 +14,12 @@ from peers import DeviceChoice, Recipe, kind_and_ids
 from d2lpar.cli.main import guard
 from d2lpar.errors import DeviceError, RunError
 from d2lpar.machine import builds, host
+from d2lpar.machine.gpus import CudaDevice
 from d2lpar.records import files
 from d2lpar.records.kinds import ArmSample
 
-H200 = builds.CudaDevice("NVIDIA H200", (9, 0))
-T4 = builds.CudaDevice("NVIDIA T4", (7, 5))
+H200 = CudaDevice("NVIDIA H200", (9, 0))
+T4 = CudaDevice("NVIDIA T4", (7, 5))
 DATA = {"name": "sample", "data_dir": None, "n_train": 500, "n_test": 100}
 RECIPE = Recipe(DATA, num_epochs=2, global_batch_size=64, lr=0.2, seed=3)
 
@@ -29,7 +30,7 @@ def cores(monkeypatch):
 
 
 def test_a_gpu_that_only_pytorch_can_use_is_taken_where_it_is_named(monkeypatch, cores):
-    monkeypatch.setattr(builds, "cuda_devices", lambda: [H200, H200])
+    monkeypatch.setattr(peers, "cuda_devices", lambda: [H200, H200])
     assert kind_and_ids("gpu:2") == ("gpu", [0, 1])
     assert kind_and_ids("gpu:1,") == ("gpu", [1])
     assert kind_and_ids("cpu:3") == ("cpu", [0, 1, 2])
@@ -38,7 +39,7 @@ def test_a_gpu_that_only_pytorch_can_use_is_taken_where_it_is_named(monkeypatch,
 
 
 def test_auto_is_the_gpus_that_mxnet_can_use(monkeypatch, cores):
-    monkeypatch.setattr(builds, "cuda_devices", lambda: [H200, T4])
+    monkeypatch.setattr(peers, "cuda_devices", lambda: [H200, T4])
     for build, expected in (
         ("mxnet-cu112", ("gpu", [1])),
         ("mxnet", ("cpu", [0, 1, 2, 3])),

@@ -187,7 +187,7 @@ def test_a_record_without_results_of_its_chapter_has_no_answer(chapter):
 def test_the_answer_is_the_title_of_the_picture_that_shows_it(tmp_path):
     runs = [training(1), training(2, (9.0, 1.0, 1.0, 1.1))]
     titles = {}
-    for path in experiments.draw(runs, result(runs), tmp_path, "book"):
+    for path in experiments.draw(runs, tmp_path, "book"):
         with Image.open(path) as picture:
             titles[path.stem] = picture.info["Title"]
     assert titles == {
@@ -260,7 +260,7 @@ def test_the_page_shows_each_sweep_with_its_own_pictures(tmp_path, monkeypatch):
         path = folder / f"{preset}-cpu1.jsonl"
         files.write(path, run.header, run.lines)
         runs[preset] = run = files.read(path)
-        experiments.draw([run], result([run]), folder, preset)
+        experiments.draw([run], folder, preset)
         (folder / f"{preset}-results.txt").write_text("further")
     computed = []
     known = experiments.result

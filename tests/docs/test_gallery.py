@@ -146,5 +146,5 @@ def test_every_committed_record_is_drawn(tmp_path):
         if isinstance(sweep[0].header, BenchmarkHeader):
             out = [figure.draw(run, folder) for run in sweep]
         else:
-            out = experiments.draw(sweep, experiments.result(sweep), folder, stem)
+            out = experiments.draw(sweep, folder, stem)
         assert out and all(path.stat().st_size > 100 for path in out)

@@ -16,7 +16,6 @@ from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.lenet import figure
 from d2lpar.records.kinds import Run
-from d2lpar.records.result import Result
 
 ONE = training(1)
 TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25))
@@ -93,12 +92,12 @@ def test_long_names_are_wrapped_and_dollars_are_no_formulas():
 
 def test_files_say_where_they_are_from_and_do_not_depend_on_the_users_style(tmp_path):
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\n")
-    paths = experiments.draw([ONE], Result(), tmp_path / "a", "book")
+    paths = experiments.draw([ONE], tmp_path / "a", "book")
     assert [path.name for path in paths] == ["book-accuracy.png", "book-seconds.png"]
     code = (
         "import sys; from support.factories import training; "
-        "from d2lpar import experiments; run = training(1); "
-        "experiments.draw([run], experiments.result([run]), 'b', 'book'); "
+        "from d2lpar import experiments; "
+        "experiments.draw([training(1)], 'b', 'book'); "
         "print('mxnet' in sys.modules, 'd2lpar._mxnet' in sys.modules)"
     )
     folders = [os.path.dirname(os.path.dirname(__file__)), os.getcwd()]

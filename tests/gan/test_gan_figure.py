@@ -12,7 +12,6 @@ from d2lpar import experiments
 from d2lpar.datasets import punks, synthetic_punks
 from d2lpar.gan import figure
 from d2lpar.records.kinds import FrameRecord, Run
-from d2lpar.records.result import Result
 
 PICTURES = ("losses", "quality", "strip", "samples", "seconds")
 DRAWN = synthetic_punks(25, seed=99)  # in place of what a generator draws
@@ -71,7 +70,7 @@ def image_in(axes):
 
 def test_all_pictures_of_two_runs(tmp_path):
     runs = [a_run(2), a_run(1)]
-    paths = experiments.draw(runs, Result(), tmp_path / "out", "quick")
+    paths = experiments.draw(runs, tmp_path / "out", "quick")
     expected = {f"quick-{name}.png" for name in PICTURES} | {"quick.gif"}
     assert {path.name for path in paths} == expected
     assert sorted((tmp_path / "out").iterdir()) == sorted(paths)

@@ -51,7 +51,7 @@ gallery: $(VENV)/.gallery-$(EXTRA)
 	$(VENV)/bin/python tools/gallery.py $(GALLERY)
 
 $(VENV)/.gallery-$(EXTRA): $(VENV)/.test-$(EXTRA)
-	$(PIP_INSTALL) -e ".[$(EXTRA),book,gallery,peers]"
+	$(PIP_INSTALL) -e ".[$(EXTRA),book,peers]"
 	@touch $@
 
 $(VENV)/bin/python:

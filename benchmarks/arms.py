@@ -225,6 +225,13 @@ def gpu_build(devices: str) -> dict:
     return builds.gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
 
 
+def draw(run: Run) -> Path:
+    """Draw a record beside it; return the picture's file."""
+    import figure  # slow to import, and every arm's process imports this module
+
+    return figure.draw(run)
+
+
 def table(run: Run) -> str:
     """Median, quartiles and number of samples of every arm, as plain text."""
     rows, absent = [], []

@@ -23,7 +23,7 @@ from pathlib import Path
 import arms
 import numpy
 
-from d2lpar import experiments, process
+from d2lpar import process
 from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import usable_cores
 
@@ -167,7 +167,7 @@ def main() -> None:
         on_gpus=gpus[: int(count)],
     )
     print(arms.table(run))
-    experiments.draw([run], args.out, name)
+    arms.draw(run)
 
 
 if __name__ == "__main__":

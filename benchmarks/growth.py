@@ -18,7 +18,7 @@ from dataclasses import replace
 import arms
 import numpy
 
-from d2lpar import datasets, experiments
+from d2lpar import datasets
 from d2lpar.machine.host import usable_cores
 
 SIZES = (2_000, 20_000, 200_000)
@@ -65,7 +65,7 @@ def main() -> None:
     work = f"{PER:,} images of LeNet, out of so many, on {n} one-thread contexts"
     run = arms.record(args.out / "growth.jsonl", timed, lines, work=work)
     print(arms.table(run))
-    experiments.draw([run], args.out, "growth")
+    arms.draw(run)
     cost = {x.name: statistics.median(x.seconds) for x in arms.arm_times(run)}
     for training in trainings:
         per_size = [cost[f"{training}, {size:,} images"] for size in SIZES]

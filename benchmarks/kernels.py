@@ -16,7 +16,6 @@ import ctypes
 import os
 import platform
 import shlex
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +25,10 @@ from pathlib import Path
 import arms
 import numpy
 
-from d2lpar import experiments
 from d2lpar.errors import RunError
 from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import omp_threads, usable_cores
+from d2lpar.records.comparison import phrase, summarize
 from d2lpar.text import plural
 
 WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}
@@ -208,16 +207,16 @@ def main() -> None:
     words["on_gpus"] = [gpu.name for gpu in gpus]
     run = arms.record(args.out / "kernels.jsonl", timed, lines, **words)
     print(arms.table(run))
-    experiments.draw([run], args.out, "kernels")
-    medians = {
-        (x.work, x.name): statistics.median(x.seconds) for x in arms.arm_times(run)
-    }
+    arms.draw(run)
+    times = {(x.work, x.name): summarize(x.seconds) for x in arms.arm_times(run)}
+    loop = "MXNet" if gpus else "loop in C"
     for work in WORKS.values():
         for arm in timed:
-            loop = "MXNet" if gpus else "loop in C"
-            kernel = medians[work, f"kernel, {arm.name}"]
-            share = kernel / medians[work, f"{loop}, {arm.name}"]
-            print(f"{work}, {arm.name}: kernel {share:.2f} of {loop}'s time")
+            kernel = times[work, f"kernel, {arm.name}"]
+            words = phrase(
+                "the kernel", kernel, loop, times[work, f"{loop}, {arm.name}"]
+            )
+            print(f"{work}, {arm.name}: {words}")
 
 
 if __name__ == "__main__":

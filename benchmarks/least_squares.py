@@ -26,7 +26,7 @@ from pathlib import Path
 import arms
 import numpy
 
-from d2lpar import datasets, devices, experiments
+from d2lpar import datasets, devices
 from d2lpar.errors import RunError
 from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import usable_cores
@@ -251,7 +251,7 @@ def main() -> None:
         "are the same method.",
     )
     print(arms.table(run))
-    experiments.draw([run], args.out, "least_squares")
+    arms.draw(run)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ warms up. Writes own_loop.jsonl and .png to runs/benchmarks, and prints the rati
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ import numpy
 from d2lpar import datasets, process
 from d2lpar.errors import RunError
 from d2lpar.machine.host import usable_cores
+from d2lpar.records.comparison import phrase, summarize
 
 LR = 0.02
 CLOSE = 1e-4  # relative: the losses of our first steps, in another order of summation
@@ -162,22 +162,19 @@ def main() -> None:
     run = arms.record(path, timed, lines, work=work, **fields)
     print(arms.table(run))
     report(run)
-    try:
-        from d2lpar import experiments
-    except ModuleNotFoundError as error:  # a machine with GPUs may lack matplotlib
-        print(f"no picture: {error}; d2lpar plot {run.path} draws it elsewhere")
-    else:
-        experiments.draw([run], args.out, "own_loop")
+    arms.draw(run)
 
 
 def report(run) -> None:
-    """Print the reader's time in terms of d2l's, on the same devices."""
+    """Print how fast the reader's loops are beside d2l's, on the same devices."""
     times = {(arm.work, arm.name): arm.seconds for arm in arms.arm_times(run)}
     for (work, name), seconds in times.items():
         theirs = times.get((work, D2L))
         if name != D2L and seconds and theirs:
-            ratio = statistics.median(seconds) / statistics.median(theirs)
-            print(f"{work}: {name} take {ratio:.2f} of d2l's time")
+            words = phrase(
+                f"a step by {name}", summarize(seconds), f"by {D2L}", summarize(theirs)
+            )
+            print(f"{work}: {words}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from d2lpar.figures import labels
 from d2lpar.machine import builds, host
 from d2lpar.machine.gpus import cuda_devices
 from d2lpar.records import atomic
-from d2lpar.records.comparison import Summary, arm_times, summarize
+from d2lpar.records.comparison import Summary, arm_times, in_cell, ratio, summarize
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run, group
 from d2lpar.text import plain_table, plural
 
@@ -136,7 +136,7 @@ class Row:
     seconds: Summary | None = None
     samples_per_sec: float | None = None
     test_acc: float | None = None
-    of_base: float | None = None  # median seconds, relative to the base's
+    of_base: float | None = None  # median seconds over the base's, if they differ
     why: str | None = None
 
 
@@ -297,13 +297,9 @@ def measure(
 
 
 def rows_of(run: Run, base: str) -> list[Row]:
-    """One row per arm, in the order in which they ran, relative to the arm `base`.
-
-    If that one was not measured, they are relative to the first one that was.
-    """
+    """One row per arm, in the order in which they ran, relative to the arm `base`."""
     times = arm_times(run)
     summaries = {x.name: summarize(x.seconds) for x in times if x.seconds}
-    one = summaries.get(base, next(iter(summaries.values()))).median
     rows = []
     for arm in times:
         if not arm.seconds:
@@ -312,13 +308,13 @@ def rows_of(run: Run, base: str) -> list[Row]:
         seconds, last = summaries[arm.name], arm.samples[-1]
         samples = last.samples_per_sec * last.seconds  # of any epoch
         speed = {"samples_per_sec": samples / seconds.median}
-        speed |= {"test_acc": last.test_acc, "of_base": seconds.median / one}
+        speed |= {"test_acc": last.test_acc, "of_base": ratio(seconds, summaries[base])}
         rows.append(Row(arm.name, arm.is_peer, seconds, **speed))
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
-    """One line per row; times relative to the base's, which is the row with 1.00."""
+def table(rows: Sequence[Row], base: str) -> str:
+    """One line per row; times relative to the base's."""
     columns = ["", "sec/epoch", "quartiles", "n", "samples/s", "accuracy", "of base"]
     cells, absent = [], []
     for row in rows:
@@ -328,8 +324,7 @@ def table(rows: Sequence[Row]) -> str:
             continue
         times = [f"{s.median:.3g}", f"{s.q1:.3g}-{s.q3:.3g}", str(s.n)]
         speed = [f"{row.samples_per_sec:,.0f}", f"{row.test_acc:.3f}"]
-        cells.append([row.name, *times, *speed, f"{row.of_base:.2f}"])
-    base = next(row.name for row in rows if row.of_base == 1)
+        cells.append([row.name, *times, *speed, in_cell(row.of_base)])
     return "\n".join([plain_table(columns, cells, names=1), *absent, f"base: {base}"])
 
 
@@ -434,12 +429,14 @@ def main(preset: str, as_json: bool, **flags) -> None:
         first_losses_checked=unchecked is None,
         **(arms.gpu_fields(ids) if kind == "gpu" else {}),
     )
-    (picture,) = experiments.draw([run], folder, stem)
-    rows = rows_of(run, chosen.base_name)
+    picture = arms.draw(run)
+    measured = [arm.name for arm in arm_times(run) if arm.seconds]
+    base = chosen.base_name if chosen.base_name in measured else measured[0]
+    rows = rows_of(run, base)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=1))
     else:
-        click.echo(table(rows))
+        click.echo(table(rows, base))
     if unchecked and names:
         log.warning("the peers' losses were not compared with ours: %s", unchecked)
     click.echo(f"record: {run.path}\nfigure: {picture}", err=as_json)

@@ -322,11 +322,11 @@ assert measured[1, 1024] / measured[2, 1024] < measured[1, 512] / measured[2, 51
 # Apart from the all-reduce, the verdicts use measurements on one GPU only. As the
 # assertion confirms, the speedups on two GPUs contradict none of them.
 #
-# How sharp are the bounds? [A picture](../figures/scaling/bracket.png) shows the time
-# of a step in all our records, as a multiple of the lower bound. On the H200s some
-# steps lie a little below the bound. One explanation is that `python` is itself
-# measured, on one GPU. On CPU contexts, which share cores and memory, many lie above
-# the bracket. So take a verdict that is decided by a few per cent as open.
+# How sharp are the bounds? [A picture](../figures/scaling/bracket.png) shows the steps
+# of all our records, and the bracket as a band. On the H200s some steps lie a little
+# below it. One explanation is that `python` is itself measured, on one GPU. On CPU
+# contexts, which share cores and memory, many lie above the bracket. So take a verdict
+# that is decided by a few per cent as open.
 #
 # One row is out of order: with 1,024 images the speedup is smaller than with 512. One
 # explanation is a change of form. From 1,024 images per GPU on, the package of that

@@ -149,6 +149,11 @@ def measured_by(runs: Sequence[Run]) -> Experiment:
     for run in runs:
         chapter = getattr(run.header, "chapter", "")
         experiment = EXPERIMENTS.get(RECORDED_BY_BENCHMARKS.get(chapter, chapter))
+        if not chapter:
+            raise RecordError(
+                f"{run.path}: of a benchmark; in a checkout, python "
+                f"benchmarks/figure.py {run.path} draws it"
+            )
         if experiment is None or not experiment.figure:
             raise RecordError(
                 f"{run.path}: of chapter {chapter!r}, which this d2lpar cannot draw"
@@ -170,8 +175,9 @@ def result(runs: Sequence[Run]) -> Result:
     """
     from d2lpar.figures import labels
 
+    experiment = measured_by(runs)
     runs = sorted(runs, key=lambda run: run.header.num_devices)
-    found, header = load(measured_by(runs).result)(runs), runs[0].header
+    found, header = load(experiment.result)(runs), runs[0].header
     where = f"data: {labels.data_name(header)}; {labels.hardware([header])}"
     return replace(found, note="; ".join(filter(None, (found.note, where))))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable, Sequence
 
@@ -80,23 +79,13 @@ def plain_table(
     LeNet     9.12
     MLP          -
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = list(rows)
-    lines = [columns, *rows] if columns else rows
-    table = Table.grid(padding=(0, 2))
-    for k, cells in enumerate(zip(*(rows or lines))):
-        numbers = any(cell.lstrip("+-")[:1].isdigit() for cell in cells)
-        right = k >= names and (numbers or set(cells) == {"-"})
-        table.add_column(justify="right" if right else "left", no_wrap=True)
-    for line in lines:
-        table.add_row(*map(Text, line))
-    printed = io.StringIO()
-    # In a notebook rich would display the table instead of writing it.
-    console = Console(
-        file=printed, width=10_000, color_system=None, force_jupyter=False
-    )
-    console.print(table)
-    return "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
+    lines = [columns, *rows] if columns else list(rows)
+    aligned = []
+    for k, cells in enumerate(zip(*lines)):
+        below = cells[1:] if columns else cells
+        numbers = any(cell.lstrip("+-")[:1].isdigit() for cell in below)
+        right = k >= names and (numbers or set(below) == {"-"})
+        width = max(map(len, cells))
+        align = str.rjust if right else str.ljust
+        aligned.append([align(cell, width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned))

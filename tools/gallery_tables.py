@@ -16,13 +16,20 @@ from pathlib import Path
 from statistics import median
 
 import memory_estimate
-from gallery_pictures import FIGURES, PICTURES, samples, to_accuracy
+from gallery_pictures import FIGURES, PICTURES, to_accuracy
 from PIL import Image
 
 from d2lpar import experiments
 from d2lpar.arrays import result as timings
 from d2lpar.figures import labels, page
-from d2lpar.records.comparison import ArmTimes, Summary, arm_times, summarize
+from d2lpar.records.comparison import (
+    ArmTimes,
+    Summary,
+    arm_times,
+    in_cell,
+    ratio,
+    summarize,
+)
 from d2lpar.records.kinds import (
     ArmSample,
     EpochRecord,
@@ -157,7 +164,7 @@ def _seeds(runs: Runs) -> str:
     kinds = group(runs, lambda run: (run.header.chapter, run.header.num_devices))
     for (chapter, _), same in sorted(kinds.items()):
         timed = summarize([e.seconds for run in same for e in timed_epochs(run)])
-        alone.setdefault(chapter, timed.median)
+        base = alone.setdefault(chapter, timed)
         ends = [run.lines_of(EpochRecord)[-1].test_acc for run in same]
         until = to_accuracy(same)
         reached = [
@@ -168,7 +175,7 @@ def _seeds(runs: Runs) -> str:
         rows.append([
             f"{name}, {labels.configuration(where)}",
             *_spread(timed),
-            f"{alone[chapter] / timed.median:.2f}",
+            in_cell(ratio(base, timed)),
             f"{len(until)} of {len(same)}",
             *reached,
             f"{median(ends):.3f} ({min(ends):.3f} to {max(ends):.3f})",
@@ -181,12 +188,12 @@ def _seeds(runs: Runs) -> str:
 
 def _errors(runs: Runs) -> str:
     """A comparison's errors by the steps after which they were found."""
-    by = samples(runs, ArmSample).groupby(["arm", "steps"], sort=False).error
-    found = by.agg(["median", "min", "max", "count"])
+    samples = [x for run in runs for x in run.lines_of(ArmSample)]
+    found = group(samples, lambda x: (x.arm, x.steps), lambda x: x.error)
     rows = [
-        [arm, f"{steps:,}", *(f"{x:.1e}" for x in values[:3]), f"{values[3]:.0f}",
-         _record(*runs)]
-        for (arm, steps), *values in found.itertuples()
+        [arm, f"{steps:,}", *(f"{f(errors):.1e}" for f in (median, min, max)),
+         str(len(errors)), _record(*runs)]
+        for (arm, steps), errors in found.items()
     ]  # fmt: skip
     return _table(["", "steps", "error", "least", "most", "seeds", "record"], rows)
 
@@ -218,22 +225,13 @@ def _arms(runs: Runs) -> str:
     rows = []
     for run in runs:
         for work, arms in group(arm_times(run), lambda arm: arm.work).items():
-            timed = sorted(
-                (arm for arm in arms if arm.seconds),
-                key=lambda arm: median(arm.seconds),
-            )
+            timed = [arm for arm in arms if arm.seconds]
+            timed.sort(key=lambda arm: median(arm.seconds))
             rows += [[*_arm(work, arm, timed[0]), _record(run)] for arm in timed]
-            rows += [
-                [
-                    work,
-                    arm.name,
-                    f"not measured: {arm.why_not}",
-                    *[""] * 4,
-                    _record(run),
-                ]
-                for arm in arms
-                if not arm.seconds
-            ]
+            for arm in arms:
+                if not arm.seconds:
+                    why = f"not measured: {arm.why_not}"
+                    rows.append([work, arm.name, why, *[""] * 4, _record(run)])
     columns = ["work", "", "seconds", "quartiles", "n", "times the fastest's", "error"]
     columns.append("record")
     # Works and errors only where some row has one.
@@ -245,20 +243,21 @@ def _arms(runs: Runs) -> str:
 def _arm(work: str, arm: ArmTimes, first: ArmTimes) -> list[str]:
     """A row; the ratio only where both have as many threads in all."""
     name = f"**{arm.name}**" if arm is first else arm.name
-    ratio = f"{median(arm.seconds) / median(first.seconds):.2f}"
+    seconds, best = summarize(arm.seconds), summarize(first.seconds)
     fair = threads_of(arm.name) == threads_of(first.name)
+    times = in_cell(ratio(seconds, best) if fair else None)
     errors = [s.error for s in arm.samples if s.error is not None]
     error = f"{median(errors):.2f}" if errors else ""
-    return [work, name, *_spread(summarize(arm.seconds)), ratio if fair else "-", error]
+    return [work, name, *_spread(seconds), times, error]
 
 
 def _faces(runs: Runs) -> str:
     """The quality of faces after the most steps that all of the trainings took."""
-    table = samples(runs, FrameRecord)
-    steps = table.groupby(table.run.map(id)).num_steps.max().min()
+    frames = [run.lines_of(FrameRecord) for run in runs]
+    steps = min(of_run[-1].num_steps for of_run in frames)
     rows = []
-    for run in runs:
-        last = [f for f in run.lines_of(FrameRecord) if f.num_steps <= steps][-1]
+    for run, of_run in zip(runs, frames):
+        last = [f for f in of_run if f.num_steps <= steps][-1]
         norm, seed = run.header.settings["d_norm"], str(run.header.seed)
         quality = [number(last.frechet), number(last.coverage)]
         rows.append([norm, seed, f"{last.num_steps:,}", *quality, _record(run)])

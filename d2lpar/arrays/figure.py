@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 
@@ -16,6 +16,7 @@ from d2lpar.arrays.result import (
     rows_of,
 )
 from d2lpar.figures import labels, page
+from d2lpar.records.comparison import ratio
 from d2lpar.records.kinds import Run, group
 from d2lpar.text import number, plural
 
@@ -25,17 +26,16 @@ DATA_SHEETS = {"NVIDIA H200": (4_800, 67_000)}
 
 
 def pictures(
-    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Two ``clocks``, ``roofline``, and ``copies``, as far as the runs hold them.
+    """Draw ``clocks``, ``roofline`` and ``copies``, as far as the runs hold them.
 
-    `answers` holds the sentences that title them. Raises :class:`RecordError` for a run
-    that holds no timings.
+    `answers` title them. Raises :class:`RecordError` for a run without timings.
     """
     drawn: dict[str, page.Picture] = {}
     table = rows(runs)
     if shown := fastest_forms(table):
-        title = page.answer((answers or {}).get("clocks", ()), "Array work, two clocks")
+        title = page.answer(answers, "clocks", "Array work, two clocks")
         note = "dot: devices have finished; tick: calls have returned; fastest forms"
         note = labels.subtitle(note, runs)
         size = (7.6, page.height(len(shown)))
@@ -58,23 +58,26 @@ def pictures(
 
 
 def who(row: Row) -> str:
-    """The library of a row, and where it ran."""
+    """Return the library of a row, and where it ran."""
     return ", ".join(filter(None, (row.library, row.where)))
 
 
 def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None:
-    """A row for each: a tick where its calls return, a dot where its work has ended."""
+    """Draw a row each: a tick where its calls return, a dot where its work has ended.
+
+    Beside it stands how many times as long the work takes.
+    """
     shown = []
     for row in table:
-        calls = row.naive.median
-        ratio = f"{number(row.seconds.median / calls)}\u00d7" if calls else ""
+        longer = ratio(row.seconds, row.naive)
+        note = f"{number(longer)}\u00d7" if longer else ""
         color = page.LIBRARIES.get(row.library, page.GREY)
-        shown.append(page.Row(name(row), row.seconds, color, ratio, calls))
+        shown.append(page.Row(name(row), row.seconds, color, note, row.naive.median))
     page.dots(axes, shown, "s", log=True)
 
 
 def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
-    """GFLOP/s against FLOP per byte on one device, under its copy and its product.
+    """Draw GFLOP/s against FLOP per byte on one device, under its copy and its product.
 
     An arrow leads from MXNet's form as written to its fastest one. PyTorch stands
     beside them where it has the same processor. Solid is the roof of the data sheet of
@@ -127,13 +130,13 @@ def _roof(axes: Axes, ends: tuple, bandwidth: float, roof: float, how: dict) -> 
 
 
 def copy_rate(ours: Sequence[Row]) -> float:
-    """GB/s read and written together by the fastest copy within one device's memory."""
+    """Return GB/s, read and written, of the fastest copy within one device."""
     within = [2 * row.gb_per_sec for row in rows_of("device to device", ours)]
     return max([row.gb_per_sec for row in rows_of("copy", ours)] + within)
 
 
 def copies(axes: Axes, runs: Sequence[Run]) -> None:
-    """GB/s of all devices together against bytes, by direction, on the most devices."""
+    """Draw GB/s of all devices together against bytes, on the most devices."""
     table = rows(runs)
     count = max(row.num_devices for row in rows_of(TRANSFERS[0], table))
     shown = [r for r in table if r.operation in TRANSFERS and r.num_devices == count]

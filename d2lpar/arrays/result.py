@@ -58,10 +58,6 @@ class Row:
     naive: Summary
 
     @property
-    def name(self) -> str:
-        return ", ".join(filter(None, (self.library, self.form, self.where)))
-
-    @property
     def gb_per_sec(self) -> float:
         """Of all devices together; they copy at the same time."""
         together = self.num_devices if self.operation in TRANSFERS else 1
@@ -78,7 +74,7 @@ class Row:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """The runs' timings by ascending device count, repeats of a row pooled.
+    """Return the runs' timings by ascending device count, repeats of a row pooled.
 
     Raises :class:`RecordError` for a run without timings.
     """
@@ -87,67 +83,62 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         if not run.lines_of(TimingRecord):
             raise RecordError(f"{labels.where(run)}: holds no timings")
         for x in run.lines_of(TimingRecord):
-            on_host = x.devices[:1] == [] or x.devices[0].startswith("host")
+            on_host = not x.devices or x.devices[0].startswith("host")
             count = 0 if on_host else run.header.num_devices
             key = (count, x.operation, x.library, x.form, tuple(x.shape))
             pooled.setdefault(key, []).append(x)
     on_gpus = any(run.header.device_kind == "gpu" for run in runs)
-    table = []
-    for (count, operation, library, form, shape), same in pooled.items():
-        where = plural(count, "GPU" if on_gpus else "device")
-        if not count:
-            where = "CPU" if on_gpus else ""
-        row = Row(
+    host = "CPU" if on_gpus else ""
+    return [
+        Row(
             operation=operation,
             library=library,
             form=form,
             shape=shape,
             num_devices=count,
-            where=where,
+            where=plural(count, "GPU" if on_gpus else "device") if count else host,
             num_bytes=same[0].num_bytes,
             flops=same[0].flops,
             seconds=summarize([s for line in same for s in line.seconds]),
             naive=summarize([s for line in same for s in line.naive_seconds]),
         )
-        table.append(row)
-    return table
+        for (count, operation, library, form, shape), same in pooled.items()
+    ]
 
 
 def rows_of(operation: str, table: Sequence[Row]) -> list[Row]:
-    """The rows of one operation."""
+    """Return the rows of one operation."""
     return [row for row in table if row.operation == operation]
 
 
 def fastest(table: Iterable[Row]) -> Row:
-    """The row with the least median; raises ValueError where there is none."""
+    """Return the row with the least median; raise ValueError where there is none."""
     return min(table, key=lambda row: row.seconds.median)
 
 
 def fastest_forms(table: Sequence[Row]) -> list[Row]:
-    """The fastest form of each operation in each library, by device count."""
+    """Return the fastest form of each operation in each library, by device count."""
     shown = [row for row in table if row.operation in TITLES]
     by_library = group(shown, lambda r: (r.operation, r.library, r.num_devices))
     return [fastest(same) for same in by_library.values()]
 
 
 def shape(row: Row) -> str:
-    """The shape in words: "100 x 10"."""
+    """Return the shape in words: "100 x 10"."""
     return " x ".join(f"{n:,}" for n in row.shape)
 
 
 def ms(row: Row) -> str:
-    """The median in milliseconds."""
+    """Return the median in milliseconds."""
     return number(1e3 * row.seconds.median)
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """The fastest form of each operation in each library.
+    """Return the fastest form of each operation in each library.
 
     Further: all forms with their rates, and the published numbers beside ours.
     """
-    runs = [run for run in runs if run.lines_of(TimingRecord)]
-    table = rows(runs)
-    shown = [row for row in table if row.operation in TITLES]
+    table = rows([run for run in runs if run.lines_of(TimingRecord)])
     if not table:
         return Result()
     cells = [
@@ -156,6 +147,8 @@ def result(runs: Sequence[Run]) -> Result:
         for row in fastest_forms(table)
     ]  # fmt: skip
     columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "n"]
+    columns.append("not waiting")
+    shown = [row for row in table if row.operation in TITLES]
     shapes = {row.operation: f"{row.operation}: {shape(row)}" for row in shown}
     note = (
         f"{', '.join(shapes.values())}; ms: by a clock that is read after the devices "
@@ -163,20 +156,14 @@ def result(runs: Sequence[Run]) -> Result:
     )
     answers = {}
     if ours := [row for row in shown if row.library == "MXNet"]:
-        answers["clocks"] = [_naive_clock(max(ours, key=lambda r: r.seconds.median))]
-    return Result(
-        Table([*columns, "not waiting"], cells, names=4),
-        note,
-        answers,
-        [_everything(table), published(table)],
-    )
-
-
-def _naive_clock(row: Row) -> str:
-    return (
-        f"A clock that does not wait reads {number(1e3 * row.naive.median)} ms for "
-        f"{row.operation}, {row.form}, on {row.where}, which takes {ms(row)} ms."
-    )
+        slowest = max(ours, key=lambda row: row.seconds.median)
+        answers["clocks"] = [
+            "A clock that does not wait reads "
+            f"{number(1e3 * slowest.naive.median)} ms for {slowest.operation}, "
+            f"{slowest.form}, on {slowest.where}, which takes {ms(slowest)} ms."
+        ]
+    further = [_everything(table), published(table)]
+    return Result(Table(columns, cells, names=4), note, answers, further)
 
 
 def _everything(table: Sequence[Row]) -> Table:
@@ -194,7 +181,7 @@ def _everything(table: Sequence[Row]) -> Table:
 
 
 def published(table: Sequence[Row]) -> Table:
-    """What the sources printed, and what the same line and our fastest form take."""
+    """Return what the sources printed, and what the same line and our fastest take."""
     cells = []
     for operation, source, printed, ours in PUBLISHED:
         here = rows_of(operation, table)

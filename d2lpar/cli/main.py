@@ -86,26 +86,6 @@ def run(chapter: str, **flags) -> None:
         measure(name, **{k: v for k, v in given.items() if k not in unused})
 
 
-@d2lpar.command(short_help="Draw a class's predictions.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", default="runs", type=click.Path(path_type=Path))
-def predictions(files: tuple[Path, ...], out: Path) -> None:
-    """Compare the guesses in FILES, each a learner's runs/predictions.jsonl.
-
-    Draws a histogram per question, with the answers that were measured.
-    """
-    from d2lpar.figures import predictions as figure
-
-    questions = figure.read(files)
-    rows = [
-        (what, str(len(q)), f"{sum(g.good for g in q)} of {len(q)}")
-        for what, q in questions.items()
-    ]
-    columns = ["question", "guesses", "within a factor of two"]
-    click.echo(printable(plain_table(columns, rows)))
-    click.echo(f"wrote {figure.draw(questions, out)}")
-
-
 @d2lpar.command(short_help="Run a chapter on several workers.")
 @launch_options
 def launch(**flags) -> None:
@@ -220,16 +200,11 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--out",
-    type=PATH,
-    help="Folder for the figure. [default: beside B; with --json none is drawn]",
-)
-def compare(a: str, b: str, as_json: bool, out: str | None) -> None:
+def compare(a: str, b: str, as_json: bool) -> None:
     """Compare record A with B: 1 against 2 devices, or before against after."""
     from d2lpar.cli.compare import records
 
-    records(Path(a), Path(b), as_json, out)
+    records(Path(a), Path(b), as_json)
 
 
 @d2lpar.command(short_help="Examine this machine.")

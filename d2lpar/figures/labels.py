@@ -28,20 +28,6 @@ def where(run: Run) -> str:
     return str(run.path or "a run")
 
 
-def devices(header: Header) -> str:
-    """What a run ran on: "2 devices: cpu(0), cpu(1) (1 thread each of 2 cores)".
-
-    On GPUs: "2 devices: gpu(0), gpu(1) NVIDIA T4". The CPU's model is left out.
-    """
-    ids = [label.partition(" ")[0] for label in header.devices]
-    places = ", ".join(ids) if len(ids) <= 2 else f"{ids[0]} ... {ids[-1]}"
-    if header.device_kind == "cpu":
-        details = f"({threads(header)} of {plural(header.cores, 'core')})"
-    else:
-        details = " + ".join(gpu_models(header))
-    return f"{plural(header.num_devices, 'device')}: {places} {details}".rstrip()
-
-
 def device_word(header: Header) -> str:
     """What a device is called: "context" on CPUs, else "GPU"."""
     return "context" if header.device_kind == "cpu" else "GPU"
@@ -70,15 +56,9 @@ def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
 
     [] on CPUs and for records that do not say.
     """
-    facts, names = (
-        header.gpu_build or {},
-        {"tf32": "TF32", "peer_access": "peer access"},
-    )
-    return [
-        f"{name} {'on' if facts[key] else 'off'}"
-        for key, name in names.items()
-        if facts.get(key) is not None
-    ]
+    facts, names = header.gpu_build, {"tf32": "TF32", "peer_access": "peer access"}
+    known = {key: name for key, name in names.items() if facts.get(key) is not None}
+    return [f"{name} {'on' if facts[key] else 'off'}" for key, name in known.items()]
 
 
 def commit(header: Header | BenchmarkHeader) -> str:

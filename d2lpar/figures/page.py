@@ -10,20 +10,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
-from PIL import Image, PngImagePlugin
 
-from d2lpar.errors import RecordError
 from d2lpar.figures import labels
 from d2lpar.records.atomic import replacing
-from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.comparison import Summary, ratio, summarize
 from d2lpar.records.kinds import Run
 from d2lpar.text import byte_size, number
 
@@ -40,8 +37,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
 LIMIT = {"color": "0.35", "ls": LINES[1], "lw": 1.2}  # a limit or an ideal
 
-LARGEST, LONGEST = 4_000, 400  # of a picture, in square inches and inches
 LETTERS = 9.2  # of a title, in an inch
+# The sentences that title pictures, by the pictures' names.
+Answers = Optional[Mapping[str, Sequence[str]]]
 UNSTABLE = 0.2  # of the median between the quartiles
 MAX_DOTS = 200  # of single samples in a row; more say nothing
 
@@ -64,14 +62,8 @@ def new(
     """A picture of `size` inches with its empty axes, row by row.
 
     `note` is the line below; `subplots` is passed on to
-    :meth:`matplotlib.figure.Figure.subplots`. Raises :class:`RecordError` for runs with
-    so many rows or panels that their picture would take gigabytes.
+    :meth:`matplotlib.figure.Figure.subplots`.
     """
-    if size[0] * size[1] > LARGEST or max(size) > LONGEST:
-        raise RecordError(
-            f"{labels.where(runs[0])}: its picture would be {size[0]:,.0f} x "
-            f"{size[1]:,.0f} inches; draw a record with fewer results"
-        )
     picture = Picture(figsize=size)
     stamp = labels.stamp([run.header for run in runs]) if runs else ""
     picture.metadata = {"Title": title, "Description": stamp}
@@ -103,14 +95,14 @@ def count_color(k: int) -> str:
     return COUNTS[min(k, len(COUNTS) - 1)]
 
 
-def answer(sentences: Sequence[str], otherwise: str, inches: float = 7.6) -> str:
-    """The title of a picture of so many inches that answers a question.
+def answer(answers: Answers, name: str, otherwise: str, inches: float = 7.6) -> str:
+    """Return the title of the picture of this name, of so many inches.
 
-    As many whole sentences as two lines hold; `otherwise` where not even the first
-    fits, or there is none.
+    As many whole sentences of its answer as two lines hold; `otherwise` where not even
+    the first fits, or there is none.
     """
     title = ""
-    for text in sentences:
+    for text in (answers or {}).get(name, ()):
         longer = f"{title} {text}".strip()
         if len(textwrap.wrap(longer, int(inches * LETTERS))) > 2:
             break
@@ -170,8 +162,9 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
     axes.set_xlabel({"s": "seconds", "ms": "milliseconds"}.get(unit, unit))
-    wide = bool(medians) and max(medians) > 10 * min(medians) > 0
-    if wide if log is None else log:
+    if log is None:
+        log = bool(medians) and max(medians) > 10 * min(medians) > 0
+    if log:
         log_along(axes, "x")
     else:
         axes.set_xlim(left=0)
@@ -191,17 +184,18 @@ def _with_unit(value: float, unit: str) -> str:
 
 
 def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Rows of seconds by name, on ascending device counts: how the first compares."""
-    first, *_ = seconds.values()
-    return [
-        Row(
-            name,
-            samples,
-            count_color(k),
-            f"{median(first) / median(samples):.2f}\u00d7" if k else "",
-        )
-        for k, (name, samples) in enumerate(seconds.items())
-    ]
+    """Return rows of seconds by name, on ascending device counts, with speedups."""
+    base, *_ = map(summarize, seconds.values())
+    rows = []
+    for k, (name, samples) in enumerate(seconds.items()):
+        note = times_as_fast(ratio(base, summarize(samples)))
+        rows.append(Row(name, samples, count_color(k), note))
+    return rows
+
+
+def times_as_fast(speedup: float | None) -> str:
+    """Return a ratio as it stands beside a row of samples, "" where there is none."""
+    return "" if speedup is None else f"{speedup:.2f}\u00d7"
 
 
 def height(rows: int) -> float:
@@ -275,17 +269,5 @@ def save(
             elif isinstance(content, bytes):
                 file.write_bytes(content)
             else:
-                _write_png(content, file)
+                content.savefig(file, format="png", metadata=content.metadata)
     return paths
-
-
-def _write_png(picture: Picture, file: Path) -> None:
-    """In 256 colors, which are enough: a third of the bytes."""
-    picture.savefig(file, format="png")
-    info = PngImagePlugin.PngInfo()
-    for words in picture.metadata.items():
-        info.add_text(*words)
-    with Image.open(file) as whole:
-        few = whole.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        dpi = whole.info["dpi"]
-    few.save(file, format="png", optimize=True, dpi=dpi, pnginfo=info)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from statistics import median
@@ -33,16 +33,15 @@ STEPS = (0, 100, 300, 1_000, 3_000, 10_000)
 
 
 def pictures(
-    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture | bytes]:
-    """Pictures by name of runs that differ in their device count.
+    """Draw pictures by name of runs that differ in their device count.
 
     ``seconds`` per epoch and ``quality`` beside its references, of all runs. Of the one
     on the most devices ``losses``; ``strip``, the faces of some noises through
-    training; ``samples``, 25 of the last; and "", an animation. `answers` holds the
-    sentences that title the first two.
+    training; ``samples``, 25 of the last; and "", an animation. `answers` title the
+    first two.
     """
-    answers = answers or {}
     runs = lenet_figure.by_device_count(runs)
     for run in runs:
         if not comparison.is_gan(run):
@@ -51,7 +50,7 @@ def pictures(
     drawn: dict[str, page.Picture | bytes] = {"losses": losses(last)}
     if all(comparison.quality_by_epoch(run) for run in runs):
         title = "Fréchet distance and coverage of generated faces"
-        title = page.answer(answers.get("quality", ()), title, inches=10.5)
+        title = page.answer(answers, "quality", title, inches=10.5)
         note = f"{lenet_figure.workload(runs)}; dashed: sets to compare with"
         picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
         drawn["quality"] = picture
@@ -74,22 +73,21 @@ def pictures(
         sheet = punks.from_png(frames[-1].samples, 5, -(-len(frames[-1].nearest) // 5))
         after = f"after {plural(frames[-1].epoch, 'epoch')}"
         show(picture.axes[0], sheet, after)
-    drawn["seconds"] = lenet_figure.times(runs, answers.get("seconds", ()))
-    return drawn
+    return {**drawn, **lenet_figure.seconds(runs, answers)}
 
 
 def frames_of(run: Run) -> list[FrameRecord]:
-    """The frames of the first repeat."""
+    """Return the frames of the first repeat."""
     return [frame for frame in run.lines_of(FrameRecord) if frame.repeat == 0]
 
 
 def steps_of(frame: FrameRecord) -> int:
-    """After how many steps; of a record of 0.2, epochs."""
+    """Return after how many steps; of a record of 0.2, epochs."""
     return frame.epoch if frame.num_steps is None else frame.num_steps
 
 
 def fixed_faces(frame: FrameRecord) -> numpy.ndarray:
-    """The faces of the fixed noises in a row: uint8 (24, n * 24, 3).
+    """Return the faces of the fixed noises in a row: uint8 (24, n * 24, 3).
 
     Raises :class:`~d2lpar.errors.DataError` for a record that was altered.
     """
@@ -97,12 +95,12 @@ def fixed_faces(frame: FrameRecord) -> numpy.ndarray:
 
 
 def unit_of(run: Run) -> str:
-    """What :func:`steps_of` counts."""
+    """Name what :func:`steps_of` counts."""
     return "epoch" if frames_of(run)[-1].num_steps is None else "step"
 
 
 def losses(run: Run) -> page.Picture:
-    """Losses of both networks, and the discriminator's opinions of both kinds.
+    """Draw losses of both networks, and the discriminator's opinions of both kinds.
 
     The medians of the repeats.
     """
@@ -128,10 +126,8 @@ def losses(run: Run) -> page.Picture:
     return picture
 
 
-def quality(
-    panels: Sequence[Axes], runs: Sequence[Run], names: Sequence[str] = ()
-) -> None:
-    """Fréchet distance and coverage through training, with those of known sets.
+def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
+    """Draw Fréchet distance and coverage through training, with those of known sets.
 
     Fréchet distance of features of random convolutions, 0 is best; coverage is the
     share of the data's faces with a generated one among their 5 nearest neighbours.
@@ -140,7 +136,7 @@ def quality(
     measures = {"frechet": "Fréchet distance", "coverage": "coverage"}
     for axes, (measure, label) in zip(panels, measures.items()):
         values_of = partial(comparison.quality_by_epoch, measure=measure)
-        lenet_figure.curves(axes, runs, values_of, label, names)
+        lenet_figure.curves(axes, runs, values_of, label)
         for name, values in known.items():
             if measure == "coverage" and name not in ("other real faces", "noise"):
                 continue  # 0 like that of noise
@@ -153,7 +149,7 @@ def quality(
 
 
 def shown_of(run: Run) -> list[FrameRecord]:
-    """The frames after about each of `STEPS`, and the last one."""
+    """Return the frames after about each of `STEPS`, and the last one."""
     frames = frames_of(run)
     last = frames[-1]
     nearest = [
@@ -166,7 +162,7 @@ def shown_of(run: Run) -> list[FrameRecord]:
 
 
 def strip(axes: Axes, run: Run) -> None:
-    """The faces of the same noises, a row for each of some steps, and the last."""
+    """Draw the faces of the same noises, a row for each of some steps, and the last."""
     frames = shown_of(run)
     show(axes, numpy.concatenate([fixed_faces(frame) for frame in frames]))
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frames))]
@@ -175,7 +171,7 @@ def strip(axes: Axes, run: Run) -> None:
 
 
 def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
-    """A sheet of faces, with a white line, a pixel wide, between them."""
+    """Show a sheet of faces, with a white line, a pixel wide, between them."""
     height, width, _ = sheet.shape
     sheet = numpy.insert(sheet, range(punks.TILE, height, punks.TILE), 255, axis=0)
     sheet = numpy.insert(sheet, range(punks.TILE, width, punks.TILE), 255, axis=1)
@@ -186,7 +182,7 @@ def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
 
 
 def animation(run: Run) -> bytes:
-    """A GIF of the fixed noises' faces through training, at least two frames.
+    """Return a GIF of the fixed noises' faces through training, at least two frames.
 
     At most 50 frames, evenly spread; it plays once and stops at the last, of which
     :func:`strip` is the still form.

@@ -21,7 +21,7 @@ UNKNOWN = "how good the faces are was not measured"
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """A row per device count, and one per set that the faces are compared with.
+    """Return a row per device count, and one per set that the faces are compared with.
 
     Speedups are over the fewest devices.
     """

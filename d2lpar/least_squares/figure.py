@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
@@ -21,17 +21,15 @@ METHODS = ("normal", "cgls", "tsqr", "gradient", *AVERAGING)  # in their colours
 
 
 def pictures(
-    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Of runs of several methods and device counts, on the most devices of each.
+    """Draw runs of several methods and device counts, on the most devices of each.
 
     ``devices``, the seconds on each number of devices, if there are several;
     ``distance`` to the optimum against seconds, or ``residual`` if the optimum is not
     known; and if a method averages ``error`` (the figure of the least-squares notes).
-    `answers` holds the sentences that title them. Raises :class:`RecordError` for a run
-    without points.
+    `answers` title them. Raises :class:`RecordError` for a run without points.
     """
-    answers = answers or {}
     for run in runs:
         if not run.lines_of(PointRecord):
             raise RecordError(f"{labels.where(run)}: holds no points of a solver")
@@ -42,9 +40,9 @@ def pictures(
     note = labels.subtitle(words, runs)
     drawn: dict[str, page.Picture] = {}
     if len({run.header.num_devices for run in runs}) > 1:
-        rows = seconds_of(runs)
+        rows = rows_by_count(runs)
         title = "Seconds to solve, by method and number of devices"
-        title = page.answer(answers.get("devices", ()), title)
+        title = page.answer(answers, "devices", title)
         drawn["devices"] = picture = page.new(
             title, note, runs, (7.6, page.height(len(rows)))
         )
@@ -52,12 +50,12 @@ def pictures(
     most = most_devices(runs)
     if knows_optimum(runs):
         title = "Distance to the optimum against seconds"
-        title = page.answer(answers.get("distance", ()), title)
+        title = page.answer(answers, "distance", title)
         drawn["distance"] = picture = page.new(title, note, most)
         distances(picture.axes[0], most)
     else:
         title = f"||A x - b|| reaches {least_of(runs):.2f}"
-        title = page.answer(answers.get("residual", ()), title)
+        title = page.answer(answers, "residual", title)
         drawn["residual"] = picture = page.new(title, note, most)
         residuals(picture.axes[0], most)
     averaging = [run for run in most if run.header.variant in AVERAGING]
@@ -69,7 +67,7 @@ def pictures(
 
 
 def most_devices(runs: Sequence[Run]) -> list[Run]:
-    """Of every method the run on the most devices."""
+    """Return of every method the run on the most devices."""
     by_method = group(runs, lambda run: run.header.variant).values()
     return [max(same, key=lambda run: run.header.num_devices) for same in by_method]
 
@@ -85,7 +83,7 @@ def _look(run: Run, **others) -> dict:
 
 
 def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
-    """||A x - b|| of each device's x above the least of all, against the epoch."""
+    """Draw ||A x - b|| of each device's x above the least of all, against the epoch."""
     for run in runs:
         points = repeats(run)[0]
         recorded = min(len(p.device_residual_norms) for p in points)
@@ -102,7 +100,7 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
 
 
 def distances(axes: Axes, runs: Sequence[Run]) -> None:
-    """||x - x*|| / ||x*|| against seconds of work, of every repeat."""
+    """Draw ||x - x*|| / ||x*|| against seconds of work, of every repeat."""
     for run in runs:
         for number, points in enumerate(repeats(run)):
             points = [p for p in points if p.distance]
@@ -119,7 +117,7 @@ def distances(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def residuals(axes: Axes, runs: Sequence[Run]) -> None:
-    """||A x - b|| above the least of all against seconds, where x* is not known."""
+    """Draw ||A x - b|| above the least against seconds, where x* is not known."""
     least = least_of(runs)
     for run in runs:
         points = [p for p in repeats(run)[0] if p.residual_norm > least]
@@ -132,15 +130,14 @@ def residuals(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def row_name(run: Run) -> str:
-    """The method, and on how many devices."""
+    """Return the method, and on how many devices."""
     return f"{_method(run)}, {labels.count(run.header)}"
 
 
-def seconds_of(runs: Sequence[Run]) -> list[page.Row]:
-    """Rows of seconds to the end on each number of devices, by method."""
+def rows_by_count(runs: Sequence[Run]) -> list[page.Row]:
+    """Return rows of seconds to the end on each number of devices, by method."""
     rows = []
-    for same in comparable(runs).values():
-        names = list(map(row_name, same))
+    for same in comparable(runs):
         seconds = [[points[-1].seconds for points in repeats(run)] for run in same]
-        rows += page.by_count(dict(zip(names, seconds)))
+        rows += page.by_count(dict(zip(map(row_name, same), seconds)))
     return rows

@@ -1,7 +1,6 @@
 """What trainings of LeNet found: seconds per epoch, speedups, test accuracies.
 
-Of several workers also the bytes sent. A ratio of times is given only where the
-quartiles of both do not overlap.
+Of several workers also the bytes sent.
 """
 
 from __future__ import annotations
@@ -12,51 +11,46 @@ from statistics import median
 
 from d2lpar.figures import labels
 from d2lpar.records import comparison
+from d2lpar.records.comparison import seconds_per_epoch
 from d2lpar.records.kinds import EpochRecord, Run, group, timed
 from d2lpar.records.result import Result, Table, listed, sentence
-from d2lpar.text import number, plural, times
+from d2lpar.text import number
 
 SAME_ACCURACY = 0.01  # less than the difference between two seeds
 SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """A row per chapter, device count and way to share, over all random seeds.
+    """Return a row per chapter, device count and way to share, over all random seeds.
 
     Speedups are over each chapter's first row: on the fewest devices, and of workers
     those with ``dist_sync``.
     """
-    seeds = {run.header.seed for run in runs}
-    runs = _pooled([run for run in runs if run.lines_of(EpochRecord)])
+    one_seed = len({run.header.seed for run in runs}) == 1
+    runs = pooled([run for run in runs if run.lines_of(EpochRecord)])
     if not runs:
         return Result()
+    sent = any(_megabytes(run) != "-" for run in runs)
     chapters = group(runs, lambda run: run.header.chapter)
-    several = len(chapters) > 1
-    epochs = [epoch for run in runs for epoch in run.lines_of(EpochRecord)]
-    sent = any(epoch.wire_bytes is not None for epoch in epochs)
     rows, speeds, accuracies = [], [], []
     for chapter, same in chapters.items():
-        name = labels.CHAPTERS.get(chapter, chapter) if several else ""
-        of_chapter = f"{name}: " if several else ""
-        for run, seconds in zip(same, seconds_rows(same)):
-            where, *times = seconds
-            row = [f"{name}, {where}" if several else where, *times]
-            if sent:
-                row.append(_megabytes(run))
-            rows.append([*row, _accuracy(run)])
+        name = labels.CHAPTERS.get(chapter, chapter)
+        of_chapter = f"{name}: " if len(chapters) > 1 else ""
+        for run, cells in zip(same, seconds_rows(same)):
+            if of_chapter:
+                cells[0] = f"{name}, {cells[0]}"
+            cells += [_megabytes(run)] if sent else []
+            rows.append([*cells, _accuracy(run)])
         speeds += [sentence(of_chapter + words) for words in compared(same)]
         ends = [comparison.final_accuracy(run) for run in same]
         alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
-        shown = [f"{end:.3f}" for end in ends]
-        what = "test accuracy"
-        if alike:
-            about = "about the same" if len(set(shown)) > 1 else "the same"
-            what = f"{about} test accuracy"
-        values = listed(shown)
-        words = f"{of_chapter}training ends at {what}: {values}"
-        if len(ends) > 1 and not alike and len(seeds) == 1:
-            words += ", with one random seed"
-        accuracies.append(sentence(words))
+        what = "about the same test accuracy" if alike else "test accuracy"
+        values = listed(f"{end:.3f}" for end in ends)
+        anecdote = len(ends) > 1 and not alike and one_seed
+        seed = ", with one random seed" if anecdote else ""
+        accuracies.append(
+            sentence(f"{of_chapter}training ends at {what}: {values}{seed}")
+        )
     columns = ["", *SECONDS, *(["MB sent/epoch"] if sent else []), "test accuracy"]
     answers = {"seconds": speeds, "accuracy": accuracies}
     if labels.several_ways(runs):
@@ -67,8 +61,8 @@ def result(runs: Sequence[Run]) -> Result:
     return Result(Table(columns, rows), note, answers)
 
 
-def _pooled(runs: Sequence[Run]) -> list[Run]:
-    """One run for all random seeds, in the order of the rows."""
+def pooled(runs: Sequence[Run]) -> list[Run]:
+    """Return one run for all random seeds, in the order of the rows."""
 
     def place(run: Run) -> tuple:
         header = run.header
@@ -81,12 +75,11 @@ def _pooled(runs: Sequence[Run]) -> list[Run]:
 
 
 def seconds_rows(runs: Sequence[Run]) -> list[list[str]]:
-    """By run where it was, and the cells of `SECONDS`; all runs have epochs."""
-    rows = []
+    """Return by run where it was, and the cells of `SECONDS`; all runs have epochs."""
+    base, rows = seconds_per_epoch(runs[0]), []
     for run in runs:
-        seconds = comparison.seconds_per_epoch(run)
-        base = comparison.seconds_per_epoch(runs[0])
-        speedup = f"{base.median / seconds.median:.2f}"
+        seconds = seconds_per_epoch(run)
+        speedup = comparison.in_cell(comparison.ratio(base, seconds))
         rows.append([labels.configuration(run.header), *seconds.cells(), speedup])
     return rows
 
@@ -100,38 +93,23 @@ def seconds_note(first: Run) -> str:
 
 
 def compared(runs: Sequence[Run]) -> list[str]:
-    """How long an epoch of each run takes beside one of the first, in words."""
-    return [_compared(run, runs[0]) for run in runs[1:]]
-
-
-def _compared(run: Run, base: Run) -> str:
-    one, other = map(comparison.seconds_per_epoch, (base, run))
-    this, first = _group(run), _group(base)
-    if not one.can_be_compared(other):
-        return f"too few epochs were timed to compare {this} with {first}"
-    if one.overlaps(other):
-        return f"{this} train about as fast as {first} (the quartiles overlap)"
-    if other.median < one.median:
-        return (
-            f"{this} train {times(one.median / other.median)} times as fast as {first}"
+    """Return how long an epoch of each run takes beside one of the first, in words."""
+    base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
+    return [
+        comparison.phrase(
+            f"training on {labels.count(run.header)}",
+            seconds_per_epoch(run),
+            f"on {where}",
+            base,
         )
-    return f"{this} take {times(other.median / one.median)} times as long as {first}"
-
-
-def _group(run: Run) -> str:
-    """What trained together: "2 contexts", "2 workers (async)"."""
-    header = run.header
-    if header.workers == 1:
-        return labels.count(header)
-    return f"{plural(header.workers, 'worker')} ({header.variant or 'sync'})"
+        for run in runs[1:]
+    ]
 
 
 def _accuracy(run: Run) -> str:
     ends = list(comparison.accuracy_by_epoch(run).values())[-1]
-    middle = f"{median(ends):.3f}"
-    return (
-        middle if len(ends) == 1 else f"{middle} ({min(ends):.3f} to {max(ends):.3f})"
-    )
+    spread = f" ({min(ends):.3f} to {max(ends):.3f})" if len(ends) > 1 else ""
+    return f"{median(ends):.3f}{spread}"
 
 
 def _megabytes(run: Run) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
-from d2lpar.low_precision.result import baseline, merged
+from d2lpar.low_precision.result import baseline, merged, speedup
 from d2lpar.records.comparison import Summary
 from d2lpar.records.kinds import PrecisionRecord, Run
-from d2lpar.text import number
 
 WEIGHTS = {
     "trained": ("o", "as trained"),
@@ -20,24 +19,23 @@ WEIGHTS = {
 
 
 def pictures(
-    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """``cpu1-precision`` and so on for each run.
+    """Draw ``cpu1-precision`` and so on for each run.
 
-    `answers` holds the sentences that title them. Raises :class:`RecordError` for a run
-    in which no precision of the trained network could be measured.
+    `answers` title them. Raises :class:`RecordError` for a run in which no precision of
+    the trained network could be measured.
     """
     drawn: dict[str, page.Picture] = {}
     for run in runs:
         name = f"{run.header.device_kind}{run.header.num_devices}-precision"
-        sentences = (answers or {}).get(name, ())
         title = "LeNet in low precision: speed and accuracy"
-        drawn[name] = picture(run, page.answer(sentences, title, inches=10.5))
+        drawn[name] = picture(run, page.answer(answers, name, title, inches=10.5))
     return drawn
 
 
 def picture(run: Run, title: str) -> page.Picture:
-    """Images per second and test accuracy, a row per precision.
+    """Draw images per second and test accuracy, a row per precision.
 
     The interval of an accuracy is that of a share of so many test images.
     """
@@ -53,17 +51,17 @@ def picture(run: Run, title: str) -> page.Picture:
     size = (10.5, page.height(len(trained)) + 0.6)
     note = labels.subtitle(note, [run])
     picture = page.new(title, note, [run], size, columns=2, sharey=True)
-    speed, accuracy = picture.axes
+    speeds, accuracy = picture.axes
     names = [row.precision for row in trained]
     times = []
     for row in trained:
         q1, q3 = row.images_per_sec_q1, row.images_per_sec_q3
-        ratio = f"{number(row.images_per_sec / base.images_per_sec)}\u00d7"
+        note = page.times_as_fast(speedup(row, base))
         color = page.INK if row is base else page.OURS
         summary = Summary(row.images_per_sec, q1, q3, row.n)
-        times.append(page.Row(row.precision, summary, color, ratio))
-    page.dots(speed, times, "images/s", log=False)
-    speed.locator_params(axis="x", nbins=4)
+        times.append(page.Row(row.precision, summary, color, note))
+    page.dots(speeds, times, "images/s", log=False)
+    speeds.locator_params(axis="x", nbins=4)
     n = run.header.settings.get("n_test") or 10_000
     inks = (page.OURS, *page.OTHERS)
     for ink, (weights, (marker, label)) in zip(inks, WEIGHTS.items()):
@@ -83,5 +81,5 @@ def picture(run: Run, title: str) -> page.Picture:
 
 
 def half_interval(share: float, n: int) -> float:
-    """Half of the 95 % interval of a share that was found in n."""
+    """Return half of the 95 % interval of a share that was found in n."""
     return 1.96 * math.sqrt(share * (1 - share) / n)

@@ -1,7 +1,4 @@
-"""What inference in low precision found: speed, accuracy, agreement and bytes.
-
-A ratio of speeds is given only where the quartiles of both do not overlap.
-"""
+"""What inference in low precision found: speed, accuracy, agreement and bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ from statistics import median
 import msgspec
 
 from d2lpar.figures import labels
+from d2lpar.records.comparison import Summary, in_cell, phrase, ratio
 from d2lpar.records.kinds import PrecisionRecord, Run, group
 from d2lpar.records.result import Result, Table, sentence
-from d2lpar.text import plain_table, times
+from d2lpar.text import plain_table
 
 COLUMNS = (
     "weights", "precision", "test acc", "agreement", "images/s", "quartiles",
@@ -22,100 +20,94 @@ COLUMNS = (
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """A row per precision of each run, and why some could not be measured."""
+    """Return a row per precision of each run, and why some could not be measured."""
     runs = [run for run in runs if run.lines_of(PrecisionRecord)]
     if not runs:
         return Result()
-    several, rows, refused, answers = len(runs) > 1, [], [], {}
+    several, cells, refused, answers = len(runs) > 1, [], [], {}
+    passes = set()
     for run in runs:
-        where, measured = labels.count(run.header), _rows(run)
-        for cells in cells_of(measured):
-            rows.append([where, *cells] if several else cells)
-        refused += [f"{where}: {why}" for why in refusals(measured)]
+        where, rows = labels.count(run.header), merged(run.lines_of(PrecisionRecord))
+        cells += [[where, *row] if several else row for row in cells_of(rows)]
+        passes |= {str(row.n) for row in rows if row.supported}
+        refused += [f"{where}: {why}" for why in refusals(rows)]
         picture = f"{run.header.device_kind}{run.header.num_devices}-precision"
-        answers[picture] = [sentence(f"{where}: {_answer(measured)}")]
-    passes = {row.n for run in runs for row in _rows(run) if row.supported}
+        answers[picture] = [sentence(f"{where}: {_answer(rows)}")]
     note = (
-        f"images/s: median of {' or '.join(map(str, sorted(passes))) or 'no'} passes "
+        f"images/s: median of {' or '.join(sorted(passes, key=int)) or 'no'} passes "
         "over the test images; agreement: with the classes in float32; speedup: over "
         "float32"
     )
     columns = ["", *COLUMNS] if several else COLUMNS
-    table = Table(columns, rows, names=3 if several else 2)
+    table = Table(columns, cells, names=3 if several else 2)
     return Result(table, note, answers, ["\n".join(refused)] if refused else [])
-
-
-def _rows(run: Run) -> list[PrecisionRecord]:
-    return merged(run.lines_of(PrecisionRecord))
 
 
 def _answer(rows: Sequence[PrecisionRecord]) -> str:
     """The fastest precision of the trained weights beside float32."""
     float32 = baseline(rows)
-    if float32 is None:
-        return "float32 was not measured, so there is nothing to compare"
-    if not any(row.supported and row is not float32 for row in rows):
-        return "only float32 was measured, so there is nothing to compare"
-    if float32.n < 2:
-        return "too few passes were timed to compare speeds"
-    faster = [
+    others = [
         row
         for row in rows
-        if row.supported
-        and row.weights == "trained"
-        and row.images_per_sec_q1 > float32.images_per_sec_q3
+        if row.supported and row.weights == "trained" and row.precision != "float32"
     ]
-    if not faster:
-        return "no precision is faster than float32 beyond the quartiles"
-    best = max(faster, key=lambda row: row.images_per_sec)
-    ratio = best.images_per_sec / float32.images_per_sec
-    return (
-        f"{best.precision} is {times(ratio)} times as fast as float32, at a test "
-        f"accuracy of {best.test_acc:.3f} (float32: {float32.test_acc:.3f})"
-    )
+    if float32 is None or not others:
+        return "there is nothing to compare: float32 or the other precisions are absent"
+    best = max(others, key=lambda row: row.images_per_sec)
+    speed = phrase(best.precision, seconds(best), "float32", seconds(float32))
+    accuracies = f"{best.test_acc:.3f} (float32: {float32.test_acc:.3f})"
+    return f"{speed}, at a test accuracy of {accuracies}"
+
+
+def seconds(row: PrecisionRecord) -> Summary:
+    """Return the seconds per image of a row that was measured."""
+    q1, q3 = row.images_per_sec_q1, row.images_per_sec_q3
+    return Summary(1 / row.images_per_sec, 1 / q3, 1 / q1, row.n)
 
 
 def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:
-    """The repeats of each row as one row: the median speed, the widest quartiles.
+    """Return the repeats of each row as one: the median speed, the widest quartiles.
 
     Accuracy and bytes are the first repeat's. If a repeat was refused, the row is that
     repeat's.
     """
-    rows_of = group(rows, lambda row: (row.weights, row.precision))
     result = []
-    for same in rows_of.values():
+    for same in group(rows, lambda row: (row.weights, row.precision)).values():
         refused = [row for row in same if not row.supported]
-        pooled = (
-            refused[0]
-            if refused
-            else msgspec.structs.replace(
-                same[0],
-                images_per_sec=median(row.images_per_sec for row in same),
-                images_per_sec_q1=min(row.images_per_sec_q1 for row in same),
-                images_per_sec_q3=max(row.images_per_sec_q3 for row in same),
-                n=sum(row.n for row in same),
-            )
+        if refused:
+            result.append(refused[0])
+            continue
+        pooled = msgspec.structs.replace(
+            same[0],
+            images_per_sec=median(row.images_per_sec for row in same),
+            images_per_sec_q1=min(row.images_per_sec_q1 for row in same),
+            images_per_sec_q3=max(row.images_per_sec_q3 for row in same),
+            n=sum(row.n for row in same),
         )
         result.append(pooled)
     return result
 
 
 def baseline(rows: Iterable[PrecisionRecord]) -> PrecisionRecord | None:
-    """The measured row of the trained weights in float32, or None."""
+    """Return the measured row of the trained weights in float32, or None."""
     for row in rows:
         if row.supported and (row.precision, row.weights) == ("float32", "trained"):
             return row
     return None
 
 
+def speedup(row: PrecisionRecord, float32: PrecisionRecord | None) -> float | None:
+    """Return how many times as fast a row is as `float32`, or None."""
+    return ratio(seconds(float32), seconds(row)) if float32 else None
+
+
 def cells_of(rows: Sequence[PrecisionRecord]) -> list[list[str]]:
-    """The cells of `COLUMNS`, a row per precision."""
+    """Return the cells of `COLUMNS`, a row per precision."""
     float32, cells = baseline(rows), []
     for row in rows:
         if not row.supported:
             cells.append([row.weights, row.precision, *["-"] * (len(COLUMNS) - 2)])
             continue
-        speedup = row.images_per_sec / float32.images_per_sec if float32 else None
         cells.append([
             row.weights,
             row.precision,
@@ -123,14 +115,14 @@ def cells_of(rows: Sequence[PrecisionRecord]) -> list[list[str]]:
             f"{row.agreement:.4f}",
             f"{row.images_per_sec:,.0f}",
             f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
-            "-" if speedup is None else f"{speedup:.2f}x",
+            in_cell(speedup(row, float32)),
             f"{row.weight_bytes:,}",
         ])  # fmt: skip
     return cells
 
 
 def refusals(rows: Iterable[PrecisionRecord]) -> list[str]:
-    """Why precisions could not be measured, a line for each."""
+    """Return why precisions could not be measured, a line for each."""
     return [
         f"{row.weights} {row.precision} not supported: {row.why_not}"
         for row in rows
@@ -139,7 +131,7 @@ def refusals(rows: Iterable[PrecisionRecord]) -> list[str]:
 
 
 def table(rows: Iterable[PrecisionRecord]) -> str:
-    """A row per precision as text; below, why some were refused."""
+    """Return a row per precision as text; below, why some were refused."""
     rows = merged(rows)
     text = plain_table(COLUMNS, cells_of(rows), names=2)
     return "\n".join([text, *refusals(rows)]) + "\n"

@@ -1,4 +1,8 @@
-"""Measurements in numbers: medians and quartiles, speedups, accuracies."""
+"""Measurements in numbers: medians and quartiles, accuracies, and what is faster.
+
+All that is shown of two measurements follows one rule: there is no ratio unless both
+have three samples or more, and quartiles that do not overlap.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ from d2lpar.records.kinds import (
     group,
     timed_epochs,
 )
-from d2lpar.text import number
+from d2lpar.text import number, times
+
+FEWEST = 3  # samples that have quartiles
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,13 @@ class Summary:
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.q1:.2f}-{self.q3:.2f}, n={self.n})"
 
-    def can_be_compared(self, other: Summary) -> bool:
-        """Whether both have quartiles: a single sample has no spread."""
-        return min(self.n, other.n) > 1
-
     def overlaps(self, other: Summary) -> bool:
         """Whether the quartiles overlap: then neither is less than the other."""
         return self.q1 <= other.q3 and other.q1 <= self.q3
+
+    def is_below(self, other: Summary) -> bool:
+        """Whether this is less than the other, as far as their samples can tell."""
+        return min(self.n, other.n) >= FEWEST and self.q3 < other.q1
 
     def cells(self, scale: float = 1.0) -> list[str]:
         """Three cells of a table: median, quartiles and n."""
@@ -63,40 +69,46 @@ def summarize(samples: Sequence[float]) -> Summary:
     return Summary(float(median), float(q1), float(q3), len(samples))
 
 
-@dataclass(frozen=True)
-class Side:
-    """What one of the two runs measured.
+def ratio(a: Summary, b: Summary) -> float | None:
+    """Return the median of `a` over that of `b`, or None if they cannot be told apart.
 
-    `seconds` are those of a training epoch, without warm-up; `samples_per_sec` is the
-    median throughput. `test_acc`, in [0, 1], is that of the last epoch, the median of
-    the repeats; a GAN has None, and in its place `quality`, its last distance to real
-    faces, unless it recorded no frames. `label` tells this run from the other one.
+    >>> slow, fast = summarize([4.0, 4.2, 4.1]), summarize([2.0, 2.1, 2.2])
+    >>> round(ratio(slow, fast), 2), ratio(slow, slow)
+    (1.95, None)
     """
-
-    label: str
-    path: str | None
-    num_devices: int
-    seconds: Summary
-    samples_per_sec: float
-    test_acc: float | None
-    quality: float | None = None
+    differ = a.is_below(b) or b.is_below(a)
+    return a.median / b.median if differ and b.median else None
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Run `b` against run `a`.
+def ratio_of_pairs(ratios: Sequence[float]) -> float | None:
+    """Return the median of ratios of neighbouring samples, or None if it may be 1."""
+    found = summarize(ratios)
+    may_be_1 = found.n < FEWEST or found.q1 <= 1 <= found.q3
+    return None if may_be_1 else found.median
 
-    `speedup` is how many times faster b is than a; `spread` is its range when both
-    times vary between their quartiles. `efficiency` is that of the run with more
-    devices, or None for equal numbers of devices and for CPUs against GPUs.
+
+def in_cell(found: float | None) -> str:
+    """Return a ratio as tables have it, "-" where there is none."""
+    return "-" if found is None else f"{found:.2f}"
+
+
+def phrase(this: str, mine: Summary, other: str, others: Summary) -> str:
+    """Say how fast `this` is beside the `other`, which took `mine` and `others`.
+
+    >>> slow, fast = summarize([4.0, 4.2, 4.1]), summarize([2.0, 2.1, 2.2])
+    >>> phrase("b", fast, "a", slow)
+    'b is 2.0 times as fast as a'
+    >>> phrase("b", slow, "a", slow)
+    'b is about as fast as a (the quartiles overlap)'
     """
-
-    a: Side
-    b: Side
-    speedup: float
-    spread: tuple[float, float]
-    efficiency: float | None
-    differences: list[str]
+    if min(mine.n, others.n) < FEWEST:
+        return f"too few samples to tell whether {this} is as fast as {other}"
+    speedup = ratio(others, mine)
+    if speedup is None:
+        return f"{this} is about as fast as {other} (the quartiles overlap)"
+    if speedup > 1:
+        return f"{this} is {times(speedup)} times as fast as {other}"
+    return f"{this} takes {times(1 / speedup)} times as long as {other}"
 
 
 def seconds_per_epoch(run: Run) -> Summary:
@@ -178,9 +190,3 @@ def check(run: Run) -> None:
     """Raise :class:`RecordError` for a run without epochs."""
     if not run.epochs:
         raise RecordError(f"{run.path or 'a run'}: holds no epochs")
-
-
-def speedup(base: Summary, other: Summary) -> tuple[float, tuple[float, float]]:
-    """Of the medians; lowest and highest while both times stay within quartiles."""
-    spread = base.q1 / other.q3, base.q3 / other.q1
-    return base.median / other.median, spread

@@ -228,7 +228,7 @@ def _present(runs: list[Run], folder: Path) -> None:
     if header.workers > 1:  # of launches that share gradients in different ways
         stem += f"-{header.variant}"
     drawn = experiments.draw(runs, folder, stem, found)
-    page = report.write_page(folder.parent)
+    page = report.write_page(folder.parent, runs, found)
     if in_notebook():
         for path in drawn:
             if path.suffix in (".png", ".gif"):

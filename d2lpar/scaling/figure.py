@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Sequence
 
 import numpy
 from matplotlib.axes import Axes
@@ -11,7 +10,7 @@ from matplotlib.axes import Axes
 from d2lpar.figures import labels, page
 from d2lpar.records.kinds import Run
 from d2lpar.scaling.model import Study, all_reduces, studies
-from d2lpar.scaling.result import name_of, speedups
+from d2lpar.scaling.result import name_of, pairs_of
 from d2lpar.text import number, plural
 
 BRACKET = "medians and quartiles; band: the bracket of several devices"
@@ -25,19 +24,17 @@ PARTS = {  # of a step; an update and its all-reduce are measured as one differe
 
 
 def pictures(
-    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """By name what the runs hold: speedups, steps, parts, all-reduces.
+    """Draw what the runs hold: ``speedup``, ``steps``, ``parts``, ``all-reduce``.
 
-    ``speedup`` needs steps on one device and on more. `answers` holds the sentences
-    that title it.
+    ``speedup`` needs 3 samples on one device and on more; `answers` title it.
     """
     drawn: dict[str, page.Picture] = {}
     found = studies(runs)
-    if any(speedups(study, n) for study in found for n in study.counts[1:]):
+    if any(pairs_of(study, n) for study in found for n in study.counts[1:]):
         note = labels.subtitle("LeNet; dots: pairs of neighbouring samples", runs)
-        sentences = (answers or {}).get("speedup", ())
-        title = page.answer(sentences, "Speedup of a step over one device")
+        title = page.answer(answers, "speedup", "Speedup of a step over one device")
         drawn["speedup"] = picture = page.new(title, note, runs)
         speedup(picture.axes[0], found)
     timed = [study for study in found if study.records]
@@ -69,11 +66,11 @@ def pictures(
 
 
 def speedup(axes: Axes, found: Sequence[Study]) -> None:
-    """Speedup over one device against the global batch: all pairs, and medians."""
+    """Draw speedups over one device by global batch: all pairs, and medians."""
     for s, study in enumerate(found):
         noun = labels.device_word(study.runs[0].header)
         for k, n in enumerate(study.counts[1:], 1):
-            pairs = speedups(study, n)
+            pairs = pairs_of(study, n)
             color = page.count_color(k)
             if library := LIBRARIES.get(study.name):
                 color = page.LIBRARIES[library]
@@ -81,9 +78,10 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
             for batch, values in pairs.items():
                 at = [batch] * len(values)
                 axes.plot(at, values, **style, ls="", ms=3, alpha=0.5, mew=0)
+            speeds = study.speedups_of(n)
             axes.plot(
                 list(pairs),
-                list(map(median, pairs.values())),
+                [speeds[batch] for batch in pairs],
                 **style,
                 ls=page.LINES[s + k - 1],
                 mfc="white" if s else color,

@@ -1,17 +1,15 @@
-"""What scaling studies found: from which batch on more devices pay, and why.
+"""What scaling studies found: from which batch on more devices pay.
 
-Steps by global batch; further their parts and model, trainings and all-reduces.
+Steps by global batch; further their parts, trainings and all-reduces.
 """
 
 from __future__ import annotations
 
-import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import median
 
 from d2lpar.figures import labels
-from d2lpar.records.comparison import Summary, summarize
+from d2lpar.records.comparison import FEWEST, in_cell, ratio, ratio_of_pairs
 from d2lpar.records.kinds import PARTS, Run
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.scaling.model import Study, all_reduces, studies
@@ -21,27 +19,34 @@ NAMES = {"concise": "in Gluon", "ddp": "PyTorch DDP", "d2l": "the book's loop (d
 
 
 def name_of(study: Study) -> str:
-    """What readers call a study's implementation."""
+    """Return what readers call a study's implementation."""
     return NAMES.get(study.name, study.name)
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Milliseconds of a step by global batch and device count, and the speedups.
+    """Return milliseconds of a step by global batch and device count, and speedups.
 
-    Further: parts of a step, trainings, all-reduces, and the model in words.
+    Further: parts of a step, trainings and all-reduces.
     """
     found = studies(runs)
     word = labels.device_word(runs[0].header)
-    rows, counts = [], sorted({n for study in found for n in study.counts})
+    counts = sorted({n for study in found for n in study.counts})
+    rows, answers = [], []
     for study in found:
+        name = f"{name_of(study)}: " if len(found) > 1 else ""
+        gains = {n: speedups(study, n) for n in counts[1:]}
         for batch in study.batches:
             row = [study.name, f"{batch:,}"]
             for n in counts:
                 known = (n, batch) in study.records
                 ms = study.milliseconds(n, batch).cells() if known else ["-", "-"]
                 row += ms[:2]
-            gains = [study.speedups_of(n).get(batch) for n in counts[1:]]
-            rows.append([*row, *(f"{gain:.2f}" if gain else "-" for gain in gains)])
+            rows.append(row + [in_cell(of_n.get(batch)) for of_n in gains.values()])
+        answers += [
+            sentence(f"{name}{plural(n, word)} {_pays(of_n)}")
+            for n, of_n in gains.items()
+            if of_n
+        ]
     columns = ["", "batch"]
     for n in counts:
         columns += [f"ms on {n}", "quartiles"]
@@ -50,70 +55,61 @@ def result(runs: Sequence[Run]) -> Result:
     of_each = " or ".join(map(str, sorted(samples)))
     note = (
         f"ms on N: a step on N {word}s, the median of {of_each or 'no'} samples of "
-        "several steps each; speedup: of neighbouring samples"
+        "several steps each; speedup: of neighbouring samples, or of separate runs"
     )
-    answers = {"speedup": _answers(found, word)}
-    return Result(Table(columns, rows), note, answers, _further(runs, found))
+    table = Table(columns, rows)
+    return Result(table, note, {"speedup": answers}, _further(runs, found))
 
 
-def speedups(study: Study, n: int) -> dict[int, list[float]]:
-    """Speedups of n devices over one by global batch, one per pair of samples.
+def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
+    """Return speedups of n devices over one by global batch, one per pair of samples.
 
-    Of samples that were measured in turn, or of one run each in the same order.
+    Of samples that were measured in turn, or of one run each in the same order, where
+    they are enough to compare.
     """
-    return {
-        batch: [
-            one / many
-            for a, b in zip(study.records[1, batch], study.records[n, batch])
-            for one, many in zip(a.seconds, b.seconds)
+    found = {}
+    for batch in study.batches:
+        both = (study.records.get((count, batch), ()) for count in (1, n))
+        pairs = [
+            one / many for a, b in zip(*both) for one, many in zip(a.seconds, b.seconds)
         ]
-        for batch in study.batches
-        if (1, batch) in study.records and (n, batch) in study.records
-    }
+        if len(pairs) >= FEWEST:
+            found[batch] = pairs
+    return found
 
 
-def _answers(found: Sequence[Study], word: str) -> list[str]:
-    """From which batch on each count of devices pays, over all studies and in each."""
-    overall, details = [], []
-    for n in sorted({n for study in found for n in study.counts[1:]}):
-        devices, begins = plural(n, word), []
-        for study in found:
-            if pairs := speedups(study, n):
-                by_batch = {b: summarize(values) for b, values in pairs.items()}
-                if any(speedup.n < 2 for speedup in by_batch.values()):
-                    continue  # a single sample has no spread
-                name = f"{name_of(study)}: " if len(found) > 1 else ""
-                details.append(sentence(f"{name}{devices} {_pays(by_batch)}"))
-                begins.append(pays_between(by_batch))
-        known = [begin for begin in begins if begin]
-        if len(begins) > 1 and len(known) == len(begins):
-            never, always = min(b for b, _ in known), max(b for _, b in known)
-            overall.append(
-                f"{devices} begin to pay between {never:,} and {always:,} images per "
-                "batch."
-            )
-    return overall + details
+def speedups(study: Study, n: int) -> dict[int, float | None]:
+    """Return speedups of n devices over one by global batch; None: may be 1.
 
-
-def pays_between(by_batch: Mapping[int, Summary]) -> tuple[int, int] | None:
-    """The batch up to which more devices never pay, and that from which they always do.
-
-    They pay where the quartiles of the speedup lie above 1. None unless both are among
-    the measured batches.
+    Of samples that were measured in turn the median of their pairs, whose ratio has no
+    drift; else the ratio of the medians.
     """
-    pays = {batch: speedup.q1 > 1 for batch, speedup in sorted(by_batch.items())}
+    found = {}
+    for batch, pairs in pairs_of(study, n).items():
+        in_turn = all(record.num_devices for record in study.records[n, batch])
+        one, many = (study.milliseconds(count, batch) for count in (1, n))
+        found[batch] = ratio_of_pairs(pairs) if in_turn else ratio(one, many)
+    return found
+
+
+def pays_between(by_batch: Mapping[int, float | None]) -> tuple[int, int] | None:
+    """Return up to which batch more devices never pay, and from which they always do.
+
+    They pay where the speedup is above 1. None unless both are among the batches.
+    """
+    pays = {batch: (gain or 0) > 1 for batch, gain in sorted(by_batch.items())}
     never = [b for b in pays if not any(pays[c] for c in pays if c <= b)]
     always = [b for b in pays if all(pays[c] for c in pays if c >= b)]
     return (never[-1], always[0]) if never and always else None
 
 
-def _pays(by_batch: Mapping[int, Summary]) -> str:
+def _pays(by_batch: Mapping[int, float | None]) -> str:
     """Where more devices pay, and by how much at most."""
-    faster = {b: s.median for b, s in sorted(by_batch.items()) if s.q1 > 1}
+    faster = {b: gain for b, gain in sorted(by_batch.items()) if gain and gain > 1}
     if not faster:
         return f"do not pay at batches of up to {max(by_batch):,} images"
-    best, ratio = max(faster.items(), key=lambda pair: pair[1])
-    most = f"at most {times(ratio)} times as fast, at {best:,}"
+    best = max(faster, key=faster.__getitem__)
+    most = f"at most {times(faster[best])} times as fast, at {best:,}"
     if len(faster) == len(by_batch):
         return f"pay at every measured batch, from {min(faster):,} images on, {most}"
     if between := pays_between(by_batch):
@@ -123,8 +119,8 @@ def _pays(by_batch: Mapping[int, Summary]) -> str:
     return f"pay at no measured batch but {batches} images, {most}"
 
 
-def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table | str]:
-    """Tables of parts, trainings and all-reduces, where measured; models in words."""
+def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:
+    """Tables of parts, trainings and all-reduces, where measured."""
     parts, trainings, all_reduce = [], [], []
     for study in found:
         for (n, batch), seconds in study.parts.items():
@@ -154,35 +150,4 @@ def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table | str]:
             title="All-reduces, ms (-: not in this build):",
         ),
     ]
-    models = [in_words(study) for study in found if study.model]
-    return [*(table for table in tables if table.rows), *models]
-
-
-def in_words(study: Study) -> str:
-    """The model of a study with its numbers, and by how much it misses the steps."""
-    text = f"{study.name}: a step on N devices takes {formula(study)}."
-    for n in study.counts:
-        how = "predicted" if n > 1 else "fitted"
-        where = f"{plural(n, labels.device_word(study.runs[0].header))} ({how})"
-        errors = [100 * abs(error) for error in study.errors_of(n).values()]
-        missed = f"{median(errors):.0f} % (median), {max(errors):.0f} % at most"
-        text += f" It misses {where} by {missed}."
-    return textwrap.fill(text, 88)
-
-
-def formula(study: Study) -> str:
-    """The model of a study with its numbers, for N devices and B samples."""
-    model = study.model
-    assert model is not None
-    device = (
-        f"{number(1e3 * model.fixed)} ms + {number(1e6 * model.per_sample)} us x B / N"
-    )
-    if study.counts != [1]:
-        device += f" + (N - 1) x {number(1e3 * model.exchange)} ms"
-    issue = f"{number(1e3 * model.issue)} ms"
-    if math.isinf(model.cores):
-        return f"the longer of N x {issue} (Python) and {device} (a device)"
-    return (
-        f"the longest of N x {issue} (Python), d = {device} (a device) and N x "
-        f"({issue} + d) / {model.cores:g} (the cores)"
-    )
+    return [table for table in tables if table.rows]

@@ -5,7 +5,7 @@ Plain sums, 2-bit gradients, servers that do not wait: a row per way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from d2lpar.figures import labels, page
 from d2lpar.records.comparison import check, final_accuracy
@@ -16,23 +16,21 @@ WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_as
 
 
 def pictures(
-    runs: Sequence[Run], answers: Mapping[str, Sequence[str]] | None = None
+    runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """``sharing`` of runs of several workers that differ in how they share.
+    """Draw ``sharing`` of runs of several workers that differ in how they share.
 
-    Runs that differ in their seed alone count as one way. `answers` holds the sentences
-    that title it. Raises
+    Runs that differ in their seed alone count as one way. `answers` title it. Raises
     :class:`~d2lpar.errors.RecordError` for a run without epochs.
     """
     for run in runs:
         check(run)
-    sentences = (answers or {}).get("sharing", ())
-    title = page.answer(sentences, "Ways to share gradients", inches=10.5)
+    title = page.answer(answers, "sharing", "Ways to share gradients", inches=10.5)
     return {"sharing": picture(runs, title)}
 
 
 def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
-    """Bytes that all workers' interface sent, seconds, and accuracy, a row per way.
+    """Draw bytes that all workers sent, seconds, and accuracy, a row per way.
 
     `age` follows the machine in the line below.
     """
@@ -66,7 +64,7 @@ def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
 
 
 def by_way(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs by their way to share gradients, and by the number of workers."""
+    """Return the runs by their way to share gradients, and by the number of workers."""
     runs = sorted(runs, key=lambda run: (run.header.workers, run.header.variant))
     several = len({run.header.workers for run in runs}) > 1
 

@@ -201,8 +201,7 @@ def test_ours_beside_pytorch(tmp_path, command, monkeypatch):
         assert row["seconds"]["n"] == 1 and row["why"] is None
         samples = row["samples_per_sec"] * row["seconds"]["median"]
         assert samples == pytest.approx(300)
-    ours, base = (row["seconds"]["median"] for row in rows)
-    assert [row["of_base"] for row in rows] == [pytest.approx(ours / base), 1]
+        assert row["of_base"] is None  # of a single sample there is no ratio
 
     (path,) = tmp_path.glob("*.jsonl")
     assert path.stem == "custom-sample-cpu1"

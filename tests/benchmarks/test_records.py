@@ -1,12 +1,19 @@
-"""Tiny runs of the benchmarks whose records hold no times of interest."""
+"""Tiny runs of benchmarks whose records hold no times of interest; their pictures."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import figure
+import pytest
+from support.drawn import medians, words
+from support.factories import benchmark_header
+
 from d2lpar.records import files
+from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
 
 ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "figures"
 
 
 def record_of(name: str, folder: Path, *flags: str):
@@ -47,3 +54,30 @@ def test_averaging_after_fewer_steps_ends_nearer(tmp_path):
     errors = {(line.arm, line.steps): line.error for line in run.lines}
     assert min(errors.values()) > 0  # nothing is below LAPACK's optimum
     assert errors["2 devices", 20] < errors["2 devices", 500]
+
+
+def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():
+    def sample(arm, seconds, work="small", **fields):
+        return ArmSample(arm=arm, round=0, seconds=seconds, work=work, **fields)
+
+    lines = [
+        sample("slow", 3.0),
+        sample("fast", 9.0, warm_up=True),
+        sample("fast", 1.0),
+        sample("fast", 20.0, "large"),
+        ArmAbsent(arm="PyTorch", round=0, why_not="no GPU", work="large"),
+    ]
+    run = Run(benchmark_header(peers=["PyTorch"]), tuple(lines))
+    picture = figure.drawn(run)
+    small, large = picture.axes
+    assert medians(small) == [3.0, 1.0]  # in the order they ran
+    assert medians(large) == [20.0]
+    assert any("no GPU" in text for text in words(picture))
+
+
+def test_the_script_draws_a_benchmark_and_refuses_a_run(tmp_path, capsys):
+    figure.main([str(FIGURES / "benchmarks" / "kernels.jsonl"), f"--out={tmp_path}"])
+    assert capsys.readouterr().out == f"{tmp_path / 'kernels.png'}\n"
+    with pytest.raises(SystemExit):
+        figure.main([str(FIGURES / "gan" / "book-cpu1.jsonl")])
+    assert "d2lpar plot draws runs" in capsys.readouterr().err

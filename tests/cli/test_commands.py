@@ -55,14 +55,13 @@ def test_plot_draws_again_without_mxnet(real_run, tmp_path):
     assert len(done.stdout.splitlines()) == len(list(out.iterdir()))
 
 
-def test_compare_prints_draws_and_serves_other_tools(real_run, tmp_path, capsys):
+def test_compare_prints_a_table_and_serves_other_tools(real_run, capsys):
     one, two = sorted(real_run[0].glob("*.jsonl"))
-    table = d2lpar("compare", one, two, f"--out={tmp_path}")
-    assert table.returncode == 0 and "speedup of b over a" in table.stdout
-    assert list(tmp_path.glob("compare-*.png"))
+    table = d2lpar("compare", one, two)
+    assert table.returncode == 0 and "samples/s" in table.stdout
     compare.records(one, two, as_json=True)
     as_json = json.loads(capsys.readouterr().out)
-    assert as_json["speedup"] > 0 and as_json["b"]["num_devices"] == 2
+    assert as_json["speedup"] is None and as_json["b"]["num_devices"] == 2
 
 
 def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):

@@ -17,11 +17,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from d2lpar import experiments
 from d2lpar.errors import RecordError
 from d2lpar.records import files
-from d2lpar.records.kinds import group
+from d2lpar.records.kinds import BenchmarkHeader, group
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
+import figure  # noqa: E402
 from gallery_pictures import FIGURES, PICTURES, claim, runs_of  # noqa: E402
 
 MOST = 18
@@ -137,8 +138,13 @@ def test_all_are_drawn_without_mxnet():
 
 
 @pytest.mark.slow
-def test_plot_draws_every_committed_record(tmp_path):
+def test_every_committed_record_is_drawn(tmp_path):
     runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
+    assert len(runs) == 121
     for k, ((_, _, stem), sweep) in enumerate(group(runs, files.sweep_of).items()):
-        out = experiments.draw(sweep, tmp_path / str(k), stem)
+        folder = tmp_path / str(k)
+        if isinstance(sweep[0].header, BenchmarkHeader):
+            out = [figure.draw(run, folder) for run in sweep]
+        else:
+            out = experiments.draw(sweep, folder, stem)
         assert out and all(path.stat().st_size > 100 for path in out)

@@ -10,13 +10,12 @@ import pytest
 from matplotlib.image import imread
 from PIL import Image
 from support.drawn import medians, words
-from support.factories import benchmark_header, epoch, header, training
+from support.factories import epoch, header, training
 
 from d2lpar import experiments
 from d2lpar.errors import RecordError
-from d2lpar.figures import benchmark
 from d2lpar.lenet import figure
-from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
+from d2lpar.records.kinds import Run
 
 ONE = training(1)
 TWO = training(2, seconds=(7.0, 1.25, 1.25, 1.25))
@@ -73,7 +72,7 @@ def test_from_scratch_and_gluon_share_their_pictures():
     assert medians(drawn["seconds"].axes[0]) == [2.0, 1.25, 2.0]
 
 
-def test_runs_that_cannot_share_a_picture(tmp_path):
+def test_runs_that_cannot_share_a_picture():
     other_data = training(2, dataset_sha256="b" * 64)
     for runs, value in (
         ([ONE, ONE], "book-cpu1.jsonl"),
@@ -81,8 +80,7 @@ def test_runs_that_cannot_share_a_picture(tmp_path):
         ([Run(header(), (), ONE.path)], "book-cpu1.jsonl"),
     ):
         with pytest.raises(RecordError, match=value):
-            experiments.draw(runs, tmp_path, "book")
-    assert list(tmp_path.iterdir()) == []
+            figure.pictures(runs)
 
 
 def test_long_names_are_wrapped_and_dollars_are_no_formulas():
@@ -119,24 +117,3 @@ def test_files_say_where_they_are_from_and_do_not_depend_on_the_users_style(tmp_
         with Image.open(path) as picture:
             said = picture.info
         assert said["Title"] and ONE.header.git_commit[:7] in said["Description"]
-
-
-def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent(tmp_path):
-    def sample(arm, seconds, work="small", **fields):
-        return ArmSample(arm=arm, round=0, seconds=seconds, work=work, **fields)
-
-    lines = [
-        sample("slow", 3.0),
-        sample("fast", 9.0, warm_up=True),
-        sample("fast", 1.0),
-        sample("fast", 20.0, "large"),
-        ArmAbsent(arm="PyTorch", round=0, why_not="no GPU", work="large"),
-    ]
-    run = Run(benchmark_header(peers=["PyTorch"]), tuple(lines), tmp_path / "b.jsonl")
-    picture = benchmark.pictures([run])[""]
-    small, large = picture.axes
-    assert medians(small) == [3.0, 1.0]  # in the order they ran
-    assert medians(large) == [20.0]
-    assert any("no GPU" in text for text in words(picture))
-    with pytest.raises(RecordError, match="b.jsonl"):
-        benchmark.pictures([run, run])

@@ -38,7 +38,7 @@ def test_all_pictures():
     drawn = figure.pictures([run(v, n) for v in variants for n in (1, 2)])
     assert set(drawn) == {"devices", "distance", "error"}
     devices = words(drawn["devices"])
-    assert "1.50 s" in devices and "750 ms  2.00\u00d7" in devices
+    assert "1.50 s" in devices and "750 ms" in devices
     assert "cgls, 2 contexts" in devices
     # Averaging takes more steps on more devices.
     assert not [name for name in devices if name.startswith("averaging")]
@@ -94,7 +94,7 @@ def test_repeats_count_by_their_median():
     several = Run(several.header, tuple(repeats), several.path)
     devices = words(figure.pictures([several, run(num_devices=1)])["devices"])
     assert "1.50 s" in devices
-    assert "3.00 s  0.50\u00d7  unstable: 133 %" in devices  # quartiles of 2 and 6
+    assert "3.00 s  unstable: 133 %" in devices  # quartiles of 2 and 6
 
 
 def test_a_run_without_points_is_named():

@@ -46,7 +46,7 @@ def test_the_table_has_every_row_and_why_not():
     ]
     assert lines[3].split() == [
         *("trained", "int8-none", "0.7900", "0.9800", "20,000", "18,000-22,000"),
-        *("2.00x", "516,272"),
+        *("2.00", "516,272"),
     ]
     assert lines[-1].endswith("FP16 gemm not implemented!")
     found = result([run_of(ROWS)])

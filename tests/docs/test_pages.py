@@ -58,10 +58,11 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> set[str]:
-    found = re.findall(
-        r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)|<img src=\"([^\"]+)\"", prose_of(page)
-    )
-    return {a or b for a, b in found if not re.match(r"https?:", a or b)}
+    text = prose_of(page)
+    found = re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", text)
+    found += re.findall(r"<img src=\"([^\"]+)\"", text)
+    found += re.findall(r"^\[[^]]+\]: (\S+)", text, re.MULTILINE)
+    return {link for link in found if not link.startswith(("http:", "https:"))}
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,9 @@ def written(script: Path) -> nbformat.NotebookNode:
                 cells += exercise(f"{name}-{number}", question, answer)
             cells += map(new_markdown_cell, after)
         elif script == HOMEWORK and defined:
-            mine = {t: x for t, x in tests.items() if t.startswith(f"test_{defined[1]}")}
-            cells += function(defined[1], cell.source, solutions[defined[1]], mine)
+            task = defined[1]
+            own = {t: x for t, x in tests.items() if t.startswith(f"test_{task}")}
+            cells += function(task, cell.source, solutions[task], own)
         else:
             cells.append(cell)
     notebook.cells = [self_contained(cell) for cell in cells if cell.source.strip()]
@@ -182,8 +183,8 @@ def slides(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """An executed lesson as slides, up to its exercises.
 
     A heading begins a slide; a picture, a prediction and code with its output begin one
-    below it. All paragraphs but a heading's first are the speaker's notes, but for those
-    in bold. Folds are left out.
+    below it. All paragraphs but a heading's first are the speaker's notes, unless they
+    begin in bold. Folds are left out.
     """
     cells: list[nbformat.NotebookNode] = []
     for cell in map(self_contained, notebook.cells):

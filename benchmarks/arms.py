@@ -1,16 +1,19 @@
 """Arms of a benchmark in fresh processes, one after the other, round after round.
 
 The order is A B C A B C: if the machine drifts, it drifts for every arm. An arm is a
-job for :mod:`d2lpar.process` that answers one line with "seconds" for each thing it
+job that answers one line with "seconds" for each thing it
 times, or an error with the reason why it cannot run. Loads no MXNet in this process.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
@@ -31,13 +34,16 @@ from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.text import plain_table
 
 PEERS = Path(__file__).parent / "peers"
+EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
 
 
 class Arm(NamedTuple):
-    """What :func:`d2lpar.process.results` is given, and whether it is ours.
+    """What is run, and whether it is ours.
 
-    `work` is what it does, where a benchmark's arms do several things.
+    `call` is "module:function", for :func:`d2lpar.process.results`, or the command of a
+    program that reads `job` as a line of JSON and prints JSON lines. `work` is what it
+    does, where a benchmark's arms do several things.
     """
 
     name: str
@@ -99,9 +105,41 @@ def sample(arm: Arm, round_: int, warm_up: bool, answer: dict) -> ArmSample:
 
 
 def run(arm: Arm) -> list[dict]:
-    """What an arm's process answers; raises :class:`RunError` where it fails."""
+    """Return what an arm's process answers; raise :class:`RunError` where it fails."""
     changes = {**exact_float32(), **arm.environment}
-    return list(process.results(arm.call, arm.job, environment=changes))
+    if isinstance(arm.call, str):
+        return list(process.results(arm.call, arm.job, environment=changes))
+    variables = {**os.environ, **changes}
+    done = subprocess.run(
+        arm.call,
+        input=json.dumps(arm.job),
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in variables.items() if value is not None},
+    )
+    # Other lines are a library's.
+    lines = [x for x in done.stdout.splitlines() if x[:1] == "{" and x[-1:] == "}"]
+    answers = [json.loads(line) for line in lines]
+    if answers and "error" in answers[-1]:
+        raise RunError(answers[-1]["error"])
+    if done.returncode != 0:
+        raise RunError(why_it_failed(done.returncode, done.stderr))
+    return answers
+
+
+def why_it_failed(status: int, stderr: str) -> str:
+    """Say in one clause why a program failed: the last line that it printed.
+
+    >>> why_it_failed(1, "ModuleNotFoundError: No module named 'd2l'")
+    "d2l is not installed: pip install '.[book]'"
+    """
+    if status == -9:
+        return "killed (signal 9)"
+    last = (stderr.strip().splitlines() or ["it wrote nothing"])[-1][:300]
+    absent = re.search(r"No module named '(\w+)'", last)
+    if absent and absent[1] in EXTRAS:
+        return f"{absent[1]} is not installed: pip install '.[{EXTRAS[absent[1]]}]'"
+    return f"ended with status {status}: {last}"
 
 
 def exact_float32() -> dict[str, str]:
@@ -170,7 +208,7 @@ def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
     gpus = builds.cuda_devices()
     devices = f"gpu:{','.join(map(str, ids))},"
     try:
-        build = process.answer(f"{__file__}:gpu_build", {"devices": devices})
+        build = process.answer("arms:gpu_build", {"devices": devices})
     except RunError:
         build = {"tf32": builds.tf32(exact_float32())}
     return {"on_gpus": [gpus[i].name for i in ids], "gpu_build": build}

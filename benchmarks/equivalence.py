@@ -73,7 +73,7 @@ def main() -> None:
     for seed in range(args.rounds):
         every = [
             arms.ours(
-                f"lr {lr}, {dtype}", 1, f"{__file__}:distances", lr=lr, dtype=dtype,
+                f"lr {lr}, {dtype}", 1, "equivalence:distances", lr=lr, dtype=dtype,
                 data=args.data, batch_size=args.batch_size, num_steps=args.steps,
                 seed=seed,
             )

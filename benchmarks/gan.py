@@ -106,7 +106,7 @@ def arms_of(args: argparse.Namespace, check: str) -> list[arms.Arm]:
         return arms.ours(
             name,
             threads,
-            f"{__file__}:timed_steps",
+            "gan:timed_steps",
             devices=args.devices,
             num_devices=num_devices,
             synchronised=synchronised,
@@ -150,7 +150,7 @@ def main() -> None:
         check = ""
         if args.width is None and args.devices.startswith("cpu"):
             check = str(Path(folder) / "first_steps.npz")
-            process.answer(f"{__file__}:first_steps", {"path": check})
+            process.answer("gan:first_steps", {"path": check})
         timed = arms_of(args, check)
         lines = arms.measure(timed, args.rounds, WARM_UP)
     work = f"a step of the GAN, {args.batch_size:,} faces"

@@ -53,7 +53,7 @@ def main() -> None:
         arms.ours(
             f"{training}, {size:,} images",
             1,
-            f"{__file__}:epochs",
+            "growth:epochs",
             training=training,
             size=size,
             num_devices=n,

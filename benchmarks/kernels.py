@@ -190,7 +190,7 @@ def main() -> None:
             arms.ours(
                 name,
                 threads,
-                f"{__file__}:timed_ways",
+                "kernels:timed_ways",
                 arrangement=name,
                 chosen=chosen,
                 n=args.n,

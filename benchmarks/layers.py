@@ -96,13 +96,13 @@ def matrix_peak() -> Iterator[dict]:
 
 
 def arms_of() -> Iterator[arms.Arm]:
-    yield arms.ours("MXNet", 1, f"{__file__}:matrix_peak", work=PEAK)
+    yield arms.ours("MXNet", 1, "layers:matrix_peak", work=PEAK)
     for layer, (_, w, _) in LAYERS.items():
-        yield arms.ours("MXNet", 1, f"{__file__}:in_mxnet", work=layer, layer=layer)
+        yield arms.ours("MXNet", 1, "layers:in_mxnet", work=layer, layer=layer)
         for last in (False, True) if len(w) == 4 else (False,):
             yield arms.Arm(
                 "PyTorch, channels last" if last else "PyTorch",
-                f"{__file__}:in_pytorch",
+                "layers:in_pytorch",
                 {"layer": layer, "channels_last": last},
                 {"OMP_NUM_THREADS": "1"},
                 is_peer=True,

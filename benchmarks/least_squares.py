@@ -172,7 +172,7 @@ def arms_of(cores: int, repeats: int, check: str) -> Iterator[arms.Arm]:
             "repeats": repeats,
             "residual": residual,
         }
-        call = f"{__file__}:timed_solves"
+        call = "least_squares:timed_solves"
         if chosen:
             kind, count = chosen.split(":")
             where = plural(int(count), "context" if kind == "cpu" else "GPU")
@@ -208,7 +208,7 @@ def arms_of(cores: int, repeats: int, check: str) -> Iterator[arms.Arm]:
 def averaging_arms(rows: int, columns: int) -> Iterator[arms.Arm]:
     """The notes' method as they have it, and with devices that do work in parallel."""
     work, epochs = work_of((rows, columns)), EPOCHS[rows, columns]
-    call = f"{__file__}:timed_averaging"
+    call = "least_squares:timed_averaging"
     for independent in (True, False):
         method = "averaging" if independent else "averaging as published"
         yield arms.ours(
@@ -227,7 +227,7 @@ def main() -> None:
     cores, gpus = usable_cores(), [gpu.name for gpu in builds.cuda_devices()]
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "problem.npz")
-        problem = arms.ours("", cores, f"{__file__}:write_problem", path=check)
+        problem = arms.ours("", cores, "least_squares:write_problem", path=check)
         arms.run(problem)
         timed = list(arms_of(cores, args.repeats, check))
         if args.sizes:

@@ -64,7 +64,7 @@ def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
         arms.ours(
             words.get(steps, f"every {steps} steps") + how,
             1,
-            f"{__file__}:epochs",
+            "local_sgd:epochs",
             data=args.data,
             images=args.images,
             num_epochs=args.epochs,

@@ -61,7 +61,7 @@ def main() -> None:
     for seed in range(args.rounds):
         every = [
             arms.ours(
-                f"{n} devices", 1, f"{__file__}:excess", chosen=f"cpu:{n}",
+                f"{n} devices", 1, "local_steps:excess", chosen=f"cpu:{n}",
                 total=args.total, seed=seed,
             )
             for n in (2, 4)

@@ -66,7 +66,7 @@ def main() -> None:
     noun = "context" if kind == "cpu" else "GPU"
     timed = [
         arms.ours(
-            plural(n, noun), 1, f"{__file__}:taken", work=f"batch {batch:,}",
+            plural(n, noun), 1, "memory:taken", work=f"batch {batch:,}",
             chosen=f"{kind}:{n}", batch_size=batch, data=args.data, images=args.images,
         )
         for n in range(1, int(count) + 1)

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import arms
-import first_steps
 import numpy
 
 from d2lpar import datasets, process
@@ -112,7 +111,7 @@ def arms_of(
         job = {"devices": f"{kind}:{n}", "check": check, **sizes}
         environment = {"OMP_NUM_THREADS": str(threads)} if kind == "cpu" else {}
         for name, waiting in ((READER, True), (NEVER, False)):
-            call = f"{__file__}:reader_loop"
+            call = "own_loop:reader_loop"
             own = {**job, "waiting": waiting}
             yield arms.Arm(name, call, own, environment, work=work)
         peer = arms.peer(D2L, "d2l_loop.py", {**job, "lr": LR}, environment)
@@ -139,7 +138,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "first_steps.npz")
         process.answer(
-            f"{first_steps.__file__}:write_first_steps",
+            "first_steps:write_first_steps",
             {
                 "path": check,
                 "data": {"name": args.data},

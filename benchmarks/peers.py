@@ -29,7 +29,6 @@ from pathlib import Path
 
 import arms
 import click
-import first_steps
 from arms import Arm
 
 from d2lpar import datasets, experiments
@@ -188,7 +187,7 @@ def arms_of(
             ours = arms.ours(
                 f"d2lpar {training}, {chosen.words(n, 'context', 'contexts')}",
                 chosen.threads_each(n),
-                f"{first_steps.__file__}:epochs",
+                "first_steps:epochs",
                 training=training,
                 data=data,
                 num_devices=n,
@@ -269,7 +268,7 @@ def write_first_steps(recipe: Recipe, path: Path) -> str | None:
         "seed": recipe.seed,
         "global_batch_size": recipe.global_batch_size,
     }
-    work = f"{first_steps.__file__}:write_first_steps"
+    work = "first_steps:write_first_steps"
     try:
         arms.run(arms.ours("our first steps", 1, work, **job))
     except RunError as error:

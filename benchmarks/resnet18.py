@@ -115,7 +115,7 @@ def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
         arms.ours(
             f"{n} {word}{'s' * (n > 1)}, batch {batch_size}, lr {lr:g}",
             1,
-            f"{__file__}:epochs",
+            "resnet18:epochs",
             devices=args.devices,
             num_devices=n,
             batch_size=batch_size,

@@ -69,7 +69,7 @@ def arms_of(n: int, epochs: int, data: str) -> Iterator[arms.Arm]:
             yield arms.ours(
                 name,
                 1,
-                f"{__file__}:epochs_of",
+                "workers:epochs_of",
                 work=epoch_work(batch),
                 words=words,
             )

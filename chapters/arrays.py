@@ -389,7 +389,7 @@ chapter.answer("longest of the three calls", max(calls, key=lambda c: seconds_of
 # asynchronous you would blame `wait_to_read` for the time of the multiplication. If
 # `__mul__` has a large share nevertheless, Python's thread probably had to wait for a
 # core that the device's thread used.
-# (`d2lpar run ... --profile` also writes MXNet's own trace, which shows the operators.)
+# (MXNet's own profiler, `mx.profiler`, shows the operators: chapter 6 uses it.)
 #
 # ## A reduction, in per cent
 #

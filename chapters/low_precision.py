@@ -22,7 +22,7 @@ import numpy
 from matplotlib.figure import Figure
 
 from d2lpar import chapter, datasets, lenet, lenet_concise, np, npx
-from d2lpar.low_precision.measure import rows_apart
+from d2lpar.low_precision.measure import measure
 from d2lpar.low_precision.result import table
 from d2lpar.records.kinds import PrecisionRecord
 
@@ -203,10 +203,13 @@ chapter.answer("of 1,000 images in another class", round(changed))
 
 # %%
 names = ("float32", "bfloat16", "float16", "int8-none", "int8-naive", "int8-entropy")
-measured = rows_apart(
-    state.params,
-    data,
-    names,
+measured = measure(
+    devices="cpu:1",
+    data=data,
+    params=state.params,
+    precisions=names,
+    stretch_factor=1,
+    calibration_images=400,
     repeats=5,
 )
 rows = {row.precision: row for row in measured}

@@ -43,7 +43,8 @@ from d2lpar import (
 from d2lpar.parallel import shares
 from d2lpar.records.comparison import arm_times, final_accuracy, summarize
 from d2lpar.records.kinds import timed_epochs
-from d2lpar.workers import launch
+from d2lpar.workers.plan import plan
+from d2lpar.workers.supervisor import supervise
 
 one = devices.parse("cpu:1")
 
@@ -180,8 +181,10 @@ for num_workers in (2, 3, 6):
 # over ssh.
 
 # %%
-port = launch.free_port("127.0.0.1")
-roles = launch.plan(2, servers=1, arguments=["run", "multiple_machines"], port=port)
+clone = chapter.record("benchmarks/workers.jsonl").path.parents[2]
+worker = clone / "teaching" / "frameworks" / "worker.py"
+folder = tempfile.TemporaryDirectory()
+roles = plan(2, servers=1, program=[sys.executable, str(worker), folder.name])
 for role in roles:
     names = ("DMLC_ROLE", "D2LPAR_WORKER")
     print(f"{role.name}:", {n: v for n, v in role.environment.items() if n in names})
@@ -193,23 +196,22 @@ for role in roles:
 # asynchronous; the first read of the array blocks.
 
 # %%
-clone = chapter.record("benchmarks/workers.jsonl").path.parents[2]
-program = clone / "teaching" / "frameworks" / "worker.py"
-print(program.read_text(encoding="utf-8").partition('"""\n\n')[2])
+print(worker.read_text(encoding="utf-8").partition('"""\n\n')[2])
 
 if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
     print("skipped: this MXNet was built without the distributed kvstore")
 else:
-    with tempfile.TemporaryDirectory() as folder:
-        printed = launch.run_together(roles, [sys.executable, str(program), folder])
-        print(*sorted(printed), sep="", end="")
-        for number in range(2):
-            with numpy.load(f"{folder}/{number}.npz") as file:
-                sums = [file[f"arr_{key}"] for key in range(8)]
-            pairs = zip(sums, whole)
-            same = all(numpy.allclose(s, w, rtol=1e-3, atol=1e-6) for s, w in pairs)
-            print(f"worker {number} pulled the gradient of the whole batch: {same}")
-            assert same
+    printed = []
+    supervise(roles, lambda role, line: printed.append(line))
+    print(*sorted(printed), sep="\n")
+    for number in range(2):
+        with numpy.load(f"{folder.name}/{number}.npz") as file:
+            sums = [file[f"arr_{key}"] for key in range(8)]
+        pairs = zip(sums, whole)
+        same = all(numpy.allclose(s, w, rtol=1e-3, atol=1e-6) for s, w in pairs)
+        print(f"worker {number} pulled the gradient of the whole batch: {same}")
+        assert same
+folder.cleanup()
 
 # %% [markdown]
 # The program contains no networking code and no locks. Real training has a pitfall,
@@ -426,10 +428,10 @@ assert seconds["dist_async"].q3 < seconds["dist_sync"].q1
 # ## When a process dies
 #
 # A synchronous sum blocks if one process dies, so a supervisor is needed. The launcher
-# monitors all processes. If one dies, it stops the rest and restarts all of them from
-# the last checkpoint. With two workers the result is the same to the bit, which a test
-# checks. With `dist_async` the remaining workers could continue, but d2lpar restarts
-# them as well.
+# monitors all processes. If one dies, it stops the rest. On one machine it restarts all
+# of them from the last checkpoint, and with two workers the result is the same to the
+# bit, which a test checks. With `dist_async` the remaining workers could continue, but
+# d2lpar restarts them as well.
 #
 # ## One process
 #

@@ -12,12 +12,23 @@ Accelerating Data Parallel Training" (2020).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.parallel import allreduce
+
+
+def views(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Return the parts of a flat array as arrays of these shapes, in its memory."""
+    parts, start = [], 0
+    for shape in shapes:
+        stop = start + math.prod(shape)
+        parts.append(flat[start:stop].reshape_view(shape))
+        start = stop
+    return parts
 
 
 class Bucket(list):
@@ -31,19 +42,12 @@ class Bucket(list):
         flat = numpy.concatenate([numpy.ravel(p) for p in params])
         self.values = np.array(flat, dtype=flat.dtype, ctx=device)
         self.grads = np.zeros_like(self.values)
-        stops = numpy.cumsum([p.size for p in params]).tolist()
-        variables, gradients = (
-            [
-                array[stop - p.size : stop].reshape_view(p.shape)
-                for p, stop in zip(params, stops)
-            ]
-            for array in (self.values, self.grads)
-        )
-        autograd.mark_variables(variables, gradients)
-        super().__init__(variables)
+        shapes = [p.shape for p in params]
+        super().__init__(views(self.values, shapes))
+        autograd.mark_variables(self, views(self.grads, shapes))
 
     def copies(self) -> list[np.ndarray]:
-        """The parameters as arrays of their own, to compute with outside of training.
+        """Return copies of the parameters, to compute with outside of training.
 
         There oneDNN may reorder a convolution's weights in place; a view cannot hold
         the result.
@@ -57,7 +61,7 @@ def allreduce_buckets(device_params: Sequence[Bucket]) -> None:
 
 
 def update_bucket(bucket: Bucket, lr: float, batch_size: int) -> None:
-    """Minibatch SGD on a whole replica at once; see :func:`d2lpar.parallel.sgd`."""
+    """Take the step of :func:`d2lpar.parallel.sgd` on a whole replica at once."""
     bucket.values -= lr / batch_size * bucket.grads
 
 
@@ -75,18 +79,17 @@ def flatten(
     (number of values,), one per device. For GPUs: on CPU contexts oneDNN reorders a
     convolution's weights in place, which a view cannot hold.
     """
-    stops = numpy.cumsum([p.data(p.list_ctx()[0]).size for p in parameters]).tolist()
     values = [
         np.concatenate([replica.reshape(-1) for replica in replicas])
         for replicas in zip(*(p.list_data() for p in parameters))
     ]
     grads = [np.zeros_like(flat) for flat in values]
-    for p, stop in zip(parameters, stops):
-        part = slice(stop - p.list_data()[0].size, stop)
-        p._data, p._grad = (
-            [flat[part].reshape_view(p.shape) for flat in arrays]
-            for arrays in (values, grads)
-        )
+    shapes = [p.shape for p in parameters]
+    data = [views(flat, shapes) for flat in values]
+    gradients = [views(flat, shapes) for flat in grads]
+    for k, p in enumerate(parameters):
+        p._data = [of_one[k] for of_one in data]
+        p._grad = [of_one[k] for of_one in gradients]
         autograd.mark_variables(p._data, p._grad, grad_req)
     return values, grads
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from datetime import datetime, timezone
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from d2lpar.cli.main import guard, run
-from d2lpar.cli.options import as_words, given
-from d2lpar.cli.progress import in_notebook, show_figure
-from d2lpar.errors import RecordError, SettingError
-from d2lpar.experiments import EXPERIMENTS
+from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
+from d2lpar.runs.progress import in_notebook, show_figure
 from d2lpar.text import number
 
 if TYPE_CHECKING:
@@ -152,51 +146,17 @@ def show(figure: Figure, name: str) -> None:
         print(f"wrote {path}")
 
 
-def measure(name: str, **flags: object) -> list[Run]:
-    """Do what ``d2lpar run NAME`` does, and return the records.
+def measure(name: str, **settings: object) -> list[Run]:
+    """Measure a chapter, show what it found, and return its records.
 
-    `flags` are those of the command: ``preset="book"``, ``num_devices="1,2"``,
-    ``global_batch_size=64``, ``lr=0.1``, ``data="sample"``, ``dry_run=True``, ... A
-    chapter that runs as a script hands its command line on; a notebook has none. Raises
-    :class:`SettingError` in a notebook for flags that are unknown or out of range; a
-    script exits with the message.
+    This is :func:`d2lpar.runs.measure.measure`. In a script the flags of the command
+    line are added to `settings`, and an error ends it with one line.
     """
-    interactive = in_notebook()
-    words = as_words(flags) + ([] if interactive else sys.argv[1:])
+    from d2lpar.runs.measure import measure
 
-    def command() -> object:
-        return run.main([name, *words], "d2lpar run", standalone_mode=False)
+    if in_notebook():
+        return measure(name, **settings)
+    from d2lpar.cli.main import flags_of, guard
 
-    try:
-        runs = guard(command, raising=interactive)
-    except click.ClickException as error:  # raised in a notebook only
-        raise SettingError(f"{name}: {error.format_message()}") from None
-    return runs if isinstance(runs, list) else []  # --help measures nothing
-
-
-def _check_command_line() -> None:
-    """Refuse the wrong flags of a chapter's script at its start, and answer --help.
-
-    :func:`measure`, which reads them, comes after the lesson.
-    """
-    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "").resolve()
-    if script.parent.name != "chapters" or script.stem not in EXPERIMENTS:
-        return
-    os.environ["MPLBACKEND"] = "agg"  # as for the console script
-
-    def check() -> object:
-        try:
-            ctx = run.make_context("d2lpar run", [script.stem, *sys.argv[1:]])
-        except click.exceptions.Exit as end:  # after --help
-            return end
-        from d2lpar.cli.run import parsed
-
-        EXPERIMENTS[script.stem].refuse_unused(given(ctx))
-        parsed(ctx.params)
-        return None
-
-    if sys.argv[1:] and guard(check):
-        sys.exit()
-
-
-_check_command_line()
+    found = guard(lambda: measure(name, **settings, **flags_of(name, sys.argv[1:])))
+    return found if isinstance(found, list) else []  # --help measures nothing

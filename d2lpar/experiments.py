@@ -6,6 +6,7 @@ Everything that the command line knows of a chapter stands here. Functions are n
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,7 @@ if TYPE_CHECKING:
     from d2lpar.records.kinds import Run
     from d2lpar.records.result import Result
 
-# Flags, named as in Python. Every experiment takes these:
-ALWAYS = frozenset({"devices", "num_devices", "preset", "dry_run", "out", "data"})
-MEASURED = frozenset({"threads", "tf32", "deterministic", "seed", "repeats", "profile"})
-RESUMABLE = frozenset({"checkpoint_every", "resume"})
-RECIPE = frozenset({"num_epochs", "global_batch_size", "lr"})
-GAN = frozenset({"micro_batch_size", "sync_batch_norm", "d_norm", "frames_every"})
-# Those of them that a record's name should tell, because they make another recipe.
+# Records' names tell these settings, because they make another recipe.
 NAMED = ("sync_batch_norm", "d_norm")
 
 
@@ -47,8 +42,6 @@ class Experiment:
     about: str
     """what is measured, in one clause"""
     presets: Mapping[str, dict]
-    takes: frozenset[str] = frozenset()
-    """the flags that apply, beyond ALWAYS"""
     measure: str = ""
     measure_with_workers: str = ""
     """`measure` with a further argument ``workers=``, for `d2lpar launch`"""
@@ -92,38 +85,44 @@ class Experiment:
         more = self.environment_of_one_gpu if on_one_gpu else {}
         return {**self.environment, **more}
 
-    def refuse_unused(self, given: Mapping[str, object]) -> None:
-        """Raise :class:`SettingError` for the first flag that does not apply."""
-        reasons = list(self.unused(given).values())
-        if reasons:
-            raise SettingError(reasons[0])
+    def takes(self, preset: str, dry_run: bool = False) -> set[str]:
+        """Return the settings that apply; those of a preset can be replaced."""
+        takes = {"devices", "num_devices", "preset", "dry_run", "out", "data"}
+        if self.measure:
+            takes |= {"threads", "tf32", "deterministic", "seed", "repeats"}
+        if self.locate:
+            takes.add("data_dir")
+        if self.start:
+            takes |= {"checkpoint_every", "resume"}
+        if dry_run:
+            takes |= self.presets.get("dry-run", {}).keys()
+        return takes | self.presets[preset].keys()
 
     def unused(self, given: Mapping[str, object]) -> dict[str, str]:
-        """By flag, why it does not apply; `given` are the flags with their values."""
+        """Return why a setting does not apply, by its name; `given` have values."""
         why = {}
-        chosen = str(given.get("preset") or "quick")
-        settings = {
-            **self.presets.get(chosen, {}),
-            **(self.presets.get("dry-run", {}) if given.get("dry_run") else {}),
-        }
-        for flag, value in given.items():
-            text = f"--{flag.replace('_', '-')}"
-            if value is not True:
-                text += f" {value}"
-            if flag == "data" and value not in ("auto", *self.datasets):
-                choices = ", ".join(("auto", *self.datasets))
-                why[flag] = f"{text}: {self.name} takes {choices}"
-            elif flag == "preset" and value not in self.presets:
-                choices = ", ".join(p for p in self.presets if p != "dry-run")
-                why[flag] = f"{text}: {self.name} takes {choices}"
-            elif flag not in ALWAYS | self.takes:
-                why[flag] = f"{text}: does not apply to {self.name}; leave it out"
-            elif flag in RECIPE and chosen in self.presets and flag not in settings:
-                why[flag] = (
-                    f"{text}: {self.name} trains nothing with --preset {chosen}; "
-                    "leave it out, or take another preset"
-                )
+        preset = str(given.get("preset", "quick"))
+        if preset not in self.presets or preset == "dry-run":
+            choices = ", ".join(p for p in self.presets if p != "dry-run")
+            why["preset"] = f"--preset {preset}: {self.name} takes {choices}"
+            preset = "quick"
+        data = given.get("data", "auto")
+        if data not in ("auto", *self.datasets):
+            choices = ", ".join(("auto", *self.datasets))
+            why["data"] = f"--data {data}: {self.name} takes {choices}"
+        for name in given.keys() - self.takes(preset, bool(given.get("dry_run"))):
+            flag = f"--{name.replace('_', '-')}"
+            value = "" if given[name] is True else f" {given[name]}"
+            why[name] = (
+                f"{flag}{value}: does not apply to {self.name} with preset {preset}; "
+                "leave it out"
+            )
         return why
+
+    def refuse_unused(self, given: Mapping[str, object]) -> None:
+        """Raise :class:`SettingError` for a setting that does not apply."""
+        for reason in self.unused(given).values():
+            raise SettingError(reason)
 
 
 def load(function: str) -> Callable:
@@ -133,10 +132,11 @@ def load(function: str) -> Callable:
 
 
 def get(name: str) -> Experiment:
-    """The experiment of a chapter; raises :class:`SettingError` for an unknown name."""
+    """Return the experiment of a chapter; raise SettingError for an unknown name."""
     if name not in EXPERIMENTS:
-        names = ", ".join(EXPERIMENTS)
-        raise SettingError(f"chapter {name!r}: write one of all, {names}")
+        similar = difflib.get_close_matches(name, EXPERIMENTS, 1)
+        hint = f"did you mean {similar[0]}?" if similar else "d2lpar list names them"
+        raise SettingError(f"chapter {name[:40]!r}: there is none; {hint}")
     return EXPERIMENTS[name]
 
 
@@ -177,38 +177,31 @@ def result(runs: Sequence[Run]) -> Result:
     return replace(found, note="; ".join(filter(None, (found.note, where))))
 
 
-def draw(runs: Sequence[Run], folder: str | Path, stem: str) -> list[Path]:
+def draw(
+    runs: Sequence[Run], found: Result, folder: str | Path, stem: str
+) -> list[Path]:
     """Draw runs that were measured together, as ``<folder>/<stem>-*``.
 
-    The sentences of their :func:`result` are the titles of the pictures that show it.
+    The sentences of what they `found`, their :func:`result`, are the titles of the
+    pictures that show it. Further tables become the text ``<stem>-results.txt``.
     Returns the files. Raises :class:`RecordError` for runs that do not belong in one
     picture.
     """
     from d2lpar.figures import labels, page  # matplotlib is slow to import
-    from d2lpar.records.kinds import BenchmarkHeader
 
     for run in runs:
         if not run.lines:
             raise RecordError(
                 f"{run.path}: holds no results yet; wait, or run it again"
             )
+    experiment = measured_by(runs)
+    figure = experiment.figure
+    if labels.several_ways(runs):
+        figure = experiment.figure_of_ways or figure
+    texts = {"results": found.full_text(labels.source(runs))} if found.further else {}
     with page.plain_style():
-        if isinstance(runs[0].header, BenchmarkHeader):
-            return page.save(load(BENCHMARK_FIGURE)(runs), Path(folder), stem)
-        experiment, found = measured_by(runs), result(runs)
-        figure = experiment.figure
-        if labels.several_ways(runs):
-            figure = experiment.figure_of_ways or figure
         drawn = load(figure)(runs, found.answers)
-        return page.save({**drawn, **texts(runs)}, Path(folder), stem)
-
-
-def texts(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the text ``results`` of runs that found more than their table shows."""
-    from d2lpar.figures import labels
-
-    found = result(runs)
-    return {"results": found.full_text(labels.source(runs))} if found.further else {}
+        return page.save({**drawn, **texts}, Path(folder), stem)
 
 
 # MXNet launches a compiled network's kernels on a GPU as one CUDA graph. On several
@@ -231,7 +224,6 @@ LENET = Experiment(
         "book": {"num_epochs": 10, "global_batch_size": 256, "lr": 0.2},
         "dry-run": {"num_epochs": 1, "data": {"n_train": 128, "n_test": 64}},
     },
-    takes=MEASURED | RECIPE | RESUMABLE | {"data_dir"},
     measure="d2lpar.lenet:train",
     load="d2lpar.datasets.fashion:load",
     locate="d2lpar.datasets.fashion:locate",
@@ -239,8 +231,8 @@ LENET = Experiment(
     start="d2lpar.lenet:start",
     header_facts="d2lpar.lenet:header_facts",
     layers="d2lpar.memory.estimate:lenet_layers",
-    result="d2lpar.lenet_result:result",
-    figure="d2lpar.lenet_figure:pictures",
+    result="d2lpar.lenet.result:result",
+    figure="d2lpar.lenet.figure:pictures",
     figure_of_ways="d2lpar.workers.figure:pictures",
     minutes=0.5,
 )
@@ -307,7 +299,6 @@ _ALL = (
                 },
             },
         },
-        takes=MEASURED,
         measure="d2lpar.arrays.timings:measure",
         load="d2lpar.arrays.operations:Sizes",
         result="d2lpar.arrays.result:result",
@@ -320,9 +311,9 @@ _ALL = (
         number=5,
         title="Training on several devices in Gluon",
         about="trains the same network in Gluon",
-        measure="d2lpar.lenet_concise:train",
+        measure="d2lpar.lenet.concise:train",
         environment_of_one_gpu=CUDA_GRAPHS,
-        measure_with_workers="d2lpar.lenet_workers:train",
+        measure_with_workers="d2lpar.lenet.workers:train",
     ),
     Experiment(
         "scaling",
@@ -363,7 +354,6 @@ _ALL = (
                 "data": {"n_train": 128, "n_test": 100},
             },
         },
-        takes=MEASURED | {"num_epochs", "data_dir"},
         measure="d2lpar.scaling.measure:measure",
         environment_of_one_gpu=CUDA_GRAPHS,
         load="d2lpar.datasets.fashion:load",
@@ -387,12 +377,11 @@ _ALL = (
         "Talk less, later, or in pieces",
         "trains by local SGD: bytes sent, accuracy",
         presets={
-            "quick": {"steps_between": [1, 16], "num_epochs": 1},
-            "book": {"steps_between": [1, 4, 16, 64, 78], "num_epochs": 4},
+            "quick": {"steps_between": [1, 16], "num_epochs": 1, "seed": 0},
+            "book": {"steps_between": [1, 4, 16, 64, 78], "num_epochs": 4, "seed": 0},
             "dry-run": {"steps_between": [1, 2], "num_epochs": 1, "n_train": 128},
         },
-        takes=frozenset({"num_epochs", "seed"}),
-        report="d2lpar.local_sgd:report",
+        report="d2lpar.lenet.local_sgd:report",
         minutes=0.2,
     ),
     Experiment(
@@ -405,7 +394,6 @@ _ALL = (
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
             "dry-run": {"num_epochs": 1, "data": {"rows": 200, "columns": 20}},
         },
-        takes=MEASURED | {"num_epochs"},
         measure="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_problem",
         result="d2lpar.least_squares.result:result",
@@ -432,7 +420,6 @@ _ALL = (
             "book": {"data": {"rows": 100_000, "columns": 10_000}},
             "dry-run": {"data": {"rows": 200, "columns": 20}},
         },
-        takes=MEASURED,
         measure="d2lpar.least_squares.solver:measure",
         measure_with_workers="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_file",
@@ -476,7 +463,6 @@ _ALL = (
                 "data": {"n_train": 100},
             },
         },
-        takes=MEASURED | RECIPE | RESUMABLE | GAN | {"data_dir"},
         measure="d2lpar.gan.training:train",
         load="d2lpar.datasets.punks:load",
         locate="d2lpar.datasets.punks:locate",
@@ -527,7 +513,6 @@ _ALL = (
                 "data": {"n_train": 1_000, "n_test": 200},
             },
         },
-        takes=MEASURED | RECIPE | {"data_dir"},
         measure="d2lpar.low_precision.measure:measure",
         load="d2lpar.datasets.fashion:load",
         locate="d2lpar.datasets.fashion:locate",
@@ -556,12 +541,11 @@ _ALL = (
         number=14,
         title="Several machines and a parameter server",
         about="trains LeNet, also on several workers",
-        measure="d2lpar.lenet_concise:train",
-        measure_with_workers="d2lpar.lenet_workers:train",
-        figure="d2lpar.lenet_figure:seconds",
+        measure="d2lpar.lenet.concise:train",
+        measure_with_workers="d2lpar.lenet.workers:train",
+        figure="d2lpar.lenet.figure:seconds",
     ),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
-BENCHMARK_FIGURE = "d2lpar.figures.benchmark:pictures"
 # Runs that benchmarks record, by the chapter in their header: benchmarks/gpu_scaling.py
 RECORDED_BY_BENCHMARKS = {"gpu_scaling": "scaling"}

@@ -15,11 +15,20 @@ from collections.abc import Callable, Sequence
 
 import numpy
 
-from d2lpar import at_once
 from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar.device_arrays import (
+    as_array,
+    check_replicas,
+    copy_to,
+    kvstore_for,
+    on_device,
+    on_gpu_in_float32,
+    pushed_together,
+    share_memory,
+    shares,
+)
 from d2lpar.devices import check_contexts
 from d2lpar.networks import lenet
-from d2lpar.shards import as_array, copy_to, on_device, share_memory, shares
 
 softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
 softmax_cross_entropy.hybridize()  # one call from Python instead of five
@@ -78,8 +87,8 @@ def split_batch(
     of a dtype that MXNet has, which is kept. Returns ``(X_shards, y_shards)``, one per
     device, whose lengths differ by at most one; with n < len(devices) the last ones are
     empty. A shard of an MXNet array that stays on its device may share its memory.
-    Raises ValueError if X and y differ in length or are empty, or if `devices` is
-    empty; TypeError for no list of contexts, a masked array, and any other dtype.
+    Raises ValueError if X and y differ in length or are empty; TypeError unless
+    `devices` is a list of contexts, and for a masked array or any other dtype.
 
     >>> X, y = np.arange(24).reshape((4, 6)), np.arange(4)
     >>> X_shards, y_shards = split_batch(X, y, [mx.cpu(0), mx.cpu(1)])
@@ -102,8 +111,9 @@ def split_batch(
 def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
     """Sum each parameter's gradient over the replicas, in place."""
     grads = [[p.grad for p in params] for params in device_params]
-    if len(grads) > 1 and all(map(at_once.on_gpu_in_float32, device_params)):
-        at_once.allreduce(grads)
+    if len(grads) > 1 and all(map(on_gpu_in_float32, device_params)):
+        keys, store = kvstore_for(grads)  # one call, because each has a fixed cost
+        store.pushpull(keys, [list(of_all) for of_all in zip(*grads)])
     else:
         for i in range(len(grads[0])):
             allreduce([of_one[i] for of_one in grads])
@@ -111,11 +121,17 @@ def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
 
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Take a step of minibatch SGD in place: p -= lr * p.grad / batch_size."""
-    if at_once.on_gpu_in_float32(params):
-        at_once.sgd(params, lr / batch_size)
-    else:
+    if not on_gpu_in_float32(params):
         for p in params:
             p -= lr / batch_size * p.grad
+        return
+    for first in range(0, len(params), 45):  # one call for at most 45 parameters
+        some = [p.as_nd_ndarray() for p in params[first : first + 45]]
+        n = len(some)
+        mx.nd.multi_sgd_update(
+            *(array for p in some for array in (p, p.grad)),
+            lrs=[lr / batch_size] * n, wds=[0] * n, num_weights=n, out=some,
+        )  # fmt: skip
 
 
 def train_batch(
@@ -134,25 +150,25 @@ def train_batch(
 
     `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
-    ``device_params[k]`` is the replica on ``devices[k]``, with gradients that each
-    backward pass overwrites (``grad_req="write"``, as by ``attach_grad``), which
-    ``reduce(device_params)`` sums over the replicas; ``update(params, lr, n)`` takes
-    the step on each. A device without a sample contributes zero. Returns the losses,
-    (n_k,) per busy device, without waiting for them.
+    ``device_params[k]`` is the replica on ``devices[k]``, with gradients that backward
+    passes overwrite, as ``attach_grad`` makes them; ``reduce(device_params)`` sums them
+    over the replicas, ``update(params, lr, n)`` takes the step on each. A device
+    without a sample contributes zero. Returns the losses, (n_k,) per busy device,
+    without waiting for them.
 
-    Raises ValueError if replicas and devices do not match, a parameter is listed twice,
-    X and y differ in length or are empty, the loss is a mean or, with the default `net`
-    and `loss`, a label on the host is not a class index; TypeError for bool labels, and
-    for an X of another dtype than the parameters. Unequal replicas are not noticed.
+    Raises ValueError if replicas and devices do not match, X and y differ in length or
+    are empty, the loss is a mean or, with the default `net` and `loss`, a label on the
+    host is not a class index; TypeError for bool labels, and for an X of another dtype
+    than the parameters. Unequal replicas are not noticed.
     """
     X_shards, y_shards = split_batch(X, y, devices)
-    _check_replicas(device_params, devices, X_shards[0].dtype)
+    check_replicas(device_params, devices, X_shards[0].dtype)
     if y_shards[0].dtype == bool:  # MXNet would fail in a later step
         raise TypeError("y is bool: write labels as integers, y.astype('int32')")
     if net is lenet and loss is softmax_cross_entropy:
         _check_labels(y, num_classes=device_params[0][-1].size)
-    with at_once.pushed_together(devices[0]):
-        # The loss of each shard on its own device ...
+    with pushed_together(devices[0]):
+        # The loss of each shard and its gradients, on its own device
         with autograd.record():
             losses = [
                 loss(net(X_shard, params), y_shard)
@@ -162,7 +178,6 @@ def train_batch(
         for l, X_shard in zip(losses, X_shards):
             if l.size != len(X_shard):
                 raise ValueError(f"loss {l.shape}: return one value per sample")
-        # ... then its gradients; nothing here waits for a device
         for l in losses:
             l.backward()
         for params in device_params[len(losses) :]:
@@ -174,21 +189,6 @@ def train_batch(
         for params in device_params:
             update(params, lr, len(X))
     return losses
-
-
-def _check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
-    if len(device_params) != len(devices):
-        raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
-    listed = [id(p) for params in device_params for p in params]
-    if len(set(listed)) < len(listed):
-        raise ValueError("a parameter is listed twice: get_params makes each replica")
-    for k, (params, device) in enumerate(zip(device_params, devices)):
-        where = getattr(params[0], "ctx", "the host") if len(params) else "no device"
-        if where != device:  # one GPU may silently read another's memory
-            raise ValueError(f"replica {k} is on {where}, its device is {device}")
-    found, expected = numpy.dtype(dtype), numpy.dtype(device_params[0][0].dtype)
-    if found != expected:
-        raise TypeError(f"X is {found}, the parameters are {expected}: convert X")
 
 
 def _check_labels(y, num_classes: int) -> None:

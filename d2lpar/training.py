@@ -1,4 +1,4 @@
-"""Shared by all trainings: batches, an epoch's clock and losses, validation."""
+"""What trainings share: an epoch's clock and losses, batches, checks of settings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import numbers
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy
 
-from d2lpar import datasets
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
@@ -23,9 +23,13 @@ MAX_COUNT = 2**31 - 1  # of samples in a batch, and of epochs: MXNet's sizes are
 
 
 class Epoch:
-    """The clock and the losses of one epoch of training, from its creation on."""
+    """The clock and the losses of one epoch of training, from its creation on.
 
-    def __init__(self) -> None:
+    Python may run `batches_in_flight` batches ahead of the devices.
+    """
+
+    def __init__(self, batches_in_flight: int = BATCHES_IN_FLIGHT) -> None:
+        self._batches_in_flight = batches_in_flight
         self._loss_sums: list[np.ndarray] = []
         self._in_flight: deque[np.ndarray] = deque()
         npx.waitall()
@@ -40,46 +44,68 @@ class Epoch:
         self.keep_pace(self._loss_sums[-1:])
 
     def keep_pace(self, arrays: Sequence[np.ndarray]) -> None:
-        """Wait for an earlier step if Python is more than BATCHES_IN_FLIGHT ahead.
+        """Wait for an earlier step if Python is too many batches ahead.
 
         `arrays` are what this step computes last, one array or none.
         """
         self._in_flight += arrays
-        if len(self._in_flight) > BATCHES_IN_FLIGHT:
+        if len(self._in_flight) > self._batches_in_flight:
             self._in_flight.popleft().wait_to_read()
+
+    def stop(self) -> None:
+        """Wait for the devices and read the clock."""
+        npx.waitall()
+        self._trained = time.perf_counter()
 
     def end_training(self, num_samples: int) -> float:
         """Wait for the devices, read the clock; return the mean loss of the samples."""
-        npx.waitall()
-        self._trained = time.perf_counter()
+        self.stop()
         return sum(float(s) for s in self._loss_sums) / num_samples
+
+    def times(self, num_samples: int) -> dict[str, Any]:
+        """Return the fields of an epoch's record that tell times; evaluated by now."""
+        seconds = self._trained - self._begin
+        return {
+            "seconds": seconds,
+            "samples_per_sec": num_samples / seconds,
+            "eval_seconds": time.perf_counter() - self._trained,
+        }
 
     def record(
         self, epoch: int, loss: float, test_acc: float, *, num_samples: int, lr: float
     ) -> EpochRecord:
-        """The record of the epoch, evaluated by now.
+        """Return the record of the epoch, evaluated by now.
 
         Raises :class:`DivergedError` if `loss` is not finite.
         """
-        evaluated = time.perf_counter()
-        if not math.isfinite(loss):
-            raise DivergedError(
-                f"training diverged: the loss of epoch {epoch} is {loss}; "
-                f"use a smaller learning rate than {lr:g}"
-            )
-        seconds = self._trained - self._begin
-        return EpochRecord(
-            epoch=epoch,
-            seconds=seconds,
-            samples_per_sec=num_samples / seconds,
-            train_loss=loss,
-            test_acc=test_acc,
-            eval_seconds=evaluated - self._trained,
+        times = self.times(num_samples)
+        check_loss(epoch, loss, lr)
+        return EpochRecord(epoch=epoch, train_loss=loss, test_acc=test_acc, **times)
+
+
+def check_loss(epoch: int, loss: float, lr: float) -> None:
+    """Raise :class:`DivergedError` if the loss of an epoch is not finite."""
+    if not math.isfinite(loss):
+        raise DivergedError(
+            f"training diverged: the loss of epoch {epoch} is {loss}; "
+            f"use a smaller learning rate than {lr:g}"
+        )
+
+
+def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None:
+    """Raise :class:`DivergedError` if the host arrays after an epoch are not finite.
+
+    The loss of an epoch may be finite, and its last step not.
+    """
+    if not all(numpy.isfinite(p).all() for p in params):
+        raise DivergedError(
+            f"training diverged: epoch {epoch} ended with parameters that are not "
+            f"finite; use a smaller learning rate than {lr:g}"
         )
 
 
 def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndarray]:
-    """The uint8 arrays of `data` on a device, where batches are cut from them.
+    """Return the uint8 arrays of `data` on a device, where batches are cut from them.
 
     Cut from host arrays, every batch would make Python wait: MXNet's copy from the host
     queues behind the work of cpu(0), and the devices run dry meanwhile.
@@ -98,31 +124,8 @@ def batch_slices(n: int, batch_size: int) -> Iterator[slice]:
 
 
 def shuffled(n: int, rng: numpy.random.Generator, device: mx.Context) -> np.ndarray:
-    """A permutation of range(n) drawn from `rng`, int32 (n,), on a device."""
+    """Return a permutation of range(n) drawn from `rng`, int32 (n,), on a device."""
     return np.array(rng.permutation(n).astype("int32"), dtype="int32", ctx=device)
-
-
-def shuffled_batches(
-    X: np.ndarray, y: np.ndarray, batch_size: int, rng: numpy.random.Generator
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One epoch of global batches, in an order drawn from `rng`; the last may be short.
-
-    X uint8 (n, 28, 28) and y (n,) stay on their device, which makes the batches:
-    float32 (k, 1, 28, 28) in [0, 1], and (k,).
-    """
-    return datasets.batches(X, y, batch_size, shuffled(len(y), rng, X.ctx))
-
-
-def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None:
-    """Raise :class:`DivergedError` if the host arrays after an epoch are not finite.
-
-    The loss of an epoch may be finite, and its last step not.
-    """
-    if not all(numpy.isfinite(p).all() for p in params):
-        raise DivergedError(
-            f"training diverged: epoch {epoch} ended with parameters that are not "
-            f"finite; use a smaller learning rate than {lr:g}"
-        )
 
 
 def check_settings(global_batch_size: int, lr: float, num_epochs: int) -> None:
@@ -143,7 +146,7 @@ def check_whole(name: str, value: int, most: int | None = None) -> None:
 def choose(
     devices: str | Sequence[mx.Context], num_devices: int | None
 ) -> list[mx.Context]:
-    """The first `num_devices` contexts of a device string or list (None: all).
+    """Return the first `num_devices` contexts of a device string or list (None: all).
 
     Raises TypeError for other types, and :class:`DeviceError` unless there are as many.
     """

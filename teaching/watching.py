@@ -11,7 +11,10 @@ from typing import Any
 import d2lpar
 
 # The files that have the four functions already.
-OWN = {str(Path(d2lpar.__file__).with_name(f"{n}.py")) for n in ("parallel", "shards")}
+OWN = {
+    str(Path(d2lpar.__file__).with_name(f"{name}.py"))
+    for name in ("parallel", "device_arrays")
+}
 
 
 class Notes:

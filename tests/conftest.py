@@ -24,10 +24,7 @@ def real_data():
         pytest.skip("D2LPAR_DATA is not set: name a folder with Fashion-MNIST in it")
     root = Path(value).expanduser()
     for folder in (root / "fashion-mnist", root):
-        if all(
-            (folder / f"{name}.gz").is_file() or (folder / name).is_file()
-            for name in FASHION_MNIST_FILES
-        ):
+        if all((folder / name).is_file() for name in FASHION_MNIST_FILES):
             return folder
     pytest.skip(f"D2LPAR_DATA={value} holds no Fashion-MNIST")
 
@@ -37,7 +34,7 @@ def real_run(tmp_path_factory):
     """A folder that a run of two epochs on one and two contexts has filled, and it."""
     out = tmp_path_factory.mktemp("runs")
     done = d2lpar(
-        "run", "multiple_gpus", "--dry-run", "--profile", "--num-epochs=2",
+        "run", "multiple_gpus", "--dry-run", "--num-epochs=2",
         "--checkpoint-every=1", "--data=sample", "--devices=cpu:2", f"--out={out}",
     )  # fmt: skip
     return out / "multiple_gpus", done

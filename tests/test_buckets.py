@@ -3,9 +3,10 @@
 import numpy
 import pytest
 
-from d2lpar import devices, lenet_concise
+from d2lpar import devices
 from d2lpar._mxnet import autograd, gluon, np
 from d2lpar.buckets import BUCKETS, Bucket, BucketTrainer, flatten
+from d2lpar.lenet import concise
 from d2lpar.networks import init_lenet
 from d2lpar.parallel import get_params, train_batch
 
@@ -35,12 +36,12 @@ def test_buckets_train_to_the_same_bits(num_devices):
 def gluon_steps(num_devices, make_trainer):
     """Losses, and every replica's parameters, after steps in training mode."""
     contexts = devices.parse(f"cpu:{num_devices}")
-    net, trainer, loss = lenet_concise.build(init_lenet(0.1, 3), contexts, 0.02)
+    net, trainer, loss = concise.build(init_lenet(0.1, 3), contexts, 0.02)
     trainer = make_trainer(net, contexts, trainer)
     losses = []
     for k, n in enumerate((7, 16, 2, 16)):  # uneven, even, and an idle device
         trainer.set_learning_rate(0.02 / (1 + k))
-        parts = lenet_concise.train_batch(
+        parts = concise.train_batch(
             *(array.asnumpy() for array in batch(n)), net, contexts, trainer, loss=loss
         )
         losses += [l.asnumpy() for l in parts]

@@ -15,9 +15,9 @@ from statistics import median
 
 import click
 
-from d2lpar import lenet_figure
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
+from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import comparison, files
 from d2lpar.records.comparison import Comparison, Side, check, is_gan
 from d2lpar.records.kinds import FrameRecord, Header, Run, timed_epochs

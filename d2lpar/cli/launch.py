@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from d2lpar.errors import SettingError
 from d2lpar.machine import host
-from d2lpar.workers import launch
+from d2lpar.workers.plan import LOOPBACK, PROGRAM, address_of, plan, read_hosts
+from d2lpar.workers.supervisor import supervise
 
 log = logging.getLogger("d2lpar")
 
@@ -23,64 +20,45 @@ def run_launch(flags: dict, devices_of_run: str | None) -> None:
 
     `devices_of_run` is the --devices among the words after `--`: of every worker.
     """
-    python = flags["python"] or sys.executable
-    directory = flags["directory"] or os.getcwd()
-    interface, kvstore = flags["interface"], flags["kvstore"]
-    hosts: list[launch.Host] = []
-    if flags["hosts"]:
-        if interface == launch.LOOPBACK:
-            raise SettingError(
-                "--hosts needs --interface: the one on which they reach this machine"
-            )
-        hosts = launch.read_hosts(flags["hosts"], interface)
-    else:
-        if shutil.which(python) is None:
-            raise SettingError(f"--python {python}: there is no such program")
-        if flags["ssh"]:
-            raise SettingError(f"--ssh {flags['ssh']}: goes with --hosts only")
+    interface = flags["interface"]
+    if flags["hosts"] and interface == LOOPBACK:
+        raise SettingError(
+            "--hosts needs --interface: the one on which they reach this machine"
+        )
+    hosts = read_hosts(flags["hosts"], interface) if flags["hosts"] else []
     each = 1 if hosts else max(1, host.usable_cores() // flags["workers"])
-    address = launch.address_of(interface)
-    roles = launch.plan(
+    address = address_of(interface)
+    roles = plan(
         flags["workers"],
         flags["servers"],
-        flags["arguments"],
+        [*PROGRAM, *flags["arguments"]],
         hosts=hosts,
         interface=interface,
         devices=flags["devices"] or [devices_of_run or f"cpu:{each}"],
         address=address,
         port=flags["port"] or 9091,
-        kvstore=kvstore,
+        kvstore=flags["kvstore"],
         threshold=flags["compress"],
     )
     if flags["print"]:
         for role in roles:
-            click.echo(f"# {role.full_name}\n{role.as_shell(python, directory)}\n")
+            click.echo(f"# {role.full_name}\n{role.as_shell()}\n")
         return
-    if interface != launch.LOOPBACK:
+    is_async = flags["kvstore"] == "dist_async"
+    if is_async or interface != LOOPBACK:
         # In dist_async the servers unpickle the optimizer, which may be any program.
-        also = ", or run programs as you" if kvstore == "dist_async" else ""
+        also = ", or run programs as you" if is_async else ""
         log.warning(
             f"ps-lite on {interface} ({address}) neither authenticates nor encrypts: "
             "whoever reaches it can read, alter or stop the training"
-            f"{also}; use a private network or a tunnel"
+            f"{also}; use a private network or a tunnel, and no machine that is shared"
         )
-    elif kvstore == "dist_async":
-        log.warning(
-            "--kvstore dist_async: every user of this machine can connect to "
-            f"{address}, and run programs as you; do not use it on a shared machine"
-        )
-    launcher = launch.Launcher(
-        directory,
+    supervise(
+        roles,
         lambda role, line: click.echo(f"[{role.name}] {line}"),
-        python=python,
-        ssh=flags["ssh"] or launch.SSH,
-        logs=Path(flags["logs"]),
         port=flags["port"],
-        heartbeat=flags["heartbeat"],
-        timeout=flags["timeout"],
-        max_restarts=flags["max_restarts"],
+        max_restarts=0 if hosts else flags["max_restarts"],
     )
-    launch.launch(roles, launcher)
 
 
 def checked(arguments: Sequence[str]) -> list[str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -30,17 +29,10 @@ from d2lpar import __version__
 from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
-    FILLED,
-    ONE_MEASUREMENT,
     PATH,
     POSITIVE,
-    Grouped,
-    UserPath,
-    as_words,
     finite,
-    given,
     launch_options,
-    recorded,
     run_options,
 )
 from d2lpar.errors import (
@@ -49,36 +41,13 @@ from d2lpar.errors import (
     SettingError,
     raising_interrupts,
 )
-from d2lpar.experiments import EXPERIMENTS, draw, get
+from d2lpar.experiments import EXPERIMENTS, draw, get, result
 from d2lpar.text import duration, plain_table, printable
 
 log = logging.getLogger("d2lpar")
 
 
-def chapter_of(word: str) -> str:
-    """The chapter of a word: its number in `d2lpar list`, or its name with dashes.
-
-    >>> chapter_of("1"), chapter_of("multiple-gpus"), chapter_of("other")
-    ('multiple_gpus', 'multiple_gpus', 'other')
-    """
-    name = word.replace("-", "_")
-    found = [e.name for e in EXPERIMENTS.values() if name in (e.name, str(e.number))]
-    return found[0] if found else word
-
-
-class Commands(click.Group):
-    """The commands; a chapter in place of one is answered with the command for it."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
-        """Find the command that the words begin with."""
-        name = chapter_of(args[0])
-        if args[0] not in self.commands and name in EXPERIMENTS:
-            ctx.fail(f"No such command {args[0]!r}: write d2lpar run {name}")
-        return super().resolve_command(ctx, args)
-
-
 @click.group(
-    cls=Commands,
     context_settings=CONTEXT,
     invoke_without_command=True,
     epilog="Example: d2lpar run multiple_gpus, then open runs/index.html.",
@@ -92,60 +61,35 @@ def d2lpar(ctx: click.Context) -> None:
 
 
 @d2lpar.command(
-    cls=Grouped,
     short_help="Measure a chapter.",
     epilog="Example: d2lpar run multiple_gpus --num-devices 1,2 --num-epochs 5",
 )
-@click.argument(
-    "chapter",
-    metavar="CHAPTER",
-    callback=lambda ctx, parameter, word: chapter_of(word),
-    shell_complete=lambda ctx, parameter, text: [
-        name for name in (*EXPERIMENTS, "all") if name.startswith(text)
-    ],
-)
+@click.argument("chapter")
 @run_options
-@click.pass_context
-def run(ctx: click.Context, chapter: str, **flags) -> list:
+def run(chapter: str, **flags) -> None:
     """Measure CHAPTER (see `d2lpar list`) or all of them; figures go to --out.
 
     A flag that does not apply to the chapter is refused. With `all` every flag goes to
     the chapters that it applies to. The lesson around the measurement is the chapter's
     notebook, or `python chapters/CHAPTER.py`.
     """
-    from d2lpar.machine.builds import check_installed
-    from d2lpar.machine.host import check_environment
+    from d2lpar.runs.measure import as_words, measure
 
-    check_environment()
-    check_installed()
-    chosen = list(EXPERIMENTS.values()) if chapter == "all" else [get(chapter)]
-    on_line = given(ctx)
-    unused = {experiment.name: experiment.unused(on_line) for experiment in chosen}
+    given = {name: value for name, value in flags.items() if value is not None}
     if chapter != "all":
-        get(chapter).refuse_unused(on_line)
-    from d2lpar.cli.run import parsed, run_experiment
-
-    flags = parsed(flags)  # refused for all of them, before the first one is measured
-    for flag, value in on_line.items():
-        names = [name for name, why in unused.items() if flag in why]
-        if names:
-            word = as_words({flag: value})[0]
-            log.warning("%s: ignored by %s", word, ", ".join(names))
-    runs = []
-    for experiment in chosen:
-        ignored = unused[experiment.name]
-        used = {k: v for k, v in on_line.items() if k not in ignored}
-        words = as_words(recorded(used))
-        defaults = {param.name: param.get_default(ctx) for param in ctx.command.params}
-        own = {**flags, **{flag: defaults[flag] for flag in ignored}}
-        command = shlex.join(["d2lpar", "run", experiment.name, *words])
-        runs += run_experiment(experiment, own, command)
-    return runs
+        measure(chapter, **given)
+        return
+    for name, experiment in EXPERIMENTS.items():
+        unused = experiment.unused(given)
+        if unused:
+            words = as_words({flag: given[flag] for flag in unused})
+            log.warning("%s ignores %s", name, " ".join(words))
+        measure(name, **{k: v for k, v in given.items() if k not in unused})
 
 
 @d2lpar.command(short_help="Draw a class's predictions.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", default="runs", show_default=True, type=UserPath(path_type=Path))
+@click.option("--out", default="runs", type=click.Path(path_type=Path))
 def predictions(files: tuple[Path, ...], out: Path) -> None:
     """Compare the guesses in FILES, each a learner's runs/predictions.jsonl.
 
@@ -168,26 +112,34 @@ def predictions(files: tuple[Path, ...], out: Path) -> None:
 def launch(**flags) -> None:
     """Run a chapter on several workers: launch ... -- run multiple_gpus_concise ...
 
-    Starts a scheduler, servers and workers, here or over ssh on --hosts, watches them,
-    and restarts them from the last checkpoint when one dies.
+    Starts a scheduler, servers and workers, here or over ssh on --hosts, and watches
+    them. When one dies here, all are restarted from the last checkpoint.
     """
     from d2lpar.cli.launch import checked, run_launch
     from d2lpar.machine.host import check_environment
+    from d2lpar.runs.measure import ONE_MEASUREMENT
 
     check_environment()
     name, *words = checked(flags["arguments"])[1:]
-    name = chapter_of(name)
-    if not get(name).measure_with_workers:
+    experiment = get(name)
+    if not experiment.measure_with_workers:
         shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
         raise SettingError(
             f"launch: {name} is not shared among workers; write one of "
             f"{', '.join(shared)}"
         )
-    ctx = run.make_context("d2lpar run", [name, *words])  # every worker will do it
-    get(name).refuse_unused(given(ctx))
-    if ctx.params["repeats"] > 1 or "," in (ctx.params["num_devices"] or ""):
+    given = flags_of(name, words)  # every worker will read them
+    experiment.refuse_unused(given)
+    if given.get("repeats", 1) > 1 or "," in given.get("num_devices", ""):
         raise SettingError(ONE_MEASUREMENT)
-    run_launch(flags, given(ctx).get("devices"))
+    run_launch(flags, given.get("devices"))
+
+
+def flags_of(chapter: str, words: list[str]) -> dict[str, object]:
+    """Return the flags of a command line of `run`; a wrong one raises click's error."""
+    flags = run.make_context("d2lpar run", [chapter, *words]).params
+    del flags["chapter"]
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 @d2lpar.command(name="list", short_help="List the chapters.")
@@ -202,7 +154,7 @@ def list_chapters() -> None:
 
 
 @d2lpar.command(short_help="Redraw figures from records.")
-@click.argument("records", nargs=-1, required=True, type=FILLED)
+@click.argument("records", nargs=-1, required=True, type=PATH)
 @click.option(
     "--out",
     type=PATH,
@@ -221,7 +173,7 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
     runs = runs or read
     for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
-        for path in draw(sweep, to, stem):
+        for path in draw(sweep, result(sweep), to, stem):
             click.echo(printable(str(path)))
 
 
@@ -249,7 +201,6 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
     from d2lpar.records import checkpoints
     from d2lpar.records.atomic import replacing
 
-    punks.check_sheet(n, layout["columns"], layout["scale"])
     facts = checkpoints.load(checkpoint).facts
     try:  # a state of the networks that it names
         norm = gan.D_NORMS[facts["d_norm"]] if "d_norm" in facts else "none"
@@ -267,8 +218,8 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
 
 
 @d2lpar.command(short_help="Compare two records.")
-@click.argument("a", type=FILLED)
-@click.argument("b", type=FILLED)
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--out",
@@ -329,8 +280,6 @@ def devices(
     from d2lpar.machine import cards
 
     if not watch:
-        for flag in given(ctx).keys() & {"interval", "pid"}:
-            raise SettingError(f"--{flag}: goes with --watch only")
         here = cards.machine()
         click.echo(cards.as_json(here) if as_json else cards.as_text(here))
         return
@@ -353,25 +302,26 @@ def main() -> None:
 # Errors
 
 
-def guard(call: Callable[[], object], raising: bool = False) -> object:
+def guard(call: Callable[[], object]) -> object:
     """Call a command; print an error as one line and exit with its code.
 
-    SIGTERM and SIGHUP end it as Ctrl-C does. With `raising`, as in a notebook, errors
-    are raised. Returns what the call returned.
+    SIGTERM and SIGHUP end it as Ctrl-C does. Returns what the call returned.
     """
     with _logging_as_lines(), raising_interrupts():
         try:
             code = call()
             sys.stdout.flush()  # a full disk behind it is an error, too
+        except click.exceptions.Exit as end:  # after --help
+            code = end.exit_code
         except (Exception, KeyboardInterrupt) as error:
             message, code = _message_and_code(error)
-            if raising or message is None:
+            if message is None:
                 raise
             with suppress(OSError):  # where the terminal has been closed
                 click.echo(f"d2lpar: {printable(message)}", err=True)
         except SystemExit:  # by click: the reader of standard output has gone
             code = 128 + signal.SIGPIPE
-        if isinstance(code, int) and code != 0 and not raising:
+        if isinstance(code, int) and code != 0:
             sys.exit(code)
         return code
 

@@ -1,27 +1,19 @@
 """Files of a published data set, found on disk or downloaded, and verified.
 
-They are looked for in the folder asked for (``--data-dir``), in ``$D2LPAR_DATA``, in
-d2lpar's cache and in MXNet's. If they are in none of these, they are downloaded from
-the publisher or a mirror into d2lpar's cache. A file counts only if its content is the
-published one.
+They are looked for in the folders asked for (``--data-dir``, then ``$D2LPAR_DATA``). If
+they are in neither, pooch downloads them into the user's cache, or finds them there. A
+file counts only if it has the published SHA-256.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import logging
 import os
 import sys
-import tempfile
-import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
-
-import numpy
-import platformdirs
 
 from d2lpar.errors import DataError, SettingError
 
@@ -40,184 +32,94 @@ class PublishedFiles:
 
     `name` is its value of ``--data`` and the name of its folder, `title` its name in
     messages. `substitute` is the value of ``--data`` for what is used if it cannot be
-    had. Each of `files` is below every one of `urls`; on disk, a ``.gz`` may be
-    decompressed. ``read_file(path)`` returns the array in a file, and raises
-    :class:`DataError` unless its content is the published one.
+    had. `registry` maps each file to its SHA-256; it is below every one of `urls`.
     """
 
     name: str
     title: str
     substitute: str
-    files: tuple[str, ...]
+    registry: dict[str, str]
     urls: tuple[str, ...]
-    read_file: Callable[[Path], numpy.ndarray]
 
-    @property
-    def cache_folder(self) -> Path:
-        """Where the downloaded files are kept."""
-        return Path(platformdirs.user_cache_dir("d2lpar")) / self.name
-
-    def locate(self, name: str, data_dir: str | Path | None = None) -> str:
+    def locate(self, name: str = "auto", data_dir: str | Path | None = None) -> str:
         """Settle "auto": the data set's own name, or its substitute's, which is logged.
 
-        Files on disk are looked for, not read; if there are none, "auto" downloads
-        them. Raises :class:`DataError` for a folder asked for that cannot be read, and
-        :class:`SettingError` for other names.
+        Raises what :meth:`paths` raises.
+        """
+        return self.name if self.paths(name, data_dir) else self.substitute
+
+    def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
+        """Return the files, downloaded if need be; [] for the substitute.
+
+        Raises :class:`DataError` for a folder asked for that cannot be read, a damaged
+        file in it, and, unless `name` is "auto", if there is neither a copy nor a
+        network; :class:`SettingError` for other names.
         """
         names = ("auto", self.name, self.substitute)
         if name not in names:
             raise SettingError(f"data {name!r}: write one of {', '.join(names)}")
         if name == self.substitute:
-            return name
-        for source, folder in self.folders(data_dir):
-            if any(self.find(folder)):
-                return self.name
-            if source:
-                line = "no %s in %s %s; looking elsewhere"
-                log.warning(line, self.title, source, folder)
-        if name == "auto":
-            try:
-                self._download()
-            except DownloadError as error:
-                log.warning("%s; using --data %s instead", error, self.substitute)
-                return self.substitute
-        return self.name
-
-    def load(self, data_dir: str | Path | None = None) -> list[numpy.ndarray]:
-        """The array in each file, from disk or downloaded.
-
-        Raises :class:`DataError` for a folder that cannot be read, for a truncated,
-        corrupt or foreign file in `data_dir` or ``$D2LPAR_DATA``, and when there is
-        neither a copy nor a network.
-        """
-        arrays = self.load_from_disk(data_dir)
-        if arrays is None:
-            self._download()
-            arrays = self.read(self.cache_folder)
-        return arrays
-
-    def load_from_disk(
-        self, data_dir: str | Path | None = None
-    ) -> list[numpy.ndarray] | None:
-        """The arrays from the first folder that holds the files, or None.
-
-        A damaged copy in a folder that was asked for is an error; elsewhere it is
-        logged and skipped.
-        """
-        for source, folder in self.folders(data_dir):
-            if any(self.find(folder)):
-                try:
-                    return self.read(folder)
-                except DataError as error:
-                    if source:
-                        raise
-                    log.warning("%s; not used", error)
-        return None
-
-    def folders(self, data_dir: str | Path | None = None) -> list[tuple[str, Path]]:
-        """(source, folder) in search order; source is a flag, a variable or "".
-
-        Raises :class:`DataError` for a folder asked for that cannot be read.
-        """
+            return []
         asked_for = {"--data-dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
-        found = []
         for source, folder in asked_for.items():
             if folder:
-                folder = Path(os.path.expanduser(folder))
-                check_folder(source, folder)
-                found += [(source, folder)]
-        mxnet_home = Path(os.getenv("MXNET_HOME") or Path.home() / ".mxnet")
-        return [*found, ("", self.cache_folder), ("", mxnet_home / "datasets")]
-
-    def find(self, folder: Path) -> list[Path | None]:
-        """Each file in a folder or in the data set's folder in it; None if in neither.
-
-        The first of both that holds any file, compressed or not.
-        """
-        for place in (folder / self.name, folder):
-            pairs = [(place / f, place / f.removesuffix(".gz")) for f in self.files]
-            found = [next((p for p in pair if p.is_file()), None) for pair in pairs]
-            if any(found):
-                break
-        return found
-
-    def read(self, folder: Path) -> list[numpy.ndarray]:
-        """The array in each file of a folder; :class:`DataError` if one is missing."""
-        paths = self.find(folder)
-        for file, path in zip(self.files, paths):
-            if path is None:
-                raise DataError(
-                    f"{folder}: {file} is missing; put all {len(paths)} files there, "
-                    "or none"
-                )
-        return [self.read_file(path) for path in paths]
-
-    def _download(self) -> None:
-        """Bring the files into the cache: all verified, then renamed into place."""
-        cache = self.cache_folder
+                found = self.paths_in(check_folder(source, folder))
+                if found:
+                    return found
+                line = "%s is not, or not whole, in %s %s; looking elsewhere"
+                log.warning(line, self.title, source, folder)
         try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="download-", dir=cache) as tmp:
-                for file in self.files:
-                    self._download_file(file, Path(tmp))
-                for file in self.files:
-                    os.replace(Path(tmp) / file, cache / file)
-        except OSError as error:
-            raise DataError(f"{cache}: cannot be written ({error.strerror})") from None
+            return [self.fetch(file) for file in self.registry]
+        except DownloadError as error:
+            if name != "auto":
+                raise
+            log.warning("%s; using --data %s instead", error, self.substitute)
+            return []
 
-    def _download_file(self, file: str, folder: Path) -> None:
-        """Download and verify a file, from the first of the URLs that has it."""
+    def paths_in(self, folder: Path) -> list[Path]:
+        """The files in a folder, or in the data set's folder in it; [] unless all."""
+        for place in (folder / self.name, folder):
+            paths = [place / file for file in self.registry]
+            if all(path.is_file() for path in paths):
+                for path in paths:
+                    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                    if digest != self.registry[path.name]:
+                        raise DataError(
+                            f"{path}: truncated, corrupt, or another file under this "
+                            "name (not the published SHA-256); delete or rename it"
+                        )
+                return paths
+        return []
+
+    def fetch(self, file: str) -> Path:
+        """A file in the user's cache, downloaded from the first URL that has it."""
         import pooch
 
         pooch.get_logger().setLevel(logging.ERROR)
         downloader = pooch.HTTPDownloader(
             progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
         )
+        cache, problems = pooch.os_cache("d2lpar") / self.name, []
         for url in self.urls:
-            server = urlsplit(url).hostname
             try:
-                # pooch would check the hash of the compressed file: ours is checked.
-                pooch.retrieve(
-                    url + file, None, fname=file, path=folder, downloader=downloader
-                )
-                self.read_file(folder / file)
-                return
-            except DataError:
-                problem = f"{url}: not the published {file}"
-                (folder / file).unlink(missing_ok=True)
-            except (OSError, ValueError) as error:  # requests' errors are OSErrors
-                problem = f"{server}: {type(error).__name__}"
+                return Path(
+                    pooch.retrieve(
+                        url + file, self.registry[file], file, cache,
+                        downloader=downloader,
+                    )
+                )  # fmt: skip
+            except (OSError, ValueError) as error:  # ValueError: another SHA-256
+                why = getattr(error, "strerror", None) or type(error).__name__
+                problems.append(f"{urlsplit(url).hostname}: {why}")
         raise DownloadError(
-            f"{self.title}: not on disk, nor downloaded ({problem}); name its folder "
-            "with --data-dir or D2LPAR_DATA"
+            f"{self.title}: not on disk, nor downloaded to {cache} "
+            f"({', '.join(problems)}); name its folder with --data-dir or D2LPAR_DATA"
         )
 
 
-def check_folder(source: str, folder: Path) -> None:
-    """Raise :class:`DataError` unless a folder that `source` names can be read."""
-    if not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
-        raise DataError(f"{source} {folder}: not a folder that can be read")
-
-
-def read_published(path: Path, sha256: str, size: int) -> bytes:
-    """The content of a file, of a ``.gz`` decompressed, if it has this SHA-256.
-
-    Mirrors compress differently, but what is in the file is the same: `size` bytes, and
-    no more than one beyond them is read. Raises :class:`DataError` for another content,
-    and if the file cannot be read.
-    """
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            content = file.read(size + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        content = b""
-    except MemoryError:
-        raise DataError(f"{path}: does not fit in the free memory") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise DataError(
-            f"{path}: truncated, corrupt, or another file under this name (not the "
-            "published SHA-256); delete or rename it"
-        )
-    return content
+def check_folder(source: str, folder: str | Path) -> Path:
+    """Return the folder that `source` names; :class:`DataError` unless readable."""
+    path = Path(folder).expanduser()
+    if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
+        raise DataError(f"{source} {path}: not a folder that can be read")
+    return path

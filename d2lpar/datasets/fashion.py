@@ -9,8 +9,8 @@ Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence; see
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,30 +20,40 @@ from typing import ClassVar
 
 import numpy
 
-from d2lpar.datasets.download import PublishedFiles, read_published
+from d2lpar.datasets.download import PublishedFiles
 from d2lpar.errors import SettingError
 
 SAMPLE = Path(__file__).parent / "data" / "fashion_sample.npz"
 
-# name: (SHA-256 of the decompressed file, shape of the array in it)
+# Each file, and its SHA-256; its MD5 is the one that the publisher's README states.
 FASHION_MNIST_FILES = {
-    "train-images-idx3-ubyte": (
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        (60_000, 28, 28),
+    "train-images-idx3-ubyte.gz": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
     ),
-    "train-labels-idx1-ubyte": (
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        (60_000,),
+    "train-labels-idx1-ubyte.gz": (
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
     ),
-    "t10k-images-idx3-ubyte": (
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        (10_000, 28, 28),
+    "t10k-images-idx3-ubyte.gz": (
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
     ),
-    "t10k-labels-idx1-ubyte": (
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-        (10_000,),
+    "t10k-labels-idx1-ubyte.gz": (
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
     ),
 }
+FASHION_MNIST = PublishedFiles(
+    name="fashion-mnist",
+    title="Fashion-MNIST",
+    substitute="sample",
+    registry=FASHION_MNIST_FILES,
+    # The publisher's two addresses. The second one has no HTTPS: whoever changes its
+    # answer cannot keep the SHA-256.
+    urls=(
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
+        "fashion/",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    ),
+)
+locate = FASHION_MNIST.locate
 
 # fmt: off
 FASHION_CLASSES = (
@@ -116,11 +126,11 @@ def load(
 
     "fashion-mnist" is the whole set, of which the first images are taken, or a
     :class:`DataError`; "sample" is :func:`fashion_sample`, of which `seed` chooses;
-    "auto" is the whole set if it can be had, else the sample, which is logged. A
-    corrupt file in a folder that was asked for is an error, unless `name` is "sample".
+    "auto" is the whole set if it can be had, else the sample, which is logged.
     """
-    if FASHION_MNIST.locate(name, data_dir) == "fashion-mnist":
-        X_train, y_train, X_test, y_test = FASHION_MNIST.load(data_dir)
+    paths = FASHION_MNIST.paths(name, data_dir)
+    if paths:
+        X_train, y_train, X_test, y_test = map(read_idx, paths)
         whole = ImageData(X_train, y_train, X_test, y_test, "fashion-mnist")
         return whole.head(n_train, n_test)
     return fashion_sample(
@@ -128,19 +138,10 @@ def load(
     )
 
 
-def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
-    """Settle "auto": "fashion-mnist" if it is on disk or downloaded now, or "sample".
-
-    Files on disk are looked for, not read. Raises :class:`DataError` for a folder that
-    cannot be read, and :class:`SettingError` for a name that does not exist.
-    """
-    return FASHION_MNIST.locate(name, data_dir)
-
-
 def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
     """The whole of Fashion-MNIST: 60,000 training and 10,000 test images.
 
-    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.load` raises.
+    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.paths` raises.
     """
     return load("fashion-mnist", data_dir=data_dir)
 
@@ -162,34 +163,13 @@ def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Im
     return whole.take(train, test)
 
 
-def read_idx(path: Path) -> numpy.ndarray:
-    """The uint8 array in one of Fashion-MNIST's (gzipped) IDX files.
-
-    Raises :class:`DataError` unless its decompressed content is the published one.
-    """
-    sha256, shape = FASHION_MNIST_FILES[path.name.removesuffix(".gz")]
-    header = 4 * (1 + len(shape))  # bytes: the type, and the length of each axis
-    content = read_published(path, sha256, header + math.prod(shape))
-    return numpy.frombuffer(content, numpy.uint8, offset=header).reshape(shape)
-
-
-FASHION_MNIST = PublishedFiles(
-    name="fashion-mnist",
-    title="Fashion-MNIST",
-    substitute="sample",
-    files=tuple(f"{name}.gz" for name in FASHION_MNIST_FILES),
-    # The publisher's two addresses, then the mirrors that MXNet and Keras keep. The
-    # second has no HTTPS: whoever changes its answer cannot keep the SHA-256.
-    urls=(
-        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
-        "fashion/",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/gluon/dataset/"
-        "fashion-mnist/",
-        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
-    ),
-    read_file=read_idx,
-)
+def read_idx(path: str | Path) -> numpy.ndarray:
+    """Return the uint8 array in a gzipped IDX file, as MNIST's and Fashion-MNIST's."""
+    with gzip.open(path) as file:
+        content = file.read()
+    axes = content[3]  # their lengths follow
+    shape = numpy.frombuffer(content, ">i4", axes, offset=4)
+    return numpy.frombuffer(content, numpy.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
 def sha256_of(arrays: Iterable[numpy.ndarray]) -> str:

@@ -18,15 +18,23 @@ from pathlib import Path
 import numpy
 from PIL import Image
 
-from d2lpar.datasets.download import PublishedFiles, read_published
+from d2lpar.datasets.download import PublishedFiles
 from d2lpar.datasets.drawn_faces import synthetic_punks
 from d2lpar.datasets.fashion import check_head, sha256_of
-from d2lpar.errors import DataError, SettingError
 
-PUNKS_SHA256 = "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"
-PUNKS_SIZE = 848_174  # bytes
 TILES, TILE = 100, 24  # along each side of the image; pixels along each side of a tile
-MAX_AREA = 50_000_000  # pixels of a picture that is written: 150 MB in memory
+
+CRYPTOPUNKS = PublishedFiles(
+    name="cryptopunks",
+    title="CryptoPunks",
+    substitute="synthetic",
+    # The hash in the contract that sells them.
+    registry={
+        "punks.png": "ac39af4793119ee46bbff351d8cb6b5f23da60222126add4268e261199a2921b"
+    },
+    urls=("https://raw.githubusercontent.com/larvalabs/cryptopunks/master/",),
+)
+locate = CRYPTOPUNKS.locate
 
 
 @dataclass(frozen=True)
@@ -73,26 +81,17 @@ def load(
     `seed`; "auto" are the real ones if they can be had, else drawn ones, which is
     logged.
     """
-    if CRYPTOPUNKS.locate(name, data_dir) == "cryptopunks":
-        (X,) = CRYPTOPUNKS.load(data_dir)
-        return FaceData(X, "cryptopunks").head(n_train)
+    paths = CRYPTOPUNKS.paths(name, data_dir)
+    if paths:
+        return FaceData(read_tiles(paths[0]), "cryptopunks").head(n_train)
     X = synthetic_punks(TILES**2 if n_train is None else n_train, seed)
     return FaceData(X, "synthetic-punks")
-
-
-def locate(name: str = "auto", data_dir: str | Path | None = None) -> str:
-    """Settle "auto": "cryptopunks" if on disk or downloaded now, or "synthetic".
-
-    Files on disk are looked for, not read. Raises :class:`DataError` for a folder that
-    cannot be read, and :class:`SettingError` for a name that does not exist.
-    """
-    return CRYPTOPUNKS.locate(name, data_dir)
 
 
 def cryptopunks(data_dir: str | Path | None = None) -> FaceData:
     """The real 10,000 CryptoPunks.
 
-    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.load` raises.
+    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.paths` raises.
     """
     return load("cryptopunks", data_dir=data_dir)
 
@@ -101,23 +100,11 @@ def read_tiles(path: Path) -> numpy.ndarray:
     """The tiles of ``punks.png``, row by row: uint8 (10000, 3, 24, 24).
 
     Alpha is dropped, as by the CryptoPunks notebook's ``.convert("RGB")``: in the file,
-    transparent pixels are black. Raises :class:`DataError` unless the file is the
-    published one.
+    transparent pixels are black.
     """
-    content = read_published(path, PUNKS_SHA256, PUNKS_SIZE)
-    pixels = numpy.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    pixels = numpy.asarray(Image.open(path).convert("RGB"))
     tiles = pixels.reshape(TILES, TILE, TILES, TILE, 3).transpose(0, 2, 4, 1, 3)
     return numpy.ascontiguousarray(tiles.reshape(TILES**2, 3, TILE, TILE))
-
-
-CRYPTOPUNKS = PublishedFiles(
-    name="cryptopunks",
-    title="CryptoPunks",
-    substitute="synthetic",
-    files=("punks.png",),
-    urls=("https://raw.githubusercontent.com/larvalabs/cryptopunks/master/",),
-    read_file=read_tiles,
-)
 
 
 def sheet(faces: numpy.ndarray, columns: int) -> numpy.ndarray:
@@ -138,21 +125,6 @@ def enlarged(picture: numpy.ndarray, scale: int) -> numpy.ndarray:
     return picture.repeat(scale, axis=0).repeat(scale, axis=1)
 
 
-def check_sheet(n: int, columns: int, scale: int) -> None:
-    """Raise :class:`SettingError` for an enlarged sheet of more than MAX_AREA pixels.
-
-    >>> check_sheet(100_000, 5, 8)
-    Traceback (most recent call last):
-    d2lpar.errors.SettingError: 100,000 faces in 5 columns at scale 8: ...
-    """
-    width, height = columns * TILE * scale, -(-n // columns) * TILE * scale
-    if width * height > MAX_AREA:
-        raise SettingError(
-            f"{n:,} faces in {columns:,} columns at scale {scale:,}: a picture of "
-            f"{width:,} x {height:,} pixels; at most {MAX_AREA:,} in all"
-        )
-
-
 def png(picture: numpy.ndarray) -> bytes:
     """A picture uint8 (h, w, 3) as the content of a PNG file."""
     file = io.BytesIO()
@@ -166,16 +138,9 @@ def to_png(picture: numpy.ndarray) -> str:
 
 
 def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:
-    """The inverse of :func:`to_png`; :class:`DataError` unless a sheet of this size."""
-    size = columns * TILE, rows * TILE
-    try:
-        file = io.BytesIO(base64.b64decode(text, validate=True))
-        picture = Image.open(file, formats=["png"])
-        if picture.size == size:  # known before a pixel is unpacked
-            return numpy.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        pass
-    raise DataError(f"not a PNG of {columns} x {rows} faces of {TILE} pixels in base64")
+    """The inverse of :func:`to_png`, of a sheet of so many columns and rows."""
+    picture = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB")
+    return numpy.asarray(picture).reshape(rows * TILE, columns * TILE, 3)
 
 
 def nearest(

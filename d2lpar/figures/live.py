@@ -1,45 +1,68 @@
-"""The curves of runs that are still going on, as a notebook shows them."""
+"""The curves of runs that are still going on, in one output of a notebook."""
 
 from __future__ import annotations
 
+import base64
 import io
-import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable
+from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from d2lpar.figures import page
+from d2lpar.records.kinds import Header, Line
 
-DOTS_PER_INCH = 90
-MANY = 6  # names of runs: a legend of more would cover the curves
+CURVES = ("train_loss", "test_acc", "d_loss", "g_loss", "residual_norm")
+SECONDS = 0.3  # between two pictures
 
 
-@page.plain_style()
-def png(runs: Sequence[tuple[str, Sequence[Mapping[str, float]]]], title: str) -> bytes:
-    """A panel for each curve of the runs, whose names are its keys, under the title.
+class Curves:
+    """A panel per measure of epochs and iterations, with a curve per run."""
 
-    A run is its name and the points so far, at least one: values by label, the abscissa
-    first, as :func:`d2lpar.cli.progress.curves` returns them. Runs of one name are
-    repeats of each other and look alike.
-    """
-    abscissa, *labels = runs[0][1][0]
-    names = list(dict.fromkeys(name for name, _ in runs))
-    by_count = all(re.fullmatch(r"\d+ devices?", name) for name in names)
-    beside = len(names) > MANY
-    figure = Figure(figsize=(4.2 * len(labels) + 2.6 * beside, 3.1))
-    figure.suptitle(page.wrap(title, 55 * len(labels)), size=10)
-    for axes, label in zip(figure.subplots(1, len(labels), squeeze=False)[0], labels):
-        for number, (name, points) in enumerate(runs):
-            first = [name for name, _ in runs].index(name) == number
-            k = names.index(name)
-            look = page.look(k, label=name if first else None)
-            if by_count:  # as in the pictures at the end
-                look["color"] = page.count_color(k)
-            axes.plot([p[abscissa] for p in points], [p[label] for p in points], **look)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.set(xlabel=abscissa, ylabel=label)
-    axes.legend(**({"loc": "upper left", "bbox_to_anchor": (1, 1)} if beside else {}))
-    written = io.BytesIO()
-    figure.savefig(written, format="png", dpi=DOTS_PER_INCH)
-    return written.getvalue()
+    def __init__(self, in_words: Callable[[Line], str]) -> None:
+        self.in_words, self.words = in_words, ""
+        self.runs: list[tuple[str, list]] = []
+        self.output: Any = None
+        self.shown_at = 0.0
+
+    def see(self, line: Header | Line) -> None:
+        """Show a line as it arrives, a run's header first."""
+        if isinstance(line, Header):
+            name = f"{line.variant} on {line.num_devices}".removeprefix(" on ")
+            self.runs.append((name, []))
+        elif words := self.in_words(line):
+            self.words = f"{self.runs[-1][0]}: {words}"
+            self.runs[-1][1].append(line)
+            if time.monotonic() >= self.shown_at + SECONDS:
+                self.close()
+
+    def close(self) -> None:
+        """Draw all that has come."""
+        from IPython.display import display
+
+        if not self.words:
+            return
+        content = {"text/plain": self.words, "image/png": self._png()}
+        self.output = self.output or display(content, raw=True, display_id=True)
+        self.output.update(content, raw=True)
+        self.shown_at = time.monotonic()
+
+    @page.plain_style()
+    def _png(self) -> str:
+        lines = [line for _, of_run in self.runs for line in of_run]
+        shown = [name for name in CURVES if any(hasattr(x, name) for x in lines)]
+        figure = Figure(figsize=(4.2 * max(1, len(shown)), 3.1))
+        figure.suptitle(page.wrap(self.words, 55 * len(shown)), size=10)
+        panels = figure.subplots(1, max(1, len(shown)), squeeze=False)[0]
+        for axes, name in zip(panels, shown):
+            for k, (run, of_run) in enumerate(self.runs):
+                drawn = [x for x in of_run if hasattr(x, name)]
+                at = [getattr(x, "epoch", None) or x.iteration for x in drawn]
+                values = [getattr(x, name) for x in drawn]
+                axes.plot(at, values, **page.look(k, label=run))
+            axes.set(xlabel="epoch or iteration", ylabel=name.replace("_", " "))
+            axes.legend()
+        written = io.BytesIO()
+        figure.savefig(written, format="png", dpi=90)
+        return base64.b64encode(written.getvalue()).decode()

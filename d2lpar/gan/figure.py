@@ -16,10 +16,10 @@ import numpy
 from matplotlib.axes import Axes
 from PIL import Image, ImageDraw, ImageFont
 
-from d2lpar import lenet_figure
 from d2lpar.datasets import punks
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels, page
+from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run, group
 from d2lpar.text import plural

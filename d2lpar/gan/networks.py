@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
-from d2lpar.tuning import cut, pad
+from d2lpar.lenet.network import cut, pad
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
 # What keeps a wide discriminator in bounds. Checkpoints hold the index.

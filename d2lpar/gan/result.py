@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from d2lpar.lenet_result import SECONDS, compared, seconds_note, seconds_rows
+from d2lpar.lenet.result import SECONDS, compared, seconds_note, seconds_rows
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run
 from d2lpar.records.result import Result, Table, listed, sentence

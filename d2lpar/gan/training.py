@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import numbers
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy
 
 from d2lpar import datasets
-from d2lpar._mxnet import mx, np, npx
+from d2lpar._mxnet import mx, np
 from d2lpar.datasets import punks
 from d2lpar.datasets.punks import sheet, to_png
 from d2lpar.devices import check_contexts
-from d2lpar.errors import DivergedError, SettingError
+from d2lpar.errors import SettingError
 from d2lpar.gan import measures
 from d2lpar.gan.networks import build, faces_of, set_params
-from d2lpar.gan.updates import Nets, StepSums, TrainingState, new_networks, start, step
+from d2lpar.gan.updates import Nets, TrainingState, new_networks, start, step
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
-from d2lpar.training import check_params, check_settings, check_whole, choose, shuffled
+from d2lpar.training import (
+    Epoch,
+    check_loss,
+    check_settings,
+    check_whole,
+    choose,
+    shuffled,
+)
 
 # Python runs at most this many batches ahead of the devices: each batch that waits
 # holds its activations.
@@ -71,48 +74,34 @@ def train(
     if state.epoch == 0:
         yield judge.frame(state)
     while state.epoch < last:
-        # Losses and opinions of the epoch: sums over each shard, not yet waited for.
-        sums, in_flight = StepSums([], [], []), deque()
-        npx.waitall()
-        begin = time.perf_counter()
-        for X, z in batches(
-            faces, global_batch_size, nets.G.z_shape, *state.next_rngs()
-        ):
-            new = step(
-                *split_batch(X, z, devices),
+        epoch, steps = Epoch(BATCHES_IN_FLIGHT), []
+        rngs = state.next_rngs()
+        for X, z in batches(faces, global_batch_size, nets.G.z_shape, *rngs):
+            shards = split_batch(X, z, devices)
+            sums = step(
+                *shards,
                 nets,
                 micro_batch_size=micro_batch_size,
                 synchronised=sync_batch_norm,
             )
-            for so_far, of_step in zip(sums, new):
-                so_far += of_step
-            in_flight.append(new.g_losses[-1])
-            if len(in_flight) > BATCHES_IN_FLIGHT:
-                in_flight.popleft().wait_to_read()
-        npx.waitall()
-        end = time.perf_counter()
-
-        ended = dataclasses.replace(state, epoch=state.epoch + 1)
-        d_loss, g_loss, opinions = (sum(a.asnumpy() for a in arrays) for arrays in sums)
-        if not (math.isfinite(d_loss) and math.isfinite(g_loss)):
-            raise DivergedError(
-                f"training diverged: the losses of epoch {ended.epoch} are "
-                f"{float(d_loss):g} and {float(g_loss):g}; use a smaller learning rate "
-                f"than {lr:g}"
-            )
-        nets.update(ended)
-        check_params(ended.epoch, [*ended.params_D, *ended.params_G], lr)
-        # Last, so that a training that diverges leaves the state as it was.
-        vars(state).update(vars(ended))
+            steps.append(sums)
+            epoch.keep_pace(sums.g_losses[-1:])
+        epoch.stop()
+        d_loss, g_loss, opinions = (
+            sum(array.asnumpy() for of_step in every for array in of_step)
+            for every in zip(*steps)
+        )
+        for loss in (d_loss, g_loss):
+            check_loss(state.epoch + 1, float(loss), lr)
+        state.finish_epoch(nets, lr)
+        number = state.epoch
+        early = number < frames_every and not number & (number - 1)  # 1, 2, 4, ...
         frames = []
-        early = state.epoch < frames_every and not state.epoch & (state.epoch - 1)
-        if early or state.epoch % frames_every == 0 or state.epoch == last:
-            frames = [judge.frame(state, with_samples=state.epoch == last)]
+        if early or number % frames_every == 0 or number == last:
+            frames = [judge.frame(state, with_samples=number == last)]
         record = GanEpochRecord(
-            epoch=state.epoch,
-            seconds=end - begin,
-            samples_per_sec=n / (end - begin),
-            eval_seconds=time.perf_counter() - end,
+            epoch=number,
+            **epoch.times(n),
             d_loss=float(d_loss) / (2 * n),
             g_loss=float(g_loss) / n,
             d_real=float(opinions[0]) / n,
@@ -129,9 +118,10 @@ def batches(
     order_rng: numpy.random.Generator,
     noise_rng: numpy.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One epoch of real faces float32 (n, 3, 24, 24) in [0, 1] and noise (n, *z_shape).
+    """Yield an epoch of real faces float32 (n, 3, 24, 24) in [0, 1], with noise.
 
-    `faces` is uint8 (n, 3, 24, 24), on the device where the batches are made.
+    `faces` is uint8 (n, 3, 24, 24), on the device where the batches are made; the noise
+    is (n, *z_shape).
     """
     n, device = len(faces), faces.ctx
     # An epoch's order and noise are copied at once: a copy from the host waits for all
@@ -170,7 +160,7 @@ class Judge:
         self.real = measures.RealFaces(measures.features(self.chosen, device))
 
     def frame(self, state: TrainingState, with_samples: bool = False) -> FrameRecord:
-        """The faces that the state's generator draws, and their quality."""
+        """Draw faces by the state's generator, and measure their quality."""
         set_params(self.net, state.params_G)
         rng = numpy.random.default_rng(0)  # the same noise every time
         shape = (len(self.chosen), *self.net.z_shape)
@@ -202,7 +192,7 @@ class Judge:
 def sample(
     state: TrainingState, n: int, seed: int, device: mx.Context
 ) -> numpy.ndarray:
-    """New faces, uint8 (n, 3, 24, 24), of noise drawn from `seed`."""
+    """Draw new faces, uint8 (n, 3, 24, 24), of noise drawn from `seed`."""
     check_whole("n", n)
     check_contexts([device])
     _, net = new_networks(state.width, state.d_norm)

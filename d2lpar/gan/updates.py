@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy
 
 from d2lpar._mxnet import autograd, gluon, mx, np
-from d2lpar.buckets import flatten
+from d2lpar.buckets import flatten, views
 from d2lpar.devices import check_contexts
 from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
@@ -33,14 +33,13 @@ from d2lpar.gan.networks import (
     WideDiscriminator,
     WideGenerator,
     build,
-    cut,
     forward,
     host_params,
     init_params,
-    pad,
 )
+from d2lpar.lenet.network import cut, pad
 from d2lpar.parallel import allreduce
-from d2lpar.training import check_whole
+from d2lpar.training import check_params, check_whole
 
 BETA2, EPSILON = 0.999, 1e-8
 NUM_FIXED = 8  # noises whose faces are drawn all through a training
@@ -80,8 +79,7 @@ class TrainingState:
 
     Parameters and moments are host arrays, in the networks' order; they include
     BatchNorm's running averages and the vectors of spectral normalisation. `fixed_z`
-    (8, ...) is the noise of the frames; `num_steps` is the number of steps that each
-    Adam has taken. `width` and `d_norm` name the networks, as in :func:`start`.
+    (8, ...) is the noise of the frames, `num_steps` the number of steps of each Adam.
     To continue a training, pass its state to :func:`train` again.
     """
 
@@ -99,12 +97,21 @@ class TrainingState:
     workload: ClassVar[str] = "gan"
 
     def next_rngs(self) -> list[numpy.random.Generator]:
-        """The generators of the next epoch's order and of its noise."""
+        """Return the generators of the next epoch's order and of its noise."""
         key = [self.seed, self.epoch + 1]
         return [numpy.random.default_rng([*key, k]) for k in (1, 2)]
 
+    def finish_epoch(self, nets: Nets, lr: float) -> None:
+        """Advance to what `nets` hold after an epoch, or raise `DivergedError`."""
+        ended = replace(self)
+        nets.update(ended)
+        check_params(self.epoch + 1, [*ended.params_D, *ended.params_G], lr)
+        self.params_D, self.params_G = ended.params_D, ended.params_G
+        self.moments_D, self.moments_G = ended.moments_D, ended.moments_G
+        self.num_steps, self.epoch = ended.num_steps, self.epoch + 1
+
     def tensors(self) -> dict[str, numpy.ndarray]:
-        """The state's arrays by name, for a checkpoint."""
+        """Return the state's arrays by name, for a checkpoint."""
         named = {"fixed_z": self.fixed_z}
         for name in LISTS:
             for i, array in enumerate(getattr(self, name)):
@@ -112,7 +119,7 @@ class TrainingState:
         return named
 
     def facts(self) -> dict:
-        """The rest of the state, as whole numbers; width 0: the notebook's networks."""
+        """Return the rest, as whole numbers; width 0: the notebook's networks."""
         return {
             "epoch": self.epoch,
             "seed": self.seed,
@@ -123,17 +130,13 @@ class TrainingState:
 
     @classmethod
     def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
-        """The inverse of :meth:`tensors` and :meth:`facts`."""
-
-        def arrays(name: str) -> list[numpy.ndarray]:
+        """Invert :meth:`tensors` and :meth:`facts`."""
+        lists = {}
+        for name in LISTS:
             n = sum(key.startswith(f"{name}.") for key in tensors)
-            return [tensors[f"{name}.{i}"] for i in range(n)]
-
+            lists[name] = [tensors[f"{name}.{i}"] for i in range(n)]
         return cls(
-            params_D=arrays("params_D"),
-            params_G=arrays("params_G"),
-            moments_D=arrays("moments_D"),
-            moments_G=arrays("moments_G"),
+            **lists,
             fixed_z=tensors["fixed_z"],
             seed=facts["seed"],
             num_steps=facts["num_steps"],
@@ -146,7 +149,7 @@ class TrainingState:
 def new_networks(
     width: int | None, d_norm: str = "none", *, padded: bool = False
 ) -> tuple[gluon.nn.HybridSequential, gluon.nn.HybridSequential]:
-    """The discriminator and the generator, without parameters yet.
+    """Return the discriminator and the generator, without parameters yet.
 
     None is the width of the notebook's networks, whose discriminator is `padded` on
     the devices.
@@ -159,7 +162,7 @@ def new_networks(
 def start(
     seed: int = 0, width: int | None = None, d_norm: str = "none"
 ) -> TrainingState:
-    """The state before the first epoch, drawn from `seed` on the host.
+    """Return the state before the first epoch, drawn from `seed` on the host.
 
     The networks are the notebook's, or :class:`WideGenerator` and
     :class:`WideDiscriminator` of a `width` (the number of channels where their pictures
@@ -168,23 +171,29 @@ def start(
     """
     if width is not None:
         check_whole("width", width, 1_024)
-    if d_norm not in D_NORMS or (width is None and d_norm != "none"):
-        remedy = f"write {', '.join(D_NORMS)}"
-        if width is None:
-            remedy = "the notebook's networks take none"
-        raise SettingError(f"d-norm {d_norm!r}: {remedy}")
-    params: list[list[numpy.ndarray]] = []
-    moments: list[list[numpy.ndarray]] = []
-    for k, net in enumerate(new_networks(width, d_norm)):
-        params.append(init_params(net, numpy.random.default_rng([seed, k])))
-        trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
-        moments.append([numpy.zeros(p.shape, numpy.float32) for p in trained * 2])
-    rng_z = numpy.random.default_rng([seed, 3])
-    z = rng_z.standard_normal((NUM_FIXED, *net.z_shape), dtype=numpy.float32)
-    (params_D, params_G), (moments_D, moments_G) = params, moments
-    return TrainingState(
-        params_D, params_G, moments_D, moments_G, z, seed, width=width, d_norm=d_norm
+    if width is None and d_norm != "none":
+        raise SettingError(f"d-norm {d_norm!r}: the notebook's networks take none")
+    if d_norm not in D_NORMS:
+        raise SettingError(f"d-norm {d_norm!r}: write {', '.join(D_NORMS)}")
+    nets = new_networks(width, d_norm)
+    params_D, params_G = (
+        init_params(net, numpy.random.default_rng([seed, k]))
+        for k, net in enumerate(nets)
     )
+    moments_D, moments_G = (
+        [numpy.zeros(p.shape, numpy.float32) for p in trained(net) * 2] for net in nets
+    )
+    shape = (NUM_FIXED, *nets[1].z_shape)
+    fixed_z = numpy.random.default_rng([seed, 3]).standard_normal(shape, numpy.float32)
+    return TrainingState(
+        params_D, params_G, moments_D, moments_G, fixed_z, seed, width=width,
+        d_norm=d_norm,
+    )  # fmt: skip
+
+
+def trained(net: gluon.nn.HybridSequential) -> list[gluon.Parameter]:
+    """Return the parameters of `net` that have a gradient: no running averages."""
+    return [p for p in net.collect_params().values() if p.grad_req != "null"]
 
 
 class Adam:
@@ -193,21 +202,17 @@ class Adam:
     The rule is PyTorch's ``torch.optim.Adam``, which adds epsilon after correcting the
     bias. (MXNet's own adds it before, which gives epsilon a hundred times more weight
     in the first steps.)
-
-    Parameters of the network `net` without a gradient (running averages) are left out.
-    :meth:`step` sums the gradients over the devices and divides them once, by the
-    global batch, so that every replica takes the same step.
     """
 
     def __init__(
         self, net: gluon.nn.HybridSequential, lr: float, beta1: float = 0.9
     ) -> None:
-        every = net.collect_params().values()
-        self.params = [p for p in every if p.grad_req != "null"]
+        self.params = trained(net)
         self.lr, self.beta1, self.num_steps = lr, beta1, 0
         # Backward passes add to the gradients, for micro-batches. On GPUs one update
         # does the work of many, which is what small batches wait for.
-        if self.params[0].list_ctx()[0].device_type == "gpu":
+        self.flat = self.params[0].list_ctx()[0].device_type == "gpu"
+        if self.flat:
             values, gradients = flatten(self.params, "add")
             self.values, self.gradients = [values], [gradients]
         else:
@@ -215,11 +220,10 @@ class Adam:
                 p.grad_req = "add"
             self.values = [p.list_data() for p in self.params]
             self.gradients = [p.list_grad() for p in self.params]
-        self.means = self._zeros()
-        self.variances = self._zeros()
-
-    def _zeros(self) -> list:
-        return [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
+        self.means, self.variances = (
+            [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
+            for _ in range(2)
+        )
 
     def zero_grad(self) -> None:
         """Set the gradients of all replicas to 0."""
@@ -228,7 +232,7 @@ class Adam:
             mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
 
     def step(self, batch_size: int) -> None:
-        """One step on gradients that are sums over a global batch of `batch_size`."""
+        """Sum the gradients over the devices, and step by the sums / `batch_size`."""
         self.num_steps += 1
         c1 = 1 - self.beta1**self.num_steps
         c2 = 1 - BETA2**self.num_steps
@@ -243,31 +247,29 @@ class Adam:
                     rescale_grad=1 / batch_size,
                 )  # fmt: skip
 
-    def host_moments(self, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
-        """The first replica's running means, then variances, shaped as `like`."""
-        shapes = [p.shape for p in self.params] * 2
-        flat = numpy.concatenate(
-            [m[0].asnumpy().ravel() for m in (*self.means, *self.variances)]
-        )
-        stops = numpy.cumsum([math.prod(shape) for shape in shapes])
+    def moments(self) -> list[Sequence[np.ndarray]]:
+        """Return the replicas of each parameter's mean, then of each variance."""
+        if not self.flat:
+            return [*self.means, *self.variances]
+        shapes = [p.shape for p in self.params]
         return [
-            cut(part.reshape(shape), value.shape)
-            for part, shape, value in zip(numpy.split(flat, stops), shapes, like)
+            replicas
+            for (flats,) in (self.means, self.variances)
+            for replicas in zip(*(views(flat, shapes) for flat in flats))
+        ]
+
+    def host_moments(self, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
+        """Return the first replica's :meth:`moments`, shaped as `like`."""
+        return [
+            cut(replicas[0].asnumpy(), value.shape)
+            for replicas, value in zip(self.moments(), like)
         ]
 
     def set_moments(self, moments: Sequence[numpy.ndarray], num_steps: int) -> None:
         """Give every replica what :meth:`host_moments` returned."""
-        shapes = [p.shape for p in self.params] * 2
-        flat = numpy.concatenate(
-            [pad(value, shape).ravel() for value, shape in zip(moments, shapes)]
-        )
-        start = 0
-        for replicas in (*self.means, *self.variances):
-            size, shape = replicas[0].size, replicas[0].shape
-            part = flat[start : start + size].reshape(shape)
+        for replicas, value in zip(self.moments(), moments):
             for replica in replicas:
-                replica[:] = np.array(part, ctx=replica.ctx)
-            start += size
+                replica[:] = np.array(pad(value, replica.shape), ctx=replica.ctx)
         self.num_steps = num_steps
 
 
@@ -295,7 +297,7 @@ class Nets:
         self.power_iteration.hybridize()
 
     def iterate_spectral_vectors(self) -> None:
-        """One power iteration on every device, from its own replica of the weights.
+        """Take a power iteration on every device, from its own replica of the weights.
 
         Replicas are equal, so the vectors stay equal without communication.
         """
@@ -341,10 +343,9 @@ def step(
 
     The fakes are made once and serve both updates, as in the CryptoPunks notebook. With
     a `micro_batch_size` (faces per device and round) only one round's activations are
-    in memory at a time, and the fakes are made again for the second update, by the same
-    generator. The result is that of the whole batch, except that BatchNorm sees one
-    round at a time. Spectral vectors take one power iteration before the step (in
-    PyTorch one before each forward pass, three in a step).
+    in memory at a time, and the fakes are made again for the second update. The result
+    is that of the whole batch, except that BatchNorm sees one round at a time. Spectral
+    vectors take one power iteration before the step (PyTorch: one per forward pass).
     """
     X_shards = [X for X in X_shards if len(X)]  # there may be more devices than faces
     z_shards = [z for z in z_shards if len(z)]
@@ -374,7 +375,7 @@ def step(
 
 
 def _rounds(shards: Sequence[np.ndarray], size: int) -> list[list[np.ndarray]]:
-    """The shards `size` rows at a time, as long as any of them has rows."""
+    """Cut shards into rounds of `size` rows, as long as any of them has rows."""
     return [
         [shard[start : start + size] for shard in shards if len(shard) > start]
         for start in range(0, max(map(len, shards)), size)
@@ -387,13 +388,12 @@ def update_D(
     adam: Adam,
     synchronised: bool = False,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """One Adam step of the discriminator: real faces towards 1, fakes towards 0.
+    """Take an Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
     `rounds` are micro-batches, whose gradients add up, of (X_shards, fakes): one array
-    (n_k, 3, 24, 24) per device in each. Without micro-batches there is one round. The
-    fakes are detached: no gradient reaches the generator. The loss is the mean over
-    real and fake faces, as in the CryptoPunks notebook. Returns the `d_losses` and
-    `opinions` of :class:`StepSums`, without waiting for them.
+    (n_k, 3, 24, 24) per device in each. No gradient reaches the generator. The loss is
+    the mean over real and fake faces, as in the CryptoPunks notebook. Returns the
+    `d_losses` and `opinions` of :class:`StepSums`, without waiting for them.
     """
     adam.zero_grad()
     loss_sums: list[np.ndarray] = []
@@ -424,7 +424,7 @@ def update_G(
     adam: Adam,
     synchronised: bool = False,
 ) -> list[np.ndarray]:
-    """One Adam step of the generator, so that its fakes are taken for real.
+    """Take an Adam step of the generator, so that its fakes are taken for real.
 
     `rounds` are micro-batches of fakes, one array (n_k, 3, 24, 24) per device, made
     within ``autograd.record()``. Returns the `g_losses` of :class:`StepSums`, without

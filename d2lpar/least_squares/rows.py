@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.shards import check_unmasked, shares
+from d2lpar.device_arrays import check_unmasked, shares
 from d2lpar.training import check_whole
 
 if TYPE_CHECKING:
@@ -141,8 +141,6 @@ class RowShards:
                     self._kept = blocks
                 _wait_until_used(earlier)
                 earlier, host = blocks, None  # free before the next are waited for
-                if self.workers is not None:  # a pass may take longer than --timeout
-                    self.workers.report_progress()
 
     def _read(self, row: int, count: int) -> list[tuple]:
         """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""

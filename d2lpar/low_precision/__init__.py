@@ -2,7 +2,8 @@
 
 :mod:`~d2lpar.low_precision.lowering` converts a trained network,
 :mod:`~d2lpar.low_precision.equalize` makes an outlier and removes it,
-:mod:`~d2lpar.low_precision.measure` measures, and
-:mod:`~d2lpar.low_precision.figure` draws the records. `equalize`, `table` and `figure`
-import no MXNet.
+:mod:`~d2lpar.low_precision.measure` measures,
+:mod:`~d2lpar.low_precision.result` finds what the records say, and
+:mod:`~d2lpar.low_precision.figure` draws them. `equalize`, `result` and `figure` import
+no MXNet.
 """

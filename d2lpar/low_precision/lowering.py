@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -28,8 +27,6 @@ from pathlib import Path
 import numpy
 
 from d2lpar._mxnet import gluon, mx, np
-from d2lpar.errors import SettingError
-from d2lpar.records.kinds import PRECISIONS
 
 
 @contextmanager
@@ -70,12 +67,12 @@ def _ranges_as_numbers() -> Iterator[None]:
 def to_symbol_block(
     net: gluon.HybridBlock, example: numpy.ndarray, device: mx.Context
 ) -> gluon.SymbolBlock:
-    """The same network on ``mx.nd`` arrays, with a copy of its parameters on `device`.
+    """Return the network on ``mx.nd`` arrays, its parameters copied to `device`.
 
-    `net` has one input and one output and is initialised; it is hybridized, but
-    otherwise left as it is. `example` is one input, float32 (1, ...). Call the result
-    within :func:`legacy_semantics`; it computes the same bits. Raises ValueError for an
-    operator that exists under NumPy semantics only.
+    `net` is initialised and built from layers of gluon.nn, whose operators exist under
+    both semantics; it is hybridized, but otherwise left as it is. `example` is one
+    input, float32 (1, ...). Call the result within :func:`legacy_semantics`; it
+    computes the same bits.
     """
     net.hybridize()
     params = net.collect_params()
@@ -85,25 +82,11 @@ def to_symbol_block(
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
         net.export(str(Path(folder) / "net"))
         graph = Path(folder, "net-symbol.json").read_text(encoding="utf-8")
-    for node in json.loads(graph)["nodes"]:
-        if node["op"].startswith(("_np_", "_npi_", "_npx_")):
-            raise ValueError(
-                f"{node['name']}: the operator {node['op']} exists under NumPy "
-                "semantics only; build the network from layers of gluon.nn"
-            )
     with legacy_semantics():
         block = gluon.SymbolBlock(mx.sym.load_json(graph), mx.sym.var("data"))
         arrays = {name: mx.nd.array(value) for name, value in values.items()}
         block.collect_params().load_dict(arrays, ctx=device)
     return block
-
-
-def check_precision(precision: str) -> None:
-    """Raise :class:`SettingError` unless the precision is one of PRECISIONS."""
-    if precision not in PRECISIONS:
-        raise SettingError(
-            f"precision {precision!r}: write one of {', '.join(PRECISIONS)}"
-        )
 
 
 def lower(
@@ -113,15 +96,13 @@ def lower(
     device: mx.Context,
     batch_size: int,
 ) -> gluon.SymbolBlock:
-    """`net` for inference in one of :data:`~d2lpar.records.kinds.PRECISIONS`, compiled.
+    """Compile `net` for inference in one of :data:`~d2lpar.records.kinds.PRECISIONS`.
 
     `X_calibration` are inputs float32 (n, ...), n >= `batch_size`; only "naive" and
     "entropy" look at more than one of them. The result takes and returns float32
-    ``mx.nd`` arrays, within :func:`legacy_semantics`.
-    Raises :class:`SettingError` for another precision, and MXNetError, sometimes only
+    ``mx.nd`` arrays, within :func:`legacy_semantics`. Raises MXNetError, sometimes only
     with the first batch, for what the device or the build does not support.
     """
-    check_precision(precision)
     block = to_symbol_block(net, X_calibration[:1], device)
     with legacy_semantics():
         if precision.startswith("int8"):
@@ -144,10 +125,7 @@ def _quantized(
     device: mx.Context,
     batch_size: int,
 ) -> gluon.SymbolBlock:
-    """The block in INT8. On a CPU each tensor's range decides whether it is signed.
-
-    On a GPU all are: MXNet has no uint8 there.
-    """
+    """Return the block in INT8, on a CPU with uint8 where a tensor is not negative."""
     calibration = precision.rpartition("-")[2]
     per_channel = precision.startswith("int8-channels")
     # MXNet inserts oneDNN's integer operators for mx.cpu(0) only. Quantized there, the
@@ -178,11 +156,10 @@ def _quantized(
 
 
 def weight_bytes(net: gluon.Block) -> int:
-    """Bytes of one replica's parameters, as the network keeps them.
+    """Return the bytes of one replica's parameters, as the network keeps them.
 
     INT8 does not take a quarter of float32: oneDNN's integer convolution keeps its
-    weights in float32 and rounds them when it first runs. A dense layer keeps bytes,
-    but float32 with one scale per channel.
+    weights in float32 and rounds them when it first runs.
     """
     return sum(
         p.list_data()[0].size * numpy.dtype(p.dtype).itemsize

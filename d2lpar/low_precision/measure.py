@@ -16,26 +16,19 @@ TOPS in INT8).
 from __future__ import annotations
 
 import itertools
-import pickle
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy
 
-from d2lpar import datasets, lenet, lenet_concise, networks, process, training
+from d2lpar import datasets, process
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import RunError, SettingError
+from d2lpar.lenet import concise, start
 from d2lpar.low_precision.equalize import equalize, stretch
-from d2lpar.low_precision.lowering import (
-    check_precision,
-    legacy_semantics,
-    lower,
-    weight_bytes,
-)
+from d2lpar.low_precision.lowering import legacy_semantics, lower, weight_bytes
+from d2lpar.networks import lenet
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import (
     INT8,
@@ -44,6 +37,7 @@ from d2lpar.records.kinds import (
     PrecisionRecord,
     Weights,
 )
+from d2lpar.training import check_whole, choose
 
 WARMUP_PASSES = 2  # INT8 packs its weights in the first
 
@@ -71,6 +65,7 @@ def measure(
     devices: str | Sequence[mx.Context] = "auto",
     seed: int = 0,
     data: datasets.ImageData | None = None,
+    params: Sequence[numpy.ndarray] | None = None,
     precisions: Sequence[str] = PRECISIONS,
     stretch_factor: float = 128,
     per_device_batch_size: int = 200,
@@ -80,63 +75,45 @@ def measure(
 ) -> Iterator[EpochRecord | PrecisionRecord]:
     """Train LeNet in float32, yielding its epochs; then a row for each precision.
 
-    `recipe` are :func:`d2lpar.lenet_concise.train`'s `global_batch_size`, `lr` and
-    `num_epochs`. Inference is data-parallel on the same devices, calibrated with the
-    first `calibration_images` training images. INT8 with one scale per tensor follows
-    again with an outlier of `stretch_factor` (none if 1), before and after equalising
+    `recipe` are :func:`d2lpar.lenet.concise.train`'s `global_batch_size`, `lr` and
+    `num_epochs`; with the `params` of a trained network nothing is trained. Inference
+    is data-parallel on the same devices, calibrated with the first `calibration_images`
+    training images. INT8 with one scale per tensor follows again with an outlier of
+    `stretch_factor` (none if 1), before and after equalising
     (:mod:`d2lpar.low_precision.equalize`). Raises :class:`SettingError` for settings
     out of range, before anything is trained.
     """
     data = datasets.fashion_mnist() if data is None else data
-    state, devices = lenet.start(seed), training.choose(devices, num_devices)
-    for precision in precisions:
-        check_precision(precision)
+    state, devices = start(seed), choose(devices, num_devices)
+    for name in precisions:
+        if name not in PRECISIONS:
+            choices = ", ".join(PRECISIONS)
+            raise SettingError(f"precision {name!r}: write one of {choices}")
     stretch(state.params, stretch_factor)  # raises now what it would raise later
     size, most = per_device_batch_size, len(data.y_train)
-    training.check_whole("per-device-batch-size", size, len(data.y_test))
-    training.check_whole("calibration-images", calibration_images, most)
-    training.check_whole("repeats", repeats)
+    check_whole("per-device-batch-size", size, len(data.y_test))
+    check_whole("calibration-images", calibration_images, most)
+    check_whole("repeats", repeats)
     if calibration_images < size:
         raise SettingError(f"calibration-images {calibration_images}: at least {size}")
-    yield from lenet_concise.train(devices=devices, data=data, state=state, **recipe)
-    y_float32 = predictions(state.params, data.X_test, devices[0])
+    if params is None:
+        yield from concise.train(devices=devices, data=data, state=state, **recipe)
+        params = state.params
+    y_float32 = predictions(params, data.X_test, devices[0])
     X_calibration = data.X_train[:calibration_images]
     task = Task(
         data.X_test, data.y_test, y_float32, X_calibration, devices, size, repeats
     )
-    for precision in precisions:
-        yield measure_apart(precision, state.params, task)
-    if stretch_factor > 1:
-        stretched = stretch(state.params, stretch_factor)
-        outlier: tuple[tuple[Weights, list[numpy.ndarray]], ...] = (
-            ("stretched", stretched),
-            ("equalised", equalize(stretched)),
-        )
-        for weights, params in outlier:
-            for precision in [name for name in INT8 if name in precisions]:
-                yield measure_apart(precision, params, task, weights)
-
-
-def rows_apart(
-    params: Sequence[numpy.ndarray],
-    data: datasets.ImageData,
-    precisions: Sequence[str],
-    calibration_images: int = 400,
-    batch_size: int = 200,
-    repeats: int = 5,
-) -> Iterator[PrecisionRecord]:
-    """Measure LeNet with `params` in some precisions, on one CPU context; yield rows.
-
-    As :func:`measure` does for a network that it has trained, and with its settings.
-    """
-    (device,) = devices = [mx.cpu()]
-    y_float32 = predictions(params, data.X_test, device)
-    X_calibration = data.X_train[:calibration_images]
-    task = Task(
-        data.X_test, data.y_test, y_float32, X_calibration, devices, batch_size, repeats
+    stretched = stretch(params, stretch_factor)
+    in_int8 = [name for name in INT8 if name in precisions and stretch_factor > 1]
+    networks: tuple[tuple[Weights, Sequence[numpy.ndarray], Sequence[str]], ...] = (
+        ("trained", params, precisions),
+        ("stretched", stretched, in_int8),
+        ("equalised", equalize(stretched), in_int8),
     )
-    for precision in precisions:
-        yield measure_apart(precision, params, task)
+    for weights, values, names in networks:
+        for precision in names:
+            yield measure_apart(precision, values, task, weights)
 
 
 def measure_apart(
@@ -145,30 +122,20 @@ def measure_apart(
     task: Task,
     weights: Weights = "trained",
 ) -> PrecisionRecord:
-    """The row of one precision, measured in a fresh process, or why there is none.
+    """Measure one precision in a fresh process; return its row, or why there is none.
 
     `params` are :func:`d2lpar.networks.init_lenet`'s, `weights` their name in the row.
     """
-    with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
-        path = Path(folder, "task.pickle")
-        path.write_bytes(pickle.dumps((params, task)))
-        job = {"path": str(path), "precision": precision, "weights": weights}
-        try:
-            line = process.answer("d2lpar.low_precision.measure:in_process", job)
-        except RunError as error:  # MXNet refused, or crashed
-            return PrecisionRecord(
-                precision=precision,
-                weights=weights,
-                per_device_batch_size=task.batch_size,
-                why_not=str(error),
-            )
-    return msgspec.convert(line, PrecisionRecord)
-
-
-def in_process(path: str, precision: str, weights: Weights) -> PrecisionRecord:
-    """The work of :func:`measure_apart`'s process: the row, or an MXNetError."""
-    params, task = pickle.loads(Path(path).read_bytes())
-    return infer(precision, params, task, weights)
+    job = dict(precision=precision, params=params, task=task, weights=weights)
+    try:
+        return process.answer("d2lpar.low_precision.measure:infer", job)
+    except RunError as error:  # MXNet refused, or crashed
+        return PrecisionRecord(
+            precision=precision,
+            weights=weights,
+            per_device_batch_size=task.batch_size,
+            why_not=str(error),
+        )
 
 
 def infer(
@@ -222,26 +189,26 @@ def infer(
 
 
 def _forward(nets: Sequence, batches: Sequence) -> list:
-    """The outputs of every batch, on its device, without waiting for them."""
+    """Return the outputs of every batch, on its device, without waiting for them."""
     return [net(X) for net, X in zip(itertools.cycle(nets), batches)]
 
 
 def gluon_lenet(
     params: Sequence[numpy.ndarray], device: mx.Context
 ) -> gluon.HybridBlock:
-    """LeNet in Gluon on a device, with parameters from scratch."""
-    net, _, _ = lenet_concise.build(params, [device], lr=1)  # which is not trained
+    """Return LeNet in Gluon on a device, with parameters from scratch."""
+    net, _, _ = concise.build(params, [device], lr=1)  # which is not trained
     return net
 
 
 def predictions(
     params: Sequence[numpy.ndarray], X: numpy.ndarray, device: mx.Context
 ) -> numpy.ndarray:
-    """Classes (n,) that the network from scratch predicts for X uint8 (n, 28, 28)."""
+    """Return the classes (n,) that LeNet predicts for images X uint8 (n, 28, 28)."""
     params = [np.array(p, ctx=device) for p in params]
     parts = [X[start : start + 1000] for start in range(0, len(X), 1000)]
     scores = [
-        networks.lenet(np.array(datasets.to_float(part), ctx=device), params).asnumpy()
+        lenet(np.array(datasets.to_float(part), ctx=device), params).asnumpy()
         for part in parts
     ]
     return numpy.concatenate(scores).argmax(axis=1)

@@ -38,9 +38,7 @@ WHOLE_NUMBERS = {
 }
 WORDS = {
     "MXNET_ENGINE_TYPE": ("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
-    "DMLC_ROLE": ("worker", "server", "scheduler"),
 }
-NODE_VARIABLES = ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER")
 
 # Environment variables that d2lpar itself has set in this process.
 set_by_us: set[str] = set()
@@ -138,12 +136,11 @@ def check_environment() -> None:
         if value and value not in words:
             remedy = f"write {', '.join(words[:-1])} or {words[-1]}, or unset it"
             raise SettingError(f"{name} {value[:40]!r}: {remedy}")
-    role = os.environ.get("DMLC_ROLE")
-    absent = [name for name in NODE_VARIABLES if not os.environ.get(name)]
-    if role in ("server", "scheduler") and absent:
+    role = os.environ.get("DMLC_ROLE", "worker")
+    if role != "worker":  # MXNet's import would serve, and never return
         raise SettingError(
-            f"DMLC_ROLE {role!r} without {absent[0]}: unset it, or start workers by "
-            "d2lpar launch"
+            f"DMLC_ROLE {role[:40]!r}: unset DMLC_ROLE; d2lpar launch starts the "
+            "schedulers and servers"
         )
     if sys.flags.optimize > 1:
         raise SettingError(

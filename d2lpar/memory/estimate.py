@@ -19,7 +19,7 @@ Both were fitted to LeNet from scratch on one H200, where batches of 256 to 8,19
 and other GPUs were not measured.
 
 Sources: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``; the networks of
-:mod:`d2lpar.networks` (the book) and :mod:`d2lpar.gan.networks` (the CryptoPunks
+:mod:`d2lpar.lenet.network` (the book) and :mod:`d2lpar.gan.networks` (the CryptoPunks
 notebook).
 """
 
@@ -83,8 +83,8 @@ LayersOf = Callable[[dict], Layers]
 
 
 def lenet_layers(settings: dict) -> Layers:
-    """LeNet, in :mod:`d2lpar.lenet` and in :mod:`d2lpar.lenet_concise`."""
-    from d2lpar.networks import LeNet
+    """LeNet, in :mod:`d2lpar.lenet.scratch` and in :mod:`d2lpar.lenet.concise`."""
+    from d2lpar.lenet.network import LeNet
 
     image, net = (1, 28, 28), LeNet()
     return Layers(

@@ -13,27 +13,21 @@ from __future__ import annotations
 
 import datetime
 import logging
-import math
 import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
 from d2lpar.records.kinds import (
-    ARMS,
-    EPOCHS,
     HEADERS,
     AnyLine,
     BenchmarkHeader,
-    FrameRecord,
     Header,
     Line,
-    PointRecord,
     Run,
 )
 
@@ -43,32 +37,19 @@ _decoder = msgspec.json.Decoder(AnyLine)
 
 
 def to_line(item: Line | Header | BenchmarkHeader) -> str:
-    """One JSON line, without the newline. Raises ValueError for NaN and infinities."""
-    check_finite(msgspec.to_builtins(item))  # msgspec would write them as null
+    """Return one JSON line, without the newline."""
     return msgspec.json.encode(item).decode()
 
 
 def from_line(text: str | bytes) -> Line | Header | BenchmarkHeader:
-    """The inverse of :func:`to_line`; raises :class:`RecordError` for other texts.
+    """Return the inverse of :func:`to_line`; raise RecordError for other texts.
 
-    Its message names the field whose value is of another type or out of range.
+    Its message names the field that is missing or of another type.
     """
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RecordError(f"not a record line ({error}): {text[:60]!r}") from None
-
-
-def check_finite(value: Any) -> None:
-    """Raise ValueError if a number within these builtins is NaN or infinite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not a finite number")
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return
-    for item in value:
-        check_finite(item)
 
 
 def read(path: str | Path) -> Run:
@@ -77,7 +58,7 @@ def read(path: str | Path) -> Run:
     Raises :class:`RecordError`, naming the line, for a file that is not a record.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file():  # a pipe would wait for a writer
         raise RecordError(f"{path}: not a regular file; name a record (.jsonl)")
     content = path.read_bytes()
     texts = content.splitlines()
@@ -85,66 +66,17 @@ def read(path: str | Path) -> Run:
     for number, text in enumerate(texts, 1):
         try:
             line = from_line(text)
-            check_follows(lines, line)
         except RecordError as error:
             if 1 < number == len(texts) and not content.endswith(b"\n"):
                 log.warning("%s: the last line is torn and was skipped", path)
                 break
             raise RecordError(f"{path}, line {number}: {error}") from None
+        if isinstance(line, HEADERS) != (number == 1):
+            raise RecordError(f"{path}, line {number}: a record has one header, first")
         lines.append(line)
     if not lines:
         raise RecordError(f"{path}: empty; a record starts with a header")
     return Run(lines[0], tuple(lines[1:]), path)
-
-
-def check_follows(before: list, line: Line | Header | BenchmarkHeader) -> None:
-    """Raise :class:`RecordError` if a line cannot stand after those `before` it."""
-    if not before:
-        if not isinstance(line, HEADERS):
-            raise RecordError("the first line is not a record's header")
-        return
-    header = before[0]
-    if isinstance(line, HEADERS):
-        raise RecordError("a second header; two runs have written to this file")
-    if isinstance(line, ARMS) != isinstance(header, BenchmarkHeader):
-        raise RecordError(
-            f"{type(line).__name__} does not follow {type(header).__name__}"
-        )
-    if isinstance(header, BenchmarkHeader):
-        return
-    if isinstance(line, PointRecord):
-        count = len(line.device_residual_norms)
-        if count != header.num_devices:
-            raise RecordError(
-                f"{count} device_residual_norms on {header.num_devices} devices"
-            )
-    if getattr(line, "num_devices", 0) > header.num_devices:
-        raise RecordError(
-            f"num_devices {line.num_devices} in a run on {header.num_devices} devices"
-        )
-    kinds = next((k for k in (EPOCHS, FrameRecord) if isinstance(line, k)), None)
-    if kinds:
-        last = next((x for x in reversed(before) if isinstance(x, kinds)), None)
-        _check_epoch(last, line)
-
-
-def _check_epoch(last: Any, line: Any) -> None:
-    """Raise :class:`RecordError` unless an epoch or a frame continues the `last` one.
-
-    Epochs count from 1 in each repeat, without gaps; frames may leave epochs out.
-    """
-    if last is not None and type(line) is not type(last):
-        raise RecordError("a GAN's epoch beside one of another network")
-    repeat, epoch = (last.repeat, last.epoch) if last else (-1, 0)
-    place = line.repeat, line.epoch
-    follows = place in ((repeat, epoch + 1), (repeat + 1, 1))
-    if isinstance(line, FrameRecord):
-        follows = place > (repeat, epoch)
-    if not follows:
-        raise RecordError(
-            f"epoch {line.epoch} of repeat {line.repeat}: a line before it is missing, "
-            "or it is there twice"
-        )
 
 
 def write(path: str | Path, header: Header | BenchmarkHeader, lines: Iterable) -> None:
@@ -167,7 +99,7 @@ def run_stem(header: Header) -> str:
     if header.workers > 1:
         parts.append(f"{header.workers}workers")
     if threads is not None:
-        parts.append(f"{threads}thread")
+        parts.append(f"{int(threads)}thread")  # it becomes part of a path
     parts += [name for name in ("tf32", "deterministic") if header.gpu_build.get(name)]
     return "-".join(parts)
 

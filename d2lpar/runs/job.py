@@ -1,15 +1,14 @@
-"""One measurement as plain data, which travels as JSON to a process of its own."""
+"""One measurement as plain data, which travels to a process of its own."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from d2lpar import experiments
 from d2lpar.devices import Device
-from d2lpar.errors import SettingError
 from d2lpar.machine import host
 
 # Every step allocates and frees activations of 10 MB. The C library would return each
@@ -33,7 +32,7 @@ class Job:
     each with a header; `variant` names the one at work. A CPU context has `threads`
     threads; None shares the cores out.
 
-    Record, profiles and checkpoints go to `folder`. A checkpoint is written every
+    Record and checkpoints go to `folder`. A checkpoint is written every
     `checkpoint_every` epochs (None: never), and on an interrupt. `resume` is the path
     of a checkpoint, or "last" for the newest one in `folder`; `num_epochs` counts from
     the beginning. With `is_worker` the process is one of several that share the work.
@@ -48,40 +47,20 @@ class Job:
     settings: dict
     data: dict
     command: str
-    folder: str
+    folder: Path
     repeat: int = 0
     variant: str = ""
     threads: int | None = None
-    profile: bool = False
     checkpoint_every: int | None = None
     resume: str | None = None
     is_worker: bool = False
     tf32: bool = False
     deterministic: bool = False
 
-    def __post_init__(self) -> None:
-        devices = [Device(*device) for device in self.devices]  # lists, from JSON
-        object.__setattr__(self, "devices", devices)
-        flags = {"--resume": self.resume, "--checkpoint-every": self.checkpoint_every}
-        for flag, value in flags.items():
-            if value is not None and not self.experiment.start:
-                raise SettingError(
-                    f"{flag} {value}: {self.chapter} cannot be resumed, only "
-                    "trainings of networks; leave the flag out"
-                )
-
     @property
     def experiment(self) -> experiments.Experiment:
         """The experiment that is measured."""
         return experiments.get(self.chapter)
-
-    @property
-    def num_devices(self) -> int:
-        return len(self.devices)
-
-    @property
-    def path(self) -> Path:
-        return Path(self.folder)
 
     def each_variant(self) -> list[Job]:
         """Return a job per variant of the experiment, with that variant's settings."""
@@ -90,24 +69,22 @@ class Job:
             for name, more in self.experiment.variants.items()
         ]
 
-    def as_json(self) -> dict:
-        return asdict(self)
-
-    def variables(self) -> dict[str, str | None]:
+    def variables(self) -> dict[str, str]:
         """Return the environment of the measuring process, as changes to this one."""
+        count = len(self.devices)
         threads = self.threads
-        if threads is None and self.experiment.one_thread_each and self.num_devices > 1:
+        if threads is None and self.experiment.one_thread_each and count > 1:
             threads = host.user_threads() or 1
         if threads is None:
-            threads = host.threads_per_context(self.num_devices)
-        variables: dict[str, str | None] = {
+            threads = host.threads_per_context(count)
+        variables = {
             name: os.environ.get(name, value)
             for name, value in KEEP_FREED_MEMORY.items()
         }
+        kind = self.devices[0].device_type
         environment = self.experiment.environment
         if not self.is_worker:
-            kind = self.devices[0].device_type
-            environment = self.experiment.environment_on(kind, self.num_devices)
+            environment = self.experiment.environment_on(kind, count)
         for name, value in environment.items():
             if not host.set_by_user(name):
                 variables[name] = value

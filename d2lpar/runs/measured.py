@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
+import os
 import platform
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,10 +27,14 @@ from d2lpar.runs.resume import Resumable
 log = logging.getLogger("d2lpar")
 
 
-def measured(**fields: Any) -> Iterator[Header | Line]:
-    """Yield the records of a job's variants; `fields` are those of :class:`Job`."""
-    job = Job(**fields)
-    chosen, data = prepared(job)
+def measured(job: Job) -> Iterator[Header | Line]:
+    """Yield the records of a job's variants, each with its header first."""
+    chosen = devices.contexts(job.devices)
+    devices.enable_peer_access(chosen)
+    data = experiments.load(job.experiment.load)(**job.data)
+    if job.is_worker:
+        yield from measured_by_workers(job, chosen, data)
+        return
     for work in job.each_variant():
         header = header_of(work, chosen, data)
         warn_of_a_large_batch(header)
@@ -38,20 +44,11 @@ def measured(**fields: Any) -> Iterator[Header | Line]:
             run = Resumable(
                 header,
                 start_of(work),
-                work.path,
+                work.folder,
                 every=work.checkpoint_every,
                 resume=work.resume,
             )
-            if not work.repeat:
-                run.warn_of_earlier()
         yield from record(work, header, train, run)
-
-
-def prepared(job: Job) -> tuple[list, Any]:
-    """Return the job's devices as MXNet's contexts, and its data."""
-    chosen = devices.contexts(job.devices)
-    devices.enable_peer_access(chosen)
-    return chosen, experiments.load(job.experiment.load)(**job.data)
 
 
 def measurement(
@@ -63,7 +60,7 @@ def measurement(
     """
     return partial(
         experiments.load(function),
-        job.num_devices,
+        len(job.devices),
         devices=chosen,
         seed=job.seed,
         data=data,
@@ -94,26 +91,19 @@ def record(
     run: Resumable | None,
     saves: bool = True,
 ) -> Iterator[Header | Line]:
-    """Yield the record of a measurement; with --profile, write profiles beside it.
+    """Yield the record of a measurement.
 
     ``train(num_epochs=, state=)`` continues `run`; where that is None, ``train()``
-    cannot be resumed. On SIGTERM or Ctrl-C the last finished epoch of `run` is saved,
-    unless `saves` is false.
+    cannot be resumed, and a signal ends it at once. Otherwise SIGTERM and Ctrl-C save
+    the last finished epoch, unless `saves` is false.
     """
-    lines: Iterator[Any]
     if run is None:
-        lines = itertools.chain([header], train())
+        lines: Iterator = itertools.chain([header], train())
     else:
         lines = run.record(
             lambda state: train(num_epochs=run.epochs_to_go, state=state)
         )
-    if job.profile:
-        from d2lpar.runs.profile import profiled
-
-        lines = profiled(lines, job.path / files.run_name(header))
-    # A signal ends at once what needs no cleanup.
-    cleans_up = run is not None or job.profile
-    with raising_interrupts() if cleans_up else contextlib.nullcontext():
+    with contextlib.nullcontext() if run is None else raising_interrupts():
         try:
             for line in lines:
                 if job.repeat and isinstance(line, Line):
@@ -132,23 +122,23 @@ def _save(run: Resumable) -> None:
     except OSError as error:
         log.warning("%s: %s: no checkpoint was written", error.filename, error.strerror)
         return
-    if path is not None and run.snapshot is not None:
-        log.warning(
-            "saved epoch %d to %s; continue with --resume last",
-            run.snapshot.epoch,
-            path,
-        )
-    for earlier in run.earlier[-1:]:  # the newest of them
-        log.warning("the training before this one is kept: --resume %s", earlier)
+    if path is not None:
+        log.warning("saved the last epoch to %s; continue with --resume last", path)
+    elif not run.may_save:
+        log.warning("%s keeps the checkpoints of an earlier training", run.folder)
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:
     """Return the provenance of a record: this machine, this package, this data."""
     commit, dirty = files.git_state()
     kind = chosen[0].device_type
-    facts = {}
+    facts, build = {}, {}
     if job.experiment.header_facts:
         facts = experiments.load(job.experiment.header_facts)(kind)
+    if kind == "gpu":
+        from d2lpar._mxnet import mx
+
+        build = gpu_build([gpu.device_id for gpu in chosen], mx.base._LIB)
     return Header(
         chapter=job.chapter,
         preset=job.preset,
@@ -174,13 +164,120 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
         git_commit=commit,
         git_dirty=dirty,
         date=files.now(),
-        gpu_build={} if kind == "cpu" else gpu_build_of(chosen),
+        gpu_build=build,
         **facts,
     )
 
 
-def gpu_build_of(gpus: list) -> dict:
-    """Return MXNet's build and settings on these contexts of GPUs."""
-    from d2lpar._mxnet import mx
+# One of several workers
 
-    return gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
+
+def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | Line]:
+    """Yield the record of a job that several workers share.
+
+    This one joins the others, checks that all measure the same, starts from worker 0's
+    state, reports the traffic, and leaves.
+    """
+    from d2lpar.workers.group import Workers
+    from d2lpar.workers.node import worker_info
+
+    (work,) = job.each_variant()
+    header = header_of(work, chosen, data)
+    workers = Workers(worker_info())
+    workers.check_same(
+        **{name: header.versions[name] for name in ("d2lpar", "mxnet", "numpy")},
+        commit=str(header.git_commit),
+        data=header.dataset_sha256,
+        seed=str(header.seed),
+        settings=json.dumps(header.settings, sort_keys=True),
+    )
+    header = header_of_all(workers, header)
+    function = work.experiment.measure_with_workers
+    train = measurement(work, function, chosen, data, workers=workers)
+    run = None
+    first = workers.number == 0
+    if work.experiment.start:
+        # Worker 0 alone reads and writes checkpoints, one every epoch by default, so
+        # that the launcher can restart all. In "dist_async" every worker reads.
+        run = Resumable(
+            header,
+            start_of(work),
+            work.folder,
+            every=(work.checkpoint_every or 1) if first else None,
+            resume=resume_of(work) if first or not workers.synchronous else None,
+        )
+        run.state = workers.state_of_first(run.state)
+        train = partial(with_traffic, train)
+    yield from record(work, header, train, run, saves=first)
+    workers.leave()
+
+
+def resume_of(job: Job) -> str | None:
+    """Return what the job resumes from: "last" if this launch has a checkpoint."""
+    since = float(os.environ.get("D2LPAR_RESUME_SINCE", "inf"))  # set by a restart
+    for path in job.folder.glob("[!.]*.safetensors"):
+        if path.stat().st_mtime >= since:
+            return "last"
+    return job.resume
+
+
+def header_of_all(workers: Any, header: Header) -> Header:
+    """Return the header of a worker's record, extended to all workers' devices."""
+    labels = header.devices
+    if workers.count > 1:  # "cpu(0)@1 (1 thread of 2 cores)" is a device of worker 1
+        names = [label.partition(" ") for label in labels]
+        labels = [
+            f"{name}@{number}{space}{rest}"
+            for number in range(workers.count)
+            for name, space, rest in names
+        ]
+    return msgspec.structs.replace(
+        header,
+        num_devices=len(labels),
+        devices=labels,
+        variant=workers.info.variant,
+        command=workers.info.launched_by + header.command.removeprefix("d2lpar "),
+        workers=workers.count,
+        servers=workers.info.servers,
+        lenet_channels=None,  # workers train with the book's, see lenet.workers
+    )
+
+
+def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[Line]:
+    """Yield a training's epochs with the bytes (`wire_bytes`) that were sent for each.
+
+    Those of all processes over the interface between the roles: on loopback all bytes,
+    between hosts those of this host.
+    """
+    import psutil
+
+    def bytes_sent() -> int:
+        counters = psutil.net_io_counters(pernic=True)
+        return counters[os.environ["DMLC_INTERFACE"]].bytes_sent
+
+    before = bytes_sent()
+    for line in train(**how):
+        yield msgspec.structs.replace(line, wire_bytes=bytes_sent() - before)
+        before = bytes_sent()
+
+
+# Memory, which is estimated with MXNet's networks
+
+
+def memory_needed(jobs: list[Job]) -> str:
+    """Return how much memory jobs would need, as lines of text."""
+    from d2lpar.memory import estimate
+
+    layers = experiments.load(jobs[0].experiment.layers)
+    return "\n".join(
+        estimate.report(layers, job.settings, job.devices, job.data) for job in jobs
+    )
+
+
+def what_fits(job: Job, said: str) -> str:
+    """Return one line for a job that ran out of memory, whose error `said` so."""
+    from d2lpar.memory import out_of_memory
+
+    name = job.experiment.layers
+    layers = experiments.load(name) if name else None
+    return out_of_memory.advice(layers, job.settings, job.devices, job.data, said=said)

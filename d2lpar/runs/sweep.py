@@ -5,20 +5,19 @@ The lines of a measuring process go into its record as they come.
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-import filelock
-
-from d2lpar import experiments, process
+from d2lpar import process
 from d2lpar.errors import DiedError, RunError
 from d2lpar.records import files
-from d2lpar.records.atomic import check_replaceable, make_folder, naming, replacing
-from d2lpar.records.kinds import FrameRecord, Header, Line
+from d2lpar.records.atomic import naming
+from d2lpar.records.kinds import Header, Line, Run
 from d2lpar.runs.job import Job
 
 log = logging.getLogger("d2lpar")
@@ -27,122 +26,93 @@ log = logging.getLogger("d2lpar")
 SECONDS_TO_STOP = 20
 
 
-class PartialRecord:
+class GrowingRecord:
     """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
 
-    A partial record of an earlier run stays until this one has its first result.
-
-    Meanwhile the name of the run is locked by ``.<run>.lock``: two runs would mix their
-    lines in one record.
+    Meanwhile the file is locked: two runs would mix their lines in one record. Raises
+    :class:`RunError` if another run has it, and OSError if it cannot be written.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
-        self.name = folder / run
+    def __init__(self, folder: Path, header: Header) -> None:
+        run = files.run_name(header)
+        self.header, self.lines = header, []
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
-        self.lock = filelock.FileLock(folder / f".{run}.lock")
-        self.held: list[bytes] = []  # lines before the first result
-
-    def begin(self, header: bytes) -> None:
-        """Lock the name; hold the header back until the first result.
-
-        Raises :class:`RunError` if another run holds the name, and OSError for a folder
-        or device in the place of one of the files.
-        """
-        make_folder(self.path.parent)
-        check_replaceable(self.final)
-        check_replaceable(self.path)
+        self.file = open(self.path, "a", encoding="utf-8")
         try:
-            with naming(self.lock.lock_file):
-                self.lock.acquire(timeout=0)
-        except filelock.Timeout:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise RunError(
-                f"{self.name}: another run writes to it; wait until it has ended, or "
+                f"{self.path}: another run writes to it; wait until it has ended, or "
                 "give another --out"
             ) from None
-        self.held = [header]
+        self.file.truncate(0)
+        self._write(header)
 
-    def append(self, line: bytes, is_result: bool) -> None:
-        """Add a line, with its newline; raises OSError if the file was deleted.
+    def append(self, line: Line) -> None:
+        """Add a line."""
+        self.lines.append(line)
+        self._write(line)
 
-        The first result replaces the partial record of an earlier run.
-        """
-        if self.held:
-            self.held.append(line)
-            if is_result:
-                self._write_held()
-            return
-        # Not "a", which would begin a new file without a header.
-        with naming(self.path), open(self.path, "r+b") as f:
-            f.seek(0, os.SEEK_END)
-            f.write(line)
+    def _write(self, item: Line | Header) -> None:
+        with naming(self.path):
+            print(files.to_line(item), file=self.file, flush=True)
 
-    def _write_held(self) -> None:
-        with replacing(self.path) as tmp:
-            tmp.write_bytes(b"".join(self.held))
-        self.held = []
+    def finish(self) -> Run:
+        """Rename the complete record to its final name, and return it."""
+        os.replace(self.path, self.final)
+        return Run(self.header, tuple(self.lines), self.final)
 
-    def finish(self) -> None:
-        """Rename the complete record to its final name."""
-        if self.held:  # a run without a result
-            self._write_held()
-        with naming(self.final):
-            os.replace(self.path, self.final)
-
-    def release(self) -> None:
-        """Release the name; say where the results of an unfinished run are."""
-        if self.lock.is_locked and not self.held and self.path.exists():
+    def close(self) -> None:
+        """Release the file; an unfinished one stays if it holds a result."""
+        if self.path.exists() and self.lines:
             log.warning("%s keeps what was measured", self.path)
-        self.lock.release()
+        elif not self.lines:
+            self.path.unlink(missing_ok=True)
+        self.file.close()
 
 
-def sweep(jobs: list[Job], repeats: int = 1) -> Iterator[Header | Line]:
-    """Run all jobs `repeats` times, round-robin, and keep their records.
+def sweep(
+    jobs: list[Job],
+    repeats: int = 1,
+    on_line: Callable[[Header | Line], object] = lambda line: None,
+) -> list[Run]:
+    """Run all jobs `repeats` times, round-robin; write and return their records.
 
-    Yields every line as it arrives, the header of each measurement first. When all are
-    complete, all records get their final names. A sweep that fails or is interrupted
-    keeps the partial records that hold a result, and leaves earlier records as they
-    were. Raises what :meth:`PartialRecord.begin` and :func:`measure` raise.
+    `on_line` is called with every line as it arrives, the header of each measurement
+    first. When all are complete, all records get their final names. A sweep that fails
+    or is interrupted keeps the partial records that hold a result, and leaves earlier
+    records as they were. Raises what :class:`GrowingRecord` and :func:`measure` raise.
     """
-    records: dict[str, PartialRecord] = {}  # by name of the run
-    with contextlib.ExitStack() as at_the_end:
+    records: dict[str, GrowingRecord] = {}  # by name of the run
+    with ExitStack() as at_the_end:
         for repeat in range(repeats):
             for job in jobs:
-                with contextlib.closing(measure(replace(job, repeat=repeat))) as lines:
-                    for text in lines:
-                        line = files.from_line(text)
+                with closing(measure(replace(job, repeat=repeat))) as lines:
+                    for line in lines:
                         if isinstance(line, Header):
                             run = files.run_name(line)
                             if run not in records:  # else of an earlier repeat
-                                records[run] = PartialRecord(job.path, run)
-                                at_the_end.callback(records[run].release)
-                                records[run].begin(text)
-                            record = records[run]
+                                records[run] = GrowingRecord(job.folder, line)
+                                at_the_end.callback(records[run].close)
                         else:
-                            record.append(text, not isinstance(line, FrameRecord))
-                        yield line
-        for record in records.values():
-            record.finish()
+                            records[run].append(line)
+                        on_line(line)
+        return [record.finish() for record in records.values()]
 
 
-def measure(job: Job) -> Iterator[bytes]:
+def measure(job: Job) -> Iterator[Header | Line]:
     """Run one job in a fresh process; yield the lines of its record as they come.
 
     Raises :class:`DiedError` if the process was killed, and :class:`RunError` for an
     error that it reports; where memory ran out, with what would fit.
     """
-    module, on_alive = "d2lpar.runs.measured", None
-    if job.is_worker:
-        from d2lpar.workers.node import report_step
-
-        module, on_alive = "d2lpar.runs.workers", report_step
     try:
-        yield from process.raw_lines(
-            f"{module}:measured",
-            job.as_json(),
+        yield from process.results(
+            "d2lpar.runs.measured:measured",
+            {"job": job},
             environment=job.variables(),
             seconds_to_stop=SECONDS_TO_STOP,
-            on_alive=on_alive,
         )
     except DiedError as error:
         raise DiedError(_died(job, str(error))) from None
@@ -161,7 +131,7 @@ def _died(job: Job, why: str) -> str:
             f"was {why}, by the system if memory ran out; {free} are free now: run it "
             "again, or with a smaller batch"
         )
-    return f"the process that measured {plural(job.num_devices, 'device')} {why}"
+    return f"the process that measured {plural(len(job.devices), 'device')} {why}"
 
 
 def _advice(job: Job, why: str) -> str:
@@ -170,5 +140,4 @@ def _advice(job: Job, why: str) -> str:
 
     if not out_of_memory.WORDS.search(why):
         return why
-    layers = experiments.load(job.experiment.layers) if job.experiment.layers else None
-    return out_of_memory.advice(layers, job.settings, job.devices, job.data, said=why)
+    return process.answer("d2lpar.runs.measured:what_fits", {"job": job, "said": why})

@@ -26,11 +26,12 @@ from typing import Union
 
 import numpy
 
-from d2lpar import datasets, lenet_concise, networks, parallel, tuning
+from d2lpar import datasets, networks, parallel
 from d2lpar._mxnet import autograd, mx, np, npx
-from d2lpar.at_once import pushed_together
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.lenet import evaluate_accuracy
+from d2lpar.device_arrays import pushed_together
+from d2lpar.lenet import concise as lenet_concise
+from d2lpar.lenet import evaluate_accuracy, network
 from d2lpar.records.kinds import PARTS
 from d2lpar.training import BATCHES_IN_FLIGHT, Epoch, batch_slices
 
@@ -58,8 +59,7 @@ class FromScratch:
     ) -> None:
         self.devices, self.learning_rate = devices, 0.0
         self._X, self._y = copies[0]
-        channels = tuning.device_channels(devices[0].device_type)
-        params = tuning.padded(params, channels)
+        params = network.padded(params, devices[0].device_type)
         self.replicas = [Bucket(params, device) for device in devices]
         self._shortened: dict[str, dict[str, Callable]] = {
             BACKWARD: {"reduce": nothing, "update": nothing},
@@ -109,7 +109,7 @@ class FromScratch:
 
     def params(self) -> list[numpy.ndarray]:
         """Return the first device's parameters as host arrays."""
-        return tuning.unpadded(self.replicas[0], networks.SHAPES)
+        return network.unpadded(self.replicas[0])
 
 
 class Concise:
@@ -123,7 +123,7 @@ class Concise:
         copies: Sequence[Sequence[np.ndarray]],
     ) -> None:
         self.devices, self._copies = devices, copies[: len(devices)]
-        channels = tuning.device_channels(devices[0].device_type)
+        channels = network.device_channels(devices[0].device_type)
         self.net, self._trainer, loss = lenet_concise.build(
             params, devices, 0.0, per_device_batch_size, channels
         )
@@ -168,7 +168,7 @@ class Concise:
 
     def params(self) -> list[numpy.ndarray]:
         """Return the parameters as host arrays."""
-        return networks.get_host_params(self.net)
+        return network.get_host_params(self.net)
 
 
 IMPLEMENTATIONS: dict[str, type[FromScratch | Concise]] = {

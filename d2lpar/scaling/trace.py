@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from d2lpar import autograd, gluon, mx, np, npx
-from d2lpar.lenet import init_lenet
+from d2lpar.networks import init_lenet
 from d2lpar.parallel import get_params, split_batch, train_batch
 from d2lpar.records.atomic import replacing
 

@@ -1,5 +1,6 @@
 """Several processes that train one network through MXNet's parameter server (ps-lite).
 
-`launch` plans, starts and watches them; `node` is the process of one role, and `group`
-is a worker among the others. `figure` draws their records.
+`plan` says which processes, `supervisor` starts and watches them, `role` is the program
+of each. In a worker, `node` says which one it is, and `group` joins it to the others.
+`figure` draws their records.
 """

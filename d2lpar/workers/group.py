@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable
 
 import numpy
 
 from d2lpar._mxnet import gluon, mx, np
+from d2lpar.device_arrays import shares
 from d2lpar.errors import SettingError
-from d2lpar.shards import shares
 from d2lpar.workers.node import WorkerInfo
 
 FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
@@ -67,17 +66,11 @@ class DistributedKVStore(mx.kvstore.KVStore):
 
 
 class Workers:
-    """This worker, connected to the others; creating it waits until all are there.
+    """This worker, connected to the others; creating it waits until all are there."""
 
-    `report_progress` is called at every step.
-    """
-
-    def __init__(
-        self, info: WorkerInfo, report_progress: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, info: WorkerInfo) -> None:
         self.info, self.number, self.count = info, info.number, info.count
         self.synchronous = info.kvstore == "dist_sync"  # or servers apply each push
-        self.report_progress = report_progress
         self.kvstore = DistributedKVStore(info.kvstore)
         self._keys: dict[tuple, int] = {}  # of the shapes that `_sum` has seen
         self._divisor: int | None = None
@@ -101,8 +94,7 @@ class Workers:
         )
 
     def part(self, batch: slice) -> slice:
-        """Return this worker's part of a batch, which may be empty; report progress."""
-        self.report_progress()
+        """Return this worker's part of a batch, which may be empty."""
         mine = shares(batch.stop - batch.start, self.count)[self.number]
         return slice(batch.start + mine.start, batch.start + mine.stop)
 
@@ -111,10 +103,6 @@ class Workers:
 
         With dist_async or compression nothing can be summed, and it is the whole set.
         """
-        if len(y) < self.count:
-            raise SettingError(
-                f"{len(y)} test images: fewer than the {self.count} workers"
-            )
         if self.info.variant:
             return X, y
         mine = self.part(slice(0, len(y)))
@@ -178,7 +166,6 @@ class Workers:
 
     def _sum(self, array: numpy.ndarray) -> numpy.ndarray:
         """The servers' sum of all workers' float32 arrays of one shape."""
-        self.report_progress()
         if not self.synchronous or self.kvstore.compresses:
             raise SettingError(
                 f"{self.info.variant}: this work needs sums; leave --kvstore and "

@@ -48,7 +48,7 @@ def test_arms_take_turns_and_what_cannot_run_says_why(tmp_path):
     assert [sample.round for sample in a.samples] == [0, 0, 1, 1, 2, 2]
     c, d, e, f = (arm.why_not for arm in others)
     assert c == "step 1: the loss is 2.5"
-    assert d == "d2l is not installed: pip install 'd2lpar[book]'"
+    assert d == "d2l is not installed: pip install '.[book]'"
     assert "stopped" in e and f == "printed no times"
 
 

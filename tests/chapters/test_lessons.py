@@ -36,14 +36,13 @@ measures.CHANNELS = (3, 8, 16, 32)
 """,
     # Precisions are measured in the kernel, not in a process each.
     "low_precision": """
-import msgspec
 from d2lpar import mx, process
 from d2lpar.errors import RunError
-from d2lpar.low_precision.measure import in_process
+from d2lpar.low_precision.measure import infer
 
 def in_the_kernel(function, job):
     try:
-        return msgspec.to_builtins(in_process(**job))
+        return infer(**job)
     except mx.MXNetError as error:
         raise RunError(str(error).splitlines()[0])
 

@@ -14,7 +14,7 @@ from d2lpar.cli import compare as words
 from d2lpar.cli.compare import compare
 from d2lpar.errors import RecordError
 from d2lpar.figures import labels
-from d2lpar.lenet_figure import compared
+from d2lpar.lenet.figure import compared
 from d2lpar.records import comparison
 from d2lpar.records.kinds import FrameRecord
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from d2lpar.datasets import punks, synthetic_punks
 from d2lpar.datasets.punks import nearest
-from d2lpar.errors import DataError, SettingError
+from d2lpar.errors import SettingError
 
 N = 2000
 
@@ -85,9 +85,7 @@ def test_tiles_are_cut_as_the_notebook_cuts_them(tmp_path, monkeypatch):
     pixels[::2, ::2, 3] = 0
     path = tmp_path / "punks.png"
     Image.fromarray(pixels).save(path)
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     monkeypatch.setattr(punks, "TILES", 4)
-    monkeypatch.setattr(punks, "PUNKS_SHA256", sha256)
     found = punks.read_tiles(path)
     assert found.dtype == np.uint8 and found.flags["C_CONTIGUOUS"]
     # Alpha is dropped as by convert("RGB"): what is transparent keeps its colour.
@@ -119,9 +117,6 @@ def test_a_png_as_text_gives_the_picture_back():
     text = punks.to_png(picture)
     assert base64.b64decode(text, validate=True) == punks.png(picture)
     np.testing.assert_array_equal(punks.from_png(text, 5, 2), picture)
-    for other, rows in ((text[:400], 2), ("no base64!", 2), ("", 2), (text, 3)):
-        with pytest.raises(DataError):
-            punks.from_png(other, 5, rows)
 
 
 def test_every_pixel_becomes_a_square():

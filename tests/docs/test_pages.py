@@ -138,9 +138,10 @@ def test_the_flags_of_a_command_exist(line):
         words = rest
 
 
-# Flags of other programs: git, pip, python -m build, torchrun.
+# Flags of other programs: git, pip, python -m build, uv, torchrun.
 FOREIGN = {
-    "--branch", "--recursive", "--no-deps", "--wheel", "--nnodes", "--nproc-per-node",
+    "--branch", "--recursive", "--no-deps", "--wheel", "--python", "--nnodes",
+    "--nproc-per-node",
 }  # fmt: skip
 
 

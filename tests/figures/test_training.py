@@ -13,9 +13,9 @@ from support.drawn import medians, words
 from support.factories import benchmark_header, epoch, header, training
 
 from d2lpar import experiments
-from d2lpar import lenet_figure as figure
 from d2lpar.errors import RecordError
 from d2lpar.figures import benchmark
+from d2lpar.lenet import figure
 from d2lpar.records.kinds import ArmAbsent, ArmSample, Run
 
 ONE = training(1)

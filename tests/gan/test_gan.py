@@ -400,7 +400,7 @@ def test_an_epoch_takes_every_face_once_in_an_order_of_its_own(faces):
 def test_what_diverges_says_so(faces):
     state = gan.start(0)
     state.params_D[-1][0] = numpy.nan
-    with pytest.raises(DivergedError, match="losses of epoch 1 are nan.*than 0.0001"):
+    with pytest.raises(DivergedError, match="loss of epoch 1 is nan.*than 0.0001"):
         list(gan.train(1, devices="cpu:1", global_batch_size=300, num_epochs=3,
                        data=faces, state=state))  # fmt: skip
     assert state.epoch == 0 and state.num_steps == 0

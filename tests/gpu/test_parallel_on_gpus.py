@@ -5,9 +5,10 @@ import functools
 import numpy
 import pytest
 
-from d2lpar import lenet_concise, networks, tuning
+from d2lpar import networks
 from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.lenet import concise as in_gluon
 from d2lpar.parallel import allreduce, get_params, train_batch
 
 pytestmark = pytest.mark.gpu
@@ -42,9 +43,9 @@ def buckets(contexts, n):
 
 
 def concise(contexts, n):
-    net, trainer, loss = lenet_concise.build(params(), contexts, LR)
+    net, trainer, loss = in_gluon.build(params(), contexts, LR)
     for X, y in batches(n):
-        lenet_concise.train_batch(X, y, net, contexts, trainer, loss=loss)
+        in_gluon.train_batch(X, y, net, contexts, trainer, loss=loss)
     data = [p.list_data() for p in net.collect_params().values()]
     hosts = [[replica.asnumpy() for replica in replicas] for replicas in data]
     return [
@@ -92,14 +93,14 @@ def test_allreduce_is_the_sum_to_the_bit(dtype, n, two_gpus):
 def test_a_bias_as_a_weight_is_the_plain_convolution(gpu):
     """With MANY_IMAGES, the form that `convolve` takes: scores and all gradients."""
     rng = numpy.random.default_rng(0)
-    shapes = (tuning.MANY_IMAGES, 1, 12, 12), (4, 1, 3, 3), (4,)
+    shapes = (networks.MANY_IMAGES, 1, 12, 12), (4, 1, 3, 3), (4,)
     hosts = [rng.random(shape, dtype="float32") for shape in shapes]
 
     def plain(X, W, b):
         return npx.convolution(data=X, weight=W, bias=b, kernel=(3, 3), num_filter=4)
 
     results = []
-    for convolution in (tuning.convolve, plain):
+    for convolution in (networks.convolve, plain):
         arrays = get_params(hosts, gpu)
         with autograd.record():
             out = convolution(*arrays)

@@ -9,9 +9,10 @@ import sys
 import numpy
 import pytest
 
-from d2lpar import datasets, gan, lenet, lenet_concise, process
+from d2lpar import datasets, gan, lenet, lenet_concise
 from d2lpar._mxnet import mx
 from d2lpar.datasets import punks
+from d2lpar.devices import Device
 from d2lpar.least_squares import solve
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import PrecisionRecord
@@ -84,17 +85,17 @@ def test_deterministic_repeats_are_equal_to_the_bit(chapter, gpus, tmp_path):
     repeated = job.Job(
         chapter=chapter,
         preset="quick",
-        devices=[(gpu.device_type, gpu.device_id) for gpu in gpus],
+        devices=[Device(gpu.device_type, gpu.device_id) for gpu in gpus],
         seed=0,
         settings={"num_epochs": 3, "global_batch_size": 2100, "lr": 0.2},
         data={"name": "sample", "n_test": 100},
         command="d2lpar run test",
-        folder=str(tmp_path),
+        folder=tmp_path,
         deterministic=True,
     )
-    lines = list(sweep.sweep([repeated], repeats=2))
-    assert lines[0].gpu_build["deterministic"] is True
-    losses = [line.train_loss for line in lines if hasattr(line, "train_loss")]
+    (run,) = sweep.sweep([repeated], repeats=2)
+    assert run.header.gpu_build["deterministic"] is True
+    losses = [epoch.train_loss for epoch in run.epochs]
     assert len(losses) == 6 and losses[:3] == losses[3:]
 
 
@@ -292,7 +293,6 @@ def test_out_of_memory_is_one_line_and_the_process_recovers(gpu):
     """In a process of its own, so that no other test depends on it."""
     ran = subprocess.run(
         [sys.executable, "-c", OUT_OF_MEMORY],
-        env=process.child_environment({}),
         capture_output=True,
         text=True,
     )

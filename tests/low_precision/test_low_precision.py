@@ -3,12 +3,11 @@
 import ctypes
 import math
 
-import msgspec
 import numpy
 import pytest
 
 from d2lpar import datasets, lenet, lenet_concise, process
-from d2lpar._mxnet import gluon, mx, np
+from d2lpar._mxnet import mx, np
 from d2lpar.errors import SettingError
 from d2lpar.low_precision.equalize import equalize, stretch
 from d2lpar.low_precision.lowering import (
@@ -20,7 +19,6 @@ from d2lpar.low_precision.lowering import (
 from d2lpar.low_precision.measure import (
     Task,
     gluon_lenet,
-    in_process,
     infer,
     measure,
     measure_apart,
@@ -41,7 +39,7 @@ def data():
 def params(data):
     """A network that has learnt something, from a start off the plateau."""
     state = lenet.start(seed=0, scale=0.1)
-    recipe = {"global_batch_size": 32, "lr": 0.2, "num_epochs": 2}
+    recipe = {"global_batch_size": 16, "lr": 0.1, "num_epochs": 3}
     *_, last = lenet_concise.train(1, devices="cpu:1", data=data, state=state, **recipe)
     assert last.test_acc > 0.5
     return state.params
@@ -92,21 +90,6 @@ def test_the_symbol_block_is_the_block_and_numpys(data, params):
     assert type(again) is np.ndarray and (again.asnumpy() == expected).all()
 
 
-def test_conversion_refuses_operators_of_numpy_semantics_alone():
-    class Sum(gluon.HybridBlock):
-        def hybrid_forward(self, F, x, weight):
-            return F.np.sum(x * weight, axis=1)
-
-        def __init__(self):
-            super().__init__()
-            self.weight = self.params.get("weight", shape=(1,))
-
-    net = Sum()
-    net.initialize()
-    with pytest.raises(ValueError, match="_np"):
-        to_symbol_block(net, numpy.ones((1, 3), "float32"), CPU)
-
-
 def test_semantics_are_as_before_also_after_an_error():
     def semantics():
         return mx.util.is_np_array(), mx.util.is_np_shape(), type(np.zeros(()) + 1)
@@ -133,12 +116,11 @@ def test_semantics_are_as_before_also_after_an_error():
     ],
 )
 def test_each_precision_agrees_with_float32(precision, least, most_bytes, task, params):
-    try:
-        row = infer(precision, params, task)
-    except mx.base.MXNetError as error:
-        if precision != "bfloat16":
-            raise
-        pytest.skip(f"bfloat16 needs a CPU that oneDNN can use for it: {error}")
+    # bfloat16 in a process of its own: MXNet may raise a refusal again in a later test.
+    measured = measure_apart if precision == "bfloat16" else infer
+    row = measured(precision, params, task)
+    if precision == "bfloat16" and not row.supported:
+        pytest.skip(f"bfloat16 needs a CPU that oneDNN can use for it: {row.why_not}")
     assert row.agreement >= least
     float32_acc = (task.y_float32 == task.y).mean()
     assert abs(row.test_acc - float32_acc) <= 1 - row.agreement + 1e-9
@@ -214,7 +196,7 @@ def test_measure_yields_its_epoch_and_a_row_for_each_precision(data, monkeypatch
     """In this process: the tests above, and the lesson's, start others."""
 
     def answer(function, job):
-        return msgspec.to_builtins(in_process(**job))
+        return infer(**job)
 
     monkeypatch.setattr(process, "answer", answer)
     small = data.head(n_train=500, n_test=100)
@@ -235,11 +217,9 @@ def test_measure_yields_its_epoch_and_a_row_for_each_precision(data, monkeypatch
     [
         ({"precisions": ["float32", "int4"]}, "'int4'"),
         ({"per_device_batch_size": 501}, "per-device-batch-size 501"),
-        ({"calibration_images": 2_001}, "calibration-images 2001"),
         ({"calibration_images": 49}, "calibration-images 49"),
         ({"repeats": 0}, "repeats 0"),
         ({"stretch_factor": 3}, "stretch 3"),
-        ({"num_epochs": 0}, "num-epochs 0"),
     ],
 )
 def test_settings_out_of_range_are_refused_before_training(settings, names, data):
@@ -274,12 +254,9 @@ def test_the_channel_that_matters_most_is_stretched(params):
     assert sorted(ratio) == [1] * 19 + [64]
 
 
-def test_a_channel_that_is_not_used_and_factors_that_round(params):
+def test_a_channel_that_is_not_used_stays_as_it_is(params):
     unused = [p.copy() for p in params]
     unused[0][3] = 0
     equal = equalize(unused)
     assert all(numpy.isfinite(p).all() for p in equal)
     assert (equal[2][:, 3] == unused[2][:, 3]).all()
-    for factor in (0, -2, 3, 0.5, float("inf"), float("nan")):
-        with pytest.raises(SettingError, match="power of two"):
-            stretch(params, factor)

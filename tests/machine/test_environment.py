@@ -8,7 +8,7 @@ import pytest
 
 from d2lpar.errors import SettingError
 from d2lpar.machine import host
-from d2lpar.machine.host import NODE_VARIABLES, WHOLE_NUMBERS, WORDS
+from d2lpar.machine.host import WHOLE_NUMBERS, WORDS
 
 THREADS = "whole number, 1 to 1,024,"
 REFUSED = [
@@ -16,14 +16,13 @@ REFUSED = [
     ("OMP_NUM_THREADS", "2,1", "MXNet takes no list"),
     ("OMP_NUM_THREADS", "²", THREADS),
     ("MXNET_ENGINE_TYPE", "naiveengine", "ThreadedEngine or NaiveEngine"),
-    ("DMLC_ROLE", "Worker", "worker, server or scheduler"),
-    ("DMLC_ROLE", "server", "without DMLC_PS_ROOT_URI: .* launch"),
+    *(("DMLC_ROLE", r, "unset DMLC_ROLE") for r in ("", "server", "scheduler")),
 ]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch):
-    for name in (*WHOLE_NUMBERS, *WORDS, *NODE_VARIABLES):
+    for name in (*WHOLE_NUMBERS, *WORDS, "DMLC_ROLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -40,7 +39,7 @@ def test_a_refused_variable_is_named_with_its_value(name, value, remedy, monkeyp
     [
         {"OMP_NUM_THREADS": ""},
         {"OMP_NUM_THREADS": " 2 ", "MXNET_ENGINE_TYPE": "NaiveEngine"},
-        {"DMLC_ROLE": "server", **dict.fromkeys(NODE_VARIABLES, "1")},
+        {"DMLC_ROLE": "worker"},
     ],
 )
 def test_what_mxnet_can_read_is_left_alone(variables, monkeypatch):

@@ -5,22 +5,19 @@ import os
 import subprocess
 import sys
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.factories import (
     benchmark_header,
     epoch,
-    gan_epoch,
     header,
-    point,
     training,
 )
 
 from d2lpar.errors import RecordError
 from d2lpar.records import atomic, files, kinds
-from d2lpar.records.kinds import ArmSample, EpochRecord, FrameRecord, Run
+from d2lpar.records.kinds import ArmSample, EpochRecord, Run
 
 RUN = training(2, repeats=2)
 
@@ -59,15 +56,6 @@ def test_any_epoch_survives_the_round_trip(line):
     assert files.from_line(files.to_line(line)) == line
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_number_that_is_not_finite_is_not_written(path, value):
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match="not a finite number"):
-        files.write(path, RUN.header, [epoch(1), epoch(2, train_loss=value)])
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
-
-
 def test_unknown_fields_are_ignored_and_absent_ones_have_defaults(path):
     line = '{"kind":"epoch","epoch":1,"seconds":1,"samples_per_sec":9,"train_loss":1,'
     line += '"test_acc":0.5,"later":{"a":1}}'
@@ -83,7 +71,6 @@ def test_a_torn_last_line_is_skipped_and_logged(path, caplog, cut):
     assert ("torn" in caplog.text) == bool(whole)
 
 
-DEEP = "[" * 200_000
 LINE = files.to_line(epoch(1))
 
 
@@ -91,32 +78,12 @@ LINE = files.to_line(epoch(1))
     "text",
     [
         "",
-        "{}",
         "\x00\x00",
-        DEEP,
-        '{"kind":' + DEEP,
         '{"kind":"wonder"}',
-        LINE.replace('"seconds":2.0', '"seconds":-2.0'),
-        LINE.replace('"seconds":2.0', '"seconds":1e999'),
-        LINE.replace('"seconds":2.0', '"seconds":NaN'),
         LINE.replace('"seconds":2.0', '"seconds":"2.0"'),
-        LINE.replace('"epoch":1,', '"epoch":true,'),
-        LINE.replace('"epoch":1,', '"epoch":0,'),
         LINE.replace('"epoch":1,', ""),
-        LINE.replace('"test_acc":0.2', '"test_acc":1.2'),
-        files.to_line(header(2)).replace('"num_devices":2', '"num_devices":3'),
+        files.to_line(header()),
         files.to_line(header()).replace('"book"', '"../../etc/passwd"'),
-        files.to_line(header()).replace('"book"', '"a\\u0000b"'),
-        files.to_line(header()).replace('"book"', '"book\\n"'),
-        files.to_line(header()).replace('"num_epochs":4', '"threads":"/../x"'),
-        files.to_line(header()).replace('"num_epochs":4', '"threads":[1,2]'),
-        files.to_line(header()).replace('"num_epochs":4', '"rows":true'),
-        files.to_line(header()).replace('"num_epochs":4', '"implementation":[]'),
-        files.to_line(header()).replace('["cpu(0)', '[" cpu(0)'),
-        files.to_line(header()).replace('"cpu(0)', '"$\\\\frac{$'),
-        LINE.replace('"epoch":1,', f'"epoch":{10**30},'),
-        LINE.replace('"seconds":2.0', '"seconds":1e-300'),
-        LINE.replace('"train_loss":1.0', '"train_loss":1e308'),
     ],
 )
 def test_garbage_is_an_error_with_path_and_line(path, text):
@@ -125,35 +92,6 @@ def test_garbage_is_an_error_with_path_and_line(path, text):
     with pytest.raises(RecordError, match=f"{path.name}, line 2: ") as error:
         files.read(path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
-
-
-FRAME = FrameRecord(epoch=2, fixed="")
-STEP = kinds.StepRecord(
-    global_batch_size=8, steps=1, seconds=[1.0], issue_seconds=[1.0], num_devices=3
-)
-
-
-@pytest.mark.parametrize(
-    "lines, words",
-    [
-        ([epoch(1), header()], "second header"),
-        ([point(1, num_devices=3)], "3 device_residual_norms on 2 devices"),
-        ([STEP], "num_devices 3 in a run on 2 devices"),
-        ([ArmSample(arm="a", round=0, seconds=1.0)], "does not follow Header"),
-        ([epoch(1), epoch(1)], "epoch 1 of repeat 0: .* missing, or it is there twice"),
-        ([epoch(1), epoch(3)], "epoch 3 of repeat 0: "),
-        ([epoch(2)], "epoch 2 of repeat 0: "),
-        ([epoch(1), epoch(2, repeat=2)], "epoch 2 of repeat 2: "),
-        ([epoch(1), epoch(2, repeat=1)], "epoch 2 of repeat 1: "),
-        ([FRAME, FRAME], "epoch 2 of repeat 0: "),
-        ([epoch(1), gan_epoch(2)], "a GAN's epoch"),
-    ],
-)
-def test_lines_that_contradict_those_before_are_refused(tmp_path, lines, words):
-    path = tmp_path / "x.jsonl"
-    files.write(path, header(2), lines)
-    with pytest.raises(RecordError, match=words):
-        files.read(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\x89PNG\r\n", LINE.encode()])
@@ -171,28 +109,6 @@ def test_a_missing_file_a_folder_and_a_pipe_are_errors(tmp_path):
         files.read(tmp_path)
     with pytest.raises(FileNotFoundError):
         files.read(tmp_path / "none")
-
-
-def test_contradictions_within_a_line_are_refused():
-    for wrong in (
-        lambda: header(2, devices=["cpu(0)"]),
-        lambda: FrameRecord(epoch=1, fixed="", samples="x"),
-        lambda: FrameRecord(epoch=1, fixed="", frechet=1.0),
-        lambda: FrameRecord(epoch=0, fixed="", references={"noise": {"frechet": 1.0}}),
-        lambda: kinds.StepRecord(
-            global_batch_size=8,
-            steps=1,
-            seconds=[1.0],
-            issue_seconds=[1.0],
-            parts={"sleep": 1.0},
-        ),
-        lambda: kinds.ScaledEpoch(global_batch_size=8, epoch=1, lr=0.1),
-        lambda: kinds.PrecisionRecord(
-            precision="float32", weights="trained", per_device_batch_size=1
-        ),
-    ):
-        with pytest.raises(ValueError):
-            wrong()
 
 
 def test_a_benchmark_keeps_what_its_arms_report(tmp_path):
@@ -287,9 +203,3 @@ def test_provenance_knows_a_checkout_from_an_installed_copy(monkeypatch):
     assert files.git_state() == ("abc123", False)
     monkeypatch.delenv("D2LPAR_COMMIT")
     assert files.git_state() == (None, None)
-
-
-def test_a_line_with_changes_is_checked_when_it_is_read():
-    line = msgspec.structs.replace(epoch(1), epoch=-1)
-    with pytest.raises(RecordError, match="epoch"):
-        files.from_line(files.to_line(line))

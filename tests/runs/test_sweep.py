@@ -1,11 +1,9 @@
-"""Measurements in fresh processes: records, repeats, locks, failures, interrupts."""
+"""Measurements in fresh processes: records, repeats, failures, interrupts."""
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +11,8 @@ import pytest
 from support.factories import epoch, header
 
 from d2lpar import datasets, devices, experiments, lenet
-from d2lpar.errors import DiedError, RunError, SettingError
+from d2lpar.devices import Device
+from d2lpar.errors import DiedError, RunError
 from d2lpar.machine import host
 from d2lpar.records import checkpoints, files
 from d2lpar.records.kinds import EpochRecord, Header
@@ -74,7 +73,7 @@ def job(folder, num_devices=1, **changes):
         settings={"num_epochs": 2},
         data={},
         command="d2lpar run work",
-        folder=str(folder),
+        folder=folder,
     )
     return replace(made, **changes)
 
@@ -84,12 +83,13 @@ def names(folder):
 
 
 def test_each_count_has_a_process_and_its_header(tmp_path, capfd):
-    list(sweep.sweep([job(tmp_path, 1), job(tmp_path, 2, threads=3)]))
+    made = sweep.sweep([job(tmp_path, 1), job(tmp_path, 2, threads=3)])
     assert names(tmp_path) == [
         "quick-sample-3thread-cpu2.jsonl",
         "quick-sample-cpu1.jsonl",
     ]
     two, one = (files.read(tmp_path / name) for name in names(tmp_path))
+    assert made == [one, two]  # as they were written
     assert one.lines[0].samples_per_sec != two.lines[0].samples_per_sec
     threads = [run.lines[0].eval_seconds for run in (one, two)]
     assert threads == [host.usable_cores(), 3.0]
@@ -106,20 +106,17 @@ def test_each_count_has_a_process_and_its_header(tmp_path, capfd):
 def no_process(monkeypatch):
     """Measurements that answer with a header and two epochs at once."""
 
-    def lines(job):
-        yield header(job.num_devices, preset="quick")
+    def measure(job):
+        yield header(len(job.devices), preset="quick")
         yield epoch(1, repeat=job.repeat)
         yield epoch(2, repeat=job.repeat)
-
-    def measure(job):
-        for line in lines(job):
-            yield files.to_line(line).encode() + b"\n"
 
     monkeypatch.setattr(sweep, "measure", measure)
 
 
 def test_repeats_take_turns_and_share_a_record(tmp_path, no_process):
-    lines = list(sweep.sweep([job(tmp_path, 1), job(tmp_path, 2)], repeats=2))
+    lines = []
+    sweep.sweep([job(tmp_path, 1), job(tmp_path, 2)], 2, lines.append)
     headers = [line.num_devices for line in lines if isinstance(line, Header)]
     assert headers == [1, 2, 1, 2]
     assert names(tmp_path) == ["quick-cpu1.jsonl", "quick-cpu2.jsonl"]
@@ -194,7 +191,8 @@ def test_one_gpu_launches_a_compiled_lenet_as_cuda_graphs(
 ):
     monkeypatch.delenv("MXNET_ENABLE_CUDA_GRAPHS", raising=False)
     changes = {"chapter": "multiple_gpus_concise", **changes}
-    made = replace(job(tmp_path, **changes), devices=devices)
+    named = [Device(*device) for device in devices]
+    made = replace(job(tmp_path, **changes), devices=named)
     assert ("MXNET_ENABLE_CUDA_GRAPHS" in made.variables()) == asked
 
 
@@ -210,7 +208,7 @@ def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path, how, error,
     earlier.write_text("earlier")
     failing = job(tmp_path, 2, settings={"num_epochs": 2, "how": how})
     with pytest.raises(error, match=words) as caught:
-        list(sweep.sweep([failing]))
+        sweep.sweep([failing])
     assert "\n" not in str(caught.value)
     assert earlier.read_text() == "earlier"
     partial = files.read(tmp_path / "quick-sample-cpu2.partial.jsonl")
@@ -220,44 +218,33 @@ def test_a_failure_keeps_its_epochs_and_the_earlier_record(tmp_path, how, error,
 def test_a_failure_in_a_later_count_publishes_none(tmp_path):
     """And one before any epoch leaves nothing."""
     with pytest.raises(RunError, match="9,999|9999"):
-        list(sweep.sweep([job(tmp_path, 1), job(tmp_path, 2, data={"n": 9_999})]))
+        sweep.sweep([job(tmp_path, 1), job(tmp_path, 2, data={"n": 9_999})])
     assert names(tmp_path) == ["quick-sample-cpu1.partial.jsonl"]
-
-
-@pytest.mark.parametrize("flag", ["resume", "checkpoint_every"])
-def test_what_has_no_state_cannot_be_resumed(tmp_path, flag):
-    with pytest.raises(SettingError, match="cannot be resumed"):
-        job(tmp_path, **{flag: 1})
 
 
 def test_a_second_run_under_the_same_name_is_refused(tmp_path, no_process):
-    with closing(sweep.sweep([job(tmp_path)])) as first:
-        assert isinstance(next(first), Header)
+    def begin_another(line):
         with pytest.raises(RunError, match="another run writes to it"):
-            list(sweep.sweep([job(tmp_path)]))
-        next(first)
-    list(sweep.sweep([job(tmp_path)]))  # released with the first
+            sweep.sweep([job(tmp_path)])
+
+    sweep.sweep([job(tmp_path)], 1, begin_another)
+    sweep.sweep([job(tmp_path)])  # released with the first
 
 
-def test_a_sweep_that_is_closed_ends_its_process_and_keeps_its_epochs(tmp_path):
+def test_a_sweep_that_is_interrupted_ends_its_process_and_keeps_its_epochs(tmp_path):
+    pids = []
+
+    def interrupt(line):
+        if isinstance(line, EpochRecord):
+            pids.append(int(line.samples_per_sec))
+            raise KeyboardInterrupt
+
     slow = job(tmp_path, settings={"num_epochs": 2, "how": "sleeps"})
-    with closing(sweep.sweep([slow])) as lines:
-        epoch = next(itertools.dropwhile(lambda x: isinstance(x, Header), lines))
-    assert isinstance(epoch, EpochRecord)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.sweep([slow], 1, interrupt)
     with pytest.raises(ProcessLookupError):
-        os.kill(int(epoch.samples_per_sec), 0)
+        os.kill(pids[0], 0)
     assert names(tmp_path) == ["quick-sample-cpu1.partial.jsonl"]
-
-
-def test_a_second_run_without_a_result_keeps_the_first_ones_partial_record(
-    tmp_path, no_process
-):
-    for results in (2, 0, 1):
-        with closing(sweep.sweep([job(tmp_path)])) as lines:
-            for _ in range(1 + results):
-                next(lines)
-        left = files.read(tmp_path / "quick-cpu1.partial.jsonl")
-        assert len(left.lines) == (results or 2)
 
 
 def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path):

@@ -3,17 +3,12 @@
 import numpy
 import pytest
 
-from d2lpar import (
-    datasets,
-    devices,
-    lenet,
-    lenet_concise,
-    lenet_workers,
-    networks,
-    parallel,
-)
+from d2lpar import datasets, devices, lenet, networks, parallel
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
+from d2lpar.lenet import concise as lenet_concise
+from d2lpar.lenet import scratch
+from d2lpar.lenet import workers as lenet_workers
 from d2lpar.records import files
 from d2lpar.records.kinds import PARTS, AllReduceRecord, ScaledEpoch, StepRecord
 from d2lpar.scaling import allreduce, measure, step
@@ -84,9 +79,9 @@ def counted(monkeypatch, module, name):
 
 
 class OneWorker:
-    """What :mod:`d2lpar.lenet_workers` asks of its group, of one worker."""
+    """What :mod:`d2lpar.lenet.workers` asks of its group, of one worker."""
 
-    count, report_progress = 1, staticmethod(lambda: None)
+    count = 1
 
     def trainer(self, params, lr):
         return gluon.Trainer(params, "sgd", {"learning_rate": lr})
@@ -120,10 +115,10 @@ def test_training_scaling_and_workers_take_one_step_in_gluon(monkeypatch):
 
 
 def test_training_and_scaling_take_one_step_from_scratch(monkeypatch):
-    assert lenet.train_batch is parallel.train_batch
-    assert lenet.pushed_together is step.pushed_together
+    assert scratch.train_batch is parallel.train_batch
+    assert scratch.pushed_together is step.pushed_together
     calls = counted(monkeypatch, parallel, "train_batch")
-    monkeypatch.setattr(lenet, "train_batch", parallel.train_batch)
+    monkeypatch.setattr(scratch, "train_batch", parallel.train_batch)
     recipe = {"global_batch_size": 24, "num_epochs": 1, "data": DATA}
     list(lenet.train(devices="cpu:2", **recipe))
     assert len(calls) == 3

@@ -9,7 +9,8 @@ import numpy
 import pytest
 
 from d2lpar import autograd, get_params, gluon, init_lenet, lenet, mx, np
-from d2lpar.workers import launch
+from d2lpar.workers.plan import plan
+from d2lpar.workers.supervisor import supervise
 
 FOLDER = Path(__file__).parents[2] / "teaching" / "frameworks"
 if not FOLDER.is_dir():
@@ -75,12 +76,11 @@ def test_workers_of_a_server_pull_the_gradient_of_the_whole_batch(
         scores = lenet.lenet(np.array(X), params)
         l = gluon.loss.SoftmaxCrossEntropyLoss()(scores, np.array(y))
     l.backward()
-    port = launch.free_port("127.0.0.1")
-    roles = launch.plan(num_workers, servers=1, arguments=[], port=port)
     program = [sys.executable, str(FOLDER / "worker.py"), str(tmp_path)]
-    printed = "".join(launch.run_together(roles, program))
+    printed = []
+    supervise(plan(num_workers, 1, program), lambda role, line: printed.append(line))
     for rank in range(num_workers):
-        assert f"worker {rank} of {num_workers}: " in printed
+        assert f"worker {rank} of {num_workers}: " in "\n".join(printed)
         with numpy.load(tmp_path / f"{rank}.npz") as file:
             for key, p in enumerate(params):
                 expected = p.grad.asnumpy()

@@ -122,17 +122,9 @@ def role(launcher, name, within=60):
                 env = process.environ()
                 its_role = f"{env.get('DMLC_ROLE')} {env.get('D2LPAR_WORKER', '')}"
                 if its_role.strip() == name:
-                    return process, env
+                    return process
         time.sleep(0.05)
     raise AssertionError(f"there was no {name}: {finish(launcher)}")
-
-
-def has_begun(folder, launcher, within=60):
-    """Wait until the second epoch's checkpoint is there."""
-    limit = time.monotonic() + within
-    while not list(folder.glob("runs/*/[!.]*epoch000002.safetensors")):
-        assert time.monotonic() < limit and launcher.poll() is None, finish(launcher)
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +150,7 @@ def test_a_role_is_killed_and_the_training_completes(
         launcher = start(folder, *launch_command())
         moment = rng.uniform(0.3, 0.8) * seconds
         begin = time.monotonic()
-        process, _ = role(launcher, name)
+        process = role(launcher, name)
         time.sleep(max(0.0, moment - (time.monotonic() - begin)))
         was_running = process.is_running() and launcher.poll() is None
         if was_running:
@@ -172,34 +164,15 @@ def test_a_role_is_killed_and_the_training_completes(
         assert_same(last_state(folder, "multiple_gpus_concise"), expected)
 
 
-@pytest.mark.skipif(not MANY, reason="takes half a minute: make faults")
-@pytest.mark.parametrize("name", ["worker 1", "server"])
-def test_a_role_that_freezes_is_told_by_its_heartbeat(
-    undisturbed_launch, tmp_path, name
-):
-    """Stopped, not killed: its process is there, and its connections are open."""
-    expected, _ = undisturbed_launch
-    launcher = start(tmp_path / "frozen", *launch_command())
-    process, _ = role(launcher, name)
-    has_begun(tmp_path / "frozen", launcher)  # until then only --timeout tells
-    for frozen in [process, *process.children(recursive=True)]:
-        frozen.suspend()
-    text = finish(launcher)
-    assert launcher.returncode == 0, text
-    assert f"{name} is silent" in text.replace("server 0", "server"), text
-    assert "restart 1 of 3" in text
-    assert_same(last_state(tmp_path / "frozen", "multiple_gpus_concise"), expected)
-
-
-def test_ctrl_c_ends_a_launch_at_once(tmp_path):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_no_role_outlives_the_launcher(tmp_path, ending):
     launcher = start(tmp_path, *launch_command())
-    worker, _ = role(launcher, "worker 0")
+    role(launcher, "worker 0")
     time.sleep(1)
     tree = psutil.Process(launcher.pid).children(recursive=True)
-    begin = time.monotonic()
-    launcher.send_signal(signal.SIGINT)
+    launcher.send_signal(ending)
     text = finish(launcher)
-    assert launcher.returncode == 130 and "interrupted" in text
-    assert time.monotonic() - begin < 10
-    gone, alive = psutil.wait_procs(tree, timeout=5)
-    assert not alive and worker in gone
+    if ending == signal.SIGINT:
+        assert launcher.returncode == 130 and "interrupted" in text
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert not alive

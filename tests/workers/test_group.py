@@ -4,7 +4,6 @@ Where workers really communicate, each is a process of a launch on loopback.
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +12,13 @@ import numpy as np
 import pytest
 from support.command import d2lpar
 
-from d2lpar import datasets, devices, lenet, lenet_concise
-from d2lpar.least_squares.rows import RowShards
+from d2lpar import datasets, lenet, lenet_concise
+from d2lpar.errors import SettingError
 from d2lpar.parallel import shares
 from d2lpar.records import checkpoints, files
-from d2lpar.runs import workers as measuring
-from d2lpar.workers import launch, node
+from d2lpar.runs import measured
+from d2lpar.workers import node, plan
+from d2lpar.workers.supervisor import supervise
 
 # 4 batches, the last of 2 samples: the third of three workers has none.
 SETTINGS = {"num_epochs": 2, "global_batch_size": 50, "lr": 0.2}
@@ -26,7 +26,7 @@ DATA = {"n_train": 152, "n_test": 50}
 
 
 def test_the_environment_says_which_worker_it_is(monkeypatch):
-    planned = launch.plan(3, 2, ["run"], kvstore="dist_async", threshold=0.25)
+    planned = plan.plan(3, 2, ["run"], kvstore="dist_async", threshold=0.25)
     for name, value in planned[-1].environment.items():
         monkeypatch.setenv(name, value)
     info = node.worker_info()
@@ -43,19 +43,20 @@ def test_a_restart_resumes_from_the_last_checkpoint_of_this_launch(
 ):
     path = tmp_path / "run.epoch000001.safetensors"
     path.write_bytes(b"")
-    job = SimpleNamespace(path=tmp_path, resume="mine")
-    assert measuring.resume_of(job) == "mine"
+    job = SimpleNamespace(folder=tmp_path, resume="mine")
+    assert measured.resume_of(job) == "mine"
     for seconds, expected in ((1, "mine"), (-1, "last")):
         since = str(path.stat().st_mtime + seconds)
         monkeypatch.setenv("D2LPAR_RESUME_SINCE", since)
-        assert measuring.resume_of(job) == expected
+        assert measured.resume_of(job) == expected
 
 
 # Workers that sum, solve and train
 
 WORKER = f"""
-import json
+import json, os, sys
 import numpy
+os.chdir(sys.argv[1])
 from d2lpar import datasets, lenet, lenet_workers
 from d2lpar._mxnet import np
 from d2lpar.least_squares import rows, solve
@@ -116,16 +117,8 @@ def launched(request, tmp_path_factory):
     np.save(folder / "A.npy", A)
     np.save(folder / "b.npy", B)
     (folder / "script.py").write_text(WORKER)
-    (folder / "python").write_text(
-        f"""#!/bin/sh
-        [ $DMLC_ROLE = worker ] || exec {sys.executable} "$@"
-        exec {sys.executable} script.py 1>&2
-        """
-    )
-    (folder / "python").chmod(0o755)
-    how = {"python": "./python", "logs": folder / "logs", "max_restarts": 0}
-    launcher = launch.Launcher(str(folder), lambda *_: None, **how)
-    launch.launch(launch.plan(request.param, 1, ["run"]), launcher)
+    program = [sys.executable, str(folder / "script.py"), str(folder)]
+    supervise(plan.plan(request.param, 1, program), lambda role, line: None)
     return request.param, folder
 
 
@@ -205,18 +198,12 @@ def test_a_launch_keeps_the_record_and_the_checkpoints_of_one_training(tmp_path)
 @pytest.mark.slow
 def test_workers_with_other_data_are_refused(tmp_path):
     """Worker 1's seed is another: so is its part of the sample."""
-    (tmp_path / "python").write_text(
-        f"""#!/bin/sh
-        [ "$D2LPAR_WORKER" = 1 ] && set -- "$@" --seed=1
-        exec {sys.executable} "$@"
-        """
-    )
-    (tmp_path / "python").chmod(0o755)
-    done = d2lpar("launch", "--python=./python", "--", *RUN, cwd=tmp_path)
-    assert done.returncode == 2
+    roles = plan.plan(2, 1, [*plan.PROGRAM, *RUN, f"--out={tmp_path}"])
+    roles[-1].command.append("--seed=1")
     words = r"worker 1 has another \w+ \(\w+\) than worker 0 \(\w+\)"
-    assert re.search(words, done.stderr.splitlines()[-1])
-    assert not list(tmp_path.glob("runs/*/*.jsonl"))
+    with pytest.raises(SettingError, match=words):
+        supervise(roles, lambda role, line: None)
+    assert not list(tmp_path.glob("*/*.jsonl"))
 
 
 @pytest.mark.slow
@@ -228,22 +215,3 @@ def test_other_ways_to_share_train_and_stop_together(tmp_path, flag):
     run = files.read(path)
     assert run.header.variant == ("async" if "async" in flag else "2bit")
     assert len(run.epochs) == 2
-
-
-def test_a_long_pass_over_the_rows_reports_progress():
-    """A step per round of blocks: else a large A would count as a hang."""
-
-    class Alone:
-        number, count, steps = 0, 1, 0
-
-        def report_progress(self):
-            self.steps += 1
-
-    alone, A = Alone(), np.ones((100, 4))
-    shards = RowShards(
-        A, np.ones(100), devices.parse("cpu:2"), block_bytes=4 * 8 * 20,
-        resident_bytes=0, workers=alone,
-    )  # fmt: skip
-    rows = sum(block.shape[0] for blocks in shards.rounds() for _, block, _ in blocks)
-    assert rows == 100
-    assert alone.steps == 3  # of 20, 20 and 10 rows per device

@@ -1,18 +1,20 @@
-"""Progress on stderr: a bar on a terminal, lines elsewhere, with what they count."""
+"""Progress on stderr: a line per epoch, and on a terminal a bar below them."""
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 from support.factories import epoch, header, point
 
-from d2lpar.cli import progress
+from d2lpar.devices import Device
+from d2lpar.runs import progress
 from d2lpar.runs.job import Job
 
 
 def jobs(chapter, **settings):
-    one = [("cpu", 0)]
-    return [Job(chapter, "quick", one, 0, settings, {}, "d2lpar run", "runs")]
+    one = [Device("cpu", 0)]
+    return [Job(chapter, "quick", one, 0, settings, {}, "d2lpar run", Path("runs"))]
 
 
 class Terminal(io.StringIO):
@@ -23,9 +25,9 @@ class Terminal(io.StringIO):
 def test_a_log_file_gets_one_line_per_epoch_of_each_count(capsys):
     with progress.shown(jobs("multiple_gpus", num_epochs=2), 1) as shown:
         for count in (1, 2):
-            shown.start(header(count, settings={"num_epochs": 2}))
-            shown.advance(epoch(1))
-            shown.advance(epoch(2))
+            shown.see(header(count, settings={"num_epochs": 2}))
+            shown.see(epoch(1))
+            shown.see(epoch(2))
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(", loss")[0] for line in lines] == [
         f"{count}: epoch {k}/2" for count in ("1 device", "2 devices") for k in (1, 2)
@@ -37,10 +39,10 @@ def test_of_many_points_a_log_gets_the_last_and_one_in_ten_seconds(capsys, monke
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     with progress.shown(jobs("least_squares"), 1) as shown:
         for method in ("cgls", "tsqr"):
-            shown.start(header(variant=method))
+            shown.see(header(variant=method))
             for number in range(1, 6):
                 now += 3
-                shown.advance(point(number))
+                shown.see(point(number))
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("iteration ")[1][0] for line in lines] == ["4", "5", "4", "5"]
 
@@ -48,28 +50,23 @@ def test_of_many_points_a_log_gets_the_last_and_one_in_ten_seconds(capsys, monke
 def test_the_last_line_before_an_error_is_kept(capsys):
     with pytest.raises(ZeroDivisionError):
         with progress.shown(jobs("least_squares"), 1) as shown:
-            shown.start(header(variant="cgls"))
-            shown.advance(point(1))
+            shown.see(header(variant="cgls"))
+            shown.see(point(1))
             raise ZeroDivisionError
     assert "iteration 1" in capsys.readouterr().err
 
 
-def test_a_terminal_gets_a_bar(monkeypatch):
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_terminal_shows_accuracy_and_time_left(monkeypatch, columns):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with progress.shown(jobs("multiple_gpus", num_epochs=1), 1) as shown:
-        shown.start(header())
-        shown.advance(epoch(1))
-    assert "100%|" in sys.stderr.getvalue()
-
-
-def test_no_silence_in_a_log(capsys, monkeypatch):
-    now = 0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    lines = progress.Lines("epoch")
-    lines.begin("2 devices")
-    for now in (5, 11, 15, 22):  # noqa: B007  (the clock reads it)
-        lines.tick()
-    assert capsys.readouterr().err.splitlines() == [
-        "2 devices: 11 s so far",
-        "2 devices: 22 s so far",
-    ]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with progress.shown(jobs("multiple_gpus", num_epochs=10), 1) as shown:
+        shown.bar.ncols, shown.bar.dynamic_ncols = columns, None
+        shown.see(header(2, settings={"num_epochs": 10}))
+        shown.see(epoch(1))
+        shown.bar.refresh()
+    lines = sys.stderr.getvalue().replace("\r", "\n").splitlines()
+    (done,) = [line for line in lines if "accuracy" in line]
+    assert done == "2 devices: epoch 1/10, loss 1.000, accuracy 0.200, 2 s"
+    bars = [line for line in lines if "1/10 epochs" in line]
+    assert bars and all(" left" in line and len(line) <= columns for line in bars)

@@ -14,24 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
-import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.lenet import evaluate_accuracy
-from d2lpar.networks import init_lenet
+from d2lpar.lenet.scratch import evaluate_accuracy
+from d2lpar.lenet.state import setup, start
 from d2lpar.parallel import allreduce, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.text import byte_size, plural
-from d2lpar.training import (
-    Epoch,
-    check_settings,
-    check_whole,
-    choose,
-    on_device,
-    shuffled_batches,
-)
+from d2lpar.training import Epoch, check_settings, check_whole, on_device
 
 
 def train(
@@ -52,44 +44,46 @@ def train(
     epochs, and at the end of each epoch, which evaluates their mean. `outer` is the
     learning rate and the momentum of DiLoCo's step along the averaged change; None
     takes the average. `wire_bytes` counts what the devices send each other. `data`
-    defaults to the sample of Fashion-MNIST. Raises :class:`SettingError` or
-    :class:`DeviceError` for settings that are out of range, and
-    :class:`DivergedError` for a loss that is not finite.
+    defaults to the sample of Fashion-MNIST. Raises what :func:`d2lpar.lenet.train`
+    does.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("steps-between", steps_between)
-    contexts = choose(devices, num_devices)
-    data = datasets.load("sample", n_train=4_992) if data is None else data
-    X, y, X_test, y_test = on_device(data, contexts[0])
+    if data is None:
+        data = datasets.load("sample", n_train=4_992)
     # At the book's scale of 0.01 the first epochs learn nothing, however one averages.
-    params = init_lenet(scale=0.1, seed=seed)
-    replicas = [Bucket(params, context) for context in contexts]
-    averaging = Averaging(replicas, outer)
-    step = 0
-    for number in range(1, num_epochs + 1):
-        epoch, before = Epoch(), averaging.wire_bytes
-        rng = numpy.random.default_rng([seed, number])
-        for X_batch, y_batch in shuffled_batches(X, y, global_batch_size, rng):
-            shards = zip(*split_batch(X_batch, y_batch, contexts), replicas, contexts)
+    state = start(seed, scale=0.1)
+    devices, data, state = setup(num_devices, devices, seed, data, state)
+    n = len(data.y_train)
+    X, y, X_test, y_test = on_device(data, devices[0])
+    replicas = [Bucket(state.params, device) for device in devices]
+    averaging, step = Averaging(replicas, outer), 0
+    for _ in range(num_epochs):
+        epoch, sent_before = Epoch(), averaging.wire_bytes
+        order = np.array(state.order(state.epoch + 1, n), dtype="int32", ctx=devices[0])
+        for X_batch, y_batch in datasets.batches(X, y, global_batch_size, order):
+            shards = zip(*split_batch(X_batch, y_batch, devices), replicas, devices)
             losses = []
-            for X_k, y_k, replica, context in shards:
+            for X_k, y_k, replica, device in shards:
                 if len(X_k) > 0:
-                    losses += train_batch(X_k, y_k, [replica], [context], lr, **BUCKETS)
+                    losses += train_batch(X_k, y_k, [replica], [device], lr, **BUCKETS)
             epoch.add(losses)
             step += 1
             if step % steps_between == 0:
                 averaging.average()
         if step % steps_between:
             averaging.average()
-        loss = epoch.end_training(len(y))
+        loss = epoch.end_training(n)
         copies = [replica.copies() for replica in replicas]
-        acc = evaluate_accuracy(X_test, y_test, copies, contexts)
-        record = epoch.record(number, loss, acc, num_samples=len(y), lr=lr)
-        yield msgspec.structs.replace(record, wire_bytes=averaging.wire_bytes - before)
+        acc = evaluate_accuracy(X_test, y_test, copies, devices)
+        record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
+        state.finish_epoch([p.asnumpy() for p in replicas[0]], lr)
+        sent = averaging.wire_bytes - sent_before
+        yield msgspec.structs.replace(record, wire_bytes=sent)
 
 
 class Averaging:
-    """Replaces replicas by their mean, or by DiLoCo's step towards it.
+    """Replace replicas by their mean, or by DiLoCo's step towards it.
 
     `wire_bytes` is what the devices have sent each other so far.
     """
@@ -100,7 +94,7 @@ class Averaging:
         self.wire_bytes = 0
         self._values = [replica.values for replica in replicas]
         self._outer = outer
-        self._starts = [values.copy() for values in self._values]
+        self._before = [values.copy() for values in self._values]
         self._velocities = [np.zeros_like(values) for values in self._values]
 
     def average(self) -> None:
@@ -108,22 +102,21 @@ class Averaging:
         n, size = len(self._values), self._values[0].size
         self.wire_bytes += 2 * (n - 1) * size * self._values[0].dtype.itemsize
         allreduce(self._values)
-        for values, start, velocity in zip(
-            self._values, self._starts, self._velocities
-        ):
+        every = zip(self._values, self._before, self._velocities)
+        for values, before, velocity in every:
             values /= n
             if self._outer:
                 outer_lr, momentum = self._outer
-                change = start - values
+                change = before - values
                 velocity[:] = momentum * velocity + change
-                start -= outer_lr * (change + momentum * velocity)  # Nesterov's
-                values[:] = start
+                before -= outer_lr * (change + momentum * velocity)  # Nesterov's
+                values[:] = before
 
 
 def report(
     devices: Sequence[mx.Context], steps_between: Sequence[int], **settings
 ) -> Iterator[str]:
-    """A line for each number of steps between averages: bytes sent, and accuracy."""
+    """Yield a line for each number of steps between averages: bytes sent, accuracy."""
     n_train = settings.pop("n_train", 4_992)
     data = datasets.load("sample", n_train=n_train)
     for steps in steps_between:

@@ -1,0 +1,137 @@
+"""LeNet in Gluon, and the forms of it that devices train fastest.
+
+Scores and gradients are those of :func:`d2lpar.networks.lenet` up to rounding. The
+measurements behind the forms are in benchmarks/SPEED.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy
+
+from d2lpar._mxnet import gluon, np
+from d2lpar.machine import host
+from d2lpar.networks import SHAPES, bias_as_weight, padded_bias
+
+# Channels of the convolutions: the book's, and whole blocks of 8, in which oneDNN
+# computes with AVX2.
+CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
+# With this many images per GPU or more, biases as weights are faster in a compiled
+# network, and in one that MXNet launches as a CUDA graph.
+MANY_IN_A_GRAPH, MANY_IN_A_CUDA_GRAPH = 384, 256
+
+
+class LeNet(gluon.nn.HybridSequential):
+    """Images (n, 1, 28, 28) to scores (n, 10), as :func:`d2lpar.networks.lenet`.
+
+    With `many_images` its convolutions take their biases as weights. `channels` are
+    theirs (:func:`device_channels`).
+    """
+
+    def __init__(
+        self, many_images: bool = False, channels: tuple[int, int] = CHANNELS
+    ) -> None:
+        super().__init__()
+        Conv2D = BiasAsWeightConv2D if many_images else gluon.nn.Conv2D
+        c1, c2 = channels
+        self.add(
+            Conv2D(c1, kernel_size=3, activation="relu", in_channels=1),
+            gluon.nn.AvgPool2D(pool_size=2, strides=2),
+            Conv2D(c2, kernel_size=5, activation="relu", in_channels=c1),
+            gluon.nn.AvgPool2D(pool_size=2, strides=2),
+            gluon.nn.Dense(128, activation="relu"),
+            gluon.nn.Dense(10),
+        )
+
+
+def set_params(net: LeNet, params: Sequence[numpy.ndarray]) -> None:
+    """Give every replica of `net` the parameters of :func:`init_lenet`, in its order.
+
+    A Dense layer keeps its weight as (outputs, inputs), the transpose of the book's.
+    What is larger in `net`, whose shapes are known by now, is filled up with zeros.
+    """
+    for target, value in zip(net.collect_params().values(), params):
+        value = value.T if value.ndim == 2 else value
+        target.set_data(np.array(pad(value, target.shape)))
+
+
+def get_host_params(net: LeNet) -> list[numpy.ndarray]:
+    """Return the first replica's parameters as host arrays, cut to SHAPES."""
+    values = [p.list_data()[0] for p in net.collect_params().values()]
+    return unpadded([v.T if v.ndim == 2 else v for v in values])
+
+
+def device_channels(device_type: str) -> tuple[int, int]:
+    """Return the channels of LeNet in training on devices of a type, "cpu" or "gpu".
+
+    With AVX2 multiples of 8 take about three quarters of the time. The weights and
+    biases of the additional channels are 0, so their outputs and gradients are 0, too,
+    and they never change: the training is the same. With AVX-512, and on GPUs, the
+    book's channels are as fast.
+    """
+    in_blocks = device_type == "cpu" and host.onednn_has_avx2_only()
+    return IN_BLOCKS if in_blocks else CHANNELS
+
+
+def header_facts(device_type: str) -> dict:
+    """Return what a record's header says of LeNet: channels that are not the book's."""
+    channels = device_channels(device_type)
+    return {} if channels == CHANNELS else {"lenet_channels": channels}
+
+
+def padded(params: Sequence[numpy.ndarray], device_type: str) -> list[numpy.ndarray]:
+    """Enlarge host parameters with zeros to the :func:`device_channels`."""
+    c1, c2 = device_channels(device_type)
+    convolutions = (c1, 1, 3, 3), (c1,), (c2, c1, 5, 5), (c2,)
+    shapes = *convolutions, (16 * c2, 128), *SHAPES[5:]
+    return [pad(value, shape) for value, shape in zip(params, shapes)]
+
+
+def unpadded(params: Sequence[np.ndarray]) -> list[numpy.ndarray]:
+    """Return a replica's parameters as host arrays, cut to the book's SHAPES."""
+    return [cut(p.asnumpy(), shape) for p, shape in zip(params, SHAPES)]
+
+
+def pad(value: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Enlarge a host array to `shape` with zeros."""
+    return numpy.pad(value, [(0, n - m) for n, m in zip(shape, value.shape)])
+
+
+def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
+    """Return the part of a larger host array that :func:`pad` was given."""
+    return array[tuple(slice(n) for n in shape)].copy()
+
+
+def in_cuda_graphs() -> bool:
+    """Return whether MXNet launches compiled networks as CUDA graphs in this process.
+
+    ``d2lpar run`` asks for it on one GPU (:mod:`d2lpar.experiments`).
+    """
+    return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
+
+
+def takes_biases_as_weights(device_type: str, per_device_batch_size: int) -> bool:
+    """Return whether :class:`BiasAsWeightConv2D` is the faster one in a graph."""
+    many = MANY_IN_A_CUDA_GRAPH if in_cuda_graphs() else MANY_IN_A_GRAPH
+    return device_type == "gpu" and per_device_batch_size >= many
+
+
+class BiasAsWeightConv2D(gluon.nn.Conv2D):
+    """Gluon's convolution, computed by :func:`bias_as_weight`."""
+
+    def hybrid_forward(self, F, x, weight, bias):
+        """Return what Conv2D does, images (n, c, h, w) to (n, channels, h', w')."""
+        (kernel, _), num_filter = self._kwargs["kernel"], self._kwargs["num_filter"]
+        if in_cuda_graphs():
+            # np.pad reads its widths from host memory, which is gone when CUDA replays
+            # the graph. This takes more operations, which cost nothing there.
+            rest = F.np.zeros_like(weight[:, :1]).reshape((num_filter, kernel**2))
+            row = F.np.concatenate([bias.reshape((num_filter, 1)), rest[:, 1:]], axis=1)
+            taps = row.reshape((num_filter, 1, kernel, kernel))
+        else:
+            taps = padded_bias(F.np, bias, kernel)
+        x, weight = bias_as_weight(F.np, x, weight, taps)
+        shape = {"kernel": (kernel, kernel), "num_filter": num_filter}
+        return self.act(F.npx.convolution(x, weight, no_bias=True, **shape))

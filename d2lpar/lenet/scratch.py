@@ -1,0 +1,96 @@
+"""LeNet from scratch on Fashion-MNIST, trained data-parallel.
+
+Source: the book (d2l), "Training on Multiple GPUs": its network, SGD, and its loop over
+the epochs. :mod:`d2lpar.lenet.concise` trains the same network in Gluon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy
+
+from d2lpar import datasets
+from d2lpar._mxnet import mx, np
+from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.device_arrays import pushed_together
+from d2lpar.devices import check_contexts
+from d2lpar.lenet.network import padded, unpadded
+from d2lpar.lenet.state import TrainingState, setup
+from d2lpar.networks import lenet
+from d2lpar.parallel import split_batch, train_batch
+from d2lpar.records.kinds import EpochRecord
+from d2lpar.training import Epoch, check_settings, on_device
+
+
+def train(
+    num_devices: int | None = None,
+    *,
+    devices: str | Sequence[mx.Context] = "auto",
+    global_batch_size: int = 256,
+    lr: float = 0.2,
+    num_epochs: int = 10,
+    seed: int = 0,
+    data: datasets.ImageData | None = None,
+    state: TrainingState | None = None,
+) -> Iterator[EpochRecord]:
+    """Train from scratch, yielding one record per epoch. Nothing is printed or drawn.
+
+    `devices` is a device string or a list of contexts, of which the first `num_devices`
+    are used (None: all). `data` defaults to the real Fashion-MNIST. Training starts
+    from `state`, which is updated after every epoch; None starts from `seed`. Raises
+    :class:`SettingError` or :class:`DeviceError` for settings that are out of range,
+    and :class:`DivergedError` after an epoch whose loss or parameters are not finite,
+    with `state` as it was before that epoch.
+    """
+    check_settings(global_batch_size, lr, num_epochs)
+    devices, data, state = setup(num_devices, devices, seed, data, state)
+    n = len(data.y_train)
+    X, y, X_test, y_test = on_device(data, devices[0])
+    params = padded(state.params, devices[0].device_type)
+    replicas = [Bucket(params, device) for device in devices]
+    for _ in range(num_epochs):
+        epoch = Epoch()
+        order = np.array(state.order(state.epoch + 1, n), dtype="int32", ctx=devices[0])
+        with pushed_together(devices[0]):
+            for X_batch, y_batch in datasets.batches(X, y, global_batch_size, order):
+                losses = train_batch(X_batch, y_batch, replicas, devices, lr, **BUCKETS)
+                epoch.add(losses)
+        loss = epoch.end_training(n)
+        copies = [replica.copies() for replica in replicas]
+        acc = evaluate_accuracy(X_test, y_test, copies, devices)
+        record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
+        state.finish_epoch(unpadded(replicas[0]), lr)
+        yield record
+
+
+def evaluate_accuracy(
+    X: numpy.ndarray | np.ndarray,
+    y: numpy.ndarray | np.ndarray,
+    device_params: Sequence[Sequence[np.ndarray]],
+    devices: Sequence[mx.Context],
+    *,
+    net: Callable = lenet,
+    batch_size: int = 1000,
+) -> float:
+    """Return the share of the images X that `net` assigns to their class y (n,).
+
+    X is (n, 28, 28): integers in 0..255, which are divided by 255, or floats, which are
+    taken as they are; y is (n,). Every device evaluates its shard of each batch with
+    its own replica. Only the counts of hits return to the host, once, at the end.
+    Raises ValueError for other shapes, for no images, and unless there is one replica
+    per device.
+    """
+    check_contexts(devices)
+    if len(device_params) != len(devices):
+        raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
+    if X.ndim != 3 or y.shape != X.shape[:1] or len(y) == 0:
+        raise ValueError(f"X {X.shape}, y {y.shape}: write images (n, 28, 28), y (n,)")
+    hits = []
+    for X_batch, y_batch in datasets.batches(X, y, batch_size):
+        shards = zip(*split_batch(X_batch, y_batch, devices), device_params)
+        for X_k, y_k, params in shards:
+            if X_k.shape[0] > 0:
+                y_hat = net(X_k, params).argmax(axis=1)
+                hits.append((y_hat.astype("int32") == y_k.astype("int32")).sum())
+    return sum(float(h) for h in hits) / len(y)

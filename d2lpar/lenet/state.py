@@ -1,0 +1,72 @@
+"""What a training of LeNet begins with and carries from one epoch to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy
+
+from d2lpar import datasets
+from d2lpar._mxnet import mx
+from d2lpar.networks import init_lenet
+from d2lpar.training import check_params, choose
+
+
+@dataclass
+class TrainingState:
+    """All that a training carries from one epoch to the next; independent of devices.
+
+    `params` are host arrays and `epoch` is the number of finished epochs. The order of
+    epoch e comes from ``default_rng([seed, e])``. To continue a training, pass its
+    state to :func:`d2lpar.lenet.train` again, with any number of devices.
+    """
+
+    params: list[numpy.ndarray]
+    epoch: int
+    seed: int
+
+    workload: ClassVar[str] = "lenet"
+
+    def order(self, epoch: int, n: int) -> numpy.ndarray:
+        """Draw the order int32 (n,) in which an epoch takes n samples."""
+        rng = numpy.random.default_rng([self.seed, epoch])
+        return rng.permutation(n).astype("int32")
+
+    def finish_epoch(self, params: list[numpy.ndarray], lr: float) -> None:
+        """Advance to the parameters after an epoch, or raise `DivergedError`."""
+        check_params(self.epoch + 1, params, lr)
+        self.params, self.epoch = params, self.epoch + 1
+
+    def tensors(self) -> dict[str, numpy.ndarray]:
+        """Return the arrays of the state by name, for a checkpoint."""
+        return {f"params.{i}": p for i, p in enumerate(self.params)}
+
+    def facts(self) -> dict:
+        """Return the rest of the state, as JSON can hold it."""
+        return {"epoch": self.epoch, "seed": self.seed}
+
+    @classmethod
+    def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
+        """Invert :meth:`tensors` and :meth:`facts`."""
+        params = [tensors[f"params.{i}"] for i in range(len(tensors))]
+        return cls(params, facts["epoch"], facts["seed"])
+
+
+def start(seed: int = 0, scale: float = 0.01) -> TrainingState:
+    """Return the state before the first epoch; initial weights are N(0, `scale`)."""
+    return TrainingState(init_lenet(scale, seed), 0, seed)
+
+
+def setup(
+    num_devices: int | None,
+    devices: str | Sequence[mx.Context],
+    seed: int,
+    data: datasets.ImageData | None,
+    state: TrainingState | None,
+) -> tuple[list[mx.Context], datasets.ImageData, TrainingState]:
+    """Return a training's contexts, data and state, with what it was not given."""
+    contexts = choose(devices, num_devices)
+    data = datasets.fashion_mnist() if data is None else data
+    return contexts, data, start(seed) if state is None else state

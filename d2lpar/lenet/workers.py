@@ -1,0 +1,69 @@
+"""The training of :mod:`d2lpar.lenet.concise` on several workers.
+
+Each worker takes the step on its part of every batch, and evaluates its part of the
+test set, with its own devices; the servers sum the gradients of all workers. Loss and
+accuracy are of all workers, and :mod:`d2lpar.workers` has what lies underneath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from d2lpar import datasets
+from d2lpar._mxnet import mx, np
+from d2lpar.lenet import concise
+from d2lpar.lenet.network import get_host_params
+from d2lpar.lenet.state import TrainingState, setup
+from d2lpar.records.kinds import EpochRecord
+from d2lpar.training import Epoch, batch_slices, check_settings, on_device
+from d2lpar.workers.group import Workers
+
+
+def train(
+    num_devices: int | None = None,
+    *,
+    devices: str | Sequence[mx.Context] = "auto",
+    global_batch_size: int = 256,
+    lr: float = 0.2,
+    num_epochs: int = 10,
+    seed: int = 0,
+    data: datasets.ImageData | None = None,
+    state: TrainingState | None = None,
+    workers: Workers,
+) -> Iterator[EpochRecord]:
+    """Train as one of `workers`, yielding one record per epoch.
+
+    The other arguments, the records, the errors and `state` are the same as on one
+    worker; all workers must be given the same data and the same state.
+    """
+    check_settings(global_batch_size, lr, num_epochs)
+    devices, data, state = setup(num_devices, devices, seed, data, state)
+    n = len(data.y_train)
+    copies = [on_device((data.X_train, data.y_train), device) for device in devices]
+    X_test, y_test = on_device((data.X_test, data.y_test), devices[0])
+    X_test, y_test = workers.test_part(X_test, y_test)
+    per_device = global_batch_size // (len(devices) * workers.count)
+    # The book's channels, because hosts with other processors would pad differently.
+    net, _, loss_of = concise.build(state.params, devices, lr, per_device)
+    trainer = workers.trainer(net.collect_params(), lr)
+    losses_of = concise.ShardLosses(net, loss_of)
+    order = state.order(state.epoch + 1, n)
+    for _ in range(num_epochs):
+        epoch = Epoch()
+        orders = [np.array(order, dtype="int32", ctx=device) for device in devices]
+        for batch in batch_slices(n, global_batch_size):
+            shards = concise.row_shards(copies, orders, workers.part(batch))
+            size = workers.divisor(batch.stop - batch.start)
+            losses = concise.train_shards(
+                shards, losses_of, net, devices, trainer, size
+            )
+            epoch.add(losses)
+        # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
+        order = state.order(state.epoch + 2, n)
+        loss = epoch.end_training(n)
+        acc = concise.evaluate(net, X_test, y_test, devices)
+        share = len(y_test) / len(data.y_test)
+        loss, acc = workers.epoch_means(loss, acc, share)
+        record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
+        state.finish_epoch(get_host_params(net), lr)
+        yield record

@@ -1,0 +1,239 @@
+"""Measure a chapter: from its name and settings to records, results and figures."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from d2lpar import experiments, process
+from d2lpar.devices import contexts, default_counts, names, parse_counts
+from d2lpar.errors import SettingError
+from d2lpar.experiments import Experiment
+from d2lpar.machine.builds import check_installed
+from d2lpar.machine.host import check_environment, usable_cores
+from d2lpar.records import atomic, files
+from d2lpar.records.kinds import Run
+from d2lpar.runs import progress, report, sweep
+from d2lpar.runs.job import Job
+from d2lpar.runs.progress import in_notebook, show_figure
+from d2lpar.text import duration, plural
+
+log = logging.getLogger("d2lpar")
+
+# Images of a dry run at most: the sample of Fashion-MNIST has no more.
+SAMPLE_IMAGES = 5_000
+ONE_MEASUREMENT = (
+    "launch: workers measure one thing at a time: one --num-devices, no --repeats, a "
+    "chapter without several methods"
+)
+
+
+def measure(name: str, **settings: Any) -> list[Run]:
+    """Measure a chapter, print what it found and draw it; return the records.
+
+    This is what `d2lpar run NAME` does, and `settings` are its flags: `devices`
+    ("auto", "cpu:2", "gpu:0,3"), `num_devices` ("1,2", 2 or [1, 2]), `threads`, `tf32`,
+    `deterministic`, `preset`, `seed`, `repeats`, `dry_run`, `data`, `data_dir`,
+    `checkpoint_every`, `resume`, `out`; all others replace settings of the preset, such
+    as `num_epochs`, `global_batch_size` and `lr`. The result is empty for a chapter
+    that prints a table and keeps no record, and in a worker other than the first of
+    `d2lpar launch`. Raises :class:`SettingError` for settings that do not apply or are
+    out of range, and what :func:`d2lpar.runs.sweep.sweep` raises.
+    """
+    check_environment()
+    check_installed()
+    experiment = experiments.get(name)
+    experiment.refuse_unused(settings)
+    keeps_record = _keeps_record()
+    command = shlex.join(["d2lpar", "run", name, *as_words(settings)])
+    repeats = settings.pop("repeats", 1)
+    if settings.get("resume") and repeats > 1:
+        raise SettingError("--resume with --repeats: a training is resumed only once")
+    jobs = plan(experiment, command, **settings)
+    print(_heading(experiment, jobs[0].preset), flush=True)
+    if experiment.report:
+        _report(jobs)
+        return []
+    if jobs[0].preset == "dry-run" and experiment.layers:
+        whole = plan(experiment, command, **{**settings, "dry_run": False})
+        print(process.answer("d2lpar.runs.measured:memory_needed", {"jobs": whole}))
+    if jobs[0].is_worker and (repeats, len(jobs), len(experiment.variants)) != (1,) * 3:
+        raise SettingError(ONE_MEASUREMENT)
+    if not keeps_record:
+        for _ in sweep.measure(jobs[0]):
+            pass
+        return []
+    with progress.shown(jobs, repeats) as shown:
+        runs = sweep.sweep(jobs, repeats, shown.see)
+    _present(runs, jobs[0].folder)
+    return runs
+
+
+def plan(
+    experiment: Experiment,
+    command: str,
+    *,
+    devices: str = "auto",
+    num_devices: str | int | Sequence[int] | None = None,
+    threads: int | None = None,
+    tf32: bool = False,
+    deterministic: bool = False,
+    preset: str = "quick",
+    seed: int = 0,
+    dry_run: bool = False,
+    data: str = "auto",
+    data_dir: str | None = None,
+    checkpoint_every: int | None = None,
+    resume: str | None = None,
+    out: str = "runs",
+    **overrides: Any,
+) -> list[Job]:
+    """Return a job for each device count; `overrides` replace settings of the preset.
+
+    A preset with `device_counts` measures all counts in turn, in one job on the most
+    devices. A dry run overrides the settings of its preset with those of "dry-run", and
+    has at least two batches. Loads no MXNet. Raises :class:`SettingError` for settings
+    that contradict each other, DeviceError for devices that are not here, and OSError
+    or DataError for folders that cannot be written or read.
+    """
+    is_worker = "D2LPAR_WORKER" in os.environ
+    chosen = names(devices)
+    if num_devices is not None:
+        counts = parse_counts(_as_text(num_devices), len(chosen))
+    else:
+        alone = is_worker or experiment.report
+        counts = [len(chosen)] if alone else default_counts(len(chosen))
+    if (threads or 0) > usable_cores():
+        cores = plural(usable_cores(), "core")
+        log.warning("--threads %d on %s: slower than one per core", threads, cores)
+    for flag, is_set in {"tf32": tf32, "deterministic": deterministic}.items():
+        if is_set and chosen[0].device_type == "cpu":
+            raise SettingError(
+                f"--{flag} with --devices {devices}: it is for GPUs; CPU contexts "
+                "compute exactly float32, and the same bits in every repeat"
+            )
+    settings = dict(experiment.presets[preset])
+    if dry_run:
+        preset = "dry-run"
+        settings.update(experiment.presets.get("dry-run", {}))
+    else:
+        preset = "custom" if overrides.keys() - set(experiments.NAMED) else preset
+        for name in experiments.NAMED:
+            if overrides.get(name):
+                told = "" if overrides[name] is True else f"-{overrides[name]}"
+                preset += f"-{name}{told}".replace("_", "-")
+    settings.update(overrides)
+    if "seed" in settings:  # of a report
+        settings["seed"] = seed
+    to_load = {"seed": seed, **settings.pop("data", {})}
+    if experiment.locate:
+        to_load["data_dir"] = data_dir
+        to_load["name"] = experiments.load(experiment.locate)(data, data_dir)
+    if dry_run and "global_batch_size" in settings:
+        two_batches = min(2 * settings["global_batch_size"], SAMPLE_IMAGES)
+        to_load["n_train"] = max(two_batches, to_load["n_train"])
+    if "device_counts" in settings:
+        settings["device_counts"], counts = counts, [max(counts)]
+    folder = Path(out).expanduser() / experiment.name
+    atomic.check_writable(folder)
+    return [
+        Job(
+            chapter=experiment.name,
+            preset=preset,
+            devices=chosen[:count],
+            seed=seed,
+            settings=settings,
+            data=to_load,
+            command=command,
+            folder=folder,
+            threads=threads or experiment.threads,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            is_worker=is_worker,
+            tf32=tf32,
+            deterministic=deterministic,
+        )
+        for count in counts
+    ]
+
+
+def _keeps_record() -> bool:
+    """Whether this process keeps the record: of several workers the first one does."""
+    if "D2LPAR_WORKER" not in os.environ:
+        return True
+    from d2lpar.workers.node import worker_info
+
+    return worker_info().number == 0
+
+
+def as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as flags of a command line; None and False are none.
+
+    Of absolute paths it has the last part: records are handed on, and the folders above
+    would show whose they are.
+
+    >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "tf32": True, "lr": None})
+    ['--num-epochs=3', '--num-devices=1,2', '--tf32']
+    >>> as_words({"out": "/home/ana/runs"})
+    ['--out=runs']
+    """
+    words = []
+    for name, value in settings.items():
+        flag, text = f"--{name.replace('_', '-')}", _as_text(value)
+        if name in ("out", "data_dir", "resume") and os.path.isabs(text):
+            text = Path(text).name
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words.append(f"{flag}={text}")
+    return words
+
+
+def _as_text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _heading(experiment: Experiment, preset: str) -> str:
+    """Return a line that says what is measured, and about how long it takes."""
+    text = f"{experiment.name}: {experiment.about}"
+    if preset == "dry-run":
+        return f"{text} (a dry run)"
+    if preset != "quick":
+        return f"{text} (preset {preset})"
+    return f"{text} (about {duration(60 * experiment.minutes)} on two cores)"
+
+
+def _report(jobs: list[Job]) -> None:
+    """Print what an experiment without a record reports, and keep it as text."""
+    text = []
+    for job in jobs:
+        function = experiments.load(job.experiment.report)
+        for line in function(contexts(job.devices), **job.settings):
+            print(line)
+            text.append(line)
+    with atomic.replacing(jobs[0].folder / f"{jobs[0].preset}.txt") as tmp:
+        tmp.write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+def _present(runs: list[Run], folder: Path) -> None:
+    """Print what the runs found, draw their figures, and add them to the page."""
+    found = experiments.result(runs)
+    print(f"\n{found}\n")
+    header = runs[0].header
+    stem = files.run_stem(header)
+    if header.workers > 1:  # of launches that share gradients in different ways
+        stem += f"-{header.variant}"
+    drawn = experiments.draw(runs, found, folder, stem)
+    page = report.write_page(folder.parent)
+    if in_notebook():
+        for path in drawn:
+            if path.suffix in (".png", ".gif"):
+                show_figure(path)
+        return
+    for path in drawn:
+        print(path.resolve().as_uri())
+    print(f"all results: {page.resolve().as_uri()}")

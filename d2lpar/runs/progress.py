@@ -1,0 +1,162 @@
+"""How far a run is: a line per epoch, on a terminal a bar below them.
+
+A notebook shows curves instead (:mod:`d2lpar.figures.live`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from statistics import median
+
+from tqdm import TqdmWarning, tqdm
+
+from d2lpar.records.kinds import (
+    EPOCHS,
+    AllReduceRecord,
+    EpochRecord,
+    GanEpochRecord,
+    Header,
+    Line,
+    PointRecord,
+    PrecisionRecord,
+    ScaledEpoch,
+    StepRecord,
+    TimingRecord,
+)
+from d2lpar.runs.job import Job
+from d2lpar.text import byte_size, plural
+
+with warnings.catch_warnings():
+    # In a notebook tqdm asks for ipywidgets, which no bar of ours needs.
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.contrib.logging import logging_redirect_tqdm
+
+log = logging.getLogger("d2lpar")
+
+SECONDS = 10  # between two lines of a log, unless it counts epochs
+
+
+def in_words(line: Line, num_epochs: int = 0) -> str:
+    """Return a line of progress for a record line; "" for kinds that are not shown."""
+    of_all = f"/{num_epochs}" if num_epochs else ""
+    if isinstance(line, EpochRecord):
+        return (
+            f"epoch {line.epoch}{of_all}, loss {line.train_loss:.3f}, accuracy "
+            f"{line.test_acc:.3f}, {line.seconds:.3g} s"
+        )
+    if isinstance(line, GanEpochRecord):
+        return (
+            f"epoch {line.epoch}{of_all}, loss of D {line.d_loss:.3f}, of G "
+            f"{line.g_loss:.3f}, {line.seconds:.3g} s"
+        )
+    if isinstance(line, PointRecord):
+        return f"iteration {line.iteration}, residual {line.residual_norm:.4g}"
+    if isinstance(line, StepRecord):
+        devices = (
+            f" on {plural(line.num_devices, 'device')}" if line.num_devices else ""
+        )
+        ms = 1e3 * median(line.seconds)
+        return f"a step of {line.global_batch_size} images{devices}: {ms:.3g} ms"
+    if isinstance(line, AllReduceRecord):
+        return f"all-reduce of {byte_size(line.num_bytes)}, {line.variant}"
+    if isinstance(line, ScaledEpoch):
+        return f"batch {line.global_batch_size}, epoch {line.epoch}"
+    if isinstance(line, TimingRecord):
+        ms = 1e3 * median(line.seconds)
+        return f"{line.operation}, {line.library}, {line.form}: {ms:.3g} ms"
+    if isinstance(line, PrecisionRecord):
+        return f"{line.precision} ({line.weights} weights)"
+    return ""
+
+
+class Progress:
+    """Lines on standard error, and on a terminal a bar below them.
+
+    Each epoch gets a line; of all else a log gets one every ten seconds and the last of
+    each run, and the bar the newest.
+    """
+
+    def __init__(self, unit: str, total: int | None) -> None:
+        count = "{n_fmt}/{total_fmt}" if total else "{n_fmt}"
+        left = ", {remaining} left" if total else ""
+        self.bar = tqdm(
+            total=total,
+            leave=False,
+            disable=None,  # where standard error is no terminal
+            dynamic_ncols=True,
+            bar_format=f"{{desc}} |{{bar:10}}| {count} {unit}s, {{elapsed}}{left}",
+        )
+        self.run, self.words, self.num_epochs = "", "", 0
+        self.printed_at = time.monotonic()
+
+    def see(self, line: Header | Line) -> None:
+        """Show a line as it arrives, a run's header first."""
+        if isinstance(line, Header):
+            self.close_line()
+            self.num_epochs = line.settings.get("num_epochs", 0)
+            names = [line.variant, plural(line.num_devices, "device")]
+            self.run = ", ".join(filter(None, names))
+            self.bar.set_description_str(self.run)
+        elif words := in_words(line, self.num_epochs):
+            self.words = f"{self.run}: {words}"
+            self.bar.update()
+            if isinstance(line, EPOCHS):
+                self.close_line()
+            elif not self.bar.disable:
+                self.bar.set_description_str(self.words)
+            elif time.monotonic() >= self.printed_at + SECONDS:
+                self.close_line()
+
+    def close_line(self) -> None:
+        """Print what is not printed yet."""
+        if self.words:
+            tqdm.write(self.words, file=sys.stderr)
+            self.words, self.printed_at = "", time.monotonic()
+
+    def close(self) -> None:
+        self.close_line()
+        self.bar.close()
+
+
+@contextmanager
+def shown(jobs: list[Job], repeats: int) -> Iterator:
+    """Yield what shows the lines of jobs, by its ``see(line)``."""
+    unit, total = jobs[0].experiment.unit, None
+    if in_notebook():
+        from d2lpar.figures.live import Curves  # matplotlib is slow to import
+
+        with closing(Curves(in_words)) as curves:
+            yield curves
+        return
+    if unit == "epoch":
+        total = repeats * sum(job.settings["num_epochs"] for job in jobs)
+    with closing(Progress(unit, total)) as lines, logging_redirect_tqdm([log]):
+        yield lines
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
+def show_figure(path: Path) -> None:
+    """Show a figure's PNG, or an animation's GIF, at its size on a page."""
+    from IPython.display import Image, display
+    from PIL import Image as Pillow
+
+    width = None
+    if path.suffix == ".png":
+        with Pillow.open(path) as picture:
+            dots_per_inch = picture.info.get("dpi", (96, 96))[0]
+            width = round(picture.width * 96 / dots_per_inch)
+    display(Image(path.read_bytes(), format=path.suffix[1:], width=width))

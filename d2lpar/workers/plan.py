@@ -1,0 +1,185 @@
+"""Plan which processes train together: their hosts, environments and commands.
+
+One scheduler introduces the others to each other, servers hold the sums, workers train.
+ps-lite, MXNet's parameter server, reads all of this from the environment (DMLC_*), so
+that :mod:`d2lpar.workers.supervisor` can start the roles, or Slurm, or a person in
+several terminals.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from d2lpar.devices import kind_and_numbers
+from d2lpar.errors import SettingError
+
+LOOPBACK = "lo"
+PROGRAM = (sys.executable, "-m", "d2lpar.workers.role")
+# Passed on to the roles on other hosts, if they are set here.
+PASSED_ON = ("PYTHONPATH", "D2LPAR_DATA", "OMP_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine by the name that ssh knows ("" is this one), and its interface."""
+
+    name: str = ""
+    interface: str = LOOPBACK
+
+
+@dataclass(frozen=True)
+class Role:
+    """One process: its name, its host, its environment and its command."""
+
+    name: str
+    host: Host
+    environment: dict[str, str]
+    command: list[str]
+
+    @property
+    def full_name(self) -> str:
+        """The name with its host, "worker 1 on ana", unless it runs here."""
+        return f"{self.name} on {self.host.name}" if self.host.name else self.name
+
+    @property
+    def is_worker(self) -> bool:
+        return self.environment["DMLC_ROLE"] == "worker"
+
+    def as_shell(self) -> str:
+        """One line for a shell on the role's host, in the directory of this process."""
+        words = [f"{name}={value}" for name, value in self.environment.items()]
+        line = shlex.join(["env", *words, *self.command])
+        return f"cd {shlex.quote(os.getcwd())} && exec {line}"
+
+
+def plan(
+    workers: int,
+    servers: int,
+    program: Sequence[str],
+    *,
+    hosts: Sequence[Host] = (),
+    interface: str = LOOPBACK,
+    devices: Sequence[str] = (),
+    address: str = "127.0.0.1",
+    port: int = 9091,
+    kvstore: str = "dist_sync",
+    threshold: float | None = None,
+) -> list[Role]:
+    """Return the roles: the scheduler here, the others round-robin over the hosts.
+
+    `program` is the command of every worker; `devices` is one device string for all
+    workers, or one for each, and is appended to it; see :func:`own_devices`. Without
+    `hosts` all run here. `address` and `port` are the scheduler's, `kvstore` and
+    `threshold` those of :class:`~d2lpar.workers.node.WorkerInfo`. Raises
+    :class:`SettingError` for a number of devices that does not fit, and for two workers
+    that would share a GPU.
+    """
+    if len(devices) not in (0, 1, workers):
+        raise SettingError(
+            f"--devices is given {len(devices)} times for {workers} workers: once for "
+            "all, or once for each"
+        )
+    common = {
+        "DMLC_PS_ROOT_URI": address,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+        "D2LPAR_KVSTORE": kvstore,
+    }
+    if threshold is not None:
+        common["D2LPAR_THRESHOLD"] = f"{threshold:g}"
+
+    def role(name: str, host: Host, command: Sequence[str] = PROGRAM) -> Role:
+        kind, _, number = name.partition(" ")
+        environment = {"DMLC_ROLE": kind, "DMLC_INTERFACE": host.interface, **common}
+        if kind == "worker":
+            environment["D2LPAR_WORKER"] = number
+        if host.name:
+            passed = {n: os.environ[n] for n in PASSED_ON if n in os.environ}
+            environment.update(passed)
+        return Role(name, host, environment, list(command))
+
+    here = Host("", interface)
+    places = list(hosts) or [here]
+    worker_hosts = [places[k % len(places)] for k in range(workers)]
+    roles = [role("scheduler", here)]
+    for k in range(servers):
+        roles.append(role(f"server {k}", places[k % len(places)]))
+    for k, text in enumerate(own_devices(devices, worker_hosts)):
+        command = [*program, f"--devices={text}"] if text else program
+        roles.append(role(f"worker {k}", worker_hosts[k], command))
+    return roles
+
+
+def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
+    """Return the device string of each worker; `hosts` are those of the workers.
+
+    "gpu:N", given once, is N GPUs for each worker: those on one host get different
+    ones. Raises :class:`SettingError` if two workers on a host would share a GPU, and
+    :class:`~d2lpar.errors.DeviceError` for an invalid string. "auto" is not checked:
+    only the worker sees what it selects.
+
+    >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
+    ['gpu:0,1,', 'gpu:0,1,', 'gpu:2,3,']
+    """
+    devices = [text.strip().lower() for text in devices]
+    each = re.fullmatch(r"gpu:([1-9]\d*)", devices[0]) if len(devices) == 1 else None
+    if each:
+        n = int(each[1])
+        firsts = [n * hosts[:k].count(host) for k, host in enumerate(hosts)]
+        return [f"gpu:{','.join(map(str, range(i, i + n)))}," for i in firsts]
+    chosen = [devices[k % len(devices)] if devices else "" for k in range(len(hosts))]
+    taken: set[tuple[Host, int]] = set()
+    for text, host in zip(chosen, hosts):
+        if text.startswith("gpu"):
+            gpus = {(host, number) for number in kind_and_numbers(text)[1] or [0]}
+            if taken & gpus:
+                raise SettingError(
+                    f"--devices {text}: workers on one host would share a GPU; write "
+                    "--devices gpu:N once, for N GPUs of each worker's own, or "
+                    "--devices gpu:I,J once for each worker"
+                )
+            taken |= gpus
+    return chosen
+
+
+def read_hosts(path: str | Path, interface: str) -> list[Host]:
+    """Return the hosts of a file: one line each, "name [interface]"; # is a comment.
+
+    `interface` is that of hosts without one. Raises :class:`SettingError` for any other
+    line, and for a file without a host.
+    """
+    hosts = []
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if len(words) > 2:
+            raise SettingError(
+                f"{path}: line {number} is {line.strip()!r}; write: name [interface]"
+            )
+        if words:
+            hosts.append(Host(*[*words, interface][:2]))
+    if not hosts:
+        raise SettingError(f"{path}: no host; write one per line: name [interface]")
+    return hosts
+
+
+def address_of(interface: str) -> str:
+    """Return this machine's IPv4 address on an interface, or :class:`SettingError`."""
+    addresses = psutil.net_if_addrs()
+    for entry in addresses.get(interface, []):
+        if entry.family == socket.AF_INET:
+            return entry.address
+    raise SettingError(
+        f"--interface {interface}: no such interface with an IPv4 address here; there "
+        f"are {', '.join(addresses)}"
+    )

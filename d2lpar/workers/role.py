@@ -1,0 +1,71 @@
+"""Be the process of one role: ``python -m d2lpar.workers.role run ...``.
+
+The environment describes the role (:mod:`d2lpar.workers.plan`): the scheduler, a
+server, or a worker, which runs ``d2lpar`` with the words of the command line. A
+supervisor sets D2LPAR_ATTACHED. The role then ends when its standard input closes, so
+that it never outlives the supervisor, or the ssh that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import threading
+
+# What :func:`~d2lpar.workers.plan.plan` sets of ps-lite's variables, for every role.
+PLANNED = (
+    "DMLC_ROLE",
+    "DMLC_INTERFACE",
+    "DMLC_PS_ROOT_URI",
+    "DMLC_PS_ROOT_PORT",
+    "DMLC_NUM_WORKER",
+    "DMLC_NUM_SERVER",
+)
+
+
+def main() -> None:
+    """Run the role named by DMLC_ROLE until it finishes."""
+    drop_inherited()
+    if "D2LPAR_ATTACHED" in os.environ:
+        threading.Thread(target=end_with_supervisor, daemon=True).start()
+    role = os.environ.get("DMLC_ROLE")
+    if role in ("scheduler", "server"):
+        serve(role)
+    else:
+        runpy.run_module("d2lpar", run_name="__main__", alter_sys=True)
+
+
+def drop_inherited() -> None:
+    """Unset ps-lite's variables of this host's environment that no plan has set.
+
+    Containers and shells of other clusters have some. DMLC_NODE_HOST and
+    DMLC_USE_KUBERNETES would open the role to other interfaces than DMLC_INTERFACE.
+    """
+    for name in list(os.environ):
+        if name.startswith(("DMLC_", "PS_")) and name not in PLANNED:
+            del os.environ[name]
+
+
+def end_with_supervisor() -> None:
+    """End when standard input closes; a measuring process ends for the same reason."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def serve(role: str) -> None:
+    """Run the scheduler or a server until all workers have finished."""
+    os.environ["DMLC_ROLE"] = "worker"  # or the import would serve, and end the process
+    from d2lpar._mxnet import mx
+
+    os.environ["DMLC_ROLE"] = role
+    server = mx.kvstore.KVStoreServer(mx.kv.create("dist"))
+    if os.environ.get("D2LPAR_KVSTORE") != "dist_async":
+        # MXNet would unpickle what it is sent, and so run any program: only the servers
+        # of "dist_async" need that, for the optimizer.
+        server._controller = lambda: lambda number, body, _: None
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

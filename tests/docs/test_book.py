@@ -191,7 +191,7 @@ def step_player(book, reader):
 
 
 def figures_in(player) -> dict[str, list[float]]:
-    """The columns of the player's table: measured and yours."""
+    """The columns of the player's table: measured, yours, predicted."""
     rows = [row.inner_text().split() for row in player.locator("tr").all()]
     assert [row[0] for row in rows[2:]] == list(
         step_schedule.numbers([("", 1, 0, 0)], 0)
@@ -230,6 +230,19 @@ def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
             assert said.inner_text().startswith(f"{k} of {len(ends)} ")
             found = figures_in(step_player)["measured"]
             assert found == pytest.approx(expected_figures(spans, until), abs=0.06)
+    assert reader.wrong == []
+
+
+def test_what_if_is_drawn_as_the_schedule_says(step_player, reader):
+    c = step_schedule.constants()
+    for n, batch, way in ((2, 512, step_schedule.WAYS[0]), (8, 64, "overlapped")):
+        for name, value in (("n", n), ("batch", batch), ("way", way)):
+            step_player.locator(f"[name={name}]").select_option(str(value))
+        spans = step_schedule.schedule(c, n, batch, way)
+        found = figures_in(step_player)["predicted"]
+        expected = expected_figures(spans, step_schedule.end_of(spans))
+        assert found == pytest.approx(expected, abs=0.06)
+        assert step_player.locator("figure").last.locator(".lane").count() == n + 1
     assert reader.wrong == []
 
 

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 
 import arms
 
-from d2lpar import experiments
-
 BATCH = 256
 FIRST = "conv 1 to 20, 3 x 3"  # needs no gradient of the images
 # Shapes of the input and of the weight, and FLOP of the forward pass for one image.
@@ -116,8 +114,7 @@ def main() -> None:
     work = f"forward and backward of a layer of LeNet, {BATCH} images, one thread"
     lines = arms.measure(every, args.rounds, WARM_UP)
     run = arms.record(args.out / "layers.jsonl", every, lines, work=work)
-    print(arms.table(run))
-    experiments.draw([run], args.out, "layers")
+    arms.show(run)
     peak, *layers = [arm for arm in arms.arm_times(run) if arm.seconds]
     flops = 2 * SIZE**3 / min(peak.seconds)
     print(f"matrix peak, one thread: {flops / 1e9:.0f} GFLOP/s")

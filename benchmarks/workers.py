@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,6 @@ from pathlib import Path
 import arms
 import psutil
 
-from d2lpar import experiments
 from d2lpar.errors import RunError
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import files
@@ -161,25 +159,7 @@ def main() -> None:
         lines += restart_seconds(round_, args.data)
     work = f"LeNet on {n} one-thread devices in all"
     run = arms.record(args.out / "workers.jsonl", timed, lines, work=work)
-    print(arms.table(run))
-    experiments.draw([run], args.out, "workers")
-    report(run, n)
-
-
-def report(run, n: int) -> None:
-    """Print what workers, checkpoints and restarts cost."""
-    times = {(x.work, x.name): x for x in arms.arm_times(run)}
-    medians = {key: statistics.median(x.seconds) for key, x in times.items()}
-    for batch in (256, 2_048):
-        one = medians[epoch_work(batch), contexts(n)]
-        share = one / medians[epoch_work(batch), f"{n} workers"]
-        save = medians[WRITING, "1 process"] / one
-        print(
-            f"batch {batch}: workers reach {share:.2f} of the throughput; "
-            f"a checkpoint every epoch costs {save:.2%}"
-        )
-    costs = ", ".join(f"{sample.cost:.1f}" for sample in times[LAUNCH, KILLED].samples)
-    print(f"a restart costs, beyond the lost steps: {costs} s")
+    arms.show(run)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,1 @@
-"""This computer: its cores, its GPUs, how busy they are, and which MXNet it has.
-
-Nothing in this room imports MXNet.
-"""
+"""This computer: its cores, its GPUs, and which MXNet it has. Imports no MXNet."""

@@ -29,6 +29,7 @@ from d2lpar import process
 from d2lpar.errors import RunError
 from d2lpar.machine import builds, host
 from d2lpar.machine.builds import mxnet_version
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.records import files
 from d2lpar.records.comparison import arm_times, summarize
 from d2lpar.records.kinds import ArmAbsent, ArmSample, BenchmarkHeader, Run
@@ -200,7 +201,7 @@ def record(
         git_dirty=dirty,
         date=files.now(),
         peers=list(dict.fromkeys(arm.name for arm in arms if arm.is_peer)),
-        gpus=[gpu.name for gpu in builds.cuda_devices()],
+        gpus=[gpu.name for gpu in cuda_devices()],
         **fields,
     )
     run = Run(header, tuple(lines), path)
@@ -220,7 +221,7 @@ def show(run: Run) -> None:
 def gpu_names(devices: str) -> list[str]:
     """The names of the GPUs in "gpu:2", of which there are none in "cpu:2"."""
     kind, _, count = devices.partition(":")
-    gpus = builds.cuda_devices() if kind == "gpu" else []
+    gpus = cuda_devices() if kind == "gpu" else []
     return [gpu.name for gpu in gpus[: int(count)]]
 
 
@@ -229,7 +230,7 @@ def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
 
     Where MXNet cannot use them, the build is known by its TF32 alone.
     """
-    gpus = builds.cuda_devices()
+    gpus = cuda_devices()
     devices = f"gpu:{','.join(map(str, ids))},"
     try:
         build = answer("arms:gpu_build", devices=devices)

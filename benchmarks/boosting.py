@@ -18,7 +18,7 @@ import warnings
 import numpy
 from loky import ProcessPoolExecutor
 
-from d2lpar.machine.builds import cuda_devices
+from d2lpar.machine.gpus import cuda_devices
 
 
 def boost(device: str, trees: int = 20) -> dict:

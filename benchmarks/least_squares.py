@@ -28,7 +28,7 @@ import numpy
 
 from d2lpar import datasets, devices
 from d2lpar.errors import RunError
-from d2lpar.machine import builds
+from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import usable_cores
 from d2lpar.text import plural
 
@@ -186,7 +186,7 @@ def arms_of(cores: int, repeats: int, check: str) -> Iterator[arms.Arm]:
         yield arm("normal", every_core, size, residual=False)
         for library in LIBRARIES:
             yield arm(library, "", size)
-        if builds.cuda_devices():
+        if cuda_devices():
             for method in ("normal", "tsqr", "cgls"):
                 yield arm(method, "gpu:1", size)
             yield arm("normal", "gpu:1", size, residual=False)
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--arms", help="words of their names, by commas; else all")
     args = parser.parse_args()
 
-    cores, gpus = usable_cores(), [gpu.name for gpu in builds.cuda_devices()]
+    cores, gpus = usable_cores(), [gpu.name for gpu in cuda_devices()]
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "problem.npz")
         arms.answer("least_squares:write_problem", path=check)

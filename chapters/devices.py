@@ -27,7 +27,7 @@ from d2lpar.machine.cards import as_text, machine
 # ## What is in this machine
 #
 # We begin by printing a summary of every GPU and of the CPU. The information about GPUs
-# comes from NVML, the library behind `nvidia-smi`.
+# comes from CUDA's driver and from NVML, the library behind `nvidia-smi`.
 #
 # - **Compute capability**: the generation of a GPU's instructions, for example 7.5 for
 #   a T4 and 9.0 for an H200. A program needs machine code for it, or intermediate code
@@ -229,9 +229,9 @@ chapter.score()
 # lasts, a second context cannot show what a second device is worth. Run the cell again
 # before you time anything, and if the numbers remain, look for the program with `top`.
 #
-# `d2lpar devices --watch` shows the same while a training runs in another terminal. For
-# GPUs [this page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and how to
-# read its numbers.
+# While a training runs, `htop` in another terminal shows how busy each core is. For
+# GPUs [this page](../docs/second-gpu.md#look-while-it-runs) explains nvtop and nvitop,
+# and how to read their numbers.
 #
 # ## The devices of a run
 #

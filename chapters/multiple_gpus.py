@@ -408,8 +408,7 @@ for batch_size in (16, 512):
 # operators for both devices, eight arrays must be summed, and both replicas must be
 # updated. This overhead does not depend on the batch size. We therefore expect the
 # ratio to fall as the batch grows. If the ratio for 512 images is near 1 as well, the
-# two contexts probably share a core, or another program uses one: look with `d2lpar
-# devices --watch`.
+# two contexts probably share a core, or another program uses one: look with `htop`.
 #
 # Note what is compared here. A context of this chapter has one thread (unless you have
 # set `OMP_NUM_THREADS`), so one device is one core and two devices are two cores. One

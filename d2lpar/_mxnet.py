@@ -1,4 +1,4 @@
-"""The one place that prepares the environment and imports MXNet 1.9.1.
+"""The one place that prepares the environment and imports MXNet, 1.9.1 or 2.
 
 Everything else writes ``from d2lpar._mxnet import mx, np, npx, autograd, gluon``.
 MXNet reads these once, so they must be in place before its first import:
@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
 from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
 from d2lpar.errors import MXNetMissingError, first_line
@@ -75,8 +76,9 @@ def _import():
             import mxnet
     except OSError as error:
         raise MXNetMissingError(
-            f"MXNet cannot be loaded ({first_line(error)}): d2lpar doctor names the "
-            "remedy"
+            f"MXNet cannot be loaded ({first_line(error)}): install the library that "
+            "it names, as by apt-get install libgomp1 libquadmath0, or reinstall MXNet "
+            "(docs/installing.md)"
         ) from None
     write_numbers_plainly()
     mxnet.npx.set_np()
@@ -86,4 +88,43 @@ def _import():
 mx = _import()
 np, npx, autograd, gluon = mx.np, mx.npx, mx.autograd, mx.gluon
 
-__all__ = ["autograd", "gluon", "mx", "np", "npx"]
+# All that differs between MXNet 1 and 2
+
+Context = type(mx.cpu(0))  # in MXNet 2 mx.Context is a function, and this mx.Device
+IS_MXNET_2 = hasattr(mx, "device")
+
+
+def gluon_block(cls: Any) -> Any:
+    """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes.
+
+    `F` has ``np`` and ``npx``, of arrays or of symbols. MXNet 1 calls it by the name
+    ``hybrid_forward``, and MXNet 2 calls ``forward``, which gets no parameters.
+    """
+    if not IS_MXNET_2:
+        cls.hybrid_forward = lambda self, F, *inputs, **parameters: self.compute(
+            F, *inputs, **parameters
+        )
+        return cls
+
+    def forward(self, *inputs):
+        parameters = {
+            name: p.data(inputs[0].ctx) for name, p in self._reg_params.items() if p
+        }
+        return self.compute(mx, *inputs, **parameters)
+
+    cls.forward = forward
+    return cls
+
+
+def new_parameter(owner: Any, name: str, shape: tuple[int, ...]) -> None:
+    """Give a block a parameter that is not trained, as its attribute `name`."""
+    if IS_MXNET_2:
+        setattr(owner, name, gluon.Parameter(name, shape=shape, grad_req="null"))
+    else:
+        with owner.name_scope():
+            setattr(owner, name, owner.params.get(name, shape=shape, grad_req="null"))
+
+
+__all__ = [
+    "Context", "autograd", "gluon", "gluon_block", "mx", "new_parameter", "np", "npx"
+]  # fmt: skip

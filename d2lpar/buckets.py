@@ -39,6 +39,8 @@ class Bucket(list):
     """
 
     def __init__(self, params: Sequence[numpy.ndarray], device: mx.Context) -> None:
+        if len({id(p) for p in params}) < len(params):
+            raise ValueError("Bucket: a parameter is listed twice: use get_params")
         flat = numpy.concatenate([numpy.ravel(p) for p in params])
         self.values = np.array(flat, dtype=flat.dtype, ctx=device)
         self.grads = np.zeros_like(self.values)
@@ -104,7 +106,10 @@ class BucketTrainer:
 
     def __init__(self, net: gluon.Block, lr: float) -> None:
         self._lr = lr
-        values, grads = flatten(list(net.collect_params().values()))
+        self._params = [
+            p for p in net.collect_params().values() if p.grad_req != "null"
+        ]  # as Gluon's trainer names them
+        values, grads = flatten(self._params)
         self._values = [flat.as_nd_ndarray() for flat in values]
         self._grads = [flat.as_nd_ndarray() for flat in grads]
         self._kvstore = mx.kv.create("device")  # not through the host

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy
 
-from d2lpar._mxnet import mx, np
+from d2lpar._mxnet import gluon, mx, np
 
 # Those that MXNet has.
 DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
@@ -36,11 +37,13 @@ def shares(n: int, parts: int) -> list[slice]:
 def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
     """Return NumPy and mx.np arrays as they are, legacy mx.nd arrays as mx.np views.
 
-    Anything else becomes a NumPy array. Raises TypeError for a masked array, and for a
-    dtype that MXNet does not have.
+    Anything else becomes a NumPy array. Raises TypeError for a masked or sparse array,
+    and for a dtype that MXNet does not have.
     """
     if isinstance(array, np.ndarray):
         return array
+    if getattr(array, "stype", "default") != "default" or hasattr(array, "toarray"):
+        raise TypeError(f"{name} is sparse: write its dense array, {name}.toarray()")
     if isinstance(array, mx.nd.NDArray):
         return array.as_np_ndarray()
     check_unmasked(name, array)
@@ -59,6 +62,40 @@ def check_unmasked(name: str, array) -> None:
         raise TypeError(
             f"{name} is a masked array, whose mask would be lost: fill it first"
         )
+
+
+def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]]:
+    """Return parameters as they are, of which one may recur, and as arrays.
+
+    Raises TypeError unless they are a list of arrays of floats, which alone have
+    gradients, and ValueError for two views of one array: copies would be trained apart.
+    """
+    if hasattr(params, "shape") or isinstance(params, dict):
+        what = getattr(params, "shape", "")
+        raise TypeError(
+            f"params is one {type(params).__name__} {what}: write a list of arrays"
+        )
+    params = list(params)
+    arrays = [as_array("a parameter", p) for p in params]
+    for array in arrays:
+        if numpy.dtype(array.dtype).kind != "f":
+            raise TypeError(f"a parameter is {array.dtype}: write floats")
+    for (i, a), (j, b) in itertools.combinations(enumerate(arrays), 2):
+        on_host = [isinstance(array, numpy.ndarray) for array in (a, b)]
+        if params[i] is params[j] or any(on_host) != all(on_host):
+            continue
+        if numpy.shares_memory(a, b) if all(on_host) else share_memory([a, b]):
+            raise ValueError(
+                f"parameters {i} and {j} are views of one array: copies would be "
+                "trained apart; list the same array twice, or copy one"
+            )
+    return params, arrays
+
+
+def untied(params: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Return the distinct arrays of a replica: tied weights are listed twice."""
+    distinct = {id(p): p for p in params}
+    return params if len(distinct) == len(params) else list(distinct.values())
 
 
 def copy_to(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarray:
@@ -94,6 +131,9 @@ def share_memory(arrays: Sequence[np.ndarray]) -> bool:
     return any(begin < end for (_, end), (begin, _) in zip(spans, spans[1:]))
 
 
+# Checks of a step: what MXNet would compute wrongly, or name by something else.
+
+
 def check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
     """Raise ValueError unless ``device_params[k]`` is the replica on ``devices[k]``.
 
@@ -101,16 +141,80 @@ def check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
     """
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
-    listed = [id(p) for params in device_params for p in params]
-    if len(set(listed)) < len(listed):
-        raise ValueError("a parameter is listed twice: get_params makes each replica")
+    listed = [{id(p) for p in params} for params in device_params]
+    if len(set().union(*listed)) < sum(map(len, listed)):
+        raise ValueError("a parameter is in two replicas: get_params makes each")
     for k, (params, device) in enumerate(zip(device_params, devices)):
         where = getattr(params[0], "ctx", "the host")
         if where != device:  # one GPU may silently read another's memory
             raise ValueError(f"replica {k} is on {where}, its device is {device}")
-    found, expected = numpy.dtype(dtype), numpy.dtype(device_params[0][0].dtype)
+    check_dtype(dtype, device_params[0][0].dtype)
+
+
+def check_dtype(of_X, of_params) -> None:
+    """Raise TypeError unless the data has the dtype of the parameters."""
+    found, expected = numpy.dtype(of_X), numpy.dtype(of_params)
     if found != expected:
         raise TypeError(f"X is {found}, the parameters are {expected}: convert X")
+
+
+def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
+    """Raise unless `y` are labels that `loss` can take with scores such as `y_hat`.
+
+    With Gluon's softmax loss these are class numbers (n,): MXNet clips those that are
+    none silently. Labels on a device are not read, which would wait for it.
+    """
+    y = as_array("y", y)
+    if y.dtype == bool:  # MXNet would fail in a later step
+        raise TypeError("y is bool: write labels as integers, y.astype('int32')")
+    softmax = gluon.loss.SoftmaxCrossEntropyLoss
+    if not isinstance(loss, softmax) or not loss._sparse_label:
+        return
+    num_classes = y_hat.shape[loss._axis]
+    if y_hat.ndim == 2 and y.size != y.shape[0]:
+        raise ValueError(f"y {y.shape}: write class numbers (n,), not one-hot vectors")
+    if not isinstance(y, np.ndarray):
+        wrong = y[~numpy.isin(y, numpy.arange(num_classes))]
+        if wrong.size:
+            raise ValueError(f"label {wrong[0]}: classes are 0 to {num_classes - 1}")
+
+
+def check_losses(losses: Sequence[np.ndarray], shards: Sequence) -> None:
+    """Raise ValueError unless there is one loss per sample: a mean is divided twice."""
+    for l, shard in zip(losses, shards):
+        if l.size != len(shard):
+            raise ValueError(f"loss {l.shape}: return one value per sample")
+
+
+def clear_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Set all gradients to 0, so that only those of this step count.
+
+    A parameter that a step does not use would keep the sum of an earlier one, and with
+    ``grad_req="add"`` a backward pass would add to it. Raises ValueError for a
+    parameter without a gradient.
+    """
+    for k, params in enumerate(device_params):
+        flat = getattr(params, "grads", None)  # of a bucket
+        grads = [p.grad for p in params] if flat is None else [flat]
+        absent = [i for i, g in enumerate(grads) if g is None]
+        if absent:
+            raise ValueError(
+                f"parameter {absent[0]} of replica {k} has no gradient: make "
+                "replicas by get_params, or call attach_grad on each parameter"
+            )
+        arrays = [g.as_nd_ndarray() for g in grads]
+        mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
+
+
+def keep_frozen(device_params: Sequence[Sequence[np.ndarray]]) -> None:
+    """Give parameters with ``grad_req="null"`` back their gradient of zeros.
+
+    A backward pass takes it from them.
+    """
+    for params in device_params:
+        for p in params if not hasattr(params, "grads") else ():
+            if p.grad is None:
+                p.attach_grad("null")
 
 
 # Starting a small operation on a GPU takes longer than computing it. So on GPUs there

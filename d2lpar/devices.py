@@ -14,32 +14,20 @@ that does not exist is a :class:`~d2lpar.errors.DeviceError` that names those th
 
 from __future__ import annotations
 
-import functools
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
-from d2lpar.errors import DeviceError, RunError, first_line
-from d2lpar.machine.builds import (
-    BUILD_RANGE,
-    FROM_SOURCE,
-    CudaDevice,
-    build_has_code_for,
-    cuda_devices,
-    installed_builds,
-    own_library,
-)
+from d2lpar.errors import DeviceError
+from d2lpar.machine import builds
+from d2lpar.machine.gpus import CudaDevice, cuda_devices
 from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.text import plural
 
 if TYPE_CHECKING:
     from d2lpar._mxnet import mx
 
-log = logging.getLogger("d2lpar")
-
-PROBE_SECONDS = 60  # a first import from a cold disk takes a while
 MAX_DEVICES = 256  # each CPU context has threads and buffers of its own
 
 
@@ -97,25 +85,22 @@ def names(text: str = "auto") -> list[Device]:
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
         return _cpus(range(usable_cores()) if ids is None else ids)
-    gpus = here = cuda_devices()
-    if here and not own_library() and set(installed_builds()) == {"mxnet"}:
-        gpus = []  # the wheel for CPUs finds none
+    gpus = cuda_devices()
     if auto:
         usable = [Device("gpu", i) for i in usable_gpus(gpus)]
         return usable or _cpus(range(usable_cores()))
     ids = list(range(len(gpus))) if ids is None else ids
     if not gpus or max(ids) >= len(gpus):
-        why = "there is no GPU here"
-        if here:
-            models = ", ".join(gpu.name for gpu in here)
-            why = f"MXNet can use {len(gpus)} of the GPUs here ({models})"
+        models = ", ".join(gpu.name for gpu in gpus)
+        there = f"the GPUs here are {models}" if models else "there is no GPU here"
         raise DeviceError(
-            f"devices {text!r}: {why}; d2lpar doctor says why; cpu:N gives CPU "
+            f"devices {text!r}: {there}; d2lpar doctor says why; cpu:N gives CPU "
             f"contexts ({usable_cores()} cores)"
         )
-    refused = list(why_not_usable(ids, gpus).values())
-    if refused:
-        raise DeviceError(refused[0])
+    refused = why_not_usable(gpus)
+    for i in ids:
+        if i in refused:
+            raise DeviceError(refused[i])
     return [Device("gpu", i) for i in ids]
 
 
@@ -136,9 +121,9 @@ def parse(text: str = "auto") -> list[mx.Context]:
 
 def contexts(devices: Iterable[Device]) -> list[mx.Context]:
     """Return MXNet contexts for named devices; allocate nothing on them."""
-    from d2lpar._mxnet import mx
+    from d2lpar._mxnet import Context
 
-    return [mx.Context(*device) for device in devices]
+    return [Context(*device) for device in devices]
 
 
 def check_contexts(devices: Sequence[mx.Context]) -> None:
@@ -146,10 +131,10 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
 
     Raises :class:`DeviceError`, a ValueError, if it is empty.
     """
-    from d2lpar._mxnet import mx
+    from d2lpar._mxnet import Context
 
     is_list = isinstance(devices, (list, tuple))
-    if not is_list or not all(isinstance(device, mx.Context) for device in devices):
+    if not is_list or not all(isinstance(device, Context) for device in devices):
         raise TypeError(
             f"devices {devices!r}: write a list of contexts, such as "
             "d2lpar.devices.parse('cpu:2')"
@@ -158,74 +143,51 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
         raise DeviceError("devices []: write at least one context")
 
 
+def check_exists(device: mx.Context) -> None:
+    """Raise :class:`DeviceError` for a GPU that MXNet does not see, TypeError for none.
+
+    MXNet makes a context of any number, and fails at the first array.
+    """
+    from d2lpar._mxnet import mx
+
+    check_contexts([device])
+    if device.device_type == "gpu" and device.device_id >= mx.context.num_gpus():
+        raise DeviceError(
+            f"{device}: MXNet sees {plural(mx.context.num_gpus(), 'GPU')} here; "
+            "d2lpar devices describes this machine"
+        )
+
+
 def usable_gpus(gpus: Sequence[CudaDevice]) -> list[int]:
     """The numbers of those of all `gpus` that MXNet can compute on."""
-    if not gpus:
-        return []
-    refused = why_not_usable(range(len(gpus)), gpus)
+    refused = why_not_usable(gpus)
     return [i for i in range(len(gpus)) if i not in refused]
 
 
-def why_not_usable(
-    numbers: Sequence[int], gpus: Sequence[CudaDevice]
-) -> dict[int, str]:
-    """Why MXNet cannot compute on a GPU, by its number; {} if it can on all.
+def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
+    """Why MXNet's wheel cannot compute on one of all `gpus`, by its number.
 
-    MXNet's wheels have code for a known range of compute capabilities. A library built
-    from source is tried on each GPU, in a fresh process.
+    A library that the user has built is trusted; ``d2lpar doctor`` tries it.
     """
-    if own_library():
-        return {
-            i: (
-                f"gpu({i}) {gpus[i].name}: the MXNet {FROM_SOURCE} cannot compute on "
-                f"it ({error}); build it for this GPU (docs/installing.md), or use "
-                "--devices cpu:N"
+    if not gpus or builds.own_library():
+        return {}
+    for_cpus = set(builds.installed_builds()) == {"mxnet"}
+    reasons = {}
+    for i, gpu in enumerate(gpus):
+        if not builds.build_has_code_for(gpu.capability):
+            reasons[i] = (
+                f"gpu({i}) {gpu.name} has compute capability "
+                f"{'.'.join(map(str, gpu.capability))}; the MXNet GPU wheels have code "
+                f"for {builds.BUILD_RANGE} only. Use --devices cpu:N, a GPU in that "
+                "range, PyTorch on this one, or an MXNet of your own build "
+                "(docs/installing.md)"
             )
-            for i, error in _probe(tuple(numbers)).items()
-            if error
-        }
-    return {
-        i: (
-            f"gpu({i}) {gpus[i].name} has compute capability "
-            f"{'.'.join(map(str, gpus[i].capability))}; the MXNet GPU wheels have code "
-            f"for {BUILD_RANGE} only. Use --devices cpu:N, a GPU in that range, "
-            "PyTorch on this one, or an MXNet of your own build (docs/installing.md)"
-        )
-        for i in numbers
-        if not build_has_code_for(gpus[i].capability)
-    }
-
-
-@functools.cache
-def _probe(numbers: tuple[int, ...]) -> dict[int, str]:
-    """The error of a tiny computation on each GPU, "" where it was right."""
-    from d2lpar import process
-
-    function, job = "d2lpar.devices:compute_on_gpus", {"numbers": numbers}
-    errors: dict[int, str] = {}
-    try:
-        for answer in process.results(function, job, timeout=PROBE_SECONDS):
-            errors[answer["number"]] = answer["why_not"]
-    except RunError as error:  # it crashed: GPUs without an answer are not usable
-        errors = {**dict.fromkeys(numbers, first_line(error)), **errors}
-    for number, why_not in errors.items():
-        if why_not:
-            log.warning("gpu(%d): MXNet cannot compute on it (%s)", number, why_not)
-    return errors
-
-
-def compute_on_gpus(numbers: Sequence[int]) -> Iterator[dict]:
-    """Multiply two small matrices on each GPU; yields why that failed, or ""."""
-    from d2lpar._mxnet import mx, np
-
-    for number in numbers:
-        try:
-            x = np.ones((4, 4), ctx=mx.gpu(number))
-            total = float(np.dot(x, 2 * x).sum())
-            why_not = "" if total == 128 else f"a sum of 128 came out as {total}"
-        except mx.MXNetError as error:
-            why_not = first_line(error)
-        yield {"number": number, "why_not": why_not}
+        elif for_cpus:
+            reasons[i] = (
+                f"gpu({i}) {gpu.name} needs MXNet's build for GPUs: pip uninstall "
+                f"mxnet && {builds.install_command('cu112')}; or use --devices cpu:N"
+            )
+    return reasons
 
 
 def enable_peer_access(devices: Sequence[mx.Context]) -> None:

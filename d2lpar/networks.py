@@ -46,6 +46,7 @@ def init_lenet(scale: float = 0.01, seed: int = 0) -> list[numpy.ndarray]:
 
 def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
     """Return scores (n, 10) of images X (n, 1, 28, 28), computed on their device."""
+    check_images(X)
     h1 = convolve(X, params[0], params[1])
     h1 = npx.activation(h1, act_type="relu")  # 3 times as fast on a CPU as npx.relu
     h1 = npx.pooling(data=h1, pool_type="avg", kernel=(2, 2), stride=(2, 2))
@@ -55,6 +56,12 @@ def lenet(X: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
     h2 = h2.reshape((h2.shape[0], -1))
     h3 = npx.activation(dense(h2, params[4], params[5]), act_type="relu")
     return dense(h3, params[6], params[7])
+
+
+def check_images(X: np.ndarray) -> None:
+    """Raise ValueError unless X are images (n, 1, 28, 28)."""
+    if X.ndim != 4 or X.shape[1:] != (1, 28, 28):
+        raise ValueError(f"X {X.shape}: LeNet takes images (n, 1, 28, 28)")
 
 
 def convolve(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -93,4 +100,4 @@ def dense(X: np.ndarray, W: np.ndarray, b: np.ndarray) -> np.ndarray:
     """
     if X.ctx.device_type == "gpu":
         return np.dot(X, W) + b
-    return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1])
+    return npx.fully_connected(X, W.T, b, num_hidden=W.shape[1], no_bias=False)

@@ -18,16 +18,22 @@ import numpy
 from d2lpar._mxnet import autograd, gluon, mx, np
 from d2lpar.device_arrays import (
     as_array,
+    check_labels,
+    check_losses,
     check_replicas,
+    clear_gradients,
     copy_to,
+    keep_frozen,
     kvstore_for,
     on_device,
     on_gpu_in_float32,
+    parameters,
     pushed_together,
     share_memory,
     shares,
+    untied,
 )
-from d2lpar.devices import check_contexts
+from d2lpar.devices import check_contexts, check_exists
 from d2lpar.networks import lenet
 
 softmax_cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -37,35 +43,40 @@ softmax_cross_entropy.hybridize()  # one call from Python instead of five
 def get_params(params: Sequence[np.ndarray], device: mx.Context) -> list[np.ndarray]:
     """Copy the parameters to a device and attach gradients: a new replica.
 
-    `params` are MXNet or NumPy arrays of any shape; a replica shares no memory with
-    them. Raises TypeError for one array, not a list, for a masked array or a dtype that
-    MXNet lacks, and if `device` is not an MXNet context.
+    `params` are MXNet or NumPy arrays of floats of any shape; a replica shares no
+    memory with them. An array that is listed twice stays one: tied weights. Raises
+    TypeError for one array, not a list, for a masked array or a dtype that MXNet lacks,
+    and if `device` is not an MXNet context; ValueError for two views of one array; and
+    :class:`~d2lpar.errors.DeviceError` for a GPU where there is none.
 
     >>> W1, b1 = np.ones((2, 3)), np.zeros(3)
     >>> new_params = get_params([W1, b1], mx.cpu(0))
     >>> print('b1 grad:', new_params[1].grad)
     b1 grad: [0. 0. 0.]
     """
-    check_contexts([device])
-    if hasattr(params, "shape"):
-        raise TypeError(f"params is one array {params.shape}: write a list of arrays")
-    new_params = [copy_to(as_array("a parameter", p), device) for p in params]
-    for p in new_params:
+    check_exists(device)
+    params, arrays = parameters(params)
+    copies = {id(p): copy_to(a, device) for p, a in zip(params, arrays)}
+    for p in copies.values():
         p.attach_grad()
-    return new_params
+    return [copies[id(p)] for p in params]
 
 
 def allreduce(data: Sequence[np.ndarray]) -> None:
     """Replace the arrays of all devices by their sum, in place.
 
     `data` has one MXNet array per device, all of one shape and dtype, no two of which
-    share memory. Raises ValueError if they differ, or if two on one device overlap.
+    share memory. Raises ValueError if they differ, or if two on one device overlap, and
+    TypeError for arrays of other libraries.
 
     >>> data = [np.ones((1, 2), ctx=mx.cpu(i)) * (i + 1) for i in range(2)]
     >>> allreduce(data)
     >>> print('after allreduce:', data[0], data[1])
     after allreduce: [[3. 3.]] [[3. 3.]]
     """
+    for array in data:
+        if not isinstance(array, mx.nd.NDArray):
+            raise TypeError(f"allreduce: {type(array).__name__}: write MXNet arrays")
     kinds = {(array.shape, numpy.dtype(array.dtype).name) for array in data}
     if len(kinds) != 1:
         raise ValueError(f"allreduce: expected arrays of one shape and dtype: {kinds}")
@@ -85,10 +96,11 @@ def split_batch(
 
     `X` and `y` are (n, ...) with the same n >= 1: NumPy or MXNet arrays (``mx.nd`` too)
     of a dtype that MXNet has, which is kept. Returns ``(X_shards, y_shards)``, one per
-    device, whose lengths differ by at most one; with n < len(devices) the last ones are
-    empty. A shard of an MXNet array that stays on its device may share its memory.
-    Raises ValueError if X and y differ in length or are empty; TypeError unless
-    `devices` is a list of contexts, and for a masked array or any other dtype.
+    device, whose lengths differ by at most one. A shard of an MXNet array that stays on
+    its device may share its memory. Raises ValueError if X and y differ in length or
+    are empty, and with n < len(devices), as d2l's does: MXNet cannot compute on an
+    empty shard. Raises TypeError unless `devices` is a list of contexts, and for a
+    masked array or any other dtype.
 
     >>> X, y = np.arange(24).reshape((4, 6)), np.arange(4)
     >>> X_shards, y_shards = split_batch(X, y, [mx.cpu(0), mx.cpu(1)])
@@ -102,6 +114,11 @@ def split_batch(
         raise ValueError(f"X {X.shape} and y {y.shape} differ in length")
     if X.shape[0] == 0:
         raise ValueError(f"the batch is empty: X {X.shape}")
+    if len(X) < len(devices):
+        raise ValueError(
+            f"{len(X)} samples for {len(devices)} devices: split them over "
+            f"devices[:{len(X)}], or call train_batch, which does"
+        )
     parts = shares(len(X), len(devices))
     X_shards = [on_device(X[part], device) for part, device in zip(parts, devices)]
     y_shards = [on_device(y[part], device) for part, device in zip(parts, devices)]
@@ -110,7 +127,7 @@ def split_batch(
 
 def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
     """Sum each parameter's gradient over the replicas, in place."""
-    grads = [[p.grad for p in params] for params in device_params]
+    grads = [[p.grad for p in untied(params)] for params in device_params]
     if len(grads) > 1 and all(map(on_gpu_in_float32, device_params)):
         keys, store = kvstore_for(grads)  # one call, because each has a fixed cost
         store.pushpull(keys, [list(of_all) for of_all in zip(*grads)])
@@ -121,6 +138,7 @@ def allreduce_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
 
 def sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     """Take a step of minibatch SGD in place: p -= lr * p.grad / batch_size."""
+    params = untied(params)
     if not on_gpu_in_float32(params):
         for p in params:
             p -= lr / batch_size * p.grad
@@ -150,51 +168,33 @@ def train_batch(
 
     `X` is (n, 1, 28, 28) and `y` (n,) for the default `net`, LeNet; any
     ``net(X, params)`` will do, and any ``loss(y_hat, y)`` with one value per sample.
-    ``device_params[k]`` is the replica on ``devices[k]``, with gradients that backward
-    passes overwrite, as ``attach_grad`` makes them; ``reduce(device_params)`` sums them
-    over the replicas, ``update(params, lr, n)`` takes the step on each. A device
-    without a sample contributes zero. Returns the losses, (n_k,) per busy device,
-    without waiting for them.
+    ``device_params[k]`` is the replica on ``devices[k]``; ``reduce(device_params)``
+    sums the gradients over the replicas, ``update(params, lr, n)`` takes the step on
+    each. Parameters that are not used and devices without a sample contribute zero.
+    Returns the losses, (n_k,) per busy device, without waiting for them.
 
-    Raises ValueError if replicas and devices do not match, X and y differ in length or
-    are empty, the loss is a mean or, with the default `net` and `loss`, a label on the
-    host is not a class index; TypeError for bool labels, and for an X of another dtype
-    than the parameters. Unequal replicas are not noticed.
+    Raises ValueError if replicas and devices do not match, a parameter has no gradient,
+    X and y differ in length or are empty, the loss is a mean or, with Gluon's softmax
+    loss, a label on the host is not a class index; TypeError for bool labels, and for
+    an X of another dtype than the parameters. Unequal replicas are not noticed, nor,
+    before the end of an epoch, parameters that are not finite (`evaluate_accuracy`).
     """
-    X_shards, y_shards = split_batch(X, y, devices)
+    X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
     check_replicas(device_params, devices, X_shards[0].dtype)
-    if y_shards[0].dtype == bool:  # MXNet would fail in a later step
-        raise TypeError("y is bool: write labels as integers, y.astype('int32')")
-    if net is lenet and loss is softmax_cross_entropy:
-        _check_labels(y, num_classes=device_params[0][-1].size)
     with pushed_together(devices[0]):
+        clear_gradients(device_params)
         # The loss of each shard and its gradients, on its own device
         with autograd.record():
-            losses = [
-                loss(net(X_shard, params), y_shard)
-                for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)
-                if len(X_shard) > 0
-            ]
-        for l, X_shard in zip(losses, X_shards):
-            if l.size != len(X_shard):
-                raise ValueError(f"loss {l.shape}: return one value per sample")
+            y_hats = [net(X_k, params) for X_k, params in zip(X_shards, device_params)]
+            check_labels(y, loss, y_hats[0])
+            losses = [loss(y_hat, y_k) for y_hat, y_k in zip(y_hats, y_shards)]
+        check_losses(losses, X_shards)
         for l in losses:
             l.backward()
-        for params in device_params[len(losses) :]:
-            for p in params:
-                p.grad[:] = 0  # an idle device still holds those of the last step
+        keep_frozen(device_params)
         # Sum the gradients over the devices
         reduce(device_params)
         # Every replica takes the same step, divided by the size of the global batch
         for params in device_params:
             update(params, lr, len(X))
     return losses
-
-
-def _check_labels(y, num_classes: int) -> None:
-    # MXNet clips invalid labels silently. On a device, checking would wait for it.
-    if not isinstance(y, mx.nd.NDArray):
-        y = numpy.asarray(y)
-        wrong = y[~numpy.isin(y, numpy.arange(num_classes))]
-        if wrong.size:
-            raise ValueError(f"label {wrong[0]}: classes are 0 to {num_classes - 1}")

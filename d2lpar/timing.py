@@ -211,4 +211,6 @@ def _difference(value: numpy.ndarray, right: numpy.ndarray) -> float:
     largest = float(max(right.max(), -right.min()))
     with numpy.errstate(invalid="ignore"):  # an infinity less itself
         off = float(numpy.abs(value - right).max())
-    return off if off == 0 else off / largest if largest else numpy.inf
+    if off == 0:
+        return 0.0
+    return off / largest if largest else numpy.inf

@@ -113,6 +113,20 @@ def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndar
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
 
 
+def check_pixels(name: str, X: numpy.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise :class:`SettingError` unless X are uint8 images (n, *shape) in 0..255.
+
+    In :func:`on_device`, images in [0, 1] would become black.
+    """
+    if X.dtype != numpy.uint8:
+        raise SettingError(
+            f"{name} are {X.dtype}: write uint8 from 0 to 255, as in "
+            "(255 * X).round().astype('uint8') for X in [0, 1]"
+        )
+    if X.shape[1:] != shape or len(X) == 0:
+        raise SettingError(f"{name} {X.shape}: write at least one image {shape}")
+
+
 def batch_slices(n: int, batch_size: int) -> Iterator[slice]:
     """Yield where each batch of an epoch of n samples lies in their order.
 

@@ -24,7 +24,7 @@ def test_get_params_copies(get_params):
     from d2lpar import mx, np
 
     get_params = own(get_params)
-    source = [np.ones((2, 3)), np.arange(5, dtype="int32")]
+    source = [np.ones((2, 3)), np.arange(5, dtype="float64")]
     replica = get_params(source, mx.cpu(0))
     assert isinstance(replica, list) and len(replica) == 2, "return a list of 2 arrays"
     for p, original in zip(replica, source):

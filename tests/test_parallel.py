@@ -17,7 +17,7 @@ from d2lpar import (
     split_batch,
     train_batch,
 )
-from d2lpar._mxnet import gluon, mx, np, npx
+from d2lpar._mxnet import autograd, gluon, mx, np, npx
 from d2lpar.device_arrays import share_memory, shares
 
 CPUS = [mx.cpu(k) for k in range(8)]
@@ -74,6 +74,10 @@ def test_split_batch_keeps_order_balance_and_dtype(n, rest, dtype, num_devices, 
         "np": lambda a: np.array(a, dtype=a.dtype),
         "nd": lambda a: mx.nd.array(a, dtype=a.dtype),
     }[kind]
+    if n < num_devices:  # as d2l's: MXNet cannot compute on an empty shard
+        with pytest.raises(ValueError, match=f"{n} samples.*devices\\[:{n}\\]"):
+            split_batch(make(X), make(y), CPUS[:num_devices])
+        return
     X_shards, y_shards = split_batch(make(X), make(y), CPUS[:num_devices])
     sizes = [len(s) for s in X_shards]
     assert len(sizes) == num_devices and sum(sizes) == n
@@ -132,6 +136,165 @@ def test_allreduce_of_any_shape_and_dtype(num_devices, shape, dtype, seed):
     for array, device in zip(data, CPUS):
         assert array.dtype == dtype and array.ctx == device
         numpy.testing.assert_array_equal(array.asnumpy(), sum(host))
+
+
+def test_contexts_draw_different_repeatable_dropout_masks():
+    """MXNet's, as docs/second-gpu.md says: with dropout N devices are not one."""
+
+    def masks():
+        mx.random.seed(0)
+        with autograd.train_mode():
+            return [
+                npx.dropout(np.ones(1_000, ctx=device), p=0.5).asnumpy() > 0
+                for device in CPUS[:2]
+            ]
+
+    first, again = masks(), masks()
+    assert all((a == b).all() for a, b in zip(first, again))
+    assert 0.4 < (first[0] == first[1]).mean() < 0.6
+
+
+# Steps that are not the book's
+
+
+def numpy_step(arrays, gradients, lr, n):
+    return [a - lr / n * g for a, g in zip(arrays, gradients)]
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_a_parameter_that_a_step_does_not_use_stays(num_devices, grad_req):
+    """Its old sum would be summed again: N times as much in each step."""
+    rng = numpy.random.default_rng(0)
+    X, w = rng.normal(size=(5, 3)), rng.normal(size=(3, 1))
+    y, c = rng.normal(size=5), numpy.full(1, 0.7)
+    contexts = CPUS[:num_devices]
+    replicas = [get_params([w, c], device) for device in contexts]
+    for p in (p for params in replicas for p in params):
+        p.attach_grad(grad_req)
+    for k in range(4):
+
+        def net(X, params, used=k == 0):
+            return np.dot(X, params[0]) * (params[1] if used else 1)
+
+        train_batch(X, y, replicas, contexts, 0.1, net=net, loss=squared)
+        residual = X @ w * (c if k == 0 else 1) - y[:, None]
+        by_w = 2 * X.T @ residual * (c if k == 0 else 1)
+        by_c = (2 * residual * (X @ w)).sum(0) if k == 0 else 0
+        w, c = numpy_step([w, c], [by_w, by_c], 0.1, 5)
+    for replica in replicas:
+        numpy.testing.assert_allclose(replica[0].asnumpy(), w, rtol=1e-10)
+        numpy.testing.assert_allclose(replica[1].asnumpy(), c, rtol=1e-10)
+
+
+def test_a_shard_may_use_other_parameters_than_the_others():
+    """A branch that only device 1 takes."""
+    X, y = numpy.array([[1.0], [-1.0]]), numpy.zeros(2)
+    replicas = [
+        get_params([numpy.ones((1, 1)), numpy.ones((1, 1))], c) for c in CPUS[:2]
+    ]
+
+    def net(X, params):
+        return np.dot(X, params[0] if float(X[0, 0]) > 0 else params[1])
+
+    for _ in range(2):
+        train_batch(X, y, replicas, CPUS[:2], 0.25, net=net, loss=squared)
+    for replica in replicas:  # each takes half of the batch: 1 - 0.25 / 2 * 2 = 0.75
+        assert [float(p) for p in replica] == [0.75**2] * 2
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_tied_weights_stay_tied(num_devices):
+    rng = numpy.random.default_rng(0)
+    X, W, y = rng.normal(size=(4, 3)), rng.normal(size=(3, 3)), rng.normal(size=(4, 3))
+    contexts = CPUS[:num_devices]
+    replicas = [get_params([W, W], device) for device in contexts]
+    assert all(replica[0] is replica[1] for replica in replicas)
+
+    def net(X, params):
+        return np.dot(np.dot(X, params[0]), params[1])
+
+    train_batch(X, y, replicas, contexts, 0.1, net=net, loss=squared)
+    residual = X @ W @ W - y
+    gradient = 2 * (X.T @ residual @ W.T + (X @ W).T @ residual)
+    for replica in replicas:
+        numpy.testing.assert_allclose(
+            replica[1].asnumpy(), W - 0.1 / 4 * gradient, rtol=1e-10
+        )
+
+
+def test_views_of_one_array_are_refused_and_parts_of_one_are_not():
+    flat = numpy.arange(6.0)
+    for views in ([flat, flat[2:]], [np.array(flat)] * 1 + [None]):
+        if views[1] is None:
+            views[1] = views[0][2:]
+        with pytest.raises(ValueError, match="parameters 0 and 1 are views"):
+            get_params(views, CPUS[0])
+    assert len(get_params([flat[:2], flat[2:]], CPUS[0])) == 2
+
+
+def test_a_frozen_parameter_stays_and_one_without_a_gradient_is_named():
+    replicas = [get_params([numpy.ones((4, 1)), numpy.ones(1)], c) for c in CPUS[:2]]
+    for replica in replicas:
+        replica[1].attach_grad("null")
+    X, y = numpy.ones((3, 4)), numpy.zeros(3)
+    for _ in range(2):
+        train_batch(X, y, replicas, CPUS[:2], 0.1, net=linear, loss=squared)
+    assert [float(replica[1]) for replica in replicas] == [1, 1]
+    replicas[1][1] = np.array([1.0], dtype="float64", ctx=CPUS[1])
+    with pytest.raises(ValueError, match="parameter 1 of replica 1 has no gradient"):
+        train_batch(X, y, replicas, CPUS[:2], 0.1, net=linear, loss=squared)
+
+
+def three_classes(X, params):
+    return np.dot(X, params[0])
+
+
+@pytest.mark.parametrize(
+    ("y", "says"),
+    [
+        ([1, 2, 3], "label 3: classes are 0 to 2"),
+        ([0, -1, 0], "label -1"),
+        (numpy.eye(3), r"y \(3, 3\): write class numbers"),
+    ],
+)
+def test_labels_of_any_net_with_gluons_softmax_loss(y, says):
+    replicas = [get_params([numpy.ones((2, 3))], c) for c in CPUS[:2]]
+    with pytest.raises(ValueError, match=says):
+        train_batch(
+            numpy.ones((3, 2)), numpy.array(y), replicas, CPUS[:2], 0.1,
+            net=three_classes, loss=gluon.loss.SoftmaxCrossEntropyLoss(),
+        )  # fmt: skip
+    assert (replicas[0][0].asnumpy() == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (28, 28), (784,), (3, 28, 28)])
+def test_images_of_another_layout_are_named(shape):
+    replicas = [get_params(init_lenet(), CPUS[0])]
+    X = numpy.zeros((2, *shape), "float32")
+    with pytest.raises(ValueError, match="LeNet takes images"):
+        train_batch(X, numpy.zeros(2, "int32"), replicas, CPUS[:1], 0.1)
+
+
+@pytest.mark.parametrize("params", [[numpy.zeros((4, 1), int)], [[0, 0]]])
+def test_parameters_of_whole_numbers_are_refused(params):
+    with pytest.raises(TypeError, match="write floats"):
+        get_params(params, CPUS[0])
+
+
+def test_what_is_no_dense_array_is_named():
+    class Sparse:  # as SciPy's
+        def toarray(self):
+            return numpy.zeros((2, 2))
+
+    with pytest.raises(TypeError, match=r"X is sparse: .* X.toarray\(\)"):
+        split_batch(Sparse(), [0, 1], CPUS[:2])
+    with pytest.raises(TypeError, match="allreduce: ndarray: write MXNet arrays"):
+        allreduce([numpy.zeros(2), numpy.zeros(2)])
+    with pytest.raises(TypeError, match="params is one dict"):
+        get_params({"W": numpy.zeros(2)}, CPUS[0])
+    with pytest.raises(ValueError, match=r"gpu\(0\): MXNet sees 0 GPUs here"):
+        get_params([numpy.zeros(2)], mx.gpu(0))
 
 
 def test_a_gluon_loss_and_legacy_labels_work():
@@ -265,7 +428,7 @@ def test_labels_that_are_no_classes_are_refused(y):
     ("replicas", "named"),
     [
         (lambda: [init_lenet(), init_lenet()], "replica 0 is on the host"),
-        (lambda: [get_params(init_lenet(), CPUS[0])] * 2, "listed twice"),
+        (lambda: [get_params(init_lenet(), CPUS[0])] * 2, "in two replicas"),
     ],
 )
 def test_parameters_that_are_no_replicas_are_refused(replicas, named):

@@ -1,1 +1,1 @@
-"""The command line: flags, progress, errors, doctor and watch; no science."""
+"""The command line: flags, progress, errors and doctor; no science."""

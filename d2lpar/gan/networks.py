@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from d2lpar._mxnet import autograd, gluon, mx, np, npx
+from d2lpar._mxnet import autograd, gluon, gluon_block, mx, new_parameter, np, npx
 from d2lpar.lenet.network import cut, pad
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
@@ -74,6 +74,22 @@ class Discriminator(gluon.nn.HybridSequential):
         )
 
 
+@gluon_block
+class ToPixels(gluon.HybridBlock):
+    """From the last layer of a generator to pixels in [0, 1]."""
+
+    def compute(self, F, x):
+        return F.npx.sigmoid(2 * x)
+
+
+@gluon_block
+class FromPixels(gluon.HybridBlock):
+    """From pixels in [0, 1] to the first layer of a discriminator, in [-1, 1]."""
+
+    def compute(self, F, x):
+        return 2 * x - 1
+
+
 class WideGenerator(gluon.nn.HybridSequential):
     """Noise (n, 100, 1, 1) to faces (n, 3, 24, 24) in [0, 1].
 
@@ -99,7 +115,7 @@ class WideGenerator(gluon.nn.HybridSequential):
             )
         self.add(
             gluon.nn.Conv2DTranspose(3, 4, 2, 1, in_channels=width),
-            gluon.nn.HybridLambda(lambda F, x: F.npx.sigmoid(2 * x)),
+            ToPixels(),
         )
 
 
@@ -122,7 +138,7 @@ class WideDiscriminator(gluon.nn.HybridSequential):
         self.apart = norm == "batch-apart"
         layer = SpectralConv2D if norm == "spectral" else gluon.nn.Conv2D
         sizes = [3, width, 2 * width, 4 * width]
-        self.add(gluon.nn.HybridLambda(lambda F, x: 2 * x - 1))
+        self.add(FromPixels())
         for k, (before, after) in enumerate(zip(sizes, sizes[1:])):
             normed = norm.startswith("batch") and k > 0  # the mean takes away any bias
             self.add(layer(after, 4, 2, 1, in_channels=before, use_bias=not normed))
@@ -132,6 +148,7 @@ class WideDiscriminator(gluon.nn.HybridSequential):
         self.add(layer(1, 3, in_channels=4 * width), gluon.nn.Flatten())
 
 
+@gluon_block
 class SpectralConv2D(gluon.nn.Conv2D):
     """A convolution whose weights are divided by their largest singular value.
 
@@ -145,15 +162,12 @@ class SpectralConv2D(gluon.nn.Conv2D):
     def __init__(self, channels: int, *args, in_channels: int, **kwargs) -> None:
         super().__init__(channels, *args, in_channels=in_channels, **kwargs)
         inputs = int(numpy.prod(self.weight.shape[1:]))
-        with self.name_scope():
-            self.u, self.v = (
-                self.params.get(name, shape=(n,), grad_req="null")
-                for name, n in (("u", channels), ("v", inputs))
-            )
+        new_parameter(self, "u", (channels,))
+        new_parameter(self, "v", (inputs,))
 
-    def hybrid_forward(self, F, x, weight, bias, u, v):
+    def compute(self, F, x, weight, bias, u, v):
         norm = F.np.dot(u, F.np.dot(weight.reshape((self._channels, -1)), v))
-        return super().hybrid_forward(F, x, weight / norm, bias)
+        return F.npx.convolution(x, weight / norm, bias, **self._kwargs)
 
 
 def init_params(
@@ -175,13 +189,13 @@ def init_params(
             value = numpy.ones(shape)
         elif name.endswith(("beta", "running_mean")):
             value = numpy.zeros(shape)
-        elif name.endswith("_u"):
+        elif name.endswith(("_u", ".u")):
             weight = values[-2].reshape(len(values[-2]), -1)
             value = rng.standard_normal(shape)
             for _ in range(POWER_ITERATIONS):
                 v = _unit(weight.T @ value)
                 value = _unit(weight @ v)
-        elif name.endswith("_v"):
+        elif name.endswith(("_v", ".v")):
             value = v
         elif len(shape) > 1 and net.weight_scale:
             bound = 1 / numpy.sqrt(numpy.prod(shape[1:]))
@@ -198,6 +212,7 @@ def _unit(vector: numpy.ndarray) -> numpy.ndarray:
     return vector / numpy.linalg.norm(vector)
 
 
+@gluon_block
 class PowerIteration(gluon.HybridBlock):
     """One power iteration for some matrices; called with W1, u1, W2, u2, ...
 
@@ -208,7 +223,7 @@ class PowerIteration(gluon.HybridBlock):
         super().__init__()
         self.channels = channels
 
-    def hybrid_forward(self, F, *arrays):
+    def compute(self, F, *arrays):
         vectors = []
         for n, weight, u in zip(self.channels, arrays[::2], arrays[1::2]):
             matrix = weight.reshape((n, -1))

@@ -22,6 +22,7 @@ from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 from d2lpar.training import (
     Epoch,
     check_loss,
+    check_pixels,
     check_settings,
     check_whole,
     choose,
@@ -67,6 +68,7 @@ def train(
     check_whole("micro-batch-size", 1 if micro_batch_size is None else micro_batch_size)
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
+    check_pixels("faces", data.X, (3, 24, 24))
     state = start(seed, width, d_norm) if state is None else state
     nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
@@ -77,7 +79,7 @@ def train(
         epoch, steps = Epoch(BATCHES_IN_FLIGHT), []
         rngs = state.next_rngs()
         for X, z in batches(faces, global_batch_size, nets.G.z_shape, *rngs):
-            shards = split_batch(X, z, devices)
+            shards = split_batch(X, z, devices[: len(X)])
             sums = step(
                 *shards,
                 nets,

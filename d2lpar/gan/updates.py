@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy
 
-from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.buckets import flatten, views
 from d2lpar.devices import check_contexts
 from d2lpar.errors import SettingError
@@ -46,6 +46,7 @@ NUM_FIXED = 8  # noises whose faces are drawn all through a training
 LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in order
 
 
+@gluon_block
 class DiscriminatorLoss(gluon.HybridBlock):
     """From scores (2 n, 1), of n real and n generated faces, to the sum of the losses.
 
@@ -53,7 +54,7 @@ class DiscriminatorLoss(gluon.HybridBlock):
     :class:`StepSums`. log(1 + exp(x)) is finite where a sigmoid's logarithm is not.
     """
 
-    def hybrid_forward(self, F, scores):
+    def compute(self, F, scores):
         real, fake = F.np.split(scores.reshape((2, -1)), 2, axis=0)
         of_real = F.npx.activation(-real, "softrelu")
         of_fake = F.npx.activation(fake, "softrelu")
@@ -61,10 +62,11 @@ class DiscriminatorLoss(gluon.HybridBlock):
         return (of_real + of_fake).sum(), opinions
 
 
+@gluon_block
 class GeneratorLoss(gluon.HybridBlock):
     """From scores (n, 1) of generated faces, which should have 1, to their loss."""
 
-    def hybrid_forward(self, F, scores):
+    def compute(self, F, scores):
         return F.npx.activation(-scores, "softrelu").sum()
 
 

@@ -28,7 +28,7 @@ import platformdirs
 
 from d2lpar._mxnet import mx
 from d2lpar.kernels.signature import KernelError, Parameter
-from d2lpar.machine.host import lscpu, omp_threads
+from d2lpar.machine.host import cpuinfo, omp_threads
 from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
@@ -176,7 +176,7 @@ def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
     """
     text, command = cpp_source(source, name, parameters), compiler()
     # Machines with other instruction sets (-march=native) may share a cache.
-    key = "\0".join([text, *FLAGS, *command, lscpu().get("Flags", "")])
+    key = "\0".join([text, *FLAGS, *command, cpuinfo().get("flags", "")])
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     path = cache_folder() / f"{name}-{digest}.so"
     try:

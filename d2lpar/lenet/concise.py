@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy
 
 from d2lpar import datasets
-from d2lpar._mxnet import autograd, gluon, mx, np
+from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.buckets import BucketTrainer
-from d2lpar.device_arrays import shares
+from d2lpar.device_arrays import check_dtype, check_labels, check_losses, shares
 from d2lpar.lenet.network import (
     CHANNELS,
     LeNet,
@@ -25,8 +25,9 @@ from d2lpar.lenet.network import (
     set_params,
     takes_biases_as_weights,
 )
-from d2lpar.lenet.scratch import evaluate_accuracy
+from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
+from d2lpar.networks import check_images
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import EpochRecord
 from d2lpar.training import Epoch, batch_slices, check_settings, on_device
@@ -99,7 +100,7 @@ def train(
         for batch in batch_slices(n, global_batch_size):
             shards = row_shards(copies, orders, batch)
             size = batch.stop - batch.start
-            epoch.add(train_shards(shards, losses_of, net, devices, trainer, size))
+            epoch.add(train_shards(shards, losses_of, trainer, size))
         # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
         order = state.order(state.epoch + 2, n)
         loss = epoch.end_training(n)
@@ -112,7 +113,7 @@ def train(
 def train_batch(
     X: numpy.ndarray,
     y: numpy.ndarray,
-    net: LeNet,
+    net: gluon.Block,
     devices: Sequence[mx.Context],
     trainer: gluon.Trainer | BucketTrainer,
     *,
@@ -120,27 +121,30 @@ def train_batch(
 ) -> list[np.ndarray]:
     """Take one step on the global batch (X, y): `trainer` all-reduces and updates.
 
-    `X` is float32 (n, 1, 28, 28) and `y` (n,). Returns the losses, (n_k,) per busy
-    device, without waiting for them. :func:`train` takes the same step,
+    `X` is float32 (n, 1, 28, 28) for LeNet, or what another `net` takes, and `y` (n,).
+    Returns the losses, (n_k,) per busy device, without waiting for them. Raises what
+    :func:`d2lpar.parallel.train_batch` does. :func:`train` takes the same step,
     :func:`train_shards`, on row numbers instead of images.
     """
-    shards = [
-        (X_shard, y_shard)
-        for X_shard, y_shard in zip(*split_batch(X, y, devices))
-        if X_shard.shape[0] > 0
-    ]
+    X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
+    check_dtype(X_shards[0].dtype, trainer._params[0].dtype)
+    if isinstance(net, LeNet):
+        check_images(X_shards[0])
 
     def losses_of(X_shard, y_shard):
-        return loss(net(X_shard), y_shard)
+        y_hat = net(X_shard)
+        check_labels(y, loss, y_hat)
+        losses = loss(y_hat, y_shard)
+        check_losses([losses], [X_shard])
+        return losses
 
-    return train_shards(shards, losses_of, net, devices, trainer, X.shape[0])
+    shards = list(zip(X_shards, y_shards))
+    return train_shards(shards, losses_of, trainer, X.shape[0])
 
 
 def train_shards(
     shards: Sequence[tuple[np.ndarray, ...]],
     losses_of: Callable,
-    net: LeNet,
-    devices: Sequence[mx.Context],
     trainer: gluon.Trainer | BucketTrainer,
     global_batch_size: int,
 ) -> list[np.ndarray]:
@@ -149,11 +153,11 @@ def train_shards(
     ``losses_of(*shard)`` are the losses of a shard, (n_k,). Returns them without
     waiting for them. Several workers and the scaling study take this step, too.
     """
+    forget_gradients(trainer._params)
     losses = record_losses(shards, losses_of)
     for l in losses:
         l.backward()
-    if len(shards) < len(devices):
-        clear_gradients(net, len(shards))
+    clear_unused(trainer._params)
     trainer.step(global_batch_size)
     return losses
 
@@ -166,6 +170,7 @@ def record_losses(
         return [losses_of(*shard) for shard in shards]
 
 
+@gluon_block
 class ShardLosses(gluon.HybridBlock):
     """From X uint8 (n, 28, 28), y (n,) and rows int32 (k,) to the losses (k,).
 
@@ -179,7 +184,7 @@ class ShardLosses(gluon.HybridBlock):
         self.net, self.loss = net, loss
         self.hybridize(static_alloc=True, static_shape=True)
 
-    def hybrid_forward(self, F, X, y, rows):
+    def compute(self, F, X, y, rows):
         """Return the losses (k,) of the images X[rows]."""
         # The row numbers are in range; "clip" is the one mode that MXNet has.
         X_shard = F.np.take(X, rows, axis=0, mode="clip").astype("float32") / 255
@@ -203,15 +208,30 @@ def row_shards(
     ]
 
 
-def clear_gradients(net: LeNet, first: int) -> None:
-    """Set the gradients on the devices from number `first` on to zero.
+def forget_gradients(parameters: Sequence[gluon.Parameter]) -> None:
+    """Mark the gradients of all replicas as old; set those to 0 that are added to."""
+    for p in parameters:
+        if p.grad_req == "add":
+            for grad in p.list_grad():
+                grad[:] = 0
+        if p.grad_req != "null":
+            for data in p.list_data():
+                data._fresh_grad = False
 
-    A device without a sample still holds the gradients of the last step.
+
+def clear_unused(parameters: Sequence[gluon.Parameter]) -> None:
+    """Set the gradients to zero that no backward pass has written in this step.
+
+    A device without a sample, and a parameter that is not used, would keep those of an
+    earlier step, which the all-reduce sums again.
     """
-    for p in net.collect_params().values():
-        for data, grad in list(zip(p.list_data(), p.list_grad()))[first:]:
-            grad[:] = 0
-            data._fresh_grad = True  # or the trainer would not update this replica
+    for p in parameters:
+        if p.grad_req == "null":  # frozen, or a running average
+            continue
+        for k, data in enumerate(p.list_data()):
+            if not data._fresh_grad:
+                p.list_grad()[k][:] = 0
+                data._fresh_grad = True  # or the trainer would not update this replica
 
 
 def evaluate(
@@ -220,4 +240,4 @@ def evaluate(
     """Return the accuracy of `net` on images X uint8 (n, 28, 28) of classes y (n,)."""
     # Gluon finds the replica by the shard's device.
     no_params: list[tuple] = [()] * len(devices)
-    return evaluate_accuracy(X, y, no_params, devices, net=lambda X, _: net(X))
+    return accuracy(X, y, no_params, devices, net=lambda X, _: net(X))

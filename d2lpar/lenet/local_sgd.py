@@ -18,7 +18,7 @@ import msgspec
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.lenet.scratch import evaluate_accuracy
+from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import setup, start
 from d2lpar.parallel import allreduce, split_batch, train_batch
 from d2lpar.records.kinds import EpochRecord
@@ -62,11 +62,11 @@ def train(
         epoch, sent_before = Epoch(), averaging.wire_bytes
         order = np.array(state.order(state.epoch + 1, n), dtype="int32", ctx=devices[0])
         for X_batch, y_batch in datasets.batches(X, y, global_batch_size, order):
-            shards = zip(*split_batch(X_batch, y_batch, devices), replicas, devices)
+            busy = devices[: len(X_batch)]
+            shards = zip(*split_batch(X_batch, y_batch, busy), replicas, busy)
             losses = []
             for X_k, y_k, replica, device in shards:
-                if len(X_k) > 0:
-                    losses += train_batch(X_k, y_k, [replica], [device], lr, **BUCKETS)
+                losses += train_batch(X_k, y_k, [replica], [device], lr, **BUCKETS)
             epoch.add(losses)
             step += 1
             if step % steps_between == 0:
@@ -75,7 +75,7 @@ def train(
             averaging.average()
         loss = epoch.end_training(n)
         copies = [replica.copies() for replica in replicas]
-        acc = evaluate_accuracy(X_test, y_test, copies, devices)
+        acc = accuracy(X_test, y_test, copies, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
         state.finish_epoch([p.asnumpy() for p in replicas[0]], lr)
         sent = averaging.wire_bytes - sent_before

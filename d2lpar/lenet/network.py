@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from d2lpar._mxnet import gluon, np
+from d2lpar._mxnet import gluon, gluon_block, np
 from d2lpar.machine import host
 from d2lpar.networks import SHAPES, bias_as_weight, padded_bias
 
@@ -107,7 +107,7 @@ def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
 def in_cuda_graphs() -> bool:
     """Return whether MXNet launches compiled networks as CUDA graphs in this process.
 
-    ``d2lpar run`` asks for it on one GPU (:mod:`d2lpar.experiments`).
+    ``d2lpar run`` asks for it on GPUs (:mod:`d2lpar.experiments`).
     """
     return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
 
@@ -118,10 +118,11 @@ def takes_biases_as_weights(device_type: str, per_device_batch_size: int) -> boo
     return device_type == "gpu" and per_device_batch_size >= many
 
 
+@gluon_block
 class BiasAsWeightConv2D(gluon.nn.Conv2D):
     """Gluon's convolution, computed by :func:`bias_as_weight`."""
 
-    def hybrid_forward(self, F, x, weight, bias):
+    def compute(self, F, x, weight, bias):
         """Return what Conv2D does, images (n, c, h, w) to (n, channels, h', w')."""
         (kernel, _), num_filter = self._kwargs["kernel"], self._kwargs["num_filter"]
         if in_cuda_graphs():

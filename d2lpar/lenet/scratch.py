@@ -13,8 +13,9 @@ import numpy
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.buckets import BUCKETS, Bucket
-from d2lpar.device_arrays import pushed_together
+from d2lpar.device_arrays import as_array, pushed_together
 from d2lpar.devices import check_contexts
+from d2lpar.errors import DivergedError
 from d2lpar.lenet.network import padded, unpadded
 from d2lpar.lenet.state import TrainingState, setup
 from d2lpar.networks import lenet
@@ -58,7 +59,7 @@ def train(
                 epoch.add(losses)
         loss = epoch.end_training(n)
         copies = [replica.copies() for replica in replicas]
-        acc = evaluate_accuracy(X_test, y_test, copies, devices)
+        acc = accuracy(X_test, y_test, copies, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
         state.finish_epoch(unpadded(replicas[0]), lr)
         yield record
@@ -79,18 +80,36 @@ def evaluate_accuracy(
     taken as they are; y is (n,). Every device evaluates its shard of each batch with
     its own replica. Only the counts of hits return to the host, once, at the end.
     Raises ValueError for other shapes, for no images, and unless there is one replica
-    per device.
+    per device; :class:`DivergedError` for parameters that are not finite, which a CPU's
+    relu hides from scores and losses.
     """
     check_contexts(devices)
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
+    X, y = as_array("X", X), as_array("y", y)
     if X.ndim != 3 or y.shape != X.shape[:1] or len(y) == 0:
         raise ValueError(f"X {X.shape}, y {y.shape}: write images (n, 28, 28), y (n,)")
+    arrays = [p.asnumpy() for params in device_params for p in params or ()]
+    if not all(numpy.isfinite(array).all() for array in arrays):
+        raise DivergedError("training diverged: a parameter is not finite")
+    return accuracy(X, y, device_params, devices, net=net, batch_size=batch_size)
+
+
+def accuracy(
+    X: np.ndarray,
+    y: np.ndarray,
+    device_params: Sequence[Sequence[np.ndarray]],
+    devices: Sequence[mx.Context],
+    *,
+    net: Callable = lenet,
+    batch_size: int = 1000,
+) -> float:
+    """Do the work of :func:`evaluate_accuracy`, whose arguments are checked."""
     hits = []
     for X_batch, y_batch in datasets.batches(X, y, batch_size):
-        shards = zip(*split_batch(X_batch, y_batch, devices), device_params)
+        busy = devices[: len(X_batch)]
+        shards = zip(*split_batch(X_batch, y_batch, busy), device_params)
         for X_k, y_k, params in shards:
-            if X_k.shape[0] > 0:
-                y_hat = net(X_k, params).argmax(axis=1)
-                hits.append((y_hat.astype("int32") == y_k.astype("int32")).sum())
+            y_hat = net(X_k, params).argmax(axis=1)
+            hits.append((y_hat.astype("int32") == y_k.astype("int32")).sum())
     return sum(float(h) for h in hits) / len(y)

@@ -10,8 +10,9 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
+from d2lpar.errors import SettingError
 from d2lpar.networks import init_lenet
-from d2lpar.training import check_params, choose
+from d2lpar.training import check_params, check_pixels, choose
 
 
 @dataclass
@@ -66,7 +67,24 @@ def setup(
     data: datasets.ImageData | None,
     state: TrainingState | None,
 ) -> tuple[list[mx.Context], datasets.ImageData, TrainingState]:
-    """Return a training's contexts, data and state, with what it was not given."""
+    """Return a training's contexts, data and state, with what it was not given.
+
+    Raises :class:`SettingError` for images and labels that are not Fashion-MNIST's in
+    kind.
+    """
     contexts = choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
+    for name, X, y in (
+        ("training", data.X_train, data.y_train),
+        ("test", data.X_test, data.y_test),
+    ):
+        check_pixels(f"{name} images", X, (28, 28))
+        if numpy.shape(y) != X.shape[:1]:
+            raise SettingError(
+                f"{name} labels {numpy.shape(y)}: write class numbers (n,), one for "
+                f"each of the {len(X)} images"
+            )
+        wrong = y[~numpy.isin(y, numpy.arange(10))]
+        if wrong.size:
+            raise SettingError(f"{name} label {wrong[0]}: classes are 0 to 9")
     return contexts, data, start(seed) if state is None else state

@@ -54,9 +54,7 @@ def train(
         for batch in batch_slices(n, global_batch_size):
             shards = concise.row_shards(copies, orders, workers.part(batch))
             size = workers.divisor(batch.stop - batch.start)
-            losses = concise.train_shards(
-                shards, losses_of, net, devices, trainer, size
-            )
+            losses = concise.train_shards(shards, losses_of, trainer, size)
             epoch.add(losses)
         # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
         order = state.order(state.epoch + 2, n)

@@ -1,7 +1,7 @@
 """What this process may use of its host: processor, cores, threads, memory, variables.
 
-MXNet crashes or hangs on unexpected values of some environment variables, and has
-defaults that do not suit several devices. So the variables are checked, and defaults of
+MXNet crashes or hangs, without a message, on odd values of three environment variables,
+and has defaults that do not suit several devices. So these are checked, and defaults of
 our own are set, before it is imported.
 """
 
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import platform
 import re
 import resource
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,52 +22,24 @@ import psutil
 
 from d2lpar.errors import SettingError
 
-# The most threads, or copies, that any machine has a use for.
-WHOLE_NUMBERS = {
-    "OMP_NUM_THREADS": 1024,
-    "MXNET_OMP_MAX_THREADS": 1024,
-    "MXNET_CPU_WORKER_NTHREADS": 1024,
-    "MXNET_CPU_PRIORITY_NTHREADS": 1024,
-    "MXNET_GPU_WORKER_NTHREADS": 1024,
-    "MXNET_GPU_COPY_NTHREADS": 1024,
-    "MXNET_CPU_TEMP_COPY": 65536,
-    "MXNET_GPU_TEMP_COPY": 65536,
-}
-WORDS = {
-    "MXNET_ENGINE_TYPE": ("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
-}
+WHOLE_NUMBERS = ("OMP_NUM_THREADS", "MXNET_CPU_WORKER_NTHREADS", "MXNET_CPU_TEMP_COPY")
 
 # Environment variables that d2lpar itself has set in this process.
 set_by_us: set[str] = set()
 
 
 @functools.cache
-def lscpu() -> dict[str, str]:
-    """What ``lscpu -J`` says, by field: {"Model name": ...}; {} where there is none."""
-    facts = {}
-
-    def collect(entry: dict) -> dict:  # newer versions nest entries
-        if "field" in entry:
-            facts[entry["field"].rstrip(":")] = entry["data"] or ""
-        return entry
-
-    try:
-        done = subprocess.run(
-            ["lscpu", "-J"],
-            capture_output=True,
-            timeout=10,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        json.loads(done.stdout, object_hook=collect)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return {}
-    return facts
+def cpuinfo() -> dict[str, str]:
+    """The first processor of /proc/cpuinfo: {"model name": ..., "flags": ...}."""
+    text = ""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0]
+    return dict(re.findall(r"^(.+?)\t*: (.+)$", text, re.MULTILINE))
 
 
 def cpu_model() -> str:
     """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
-    return lscpu().get("Model name") or platform.processor() or platform.machine()
+    return cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def onednn_has_avx2_only() -> bool:
@@ -78,7 +47,7 @@ def onednn_has_avx2_only() -> bool:
 
     By the processor's flags and by oneDNN's own variable DNNL_MAX_CPU_ISA.
     """
-    flags = lscpu().get("Flags", "").split()
+    flags = cpuinfo().get("flags", "").split()
     allowed = os.environ.get("DNNL_MAX_CPU_ISA", "").upper() or "ALL"
     avx512 = "avx512f" in flags and allowed.startswith(("ALL", "AVX512"))
     return "avx2" in flags and not avx512 and allowed not in ("SSE41", "AVX")
@@ -91,8 +60,8 @@ def usable_cores() -> int:
 
 def omp_threads() -> int | None:
     """Threads of each CPU context by OMP_NUM_THREADS; None where it is not set."""
-    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return (int(value) or None) if re.fullmatch("[0-9]{1,9}", value) else None
+    value = os.environ.get("OMP_NUM_THREADS", "")
+    return int(value) if is_whole_number(value) else None
 
 
 def user_threads() -> int | None:
@@ -123,38 +92,30 @@ def set_defaults(values: Mapping[str, str]) -> None:
 
 def check_environment() -> None:
     """Raise :class:`SettingError` for a variable that would crash MXNet."""
-    for name, most in WHOLE_NUMBERS.items():
-        value = os.environ.get(name, "").strip()
-        is_number = re.fullmatch("[0-9]{1,9}", value)
-        if value and not (is_number and 1 <= int(value) <= most):
-            remedy = f"write a whole number, 1 to {most:,}, or unset it"
-            if name == "OMP_NUM_THREADS" and "," in value:
-                remedy += "; MXNet takes no list"
-            raise SettingError(f"{name} {value[:40]!r}: {remedy}")
-    for name, words in WORDS.items():
+    for name in WHOLE_NUMBERS:
         value = os.environ.get(name, "")
-        if value and value not in words:
-            remedy = f"write {', '.join(words[:-1])} or {words[-1]}, or unset it"
-            raise SettingError(f"{name} {value[:40]!r}: {remedy}")
+        if value and not is_whole_number(value):
+            raise SettingError(
+                f"{name} {value[:40]!r}: write one whole number above 0, or unset it"
+            )
     role = os.environ.get("DMLC_ROLE", "worker")
     if role != "worker":  # MXNet's import would serve, and never return
         raise SettingError(
             f"DMLC_ROLE {role[:40]!r}: unset DMLC_ROLE; d2lpar launch starts the "
             "schedulers and servers"
         )
-    if sys.flags.optimize > 1:
-        raise SettingError(
-            "PYTHONOPTIMIZE 2 (python -OO) drops the docstrings that MXNet needs: "
-            "unset it, or write 1"
-        )
+
+
+def is_whole_number(value: str) -> bool:
+    """Whether the text of a variable is a whole number above 0."""
+    return bool(re.fullmatch(" *[0-9]{1,9} *", value)) and int(value) > 0
 
 
 class HostMemory(NamedTuple):
-    """Bytes: the machine's, what can still be taken, a container's limit or None."""
+    """Bytes that this machine or container has, and that can still be taken."""
 
     total: int
     free: int
-    limit: int | None
 
 
 def host_memory() -> HostMemory:
@@ -163,39 +124,36 @@ def host_memory() -> HostMemory:
     They are those of a container and of this process (``ulimit -v``, ``ulimit -d``).
     """
     memory = psutil.virtual_memory()
-    free = [memory.available]
-    limit, used = container_memory()
-    if limit is not None and limit >= memory.total:
-        limit = None
-    if limit is not None:
+    total, free = [memory.total], [memory.available]
+    for limit, used in container_memory():
+        total.append(limit)
         free.append(limit - used)
     kinds = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
     for name, kind in kinds.items():
         most, _ = resource.getrlimit(kind)
         if most != resource.RLIM_INFINITY:
             free.append(most - process_status(name))
-    return HostMemory(memory.total, max(0, min(free)), limit)
+    return HostMemory(min(total), max(0, min(free)))
 
 
 def container_memory(
     group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
-) -> tuple[int | None, int]:
-    """(limit, bytes in use) of the tightest control group here, or (None, 0).
+) -> list[tuple[int, int]]:
+    """Limit and bytes in use of this process's control group, and of those around it.
 
-    That is this process's group or one around it (version 2). Files that the kernel has
-    cached give way, so they do not count as in use.
+    Those of version 2 that have a limit. Files that the kernel has cached give way, so
+    they do not count as in use.
     """
     limits = []
     with contextlib.suppress(OSError):
-        path = Path(group).read_text().rpartition("::/")[2].strip()
-        inside = Path(root, path)
+        inside = Path(root, Path(group).read_text().rpartition("::/")[2].strip())
         for folder in (inside, *inside.parents):
             with contextlib.suppress(OSError, ValueError):  # none here, or "max"
                 limit = int((folder / "memory.max").read_text())
                 used = int((folder / "memory.current").read_text())
                 cached = (folder / "memory.stat").read_text().partition("inactive_file")
                 limits.append((limit, used - int(cached[2].split()[0])))
-    return min(limits, key=lambda group: group[0] - group[1], default=(None, 0))
+    return limits
 
 
 def process_status(name: str) -> int:

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine import host
-from d2lpar.machine.builds import nvml_session
 from d2lpar.machine.cards import gpu_cards
 from d2lpar.text import byte_size, plain_table, plural
 
@@ -305,8 +304,7 @@ def free_memory(devices: Sequence) -> list[int]:
     """
     if devices[0].device_type == "cpu":
         return [host.host_memory().free] * len(devices)
-    with nvml_session() as nvml:
-        free = {card.number: card.memory_free for card in gpu_cards(nvml)}
+    free = {card.number: card.memory_free for card in gpu_cards()}
     found = []
     for device in devices:
         memory = free.get(device.device_id)

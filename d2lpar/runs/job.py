@@ -81,10 +81,10 @@ class Job:
             name: os.environ.get(name, value)
             for name, value in KEEP_FREED_MEMORY.items()
         }
-        kind = self.devices[0].device_type
         environment = self.experiment.environment
         if not self.is_worker:
-            environment = self.experiment.environment_on(kind, count)
+            kind = self.devices[0].device_type
+            environment = self.experiment.environment_on(kind)
         for name, value in environment.items():
             if not host.set_by_user(name):
                 variables[name] = value

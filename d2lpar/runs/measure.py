@@ -227,7 +227,7 @@ def _present(runs: list[Run], folder: Path) -> None:
     stem = files.run_stem(header)
     if header.workers > 1:  # of launches that share gradients in different ways
         stem += f"-{header.variant}"
-    drawn = experiments.draw(runs, found, folder, stem)
+    drawn = experiments.draw(runs, folder, stem, found)
     page = report.write_page(folder.parent)
     if in_notebook():
         for path in drawn:

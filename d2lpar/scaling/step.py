@@ -87,15 +87,14 @@ class FromScratch:
         """
         X, y = batch
         if upto == SPLIT:
-            X_shards, y_shards = parallel.split_batch(X, y, self.devices)
+            X_shards, y_shards = parallel.split_batch(X, y, self.devices[: len(X)])
             return [*X_shards, *y_shards]
         if upto == FORWARD:
-            X_shards, y_shards = parallel.split_batch(X, y, self.devices)
+            X_shards, y_shards = parallel.split_batch(X, y, self.devices[: len(X)])
             with pushed_together(self.devices[0]), autograd.record():
                 return [
                     parallel.softmax_cross_entropy(networks.lenet(X_k, params), y_k)
                     for X_k, y_k, params in zip(X_shards, y_shards, self.replicas)
-                    if len(X_k) > 0
                 ]
         return parallel.train_batch(
             X, y, self.replicas, self.devices, self.learning_rate,
@@ -130,8 +129,10 @@ class Concise:
         self._losses_of = lenet_concise.ShardLosses(self.net, loss)
         trainer = self._trainer
         self._shortened = {  # what takes the trainer's place
-            BACKWARD: SimpleNamespace(step=nothing),
-            ALL_REDUCE: SimpleNamespace(step=lambda _: trainer.allreduce_grads()),
+            BACKWARD: SimpleNamespace(step=nothing, _params=trainer._params),
+            ALL_REDUCE: SimpleNamespace(
+                step=lambda _: trainer.allreduce_grads(), _params=trainer._params
+            ),
             UPDATE: trainer,
         }
 
@@ -158,9 +159,8 @@ class Concise:
         if upto == FORWARD:
             return lenet_concise.record_losses(shards, self._losses_of)
         return lenet_concise.train_shards(
-            shards, self._losses_of, self.net, self.devices, self._shortened[upto],
-            rows.stop - rows.start,
-        )  # fmt: skip
+            shards, self._losses_of, self._shortened[upto], rows.stop - rows.start
+        )
 
     def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
         """See :meth:`FromScratch.accuracy`."""

@@ -14,6 +14,7 @@ from d2lpar import devices, process
 from d2lpar.cli import main
 from d2lpar.experiments import EXPERIMENTS
 from d2lpar.machine import builds
+from d2lpar.machine.gpus import CudaDevice
 from d2lpar.records import files
 from d2lpar.runs import measure
 
@@ -149,10 +150,10 @@ def test_a_worker_that_no_launcher_has_started(answer, monkeypatch, number):
 def test_a_gpu_without_code_is_refused_before_a_child_starts(
     answer, folder, monkeypatch, words
 ):
-    h200 = builds.CudaDevice("NVIDIA H200", (9, 0))
+    h200 = CudaDevice("NVIDIA H200", (9, 0))
     monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
     monkeypatch.setattr(devices, "cuda_devices", lambda: [h200])
-    monkeypatch.setattr(devices, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
+    monkeypatch.setattr(builds, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
     monkeypatch.setattr(process, "results", pytest.fail)
     error, code = answer(["run", "multiple_gpus", "--data=sample", *words])
     assert code == 2 and "gpu(0) NVIDIA H200 has compute capability 9.0" in error

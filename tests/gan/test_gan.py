@@ -38,7 +38,7 @@ class Pair(gan.Nets):
 
     def step(self, X, z, **options):
         """The two losses, each a mean."""
-        shards = split_batch(X, z, self.devices)
+        shards = split_batch(X, z, self.devices[: len(X)])
         d_losses, g_losses, _ = gan.step(*shards, self, **options)
         d_loss, g_loss = sum(map(float, d_losses)), sum(map(float, g_losses))
         return d_loss / (2 * len(X)), g_loss / len(X)

@@ -261,7 +261,7 @@ def test_channels_of_zeros_change_no_training(implementation, data, monkeypatch)
     monkeypatch.setattr(scratch, "Bucket", spied(scratch.Bucket))
     monkeypatch.setattr(concise, "build", spied(concise.build))
     for flags in ("avx2 avx512f", "avx2"):
-        monkeypatch.setattr(host, "lscpu", lambda flags=flags: {"Flags": flags})
+        monkeypatch.setattr(host, "cpuinfo", lambda flags=flags: {"flags": flags})
         state = lenet.start(seed=0, scale=0.1)
         recipe = {**RECIPE, "num_epochs": 1}
         (epoch,) = implementation.train(
@@ -289,7 +289,7 @@ def test_channels_of_zeros_change_no_training(implementation, data, monkeypatch)
     ],
 )
 def test_channels_by_vector_instructions(monkeypatch, flags, allowed, expected):
-    monkeypatch.setattr(host, "lscpu", lambda: {"Flags": flags})
+    monkeypatch.setattr(host, "cpuinfo", lambda: {"flags": flags})
     monkeypatch.setenv("DNNL_MAX_CPU_ISA", allowed)
     chosen = network.IN_BLOCKS if expected else network.CHANNELS
     assert network.device_channels("cpu") == chosen

@@ -1,67 +1,14 @@
-"""Cards of GPUs that are faked, with every query refused in turn; text and JSON."""
+"""Cards: CUDA cores against data sheets, the host against /proc, and what GPUs say."""
 
-import json
-import sys
-from ctypes import ArgumentError
+import os
+import re
+from pathlib import Path
 
 import pytest
-from support.fake_gpus import H100, T4, fake_nvml
 
 from d2lpar.machine import cards
-from d2lpar.machine.builds import CudaDevice
 from d2lpar.machine.cards import GpuCard, Machine
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """CUDA sees the H100 first, which NVML has second, and the T4 not at all."""
-    devices = [CudaDevice("NVIDIA H100 80GB HBM3", (9, 0), 132, "0:af:0")]
-    monkeypatch.setattr(cards, "cuda_devices", lambda: devices)
-    return devices
-
-
-def test_a_card_has_what_nvml_and_cuda_say_in_their_two_orders(cuda):
-    cuda.append(CudaDevice("Tesla T4", (7, 5), 40, "0:3b:0"))
-    t4, h100 = cards.gpu_cards(fake_nvml(T4, H100))
-    assert t4 == GpuCard(
-        index=0,
-        number=1,
-        name="Tesla T4",
-        capability=(7, 5),
-        multiprocessors=40,
-        cores_per_multiprocessor=64,
-        cores=2560,
-        memory_total=15360 * 2**20,
-        memory_free=15109 * 2**20,
-        driver="580.159.04",
-        cuda="13.1",
-    )
-    assert (h100.number, h100.cores_by_table, h100.cores) == (0, 16896, 16896)
-    assert (t4.label, h100.label) == ("gpu(1) Tesla T4", "gpu(0) NVIDIA H100 80GB HBM3")
-
-
-LOST = {
-    "nvmlSystemGetDriverVersion": {"driver"},
-    "nvmlSystemGetCudaDriverVersion": {"cuda"},
-    "nvmlDeviceGetName": {"name"},
-    "nvmlDeviceGetCudaComputeCapability": {"capability", "cores_per_multiprocessor"},
-    "nvmlDeviceGetNumGpuCores": {"cores"},
-    "nvmlDeviceGetMemoryInfo": {"memory_total", "memory_free"},
-    "nvmlDeviceGetPciInfo": {"number", "multiprocessors"},
-}
-
-
-@pytest.mark.parametrize("query", LOST)
-def test_what_a_gpu_does_not_support_is_none(query, cuda):
-    """Each query refused alone: the others' answers stay, and the card has text."""
-    error = ArgumentError("a tuple") if "Memory" in query else None
-    (whole,) = cards.gpu_cards(fake_nvml(H100))
-    (left,) = cards.gpu_cards(fake_nvml(H100, refused=[query], error=error))
-    changed = {k: v for k, v in vars(left).items() if v != vars(whole)[k]}
-    assert changed == dict.fromkeys(LOST[query])
-    text = cards.as_text(Machine(cards.cpu_card(), (left,)))
-    assert left.label in text and "None" not in text
-
+from d2lpar.machine.gpus import cuda_devices, peer_access, why_no_gpu
 
 # NVIDIA's data sheets: capability, SMs and CUDA cores of whole products
 PRODUCTS = {
@@ -76,21 +23,51 @@ PRODUCTS = {
 }
 
 
-def test_text_and_json_name_every_gpu_and_the_host(cuda):
-    gpus = cards.gpu_cards(fake_nvml(T4, H100))
-    here = Machine(cards.cpu_card(), gpus)
-    text = cards.as_text(here)
-    assert all(card.label in text.splitlines() for card in gpus)
-    assert "9.0, MXNet's GPU wheels have code for 5.0-8.9 only" in text
-    assert "79.6 GiB, 79.2 GiB free" in text  # 81559 and 81079 MiB
-    values = json.loads(cards.as_json(here))
-    assert values["cpu"]["model"] == here.cpu.model
-    assert [gpu["name"] for gpu in values["gpus"]] == [gpu.name for gpu in gpus]
-    assert values["no_gpu"] is None
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_cuda_cores_by_the_table_are_those_of_the_data_sheet(name):
+    capability, multiprocessors, cores = PRODUCTS[name]
+    assert GpuCard(0, name, capability, multiprocessors).cores_by_table == cores
 
 
-def test_a_machine_without_a_driver_has_its_reason(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(T4, refused=["nvmlInit"]))
+def test_text_of_a_gpu_that_the_wheels_have_no_code_for(monkeypatch):
+    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
+    h100 = GpuCard(0, "H100", (9, 0), 132, 16896, 2**36, 2**35, "580.159.04", "13.1")
+    unknown = GpuCard(1, "GPU of tomorrow", (99, 0), 7)
+    lines = cards.as_text(Machine(cards.cpu_card(), (h100, unknown))).splitlines()
+    assert lines[:6] == [
+        "gpu(0) H100",
+        "  capability       9.0, MXNet's GPU wheels have code for 5.0-8.9 only",
+        "  memory           64 GiB, 32 GiB free",
+        "  multiprocessors  132 x 128 = 16,896 CUDA cores by the table; 16,896 by NVML",
+        "  driver           580.159.04, CUDA 13.1",
+        "gpu(1) GPU of tomorrow",
+    ]
+    assert "None" not in "\n".join(lines)
+
+
+@pytest.mark.skipif(not cuda_devices(), reason="no GPU")
+def test_the_gpus_here():
     here = cards.machine()
-    assert here.gpus == () and "Not Supported" in here.no_gpu
-    assert here.no_gpu in cards.as_text(here)
+    for number, gpu in enumerate(here.gpus):
+        assert gpu.number == number and gpu.driver and gpu.cuda
+        assert gpu.cores == gpu.cores_by_table or not gpu.cores_by_table
+        assert 0 < gpu.memory_free <= gpu.memory_total
+    assert peer_access([0]) is None
+
+
+@pytest.mark.skipif(bool(cuda_devices()), reason="there is a GPU")
+def test_a_machine_without_a_gpu_says_why():
+    here = cards.machine()
+    assert here.gpus == () and peer_access([0, 1]) is None
+    assert cards.as_text(here).endswith(why_no_gpu())
+    assert "install its driver" in why_no_gpu()
+
+
+def test_the_host_is_what_proc_says():
+    card = cards.cpu_card()
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    assert card.logical_cores == len(re.findall("^processor", cpuinfo, re.M))
+    assert re.search(rf"^model name\s*: {re.escape(card.model)}$", cpuinfo, re.M)
+    assert 1 <= card.usable_cores <= len(os.sched_getaffinity(0))
+    assert 0 < card.memory_free < card.memory_total
+    assert card.vector_bits in (128, 256, 512)

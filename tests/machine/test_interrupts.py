@@ -1,12 +1,9 @@
 """Signals as KeyboardInterrupt: each of them, ignored ones, and in a destructor."""
 
-import os
-import pty
 import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -55,26 +52,6 @@ def test_an_interrupt_in_a_destructor_is_not_lost_and_what_is_ignored_stays_so()
     assert destroys("SIGINT") == "interrupted"
     assert destroys("SIGHUP", ["SIGHUP"]) == "was not interrupted"
     assert destroys("SIGTERM", ["SIGHUP", "SIGINT"]) == "interrupted"
-
-
-GUARDED = """
-import time
-from d2lpar.cli.main import guard
-guard(lambda: (print("begun", flush=True), time.sleep(60)))
-"""
-
-
-def test_a_terminal_that_is_closed_ends_a_command():
-    """The system sends SIGHUP, and nothing can be printed any more."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
-        os.execv(sys.executable, [sys.executable, "-c", GUARDED])
-    assert os.read(terminal, 5) == b"begun"
-    time.sleep(0.5)
-    os.close(terminal)
-    _, status = os.waitpid(pid, 0)
-    assert (os.WIFEXITED(status), os.WEXITSTATUS(status)) == (True, 130)
 
 
 def test_the_handlers_before_come_back_and_other_threads_have_none():

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -43,10 +42,8 @@ def gpus(monkeypatch):
     """Contexts of GPUs that have so much memory free, as NVML would say."""
 
     def make(*sizes):
-        # NVML's order is not CUDA's.
         cards = [SimpleNamespace(number=i, memory_free=f) for i, f in enumerate(sizes)]
-        monkeypatch.setattr(estimate, "nvml_session", lambda: nullcontext(None))
-        monkeypatch.setattr(estimate, "gpu_cards", lambda nvml: cards[::-1])
+        monkeypatch.setattr(estimate, "gpu_cards", lambda: cards)
         return [mx.gpu(i) for i in range(len(sizes))]
 
     return make

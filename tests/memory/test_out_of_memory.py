@@ -34,7 +34,7 @@ def test_what_is_out_of_memory(error, told, cpus):
 
 def test_the_line_names_what_helps(monkeypatch, cpus):
     def line(free, layers=lenet_layers, devices=1, **settings):
-        memory = host.HostMemory(2**50, free, None)
+        memory = host.HostMemory(2**50, free)
         monkeypatch.setattr(host, "host_memory", lambda: memory)
         return out_of_memory.advice(layers, settings, cpus(devices), said="no")
 

@@ -180,13 +180,13 @@ def test_an_experiments_variables_give_way_to_the_users(monkeypatch, tmp_path):
     [
         ([("gpu", 0)], {}, True),
         ([("gpu", 1)], {"chapter": "scaling"}, True),
-        ([("gpu", 0), ("gpu", 1)], {}, False),  # not tried
+        ([("gpu", 0), ("gpu", 1)], {}, True),
         ([("cpu", 0)], {}, False),
         ([("gpu", 0)], {"is_worker": True}, False),
         ([("gpu", 0)], {"chapter": "gan"}, False),
     ],
 )
-def test_one_gpu_launches_a_compiled_lenet_as_cuda_graphs(
+def test_gpus_launch_a_compiled_lenet_as_cuda_graphs(
     devices, changes, asked, monkeypatch, tmp_path
 ):
     monkeypatch.delenv("MXNET_ENABLE_CUDA_GRAPHS", raising=False)

@@ -1,0 +1,103 @@
+"""The NVIDIA GPUs here, as CUDA's driver and NVML see them; allocates nothing on one.
+
+The order of CUDA's driver library is that of ``mx.gpu(i)``, and CUDA_VISIBLE_DEVICES
+applies to it. NVML, the library behind nvidia-smi, has another order, and knows more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, _COMPUTE_CAPABILITY_MAJOR and _MINOR
+MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
+
+
+class CudaDevice(NamedTuple):
+    """A GPU in CUDA's own order, which is the order of ``mx.gpu(i)``."""
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int = 0
+    pci_address: str = ""
+
+
+def cuda_devices() -> list[CudaDevice]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; [] without a driver."""
+    cuda, count = _driver_library(), ctypes.c_int()
+    if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return []
+    devices = []
+    for i in range(count.value):
+        device, value = ctypes.c_int(), ctypes.c_int()
+        cuda.cuDeviceGet(ctypes.byref(device), i)
+        name, address = (ctypes.create_string_buffer(128) for _ in range(2))
+        cuda.cuDeviceGetName(name, len(name), device)
+        cuda.cuDeviceGetPCIBusId(address, len(address), device)
+        attributes = {}
+        for number in (MAJOR, MINOR, MULTIPROCESSORS):
+            cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+            attributes[number] = value.value
+        devices.append(
+            CudaDevice(
+                name=name.value.decode(),
+                capability=(attributes[MAJOR], attributes[MINOR]),
+                multiprocessors=attributes[MULTIPROCESSORS],
+                pci_address=address.value.decode(),
+            )
+        )
+    return devices
+
+
+def _driver_library() -> ctypes.CDLL | None:
+    """CUDA's driver library, initialised; None where it or a GPU is missing."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return cuda if cuda.cuInit(0) == 0 else None
+
+
+def peer_access(numbers: Sequence[int]) -> bool | None:
+    """Whether each of these GPUs can read the memory of each other.
+
+    None for one GPU, and without a driver that answers.
+    """
+    cuda, can = _driver_library(), ctypes.c_int()
+    if cuda is None or len(numbers) < 2:
+        return None
+    handles = [ctypes.c_int() for _ in numbers]
+    for handle, i in zip(handles, numbers):
+        cuda.cuDeviceGet(ctypes.byref(handle), i)
+    return all(
+        cuda.cuDeviceCanAccessPeer(ctypes.byref(can), a, b) == 0 and can.value == 1
+        for a, b in itertools.permutations(handles, 2)
+    )
+
+
+def ask_nvml(query: str, *args: Any) -> Any:
+    """The answer to a query by its name in pynvml; None where NVML has none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return getattr(pynvml, query)(*args)
+    except pynvml.NVMLError:
+        return None
+
+
+def why_no_gpu() -> str:
+    """Why CUDA sees no GPU: what NVML says, and the remedies."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        said = f"NVML sees {pynvml.nvmlDeviceGetCount()}"
+    except pynvml.NVMLError as error:
+        said = str(error)
+    return (
+        f"CUDA sees no GPU ({said}): where there is an NVIDIA GPU, install its driver, "
+        "pass it into the container, or unset CUDA_VISIBLE_DEVICES"
+    )

@@ -1,0 +1,119 @@
+"""`lenet_concise.train_batch` on nets that are not LeNet: right, or refused."""
+
+import numpy
+import pytest
+
+from d2lpar import lenet_concise
+from d2lpar._mxnet import gluon, mx, np, npx
+from d2lpar.buckets import BucketTrainer
+
+CPUS = [mx.cpu(k) for k in range(4)]
+L2 = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+class Switched(gluon.nn.HybridBlock):
+    """A dense layer, and a second one that only some steps use."""
+
+    def __init__(self):
+        super().__init__()
+        self.always = gluon.nn.Dense(3, in_units=4, use_bias=False)
+        self.sometimes = gluon.nn.Dense(3, in_units=4, use_bias=False)
+        self.uses_both = True
+
+    def forward(self, X):
+        out = self.always(X)
+        return out + self.sometimes(X) if self.uses_both else out
+
+
+def made(net, contexts, trainer="gluon", grad_req="write"):
+    net.initialize(mx.init.Constant(0.1), ctx=contexts)
+    parameters = net.collect_params()
+    for p in parameters.values():
+        p.grad_req = grad_req if p.grad_req != "null" else "null"
+    if trainer == "bucket":
+        return BucketTrainer(net, 0.1)
+    return gluon.Trainer(
+        parameters, "sgd", {"learning_rate": 0.1}, update_on_kvstore=False
+    )
+
+
+def values(net):
+    return [
+        [replica.asnumpy() for replica in p.list_data()]
+        for p in net.collect_params().values()
+    ]
+
+
+@pytest.mark.parametrize("trainer", ["gluon", "bucket"])
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_n_devices_step_as_one_where_a_layer_is_not_used(
+    num_devices, grad_req, trainer
+):
+    rng = numpy.random.default_rng(0)
+    batches = [
+        (rng.normal(size=(n, 4)).astype("float32"), rng.integers(0, 3, n))
+        for n in (6, 7, 3)  # the last has fewer samples than four devices
+    ]
+    results = []
+    for contexts in (CPUS[:1], CPUS[:num_devices]):
+        net = Switched()
+        step = made(net, contexts, trainer, grad_req)
+        for k, (X, y) in enumerate(batches):
+            net.uses_both = k == 0
+            lenet_concise.train_batch(X, y, net, contexts, step, loss=L2)
+        results.append(values(net))
+    one, several = results
+    for (expected,), replicas in zip(one, several):
+        for replica in replicas:
+            numpy.testing.assert_allclose(replica, expected, rtol=1e-5, atol=1e-7)
+    first = Switched()
+    step = made(first, CPUS[:1])
+    lenet_concise.train_batch(*batches[0], first, CPUS[:1], step, loss=L2)
+    numpy.testing.assert_allclose(one[1][0], values(first)[1][0], rtol=1e-6)
+
+
+def test_running_averages_are_no_gradients():
+    """A batch that is smaller than the number of devices."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, in_units=4), gluon.nn.BatchNorm(in_channels=3))
+    step = made(net, CPUS[:3])
+    for n in (7, 2):
+        X, y = numpy.ones((n, 4), "float32"), numpy.zeros(n, "int32")
+        lenet_concise.train_batch(X, y, net, CPUS[:3], step, loss=L2)
+    npx.waitall()
+    weights = values(net)[0]
+    assert all((weight == weights[0]).all() for weight in weights)
+
+
+def mean_loss(y_hat, y):
+    return L2(y_hat, y).mean()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "loss", "says"),
+    [
+        (numpy.ones((4, 4), "float32"), [0] * 4, mean_loss, "one value per sample"),
+        (numpy.ones((4, 4), "float32"), [1, 2, 3, 1], L2, "label 3: classes"),
+        (numpy.ones((4, 4), "float32"), numpy.eye(4), L2, "not one-hot"),
+        (numpy.ones((4, 4)), [0] * 4, L2, "X is float64, the parameters are float32"),
+        (numpy.ones((4, 4), "float32"), [True] * 4, L2, "y is bool"),
+        (numpy.ones((0, 4), "float32"), [], L2, "the batch is empty"),
+        (numpy.ones((4, 4), "float32"), [0] * 3, L2, "differ in length"),
+    ],
+)
+def test_what_parallel_refuses_is_refused_in_gluon(X, y, loss, says):
+    net = gluon.nn.Dense(3, in_units=4)
+    step = made(net, CPUS[:2])
+    with pytest.raises((TypeError, ValueError), match=says):
+        lenet_concise.train_batch(X, numpy.array(y), net, CPUS[:2], step, loss=loss)
+    assert all((a == values(net)[0][0]).all() for a in values(net)[0])
+
+
+def test_lenets_images_of_another_layout_are_named():
+    net, trainer, loss = lenet_concise.build(
+        __import__("d2lpar").init_lenet(), CPUS[:1], 0.1
+    )
+    X = np.zeros((4, 28, 28, 1))
+    with pytest.raises(ValueError, match="LeNet takes images"):
+        lenet_concise.train_batch(X, [0] * 4, net, CPUS[:1], trainer, loss=loss)

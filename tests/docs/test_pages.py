@@ -17,7 +17,7 @@ import click
 import pytest
 
 from d2lpar.cli.main import d2lpar
-from d2lpar.experiments import EXPERIMENTS, get
+from d2lpar.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -82,24 +82,6 @@ def test_readme_lists_the_chapters_in_their_order():
     listed = [(e.number, e.name) for e in EXPERIMENTS.values()]
     assert [(int(k), name) for k, name, _ in rows] == listed
     assert all(path == f"chapters/{name}.py" for _, name, path in rows)
-
-
-def test_pages_quote_the_presets():
-    lenet = get("multiple_gpus").presets
-    book = lenet["book"]
-    equations = get("least_squares").presets["book"]
-    faces = get("gan").presets["as-published"]
-    size = equations["data"]
-    usage = " ".join(text_of("docs/usage.md").split())
-    for quoted in (
-        f"on {lenet['quick']['data']['n_train']:,} training images",
-        f"{book['num_epochs']} epochs, global batch {book['global_batch_size']}, "
-        f"learning rate {book['lr']}, all 60,000 images",
-        f"A of {size['rows']:,} x {size['columns']:,} and "
-        f"{equations['num_epochs']} epochs",
-        f"{faces['num_epochs']:,} epochs of the full batch",
-    ):
-        assert quoted in usage
 
 
 # Commands

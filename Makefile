@@ -84,16 +84,17 @@ book: $(VENV)/.docs-$(EXTRA)
 	@echo "file://$(CURDIR)/build/book/index.html"
 
 # For a class: each chapter and the homework, without solutions in build/students/, and as
-# the sources of nbgrader and otter, with solutions and hidden tests, in build/graders/.
+# the source of an nbgrader course, with solutions and hidden tests, in build/graders/.
 # STUDENTS="homework timing" for some of them.
 students: $(VENV)/.docs-$(EXTRA)
 	$(VENV)/bin/python tools/make_students.py $(STUDENTS)
 
-# Four lessons as pages of slides, for a browser without a network. npm gets reveal.js.
+# Four lessons as pages of slides. They load reveal.js from the network.
 slides: $(VENV)/.docs-$(EXTRA)
 	$(PIP_INSTALL) nbconvert
-	npm install --silent --no-audit --no-fund --prefix build/reveal reveal.js@4.6.1
 	$(VENV)/bin/python tools/make_students.py --slides
+	$(VENV)/bin/python -m nbconvert --to slides --SlidesExporter.reveal_scroll=True \
+		build/slides/*.ipynb
 
 $(VENV)/.docs-$(EXTRA): $(VENV)/.run-$(EXTRA)
 	$(PIP_INSTALL) -e ".[$(EXTRA),docs]"

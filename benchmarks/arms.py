@@ -1,8 +1,10 @@
 """Arms of a benchmark in fresh processes, one after the other, round after round.
 
-The order is A B C A B C: if the machine drifts, it drifts for every arm. An arm is a
-job that answers one line with "seconds" for each thing it
-times, or an error with the reason why it cannot run. Loads no MXNet in this process.
+An *arm* is one of the programs that a benchmark times. The order is A B C A B C: if the
+machine drifts, it drifts for every arm. An arm reads its job as a line of JSON, and
+answers a line of JSON with "seconds" for each thing it times, or {"error": why} if it
+cannot run; ours are functions, which :mod:`d2lpar.process` calls. Loads no MXNet in
+this process.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,16 +37,15 @@ from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.text import plain_table
 
 PEERS = Path(__file__).parent / "peers"
-EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
+EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 
 
 class Arm(NamedTuple):
-    """What is run, and whether it is ours.
+    """A program and its job, changes of its environment, and whether it is ours.
 
-    `call` is "module:function", for :func:`d2lpar.process.results`, or the command of a
-    program that reads `job` as a line of JSON and prints JSON lines. `work` is what it
-    does, where a benchmark's arms do several things.
+    `call` is "module:function", or a command, for which None unsets a variable. `work`
+    is what it does, where a benchmark's arms do several things.
     """
 
     name: str
@@ -98,6 +99,22 @@ def measure(
     return lines
 
 
+def measure_seeds(
+    arms_of: Callable[[int], Sequence[Arm]], seeds: Iterable[int], warm_up: int = 1
+) -> tuple[list[Arm], list[ArmSample | ArmAbsent]]:
+    """Run the arms of each seed once; the last seed's arms, and the record's lines.
+
+    A seed is a round of the record.
+    """
+    arms: Sequence[Arm] = []
+    lines: list[ArmSample | ArmAbsent] = []
+    for seed in seeds:
+        arms = arms_of(seed)
+        for line in measure(arms, rounds=1, warm_up=warm_up):
+            lines.append(msgspec.structs.replace(line, round=seed))
+    return list(arms), lines
+
+
 def sample(arm: Arm, round_: int, warm_up: bool, answer: dict) -> ArmSample:
     """Convert an answer to a line of the record, dropping fields it does not know."""
     known = {k: v for k, v in answer.items() if k in ArmSample.__struct_fields__}
@@ -106,41 +123,34 @@ def sample(arm: Arm, round_: int, warm_up: bool, answer: dict) -> ArmSample:
 
 
 def run(arm: Arm) -> list[dict]:
-    """Return what an arm's process answers; raise :class:`RunError` where it fails."""
+    """What an arm's process answers; raises :class:`RunError` where it fails."""
     changes = {**exact_float32(), **arm.environment}
     if isinstance(arm.call, str):
         return list(process.results(arm.call, arm.job, environment=changes))
     variables = {**os.environ, **changes}
     done = subprocess.run(
         arm.call,
-        input=json.dumps(arm.job),
+        input=json.dumps(arm.job) + "\n",
         capture_output=True,
         text=True,
         env={name: value for name, value in variables.items() if value is not None},
     )
-    # Other lines are a library's.
-    lines = [x for x in done.stdout.splitlines() if x[:1] == "{" and x[-1:] == "}"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     answers = [json.loads(line) for line in lines]
-    if answers and "error" in answers[-1]:
+    if answers and "error" in answers[-1] and len(answers[-1]) == 1:
         raise RunError(answers[-1]["error"])
-    if done.returncode != 0:
-        raise RunError(why_it_failed(done.returncode, done.stderr))
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
+        absent = re.search(r"No module named '(\w+)'", last)
+        if absent and absent[1] in EXTRAS:
+            last = f"{absent[1]} is not installed: pip install '.[{EXTRAS[absent[1]]}]'"
+        raise RunError(last)
     return answers
 
 
-def why_it_failed(status: int, stderr: str) -> str:
-    """Say in one clause why a program failed: the last line that it printed.
-
-    >>> why_it_failed(1, "ModuleNotFoundError: No module named 'd2l'")
-    "d2l is not installed: pip install '.[book]'"
-    """
-    if status == -9:
-        return "killed (signal 9)"
-    last = (stderr.strip().splitlines() or ["it wrote nothing"])[-1][:300]
-    absent = re.search(r"No module named '(\w+)'", last)
-    if absent and absent[1] in EXTRAS:
-        return f"{absent[1]} is not installed: pip install '.[{EXTRAS[absent[1]]}]'"
-    return f"ended with status {status}: {last}"
+def answer(call: str, **job: Any) -> dict:
+    """The last answer of a function of ours in a fresh process."""
+    return run(ours("", 1, call, **job))[-1]
 
 
 def exact_float32() -> dict[str, str]:
@@ -151,7 +161,7 @@ def exact_float32() -> dict[str, str]:
     return {"NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", "0")}
 
 
-def parser(about: str, rounds: int) -> argparse.ArgumentParser:
+def parser(about: str, rounds: int | None) -> argparse.ArgumentParser:
     """The flags that all benchmarks have."""
     flags = argparse.ArgumentParser(description=about.split("\n")[0])
     flags.add_argument("--rounds", type=int, default=rounds)
@@ -165,13 +175,11 @@ def record(
     lines: Iterable[ArmSample | ArmAbsent],
     *,
     work: str,
-    command: str = "",
     **fields,
 ) -> Run:
     """Write a benchmark's record; return what it holds.
 
-    `work` and `fields` are those of its header; the `command` is by default that of the
-    benchmark's script.
+    `work` and `fields` are those of its header.
     """
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
@@ -181,11 +189,11 @@ def record(
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = files.git_state()
-    script = f"benchmarks/{path.stem}.py"
+    script = f"benchmarks/{Path(sys.argv[0]).name}"
     header = BenchmarkHeader(
         benchmark=path.stem,
         work=work,
-        command=command or shlex.join(["python", script, *sys.argv[1:]]),
+        command=shlex.join(["python", script, *sys.argv[1:]]),
         cpu_model=host.cpu_model(),
         cores=host.usable_cores(),
         versions=versions,
@@ -201,6 +209,24 @@ def record(
     return run
 
 
+def show(run: Run) -> None:
+    """Print a record's table, and draw its picture beside it."""
+    print(f"{table(run)}\n{run.path}")
+    try:
+        import figure  # matplotlib is slow to import
+    except ModuleNotFoundError as error:  # a machine with GPUs may lack it
+        print(f"no picture: {error}; benchmarks/figure.py draws it elsewhere")
+    else:
+        figure.draw(run)
+
+
+def gpu_names(devices: str) -> list[str]:
+    """The names of the GPUs in "gpu:2", of which there are none in "cpu:2"."""
+    kind, _, count = devices.partition(":")
+    gpus = cuda_devices() if kind == "gpu" else []
+    return [gpu.name for gpu in gpus[: int(count)]]
+
+
 def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
     """Return the header's fields on these GPUs: their names, and MXNet's build there.
 
@@ -209,7 +235,7 @@ def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
     gpus = cuda_devices()
     devices = f"gpu:{','.join(map(str, ids))},"
     try:
-        build = process.answer("arms:gpu_build", {"devices": devices})
+        build = answer("arms:gpu_build", devices=devices)
     except RunError:
         build = {"tf32": builds.tf32(exact_float32())}
     return {"on_gpus": [gpus[i].name for i in ids], "gpu_build": build}
@@ -223,13 +249,6 @@ def gpu_build(devices: str) -> dict:
     gpus = parse(devices)
     enable_peer_access(gpus)
     return builds.gpu_build([gpu.device_id for gpu in gpus], mx.base._LIB)
-
-
-def draw(run: Run) -> Path:
-    """Draw a record beside it; return the picture's file."""
-    import figure  # slow to import, and every arm's process imports this module
-
-    return figure.draw(run)
 
 
 def table(run: Run) -> str:

@@ -20,14 +20,13 @@ import time
 from collections.abc import Iterator
 
 import arms
-import msgspec
 import numpy
 
 from d2lpar import datasets
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, group
 
-SHOWN = (1, 2, 5)  # steps whose distance is recorded, in each decade
+SHOWN = "125"  # steps whose distance is recorded, in each decade
 
 
 def distances(
@@ -48,11 +47,8 @@ def distances(
         batch, order = order[:batch_size], order[batch_size:]
         for n, on in ((1, one), (2, two)):
             train_batch(X[batch], y[batch], trained[n], on, lr)
-        if (
-            step == num_steps
-            or step // 10 ** (len(str(step)) - 1) in SHOWN
-            and (step % 10 ** (len(str(step)) - 1) == 0)
-        ):
+        first, *others = str(step)
+        if step == num_steps or (first in SHOWN and not any(map(int, others))):
             npx.waitall()
             a, b = (
                 numpy.concatenate([p.asnumpy().ravel() for p in trained[n][0]])
@@ -69,9 +65,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=705, help="[default: 3 epochs]")
     args = parser.parse_args()
-    every, lines = [], []
-    for seed in range(args.rounds):
-        every = [
+
+    def arms_of(seed: int) -> list[arms.Arm]:
+        return [
             arms.ours(
                 f"lr {lr}, {dtype}", 1, "equivalence:distances", lr=lr, dtype=dtype,
                 data=args.data, batch_size=args.batch_size, num_steps=args.steps,
@@ -79,8 +75,8 @@ def main() -> None:
             )
             for lr, dtype in ((0.02, "float32"), (0.2, "float32"), (0.2, "float64"))
         ]  # fmt: skip
-        for line in arms.measure(every, rounds=1, warm_up=0):
-            lines.append(msgspec.structs.replace(line, round=seed))
+
+    every, lines = arms.measure_seeds(arms_of, range(args.rounds), warm_up=0)
     data = datasets.load(args.data)
     run = arms.record(
         args.out / "equivalence.jsonl",

@@ -13,8 +13,6 @@ runs/benchmarks. Needs `pip install 'd2lpar[cpu,peers]'`.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,8 +21,6 @@ from pathlib import Path
 import arms
 import numpy
 
-from d2lpar import process
-from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import usable_cores
 
 WARM_UP = 3
@@ -150,24 +146,15 @@ def main() -> None:
         check = ""
         if args.width is None and args.devices.startswith("cpu"):
             check = str(Path(folder) / "first_steps.npz")
-            process.answer("gan:first_steps", {"path": check})
+            arms.answer("gan:first_steps", path=check)
         timed = arms_of(args, check)
         lines = arms.measure(timed, args.rounds, WARM_UP)
     work = f"a step of the GAN, {args.batch_size:,} faces"
     if args.width:
         work += f", width {args.width}"
-    kind, _, count = args.devices.partition(":")
-    gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
-    run = arms.record(
-        args.out / f"{name}.jsonl",
-        timed,
-        lines,
-        work=work,
-        command=shlex.join(["python", "benchmarks/gan.py", *sys.argv[1:]]),
-        on_gpus=gpus[: int(count)],
-    )
-    print(arms.table(run))
-    arms.draw(run)
+    gpus = arms.gpu_names(args.devices)
+    path = args.out / f"{name}.jsonl"
+    arms.show(arms.record(path, timed, lines, work=work, on_gpus=gpus))
 
 
 if __name__ == "__main__":

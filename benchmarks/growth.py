@@ -5,13 +5,11 @@
 LeNet, concise and from scratch, batch 256, one thread per context, as many contexts as
 cores, on 2,000, 20,000 and 200,000 images (the sample, repeated), in fresh processes in
 turn. The first epoch of each process warms up; 30, 3 and 1 more are timed. Writes
-growth.jsonl and .png to runs/benchmarks, and prints the largest deviation from
-the cost at 20,000.
+growth.jsonl and .png to runs/benchmarks, and prints the seconds.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -63,14 +61,7 @@ def main() -> None:
     ]
     lines = arms.measure(timed, args.rounds)
     work = f"{PER:,} images of LeNet, out of so many, on {n} one-thread contexts"
-    run = arms.record(args.out / "growth.jsonl", timed, lines, work=work)
-    print(arms.table(run))
-    arms.draw(run)
-    cost = {x.name: statistics.median(x.seconds) for x in arms.arm_times(run)}
-    for training in trainings:
-        per_size = [cost[f"{training}, {size:,} images"] for size in SIZES]
-        worst = max(abs(seconds / per_size[1] - 1) for seconds in per_size)
-        print(f"{training}: within {worst:.1%} of the cost at {SIZES[1]:,}")
+    arms.show(arms.record(args.out / "growth.jsonl", timed, lines, work=work))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,8 @@
     python benchmarks/kernels.py --devices gpu:1
 
 Each arrangement of contexts and threads is measured in a fresh process, round after
-round; within it the ways take turns, and every
-answer is compared with NumPy's. Writes kernels.jsonl and .png to
-runs/benchmarks, and prints the kernel's time beside that of the loop in C on the
-same threads.
+round; within it the ways take turns, and every answer is compared with NumPy's. Writes
+kernels.jsonl and .png to runs/benchmarks, and prints the seconds.
 """
 
 from __future__ import annotations
@@ -26,9 +24,7 @@ import arms
 import numpy
 
 from d2lpar.errors import RunError
-from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import omp_threads, usable_cores
-from d2lpar.records.comparison import phrase, summarize
 from d2lpar.text import plural
 
 WORKS = {"x2": "y = 2 x", "update": "p -= step * grad"}
@@ -180,9 +176,8 @@ def main() -> None:
         each = " each" if n > 1 else ""
         name = f"{plural(n, 'context')}, {plural(threads, 'thread')}{each}"
         arrangements[name] = f"cpu:{n}", threads
-    gpus = []
-    if args.devices:
-        gpus = cuda_devices()[: int(args.devices.partition(":")[2])]
+    gpus = arms.gpu_names(args.devices or "cpu:1")
+    if gpus:
         arrangements = {plural(len(gpus), "GPU"): (args.devices, 1)}
     for name, (chosen, threads) in arrangements.items():
         timed.append(
@@ -204,19 +199,8 @@ def main() -> None:
         f"one pass in the kernel, two operators in MXNet. Compiler: {command}."
     )
     words = {"work": f"{args.n:,} float32 on each device", "note": note}
-    words["on_gpus"] = [gpu.name for gpu in gpus]
-    run = arms.record(args.out / "kernels.jsonl", timed, lines, **words)
-    print(arms.table(run))
-    arms.draw(run)
-    times = {(x.work, x.name): summarize(x.seconds) for x in arms.arm_times(run)}
-    loop = "MXNet" if gpus else "loop in C"
-    for work in WORKS.values():
-        for arm in timed:
-            kernel = times[work, f"kernel, {arm.name}"]
-            words = phrase(
-                "the kernel", kernel, loop, times[work, f"{loop}, {arm.name}"]
-            )
-            print(f"{work}, {arm.name}: {words}")
+    path = args.out / "kernels.jsonl"
+    arms.show(arms.record(path, timed, lines, on_gpus=gpus, **words))
 
 
 if __name__ == "__main__":

@@ -114,8 +114,7 @@ def main() -> None:
     work = f"forward and backward of a layer of LeNet, {BATCH} images, one thread"
     lines = arms.measure(every, args.rounds, WARM_UP)
     run = arms.record(args.out / "layers.jsonl", every, lines, work=work)
-    print(arms.table(run))
-    arms.draw(run)
+    arms.show(run)
     peak, *layers = [arm for arm in arms.arm_times(run) if arm.seconds]
     flops = 2 * SIZE**3 / min(peak.seconds)
     print(f"matrix peak, one thread: {flops / 1e9:.0f} GFLOP/s")

@@ -1,7 +1,7 @@
 """Seconds to solve least squares: our methods, NumPy, SciPy, Dask, and the notes' code.
 
     python benchmarks/least_squares.py --rounds 2 --repeats 3
-    python benchmarks/least_squares.py --sizes 10000x1000 --arms normal,lstsq  # a part
+    python benchmarks/least_squares.py --arms normal,lstsq           # a part
     python benchmarks/least_squares.py --arms "GPU,numpy normal"     # those on a GPU
 
 Every arm runs in a fresh process, one after the other, round after round; the first
@@ -220,25 +220,19 @@ def averaging_arms(rows: int, columns: int) -> Iterator[arms.Arm]:
 def main() -> None:
     parser = arms.parser(__doc__, rounds=2)
     parser.add_argument("--repeats", type=int, default=3, help="solves after a warm-up")
-    parser.add_argument("--sizes", help="of A, such as 10000x1000,100000x100; else all")
     parser.add_argument("--arms", help="words of their names, by commas; else all")
     args = parser.parse_args()
 
     cores, gpus = usable_cores(), [gpu.name for gpu in cuda_devices()]
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "problem.npz")
-        problem = arms.ours("", cores, "least_squares:write_problem", path=check)
-        arms.run(problem)
+        arms.answer("least_squares:write_problem", path=check)
         timed = list(arms_of(cores, args.repeats, check))
-        if args.sizes:
-            wanted = [tuple(map(int, s.split("x"))) for s in args.sizes.split(",")]
-            works = {work_of(size) for size in wanted}
-            timed = [arm for arm in timed if arm.work in works]
         if args.arms:
             words = args.arms.split(",")
             timed = [arm for arm in timed if any(word in arm.name for word in words)]
         if not timed:
-            parser.error(f"no arm of --sizes {args.sizes} and --arms {args.arms}")
+            parser.error(f"no arm of --arms {args.arms}")
         lines = arms.measure(timed, args.rounds, warm_up=0)
     run = arms.record(
         args.out / "least_squares.jsonl",
@@ -250,8 +244,7 @@ def main() -> None:
         "to the devices counts. numpy lstsq is an SVD; normal and the normal equations "
         "are the same method.",
     )
-    print(arms.table(run))
-    arms.draw(run)
+    arms.show(run)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ LeNet on two contexts of one thread each: 12,800 images of Fashion-MNIST, batche
 three epochs. The devices average their parameters after every 1, 4, 16, 64 steps, or
 once per epoch; some also take DiLoCo's outer step with momentum. Every arm trains in a
 fresh process, arm after arm, seed after seed; a seed is a round of the record, and
-draws the first parameters and the order of the images. Writes local_sgd.jsonl and
-local_sgd.txt, the medians over the seeds, to runs/benchmarks. Seeds that a record of
-the same commit has there are not measured again.
+draws the first parameters and the order of the images. Writes local_sgd.jsonl to
+runs/benchmarks, and prints the medians over the seeds.
 
 The accuracy is what is measured; times are kept, but other work may disturb them.
 """
@@ -18,15 +17,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import arms
 import msgspec
 
 from d2lpar import datasets
-from d2lpar.records import files
-from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, Run
 from d2lpar.text import byte_size, plain_table
@@ -77,16 +73,6 @@ def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
     ]
 
 
-def measured_before(path: Path, settings: dict) -> list:
-    """The lines of a record of this code and these settings, if there is one."""
-    if not path.exists():
-        return []
-    run = files.read(path)
-    commit, dirty = files.git_state()
-    same = (run.header.settings, run.header.git_commit) == (settings, commit)
-    return list(run.lines) if same and not dirty else []
-
-
 def table(run: Run) -> str:
     """Bytes sent and accuracy of each arm after the last epoch, over the seeds."""
     rows = []
@@ -104,27 +90,21 @@ def table(run: Run) -> str:
     return plain_table(columns, rows, names=1)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = arms.parser(__doc__, rounds=1)
     parser.add_argument("--seeds", default="0", help="a list such as 0,1,2")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--images", type=int, default=12_800)
     parser.add_argument("--epochs", type=int, default=3)
-    args = parser.parse_args(words)
-    path = args.out / "local_sgd.jsonl"
+    args = parser.parse_args()
     settings = {"lr": LR, "global_batch_size": BATCH, "num_epochs": args.epochs}
     settings.update(n_train=args.images, outer=list(OUTER))
-    lines = measured_before(path, settings)
-    done = {line.round for line in lines}
-    every = []
-    for seed in map(int, args.seeds.split(",")):
-        every = arms_of(args, seed)
-        if seed not in done:
-            new = arms.measure(every, rounds=1, warm_up=0)
-            lines += [msgspec.structs.replace(line, round=seed) for line in new]
+    every, lines = arms.measure_seeds(
+        lambda seed: arms_of(args, seed), map(int, args.seeds.split(",")), warm_up=0
+    )
     data = datasets.load(args.data, n_train=args.images)
     run = arms.record(
-        path,
+        args.out / "local_sgd.jsonl",
         every,
         lines,
         work="an epoch of local SGD, LeNet on two one-thread contexts",
@@ -133,8 +113,6 @@ def main(words: Sequence[str] | None = None) -> None:
         settings=settings,
     )
     print(table(run))
-    with replacing(path.with_suffix(".txt")) as tmp:
-        tmp.write_text(table(run) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

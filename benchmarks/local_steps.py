@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from statistics import median
 
 import arms
-import msgspec
 import numpy
 
 from d2lpar import datasets
@@ -57,17 +56,17 @@ def main() -> None:
     parser = arms.parser(__doc__, rounds=5)
     parser.add_argument("--total", type=int, default=10_000, help="steps per device")
     args = parser.parse_args()
-    every, lines = [], []
-    for seed in range(args.rounds):
-        every = [
+
+    def arms_of(seed: int) -> list[arms.Arm]:
+        return [
             arms.ours(
                 f"{n} devices", 1, "local_steps:excess", chosen=f"cpu:{n}",
                 total=args.total, seed=seed,
             )
             for n in (2, 4)
         ]  # fmt: skip
-        for line in arms.measure(every, rounds=1, warm_up=0):
-            lines.append(msgspec.structs.replace(line, round=seed))
+
+    every, lines = arms.measure_seeds(arms_of, range(args.rounds), warm_up=0)
     run = arms.record(
         args.out / "local_steps.jsonl",
         every,

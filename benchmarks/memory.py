@@ -20,7 +20,6 @@ import arms
 import memory_estimate
 
 from d2lpar import datasets
-from d2lpar.machine.gpus import cuda_devices
 from d2lpar.machine.host import process_status
 from d2lpar.memory import estimate
 from d2lpar.text import plain_table, plural
@@ -76,7 +75,6 @@ def main() -> None:
         arm._replace(environment={**arm.environment, **ENVIRONMENT}) for arm in timed
     ]
     data = datasets.load(args.data, n_train=args.images, n_test=200)
-    gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
     run = arms.record(
         args.out / "memory.jsonl",
         timed,
@@ -85,7 +83,7 @@ def main() -> None:
         dataset=data.name,
         dataset_sha256=data.sha256,
         settings={"n_train": args.images},
-        on_gpus=gpus[: int(count)],
+        on_gpus=arms.gpu_names(args.devices),
     )
     rows = [
         [line.arm, f"{line.batch_size:,}"]

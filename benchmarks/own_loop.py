@@ -10,7 +10,7 @@ environment that Python finds; both first repeat the same first steps. Once on a
 `--devices`, once on one of them, with as many threads in all (CPU contexts). d2l's loop
 waits after each batch, as the book prints it; the reader's does so in one arm and not
 in the other. Every process makes `--passes` over `--steps` batches, of which the first
-warms up. Writes own_loop.jsonl and .png to runs/benchmarks, and prints the ratios.
+warms up. Writes own_loop.jsonl and .png to runs/benchmarks, and prints the seconds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from pathlib import Path
 import arms
 import numpy
 
-from d2lpar import datasets, process
+from d2lpar import datasets
 from d2lpar.errors import RunError
 from d2lpar.machine.host import usable_cores
-from d2lpar.records.comparison import phrase, summarize
 
 LR = 0.02
 CLOSE = 1e-4  # relative: the losses of our first steps, in another order of summation
@@ -137,15 +136,10 @@ def main() -> None:
     kind, _, count = (args.devices or f"cpu:{cores}").partition(":")
     with tempfile.TemporaryDirectory() as folder:
         check = str(Path(folder) / "first_steps.npz")
-        process.answer(
-            "first_steps:write_first_steps",
-            {
-                "path": check,
-                "data": {"name": args.data},
-                "seed": 0,
-                "global_batch_size": args.global_batch_size,
-            },
-        )
+        arms.answer(
+            "first_steps:write_first_steps", path=check, seed=0,
+            data={"name": args.data}, global_batch_size=args.global_batch_size,
+        )  # fmt: skip
         sizes = {
             "global_batch_size": args.global_batch_size,
             "steps": args.steps,
@@ -160,21 +154,7 @@ def main() -> None:
         fields = arms.gpu_fields(range(int(count)))
     path = args.out / "own_loop.jsonl"
     run = arms.record(path, timed, lines, work=work, **fields)
-    print(arms.table(run))
-    report(run)
-    arms.draw(run)
-
-
-def report(run) -> None:
-    """Print how fast the reader's loops are beside d2l's, on the same devices."""
-    times = {(arm.work, arm.name): arm.seconds for arm in arms.arm_times(run)}
-    for (work, name), seconds in times.items():
-        theirs = times.get((work, D2L))
-        if name != D2L and seconds and theirs:
-            words = phrase(
-                f"a step by {name}", summarize(seconds), f"by {D2L}", summarize(theirs)
-            )
-            print(f"{work}: {words}")
+    arms.show(run)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ One device trains with the book's batch of 256 and learning rate of 0.1; two tra
 512 and 0.2, as in the book, and with 256 and 0.1, as one does. The classes are the
 chapter's own. An epoch trains on all images, in a new order; the clock stops before the
 test. Each arm is a fresh process, arm after arm, round after round; a round is a seed,
-and the first epoch warms up. Writes resnet18.jsonl and .txt, medians over epochs and
-rounds, to runs/benchmarks. Source: the book, section "Concise Implementation for
+and the first epoch warms up. Writes resnet18.jsonl to runs/benchmarks, and prints the
+medians over epochs and rounds. Source: the book, section "Concise Implementation for
 Multiple GPUs".
 """
 
@@ -17,16 +17,13 @@ from __future__ import annotations
 import argparse
 import ast
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import arms
-import msgspec
 import numpy
 
 from d2lpar import datasets
-from d2lpar.machine.gpus import cuda_devices
-from d2lpar.records.atomic import replacing
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import ArmSample, Run
 from d2lpar.text import number, plain_table
@@ -149,23 +146,18 @@ def table(run: Run) -> str:
     return plain_table(columns, rows, names=1)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = arms.parser(__doc__, rounds=1)
     parser.add_argument("--devices", default="cpu:2")
     parser.add_argument("--channels", type=int, default=64, help="the book has 64")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--images", type=int, default=60_000)
     parser.add_argument("--epochs", type=int, default=10)
-    args = parser.parse_args(words)
-    every, lines = [], []
-    for seed in range(args.rounds):
-        every = arms_of(args, seed)
-        # Not in turn.measure's rounds: each has a seed of its own.
-        for line in arms.measure(every, rounds=1):
-            lines.append(msgspec.structs.replace(line, round=seed))
+    args = parser.parse_args()
+    every, lines = arms.measure_seeds(
+        lambda seed: arms_of(args, seed), range(args.rounds)
+    )
     data = datasets.load(args.data, n_train=args.images)
-    kind, _, count = args.devices.partition(":")
-    gpus = [gpu.name for gpu in cuda_devices()] if kind == "gpu" else []
     run = arms.record(
         args.out / "resnet18.jsonl",
         every,
@@ -174,11 +166,9 @@ def main(words: Sequence[str] | None = None) -> None:
         dataset=data.name,
         dataset_sha256=data.sha256,
         settings={"n_train": args.images, "num_epochs": args.epochs},
-        on_gpus=gpus[: int(count)],
+        on_gpus=arms.gpu_names(args.devices),
     )
     print(table(run))
-    with replacing((args.out / "resnet18.jsonl").with_suffix(".txt")) as tmp:
-        tmp.write_text(table(run) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

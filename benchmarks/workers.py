@@ -26,7 +26,6 @@ import psutil
 from d2lpar.errors import RunError
 from d2lpar.machine.host import usable_cores
 from d2lpar.records import files
-from d2lpar.records.comparison import phrase, summarize
 from d2lpar.records.kinds import ArmSample
 
 ROOT = Path(__file__).parents[1]
@@ -160,24 +159,7 @@ def main() -> None:
         lines += restart_seconds(round_, args.data)
     work = f"LeNet on {n} one-thread devices in all"
     run = arms.record(args.out / "workers.jsonl", timed, lines, work=work)
-    print(arms.table(run))
-    arms.draw(run)
-    report(run, n)
-
-
-def report(run, n: int) -> None:
-    """Print what workers, checkpoints and restarts cost."""
-    times = {(x.work, x.name): x for x in arms.arm_times(run)}
-    seconds = {key: summarize(x.seconds) for key, x in times.items()}
-    for batch in (256, 2_048):
-        one = seconds[epoch_work(batch), contexts(n)]
-        many = seconds[epoch_work(batch), f"{n} workers"]
-        words = phrase(f"training on {n} workers", many, "in one process", one)
-        print(f"batch {batch}: {words}")
-        save = seconds[WRITING, "1 process"].median / one.median
-        print(f"a checkpoint every epoch costs {save:.2%}")
-    costs = ", ".join(f"{sample.cost:.1f}" for sample in times[LAUNCH, KILLED].samples)
-    print(f"a restart costs, beyond the lost steps: {costs} s")
+    arms.show(run)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """What several test files need. Imports no MXNet: some tests run without it."""
 
+import fcntl
 import http.server
 import os
+import pickle
 import signal
 import threading
 from pathlib import Path
@@ -31,13 +33,24 @@ def real_data():
 
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory):
-    """A folder that a run of two epochs on one and two contexts has filled, and it."""
-    out = tmp_path_factory.mktemp("runs")
-    done = d2lpar(
-        "run", "multiple_gpus", "--dry-run", "--num-epochs=2",
-        "--checkpoint-every=1", "--data=sample", "--devices=cpu:2", f"--out={out}",
-    )  # fmt: skip
-    return out / "multiple_gpus", done
+    """A folder that a run of two epochs on one and two contexts has filled, and it.
+
+    It runs once: the workers of pytest-xdist share it. Do not write to the folder.
+    """
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "real-run"
+    out.mkdir(exist_ok=True)
+    with (out / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = out / "done.pickle"
+        if not ended.exists():
+            done = d2lpar(
+                "run", "multiple_gpus", "--dry-run", "--num-epochs=2",
+                "--checkpoint-every=1", "--data=sample", "--devices=cpu:2",
+                f"--out={out}",
+            )  # fmt: skip
+            ended.write_bytes(pickle.dumps(done))
+    return out / "multiple_gpus", pickle.loads(ended.read_bytes())
 
 
 @pytest.fixture

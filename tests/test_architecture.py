@@ -1,4 +1,4 @@
-"""Who imports whom (as pyproject.toml says), what chapters use, and docstrings."""
+"""Who imports whom (as pyproject.toml says), and what chapters use."""
 
 import ast
 import re
@@ -58,15 +58,3 @@ def test_a_chapter_uses_public_names(path):
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     private = {name for name in used if re.match(r"_(?!_)", name)}
     assert private <= {"_replace"}  # a named tuple's
-
-
-def test_modules_public_functions_and_classes_have_a_docstring():
-    definitions = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
-    assert [
-        f"{name}: {getattr(node, 'name', 'module')}"
-        for name, tree in TREES.items()
-        for node in (tree, *tree.body)
-        if isinstance(node, (ast.Module, *definitions))
-        and not getattr(node, "name", "").startswith("_")
-        and not ast.get_docstring(node)
-    ] == []

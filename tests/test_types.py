@@ -13,12 +13,12 @@ import d2lpar
 pytest.importorskip("mypy", reason="mypy needs Python 3.10")
 
 ROOT = Path(d2lpar.__file__).parents[1]
-MODULES = (
-    "d2lpar", "d2lpar.buckets", "d2lpar.chapter", "d2lpar.datasets", "d2lpar.devices",
-    "d2lpar.errors", "d2lpar.gan", "d2lpar.kernels", "d2lpar.least_squares",
-    "d2lpar.lenet", "d2lpar.lenet.concise", "d2lpar.lenet.workers", "d2lpar.networks",
-    "d2lpar.parallel", "d2lpar.puzzles", "d2lpar.timing",
-)  # fmt: skip
+MODULES = ["d2lpar", "d2lpar.chapter", "d2lpar.errors", "d2lpar.puzzles"]
+MODULES += [
+    value.__name__
+    for value in (getattr(d2lpar, name) for name in d2lpar.__all__)
+    if inspect.ismodule(value) and value.__name__.startswith("d2lpar.")
+]
 MXNETS_OWN = {"autograd", "gluon", "mx", "np", "npx"}  # MXNet has no types
 
 CLIENT = """

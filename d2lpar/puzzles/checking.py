@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy
 
 from d2lpar.puzzles.cases import LEAST, PUZZLES, SCORED, TARGETS, Case, Rows, target
 from d2lpar.puzzles.network import Network
-
-SECONDS = 20  # for one call of a solution
 
 
 def check(solution: Callable) -> bool:
@@ -21,7 +16,6 @@ def check(solution: Callable) -> bool:
 
     Calls it with arguments of many sizes, random but the same every time, and prints
     one line. Returns whether it is right and, where the puzzle has a target, within it.
-    In the main thread, where the system has alarms, a call has `SECONDS` seconds.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
     if name not in PUZZLES:
@@ -74,7 +68,7 @@ def _wrong(solution: Callable, case: Case, extra: list) -> str:
             if isinstance(array, numpy.ndarray):
                 array.flags.writeable = False
     try:
-        with numpy.errstate(all="ignore"), time_limit():
+        with numpy.errstate(all="ignore"):
             returned = solution(*case.args, *extra)
     except NotImplementedError:
         raise
@@ -83,26 +77,6 @@ def _wrong(solution: Callable, case: Case, extra: list) -> str:
     if case.results is None:
         return _difference(returned, case.wanted, "its answer")
     return _difference(case.results, case.wanted, "")
-
-
-@contextmanager
-def time_limit() -> Iterator[None]:
-    """Raise TimeoutError in the block after `SECONDS`, in the main thread only."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def too_late(*_):
-        raise TimeoutError(f"no answer after {SECONDS} s: does a loop not end?")
-
-    before = signal.signal(signal.SIGALRM, too_late)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _unsent(network: Network, n: int, least: int) -> str:

@@ -64,5 +64,5 @@ def test_a_tiny_run_writes_a_record(tmp_path):
     names = [own_loop.READER, own_loop.NEVER, own_loop.D2L]
     assert [arm.name for arm in timed] == names * 2
     assert all(len(arm.seconds) == SIZES["passes"] - 1 for arm in timed)
-    assert done.stdout.count("by d2l's functions") == 4
+    assert own_loop.READER in done.stdout
     assert {p.suffix for p in tmp_path.iterdir()} == {".jsonl", ".png"}

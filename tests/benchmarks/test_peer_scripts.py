@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +24,6 @@ NEEDS = {
     "ddp.py": ("torch",),
 }
 
-ONE = {"pytorch_loop.py": ("--threads=1",), "ddp.py": ("--device=cpu",)}
-
 
 def need(script):
     for library in NEEDS[script]:
@@ -43,35 +40,6 @@ def run_peer(script, *arguments):
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=180
     )
-
-
-@pytest.fixture
-def in_process(monkeypatch, capsys):
-    """A PyTorch peer in this process: its exit status and its lines.
-
-    ddp.py is the one process that torchrun has started.
-    """
-
-    def run(script, *arguments):
-        need(script)
-        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments), *ONE[script]])
-        monkeypatch.syspath_prepend(str(PEERS))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
-        torchrun = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        for name, value in {**torchrun, **where, "GLOO_SOCKET_IFNAME": "lo"}.items():
-            monkeypatch.setenv(name, value)
-        try:
-            runpy.run_path(str(PEERS / script), run_name="__main__")
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        return status, list(map(json.loads, capsys.readouterr().out.splitlines()))
-
-    yield run
-    for name in ("job", "pytorch_loop"):  # modules of their folder
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
@@ -100,38 +68,24 @@ def refusal(done):
     return values["error"]
 
 
-@pytest.fixture
-def refused(in_process):
-    """Why a peer refuses these flags, in this process where it can run in it."""
-
-    def refused(script, *flags):
-        need(script)
-        if script not in ONE:
-            return refusal(run_peer(script, *flags))
-        status, lines = in_process(script, *flags)
-        assert status == 2 and list(map(list, lines)) == [["error"]]
-        return lines[0]["error"]
-
-    return refused
-
-
 @pytest.mark.parametrize("script", NEEDS)
 def test_four_losses_are_ours_and_a_fifth_that_is_not_is_refused(
-    script, ours, tmp_path, refused
+    script, ours, tmp_path
 ):
     changed = ours["losses"] * (1, 1, 1, 1, 1.001)
     check = write(tmp_path, ours, losses=changed)
-    why = refused(script, *DATA, "--num-epochs=1", f"--check={check}")
+    need(script)
+    why = refusal(run_peer(script, *DATA, "--num-epochs=1", f"--check={check}"))
     assert why.startswith(f"step 5: the loss is {str(ours['losses'][4])[:5]}")
     assert why.endswith(f"ours {changed[4]:.6f}")
 
 
-@pytest.mark.parametrize("script", ONE)
-def test_a_training_that_diverges_is_refused(script, refused):
+def test_a_training_that_diverges_is_refused():
+    need("pytorch_loop.py")
     # Several steps: the first leaves large parameters, the second makes them overflow.
     flags = ("--num-epochs=1", "--global-batch-size=50", "--lr=1e38")
     why = "diverged in epoch 1: use a smaller learning rate than 1e+38"
-    assert refused(script, *DATA, *flags) == why
+    assert refusal(run_peer("pytorch_loop.py", *DATA, *flags)) == why
 
 
 def test_ddp_goes_on_from_our_parameters_as_ours_does(data, ours, tmp_path):
@@ -175,38 +129,12 @@ def test_ddp_goes_on_from_our_parameters_as_ours_does(data, ours, tmp_path):
             )
 
 
-def test_ddp_times_so_many_steps(in_process):
-    status, (line,) = in_process(
-        "ddp.py", *DATA, "--num-epochs=1", "--steps=2", "--global-batch-size=50"
-    )
-    assert status == 0 and line["steps"] == 2
-    assert line["samples_per_sec"] == pytest.approx(2 * 50 / line["seconds"])
-
-
 @pytest.mark.parametrize("training", ["from scratch", "concise"])
 def test_our_side_trains_and_says_what_the_peers_say(training):
     data = {"name": "sample", "n_train": 250, "n_test": 100}
     settings = {"num_epochs": 1, "global_batch_size": 83, "lr": 0.02, "seed": 0}
     (line,) = first_steps.epochs(training, data, "cpu:2", 2, **settings)
     assert line["samples_per_sec"] == pytest.approx(250 / line["seconds"])
-
-
-@pytest.mark.parametrize(
-    ("script", "flags", "words"),
-    [
-        ("ddp.py", ("--device=cuda",), "on GPUs: PyTorch sees 0 here"),
-        ("ddp.py", ("--global-batch-size=0",), "1 processes: 1 to the batch's 0"),
-        ("d2l_pytorch.py", ("--num-devices=2",), "PyTorch sees 0 GPUs here"),
-        ("pytorch_loop.py", ("--device=cuda",), "PyTorch sees no GPU here"),
-    ],
-)
-def test_what_is_not_there_is_one_line(script, flags, words, refused, monkeypatch):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    if script in ONE:
-        monkeypatch.setitem(ONE, script, ())
-    assert words in refused(script, *DATA, *flags)
 
 
 # The CryptoPunks notebook's GAN and the least-squares notes

@@ -61,7 +61,6 @@ def test_a_fold_shows_the_source_of_functions(tmp_path):
     "line, reason",
     [
         ("fold: teaching/none.py f", "no file 'teaching/none.py'"),
-        ("fold:", "no file ''"),
         ("fold teaching/frameworks/start.py", "name the functions"),
         ("fold: teaching/frameworks/start.py sgd", "no sgd in .*, which has params, "),
     ],

@@ -142,29 +142,29 @@ def train_shards(
     devices: Sequence[mx.Context],
     trainer: gluon.Trainer | BucketTrainer,
     global_batch_size: int,
+    upto: str = "update",
 ) -> list[np.ndarray]:
     """Take one step on the shards of a batch, one shard per busy device.
 
     Every training in Gluon takes this step: :func:`train`, each of several workers
     (:mod:`d2lpar.lenet_workers`), and the scaling study, which times it
-    (:mod:`d2lpar.scaling.step`). ``losses_of(*shard)`` are the losses of a shard,
-    (n_k,). Returns them without waiting for them.
+    (:mod:`d2lpar.scaling.step`), also ended early: after the "forward" pass, the
+    "backward" pass or the "all-reduce". ``losses_of(*shard)`` are the losses of a
+    shard, (n_k,). Returns them without waiting for them.
     """
-    losses = record_losses(shards, losses_of)
+    with autograd.record():
+        losses = [losses_of(*shard) for shard in shards]
+    if upto == "forward":
+        return losses
     for l in losses:
         l.backward()
     if len(shards) < len(devices):
         clear_gradients(net, len(shards))
-    trainer.step(global_batch_size)
+    if upto == "all-reduce":
+        trainer.allreduce_grads()
+    if upto == "update":
+        trainer.step(global_batch_size)
     return losses
-
-
-def record_losses(
-    shards: Sequence[tuple[np.ndarray, ...]], losses_of: Callable
-) -> list[np.ndarray]:
-    """Compute the losses of each shard on its device, for a backward pass."""
-    with autograd.record():
-        return [losses_of(*shard) for shard in shards]
 
 
 class ShardLosses(gluon.HybridBlock):

@@ -280,7 +280,8 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     """How long an all-reduce of `num_arrays` arrays takes.
 
     `num_bytes` counts one device's arrays together, float32. `why_not` is empty, or
-    says why this build has no such all-reduce; then nothing was measured.
+    says why this build has no such all-reduce; then nothing was measured. `in_steps`
+    marks the all-reduce that the study's own steps take (since 0.5).
     """
 
     variant: Label
@@ -289,6 +290,7 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     seconds: list[Positive] = []
     why_not: str = ""
     num_devices: Whole = 0
+    in_steps: bool = False
 
 
 class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):

@@ -1,12 +1,10 @@
 """What scaling studies found: from which batch on more devices pay, and why.
 
-Steps by global batch; further their parts and model, trainings and all-reduces.
+Steps by global batch; further their parts, trainings and all-reduces.
 """
 
 from __future__ import annotations
 
-import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -28,7 +26,7 @@ def name_of(study: Study) -> str:
 def result(runs: Sequence[Run]) -> Result:
     """Milliseconds of a step by global batch and device count, and the speedups.
 
-    Further: parts of a step, trainings, all-reduces, and the model in words.
+    Further: parts of a step, trainings, all-reduces.
     """
     found = studies(runs)
     word = labels.device_word(runs[0].header)
@@ -123,8 +121,8 @@ def _pays(by_batch: Mapping[int, Summary]) -> str:
     return f"pay at no measured batch but {batches} images, {most}"
 
 
-def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table | str]:
-    """Tables of parts, trainings and all-reduces, where measured; models in words."""
+def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:
+    """Tables of parts, trainings and all-reduces, where measured."""
     parts, trainings, all_reduce = [], [], []
     for study in found:
         for (n, batch), seconds in study.parts.items():
@@ -154,35 +152,4 @@ def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table | str]:
             title="All-reduces, ms (-: not in this build):",
         ),
     ]
-    models = [in_words(study) for study in found if study.model]
-    return [*(table for table in tables if table.rows), *models]
-
-
-def in_words(study: Study) -> str:
-    """The model of a study with its numbers, and by how much it misses the steps."""
-    text = f"{study.name}: a step on N devices takes {formula(study)}."
-    for n in study.counts:
-        how = "predicted" if n > 1 else "fitted"
-        where = f"{plural(n, labels.device_word(study.runs[0].header))} ({how})"
-        errors = [100 * abs(error) for error in study.errors_of(n).values()]
-        missed = f"{median(errors):.0f} % (median), {max(errors):.0f} % at most"
-        text += f" It misses {where} by {missed}."
-    return textwrap.fill(text, 88)
-
-
-def formula(study: Study) -> str:
-    """The model of a study with its numbers, for N devices and B samples."""
-    model = study.model
-    assert model is not None
-    device = (
-        f"{number(1e3 * model.fixed)} ms + {number(1e6 * model.per_sample)} us x B / N"
-    )
-    if study.counts != [1]:
-        device += f" + (N - 1) x {number(1e3 * model.exchange)} ms"
-    issue = f"{number(1e3 * model.issue)} ms"
-    if math.isinf(model.cores):
-        return f"the longer of N x {issue} (Python) and {device} (a device)"
-    return (
-        f"the longest of N x {issue} (Python), d = {device} (a device) and N x "
-        f"({issue} + d) / {model.cores:g} (the cores)"
-    )
+    return [table for table in tables if table.rows]

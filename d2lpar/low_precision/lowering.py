@@ -31,6 +31,9 @@ from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import SettingError
 from d2lpar.records.kinds import PRECISIONS
 
+# MXNet refuses "entropy" without SciPy's stats, of which it uses nothing.
+mx.contrib.quantization.stats = "not used"
+
 
 @contextmanager
 def legacy_semantics() -> Iterator[None]:

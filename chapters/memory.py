@@ -18,14 +18,18 @@
 # Run this chapter as a notebook, or `python chapters/memory.py --devices auto`.
 
 # %%
+import json
 import math
+import os
+import subprocess
+import sys
 from statistics import median
 
 import numpy
 from matplotlib.figure import Figure
 
-from d2lpar import autograd, chapter, devices, get_params, init_lenet, np, npx, process
-from d2lpar.memory import estimate, trials
+from d2lpar import autograd, chapter, devices, get_params, init_lenet, np, npx
+from d2lpar.memory import estimate
 from d2lpar.records.comparison import arm_times
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
@@ -102,7 +106,9 @@ assert counted == kept
 # Does the rule hold? After the forward pass the outputs are kept, and their gradients
 # do not exist yet. We therefore read the resident memory of a process, which is the
 # memory that it occupies at the moment, before and after it has passed 3,000 images
-# through LeNet.
+# through LeNet. Each measurement runs in a fresh process. There MXNet has one temporary
+# buffer instead of 256, and the C library returns arrays of 1 MB or more to the system
+# as soon as they are freed, so the resident memory is that of the arrays.
 #
 # *Predict before you run*: which share of the outputs that we have counted is still in
 # memory after the forward pass? Which gradients need the output of a convolution?
@@ -111,13 +117,32 @@ assert counted == kept
 chapter.predict("% of the counted outputs", None)
 
 
-def in_a_process(function, **job):
-    call = f"d2lpar.memory.trials:{function}"
-    return list(process.results(call, job, environment=trials.ENVIRONMENT))
+def in_a_process(program, *job):
+    """Return the lines that a program prints for a job in a fresh process, as JSON."""
+    settings = {"MXNET_CPU_TEMP_COPY": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
+    command = [sys.executable, "-c", program, json.dumps(job)]
+    environment = {**os.environ, **settings}
+    printed = subprocess.check_output(command, env=environment, text=True)
+    return [json.loads(line) for line in printed.splitlines()]
 
 
-(kept_now,) = in_a_process("kept", batch_size=3_000)
-left = kept_now["bytes"] / 4 / 3_000
+KEPT = """
+import json, sys
+from d2lpar import autograd, devices, get_params, init_lenet, lenet, np, npx
+from d2lpar.machine.host import process_status
+
+(batch,), (cpu,) = json.loads(sys.argv[1]), devices.parse("cpu:1")
+X, params = np.zeros((batch, 1, 28, 28)), get_params(init_lenet(0.1), cpu)
+lenet.lenet(X, params)  # keeps nothing, but fills MXNet's temporary buffer
+npx.waitall()
+before = process_status("VmRSS")
+with autograd.record():
+    scores = lenet.lenet(X, params)
+scores.wait_to_read()
+print(process_status("VmRSS") - before)
+"""
+(kept_now,) = in_a_process(KEPT, 3_000)
+left = kept_now / 4 / 3_000
 counted = per_image - numbers["images"]  # the images were there before
 print(f"{left:,.0f} of {counted:,} numbers per image are in memory")
 chapter.answer("% of the counted outputs", round(100 * left / counted))
@@ -142,8 +167,18 @@ chapter.answer("% of the counted outputs", round(100 * left / counted))
 
 # %%
 chapter.predict("times the count", None)
-peaks = [in_a_process("peak", batch_size=n)[0]["bytes"] for n in (1_000, 3_000)]
-measured = (peaks[1] - peaks[0]) / 2_000
+PEAK = """
+import json, sys
+from d2lpar import fashion_sample, lenet
+from d2lpar.machine.host import process_status
+
+(batch,) = json.loads(sys.argv[1])
+data = fashion_sample(n_train=batch, n_test=200)
+list(lenet.train(devices="cpu:1", data=data, num_epochs=1, global_batch_size=batch))
+print(process_status("VmHWM"))
+"""
+(small,), (large,) = in_a_process(PEAK, 1_000), in_a_process(PEAK, 3_000)
+measured = (large - small) / 2_000
 largest = 2 * max(numbers.values())
 print(f"per image: {4 * per_image / 1000:.0f} kB of outputs", end=", ")
 print(f"with two gradients {4 * (per_image + largest) / 1000:.0f} kB", end=", ")
@@ -271,8 +306,48 @@ chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 # We need three controls. In the first one the process may allocate so much that nothing
 # fails. The other two have the limit but do not call `release`; one drops the errors,
 # and the other one keeps them in a list, as a notebook keeps the last error in
-# `sys.last_traceback`.
-#
+# `sys.last_traceback`. This program carries out one variant:
+
+# %%
+AT_THE_LIMIT = """
+import json, sys
+from d2lpar import devices, fashion_sample, lenet
+from d2lpar.machine.host import process_status
+from d2lpar.memory.estimate import lenet_layers
+from d2lpar.memory.out_of_memory import advice, is_out_of_memory, limited, release
+
+limit, keeps_errors, releases = json.loads(sys.argv[1])
+cpu, errors = devices.parse("cpu:1"), []
+sizes = {"n_train": 2_000, "n_test": 200}
+data = fashion_sample(**sizes)
+
+def train(batch):
+    list(lenet.train(devices=cpu, data=data, num_epochs=1, global_batch_size=batch))
+
+def note(batch, line=""):
+    print(json.dumps([batch, line, process_status("VmRSS")]))
+
+train(2_000)  # MXNet enlarges its temporary buffer now
+release(cpu)
+note(0)
+with limited(limit):
+    for batch in (2_000, 500, 2_000):
+        line = ""
+        try:
+            train(batch)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if releases:
+                release(cpu, error)
+            settings = {"global_batch_size": batch}
+            line = advice(lenet_layers, settings, cpu, sizes, running=True)
+            if keeps_errors:
+                errors.append(error)
+        note(batch, line)
+"""
+
+# %% [markdown]
 # *Predict before you run*: can the process still train with 500 images after 2,000 have
 # failed, without `release` and with the error kept?
 
@@ -284,17 +359,17 @@ variants = {  # the limit, are errors kept, is release called
     "errors kept": (300 * MIB, True, False),
     "errors kept, release": (300 * MIB, True, True),
 }
-batch_sizes, rows = [2_000, 500, 2_000], {}
-for name, (limit, keep_errors, release) in variants.items():
-    job = {"limit": limit, "keep_errors": keep_errors, "release": release}
-    before, *rows[name] = in_a_process("after_failures", batch_sizes=batch_sizes, **job)
+rows = {}
+for name, job in variants.items():
+    (_, _, before), *rows[name] = in_a_process(AT_THE_LIMIT, *job)
     print(f"{name}: MiB more than before the limit")
-    for row in rows[name]:
-        more = (row["resident"] - before["resident"]) / MIB
-        ended = "failed" if row["line"] else "trained"
-        print(f"  {row['batch']:5}: {ended:7} {more:5.0f}")
-print(rows["errors kept, release"][0]["line"])
-trained = not rows["errors kept"][1]["line"]
+    for batch, line, resident in rows[name]:
+        ended = "failed" if line else "trained"
+        print(f"  {batch:5}: {ended:7} {(resident - before) / MIB:5.0f}")
+_, line, _ = rows["errors kept, release"][0]
+print(line)
+_, line, _ = rows["errors kept"][1]
+trained = not line
 chapter.answer("500 trains with the error kept", "yes" if trained else "no")
 chapter.score()
 
@@ -320,9 +395,8 @@ chapter.score()
 # not count the remainder as free, although the limit was `300 * MIB`.
 #
 # So what is `release` for? It returns what a program keeps by accident. On a GPU it
-# also empties MXNet's pool and resets the error of the failed allocation, which CUDA
-# would otherwise report for later kernels; `tests/gpu` checks that a process recovers
-# there.
+# also empties MXNet's pool, but CUDA keeps the error of the failed allocation and
+# reports it for later kernels: there only a new process helps.
 #
 # There is a reason, however, not to go on in the same process. When MXNet fails to
 # enlarge one of its temporary buffers, it continues with the *address that it has just

@@ -295,7 +295,7 @@ chapter.answer("break-even batch", found)
 chapter.predict("verdicts contradicted", None)
 record = chapter.record("h200/scaling/book-1thread-concise-gpu2.jsonl")
 (study,) = studies([record])
-measured, costs = study.steps, study.model  # measured: seconds by (devices, batch)
+measured = study.steps  # seconds by (devices, batch)
 alone = {batch: seconds for (n, batch), seconds in measured.items() if n == 1}
 
 
@@ -306,11 +306,11 @@ def verdict(one, batch, python, all_reduce, n=2):
     return "certain to pay" if saved > n * python + all_reduce else "open"
 
 
-print(f"python {1e3 * costs.issue:.2f} ms, all-reduce {1e3 * costs.exchange:.2f} ms,")
+print(f"python {1e3 * study.issue:.2f} ms, all-reduce {1e3 * study.exchange:.2f} ms,")
 print("commit", record.header.git_commit[:7])
 wrong = 0
 for batch in study.batches[1:]:
-    said = verdict(alone, batch, costs.issue, costs.exchange)
+    said = verdict(alone, batch, study.issue, study.exchange)
     speedup = measured[1, batch] / measured[2, batch]
     print(f"batch {batch:5}: speedup {speedup:.2f}, {said}")
     wrong += said == ("certain to pay" if speedup < 1 else "cannot pay")
@@ -500,7 +500,7 @@ if __name__ == "__main__":
 #    `2 / 3` of the time, a speedup of `3 / 2`.)*
 # 5. Which speedup does the bracket allow for eight H200s at a batch of 8,192, in one
 #    process and with a process per GPU? *(At most `alone[8192] / bracket(8 *
-#    costs.issue, alone[1024])[0]`, and the same without the factor 8. In one process
+#    study.issue, alone[1024])[0]`, and the same without the factor 8. In one process
 #    Python limits the speedup, with a process per GPU the GPUs do.)*
 # 6. Train LeNet with batches of 128 and 512, each with its best learning rate, and
 #    count the steps to a test accuracy of 0.7. Estimate the critical batch size. *(For

@@ -6,6 +6,7 @@ executed notebook where `make notebooks` has written one.
 """
 
 import html
+import json
 import logging
 import re
 import sys
@@ -18,13 +19,13 @@ from docutils.utils.math.latex2mathml import tex2mathml
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-import step_schedule
 from make_notebooks import converted
 
 from d2lpar import __version__ as release
 
 logging.basicConfig()  # or a Pygments plugin sets a level at which MXNet chats
 ROOT = Path(__file__).parents[1]
+TRACE = ROOT / "figures" / "scaling" / "one-step-trace.json"
 missing = [
     script.stem
     for script in sorted(ROOT.glob("chapters/*.py"))
@@ -94,11 +95,20 @@ def read(app, docname, source):
     else:
         source[0] = offer_programs(source[0])
         if docname == "docs/players":
-            app.env.note_dependency(step_schedule.TRACE)
-            app.env.note_dependency(step_schedule.RECORD)
-            source[0] = source[0].replace(
-                "<!-- the step player -->", step_schedule.player_html()
-            )
+            app.env.note_dependency(TRACE)
+            player = "<!-- the step player -->"
+            source[0] = source[0].replace(player, step_player())
+
+
+def step_player():
+    """The step player with its data, which a browser would not fetch from a file."""
+    trace = json.loads(TRACE.read_text(encoding="utf-8"))
+    inlined = json.dumps(trace, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<div class="step-player"><noscript>The player needs JavaScript. The results '
+        "of Chapter 6 have a picture of the same steps.</noscript></div>\n"
+        f'<script type="application/json" id="step-data">{inlined}</script>\n'
+    )
 
 
 def fold_what_is_predicted(notebook):

@@ -34,15 +34,6 @@ def number_compared(n_train: int) -> int:
     return min(MAX_COMPARED, n_train // 2)
 
 
-def memory(n_train: int) -> int:
-    """About how many bytes the host takes to judge a generator of `n_train` faces.
-
-    Features of three sets of faces, their distances thrice, and six square matrices.
-    """
-    n, width = number_compared(n_train), 9 * CHANNELS[-1]
-    return 8 * (3 * n * width + 3 * n**2 + 6 * width**2)
-
-
 @dataclass(frozen=True)
 class Quality:
     """The quality of a set of faces, compared with the same number of real ones.

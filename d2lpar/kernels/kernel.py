@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import numbers
 from collections.abc import Sequence
 
 import numpy
@@ -29,7 +28,7 @@ import numpy
 from d2lpar._mxnet import mx, np
 from d2lpar.errors import first_line
 from d2lpar.kernels import on_cpu
-from d2lpar.kernels.signature import DTYPES, KernelError, Parameter, parse_signature
+from d2lpar.kernels.signature import KernelError, Parameter, parse_signature
 
 BLOCK_SIZE = 256  # threads of a block of an ElementwiseKernel
 # The compiler of the GPU fuses a * b + c into one rounding; NumPy and a CPU do not.
@@ -94,11 +93,10 @@ class CudaKernel:
         CUDA, the kernel itself must stop threads beyond the data. `shared_mem`, in
         bytes, is for GPUs.
 
-        Raises :class:`KernelError`, before anything runs, for a wrong number of
-        arguments, an array of another dtype or context, a NumPy or sparse array, a
-        whole number that its type cannot hold, an array that is written and given
-        twice, dims that are not three numbers of at least 1, or a kernel that does not
-        compile. On a GPU, MXNet reports dims beyond CUDA's limits.
+        Raises :class:`KernelError`, before anything runs, for arguments that do not fit
+        the signature, an array that is written and given twice, dims that are not three
+        numbers of at least 1, or a kernel that does not compile. On a GPU, MXNet
+        reports dims beyond CUDA's limits.
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims in (grid_dims, block_dims):
@@ -112,20 +110,13 @@ class CudaKernel:
     def compiled(self, ctx: mx.Context) -> mx.rtc.CudaKernel | on_cpu.CpuKernel:
         """The kernel for a kind of device, whose ``launch`` checks nothing."""
         kind = ctx.device_type
-        if kind not in self._compiled:
-            self._compiled[kind] = (
-                self._compiled_by_rtc()
-                if kind == "gpu"
-                else on_cpu.load(self.source, self.name, self.parameters)
-            )
+        if kind not in self._compiled and kind == "gpu":
+            self._compiled[kind] = self._compiled_by_rtc()
+        elif kind not in self._compiled:
+            self._compiled[kind] = on_cpu.load(self.source, self.name, self.parameters)
         return self._compiled[kind]
 
     def _compiled_by_rtc(self) -> mx.rtc.CudaKernel:
-        if not mx.runtime.Features().is_enabled("CUDA"):
-            raise KernelError(
-                f"kernel {self.name}: the installed MXNet has no CUDA; d2lpar doctor "
-                "names the remedy"
-            )
         signature = ", ".join(map(str, self.parameters)).replace("long long", "int64_t")
         try:
             module = mx.rtc.CudaModule(self.source, GPU_OPTIONS, (self.name,))
@@ -139,26 +130,19 @@ class CudaKernel:
 class ElementwiseKernel:
     """An operation on every element, as PyCUDA's ``ElementwiseKernel``.
 
-    `arguments` are declared as in C, ``"float a, const float *x, float *y"``; in
-    `operation`, ``"y[i] = a * x[i]"``, `i` is the index and `n` the number of elements.
-    `source` is the generated CUDA C. Raises :class:`KernelError` for arguments that
-    cannot be declared so.
+    `arguments` are declared as in C, ``"float a, const float *x, float *y"``, at least
+    one of them an array; in `operation`, ``"y[i] = a * x[i]"``, `i` is the index and
+    `n` the number of elements. `source` is the generated CUDA C. Raises
+    :class:`KernelError` for arguments that cannot be declared so.
     """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
-        parameters = parse_signature(arguments)
-        names = {parameter.name for parameter in parameters}
-        if names & {"", "i", "n"} or not any(p.pointer for p in parameters):
-            raise KernelError(
-                f"kernel {name}: {arguments!r}: name every argument, but not i (the "
-                "index) or n (the number of elements), and take an array (*)"
-            )
+        self.parameters = parse_signature(arguments)
         self.source = _ELEMENTWISE.format(
             name=name,
-            arguments=", ".join(f"{p.cuda_type}{p.name}" for p in parameters),
+            arguments=", ".join(f"{p.cuda_type}{p.name}" for p in self.parameters),
             operation=operation.strip().rstrip(";"),
         )
-        self.parameters = parameters
         self._kernel = CudaKernel(self.source, name, f"{arguments}, long long n")
 
     def __call__(self, *args) -> None:
@@ -182,12 +166,12 @@ class ElementwiseKernel:
 
 
 _SGD = {
-    DTYPES[ctype]: ElementwiseKernel(
+    dtype: ElementwiseKernel(
         f"{ctype} *p, const {ctype} *grad, {ctype} step",
         "p[i] -= step * grad[i]",
         "sgd",
     )
-    for ctype in ("float", "double")
+    for dtype, ctype in (("float32", "float"), ("float64", "double"))
 }
 
 
@@ -202,12 +186,9 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
     :class:`KernelError` for any other dtype.
     """
     for p in params:
-        dtype = numpy.dtype(p.dtype)
-        if dtype not in _SGD:
-            raise KernelError(
-                f"fused_sgd: a parameter is {dtype}; use float32 or float64"
-            )
-        _SGD[dtype](p, p.grad, lr / batch_size)
+        # The kernel for float32 refuses any other dtype.
+        update = _SGD.get(numpy.dtype(p.dtype).name, _SGD["float32"])
+        update(p, p.grad, lr / batch_size)
 
 
 def storage(array: mx.nd.NDArray) -> int:
@@ -229,8 +210,7 @@ def _checked(
             f"({', '.join(map(str, parameters))}), not {len(args)}"
         )
     for p, arg in zip(parameters, args):
-        problem = _problem(arg, p, ctx)
-        if problem:
+        if problem := _problem(arg, p, ctx):
             raise KernelError(f"kernel {name}, argument {p}: {problem}")
     arrays = [(p, storage(arg)) for p, arg in zip(parameters, args) if p.pointer]
     # An operation that has an array twice and writes it deadlocks the engine.
@@ -255,8 +235,8 @@ def _problem(arg, parameter: Parameter, ctx: mx.Context) -> str:
         if arg.dtype != dtype:
             return f"the array is {numpy.dtype(arg.dtype)}, not {dtype}"
         return "" if arg.ctx == ctx else f"the array is on {arg.ctx}, not on {ctx}"
-    if dtype.kind == "f":  # NumPy converts it, or reports why it cannot
-        return ""
-    limits = numpy.iinfo(dtype)
-    fits = isinstance(arg, numbers.Integral) and limits.min <= int(arg) <= limits.max
-    return "" if fits else f"expected a number that {dtype} holds, got {arg!r}"
+    if dtype.kind in "iu":
+        limits = numpy.iinfo(dtype)
+        if int(arg) != arg or not limits.min <= arg <= limits.max:
+            return f"expected a number that {dtype} holds, got {arg!r}"
+    return ""

@@ -24,8 +24,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import platformdirs
-
 from d2lpar._mxnet import mx
 from d2lpar.kernels.signature import KernelError, Parameter
 from d2lpar.machine.host import cpuinfo, omp_threads
@@ -164,7 +162,9 @@ def compiler() -> list[str]:
 
 def cache_folder() -> Path:
     """The folder of compiled kernels, which can be deleted at any time."""
-    return Path(platformdirs.user_cache_dir("d2lpar")) / "kernels"
+    import pooch  # slow to import
+
+    return pooch.os_cache("d2lpar") / "kernels"
 
 
 def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:

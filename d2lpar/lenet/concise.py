@@ -147,27 +147,28 @@ def train_shards(
     losses_of: Callable,
     trainer: gluon.Trainer | BucketTrainer,
     global_batch_size: int,
+    upto: str = "update",
 ) -> list[np.ndarray]:
     """Take one step on the shards of a batch, one shard per busy device.
 
     ``losses_of(*shard)`` are the losses of a shard, (n_k,). Returns them without
-    waiting for them. Several workers and the scaling study take this step, too.
+    waiting for them. Several workers take this step, too, and the scaling study, which
+    times it, also ended early: after the "forward" pass, the "backward" pass or the
+    "all-reduce".
     """
     forget_gradients(trainer._params)
-    losses = record_losses(shards, losses_of)
+    with autograd.record():
+        losses = [losses_of(*shard) for shard in shards]
+    if upto == "forward":
+        return losses
     for l in losses:
         l.backward()
     clear_unused(trainer._params)
-    trainer.step(global_batch_size)
+    if upto == "all-reduce":
+        trainer.allreduce_grads()
+    if upto == "update":
+        trainer.step(global_batch_size)
     return losses
-
-
-def record_losses(
-    shards: Sequence[tuple[np.ndarray, ...]], losses_of: Callable
-) -> list[np.ndarray]:
-    """Compute the losses of each shard on its device, for a backward pass."""
-    with autograd.record():
-        return [losses_of(*shard) for shard in shards]
 
 
 @gluon_block

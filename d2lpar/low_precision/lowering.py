@@ -28,6 +28,9 @@ import numpy
 
 from d2lpar._mxnet import gluon, mx, np
 
+# MXNet refuses "entropy" without SciPy's stats, of which it uses nothing.
+mx.contrib.quantization.stats = "not used"
+
 
 @contextmanager
 def legacy_semantics() -> Iterator[None]:

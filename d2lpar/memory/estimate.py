@@ -1,26 +1,15 @@
 """The memory a training needs, estimated from shapes, and what is free for it.
 
 The estimate counts every layer's output of each sample of a shard, as if all stayed
-until the backward pass; MXNet frees some that no gradient needs (chapter 11). The
-shapes are those of the networks themselves: every block computes one sample,
-and its output is written down. Beside these a device keeps parameters, gradients, what
-the optimiser keeps, and, where the outputs are largest, the gradients of two of them.
-
-The peak resident memory of a process that trains and evaluates, divided by the
-estimate, measured 0.73 to 1.10 for LeNet (batches of 64 to 3,000) and 0.93 to 1.42 for
-the GAN (100 to 2,400 faces) on 1 and 2 CPU contexts; with wide networks or synchronised
-BatchNorm, which is not compiled as one block, up to 2.1. The temporary buffers of CPU
-contexts are not counted: with 4 in place of 256, and one thread, the GAN measured 0.84
-to 1.21.
-
-On GPUs CUDA's context, the workspaces of cuDNN and what MXNet's pool holds come on top.
-Both were fitted to LeNet from scratch on one H200, where batches of 256 to 8,192 took
-0.99 to 1.13 times the estimate (figures/h200/benchmarks/memory.jsonl); other networks
+until the backward pass; MXNet frees some that no gradient needs. Chapter 11 compares it
+with measured trainings. The temporary buffers of CPU contexts are not counted. What
+GPUs need beside the arrays was fitted to LeNet from scratch on one H200; other networks
 and other GPUs were not measured.
 
-Sources: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``; the networks of
-:mod:`d2lpar.lenet.network` (the book) and :mod:`d2lpar.gan.networks` (the CryptoPunks
-notebook).
+The shapes are those of :mod:`d2lpar.networks` and :mod:`d2lpar.gan.networks`, here as
+numbers, so that an estimate loads no MXNet.
+
+Sources: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``.
 """
 
 from __future__ import annotations
@@ -28,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from d2lpar.errors import DeviceError
 from d2lpar.machine import host
@@ -41,40 +31,26 @@ WORKSPACES = 1.4  # of the outputs kept, on GPUs: cuDNN's workspaces and MXNet's
 EVALUATED = 1000  # samples that are evaluated at once
 SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 
-Shape = tuple[int, ...]
-
-
-# Shapes
-
 
 @dataclass(frozen=True)
 class Layers:
-    """What a training keeps; shapes are those of one sample, numbers are float32.
+    """What a training keeps, in numbers float32.
 
-    `parameters` counts the numbers that are learned, `moments` those that the optimiser
-    keeps for each. `outputs` are the names and shapes of all that a training step keeps
-    until the backward pass. `input` is the shape of a sample, which is stored as uint8,
-    and `n_train` and `n_test` the sizes of the whole data set. `evaluation_bytes(n)`
-    is the number of host bytes needed to evaluate a generator on n samples.
+    `parameters` are learned; the optimiser keeps `moments` numbers for each. `kept` are
+    in all outputs of one sample, of which `largest` is the name and shape of the
+    largest. `input` is the shape of a sample, stored as uint8; `n_train` and `n_test`
+    are the sizes of the whole data set. With `judged` the training compares what it
+    generates with real samples (:mod:`d2lpar.gan.measures`).
     """
 
     parameters: int
-    outputs: tuple[tuple[str, Shape], ...]
-    input: Shape
+    kept: int
+    largest: tuple[str, tuple[int, ...]]
+    input: tuple[int, ...]
     n_train: int
     n_test: int = 0
     moments: int = 0
-    evaluation_bytes: Callable[[int], int] = lambda n_train: 0
-
-    @property
-    def kept(self) -> int:
-        """Numbers per sample in all outputs."""
-        return sum(math.prod(shape) for _, shape in self.outputs)
-
-    @property
-    def largest(self) -> tuple[str, Shape]:
-        """The name and shape of the largest output."""
-        return max(self.outputs, key=lambda output: math.prod(output[1]))
+    judged: bool = False
 
 
 # The layers of the network that the settings of a training make.
@@ -82,14 +58,13 @@ LayersOf = Callable[[dict], Layers]
 
 
 def lenet_layers(settings: dict) -> Layers:
-    """LeNet, in :mod:`d2lpar.lenet.scratch` and in :mod:`d2lpar.lenet.concise`."""
-    from d2lpar.lenet.network import LeNet
-
-    image, net = (1, 28, 28), LeNet()
+    """LeNet, in :mod:`d2lpar.lenet` and in :mod:`d2lpar.lenet_concise`."""
+    dense = 2 * 128 + 10  # an activation keeps its input, too
     return Layers(
-        outputs=tuple(outputs(net, image)),
-        parameters=learned(net),
-        input=image,
+        parameters=20 * 10 + 50 * 501 + 128 * 801 + 10 * 129,
+        kept=28**2 + 20 * (2 * 26**2 + 13**2) + 50 * (2 * 9**2 + 4**2) + dense,
+        largest=("Conv2D 1", (20, 26, 26)),
+        input=(1, 28, 28),
         n_train=60_000,
         n_test=10_000,
     )
@@ -102,56 +77,50 @@ def gan_layers(settings: dict) -> Layers:
     the real faces and for as many generated ones. With "sync_batch_norm", BatchNorm
     keeps its centred input and the square of it, too.
     """
-    from d2lpar.gan import measures, new_networks
-
-    face = (3, 24, 24)
-    net_D, net_G = new_networks(
-        settings.get("width"), settings.get("d_norm", "none"), padded=True
-    )
-    drawn, judged = outputs(net_G, net_G.z_shape), outputs(net_D, face)
+    w, face = settings.get("width"), 3 * 24**2
+    if w is None:  # the notebook's; its discriminator has 8, 16 channels on the devices
+        normed, largest = 128 * 12**2, ("Conv2DTranspose 1", (128, 12, 12))
+        drawn = 16 * 3**2 + 3 * normed + 2 * face
+        judged = face + 8 * (20**2 + 2 * 10**2) + 16 * (6**2 + 2 * 3**2) + 2 * 32 + 1
+        generator = 16 * 128 * 10**2 + 2 * 128 + 128 * 3 * 4**2
+        discriminator = 8 * (75 + 1) + 16 * (200 + 1) + 32 * (144 + 1) + 32 + 1
+    else:  # 4 w, 2 w, w channels of 3, 6, 12 pixels; in the discriminator backwards
+        normed = w * (4 * 3**2 + 2 * 6**2 + 12**2)
+        largest = ("Conv2DTranspose 7", (w, 12, 12))
+        if w * 12**2 < face:
+            largest = ("input", (3, 24, 24))
+        drawn = 100 + 3 * normed + 2 * face
+        judged = 2 * face + 2 * normed + 2
+        generator = 100 * 4 * w * 3**2 + (4 * 2 + 2) * w**2 * 4**2 + (w * 4**2 + 1) * 3
+        generator += 2 * (4 + 2 + 1) * w  # BatchNorm's
+        discriminator = 3 * w * 4**2 + (2 + 2 * 4) * w**2 * 4**2 + 4 * w * 3**2 + 1
+        discriminator += (1 + 2 + 4) * w  # biases, or two numbers of BatchNorm:
+        if settings.get("d_norm", "none").startswith("batch"):
+            discriminator += (2 + 4) * w
+            judged += normed - w * 12**2
     if settings.get("sync_batch_norm"):
-        normed = [shape for name, shape in drawn if name.startswith("BatchNorm")]
-        drawn += [(name, s) for s in normed for name in ("centred", "square")]
+        drawn += 2 * normed
     return Layers(
-        outputs=(*drawn, *judged, *judged),
-        parameters=learned(net_D) + learned(net_G),
-        input=face,
+        parameters=generator + discriminator,
+        kept=drawn + 2 * judged,
+        largest=largest,
+        input=(3, 24, 24),
         n_train=10_000,
         moments=2,
-        evaluation_bytes=measures.memory,
+        judged=True,
     )
 
 
-def outputs(net, shape: Shape) -> list[tuple[str, Shape]]:
-    """The input and what each block of a Gluon network puts out, for one sample.
+def _judging(n_train: int) -> int:
+    """Bytes to compare sets of faces, half of `n_train` and at most 2,000 of each.
 
-    A block with an activation counts twice: the activation keeps its input, too.
-    Initializes `net`.
+    Features of three sets of faces, their distances thrice, and six square matrices.
     """
-    from d2lpar._mxnet import np
-
-    net.initialize()
-    x, shapes = np.zeros((1, *shape)), [("input", shape)]
-    for k, block in enumerate(net, 1):
-        x = block(x)
-        name = f"{type(block).__name__} {k}"
-        shapes.append((name, x.shape[1:]))
-        if getattr(block, "act", None) is not None:
-            shapes.append((f"activation {k}", x.shape[1:]))
-    return shapes
+    n, features = min(2_000, n_train // 2), 1_152
+    return 8 * (3 * n * features + 3 * n**2 + 6 * features**2)
 
 
-def learned(net) -> int:
-    """How many numbers of a Gluon network are learned."""
-    parameters = net.collect_params().values()
-    return sum(math.prod(p.shape) for p in parameters if p.grad_req != "null")
-
-
-# The estimate
-
-
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One thing that takes `size` bytes.
 
     `where` is "process" or "each GPU" (both from before the training), "each device" or
@@ -175,7 +144,7 @@ class Need:
     kind: str
     num_devices: int
     batch: int
-    items: tuple[Item, ...]
+    items: list[Item]
     largest: str
     largest_size: int
 
@@ -206,11 +175,12 @@ class Need:
 
     def text(self, *more: tuple[str, str]) -> str:
         """A title, a line per item with its size and place, and `more` lines."""
-        devices = {"cpu": "CPU context", "gpu": "GPU"}[self.kind]
-        title = f"memory for a batch of {self.batch:,} on "
-        title += plural(self.num_devices, devices)
+        devices = plural(
+            self.num_devices, "GPU" if self.kind == "gpu" else "CPU context"
+        )
         rows = [(item.name, byte_size(item.size), item.where) for item in self.items]
         rows += [(*row, "") for row in (("all together", byte_size(self.total)), *more)]
+        title = f"memory for a batch of {self.batch:,} on {devices}"
         return f"{title}:\n{plain_table([], rows)}"
 
     __str__ = text
@@ -225,13 +195,10 @@ def estimate(
 ) -> Need:
     """What a training needs on `num_devices` devices of a `kind`, "cpu" or "gpu".
 
-    `layers` gives the shapes of the network that `settings` make; `settings` and `data`
+    `layers` gives what the network that `settings` make keeps; `settings` and `data`
     are those of a job. A batch is never larger than the data.
     """
-    return _need(layers(settings), settings, num_devices, data or {}, kind)
-
-
-def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) -> Need:
+    net, data = layers(settings), data or {}
     n_train = data.get("n_train") or net.n_train
     n_test = data.get("n_test") or net.n_test
     batch = min(settings["global_batch_size"], n_train)
@@ -240,29 +207,32 @@ def _need(net: Layers, settings: dict, num_devices: int, data: dict, kind: str) 
     evaluated = -(-min(EVALUATED, n_test or EVALUATED) // num_devices)
     name, shape = net.largest
     sample, largest = math.prod(net.input), math.prod(shape)
-    parameters = FLOAT * net.parameters
-    workspaces = int(WORKSPACES * FLOAT * samples * net.kept)
+    data_set, parameters = (n_train + n_test) * sample, FLOAT * net.parameters
+    outputs = FLOAT * samples * net.kept
     items = [
         Item("Python and MXNet", PROCESS, "process"),
-        Item("data set", (n_train + n_test) * sample, "process"),
-        Item("judging what is generated", net.evaluation_bytes(n_train), "process"),
-        Item("CUDA context", CUDA_CONTEXT if kind == "gpu" else 0, "each GPU"),
-        Item("data set, its copy", (n_train + n_test) * sample, "first device"),
+        Item("data set", data_set, "process"),
+        Item("data set, its copy", data_set, "first device"),
         # As float32, before and after dividing by 255.
         Item("batch", 2 * FLOAT * batch * sample, "first device"),
         Item("parameters", parameters, "each device"),
         Item("gradients", parameters, "each device"),
-        Item("optimiser state", net.moments * parameters, "each device"),
-        Item("outputs kept for backward", FLOAT * samples * net.kept, "each device"),
+        Item("outputs kept for backward", outputs, "each device"),
         Item("gradients of outputs", FLOAT * samples * 2 * largest, "each device"),
         Item("evaluation", FLOAT * evaluated * 2 * largest, "each device"),
-        Item("workspaces, pool", workspaces if kind == "gpu" else 0, "each device"),
     ]
+    if net.moments:
+        items.append(Item("optimiser state", net.moments * parameters, "each device"))
+    if net.judged:
+        items.append(Item("judging what is generated", _judging(n_train), "process"))
+    if kind == "gpu":
+        items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))
+        items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
     return Need(
         kind=kind,
         num_devices=num_devices,
         batch=batch,
-        items=tuple(item for item in items if item.size),
+        items=items,
         largest=f"{name}, float32 {(samples, *shape)}",
         largest_size=FLOAT * samples * largest,
     )
@@ -279,11 +249,10 @@ def largest_batch(
 
     A fifth of the `free` bytes of each device is left as a margin.
     """
-    net, kind = layers(settings), devices[0].device_type
 
     def need(batch: int) -> Need:
         changed = {**settings, "global_batch_size": batch}
-        return _need(net, changed, len(devices), data or {}, kind)
+        return estimate(layers, changed, len(devices), data, devices[0].device_type)
 
     usable = [f * (1 - SAFETY_MARGIN) for f in free]
     low, high = 0, need(2**62).batch + 1
@@ -304,17 +273,15 @@ def free_memory(devices: Sequence) -> list[int]:
     """
     if devices[0].device_type == "cpu":
         return [host.host_memory().free] * len(devices)
-    free = {card.number: card.memory_free for card in gpu_cards()}
-    found = []
+    known = {card.number: card.memory_free for card in gpu_cards()}
+    free = {number: size for number, size in known.items() if size is not None}
     for device in devices:
-        memory = free.get(device.device_id)
-        if memory is None:
+        if device.device_id not in free:
             raise DeviceError(
                 f"gpu({device.device_id}): NVML does not know how much memory is free; "
                 "d2lpar devices shows what it does know"
             )
-        found.append(memory)
-    return found
+    return [free[device.device_id] for device in devices]
 
 
 def report_free(devices: Sequence) -> Iterator[str]:

@@ -7,8 +7,9 @@ buffers of CPU contexts and CUDA's context; chapter 11 measures how much.
 
 A new process is safer, and `d2lpar run` starts one for each measurement: when MXNet
 cannot enlarge a temporary buffer, it continues with the old address, which it has
-freed. At a container's limit, or when the system's memory ends, Linux kills the process
-(signal 9), and only its parent can say so.
+freed. On a GPU CUDA keeps the error of a failed allocation, which MXNet takes for the
+failure of later kernels. At a container's limit, or when the system's memory ends,
+Linux kills the process (signal 9), and only its parent can say so.
 
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
 """
@@ -120,8 +121,6 @@ def release(devices: Sequence = (), error: BaseException | None = None) -> None:
     and drops the errors of what failed with it; empties the pools of GPUs among
     `devices`; makes the C library return what it keeps (glibc).
     """
-    from d2lpar._mxnet import mx, np
-
     _wait_for_all()  # first: an array is not freed while its failure is unreported
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -130,13 +129,6 @@ def release(devices: Sequence = (), error: BaseException | None = None) -> None:
     _wait_for_all()
     for device in devices:
         if device.device_type == "gpu":
-            # CUDA keeps the error of a failed allocation for the thread of the engine
-            # that met it, and MXNet takes it for the failure of each later kernel.
-            # Thrust, which sorts for np.unique, resets it; repeated, because the engine
-            # chooses one of a GPU's threads each time.
-            for _ in range(30):
-                with contextlib.suppress(mx.MXNetError):
-                    np.unique(np.array([1.0, 2.0], ctx=device)).wait_to_read()
             device.empty_cache()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

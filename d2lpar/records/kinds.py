@@ -235,7 +235,8 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     """How long an all-reduce of `num_arrays` arrays takes.
 
     `num_bytes` counts one device's arrays together, float32. `why_not` is empty, or
-    says why this build has no such all-reduce; then nothing was measured.
+    says why this build has no such all-reduce; then nothing was measured. `in_steps`
+    marks the all-reduce that the study's own steps take (since 0.5).
     """
 
     variant: str
@@ -244,6 +245,7 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     seconds: list[float] = []
     why_not: str = ""
     num_devices: int = 0
+    in_steps: bool = False
 
 
 class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from d2lpar import experiments, process
+from d2lpar import experiments
 from d2lpar.devices import contexts, default_counts, names, parse_counts
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
 from d2lpar.machine.builds import check_installed
 from d2lpar.machine.host import check_environment, usable_cores
+from d2lpar.memory import estimate
 from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Run
 from d2lpar.runs import progress, report, sweep
@@ -59,8 +60,9 @@ def measure(name: str, **settings: Any) -> list[Run]:
         _report(jobs)
         return []
     if jobs[0].preset == "dry-run" and experiment.layers:
-        whole = plan(experiment, command, **{**settings, "dry_run": False})
-        print(process.answer("d2lpar.runs.measured:memory_needed", {"jobs": whole}))
+        for job in plan(experiment, command, **{**settings, "dry_run": False}):
+            layers = experiments.load(experiment.layers)
+            print(estimate.report(layers, job.settings, job.devices, job.data))
     if jobs[0].is_worker and (repeats, len(jobs), len(experiment.variants)) != (1,) * 3:
         raise SettingError(ONE_MEASUREMENT)
     if not keeps_record:

@@ -259,25 +259,3 @@ def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[L
     for line in train(**how):
         yield msgspec.structs.replace(line, wire_bytes=bytes_sent() - before)
         before = bytes_sent()
-
-
-# Memory, which is estimated with MXNet's networks
-
-
-def memory_needed(jobs: list[Job]) -> str:
-    """Return how much memory jobs would need, as lines of text."""
-    from d2lpar.memory import estimate
-
-    layers = experiments.load(jobs[0].experiment.layers)
-    return "\n".join(
-        estimate.report(layers, job.settings, job.devices, job.data) for job in jobs
-    )
-
-
-def what_fits(job: Job, said: str) -> str:
-    """Return one line for a job that ran out of memory, whose error `said` so."""
-    from d2lpar.memory import out_of_memory
-
-    name = job.experiment.layers
-    layers = experiments.load(name) if name else None
-    return out_of_memory.advice(layers, job.settings, job.devices, job.data, said=said)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from d2lpar import process
+from d2lpar import experiments, process
 from d2lpar.errors import DiedError, RunError
 from d2lpar.records import files
 from d2lpar.records.atomic import naming
@@ -140,4 +140,5 @@ def _advice(job: Job, why: str) -> str:
 
     if not out_of_memory.WORDS.search(why):
         return why
-    return process.answer("d2lpar.runs.measured:what_fits", {"job": job, "said": why})
+    layers = experiments.load(job.experiment.layers) if job.experiment.layers else None
+    return out_of_memory.advice(layers, job.settings, job.devices, job.data, said=why)

@@ -1,10 +1,9 @@
 """The same all-reduce in several ways: the book's, tree, ring, MXNet's kvstores.
 
 A variant is a function of ``data`` that leaves the sum over the devices in every
-device's arrays; ``data[k]`` is the list of device k's arrays. Training from scratch
-uses the book's (:func:`d2lpar.parallel.allreduce`), of one flat array
-(:mod:`d2lpar.buckets`). In Gluon the trainer uses "kvstore local" on CPUs and "kvstore
-device" on GPUs, there of one flat array, too. The others are here for comparison.
+device's arrays; ``data[k]`` is the list of device k's arrays. Which one a training
+takes, and on how many arrays, :mod:`~d2lpar.scaling.step` states (`all_reduce`). The
+others are here for comparison.
 """
 
 from __future__ import annotations
@@ -107,15 +106,19 @@ VARIANTS: dict[str, Callable[[], AllReduce]] = {
 
 
 def measure(
-    devices: Sequence[mx.Context], sizes: Sequence[int]
+    devices: Sequence[mx.Context],
+    sizes: Sequence[int],
+    in_steps: tuple[str, int] = ("", 0),
 ) -> Iterator[AllReduceRecord]:
     """Time every variant on one array of `sizes` bytes and on LeNet's gradients.
 
     The gradients are taken as one flat array and as the 8 arrays that they are. Every
-    result is compared with NumPy's sum, in every repetition.
+    result is compared with NumPy's sum, in every repetition. `in_steps` names the
+    variant and the number of arrays of the gradients that a training sums in its steps.
     """
     flat = [(sum(int(numpy.prod(shape)) for shape in SHAPES),)]
     for shapes in (*([(size // 4,)] for size in sizes), flat, SHAPES):
+        of_gradients = shapes in (flat, SHAPES)
         rng = numpy.random.default_rng(0)
         host = {d: [rng.random(s, dtype="float32") for s in shapes] for d in devices}
         for name, make in VARIANTS.items():
@@ -133,6 +136,7 @@ def measure(
                 seconds=seconds,
                 why_not=why_not,
                 num_devices=len(devices),
+                in_steps=of_gradients and in_steps == (name, len(shapes)),
             )
 
 

@@ -102,7 +102,8 @@ def measure(
     )
     for group in groups:
         if all_reduce_sizes and len(group) > 1:
-            yield from allreduce.measure(group, all_reduce_sizes)
+            in_steps = build(group, 1).all_reduce
+            yield from allreduce.measure(group, all_reduce_sizes, in_steps)
     test_set = training.on_device((data.X_test, data.y_test), chosen[0])
     for group, per_device in itertools.product(groups, per_device_batch_sizes):
         size = per_device * len(group)

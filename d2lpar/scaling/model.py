@@ -1,31 +1,21 @@
-"""When does a second device pay: a study's records, its break-even, and a model.
+"""When does a second device pay: a study's records, its break-even and its bracket.
 
 In a step of N devices on a global batch of B samples Python issues the work of one
 device after the other and runs ahead, while the devices compute their shards side by
-side and exchange their gradients. The step takes as long as the slower of the two, not
-as both together::
+side and sum their gradients. Chapter 6 derives the *bracket*, which needs steps on one
+device and the all-reduce::
 
-    python  = N * issue
-    device  = fixed + per_sample * B / N + (N - 1) * exchange
-    seconds = max(python, device, N * (issue + device) / cores)
-
-The last term is for CPU contexts, whose computing and Python share `cores`; GPUs have
-processors of their own. `issue` and `exchange` are measured; `fixed` and `per_sample`
-are fitted to steps on one device. What the model says of more devices is a prediction.
+    max(N * issue, one(B / N)) <= step <= N * issue + one(B / N) + (N - 1) * exchange
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import Any
 
-import numpy
-
-from d2lpar.errors import RecordError
 from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import (
     PARTS,
@@ -57,98 +47,8 @@ def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
 
 
 @dataclass(frozen=True)
-class StepModel:
-    """The costs of a step in seconds.
-
-    `issue` is Python's time for the work of one device, `exchange` that of an
-    all-reduce over two. `cores` is how many contexts the CPU's cores can serve at
-    once; infinite for GPUs.
-    """
-
-    issue: float
-    fixed: float
-    per_sample: float
-    exchange: float = 0.0
-    cores: float = math.inf
-
-    def seconds(self, num_devices: int, global_batch_size: float) -> float:
-        """Seconds of a step."""
-        device = self.fixed + self.per_sample * global_batch_size / num_devices
-        device += (num_devices - 1) * self.exchange
-        shared = num_devices * (self.issue + device) / self.cores
-        return max(num_devices * self.issue, device, shared)
-
-    def speedup(self, num_devices: int, global_batch_size: float) -> float:
-        """Seconds of a step on one device / seconds on `num_devices`."""
-        one = self.seconds(1, global_batch_size)
-        return one / self.seconds(num_devices, global_batch_size)
-
-    def break_even(self, num_devices: int) -> float:
-        """The batch from which `num_devices` are as fast as one; infinite if never.
-
-        >>> StepModel(issue=4.0, fixed=1.0, per_sample=0.1).break_even(2)
-        70.0
-        """
-        n, per_sample = num_devices, self.per_sample
-        device = self.fixed + (n - 1) * self.exchange
-        # What N devices take is the longest of three lines, from `start` and rising by
-        # `slope` with B; one device takes fixed + per_sample * B where more can pay.
-        lines = [
-            (n * self.issue, 0.0),
-            (device, per_sample / n),
-            (n * (self.issue + device) / self.cores, per_sample / self.cores),
-        ]
-        return max(
-            (start - self.fixed) / (per_sample - slope)
-            if slope < per_sample
-            else math.inf
-            for start, slope in lines
-        )
-
-
-def fit_step(
-    seconds: Mapping[int, float],
-    issue: float,
-    exchange: float = 0.0,
-    cores: float = math.inf,
-) -> StepModel:
-    """Fit `fixed` and `per_sample` to seconds on one device by batch size.
-
-    A straight line, through the batches whose time is the device's: those from some
-    batch on, chosen so that the model is nearest to all of them, in relative terms.
-    Raises :class:`~d2lpar.errors.RecordError` for fewer than two batch sizes.
-    """
-    if len(seconds) < 2:
-        raise RecordError("steps of one batch size: the model needs at least two")
-    sizes = sorted(seconds)
-    models = [
-        StepModel(issue, fixed, per_sample, exchange, cores)
-        for fixed, per_sample in (
-            _line({b: seconds[b] for b in sizes[k:]}) for k in range(len(sizes) - 1)
-        )
-    ]
-    return min(
-        models,
-        key=lambda m: sum((m.seconds(1, b) / s - 1) ** 2 for b, s in seconds.items()),
-    )
-
-
-def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
-    """Intercept and slope, neither negative; small and large times count alike."""
-    from scipy.optimize import nnls  # slow to import, and only a fit needs it
-
-    sizes = numpy.array(list(seconds), float)
-    times = numpy.array(list(seconds.values()))
-    matrix = numpy.stack([numpy.ones_like(sizes), sizes], axis=1) / times[:, None]
-    scale = matrix.max(axis=0)  # an intercept and a slope differ by orders of magnitude
-    coefficients, _ = nnls(matrix / scale, numpy.ones_like(times))
-    fixed, per_sample = coefficients / scale
-    return float(fixed), float(per_sample)
-
-
-@dataclass(frozen=True)
 class Study:
-    """One implementation: its runs, its steps by (devices, batch), and its model.
+    """One implementation: its runs, and its steps by (devices, batch).
 
     A run has steps of its own device count, or of several counts in turn. `name` is for
     readers ("from scratch"), `variant` for names of files.
@@ -185,54 +85,51 @@ class Study:
         return {key: self.milliseconds(*key).median / 1e3 for key in self.records}
 
     @cached_property
-    def model(self) -> StepModel | None:
-        """The model of a step, fitted to the steps on one device.
+    def issue(self) -> float | None:
+        """Median seconds that Python needs to issue a step on one device."""
+        records = [r for (n, _), rs in self.records.items() if n == 1 for r in rs]
+        seconds = [s for record in records for s in record.issue_seconds]
+        return median(seconds) if seconds else None
 
-        None without two batch sizes there and Python's time to issue them, and for
-        several devices without an all-reduce of as many arrays as training sums.
+    @cached_property
+    def exchange(self) -> float | None:
+        """Median seconds of the steps' own all-reduce, per device beyond the first.
+
+        On the fewest devices that it was measured on; None if it was not.
         """
-        one = {batch: s for (n, batch), s in self.steps.items() if n == 1}
-        on_one = [r for (n, _), rs in self.records.items() if n == 1 for r in rs]
-        issue = [s for record in on_one for s in record.issue_seconds]
-        exchange = self._exchange()
-        if len(one) < 2 or not issue or (exchange is None and self.counts != [1]):
+        measured = [
+            (n, record)
+            for n, record in _with_counts(self.runs, AllReduceRecord)
+            if record.seconds
+        ]
+        own = [(n, record) for n, record in measured if record.in_steps]
+        own = own or self._before_0_5(measured)
+        if not own:
             return None
-        header, cores = self.runs[0].header, math.inf
-        if header.device_kind == "cpu":
-            cores = header.cores / (header.threads_per_device or 1)
-        return fit_step(one, median(issue), exchange or 0.0, cores)
+        fewest = min(n for n, _ in own)
+        seconds = [s for n, record in own if n == fewest for s in record.seconds]
+        return median(seconds) / (fewest - 1)
 
-    def _exchange(self) -> float | None:
-        """Median seconds of the gradients' all-reduce over two devices, if measured."""
-        # The all-reduce of d2lpar.lenet, and that of Gluon's trainer.
-        on_gpus = self.runs[0].header.device_kind == "gpu"
+    def _before_0_5(
+        self, measured: Sequence[tuple[int, AllReduceRecord]]
+    ) -> list[tuple[int, AllReduceRecord]]:
+        """The steps' own all-reduces in a record that does not mark them."""
+        header = self.runs[0].header
+        on_gpus = header.device_kind == "gpu"
         variant = "kvstore device" if on_gpus else "kvstore local"
+        # The trainer for GPUs sums one array since 0.3.
+        flat = on_gpus and header.versions.get("d2lpar", "") >= "0.3"
         if self.name == "from scratch":
-            variant = "book"
-        measured = {
-            size: median(by_variant[variant])
-            for size, by_variant in all_reduces(self.runs).items()
-            if by_variant.get(variant)
-        }
-        if not measured:
-            return None
-        # Only the gradients are several arrays. The trainer of the committed records
-        # summed them one by one; on GPUs BucketTrainer has summed one array since.
-        fewest = min(n for n, _, _ in measured)
-        arrays, num_bytes = max(size for n, *size in measured if n == fewest)
-        if self.name == "from scratch":
-            arrays = 1  # flat, see d2lpar.buckets
-        return measured[fewest, arrays, num_bytes] / (fewest - 1)
-
-    def errors_of(self, num_devices: int) -> dict[int, float]:
-        """The model's seconds over the measured ones, less 1, by global batch."""
-        if self.model is None:
-            return {}
-        return {
-            batch: self.model.seconds(n, batch) / measured - 1
-            for (n, batch), measured in self.steps.items()
-            if n == num_devices
-        }
+            variant, flat = "book", True
+        # The gradients are what was summed as several arrays, too.
+        sizes = [r.num_bytes for _, r in measured if r.num_arrays > 1]
+        num_bytes = max(sizes, default=0)
+        return [
+            (n, r)
+            for n, r in measured
+            if (r.variant, r.num_bytes) == (variant, num_bytes)
+            and (r.num_arrays == 1) == flat
+        ]
 
     def bracket(self, num_devices: int) -> dict[int, tuple[float, float]]:
         """The bounds in seconds of a step on `num_devices`, by global batch.
@@ -241,12 +138,12 @@ class Study:
         before the all-reduce. Only steps on one device and the all-reduce are used; {}
         where they were not measured.
         """
-        bounds, exchange = {}, self._exchange()
+        bounds = {}
         for (n, batch), device in self.steps.items():
             issue = [s for r in self.records[n, batch] for s in r.issue_seconds]
-            if n == 1 and issue and exchange is not None:
+            if n == 1 and issue and self.exchange is not None:
                 python = num_devices * median(issue)
-                high = python + device + (num_devices - 1) * exchange
+                high = python + device + (num_devices - 1) * self.exchange
                 bounds[num_devices * batch] = max(python, device), high
         return bounds
 

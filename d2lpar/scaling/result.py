@@ -26,7 +26,7 @@ def name_of(study: Study) -> str:
 def result(runs: Sequence[Run]) -> Result:
     """Return milliseconds of a step by global batch and device count, and speedups.
 
-    Further: parts of a step, trainings and all-reduces.
+    Further: parts of a step, trainings, all-reduces.
     """
     found = studies(runs)
     word = labels.device_word(runs[0].header)

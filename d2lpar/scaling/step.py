@@ -19,16 +19,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
-from types import SimpleNamespace
 from typing import Union
 
 import numpy
 
 from d2lpar import datasets, networks, parallel
 from d2lpar._mxnet import autograd, mx, np, npx
-from d2lpar.buckets import BUCKETS, Bucket
+from d2lpar.buckets import Bucket, BucketTrainer, allreduce_buckets, update_bucket
 from d2lpar.device_arrays import pushed_together
 from d2lpar.lenet import concise as lenet_concise
 from d2lpar.lenet import evaluate_accuracy, network
@@ -47,8 +46,11 @@ class FromScratch:
 
     `params` are host arrays, of which every device gets a copy. ``copies[k]`` are the
     images, uint8 (n, 28, 28), and classes (n,) on device k; batches are made of the
-    first. `learning_rate` is that of the next steps.
+    first. `learning_rate` is that of the next steps. `all_reduce` names the variant of
+    :mod:`d2lpar.scaling.allreduce` that sums the gradients, and in how many arrays.
     """
+
+    all_reduce = "book", 1
 
     def __init__(
         self,
@@ -61,11 +63,6 @@ class FromScratch:
         self._X, self._y = copies[0]
         params = network.padded(params, devices[0].device_type)
         self.replicas = [Bucket(params, device) for device in devices]
-        self._shortened: dict[str, dict[str, Callable]] = {
-            BACKWARD: {"reduce": nothing, "update": nothing},
-            ALL_REDUCE: {"reduce": BUCKETS["reduce"], "update": nothing},
-            UPDATE: BUCKETS,
-        }
 
     def pushing(self) -> contextlib.AbstractContextManager:
         """Return the context in which training takes all steps of an epoch."""
@@ -97,9 +94,14 @@ class FromScratch:
                     for X_k, y_k, params in zip(X_shards, y_shards, self.replicas)
                 ]
         return parallel.train_batch(
-            X, y, self.replicas, self.devices, self.learning_rate,
-            **self._shortened[upto],
-        )  # fmt: skip
+            X,
+            y,
+            self.replicas,
+            self.devices,
+            self.learning_rate,
+            reduce=nothing if upto == BACKWARD else allreduce_buckets,
+            update=update_bucket if upto == UPDATE else nothing,
+        )
 
     def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
         """Return the accuracy on the images X uint8 (n, 28, 28) of classes y (n,)."""
@@ -127,14 +129,13 @@ class Concise:
             params, devices, 0.0, per_device_batch_size, channels
         )
         self._losses_of = lenet_concise.ShardLosses(self.net, loss)
-        trainer = self._trainer
-        self._shortened = {  # what takes the trainer's place
-            BACKWARD: SimpleNamespace(step=nothing, _params=trainer._params),
-            ALL_REDUCE: SimpleNamespace(
-                step=lambda _: trainer.allreduce_grads(), _params=trainer._params
-            ),
-            UPDATE: trainer,
-        }
+
+    @property
+    def all_reduce(self) -> tuple[str, int]:
+        """See :class:`FromScratch`."""
+        if isinstance(self._trainer, BucketTrainer):
+            return "kvstore device", 1
+        return "kvstore local", len(networks.SHAPES)
 
     def pushing(self) -> contextlib.AbstractContextManager:
         """See :meth:`FromScratch.pushing`."""
@@ -156,10 +157,9 @@ class Concise:
         shards = lenet_concise.row_shards(self._copies, orders, rows)
         if upto == SPLIT:
             return [rows_k for _, _, rows_k in shards]
-        if upto == FORWARD:
-            return lenet_concise.record_losses(shards, self._losses_of)
+        size = rows.stop - rows.start
         return lenet_concise.train_shards(
-            shards, self._losses_of, self._shortened[upto], rows.stop - rows.start
+            shards, self._losses_of, self._trainer, size, upto
         )
 
     def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:

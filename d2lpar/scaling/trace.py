@@ -1,6 +1,7 @@
-"""Single steps of training, operator by operator, as MXNet's profiler sees them.
+"""Steps of training, operator by operator, as MXNet's profiler sees them.
 
-Chapters 6 and 7 show such steps; the book's step player reads the file that is written.
+Chapters 6 and 7 trace such steps; the book's step player shows the file of chapter 6.
+MXNet's profiler writes once per process, so call one of the two functions, once.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from d2lpar import autograd, gluon, mx, np, npx
 from d2lpar.networks import init_lenet
@@ -21,151 +23,102 @@ from d2lpar.records.atomic import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PATH = "runs/one-step-trace.json"
 STEPS = 8  # of which the fastest is kept
 SUMS = ("CopyCPU2CPU", "_npi_add")  # what an all-reduce does
-REDUCE = "KVStoreReduce"  # the Trainer's sum of one array
+
+
+@contextmanager
+def profiled() -> Iterator[list[tuple[str, str, float, float]]]:
+    """Fill the list, when the block ends, with the operators that ran within.
+
+    Each is its name, its place ("cpu/0"), and its begin and end in milliseconds.
+    """
+    operators: list[tuple[str, str, float, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder, "profile.json")
+        mx.profiler.set_config(profile_all=True, filename=str(profile))
+        mx.profiler.set_state("run")
+        yield operators
+        mx.profiler.set_state("stop")
+        mx.profiler.dump()
+        events = json.loads(profile.read_text())["traceEvents"]
+    places = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    begins, ends = ([e for e in events if e["ph"] == phase] for phase in "BE")
+    for b, e in zip(begins, ends):
+        operators.append((b["name"], places[b["pid"]], b["ts"] / 1e3, e["ts"] / 1e3))
 
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step on two devices; times are milliseconds since Python began to issue it."""
+    """A step on several devices, in milliseconds since Python began to issue it.
+
+    `spans` are (name, lane, begin, end) of each operator; lane 0 is Python, lane k + 1
+    is device k.
+    """
 
     batch_size: int
     milliseconds: float
     spans: list[tuple[str, int, float, float]]
-    """name, lane, begin, end of each operator; lane 0 is Python, k + 1 is device k"""
 
     @property
     def busy(self) -> dict[str, float]:
         """Milliseconds that Python and each device are busy."""
-        names = ["Python", *(f"device {k}" for k in range(self._num_devices))]
+        lanes = range(1 + max(lane for _, lane, _, _ in self.spans))
         return {
-            name: sum(end - begin for _, on, begin, end in self.spans if on == lane)
-            for lane, name in enumerate(names)
+            f"device {lane - 1}" if lane else "Python": sum(
+                end - begin for _, on, begin, end in self.spans if on == lane
+            )
+            for lane in lanes
         }
+
+    @property
+    def _backward_ends(self) -> list[float]:
+        # MXNet runs the operators of a backward pass as one, the longest of a step.
+        longest = [
+            max((end - begin, end) for _, on, begin, end in self.spans if on == lane)
+            for lane in range(1, len(self.busy))
+        ]
+        return [end for _, end in longest]
 
     @property
     def straggler(self) -> int:
         """The device whose backward pass ends last."""
-        return max(range(self._num_devices), key=self._backward_ends)
+        return self._backward_ends.index(max(self._backward_ends))
 
     @property
     def waiting(self) -> float:
         """Milliseconds from the first end of a backward pass to the straggler's."""
-        ends = [self._backward_ends(device) for device in range(self._num_devices)]
-        return max(ends) - min(ends)
-
-    @property
-    def _num_devices(self) -> int:
-        return max(lane for _, lane, _, _ in self.spans)
-
-    def _backward_ends(self, device: int) -> float:
-        # MXNet runs the operators of a backward pass as one, the longest of a step.
-        mine = [span for span in self.spans if span[1] == device + 1]
-        return max(mine, key=lambda span: span[3] - span[2])[3]
+        return max(self._backward_ends) - min(self._backward_ends)
 
 
-@dataclass(frozen=True)
-class TracedBackward:
-    """A backward pass in Gluon; times are milliseconds since it began."""
-
-    sums: list[float]
-    """when each of the Trainer's sums begins, in order"""
-    end: float
-
-
-def trace_steps(
-    devices: Sequence,
-    batch_sizes: Sequence[int],
-    path: str = "runs/one-step-trace.json",
-) -> list[TracedStep]:
+def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedStep]:
     """Trace a step of LeNet from scratch for each global batch size.
 
-    MXNet's profiler writes once per process, so call this once. `path` gets the steps
-    in the form of trace viewers: processes are the batch sizes, thread 0 is Python and
-    thread k + 1 device k.
+    Writes them to runs/one-step-trace.json in the form of trace viewers: processes are
+    the batch sizes, threads the lanes, times whole microseconds.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        profile = Path(folder, "profile.json")
-        mx.profiler.set_config(profile_imperative=True, filename=str(profile))
-        mx.profiler.set_state("run")
+    with profiled() as operators:
         times = {batch: _fastest(devices, batch) for batch in batch_sizes}
-        mx.profiler.set_state("stop")
-        mx.profiler.dump()
-        operators = _operators(json.loads(profile.read_text()), devices)
-    steps = [_step(batch, *times[batch], operators) for batch in batch_sizes]
-    events = [event for step in steps for event in _events(step)]
-    with replacing(path) as tmp:
+    lanes = {f"{d.device_type}/{d.device_id}": k for k, d in enumerate(devices, 1)}
+    steps, events = [], []
+    for batch, (start, issued, done) in times.items():
+        spans = [("Python", 0, 0.0, issued - start)]
+        for name, place, begin, end in operators:
+            if start < begin < done and place in lanes and name != "DeleteVariable":
+                spans.append((name, lanes[place], begin - start, end - start))
+        steps.append(TracedStep(batch, done - start, spans))
+        for name, lane, begin, end in spans:
+            ts, dur = round(1e3 * begin), round(1e3 * (end - begin))
+            event = dict(name=name, ph="X", pid=batch, tid=lane, ts=ts, dur=dur)
+            events.append(event)
+    with replacing(PATH) as tmp:
         tmp.write_text(json.dumps({"traceEvents": events}))
     return steps
 
 
-def trace_backward(
-    nets: Sequence, devices: Sequence, batch_size: int
-) -> list[TracedBackward]:
-    """Trace a step of each Gluon network, whose Trainer sums on the host.
-
-    The networks take images (n, 1, 28, 28) and are initialised on `devices`. MXNet's
-    profiler writes once per process, so call this once.
-    """
-    marks = []
-    with tempfile.TemporaryDirectory() as folder:
-        profile = Path(folder, "profile.json")
-        mx.profiler.set_config(profile_all=True, filename=str(profile))
-        for net in nets:
-            step = _gluon_step(net, devices, batch_size)
-            step(), step()  # warm up
-            npx.waitall()
-            mx.profiler.set_state("run")
-            marks.append(1e6 * time.time())
-            step()
-            npx.waitall()
-            mx.profiler.set_state("stop")
-        mx.profiler.dump()
-        events = json.loads(profile.read_text())["traceEvents"]
-    begun: dict[tuple, float] = {}
-    operations = []
-    for event in events:
-        key = event.get("pid"), event.get("tid"), event["name"]
-        if event["ph"] == "B":
-            begun[key] = event["ts"]
-        elif event["ph"] == "E" and key in begun:
-            operations.append((event["name"], begun.pop(key), event["ts"]))
-    spans = zip(marks, [*marks[1:], float("inf")])
-    return [_backward([o for o in operations if a <= o[1] < b]) for a, b in spans]
-
-
-def _gluon_step(net: Any, devices: Sequence, batch_size: int) -> Callable[[], None]:
-    X = np.random.uniform(size=(batch_size, 1, 28, 28))
-    X_shards, y_shards = split_batch(X, np.arange(batch_size) % 10, devices)
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    trainer = gluon.Trainer(
-        net.collect_params(),
-        "sgd",
-        {"learning_rate": 0.01},
-        kvstore="local",
-        update_on_kvstore=False,
-    )
-
-    def step() -> None:
-        with autograd.record():
-            losses = [loss(net(X_k), y_k) for X_k, y_k in zip(X_shards, y_shards)]
-        for shard_loss in losses:
-            shard_loss.backward()
-        trainer.step(batch_size)
-
-    return step
-
-
-def _backward(operations: list[tuple[str, float, float]]) -> TracedBackward:
-    passes = [o for o in operations if o[0].startswith(("_backward", "ImperativeB"))]
-    start = min(begin for _, begin, _ in passes)
-    sums = sorted((b - start) / 1e3 for name, b, _ in operations if name == REDUCE)
-    return TracedBackward(sums, (max(end for _, _, end in passes) - start) / 1e3)
-
-
 def _fastest(devices: Sequence, batch: int) -> tuple[float, float, float]:
-    """When the fastest of some steps begins, is issued and is done; microseconds."""
+    """When the fastest of some steps begins, is issued and is done; milliseconds."""
     X = np.random.uniform(size=(batch, 1, 28, 28), ctx=devices[0])
     y = np.arange(batch, ctx=devices[0]) % 10
     device_params = [get_params(init_lenet(), device) for device in devices]
@@ -176,47 +129,8 @@ def _fastest(devices: Sequence, batch: int) -> tuple[float, float, float]:
         train_batch(X, y, device_params, devices, lr=1e-3)
         issued = time.time()
         npx.waitall()
-        steps.append((1e6 * begin, 1e6 * issued, 1e6 * time.time()))
+        steps.append((1e3 * begin, 1e3 * issued, 1e3 * time.time()))
     return min(steps, key=lambda step: step[2] - step[0])
-
-
-def _operators(profile: dict[str, Any], devices: Sequence) -> list[tuple]:
-    """Name, lane, begin and end of the operators that a profile has, microseconds."""
-    events = profile["traceEvents"]
-    lanes = {f"{d.device_type}/{d.device_id}": k + 1 for k, d in enumerate(devices)}
-    lane_of = {e["pid"]: lanes.get(e["args"]["name"]) for e in events if e["ph"] == "M"}
-    begins, ends = ([e for e in events if e["ph"] == phase] for phase in "BE")
-    return [
-        (b["name"], lane_of[b["pid"]], b["ts"], e["ts"])
-        for b, e in zip(begins, ends)
-        if lane_of[b["pid"]] is not None and b["name"] != "DeleteVariable"
-    ]
-
-
-def _step(
-    batch: int, begin: float, issued: float, done: float, operators: list[tuple]
-) -> TracedStep:
-    seen = [operator for operator in operators if begin < operator[2] < done]
-    spans = [
-        (name, lane, (start - begin) / 1e3, (end - begin) / 1e3)
-        for name, lane, start, end in [("Python", 0, begin, issued), *seen]
-    ]
-    return TracedStep(batch, (done - begin) / 1e3, spans)
-
-
-def _events(step: TracedStep) -> list[dict[str, Any]]:
-    """The step as events of a trace viewer, whole microseconds."""
-    return [
-        {
-            "name": name,
-            "ph": "X",
-            "pid": step.batch_size,
-            "tid": lane,
-            "ts": round(1e3 * begin),
-            "dur": round(1e3 * (end - begin)),
-        }
-        for name, lane, begin, end in step.spans
-    ]
 
 
 def draw(steps: Sequence[TracedStep]) -> Figure:
@@ -230,9 +144,53 @@ def draw(steps: Sequence[TracedStep]) -> Figure:
             axes.barh(lane, end - begin, left=begin, color=color)
         axes.set_yticks(range(len(step.busy)), list(step.busy))
         axes.invert_yaxis()
-        axes.set_title(
-            f"a step of {step.batch_size} images; green: copies and sums",
-            fontsize="medium",
-        )
+        title = f"a step of {step.batch_size} images; green: copies and sums"
+        axes.set_title(title, fontsize="medium")
         axes.set_xlabel("milliseconds")
     return figure
+
+
+@dataclass(frozen=True)
+class TracedBackward:
+    """When a backward pass in Gluon ends and the Trainer's sums begin, in order.
+
+    In milliseconds since it began.
+    """
+
+    sums: list[float]
+    end: float
+
+
+def trace_backward(
+    nets: Sequence, devices: Sequence, batch_size: int
+) -> list[TracedBackward]:
+    """Trace a step of each Gluon network, whose Trainer sums on the host.
+
+    The networks take images (n, 1, 28, 28) and are initialised on `devices`.
+    """
+    X = np.random.uniform(size=(batch_size, 1, 28, 28))
+    shards = list(zip(*split_batch(X, np.arange(batch_size) % 10, devices)))
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    times, traced = [], []
+    with profiled() as operators:
+        for net in nets:
+            how = {"kvstore": "local", "update_on_kvstore": False}
+            parameters = net.collect_params()
+            trainer = gluon.Trainer(parameters, "sgd", {"learning_rate": 0.01}, **how)
+            for _ in range(3):  # the first two warm up
+                npx.waitall()
+                start = 1e3 * time.time()
+                with autograd.record():
+                    losses = [loss(net(X_k), y_k) for X_k, y_k in shards]
+                for shard_loss in losses:
+                    shard_loss.backward()
+                trainer.step(batch_size)
+            npx.waitall()
+            times.append((start, 1e3 * time.time()))
+    for start, done in times:
+        step = [(name, b, e) for name, _, b, e in operators if start < b < done]
+        passes = [o for o in step if o[0].startswith(("_backward", "ImperativeB"))]
+        begin = min(b for _, b, _ in passes)
+        sums = sorted(b - begin for name, b, _ in step if name == "KVStoreReduce")
+        traced.append(TracedBackward(sums, max(e for _, _, e in passes) - begin))
+    return traced

@@ -1,7 +1,6 @@
-// One step, measured and predicted: a timeline with a cursor, and four numbers up to it.
-// A reader's own trace is drawn beside ours. The data are in the page: the trace, and the
-// predictions of tools/step_schedule.py. Microseconds; a span is [name, lane, start, end]
-// of one operator; lane 0 is Python, lane k + 1 is device k.
+// A measured step: a timeline with a cursor, and four numbers up to it. A reader's own
+// trace is drawn beside ours, which is in the page. Microseconds; a span is [name, lane,
+// start, end] of one operator; lane 0 is Python, lane k + 1 is device k.
 (() => {
   const isCommunication = name => /^(Copy|Sum|KVStore|_npi_add$)/.test(name);
   const ms = time => (time / 1e3).toFixed(time < 1e2 ? 3 : time < 1e4 ? 2 : 1);
@@ -59,13 +58,9 @@
   }
 
   function player(box) {
-    const data = JSON.parse(document.getElementById("step-data").textContent);
+    const trace = JSON.parse(document.getElementById("step-data").textContent);
     const option = (value, chosen) =>
       `<option${value === chosen ? " selected" : ""}>${value}</option>`;
-    const { names, steps } = data.predicted;
-    const settings = Object.keys(steps).map(key => key.split(", "));
-    const offered = k => [...new Set(settings.map(setting => setting[k]))];
-    const predicted = key => steps[key].map(([name, ...rest]) => [names[name], ...rest]);
     box.innerHTML = `<form><p><label>Measured: a step of <select name="measured">
         ${option(16)}${option(512, 512)}</select> images</label>
       <button type="button" name="back">Back</button>
@@ -73,12 +68,6 @@
       <button type="button" name="play">Play</button>
       <label>operators <input type="range" name="at" min="0"></label>
       <label><input type="checkbox" name="zoom"> zoom to the cursor</label></p>
-      <p>What if: <label>devices <select name="n">
-        ${offered(0).map(n => option(n, "2")).join("")}</select></label>
-      <label>batch <select name="batch">
-        ${offered(1).map(b => option(b, "512")).join("")}</select></label>
-      <label>gradients <select name="way">
-        ${offered(2).map(way => option(way)).join("")}</select></label></p>
       <p class="drop"><label>Yours: drop a <code>runs/one-step-trace.json</code> here, or
         <input type="file" name="file" accept=".json"></label></p></form>
       <p role="status"></p><div></div><table></table>`;
@@ -87,10 +76,9 @@
 
     const stop = () => { clearInterval(timer); timer = null; };
     function show() {
-      const batch = Number(form.measured.value), ours = spansOf(data.trace.traceEvents, batch);
-      const what = [form.n.value, form.batch.value, form.way.value];
-      const all = [["measured", ours], ["predicted", predicted(what.join(", "))]];
-      if (yours && !refused) all.splice(1, 0, ["yours", spansOf(yours, batch)]);
+      const batch = Number(form.measured.value), ours = spansOf(trace.traceEvents, batch);
+      const all = [["measured", ours]];
+      if (yours && !refused) all.push(["yours", spansOf(yours, batch)]);
       const shown = all.filter(([, spans]) => spans.length);
       const whole = Math.max(...shown.map(([, spans]) => endOf(spans)));
       // The cursor stands where a measured operator ends; at last, where all have ended.
@@ -102,7 +90,6 @@
       const titles = {
         measured: `measured, ${batch} images on two devices`,
         yours: `yours, ${batch} images`,
-        predicted: `predicted, ${what[1]} images on ${what[0]} device${what[0] > 1 ? "s" : ""}, ${what[2]}`,
       };
       timelines.innerHTML = shown.map(([name, spans]) => `<figure class="${name}"><figcaption>
         ${titles[name]}</figcaption>${drawing(spans, now, [from, width])}</figure>`).join("")
@@ -141,7 +128,6 @@
     });
     form.addEventListener("change", ({ target }) => {
       if (target === form.at || target === form.file) return;
-      if (target === form.measured) form.batch.value = form.measured.value;
       stop();
       go(target === form.zoom ? done : Infinity);
     });

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from urllib.parse import urldefrag, urlparse
 
+import numpy
 import pytest
-import step_schedule
 
 for module in ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "sphinx_design"):
     pytest.importorskip(module, reason=f"no {module}: extra docs")
@@ -21,6 +21,9 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 if not (ROOT / "docs" / "conf.py").is_file():
     pytest.skip("not a checkout", allow_module_level=True)
+TRACE = ROOT / "figures" / "scaling" / "one-step-trace.json"
+BATCHES = 16, 512  # of the trace, on two devices
+SENDS = ("Copy", "Sum", "KVStore", "_npi_add")
 PHONE = {"width": 390, "height": 844}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -180,17 +183,36 @@ def step_player(book, reader):
 
 
 def figures_in(player) -> dict[str, list[float]]:
-    """The columns of the player's table: measured, yours, predicted."""
+    """The columns of the player's table: measured, yours."""
     rows = [row.inner_text().split() for row in player.locator("tr").all()]
-    assert [row[0] for row in rows[2:]] == list(
-        step_schedule.numbers([("", 1, 0, 0)], 0)
-    )
+    names = ["step", "computing", "communicating", "overlapped", "idle"]
+    assert [row[0] for row in rows[1:]] == names
     return {name: [float(x) for x in cells] for name, *cells in list(zip(*rows))[1:]}
 
 
-def expected_figures(spans: list[tuple], until: float) -> list[float]:
-    total = step_schedule.numbers(spans, until).values()
-    return [t / 1e3 for t in (step_schedule.end_of(spans), *total)]
+def events_of(batch: int, trace: Path = TRACE) -> list[dict]:
+    """The operators of a step in a trace that chapter 6 has written."""
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    return [event for event in events if event["pid"] == batch]
+
+
+def expected_figures(events: list[dict], until: int | None = None) -> list[float]:
+    """The player's numbers in milliseconds, counted microsecond by microsecond."""
+    end = max(e["ts"] + e["dur"] for e in events)
+    busy = numpy.zeros((2, 2, end), int)  # computes or sends, device, time
+    for e in events:
+        if e["tid"]:
+            sends = int(e["name"].startswith(SENDS))
+            busy[sends, e["tid"] - 1, e["ts"] : e["ts"] + e["dur"]] = 1
+    computes, sends = busy[:, :, :until]
+    counted = [
+        end,
+        computes.sum(),
+        sends.sum(),
+        (sends * computes.any(axis=0)).sum(),
+        (1 - (computes | sends)).sum(),
+    ]
+    return [microseconds / 1e3 for microseconds in counted]
 
 
 def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
@@ -198,11 +220,10 @@ def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
 ):
     """Forwards, backwards and by the slider; for both batches."""
     keyboard, said = reader.page.keyboard, step_player.get_by_role("status")
-    for batch in step_schedule.BATCHES:
-        spans = step_schedule.spans_of(batch)
-        ends = sorted(end for _, lane, _, end in spans if lane)
+    for batch in BATCHES:
+        events = events_of(batch)
+        ends = sorted(e["ts"] + e["dur"] for e in events if e["tid"])
         step_player.locator("[name=measured]").select_option(str(batch))
-        assert step_player.locator("[name=batch]").input_value() == str(batch)
         sync_api.expect(step_player.get_by_text("Step", exact=True)).to_be_disabled()
         step_player.locator("[name=at]").focus()
         for key, k in (("Home", 0), ("ArrowRight", 1), ("PageUp", None)):
@@ -218,36 +239,22 @@ def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
             until = ends[k - 1]
             assert said.inner_text().startswith(f"{k} of {len(ends)} ")
             found = figures_in(step_player)["measured"]
-            assert found == pytest.approx(expected_figures(spans, until), abs=0.06)
-    assert reader.wrong == []
-
-
-def test_what_if_is_drawn_as_the_schedule_says(step_player, reader):
-    c = step_schedule.constants()
-    for n, batch, way in ((2, 512, step_schedule.WAYS[0]), (8, 64, "overlapped")):
-        for name, value in (("n", n), ("batch", batch), ("way", way)):
-            step_player.locator(f"[name={name}]").select_option(str(value))
-        spans = step_schedule.schedule(c, n, batch, way)
-        found = figures_in(step_player)["predicted"]
-        expected = expected_figures(spans, step_schedule.end_of(spans))
-        assert found == pytest.approx(expected, abs=0.06)
-        assert step_player.locator("figure").last.locator(".lane").count() == n + 1
+            assert found == pytest.approx(expected_figures(events, until), abs=0.06)
     assert reader.wrong == []
 
 
 def test_a_trace_of_ones_own_is_drawn_beside_ours(step_player, reader, tmp_path):
     """What is no such trace gets one line; names in a trace are text, not HTML."""
-    trace = json.loads(step_schedule.TRACE.read_text(encoding="utf-8"))
+    trace = json.loads(TRACE.read_text(encoding="utf-8"))
     for event in trace["traceEvents"]:
-        event["dur"] /= 2
+        event["dur"] //= 2
         event["name"] += "<img src=x onerror=alert(1)>"
     text = json.dumps(trace)
     path = tmp_path / "mine.json"
     path.write_text(text, encoding="utf-8")
     step_player.locator("[name=file]").set_input_files(path)
     sync_api.expect(step_player.locator("figcaption").nth(1)).to_contain_text("yours")
-    spans = step_schedule.spans_of(512, path)
-    expected = expected_figures(spans, step_schedule.end_of(spans))
+    expected = expected_figures(events_of(512, path))
     assert figures_in(step_player)["yours"] == pytest.approx(expected, abs=0.06)
     other = tmp_path / "other.json"  # the same name again is no change to a browser
     other.write_text(text.replace('"pid": 512', '"pid": 64'), encoding="utf-8")

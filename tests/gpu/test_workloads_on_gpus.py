@@ -263,7 +263,6 @@ def test_a_failed_cholesky_factorisation_is_seen(gpus):
 
 
 OUT_OF_MEMORY = """
-from d2lpar import datasets, lenet
 from d2lpar._mxnet import mx
 from d2lpar.memory import out_of_memory
 from d2lpar.memory.estimate import free_memory
@@ -286,13 +285,10 @@ except mx.MXNetError as error:
     print(line)
 (after,) = free_memory([gpu])
 print(before - after)
-data = datasets.fashion_sample(n_train=101, n_test=30)
-(again,) = lenet.train(devices=[gpu], data=data, global_batch_size=32, num_epochs=1)
-print(again.train_loss)
 """
 
 
-def test_out_of_memory_is_one_line_and_the_process_recovers(gpu):
+def test_out_of_memory_is_one_line_and_the_memory_is_released(gpu):
     """In a process of its own, so that no other test depends on it."""
     ran = subprocess.run(
         [sys.executable, "-c", OUT_OF_MEMORY],
@@ -300,11 +296,10 @@ def test_out_of_memory_is_one_line_and_the_process_recovers(gpu):
         text=True,
     )
     assert ran.returncode == 0, ran.stderr
-    line, missing, loss = ran.stdout.splitlines()
+    line, missing = ran.stdout.splitlines()
     assert line.startswith(f"out of memory on {gpu} (") and "float32 (256, " in line
     assert f" are free on {gpu}: " in line
     assert int(missing) < 2**30
-    assert float(loss) == pytest.approx(2.3, abs=0.1)
 
 
 # Array operations and precisions

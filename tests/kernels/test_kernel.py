@@ -6,7 +6,7 @@ import sys
 import numpy
 import pytest
 
-from d2lpar import get_params, init_lenet, sgd, train_batch
+from d2lpar import get_params, sgd
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.kernels import (
     CudaModule,
@@ -189,12 +189,11 @@ def test_arguments_that_do_not_fit(plus_one, args, names):
 
 
 @pytest.mark.parametrize(
-    ("ctype", "dtype", "value"),
-    [("int", "int32", 2**31), ("int", "int32", 1.5), ("uint8_t", "uint8", -1)],
+    ("ctype", "value"), [("int", 2**31), ("int", 1.5), ("uint8_t", -1)]
 )
-def test_numbers_that_a_type_cannot_hold(ctype, dtype, value):
+def test_numbers_that_a_type_cannot_hold(ctype, value):
     fill = ElementwiseKernel(f"{ctype} a, float *y", "y[i] = a", "fill")
-    with pytest.raises(KernelError, match=rf"argument {ctype} a: .*{dtype}"):
+    with pytest.raises(KernelError, match=rf"argument {ctype} a: .*holds, got {value}"):
         fill(value, np.zeros(3))
 
 
@@ -206,7 +205,7 @@ def test_numbers_that_a_type_can_just_hold_arrive_and_arrays_may_be_read_twice()
     assert z.asnumpy().tolist() == [2**54 + 2 + 127]
 
 
-@pytest.mark.parametrize("grid_dims", [(1, 1), (0, 1, 1), (1, 1, -1)])
+@pytest.mark.parametrize("grid_dims", [(1, 1), (0, 1, 1)])
 def test_dims_that_would_run_nothing(grid_dims):
     kernel = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
     arrays = [np.zeros(**INT10), np.zeros(**INT10)]
@@ -236,10 +235,9 @@ def test_a_signature_that_is_not_the_sources_does_not_compile():
         kernel.compiled(mx.cpu())
 
 
-@pytest.mark.parametrize("arguments", ["unsigned *x", "float *n", "float x"])
-def test_kernels_that_cannot_be_are_refused_when_made(arguments):
-    with pytest.raises(KernelError, match=arguments.split()[0]):
-        ElementwiseKernel(arguments, "x[i] = 1")
+def test_a_type_that_no_array_has_is_refused():
+    with pytest.raises(KernelError, match=r"unsigned \*x.* with a type of float, "):
+        ElementwiseKernel("unsigned *x", "x[i] = 1")
 
 
 def test_a_compile_error_is_one_line_that_names_the_line_of_the_source():
@@ -250,9 +248,6 @@ def test_a_compile_error_is_one_line_that_names_the_line_of_the_source():
     assert "\n" not in str(caught.value)
     assert not list(on_cpu.cache_folder().glob("k-*"))  # nor anything half-written
     assert not list(on_cpu.cache_folder().glob(".*"))
-
-
-# On a GPU: tests/gpu/test_kernels_on_gpus.py runs the sources there
 
 
 # The fused update
@@ -274,17 +269,5 @@ def test_the_fused_update_is_numpys_and_sgds(dtype):
         if dtype == "float32":
             numpy.testing.assert_array_equal(*ends)
     (half,) = get_params([np.zeros(3, dtype="float16")], mx.cpu())
-    with pytest.raises(KernelError, match="float16"):
+    with pytest.raises(KernelError, match="the array is float16, not float32"):
         fused_sgd([half], 0.1, 1)
-
-
-def test_train_batch_takes_the_fused_update():
-    X, y = np.random.uniform(size=(6, 1, 28, 28)), np.arange(6)
-    ends = []
-    for update in (sgd, fused_sgd):
-        replicas = [get_params(init_lenet(0.1), ctx) for ctx in CPUS]
-        for _ in range(3):
-            train_batch(X, y, replicas, CPUS, lr=0.2, update=update)
-        ends.append([p.asnumpy() for params in replicas for p in params])
-    for one, other in zip(*ends):
-        numpy.testing.assert_array_equal(one, other)

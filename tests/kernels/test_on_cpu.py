@@ -2,7 +2,6 @@
 
 import stat
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -36,14 +35,6 @@ def test_a_kernel_is_compiled_once_for_its_content(counting_compiler):
     load("x[0] = 2;")
     assert counting_compiler() == 2
     assert len(list(on_cpu.cache_folder().iterdir())) == 2
-
-
-def test_kernels_compiled_at_the_same_time_leave_one_whole_file(counting_compiler):
-    with ThreadPoolExecutor(2) as pool:
-        kernels = list(pool.map(load, ["x[0] = 3;"] * 2))
-    assert all(kernel.cuda_launch for kernel in kernels)
-    (file,) = on_cpu.cache_folder().iterdir()
-    assert file.suffix == ".so"
 
 
 def test_compilers_are_looked_for_in_turn(monkeypatch, tmp_path):

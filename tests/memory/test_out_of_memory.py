@@ -5,10 +5,9 @@ import weakref
 
 import pytest
 
-from d2lpar import process
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.machine import host
-from d2lpar.memory import out_of_memory, trials
+from d2lpar.memory import out_of_memory
 from d2lpar.memory.estimate import gan_layers, lenet_layers
 
 MIB = 2**20
@@ -79,7 +78,7 @@ def test_release_drops_the_errors_of_work_that_failed(cpus):
 def test_a_limit_of_the_process_counts(in_a_process):
     code = """
 from d2lpar.machine.host import host_memory
-from d2lpar.memory import out_of_memory, trials
+from d2lpar.memory import out_of_memory
 with out_of_memory.limited(50 * 2**20):
     print(host_memory().free)
     try:
@@ -91,73 +90,3 @@ print(host_memory().free > 60 * 2**20, len(bytearray(100 * 2**20)))
     free, told, *after = in_a_process(code).split()
     assert 40 * MIB < int(free) <= 50 * MIB
     assert told == "True" and after == ["True", str(100 * MIB)]
-
-
-MANY_RUNS = """
-import importlib
-from d2lpar import datasets, devices
-from d2lpar.machine.host import process_status
-from d2lpar.memory import out_of_memory, trials
-from d2lpar.memory.estimate import lenet_layers
-one = devices.parse("cpu:{num_devices}")
-train = importlib.import_module("d2lpar.{workload}").train
-many = datasets.fashion_sample(4000, 1000)
-few = datasets.fashion_sample(64, 100)
-def run(size, data):
-    for _ in train(devices=one, data=data, num_epochs=1, global_batch_size=size):
-        pass
-run(2000, many)
-run(32, few)
-out_of_memory.release(one)
-failed, resident = 0, []
-with out_of_memory.limited(150 * 2**20):
-    for k in range(30):
-        try:
-            run(32, few) if k % 2 else run(2000, many)
-        except Exception as error:
-            settings = {{"global_batch_size": 2000}}
-            line = out_of_memory.explain(error, lenet_layers, settings, one)
-            assert line.startswith("out of memory on cpu(0)"), line
-            failed += k % 2 == 0
-        else:
-            failed -= 100 * (k % 2 == 0)  # it ought to have failed
-        out_of_memory.release(one)
-        resident.append(process_status("VmRSS"))
-print(failed, resident[9], resident[29])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("workload", "num_devices"), [("lenet", 2), ("lenet_concise", 1)]
-)
-def test_thirty_runs_that_fail_and_succeed_leave_nothing(
-    workload, num_devices, in_a_process
-):
-    """The GPU wiki: memory kept after a failure, and more with every call."""
-    code = MANY_RUNS.format(workload=workload, num_devices=num_devices)
-    printed = in_a_process(
-        code, MALLOC_MMAP_THRESHOLD_="1000000", MXNET_CPU_TEMP_COPY="1"
-    )
-    failed, after_10, after_30 = map(int, printed.split())
-    assert failed == 15
-    assert after_30 - after_10 < 8 * MIB
-
-
-@pytest.mark.slow
-def test_a_failure_is_explained_and_its_error_holds_memory_until_released():
-    """Chapter 11's experiment: `release` returns what kept errors hold."""
-    job = {"limit": 300 * MIB, "batch_sizes": [2_000, 500, 2_000], "keep_errors": True}
-    resident = {}
-    for release in (False, True):
-        before, *rows = process.results(
-            "d2lpar.memory.trials:after_failures",
-            {**job, "release": release},
-            environment=trials.ENVIRONMENT,
-        )
-        assert before["line"] == rows[1]["line"] == ""  # 500 trains
-        for row in (rows[0], rows[2]):
-            assert row["line"].startswith("out of memory on cpu(0): a batch of 2000 ")
-        resident[release] = rows[2]["resident"]
-    # Two batches of 2,000 images float32, of which each error holds at least one.
-    assert resident[False] - resident[True] > 2 * 2_000 * 784 * 4

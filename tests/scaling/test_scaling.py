@@ -3,8 +3,9 @@
 import numpy
 import pytest
 
-from d2lpar import datasets, devices, lenet, networks, parallel
+from d2lpar import buckets, datasets, devices, lenet, networks, parallel
 from d2lpar._mxnet import gluon, mx, np
+from d2lpar.buckets import BucketTrainer
 from d2lpar.errors import SettingError
 from d2lpar.lenet import concise as lenet_concise
 from d2lpar.lenet import scratch
@@ -155,6 +156,30 @@ def test_a_step_ends_after_the_named_part(make):
     assert any((p != q).any() for p, q in zip(before, training.params()))
 
 
+@pytest.mark.parametrize(
+    ("make", "on_gpus"),
+    [(step.FromScratch, False), (step.Concise, False), (step.Concise, True)],
+)
+def test_a_training_states_the_all_reduce_that_its_steps_take(
+    make, on_gpus, monkeypatch
+):
+    """With the trainer for GPUs, too; it works on CPU contexts."""
+    training, orders = new_training(make, 2)
+    if on_gpus:
+        training._trainer = BucketTrainer(training.net, 0.0)
+    taken, pushpull = [], mx.kv.KVStore.pushpull
+
+    def spy(store, *args, **kwargs):
+        taken.append(f"kvstore {store.type}")
+        return pushpull(store, *args, **kwargs)
+
+    monkeypatch.setattr(mx.kv.KVStore, "pushpull", spy)
+    monkeypatch.setattr(buckets, "allreduce", lambda arrays: taken.append("book"))
+    training.step(next(training.batches(orders, 24)), "all-reduce")
+    variant, num_arrays = training.all_reduce
+    assert taken == [variant] * num_arrays
+
+
 @pytest.mark.parametrize("make", step.IMPLEMENTATIONS.values())
 def test_timed_batches_are_full(make):
     """An epoch of 64 has two batches of 24; the third is the next epoch's first."""
@@ -220,6 +245,10 @@ def test_the_lines_of_a_study(implementation):
     for r in reduces:
         is_nccl = r.variant == "kvstore nccl"
         assert ("NCCL" in r.why_not, len(r.seconds)) == (is_nccl, 0 if is_nccl else 7)
+    (own,) = (r for r in reduces if r.in_steps)
+    assert own.num_bytes == 516_272
+    expected = {"from scratch": ("book", 1), "concise": ("kvstore local", 8)}
+    assert (own.variant, own.num_arrays) == expected[implementation]
     epochs = [line for line in lines if isinstance(line, ScaledEpoch)]
     assert [(e.num_devices, e.global_batch_size, e.epoch, e.lr) for e in epochs] == [
         (1, 8, 1, 0.2), (1, 8, 2, 0.2), (2, 16, 1, 0.2), (2, 16, 2, 0.4),

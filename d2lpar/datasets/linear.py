@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy
 
 from d2lpar.datasets.fashion import sha256_of
-from d2lpar.errors import DataError, SettingError
+from d2lpar.errors import DataError
 from d2lpar.records.atomic import naming
 
 BLOCK_NUMBERS = 2**23  # of A, drawn and written at a time
@@ -35,24 +35,19 @@ class LinearProblem:
 
 
 def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`.
-
-    Raises :class:`SettingError` unless `rows` and `columns` are above 0.
-    """
-    _check_size(rows, columns)
+    """Return the least-squares notes' problem: A, b uniform in [0, 1) from `seed`."""
     rng = numpy.random.default_rng(seed)
     A, b = rng.random((rows, columns)), rng.random(rows)
     return LinearProblem(A, b, f"uniform-{rows}x{columns}", sha256_of((A, b)))
 
 
 def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """The same problem with A in a file, written in blocks: it may exceed the memory.
+    """Return the same problem with A in a file, which may exceed the memory.
 
     The file is in the system's folder for temporary files (TMPDIR), takes 8 bytes per
     number, and is deleted with the problem. Raises :class:`DataError` if there is not
     enough space for it.
     """
-    _check_size(rows, columns)
     where = tempfile.gettempdir()
     size, free = 8 * rows * columns, shutil.disk_usage(where).free
     if size > 0.95 * free:
@@ -75,8 +70,3 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     digest.update(b.data)
     A, name = numpy.load(path, mmap_mode="r"), f"uniform-{rows}x{columns}"
     return LinearProblem(A, b, name, digest.hexdigest(), folder=folder)
-
-
-def _check_size(rows: int, columns: int) -> None:
-    if min(rows, columns) < 1:
-        raise SettingError(f"rows, columns {rows, columns}: write numbers above 0")

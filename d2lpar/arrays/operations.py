@@ -1,8 +1,7 @@
 """The sources' array operations: their data, their forms, and their right results.
 
-Each function draws the arrays of one operation, splits them over the devices by rows,
-and returns a :class:`Work`. :mod:`d2lpar.arrays.timings` times them. `torch` is the
-module, or None without it; `place` is "cpu" or "cuda:0".
+Each function draws the arrays of an operation, splits them over the devices by rows,
+and yields a :class:`Work`. :mod:`d2lpar.arrays.timings` times them.
 
 Forms: "as written" in the source; "in place", in memory that exists already; "one
 kernel", a single pass over memory by a kernel of :mod:`d2lpar.kernels`; or the name of
@@ -11,6 +10,7 @@ the function that is called.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -20,10 +20,8 @@ from typing import ClassVar
 import numpy
 
 from d2lpar._mxnet import np, npx
-from d2lpar.errors import SettingError
 from d2lpar.kernels import CudaModule, ElementwiseKernel
 from d2lpar.parallel import allreduce
-from d2lpar.training import check_whole
 
 AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
 AS_WRITTEN_64 = "as written, float64"
@@ -83,8 +81,7 @@ class Sizes:
 
     `x2` numbers, `sum_rows` rows of 10, `trig` and `product` the sides of square
     matrices; copies of 4 KiB, 16 KiB, ... up to `largest_copy` bytes. The numbers are
-    drawn from `seed`. Raises :class:`SettingError` for a size below 1, or a largest
-    copy below 4 KiB.
+    drawn from `seed`.
 
     >>> Sizes(largest_copy=20_000).copies
     (4096, 16384)
@@ -99,14 +96,6 @@ class Sizes:
 
     name: ClassVar[str] = "random numbers"
     synthetic: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        for name, size in self.sizes.items():
-            check_whole(f"size of {name}", size)
-        if not self.copies:
-            raise SettingError(
-                f"largest copy {self.largest_copy}: write 4096 bytes or more"
-            )
 
     @property
     def copies(self) -> tuple[int, ...]:
@@ -128,11 +117,11 @@ class Sizes:
 class Work:
     """An operation on arrays in memory, and the forms in which it is measured.
 
-    `on_devices` are functions of a device, by form; `in_numpy` functions without
-    arguments, by form. `in_torch` takes the module and a place, copies the arrays
-    there, and gives such functions and the tensors they write to. `num_bytes` and
-    `flops` are a record's; `checks` are the arguments of
-    :func:`d2lpar.timing.measure` that check a result.
+    `on_devices` are functions of a device, by form. `on_host` are those of a library,
+    the module of NumPy or PyTorch, and of its copies of the `host` arrays and of `out`,
+    which is written to; `in_numpy` have no arguments. `num_bytes` and `flops` are a
+    record's; `checks` are the arguments of :func:`d2lpar.timing.measure` that check a
+    result.
     """
 
     operation: str
@@ -141,14 +130,36 @@ class Work:
     flops: int
     checks: dict
     on_devices: dict[str, Callable]
+    host: tuple[numpy.ndarray, ...] = ()
+    out: numpy.ndarray | None = None
+    on_host: dict[str, Callable] = field(default_factory=dict)
     in_numpy: dict[str, Callable] = field(default_factory=dict)
-    in_torch: Callable[[ModuleType, str], tuple[dict[str, Callable], list]] | None = (
-        None
-    )
 
 
-def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
-    """The least-squares notes: every number twice."""
+def forms_of(
+    work: Work, library: ModuleType, place: str = "cpu"
+) -> tuple[dict[str, Callable], list]:
+    """Return the forms of NumPy or PyTorch, and the arrays on `place` they write to.
+
+    On "cpu" PyTorch's arrays share the memory of the host's; elsewhere, as on "cuda:0",
+    they are copies.
+    """
+    arrays = [*work.host, *([] if work.out is None else [work.out])]
+    if library is not numpy:
+        arrays = [library.from_numpy(array).to(place) for array in arrays]
+    forms: dict[str, Callable] = {}
+    for form, call in work.on_host.items():
+        forms[form] = functools.partial(call, library, *arrays)
+    if library is numpy:
+        forms.update(work.in_numpy)
+    return forms, arrays[len(work.host) :]
+
+
+def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
+    """The least-squares notes: every number twice.
+
+    And once, a copy of the same arrays: the limit that memory sets.
+    """
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
     y = {d: np.zeros(x[d].shape, ctx=d) for d in devices}
@@ -157,53 +168,34 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
         X2(x[d], y[d])
         return y[d]
 
-    on_devices = {
-        AS_WRITTEN: lambda d: x[d] * 2,
-        IN_PLACE: lambda d: np.multiply(x[d], 2, out=y[d]),
-        ONE_KERNEL: one_kernel,
-    }
-    in_numpy = {
-        AS_WRITTEN: lambda: host * 2,
-        IN_PLACE: lambda: numpy.multiply(host, 2, out=out),
-    }
-
-    def in_torch(torch, place):
-        t, t_out = (torch.from_numpy(a).to(place) for a in (host, out))
-        in_place = lambda: torch.multiply(t, 2, out=t_out)  # noqa: E731
-        return {AS_WRITTEN: lambda: t * 2, IN_PLACE: in_place}, [t_out]
-
-    checks = {"expected": 2 * host, "rtol": 0, "before": clearing(out, *y.values())}
-    num_bytes = 2 * host.nbytes
-    return Work(
-        "x2", host.shape, num_bytes, host.size, checks, on_devices, in_numpy, in_torch
-    )
-
-
-def copy(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
-    """A copy of the arrays of x2: the limit that memory sets."""
-    host = rng.random(sizes.x2, dtype="float32")
-    x, out = _shards(host, devices), numpy.zeros_like(host)
-    y = {d: np.zeros(x[d].shape, ctx=d) for d in devices}
-
-    def numpy_copy() -> numpy.ndarray:
-        numpy.copyto(out, host)
+    def copied(library, x, out):
+        out[:] = x
         return out
 
-    on_devices = {"copyto": lambda d: x[d].copyto(y[d])}
+    clear, num_bytes = clearing(out, *y.values()), 2 * host.nbytes
+    yield Work(
+        "x2", host.shape, num_bytes, host.size,
+        {"expected": 2 * host, "rtol": 0, "before": clear},
+        {
+            AS_WRITTEN: lambda d: x[d] * 2,
+            IN_PLACE: lambda d: np.multiply(x[d], 2, out=y[d]),
+            ONE_KERNEL: one_kernel,
+        },
+        host=(host,), out=out,
+        on_host={
+            AS_WRITTEN: lambda library, x, out: x * 2,
+            IN_PLACE: lambda library, x, out: library.multiply(x, 2, out=out),
+        },
+    )  # fmt: skip
+    yield Work(
+        "copy", host.shape, num_bytes, 0,
+        {"expected": host, "rtol": 0, "before": clear},
+        {"copyto": lambda d: x[d].copyto(y[d])},
+        host=(host,), out=out, on_host={"copyto": copied},
+    )  # fmt: skip
 
-    def in_torch(torch, place):
-        t, t_out = (torch.from_numpy(a).to(place) for a in (host, out))
-        return {"copy_": lambda: t_out.copy_(t)}, [t_out]
 
-    checks = {"expected": host, "rtol": 0, "before": clearing(out, *y.values())}
-    num_bytes = 2 * host.nbytes
-    in_numpy = {"copyto": numpy_copy}
-    return Work(
-        "copy", host.shape, num_bytes, 0, checks, on_devices, in_numpy, in_torch
-    )
-
-
-def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
+def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
     """The CryptoPunks notebook: the sum of n x 10 numbers.
 
     MXNet's own sum adds one by one, in one thread. In a dense layer of ones oneDNN adds
@@ -220,23 +212,17 @@ def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
         rows = x[d].reshape(-1, ones[d].size)
         return npx.fully_connected(rows, ones[d], num_hidden=1, no_bias=True).sum()
 
-    on_devices = {
-        AS_WRITTEN: lambda d: x[d].sum(),
-        "product with ones": product_with_ones,
-    }
-
-    def in_torch(torch, place):
-        return {AS_WRITTEN: torch.from_numpy(host).to(place).sum}, []
-
     # Positive and negative numbers cancel: the error is relative to the sum of sizes.
     right, size = host.sum(dtype="float64"), float(numpy.abs(host).sum())
-    checks = {"expected": right, "join": sum, "rtol": 1e-6 * size / abs(right)}
-    shape, n = host.shape, host.size
-    in_numpy = {AS_WRITTEN: host.sum}
-    return Work("sum", shape, host.nbytes, n, checks, on_devices, in_numpy, in_torch)
+    yield Work(
+        "sum", host.shape, host.nbytes, host.size,
+        {"expected": right, "join": sum, "rtol": 1e-6 * size / abs(right)},
+        {AS_WRITTEN: lambda d: x[d].sum(), "product with ones": product_with_ones},
+        host=(host,), on_host={AS_WRITTEN: lambda library, x: x.sum()},
+    )  # fmt: skip
 
 
-def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
+def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
     """The GPU wiki: the sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
     host = rng.random((sizes.trig, sizes.trig), dtype="float32")
     x = _shards(host, devices)
@@ -254,24 +240,17 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
         return sums[d].sum()
 
     in_float64 = host.astype("float64")
-    on_devices = {AS_WRITTEN: lambda d: written(np, x[d]), ONE_KERNEL: one_kernel}
-    in_numpy = {
-        AS_WRITTEN: lambda: written(numpy, host),
-        AS_WRITTEN_64: lambda: written(numpy, in_float64),
-    }
-
-    def in_torch(torch, place):
-        t = torch.from_numpy(host).to(place)
-        return {AS_WRITTEN: lambda: written(torch, t)}, []
-
-    before = clearing(*sums.values())
-    right = written(numpy, in_float64)
-    checks = {"expected": right, "join": sum, "rtol": 1e-5, "before": before}
-    shape, n = host.shape, 6 * host.size
-    return Work("trig", shape, host.nbytes, n, checks, on_devices, in_numpy, in_torch)
+    right, clear = written(numpy, in_float64), clearing(*sums.values())
+    yield Work(
+        "trig", host.shape, host.nbytes, 6 * host.size,
+        {"expected": right, "join": sum, "rtol": 1e-5, "before": clear},
+        {AS_WRITTEN: lambda d: written(np, x[d]), ONE_KERNEL: one_kernel},
+        host=(host,), on_host={AS_WRITTEN: written},
+        in_numpy={AS_WRITTEN_64: lambda: written(numpy, in_float64)},
+    )  # fmt: skip
 
 
-def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
+def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
     """The GPUSOROBAN posts: a product of two n x n matrices, the first split by rows.
 
     The second is given as its transpose, as a dense layer has it. Checked by the
@@ -286,25 +265,20 @@ def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Work:
     def dense_layer(d) -> np.ndarray:
         return npx.fully_connected(x[d], w[d], num_hidden=n, no_bias=True)
 
-    def in_torch(torch, place):
-        t = torch.from_numpy(host).to(place)
-        t_weight = torch.from_numpy(weight).to(place)
-        return {AS_WRITTEN: lambda: t @ t_weight.T}, []
-
     v = rng.choice([-1.0, 1.0], n)
     checks = {
         "expected": _times(host, _times(weight.T, v)),
         "join": lambda parts: numpy.concatenate([_times(part, v) for part in parts]),
         "rtol": 1e-4,
     }
-    on_devices, num_bytes = {"dense layer": dense_layer}, 3 * host.nbytes
-    in_numpy = {AS_WRITTEN: lambda: host @ weight.T}
-    return Work(
-        "product", (n, n), num_bytes, 2 * n**3, checks, on_devices, in_numpy, in_torch
-    )
+    yield Work(
+        "product", (n, n), 3 * host.nbytes, 2 * n**3, checks,
+        {"dense layer": dense_layer},
+        host=(host, weight), on_host={AS_WRITTEN: lambda library, x, w: x @ w.T},
+    )  # fmt: skip
 
 
-OPERATIONS = (x2, copy, total, trig, product)
+OPERATIONS = (x2, total, trig, product)
 
 
 def copies(

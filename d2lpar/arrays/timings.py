@@ -21,7 +21,6 @@ from d2lpar._mxnet import mx
 from d2lpar.arrays import operations
 from d2lpar.arrays.operations import AS_WRITTEN_64, ONE_KERNEL, Sizes, Work
 from d2lpar.devices import label
-from d2lpar.errors import SettingError
 from d2lpar.kernels import KernelError
 from d2lpar.machine.host import omp_threads, usable_cores
 from d2lpar.records.comparison import summarize
@@ -30,7 +29,7 @@ from d2lpar.training import choose
 
 log = logging.getLogger("d2lpar")
 
-MODULES = {"MXNet": "mxnet", "NumPy": "numpy", "PyTorch": "torch"}
+LIBRARIES = {"mxnet": "MXNet", "numpy": "NumPy", "torch": "PyTorch"}
 
 
 def measure(
@@ -51,35 +50,28 @@ def measure(
     if it has CUDA. The product, which may take a minute, is repeated `product_repeats`
     times after one warm-up.
 
-    Raises :class:`SettingError` for fewer rows than devices, and
-    :class:`~d2lpar.timing.TimingError` for a wrong result.
+    Raises :class:`~d2lpar.timing.TimingError` for a wrong result.
     """
     chosen = choose(devices, num_devices)
-    least = min(data.x2, data.sum_rows, data.trig, data.product)
-    if least < len(chosen):
-        raise SettingError(
-            f"size {least}: cannot be shared by {len(chosen)} devices; use fewer"
-        )
     on_cpu = chosen[0].device_type == "cpu"
     threads = (omp_threads() or 1) if on_cpu else usable_cores()
-    torch: ModuleType | None = None
-    if len(chosen) == 1:
+    libraries = [numpy] if len(chosen) == 1 else []
+    if libraries:
         try:
-            torch = importlib.import_module("torch")
-            torch.set_num_threads(threads)
+            libraries.append(importlib.import_module("torch"))
+            libraries[-1].set_num_threads(threads)
         except ModuleNotFoundError:
             log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
     for make in operations.OPERATIONS:
-        work = make(data, chosen, numpy.random.default_rng(seed))
+        how = {"warmup": warmup, "repeats": repeats}
         if make is operations.product:
-            count = product_repeats or repeats
-            yield from _time(work, chosen, threads, min(warmup, 1), count, torch)
-        else:
-            yield from _time(work, chosen, threads, warmup, repeats, torch)
+            how = {"warmup": min(warmup, 1), "repeats": product_repeats or repeats}
+        for work in make(data, chosen, numpy.random.default_rng(seed)):
+            yield from _time(work, chosen, libraries, threads, **how)
     for num_bytes in data.copies:
         rng = numpy.random.default_rng(seed)
         for work in operations.copies(num_bytes, chosen, rng):
-            yield from _time(work, chosen, threads, warmup, repeats)
+            yield from _time(work, chosen, warmup=warmup, repeats=repeats)
 
 
 def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
@@ -90,10 +82,10 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
     for device in devices:
         yield f"{n:,} numbers on {label(device)}"
         rng = numpy.random.default_rng(0)
-        doubled = operations.x2(Sizes(x2=n), [device], rng)
+        doubled, _ = operations.x2(Sizes(x2=n), [device], rng)
         del doubled.on_devices[ONE_KERNEL]  # chapter 13's, which needs a compiler
         for work in (doubled, *operations.copies(4 * n, [device], rng)):
-            for timed in _time(work, [device], host_threads=1, warmup=2, repeats=7):
+            for timed in _time(work, [device], [numpy]):
                 ms = 1e3 * summarize(timed.seconds).median
                 naive = 1e3 * summarize(timed.naive_seconds).median
                 name = f"{timed.operation} in {timed.library}, {timed.form}"
@@ -103,52 +95,49 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
 def _time(
     work: Work,
     devices: list[mx.Context],
-    host_threads: int,
-    warmup: int,
-    repeats: int,
-    torch: ModuleType | None = None,
+    libraries: Sequence[ModuleType] = (),
+    threads: int = 1,
+    **how: int,
 ) -> Iterator[TimingRecord]:
-    """Time all forms on the devices; NumPy, and PyTorch if given, beside one device."""
-    how = {"warmup": warmup, "repeats": repeats, **work.checks}
+    """Time all forms on the devices, then those of the libraries of the host.
+
+    PyTorch is timed on a GPU as well, if it has CUDA and the device is one.
+    """
+    options = {**how, **work.checks}
     for form, call in work.on_devices.items():
         name = f"{work.operation} in MXNet, {form}"
         try:
-            measured = timing.measure(call, devices, name=name, **how)
+            measured = timing.measure(call, devices, name=name, **options)
         except KernelError as error:
             log.warning("%s is not measured: %s", name, error)
             continue
-        yield _record(work, "MXNet", form, measured)
-    if len(devices) > 1:
-        return
-    for form, call in work.in_numpy.items():
-        name = f"{work.operation} in NumPy, {form}"
-        measured = timing.measure_host(call, host_threads, name=name, **how)
-        yield _record(work, "NumPy", form, measured)
-    if torch is None or work.in_torch is None:
-        return
-    places = ["cpu"]
-    if devices[0].device_type == "gpu" and torch.cuda.is_available():
-        places.append(f"cuda:{devices[0].device_id}")
-    for place in places:
-        forms, written = work.in_torch(torch, place)
+        yield _record(work, mx, form, measured)
+    places = [(library, "cpu") for library in libraries]
+    if devices[0].device_type == "gpu":
+        gpu = f"cuda:{devices[0].device_id}"
+        places += [(torch, gpu) for torch in libraries[1:] if torch.cuda.is_available()]
+    for library, place in places:
+        forms, out = operations.forms_of(work, library, place)
         for form, call in forms.items():
-            options = {**how, "name": f"{work.operation} in PyTorch, {form}, {place}"}
+            name = f"{work.operation} in {LIBRARIES[library.__name__]}, {form}, {place}"
             if place == "cpu":
-                measured = timing.measure_host(call, host_threads, **options)
+                measured = timing.measure_host(call, threads, name=name, **options)
             else:
-                options["before"] = operations.clearing(*written)
-                measured = timing.measure_torch(call, devices[0], **options)
-            yield _record(work, "PyTorch", form, measured)
+                clear = {"before": operations.clearing(*out), "name": name}
+                measured = timing.measure_torch(
+                    call, devices[0], **{**options, **clear}
+                )
+            yield _record(work, library, form, measured)
 
 
 def _record(
-    work: Work, library: str, form: str, measured: timing.Timing
+    work: Work, library: ModuleType, form: str, measured: timing.Timing
 ) -> TimingRecord:
     is_float64 = form == AS_WRITTEN_64
     return TimingRecord(
         operation=work.operation,
-        library=library,
-        version=str(importlib.import_module(MODULES[library]).__version__),
+        library=LIBRARIES[library.__name__],
+        version=str(library.__version__),
         form=form,
         dtype="float64" if is_float64 else "float32",
         shape=list(work.shape),

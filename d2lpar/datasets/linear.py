@@ -34,14 +34,14 @@ class LinearProblem:
 
 
 def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """The least-squares notes' problem: A, b uniform in [0, 1), drawn from `seed`."""
+    """Return the least-squares notes' problem: A, b uniform in [0, 1) from `seed`."""
     rng = numpy.random.default_rng(seed)
     A, b = rng.random((rows, columns)), rng.random(rows)
     return LinearProblem(A, b, f"uniform-{rows}x{columns}", sha256_of((A, b)))
 
 
 def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
-    """The same problem with A in a file, written in blocks: it may exceed the memory.
+    """Return the same problem with A in a file, which may exceed the memory.
 
     The file is in the system's folder for temporary files (TMPDIR), takes 8 bytes per
     number, and is deleted with the problem. Raises :class:`DataError` if there is not

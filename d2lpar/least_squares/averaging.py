@@ -14,7 +14,7 @@ import numpy
 from d2lpar._mxnet import mx
 from d2lpar.errors import DivergedError
 from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import Block, RowShards, times
+from d2lpar.least_squares.rows import Block, RowShards, check_between, times
 from d2lpar.training import check_whole
 
 
@@ -45,45 +45,42 @@ def averaging(
     check_whole("num_epochs", num_epochs)
     check_whole("num_samples", num_samples)
     check_whole("steps_per_epoch", steps_per_epoch)
-    if lr is not None and not 0 < lr < math.inf:
-        raise ValueError(f"lr {lr!r}: write a finite number above 0")
     lr = 1e-3 / shards.n if lr is None else lr
+    check_between("lr", lr, math.inf)
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
     (blocks,) = shards.rounds()
     blocks = sorted(blocks)
-    x = rng.random((shards.n, 1)) if x0 is None else shards.shaped("x0", x0)
-    norm_of_b = shards.residual_norm(numpy.zeros_like(x))
-    shards.check_finite(numpy.array(norm_of_b))
+    x = rng.random(shards.n) if x0 is None else shards.shaped("x0", x0)
+    shards.check_finite(shards.residual(numpy.zeros_like(x)).norms)  # A has no NaN
     for epoch in range(1, num_epochs + 1):
         samples = []  # of each device's rows, with replacement
         for k, A, b in blocks:
             rows = rng.integers(A.shape[0], size=num_samples)
             rows = mx.nd.array(rows, ctx=A.context, dtype="int32")
             samples.append(Block(k, A.take(rows), b.take(rows)))
-        if independent:
-            krylovs = _descend(samples, [x] * len(samples), lr, steps_per_epoch)
-            xs = [x + krylov.movement() for krylov in krylovs]
-        else:
-            krylovs, xs = [], []
-            for sample in samples:
-                start = xs[-1] if xs else x
-                krylovs += _descend([sample], [start], lr, steps_per_epoch)
-                xs.append(start + krylovs[-1].movement())
+        krylovs: list[_Krylov] = []
+        xs: list = []
+        for group in [samples] if independent else [[sample] for sample in samples]:
+            start = xs[-1] if xs else x
+            made = _descend(group, start, lr, steps_per_epoch)
+            krylovs += made
+            xs += [start + krylov.movement() for krylov in made]
         x = sum(xs) / len(xs)
         grows = any(not lr * krylov.largest <= 1 for krylov in krylovs)
-        if grows and not shards.residual_norm(x) <= norm_of_b:
+        if grows and not shards.residual(x, False).norm <= shards.norm_of_b:
             raise DivergedError(
                 f"method averaging diverged in epoch {epoch}: use a smaller lr"
             )
-        progress.record(epoch, x, xs)
+        progress.record(epoch, x, device_xs=xs)
     return Answer(x)
 
 
-def _descend(samples: list[Block], xs: list, lr: float, steps: int) -> list[_Krylov]:
-    """Each device's steps from its x (n, 1); all devices work at the same time."""
-    krylovs = [_Krylov(r, lr, steps) for r in _products(samples, xs, residual=True)]
-    for _ in range(min(steps, len(xs[0]))):
+def _descend(samples: list[Block], x, lr: float, steps: int) -> list[_Krylov]:
+    """Each device's steps from x (n,); all devices work at the same time."""
+    start = [x] * len(samples)
+    krylovs = [_Krylov(r, lr, steps) for r in _products(samples, start, residual=True)]
+    for _ in range(min(steps, len(x))):
         directions = [krylov.basis[-1] for krylov in krylovs]
         for krylov, product in zip(krylovs, _products(samples, directions)):
             krylov.extend(product)
@@ -93,14 +90,17 @@ def _descend(samples: list[Block], xs: list, lr: float, steps: int) -> list[_Kry
 
 
 def _products(samples: list[Block], vectors, residual: bool = False) -> list:
-    """Each device's A^T A v, or A^T (b - A v): (n, 1) on the host."""
+    """Each device's A^T A v, or A^T (b - A v): (n,) on the host."""
     # All copies before any work: they queue behind the work of cpu(0).
-    vs = [mx.nd.array(v, s.A.context, s.A.dtype) for s, v in zip(samples, vectors)]
+    vs = [
+        mx.nd.array(v[:, None], s.A.context, s.A.dtype)
+        for s, v in zip(samples, vectors)
+    ]
     products = []
     for (_, A, b), v in zip(samples, vs):
         q = times(A, v)
         products.append(times(A, b - q if residual else q, transpose=True))
-    return [product.asnumpy() for product in products]
+    return [product.asnumpy()[:, 0] for product in products]
 
 
 class _Krylov:
@@ -125,8 +125,8 @@ class _Krylov:
         """Add G times the last basis vector."""
         if len(self.diagonal) == len(self.basis):
             return  # the subspace is invariant: it cannot grow
-        self.diagonal.append(float((self.basis[-1] * product).sum()))
-        known = numpy.hstack(self.basis)
+        self.diagonal.append(float(self.basis[-1] @ product))
+        known = numpy.column_stack(self.basis)
         for _ in range(2):  # once leaves rounding errors that grow
             product = product - known @ (known.T @ product)
         self.coefficients = self._evaluate()
@@ -144,9 +144,9 @@ class _Krylov:
         return len(self.diagonal) > 2 and bool(last <= 1e-15 * size)
 
     def movement(self) -> numpy.ndarray:
-        """q(G) r (n, 1): by how much the steps move x."""
-        known = numpy.hstack(self.basis[: len(self.diagonal)])
-        return known @ self.coefficients[:, None]
+        """q(G) r (n,): by how much the steps move x."""
+        known = numpy.column_stack(self.basis[: len(self.diagonal)])
+        return known @ self.coefficients
 
     def _evaluate(self) -> numpy.ndarray:
         beside = numpy.diag(self.beside, 1)
@@ -158,10 +158,9 @@ class _Krylov:
         t = numpy.maximum(t, numpy.finfo(float).tiny)
         self.largest = float(t[-1])
         d = 2 * self.lr * t
-        with numpy.errstate(over="ignore", invalid="ignore"):
-            q = numpy.where(
-                d < 1,
-                -numpy.expm1(self.steps * numpy.log1p(-numpy.minimum(d, 0.999999))),
-                1 - (1 - d) ** self.steps,
-            )
-            return self.length * (U @ (q / t * U[0]))
+        q = numpy.where(
+            d < 1,
+            -numpy.expm1(self.steps * numpy.log1p(-numpy.minimum(d, 0.999999))),
+            1 - (1 - d) ** self.steps,
+        )
+        return self.length * (U @ (q / t * U[0]))

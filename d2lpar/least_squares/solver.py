@@ -16,6 +16,7 @@ Demmel et al., "Communication-optimal parallel and sequential QR" (2012) for TSQ
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
-from d2lpar.least_squares.progress import Progress
+from d2lpar.least_squares.progress import Answer, Progress
 from d2lpar.least_squares.rows import BLOCK_BYTES, RESIDENT_BYTES, RowShards
 from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
@@ -39,9 +40,10 @@ from d2lpar.training import choose
 if TYPE_CHECKING:
     from d2lpar.workers.group import Workers
 
+log = logging.getLogger("d2lpar")
+
 LONGEST_X = 1_000  # that is recorded whole
 DISTRIBUTED_METHODS = ("normal", "cgls", "gradient")  # those that need only sums
-ONE_RIGHT_HAND_SIDE = ("cgls", "gradient", "averaging")
 METHODS = {
     "normal": normal,
     "tsqr": tsqr,
@@ -49,25 +51,24 @@ METHODS = {
     "gradient": gradient,
     "averaging": averaging,
 }
+WARN_IF_OFF_BY = 1e-3  # x, relative, as a gradient within `tol` allows
 
 
 @dataclass(frozen=True)
 class Solution:
     """What :func:`solve` returns.
 
-    `x` is (n,) or (n, k), as b is (m,) or (m, k), in the dtype of the computation.
-    `residual_norm` is ||A x - b||, a number or (k,), NaN if :func:`solve` was told to
-    leave it out: then the history is empty. `seconds` are those of the work,
-    without measuring residuals, as in the history. `condition` and `rank` are known to
-    "normal" and "tsqr" alone, else None: an estimate of the condition number of A with
-    columns scaled to length 1 ("normal" scales only if their lengths differ tenfold),
-    and a rank that is less than n if A is rank-deficient: then `x` is the minimum-norm
-    solution. Badly scaled columns alone do not lower the rank, unlike that of
-    ``numpy.linalg.lstsq``; :func:`~d2lpar.least_squares.direct.tsqr` has the rule.
+    `x` is (n,), in the dtype of the computation. `residual_norm` is ||A x - b||; if
+    :func:`solve` was told to leave it out, it is NaN and the history is empty.
+    `seconds` are those of the work, without measuring residuals. `condition` and `rank`
+    are known to "normal" and "tsqr" alone: an estimate of the condition number of A
+    with columns scaled to length 1, and a rank that is less than n if A is
+    rank-deficient (:func:`~d2lpar.least_squares.direct.tsqr` has the rule): then `x` is
+    the minimum-norm solution.
     """
 
     x: numpy.ndarray
-    residual_norm: float | numpy.ndarray
+    residual_norm: float
     history: tuple[PointRecord, ...]
     method: str
     devices: tuple[str, ...]
@@ -90,26 +91,22 @@ def solve(
     residual: bool = True,
     **options,
 ) -> Solution:
-    """The x that minimises ||A x - b||.
+    """Return the x (n,) that minimises ||A x - b||, for A (m, n) and b (m,).
 
-    A is (m, n): an array, a memmap, the path of an ``.npy`` file, or a Zarr or HDF5
-    array. b is any of these or a list: (m,), or (m, k) for methods "normal" and "tsqr".
-    The rows of a path are read from its file; those of a memmap from its mapping, whose
-    pages count as this process's memory until the system needs them.
-    `dtype` is that of the computation and of x, float64 or float32. For all methods but
-    "averaging" A may exceed the memory: beyond `resident_bytes` on all devices together
-    it is read in blocks of `block_bytes` per device. The history holds the distance to
-    a `reference`, shaped as x. Several `workers` read a part each and get the same x.
-    Without `residual` the last pass over A is left out, and with it the history and all
-    that compares ||A x - b||, which is NaN. `options` are the method's.
+    A and b are arrays or paths of ``.npy`` files. For all methods but "averaging" A may
+    exceed the memory: beyond `resident_bytes` on all devices together it is read in
+    blocks of `block_bytes` per device. `dtype` is that of the computation and of x,
+    float64 or float32. The history holds the distance to a `reference` (n,). Several
+    `workers` read a part each and get the same x. Without `residual` the last pass over
+    A is left out, and with it the history. `options` are the method's.
 
-    Raises ValueError for an impossible problem (it names the row and column of a NaN),
-    for an A or b whose products overflow or underflow (all numbers beyond about 1e±65
-    in float64 or 1e±15 in float32: scale them), for an x that is worse than 0, and for
-    "normal" on an A that is rank-deficient or too ill-conditioned for it: "tsqr" solves
-    those. Raises TypeError for masked arrays, sparse matrices and other libraries'
-    tensors. Raises :class:`DivergedError` if "averaging" diverges, and
-    :class:`DeviceError` if the devices would deadlock.
+    Every x but that of "averaging" is examined: A^T (A x - b) must be zero up to
+    rounding and the method's `tol`. Otherwise "cgls" and "gradient" log a warning.
+    Raises ValueError if it is that of "normal" or "tsqr", for an impossible problem (it
+    names the row and column of a NaN), and for "normal" on an A that is rank-deficient
+    or too ill-conditioned for it; TypeError for masked arrays and sparse matrices;
+    :class:`DivergedError` if "averaging" diverges; and :class:`DeviceError` if the
+    devices would deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:
@@ -119,47 +116,19 @@ def solve(
             f"method {method} cannot be shared among workers; these can: "
             + ", ".join(DISTRIBUTED_METHODS)
         )
-    # The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
-    # threads call it at the same time and each call would use several threads. Without
-    # OMP_NUM_THREADS, MXNet takes half the cores.
-    threads = host.omp_threads() or max(1, host.usable_cores() // 2)
-    if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
-        raise DeviceError(
-            f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
-            "MXNet's OpenBLAS would deadlock; set it before Python starts (run: "
-            "--threads 1), or use one context"
-        )
+    _check_threads(devices)
     shards = RowShards(
         A, b, devices, dtype=dtype, block_bytes=block_bytes,
         resident_bytes=resident_bytes, workers=workers,
     )  # fmt: skip
-    if shards.num_rhs > 1 and method in ONE_RIGHT_HAND_SIDE:
-        raise ValueError(
-            f"b has {shards.num_rhs} columns, method {method} takes one: use method "
-            "normal or tsqr, or solve for one column at a time"
-        )
-    progress = Progress(shards, reference, residual=residual)
-    answer = METHODS[method](shards, progress, **options)
-    norms = progress.column_norms
-    with numpy.errstate(over="ignore"):
+    progress = Progress(shards, reference, residual)
+    with numpy.errstate(all="ignore"):  # what over- or underflows is found out below
+        answer = METHODS[method](shards, progress, **options)
         x = answer.x.astype(shards.dtype)
-    if not numpy.isfinite(x).all():
-        raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
-    if residual and not numpy.isfinite(norms).all():
-        raise ValueError(
-            f"method {method}: ||A x - b|| overflows {shards.dtype}: use another "
-            "method, or scale A or b"
-        )
-    slack = 1 + numpy.finfo(shards.dtype).eps ** 0.5
-    from_zero = method != "averaging" and options.get("x0") is None
-    if residual and from_zero and (norms > slack * shards.norms_of_b).any():
-        raise ValueError(
-            f"method {method} in {shards.dtype} found an x that is worse than 0: use "
-            "float64 or method tsqr"
-        )
+        _examine(shards, method, answer)
     return Solution(
-        x=x[:, 0] if shards.flat else x,
-        residual_norm=float(norms[0]) if shards.flat else norms,
+        x=x,
+        residual_norm=progress.history[-1].residual_norm if residual else numpy.nan,
         history=tuple(progress.history),
         method=method,
         devices=tuple(map(label, devices)),
@@ -167,6 +136,65 @@ def solve(
         condition=answer.condition,
         rank=answer.rank,
     )
+
+
+def _check_threads(devices: Sequence[mx.Context]) -> None:
+    """Raise DeviceError for several CPU contexts with several threads each.
+
+    The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
+    threads call it at the same time and each call would use several threads. Without
+    OMP_NUM_THREADS, MXNet takes half the cores.
+    """
+    threads = host.omp_threads() or max(1, host.usable_cores() // 2)
+    if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
+        raise DeviceError(
+            f"OMP_NUM_THREADS is {threads}: several CPU contexts need 1 here, because "
+            "MXNet's OpenBLAS would deadlock; set it before Python starts (run: "
+            "--threads 1), or use one context"
+        )
+
+
+def _examine(shards: RowShards, method: str, answer: Answer) -> None:
+    """Refuse or warn of an x whose residual r is not orthogonal to A's columns a_j.
+
+    The x of a backward stable method solves a problem whose columns and b are off by
+    about c eps of their lengths, with c = max(m, n) or less (Higham, Accuracy and
+    Stability of Numerical Algorithms, theorem 20.3). So |a_j^T r| / |a_j| is at most
+    c eps (sum_k |a_k| |x_k| + |b|); computing a_j^T r adds errors of this size. If r
+    itself is no larger, x solves A x = b to rounding, and it passes.
+    """
+    if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
+        raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
+    at, lengths = answer.residual, answer.lengths
+    if at is None:
+        return
+    shards.check_finite(at.norms, at.gradient)
+    if lengths is None:  # a warning has told that the method was stopped early
+        return
+    if not lengths.any():
+        raise ValueError(f"A is zero in {shards.dtype}, or its squares are: scale A")
+    rounding = max(shards.m, shards.n, 10) * shards.rounding(at.x, lengths)
+    asked_for = 10 * answer.tol * shards.n**0.5 * at.norm
+    seen = lengths > 0
+    largest = float((abs(at.gradient[seen]) / lengths[seen]).max())
+    if largest > max(rounding, asked_for):
+        found = (
+            f"method {method} in {shards.dtype}: the residual has a cosine of "
+            f"{largest / at.norm:.0e} with a column of A, and rounding explains "
+            f"{rounding / at.norm:.0e}: use float64 or method tsqr, or scale A"
+        )
+        if not answer.tol:
+            raise ValueError(found)
+        log.warning("%s", found)
+    # With columns of length 1, ||x|| is at most condition * ||A x||.
+    condition = numpy.linalg.norm(lengths * at.x) / (shards.norm_of_b or 1)
+    tol = min(max(answer.tol, 10 * shards.eps), 1e-6)
+    if answer.tol and tol * condition**2 > WARN_IF_OFF_BY:
+        log.warning(
+            "x may be off, A's condition is at least about %.0e: method tsqr keeps the "
+            "digits",
+            condition,
+        )
 
 
 def measure(
@@ -185,16 +213,18 @@ def measure(
     `data` defaults to the least-squares notes' problem, 10,000 x 1,000. `num_epochs`
     are those of "averaging"; `options` are arguments of :func:`solve`. If A is in
     memory, all iterative methods start at the x of the notes, so that their distances
-    can be compared. Records hold the peak of the process's resident memory, in MB; the
-    last one also holds the first five elements of x, and for "averaging" all of at most
-    1,000, as in the notes.
+    can be compared. The last record also holds the first five elements of x, and for
+    "averaging" all of at most 1,000, as in the notes.
     """
     data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
     devices = choose(devices, num_devices)
     if method == "averaging":
         options.update(num_epochs=num_epochs, seed=seed)
+    A: object = data.A
     reference = None
-    if not isinstance(data.A, numpy.memmap):
+    if isinstance(data.A, numpy.memmap):
+        A = data.A.filename  # a mapping's pages would count in the peak of the memory
+    else:
         reference = numpy.linalg.lstsq(data.A, data.b, rcond=None)[0]
         if method in ("gradient", "cgls"):  # from the x that averaging starts at
             rng = numpy.random.default_rng([seed, 1])
@@ -204,13 +234,11 @@ def measure(
     if method in ("normal", "tsqr"):
         rows = max(rows, data.A.shape[1])
     brief: dict[str, dict] = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}
+    brief["cgls"] = brief["gradient"]
     solve(
         data.A[:rows], data.b[:rows], devices=devices, method=method,
         **{**options, **brief.get(method, {})},
     )  # fmt: skip
-    A: object = data.A
-    if isinstance(data.A, numpy.memmap) and data.folder is not None:
-        A = data.A.filename  # a mapping's pages would count in the peak of the memory
     solution = solve(
         A, data.b, devices=devices, method=method, reference=reference,
         workers=workers, **options,
@@ -229,13 +257,11 @@ class LeastSquare:
     """The class of the least-squares notes: only its import changes in their script.
 
     ``LeastSquare(A, b, num_gpu=2, epoches=40).run()`` is method "averaging" on the
-    first `num_gpu` devices (GPUs that MXNet can use, else CPU contexts), and
-    ``check(x)`` is ||A x - b||. As in the notes, `error_list` keeps these errors and,
-    after each epoch, every device's. Unlike in the notes, the devices work
-    independently and in parallel; `options` are those of
-    :func:`~d2lpar.least_squares.averaging.averaging`, such as ``independent=False``,
-    which restores their order. As published, in NumPy, the class stands in
-    ``benchmarks/peers/least_squares_notes.py``.
+    first `num_gpu` devices (GPUs that MXNet can use, else CPU contexts). As in the
+    notes, `error_list` keeps the errors of :meth:`check` and, after each epoch, every
+    device's. `options` are those of
+    :func:`~d2lpar.least_squares.averaging.averaging`: ``independent=False`` restores
+    the notes' order of devices.
     """
 
     def __init__(self, A, b, num_gpu: int = 2, epoches: int = 2, **options) -> None:

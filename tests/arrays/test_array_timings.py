@@ -9,7 +9,6 @@ import pytest
 from d2lpar import timing
 from d2lpar._mxnet import mx
 from d2lpar.arrays import operations, timings
-from d2lpar.errors import SettingError
 from d2lpar.kernels import CudaKernel, KernelError
 from d2lpar.records import files
 
@@ -23,7 +22,7 @@ def contexts(n):
 
 
 def work_of(make, n):
-    return make(DATA, contexts(n), np.random.default_rng(0))
+    return next(make(DATA, contexts(n), np.random.default_rng(0)))
 
 
 def results(work, n, call):
@@ -101,16 +100,14 @@ def test_the_kernel_for_gpus_sums_the_same_numbers(n):
     np.testing.assert_allclose(sums.asnumpy(), of_threads, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("make", "form"), [(operations.x2, "in place"), (operations.copy, "copyto")]
-)
-def test_an_operation_that_does_nothing_is_an_error(make, form):
+def test_an_operation_that_does_nothing_is_an_error():
     """The right result is there already, from before: it is cleared every time."""
-    work = work_of(make, 1)
-    there = work.on_devices[form](mx.cpu())
-    np.testing.assert_array_equal(there.asnumpy(), work.checks["expected"])
-    with pytest.raises(timing.TimingError):
-        timing.measure(lambda device: there, contexts(1), **work.checks)
+    for work in operations.x2(DATA, contexts(1), np.random.default_rng(0)):
+        *_, form = work.on_devices.values()
+        there = form(mx.cpu())
+        np.testing.assert_array_equal(there.asnumpy(), work.checks["expected"])
+        with pytest.raises(timing.TimingError):
+            timing.measure(lambda device: there, contexts(1), **work.checks)  # noqa: B023
 
 
 def lines(n, **settings):
@@ -121,12 +118,11 @@ def lines(n, **settings):
 @pytest.mark.parametrize("make", operations.OPERATIONS)
 def test_pytorch_computes_the_same(make):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (peers)")
-    work = work_of(make, 1)
-    forms, written = work.in_torch(torch, "cpu")
-    for form, call in forms.items():
-        clear = operations.clearing(*written)
-        checks = {**work.checks, "before": clear, "name": form}
-        timing.measure_host(call, 1, repeats=1, **checks)
+    for work in make(DATA, contexts(1), np.random.default_rng(0)):
+        forms, written = operations.forms_of(work, torch)
+        checks = {**work.checks, "before": operations.clearing(*written)}
+        for form, call in forms.items():
+            timing.measure_host(call, 1, repeats=1, name=form, **checks)
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -165,15 +161,6 @@ def test_a_kernel_that_does_not_compile_is_left_out_with_a_line(monkeypatch, cap
     assert {("trig", "as written"), ("x2", "one kernel")} <= forms
     (line,) = caplog.messages
     assert "no such type" in line
-
-
-def test_sizes_out_of_range_are_refused():
-    for name, size in {"x2": 0, "trig": -1, "largest_copy": 4095}.items():
-        with pytest.raises(SettingError, match=str(size)):
-            operations.Sizes(**{**TINY, name: size})
-    data = operations.Sizes(**{**TINY, "trig": 2})  # for 3 devices
-    with pytest.raises(SettingError):
-        list(timings.measure(3, devices="cpu:3", data=data))
 
 
 def test_the_report_names_each_device_and_has_both_clocks():

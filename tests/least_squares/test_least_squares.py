@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 
 import numpy as np
@@ -14,7 +13,6 @@ from d2lpar import datasets
 from d2lpar._mxnet import mx
 from d2lpar.errors import DataError, DeviceError, DivergedError
 from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
-from d2lpar.least_squares.rows import RowShards
 from d2lpar.machine import host
 
 DIRECT = ("normal", "tsqr")
@@ -23,29 +21,28 @@ BLOCKS = {"block_bytes": 7 * 8 * 50, "resident_bytes": 0}  # 50 rows of 7 number
 
 
 def lapack(A, b):
-    """The minimum-norm solution, and the norms of its residuals."""
+    """The minimum-norm solution, and the norm of its residual."""
     A, b = np.asarray(A, float), np.asarray(b, float)
     x = np.linalg.lstsq(A, b, rcond=None)[0]
-    return x, np.linalg.norm(A @ x - b, axis=0)
+    return x, np.linalg.norm(A @ x - b)
 
 
-def problem(m, n, seed=0, k=None):
+def problem(m, n, seed=0):
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(m, n)), rng.normal(size=m if k is None else (m, k))
+    return rng.normal(size=(m, n)), rng.normal(size=m)
 
 
-def with_singular_values(s, seed=0, m=200):
-    """b is A times a vector of ordinary size, and a residual that A cannot reach."""
+def with_condition(condition, n=30, m=200, seed=0):
+    """Singular values evenly on a logarithmic scale.
+
+    b is A times a vector of ordinary size, and a residual that A cannot reach.
+    """
     rng = np.random.default_rng(seed)
-    U, _ = np.linalg.qr(rng.normal(size=(m, len(s))))
-    V, _ = np.linalg.qr(rng.normal(size=(len(s), len(s))))
+    s = np.logspace(0, -np.log10(condition), n)
+    U, _ = np.linalg.qr(rng.normal(size=(m, n)))
+    V, _ = np.linalg.qr(rng.normal(size=(n, n)))
     A, rest = (U * s) @ V.T, rng.normal(size=m)
-    return A, A @ rng.normal(size=len(s)) + rest - U @ (U.T @ rest)
-
-
-def with_condition(condition, n=30, **options):
-    """Singular values evenly on a logarithmic scale."""
-    return with_singular_values(np.logspace(0, -np.log10(condition), n), **options)
+    return A, A @ rng.normal(size=n) + rest - U @ (U.T @ rest)
 
 
 # Right answers
@@ -72,9 +69,8 @@ def test_residual_and_norm_are_lapacks(method, dtype, m, n, rank):
     A, b = (U * np.linspace(1, 3, rank)) @ V.T, rng.normal(size=m)
     options = {"devices": "cpu:7", "method": method, "dtype": dtype}
     if method == "normal" and rank < n:
-        with pytest.raises(ValueError, match="rank-deficient.*tsqr") as refused:
+        with pytest.raises(ValueError, match="rank-deficient.*tsqr"):
             solve(A, b, **options)
-        assert "\n" not in str(refused.value)
         return
     best, left = lapack(A, b)
     solution = solve(A, b, **options)
@@ -85,7 +81,7 @@ def test_residual_and_norm_are_lapacks(method, dtype, m, n, rank):
 
 
 @pytest.mark.parametrize("method", EXACT)
-def test_every_method_finds_lapacks_solution(method):
+def test_every_method_finds_lapacks_solution(method, caplog):
     A, b = problem(101, 13)
     best, left = lapack(A, b)
     solution = solve(A, b, devices="cpu:7", method=method, reference=best)
@@ -99,6 +95,7 @@ def test_every_method_finds_lapacks_solution(method):
     total = np.linalg.norm(last.device_residual_norms)
     assert total == pytest.approx(last.residual_norm) == solution.residual_norm
     assert solution.seconds >= last.seconds > 0
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("method", [*DIRECT, "cgls"])
@@ -113,7 +110,7 @@ def test_the_answer_does_not_depend_on_the_number_of_devices(method):
             assert np.linalg.norm(x - first) <= 1e-9 * np.linalg.norm(first)
 
 
-# Ill-conditioned, rank-deficient
+# Ill-conditioned, rank-deficient, badly scaled
 
 
 @pytest.mark.parametrize(
@@ -131,9 +128,11 @@ def test_ill_conditioned(dtype, condition, normal, caplog):
     _, left = lapack(A, b)
     most = left + (1e-9 if dtype == "float64" else 1e-4) * np.linalg.norm(b)
     options = {"devices": "cpu:3", "dtype": dtype}
+    assert solve(A, b, method="cgls", **options).residual_norm <= most
     solution = solve(A, b, method="tsqr", **options)
     assert solution.residual_norm <= most
     assert condition / 3 < solution.condition < 3 * condition
+    assert not caplog.messages
     if normal == "refuses":
         with pytest.raises(ValueError, match="ill-conditioned.*use method tsqr"):
             solve(A, b, method="normal", **options)
@@ -142,27 +141,60 @@ def test_ill_conditioned(dtype, condition, normal, caplog):
         assert ("normal equations square it" in caplog.text) == (normal == "warns")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "condition"), [("float64", 1e3), ("float64", 1e9), ("float32", 1e3)]
-)
-def test_cgls_finds_the_least_residual_and_warns_of_digits_lost(
-    condition, dtype, caplog
-):
-    near = 1e-9 if dtype == "float64" else 1e-5
-    A, b = with_condition(condition)
-    best, left = lapack(A, b)
-    solution = solve(A, b, devices="cpu:2", method="cgls", dtype=dtype)
-    assert solution.residual_norm <= left + near * np.linalg.norm(b)
-    assert np.linalg.norm(solution.x) <= 1.01 * np.linalg.norm(best)
-    enough_to_warn = 3e3 if dtype == "float64" else 3e1
-    assert bool(caplog.text) == (condition > enough_to_warn)
+def some_system(seed):
+    """Any shape, rank, condition and scale; b is reached, nearly reached, or random."""
+    rng = np.random.default_rng(seed)
+    m, n = rng.integers(2, 60), rng.integers(1, 15)
+    rank = min(m, n, rng.integers(1, 15)) if seed % 4 == 0 else min(m, n)
+    U, _ = np.linalg.qr(rng.normal(size=(m, rank)))
+    V, _ = np.linalg.qr(rng.normal(size=(n, rank)))
+    A = (U * np.logspace(0, -rng.uniform(0, 14), rank)) @ V.T
+    A = [A, A + 1e5, rng.normal(size=(m, n)) * np.logspace(-5, 5, n)][seed % 3]
+    b = A @ rng.normal(size=n)
+    b = b + np.linalg.norm(b) * rng.normal(size=m) * [0, 1e-6, 1][seed % 5 % 3]
+    return A * 10 ** rng.uniform(-30, 30), b * 10 ** rng.uniform(-30, 30)
 
 
-def test_gradient_descent_sees_the_condition_in_its_steps(caplog):
-    for condition in (10, 33):
-        A, b = np.diag([1, 1 / condition]), np.array([1e-4, 1])
-        solve(A, b, devices="cpu:1", method="gradient", tol=0.5)
-        assert ("condition is at least" in caplog.text) == (condition == 33)
+@pytest.mark.parametrize("method", EXACT)
+def test_any_answer_is_right_or_warned_of_or_refused(method, caplog):
+    slow = method == "gradient"
+    options, right = {"max_iterations": 200} if slow else {}, 0
+    for seed in range(20 if slow else 60):
+        A, b = some_system(seed)
+        caplog.clear()
+        try:
+            x = solve(A, b, devices=f"cpu:{seed % 3 + 1}", method=method, **options).x
+        except ValueError:
+            continue
+        best, left = lapack(A, b)
+        wrong = np.linalg.norm(A @ x - b) > left + 1e-5 * np.linalg.norm(b)
+        assert caplog.messages or not wrong, seed
+        right += not wrong
+    assert right > 5
+
+
+@pytest.mark.parametrize("method", ["cgls", "gradient"])
+@pytest.mark.parametrize("kind", ["offset", "lengths"])
+def test_in_float32_what_cannot_be_found_is_warned_of(method, kind, caplog):
+    """One large direction hides the others, whose gradients are rounding errors."""
+    for seed in range(12, 16):
+        rng = np.random.default_rng(seed)
+        for m, n in ((6, 6), (29, 3), (100, 3)):
+            A, b = rng.normal(size=(m, n)), rng.normal(size=m)
+            A = A + 1e6 if kind == "offset" else A * np.logspace(-12, 12, n)
+            A, b = A.astype("float32"), b.astype("float32")
+            caplog.clear()
+            x = solve(A, b, devices="cpu:2", method=method, dtype="float32").x
+            A, b = A.astype(float), b.astype(float)
+            excess = np.linalg.norm(A @ x - b) - lapack(A, b)[1]
+            assert caplog.messages or excess < 1e-3 * np.linalg.norm(b)
+
+
+def test_gradient_descent_looks_for_a_hidden_singular_value(caplog):
+    for smallest in (0.5, 1e-9):
+        A, b = np.diag([1, 1, smallest]), np.ones(3)
+        solve(A, b, devices="cpu:1", method="gradient")
+        assert ("conjugate steps still lower" in caplog.text) == (smallest == 1e-9)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -174,12 +206,19 @@ def test_cgls_stops_at_rounding(dtype):
         A = rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n))
         b = rng.normal(size=m)
         solution = solve(A, b, devices="cpu:2", method="cgls", dtype=dtype, tol=1e-30)
+        assert solution.history[-1].iteration < 20 * n
         s = np.linalg.svd(A, compute_uv=False)
         if s[min(m, n, rank) - 1] > s[0] / 30:
             best = np.linalg.lstsq(A, b, rcond=1e-8)[0]
             off = np.linalg.norm(solution.x - best) / np.linalg.norm(best)
             assert off < (1e-6 if dtype == "float64" else 1e-2)
         assert np.linalg.norm(A @ solution.x - b) <= np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("method", ["cgls", "gradient"])
+def test_the_limit_of_iterations_is_named(method, caplog):
+    solve(*problem(60, 9), devices="cpu:1", method=method, max_iterations=2)
+    assert "after 2 iterations" in caplog.text
 
 
 @pytest.mark.parametrize("method", DIRECT)
@@ -195,16 +234,27 @@ def test_badly_scaled_columns_do_no_harm(method):
     assert solve(A, b, devices="cpu:2", method="tsqr").rank < 10
 
 
+def test_the_rank_is_that_of_the_computations_dtype(caplog):
+    A, b = problem(100, 3)
+    A = (A + 1e6).astype("float32")
+    assert np.linalg.lstsq(A, b, rcond=None)[2] == 3
+    for dtype, rank in (("float64", 3), ("float32", 1)):
+        solution = solve(A, b, devices="cpu:2", method="tsqr", dtype=dtype)
+        assert solution.rank == rank
+    assert "A has rank 1, not 3" in caplog.text
+
+
 def test_a_column_of_zeros():
     A, b = problem(60, 6)
     A[:, 3] = 0
     with pytest.raises(ValueError, match="column 3 of A is zero.*tsqr"):
         solve(A, b, devices="cpu:2", method="normal")
-    solution = solve(A, b, devices="cpu:3", method="tsqr")
-    assert solution.rank == 5 and abs(solution.x[3]) < 1e-12
+    for method in ("tsqr", "cgls"):
+        assert abs(solve(A, b, devices="cpu:3", method=method).x[3]) < 1e-12
 
 
-def test_a_cholesky_factor_that_is_none_is_refused(monkeypatch):
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_cholesky_factor_that_is_none_is_refused(residual, monkeypatch):
     """MXNet on a GPU does not see that a factorisation fails, and goes on."""
     A, b = problem(300, 8)
     potrf = mx.nd.linalg.potrf
@@ -216,11 +266,8 @@ def test_a_cholesky_factor_that_is_none_is_refused(monkeypatch):
 
     for make in (lambda G: mx.nd.ones_like(G) * np.nan, first_half):
         monkeypatch.setattr(mx.nd.linalg, "potrf", make)
-        with pytest.raises(ValueError, match="method normal in .*use method tsqr"):
-            solve(A, b, devices="cpu:2", method="normal")
-
-
-# Any scale
+        with pytest.raises(ValueError, match=r"method normal in float64.* tsqr"):
+            solve(A, b, devices="cpu:2", method="normal", residual=residual)
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -233,72 +280,31 @@ def test_small_and_large_numbers_are_solved(method, of_A, of_b):
 
 
 @pytest.mark.parametrize("method", EXACT)
-@pytest.mark.parametrize(
-    ("of_A", "of_b", "why"),
-    [
-        (1e-200, 1, "A's numbers are at most .*: .*scale A"),
-        (1e-170, 1e50, "A's numbers are at most .*: .*scale A"),
-        (1, 1e-200, "b's numbers are at most .*: .*scale b"),
-        (1e200, 1, "products overflow float64; scale them"),
-        (1, 1e200, "products overflow float64; scale them"),
-    ],
-)
-def test_products_out_of_range_are_refused(method, of_A, of_b, why, tmp_path):
-    A, b = problem(200, 7)
-    with pytest.raises(ValueError, match=why):
+@pytest.mark.parametrize(("of_A", "of_b"), [(1e-200, 1), (1, 1e-200), (1e200, 1)])
+def test_numbers_whose_squares_leave_the_dtype_are_refused(method, of_A, of_b):
+    A, b = problem(60, 4)
+    with pytest.raises(ValueError, match="scale|tsqr"):
         solve(A * of_A, b * of_b, devices="cpu:2", method=method)
-    A[100:] *= of_A / A[100:].max()  # only the later rows overflow
-    if of_A > 1:
-        path = as_path(A, tmp_path)
-        with pytest.raises(ValueError, match=why):
-            solve(path, b, devices="cpu:1", method=method, **BLOCKS)
-
-
-@pytest.mark.parametrize("method", ["normal", "tsqr"])
-def test_several_right_hand_sides(method):
-    A, y = problem(60, 4, k=3)
-    y *= [1e-50, 1, 1e50]
-    best, left = lapack(A, y)
-    solution = solve(A, y, devices="cpu:2", method=method, reference=best)
-    np.testing.assert_allclose(solution.x, best, rtol=1e-9)
-    np.testing.assert_allclose(solution.residual_norm, left, rtol=1e-9)
-    assert solution.history[-1].distance < 1e-9
-
-
-@pytest.mark.parametrize("method", ["cgls", "gradient", "averaging"])
-def test_iterative_methods_take_one_right_hand_side(method):
-    A, y = problem(60, 4, k=3)
-    with pytest.raises(ValueError, match="b has 3 columns, .*normal or tsqr"):
-        solve(A, y, devices="cpu:2", method=method)
-    x = solve(A, y[:, :1], devices="cpu:2", method=method).x
-    assert x.shape == (4, 1)
-
-
-# Zeros, single columns, and what may be given
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_zeros_have_the_solution_zero(method, caplog):
-    A, b = problem(40, 5)
-    options = {"x0": np.zeros(5)} if method == "averaging" else {}
-    options["reference"] = np.zeros(5)
-    with np.errstate(divide="raise", invalid="raise"):
-        solution = solve(A, 0 * b, devices="cpu:2", method=method, **options)
-        np.testing.assert_array_equal(solution.x, np.zeros(5))
-        assert solution.residual_norm == solution.history[-1].distance == 0
-        if method != "normal":
-            x = solve(0 * A, b, devices="cpu:2", method=method, **options).x
-            np.testing.assert_array_equal(x, np.zeros(5))
-    assert "condition" not in caplog.text
+def test_floating_point_errors_of_the_user_do_no_harm(method):
+    A, b = problem(30, 4)
+    with np.errstate(all="raise"):
+        solve(A, b, devices="cpu:2", method=method)
+        x0 = {"x0": np.zeros(4)} if method == "averaging" else {}
+        zero = solve(A, 0 * b, devices="cpu:2", method=method, **x0)
+    np.testing.assert_array_equal(zero.x, np.zeros(4))
+    assert zero.residual_norm == 0
+
+
+# What may be given, larger than memory
 
 
 def test_lists_whole_numbers_and_mxnets_arrays():
     A, b = [[1, 0], [0, 2], [1, 1]], [1, 2, 3]
     x = solve(A, b, devices="cpu:2").x
     np.testing.assert_allclose(x, lapack(A, b)[0], atol=1e-12)
-    as_column = solve(A, [[value] for value in b], devices="cpu:2")
-    assert as_column.x.shape == (2, 1) and as_column.residual_norm.shape == (1,)
-    np.testing.assert_array_equal(as_column.x[:, 0], x)
     of_mxnet = [mx.np.array(array, dtype="float64") for array in (A, b)]
     np.testing.assert_array_equal(solve(*of_mxnet, devices="cpu:2").x, x)
 
@@ -316,11 +322,8 @@ def test_what_is_solved_is_left_as_it_is(method):
     solve(A, b, devices="cpu:2", method=method, **options)
 
 
-# Larger than memory
-
-
 class Sliceable:
-    """What Zarr and HDF5 arrays have in common; knows which threads have read it."""
+    """What can be sliced as an array can; knows which threads have read it."""
 
     def __init__(self, array):
         self._array, self.shape, self.dtype = array, array.shape, array.dtype
@@ -338,46 +341,27 @@ def as_path(A, folder):
 
 
 def as_path_in_columns(A, folder):
-    np.save(folder / "A.npy", np.asfortranarray(A))
-    return bytes(folder / "A.npy")
+    return str(as_path(np.asfortranarray(A), folder))
 
 
-def as_part_of_a_memmap(A, folder):
-    np.save(folder / "A.npy", np.vstack([A[:100], A, A[:100]]))
-    return np.load(folder / "A.npy", mmap_mode="r")[100:-100]
+def as_mapping(A, folder):
+    return np.load(as_path(A, folder), mmap_mode="r")
 
 
-def as_hdf5(A, folder):
-    h5py = pytest.importorskip("h5py", reason="no h5py: extra arrays")
-    file = h5py.File(folder / "A.h5", "w")
-    return file.create_dataset("A", data=A, chunks=(64, *A.shape[1:]))
-
-
-def as_zarr(A, folder):
-    zarr = pytest.importorskip("zarr", reason="no zarr: extra arrays")
-    array = zarr.open_array(
-        str(folder / "A.zarr"), mode="w", shape=A.shape, chunks=(64, *A.shape[1:]),
-        dtype=A.dtype,
-    )  # fmt: skip
-    array[...] = A
-    return array
-
-
-STORES = [as_path, as_path_in_columns, as_part_of_a_memmap, as_hdf5, as_zarr]
-
-
-@pytest.mark.parametrize("store", STORES)
-def test_rows_in_blocks_give_the_same(tmp_path, store):
-    """Blocks of 50 rows, which are not the chunks of the file."""
+@pytest.mark.parametrize("store", [as_path, as_path_in_columns, as_mapping])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rows_in_blocks_give_the_same(tmp_path, store, dtype):
     A, b = problem(1003, 7)
-    stored = store(A, tmp_path)
+    stored = store(A.astype(dtype), tmp_path)
     best, left = lapack(A, b)
-    for method in (*DIRECT, "cgls"):
-        solution = solve(stored, b, devices="cpu:3", method=method, **BLOCKS)
-        np.testing.assert_allclose(solution.residual_norm, left, rtol=1e-10)
-        np.testing.assert_allclose(solution.x, best, atol=1e-8)
+    near = 1e-8 if dtype == "float64" else 1e-4
+    for method in EXACT:
+        options = {"method": method, "dtype": dtype}
+        solution = solve(stored, b, devices="cpu:3", **options, **BLOCKS)
+        np.testing.assert_allclose(solution.residual_norm, left, rtol=near)
+        np.testing.assert_allclose(solution.x, best, atol=near)
     x = solve(stored, b, devices="cpu:2").x  # at once
-    np.testing.assert_allclose(x, best, atol=1e-10)
+    np.testing.assert_allclose(x, best, atol=near)
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -388,76 +372,11 @@ def test_the_pass_that_measures_the_residual_can_be_left_out(method):
     with_residual = solve(plain, b, **options)
     solution = solve(alone, b, residual=False, **options)
     np.testing.assert_array_equal(solution.x, with_residual.x)
-    assert np.shape(solution.residual_norm) == np.shape(with_residual.residual_norm)
-    assert np.isnan(solution.residual_norm).all() and solution.history == ()
+    assert np.isnan(solution.residual_norm) and solution.history == ()
     assert solution.condition == with_residual.condition
     assert len(alone.readers) < len(plain.readers)
     # Blocks are read while the main thread computes.
     assert threading.main_thread() not in plain.readers
-
-
-def changed_in_memory(A, folder):
-    mapping = np.load(as_path(A / 5, folder), mmap_mode="c")
-    mapping *= 5
-    return mapping
-
-
-def with_its_file_replaced(A, folder):
-    mapping = np.load(as_path(A, folder), mmap_mode="r")
-    (folder / "other").mkdir()
-    os.replace(as_path(A[::-1], folder / "other"), folder / "A.npy")
-    return mapping
-
-
-def with_its_file_deleted(A, folder):
-    mapping = np.load(as_path(A, folder), mmap_mode="r")
-    (folder / "A.npy").unlink()
-    return mapping
-
-
-def without_a_name(A, folder):
-    with tempfile.TemporaryFile(dir=folder) as file:
-        mapping = np.memmap(file, A.dtype, "w+", shape=A.shape)
-    mapping[:] = A
-    return mapping
-
-
-@pytest.mark.parametrize(
-    "mapped",
-    [changed_in_memory, with_its_file_replaced, with_its_file_deleted, without_a_name],
-)
-@pytest.mark.parametrize("limits", [{}, BLOCKS])
-def test_a_memmap_is_its_numbers_not_its_file(mapped, limits, tmp_path):
-    A, b = problem(300, 7)
-    given, (best, left) = mapped(A, tmp_path), lapack(A, b)
-    for method in EXACT:
-        solution = solve(given, b, devices="cpu:2", method=method, **limits)
-        np.testing.assert_allclose(solution.x, best, rtol=1e-6)
-        assert solution.residual_norm == pytest.approx(left, rel=1e-10)
-
-
-def test_a_path_is_read_from_the_file_that_was_opened(tmp_path):
-    """Also if another file gets its name while it is read."""
-    A, b = problem(300, 7)
-    shards = RowShards(as_path(A, tmp_path), b, [mx.cpu(0)], **BLOCKS)
-    with_its_file_replaced(A, tmp_path)
-    rows = [block.A.asnumpy() for blocks in shards.rounds() for block in blocks]
-    np.testing.assert_array_equal(np.vstack(rows), A)
-
-
-@pytest.mark.parametrize("method", EXACT)
-@pytest.mark.parametrize(("dtype", "scale"), [("float64", 1e-200), ("float32", 1e-20)])
-def test_a_file_and_its_array_give_the_same(method, dtype, scale, tmp_path):
-    """Whatever the size of the numbers in its first block."""
-    A, b = problem(300, 7)
-    A[:60] *= scale
-    A = A.astype(dtype)
-    options = {"devices": "cpu:1", "method": method, "dtype": dtype}
-    of_array = solve(A, b, **options).x
-    of_file = solve(as_path(A, tmp_path), b, **options, **BLOCKS).x
-    near = 1e-7 if dtype == "float64" else 1e-4
-    np.testing.assert_allclose(of_file, of_array, rtol=near, atol=near)
-    np.testing.assert_allclose(of_file, lapack(A, b)[0], rtol=near, atol=near)
 
 
 PEAK = """
@@ -511,15 +430,12 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_not_finite_is_named_with_its_place(method, tmp_path):
+def test_what_is_not_finite_is_named_with_its_place(method):
     value = np.inf if method in DIRECT else np.nan
     A, b = problem(150, 4)
     A[137, 2] = value
     with pytest.raises(ValueError, match=f"A is {value} in row 137, column 2"):
         solve(A, b, devices="cpu:2", method=method)
-    if method != "averaging":
-        with pytest.raises(ValueError, match=f"A is {value} in row 137, column 2"):
-            solve(as_path(A, tmp_path), b, devices="cpu:2", method=method, **BLOCKS)
     A, b = problem(50, 4)
     b[11] = value
     with pytest.raises(ValueError, match=f"b is {value} in row 11, column 0"):
@@ -527,50 +443,30 @@ def test_what_is_not_finite_is_named_with_its_place(method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("A", "b", "named"),
+    ("A", "b", "error", "named"),
     [
-        (np.ones((4, 2)), np.ones(3), r"b of shape \(3,\)"),
-        (np.ones(4), np.ones(4), r"A is of shape \(4,\)"),
-        (np.ones((0, 2)), np.ones(0), "empty"),
-        (np.ones((4, 2)) * 1j, np.ones(4), "A is of dtype complex128"),
-        (np.ones((4, 2)), np.array(["a"] * 4), "b is of dtype <U1"),
-        ("absent.npy", np.ones(1), "absent.npy cannot be opened"),
+        (np.ones((4, 2)), np.ones(3), ValueError, r"b of shape \(3,\)"),
+        (np.ones((4, 2)), np.ones((4, 1)), ValueError, r"b of shape \(4, 1\)"),
+        (np.ones((0, 2)), np.ones(0), ValueError, r"A is of shape \(0, 2\)"),
+        (np.ones((4, 2)) * 1j, np.ones(4), TypeError, "A is .* complex128: convert it"),
+        ("absent.npy", np.ones(1), ValueError, "absent.npy cannot be read"),
+        (
+            np.ma.masked_array(np.ones((4, 2))),
+            np.ones(4),
+            TypeError,
+            "A is a masked array, whose mask would be lost",
+        ),
     ],
 )
-def test_what_is_no_problem_is_refused(A, b, named):
-    with pytest.raises(ValueError, match=named):
+def test_what_is_no_problem_is_refused(A, b, error, named):
+    with pytest.raises(error, match=named):
         solve(A, b, devices="cpu:2")
 
 
-def test_an_archive_is_refused(tmp_path):
-    np.savez(tmp_path / "A.npz", A=np.ones((4, 2)))
-    with pytest.raises(ValueError, match="A.npz is an archive"):
-        solve(tmp_path / "A.npz", np.ones(4), devices="cpu:1")
-
-
-@pytest.mark.parametrize(
-    ("convert", "named"),
-    [
-        (np.ma.masked_array, "masked array, whose mask would be lost: fill it"),
-        (
-            lambda a: pytest.importorskip("torch").tensor(a),
-            r"torch\.Tensor: convert it",
-        ),
-        (
-            lambda a: pytest.importorskip("scipy.sparse").coo_matrix(np.atleast_2d(a)),
-            "coo_matrix: convert it",
-        ),
-    ],
-)
-def test_what_looks_like_an_array_is_refused(convert, named):
-    A, b = problem(6, 2)
-    with pytest.raises(TypeError, match=f"^A is .*{named}"):
-        solve(convert(A), b, devices="cpu:1")
-    with pytest.raises(TypeError, match=f"^b is .*{named}"):
-        solve(A, convert(b), devices="cpu:1")
-    if convert is np.ma.masked_array:
-        with pytest.raises(TypeError, match="^x0 is a masked array"):
-            solve(A, b, devices="cpu:1", method="cgls", x0=convert(A[0]))
+def test_sparse_matrices_are_refused():
+    sparse = pytest.importorskip("scipy.sparse").csr_matrix(np.ones((4, 2)))
+    with pytest.raises(TypeError, match="A is a csr_matrix .*: convert it to a NumPy"):
+        solve(sparse, np.ones(4), devices="cpu:1")
 
 
 @pytest.mark.parametrize(
@@ -580,11 +476,12 @@ def test_what_looks_like_an_array_is_refused(convert, named):
         ({"method": "svd"}, ValueError, "method 'svd': write one of normal"),
         ({"dtype": "float16"}, ValueError, "dtype float16"),
         ({"method": "normal", "tol": 1e-3}, TypeError, "'tol'"),
-        ({"tol": 0}, ValueError, "tol 0: write a finite number above 0"),
+        ({"tol": 5}, ValueError, "tol 5: write a number between 0 and 1"),
+        ({"tol": "x"}, ValueError, "tol 'x': write a number"),
+        ({"tol": None}, ValueError, "tol None: write a number"),
         ({"max_iterations": 1.5}, ValueError, "max_iterations 1.5: write a whole"),
         ({"x0": np.zeros(3)}, ValueError, r"x0 of shape \(3,\)"),
-        ({"reference": np.zeros(3)}, ValueError, r"reference of shape \(3,\)"),
-        ({"method": "averaging", "lr": 0}, ValueError, "lr 0: write a finite number"),
+        ({"method": "averaging", "lr": "x"}, ValueError, "lr 'x': write a number"),
         ({"method": "averaging", "resident_bytes": 0}, ValueError, "A in memory"),
         ({"block_bytes": 0}, ValueError, "block_bytes 0: write a whole number"),
     ],

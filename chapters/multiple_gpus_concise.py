@@ -227,9 +227,8 @@ for n in (1, 1024):
         net.hybridize(**how)
         times, pages = clock(net, X)
         first = first or times
-        print(f"{n:5} image(s), {form:18}: {median(times):8.2f} ms, {pages:6,} pages; ")
-        if form != "as Python":
-            print(f"{'':16}against Python {verdict(first, times)}")
+        print(f"{n:5} image(s), {form:18}: {median(times):8.2f} ms, {pages:6,} pages")
+    print("  with static memory against Python:", verdict(first, times))
 
 # %% [markdown]
 # The graph removes Python's calls, whose number does not depend on the batch. Static
@@ -344,9 +343,9 @@ for batch_size in (4, 32):
             for n, net in nets.items():
                 times[n].append(time_steps(net, n, batch_size))
         print(
-            f"batch {batch_size:2}, {name:9}: {median(times[1]):6.1f} ms on one", end=""
+            f"batch {batch_size:2}, {name:9}: one {median(times[1]):6.1f} ms,", end=""
         )
-        print(f" device; two: {verdict(times[1], times[2])}")
+        print(f" two: {verdict(times[1], times[2])}")
 
 # %% [markdown]
 # If each context has a core to itself, we expect ResNet-18 to gain at the small batch,
@@ -374,10 +373,10 @@ assert "tf32" not in run.header.gpu_build and mfu > 0.3
 #
 # The package's training, `d2lpar.lenet_concise.train`, takes this step with shuffled
 # batches, uneven shards and checkpoints. Every device holds all images and takes the
-# rows of its shard out of them within its graph. On CPU contexts its trainer sums on the
-# host (`kvstore="local"`), on GPUs it sums all gradients as one array and launches each
-# pass as a CUDA graph. None of this changes the results by more than rounding. In a
-# notebook the flags are arguments: `preset="book"`, `num_devices="1,2"`, `lr=0.1`.
+# rows of its shard out of them within its graph. On CPU contexts its trainer sums on
+# the host (`kvstore="local"`). On GPUs it sums all gradients as one array and launches
+# each pass as a CUDA graph. None of this changes the results by more than rounding. In
+# a notebook the flags are arguments: `preset="book"`, `num_devices="1,2"`, `lr=0.1`.
 
 # %%
 if __name__ == "__main__":
@@ -437,11 +436,11 @@ chapter.score()
 #    device pays? *(Two devices pay if one half of the computation exceeds the
 #    all-reduce, so the batch is proportional to all-reduce / computation per image: `87
 #    / 200 = 0.435`. On paper the batch shrinks by `1 / 0.435 = 2.3`. If the fixed cost
-#    of each sum dominates, the all-reduce grows by `62 / 8 = 7.8`, and the batch
-#    shrinks by `200 / 7.8 = 26`.)*
+#    of each sum dominates, the all-reduce grows by `76 / 8 = 9.5`, and the batch
+#    shrinks by `200 / 9.5 = 21`.)*
 # 3. Train with batches of 65. Then pass `even_split=False` in both calls of
-#    `split_and_load`, and finally train with batches of one image. *(ValueError. Then 33
-#    and 32 images, and the step is right, since it divides by 65. With one image the
+#    `split_and_load`, and finally train with batches of one image. *(ValueError. Then
+#    33 and 32 images, and the step is right, since it divides by 65. With one image the
 #    second device gets an empty shard, and MXNet stops with `Check failed:
 #    delay_alloc`, which does not name the cause. The package's `train_batch` skips such
 #    a device.)*

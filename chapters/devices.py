@@ -45,12 +45,10 @@ here = machine()
 print(as_text(here))
 
 # %% [markdown]
-# Before you time anything, read three more things in the output of `nvidia-smi`.
-# `Memory-Usage` is the memory that all processes together use, `GPU-Util` is the share
-# of the last moments in which any kernel ran, and the list below the table names the
-# processes on each GPU. `nvidia-smi topo -m` shows how each pair of GPUs is connected:
-# `NV` and a number mean that many NVLinks, and `SYS` means a connection between two
-# processors. If you may choose two GPUs of several, choose a pair with `NV`.
+# Before you time anything, read more in the output of `nvidia-smi`. `GPU-Util` is the
+# share of the last moments in which any kernel ran, and the list below the table names
+# the processes on each GPU. If you may choose two
+# GPUs of several, choose a pair that `nvidia-smi topo -m` marks `NV`, for NVLink.
 #
 # ## What MXNet calls a device
 #

@@ -481,9 +481,7 @@ if __name__ == "__main__":
 # In the picture of a step's time the band is the bracket of several devices. The bars
 # divide a step into its parts: we run steps that end before a part and steps that end
 # after it, in turn, and subtract. The last picture compares ways to compute the same
-# all-reduce; its vertical axis is NCCL's *bus bandwidth* ([how it is
-# defined](../docs/players.md)). The hollow marks sum LeNet's gradients as eight arrays,
-# the filled ones a single array.
+# all-reduce, as [NCCL's bus bandwidth](../docs/players.md).
 #
 # ## Summary
 #

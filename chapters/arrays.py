@@ -241,8 +241,8 @@ chapter.score()
 # Even an H200 does not pay for a single multiplication, as the assertion confirms: the
 # trip costs more than one operation saves. Against PyTorch on 16 cores more operations
 # are needed, because each of them saves less. Therefore the numbers should stay on the
-# device. Training a network does this: the parameters travel once and take part in
-# every step, and a batch of images travels once and passes through all layers.
+# device. Training a network does this with its parameters, and with each batch through
+# all layers.
 #
 # ## Copies that do not wait
 #

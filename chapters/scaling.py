@@ -236,7 +236,7 @@ for n, form in times:
     print(verdict(times[n, "as it is"], found) if form != "as it is" else "")
 
 images, labels, *_ = d2lpar.datasets.fashion_sample()
-pairs = gluon.data.ArrayDataset(images[..., None], labels)
+pairs = gluon.data.ArrayDataset(np.array(images[..., None], dtype="uint8"), labels)
 to_tensor = gluon.data.vision.transforms.ToTensor()
 loader = gluon.data.DataLoader(pairs.transform_first(to_tensor), BATCH, shuffle=True)
 start = time.perf_counter()

@@ -417,7 +417,7 @@ def bracket(cores: Runs, gpus: Runs) -> Picture:
     }
     a, b, n = (*map(sum, inside.values()), len(inside["concise"]))
     title = claim(
-        "On two H200s {a} of {n} steps in Gluon lie in the bracket, {b} from scratch",
+        "On 2 H200s {a} of {n} steps in Gluon lie in the bracket, {b} from scratch",
         when=b < a == n == len(inside["scratch"]), a=a, n=n, b=b,
     )  # fmt: skip
     words = f"LeNet; {scaling.BRACKET}"

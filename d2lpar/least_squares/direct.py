@@ -6,13 +6,14 @@ many rows there are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import Residual, RowShards, times
+from d2lpar.least_squares.rows import Answer, RowShards, times
 
 log = logging.getLogger("d2lpar")
 
@@ -22,7 +23,7 @@ WARN_ABOVE_CONDITION = {"float64": 1e5, "float32": 3e1}
 MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
 
 
-def normal(shards: RowShards, progress: Progress) -> Answer:
+def normal(shards: RowShards) -> Iterator[Answer]:
     """Solve the normal equations A^T A x = A^T b by Cholesky.
 
     One Gram matrix per device (syrk) is summed over the devices. If half the digits are
@@ -31,28 +32,19 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
     step of iterative refinement on the rows' residual regains digits. It holds at most
     two matrices (n, n) per device, and blocks of rows.
     """
-    if shards.m < shards.n:
-        raise ValueError(
-            f"A is {shards.m} x {shards.n}, rank-deficient: method tsqr gives the "
-            "minimum-norm solution"
-        )
     G, c = _gram(shards)
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
-    if not lengths.all():
-        raise ValueError(
-            f"column {numpy.argmin(lengths)} of A is zero, or too small for its square "
-            f"in {shards.dtype}: method tsqr gives the minimum-norm solution"
-        )
-    try:
-        L = mx.nd.linalg.potrf(G)
-        condition = _condition(L, lengths)
-    except mx.base.MXNetError:  # on a CPU; on a GPU L is not finite, or fails below
-        condition = numpy.inf
+    condition = numpy.inf
+    if shards.m >= shards.n and lengths.all():
+        with contextlib.suppress(mx.base.MXNetError):  # a GPU's L is not finite instead
+            L = mx.nd.linalg.potrf(G)
+            condition = _condition(L, lengths)
     if not condition < MAX_CONDITION[shards.dtype.name]:
         raise ValueError(
-            "A is rank-deficient or too ill-conditioned for method normal in "
-            f"{shards.dtype} (condition about {condition:.0e}): use method tsqr"
+            f"A, {shards.m} x {shards.n}, is rank-deficient or too ill-conditioned for "
+            f"method normal in {shards.dtype} (condition about {condition:.0e}): use "
+            "method tsqr"
         )
     if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
         log.warning(
@@ -66,10 +58,8 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
         gradient = mx.nd.array(gradient, ctx=G.context, dtype=shards.dtype)
         x = x + _cholesky_solve(L, gradient)
     gradient = (c - times(G, x)).asnumpy()[:, 0]
-    x = x.asnumpy()[:, 0]
-    residual = progress.record(1, x, gradient=True)
-    residual = residual or Residual(x, [shards.norm_of_b], gradient)
-    return Answer(x, residual, lengths, condition=condition, rank=shards.n)
+    facts = {"lengths": lengths, "condition": condition, "rank": shards.n}
+    yield Answer(x.asnumpy()[:, 0], gradient=gradient, **facts)
 
 
 def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
@@ -82,11 +72,11 @@ def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
     for blocks in shards.rounds():
         for k, A, b in blocks:
             terms = [mx.nd.linalg.syrk(A, transpose=True), times(A, b, transpose=True)]
-            if k not in parts:
+            if k in parts:
+                for so_far, term in zip(parts[k], terms):
+                    so_far += term
+            else:
                 parts[k] = terms
-                continue
-            for so_far, term in zip(parts[k], terms):
-                so_far += term
     totals = parts.pop(min(parts))
     while parts:
         _, others = parts.popitem()
@@ -128,7 +118,7 @@ def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
     return mx.nd.linalg.trsm(L, y, transpose=True)
 
 
-def tsqr(shards: RowShards, progress: Progress) -> Answer:
+def tsqr(shards: RowShards) -> Iterator[Answer]:
     """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not.
 
     Each device reduces its rows of [A b] to a triangle, block by block; the triangles
@@ -162,22 +152,22 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
     shards.check_finite(lengths, z.asnumpy())
     L, least = R.T, max(shards.m, shards.n) * shards.eps
     condition = _condition(L, lengths) if lengths.all() else numpy.inf
+    R_host, z_host = R.asnumpy(), z.asnumpy()[:, 0]
     if condition < 0.01 / least:
         rank, x = shards.n, mx.nd.linalg.trsm(L, z, transpose=True).asnumpy()[:, 0]
     else:
         # The shortest of the x that minimise ||R x - z||, on the host: n x n is small.
-        U, s, Vt = numpy.linalg.svd(R.asnumpy())
+        U, s, Vt = numpy.linalg.svd(R_host)
         rank = int((s > s[0] * least).sum())
-        x = Vt[:rank].T @ ((U[:, :rank].T @ z.asnumpy()[:, 0]) / s[:rank])
+        x = Vt[:rank].T @ ((U[:, :rank].T @ z_host) / s[:rank])
         lengths = numpy.full(shards.n, numpy.linalg.norm(lengths))  # s is not scaled
     if rank < shards.n:
         log.warning(
             "A has rank %d, not %d: x is the minimum-norm solution", rank, shards.n
         )
-    gradient = R.asnumpy().T @ (z.asnumpy()[:, 0] - R.asnumpy() @ x)
-    residual = progress.record(1, x, gradient=True)
-    residual = residual or Residual(x, [shards.norm_of_b], gradient)
-    return Answer(x, residual, lengths, condition=condition, rank=rank)
+    gradient = R_host.T @ (z_host - R_host @ x)
+    facts = {"lengths": lengths, "condition": condition, "rank": rank}
+    yield Answer(x, gradient=gradient, **facts)
 
 
 def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:

@@ -27,11 +27,11 @@ def averaging(
     """Descend on each device alone, and average the devices' x after each epoch.
 
     A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
-    steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A
-    alone; the default `x0` is drawn from [0, 1). Unless `independent`, devices work one
-    after the other, each going on from the previous one's x, as in the notes, whose
-    ``x = self.x_hat`` is not a copy. Raises ValueError for a problem that is not in
-    memory and for counts below 1, and :class:`DivergedError` if the steps diverge.
+    steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A;
+    the default `x0` is drawn from [0, 1). Unless `independent`, each device goes on
+    from the previous one's x, as in the notes, whose ``x = self.x_hat`` is not a copy.
+    Raises ValueError for a problem that is not in memory and for counts below 1, and
+    :class:`DivergedError` if the steps diverge.
     """
     if not shards.resident:
         raise ValueError(
@@ -98,13 +98,11 @@ def _products(samples: list[Block], vectors, residual: bool = False) -> list:
 
 
 class _Descent:
-    """Many steps of gradient descent at once, in a Krylov subspace.
+    """Many steps of gradient descent at once, by Lanczos' method.
 
-    T steps of x -= lr * 2 A^T (A x - b) with the same A and b are a polynomial in
-    G = A^T A: they move x by q(G) r, where r = A^T (b - A x) at the first step's x and
-    q(t) = (1 - (1 - 2 lr t)^T) / t. Lanczos' method finds q(G) r to rounding, with some
-    10 products in place of 500 steps: in an orthonormal basis of r, G r, G^2 r, ... G
-    is a tridiagonal matrix.
+    T steps move x by q(G) r, where G = A^T A, r = A^T (b - A x) at the first x, and
+    q(t) = (1 - (1 - 2 lr t)^T) / t. In an orthonormal basis of r, G r, G^2 r, ... G is
+    tridiagonal, and some 10 products find q(G) r to rounding.
     """
 
     def __init__(self, r: numpy.ndarray, lr: float, steps: int) -> None:

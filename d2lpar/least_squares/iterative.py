@@ -1,6 +1,6 @@
 """Gradient descent and conjugate gradients, which all-reduce one vector per step.
 
-Here r is b - A x, and the gradient is A^T r, the direction of descent.
+r is b - A x, and the gradient A^T r, the direction of descent.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def _conjugate_steps(search: _Search) -> Iterator[tuple[numpy.ndarray, float, fl
         product, square_of_Ap = search.normal_product(p)
         if not 0 < square_of_Ap < math.inf:
             return
+        search.least_square = min(search.least_square, square_of_Ap / (p @ p))
         alpha = gamma / square_of_Ap
         x, descent = x + alpha * p, descent - alpha * product
         fall, before, gamma = alpha * gamma, gamma, descent @ descent
@@ -142,6 +143,7 @@ class _Search:
         self.small = max(shards.eps**0.5, 1e3 * tol**2)
         self.norm_of_A = float(numpy.linalg.norm(self.lengths))
         self.asked_for = tol * float(numpy.linalg.norm(at_0))
+        self.least_square = math.inf  # of ||A p|| / ||p||, over conjugate steps
         self.best = Residual(numpy.zeros(shards.n), shards.norm_of_b, at_0)
         if x0 is not None:
             self.best = shards.residual(shards.shaped("x0", x0))
@@ -171,11 +173,8 @@ class _Search:
         return better
 
     def normal_product(self, p: numpy.ndarray) -> tuple[numpy.ndarray, float]:
-        """A^T A p (n,) and ||A p||^2, summed over the devices.
-
-        The devices get a p for which ||A p|| is about 1 or less: in float32 its square
-        would soon overflow.
-        """
+        """A^T A p (n,) and ||A p||^2, summed over the devices."""
+        # The devices get a p of about ||A p|| = 1: a square soon overflows float32.
         length = float(numpy.linalg.norm(p)) * self.norm_of_A or 1.0
         norm, product = self.shards.products(p / length, lambda b, Ap: Ap)
         return length * product, numpy.square(length * norm)
@@ -184,7 +183,15 @@ class _Search:
         """The best x; with a warning if `max_iterations` came before it was found."""
         best, answer = self.best, Answer(self.best.x, iteration, self.best)
         if iteration < self.max_iterations or self.is_found():
-            return answer._replace(lengths=self.lengths, tol=self.tol)
+            # The error that maps to this gradient, if A^T A shrinks it as it did the
+            # steps; what rounding hides in the gradient belongs to it.
+            hidden = self.shards.eps * self.norm_of_A * best.norm
+            error = (best.size + hidden) / self.least_square
+            return answer._replace(
+                lengths=self.lengths,
+                tol=self.tol,
+                may_be_off=error / (numpy.linalg.norm(best.x) or 1),
+            )
         log.warning(
             "after %d iterations ||A^T (A x - b)|| is %.1e, not %.1e as tol asks",
             iteration, best.size, self.small_gradient(best.norm),
@@ -193,10 +200,8 @@ class _Search:
 
 
 def _first_pass(shards: RowShards) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """A^T b (n,), and the lengths of A's columns (n,) within a factor of about 3.
-
-    A column's product with random normal numbers is about as large as the column.
-    """
+    """A^T b (n,), and the lengths of A's columns (n,) within a factor of about 3."""
+    # A column's product with random normal numbers is about as large as the column.
     rng = numpy.random.default_rng(shards.bounds[0][0])  # other numbers on each worker
     parts = []
     for blocks in shards.rounds():

@@ -1,8 +1,4 @@
-"""The rows of A and b: shared over devices, and read in blocks.
-
-A need not fit in memory: :meth:`RowShards.rounds` brings one block of rows at a time to
-every device, while the next blocks are being read.
-"""
+"""The rows of A and b: shared over devices, and read in blocks that fit in memory."""
 
 from __future__ import annotations
 
@@ -48,29 +44,22 @@ class Residual(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A point of a method's history, the last of which is its answer.
-
-    The last one has what it takes to examine x: the lengths (n,) of A's columns, the
-    `tol` of an iterative method, and the residual or, by a direct method's own account,
-    the gradient. See ``Solution`` for condition and rank.
-    """
+    """A point of a method's history; the last one has what it takes to examine x."""
 
     x: numpy.ndarray  # (n,), on the host
     iteration: int = 1
     residual: Residual | None = None
     device_xs: Sequence[numpy.ndarray] = ()  # the devices' own, where they differ
-    gradient: numpy.ndarray | None = None
-    lengths: numpy.ndarray | None = None
-    tol: float = 0.0
+    gradient: numpy.ndarray | None = None  # by a direct method's own account
+    lengths: numpy.ndarray | None = None  # of A's columns, (n,)
+    tol: float = 0.0  # of an iterative method
+    may_be_off: float = 0.0  # x, relative to its norm
     condition: float | None = None
     rank: int | None = None
 
 
 class RowShards:
-    """Rows of A (m, n) and b (m,), shared evenly and in order over devices.
-
-    Each of several `workers` reads its own part of the rows of A alone.
-    """
+    """Rows of A (m, n) and b (m,), shared in order over workers and their devices."""
 
     def __init__(
         self,
@@ -129,9 +118,8 @@ class RowShards:
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Yield the blocks of all devices, a round at a time, until all rows were used.
 
-        A problem that fits stays on the devices, in one block each. Of a larger one the
-        next round is read while the devices work on this one, so that three blocks per
-        device are in memory. Use each block at once, so that all devices start soon.
+        A problem that fits stays on the devices. Of a larger one the next round is read
+        while the devices work on this one: three blocks per device are in memory.
         """
         if self._kept:
             yield self._kept
@@ -164,7 +152,7 @@ class RowShards:
         return blocks
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
-        """The blocks on their devices, one by one; each is also added to `made`."""
+        """The blocks on their devices, each of which starts at once; added to `made`."""
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):
@@ -216,6 +204,13 @@ class RowShards:
         """Raise ValueError if results of A and b are not finite, saying why."""
         if all(numpy.isfinite(result).all() for result in results):
             return
+        self.name_not_finite()
+        raise ValueError(
+            f"A, b or x0 is too large: their products overflow {self.dtype}; scale them"
+        )
+
+    def name_not_finite(self) -> None:
+        """Raise ValueError naming the first number of b or A that is not finite."""
         step = max(1, 2**23 // self.n)  # 64 MB
         for name, array in (("b", self.b), ("A", self.A)):
             for start in range(0, self.m, step):
@@ -223,9 +218,6 @@ class RowShards:
                 for row, column in numpy.argwhere(~numpy.isfinite(rows))[:1]:
                     what = f"{rows[row, column]} in row {start + row}, column {column}"
                     raise ValueError(f"{name} is {what}")
-        raise ValueError(
-            f"A, b or x0 is too large: their products overflow {self.dtype}; scale them"
-        )
 
 
 def opened(name: str, array):
@@ -260,11 +252,8 @@ def check_between(name: str, value: object, most: float) -> None:
 
 
 def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
-    """A x, or A^T x without forming A^T; x is (n, k) or (rows, k).
-
-    Computed as (x^T A^T)^T: MXNet's BLAS is up to twice as fast with the long matrix on
-    the right.
-    """
+    """A x, or A^T x without forming A^T; x is (n, k) or (rows, k)."""
+    # MXNet's BLAS is up to twice as fast with the long matrix on the right.
     product = mx.nd.linalg.gemm2(x, A, transpose_a=True, transpose_b=not transpose)
     if x.shape[1] == 1:
         return product.reshape((-1, 1))

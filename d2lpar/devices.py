@@ -83,12 +83,13 @@ def names(text: str = "auto") -> list[Device]:
     auto = text.strip().lower() == "auto"
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
-        return _cpus(range(usable_cores()) if ids is None else ids)
+        ids = range(usable_cores()) if ids is None else ids
+        return [Device("cpu", i) for i in ids]
     gpus = cuda_devices()
     refused = why_not_usable(gpus)
     if auto:
         usable = [Device("gpu", i) for i in range(len(gpus)) if i not in refused]
-        return usable or _cpus(range(usable_cores()))
+        return usable or names("cpu")
     ids = list(range(len(gpus))) if ids is None else ids
     if not gpus or max(ids) >= len(gpus):
         models = ", ".join(gpu.name for gpu in gpus)
@@ -101,10 +102,6 @@ def names(text: str = "auto") -> list[Device]:
         if i in refused:
             raise DeviceError(refused[i])
     return [Device("gpu", i) for i in ids]
-
-
-def _cpus(numbers: Iterable[int]) -> list[Device]:
-    return [Device("cpu", i) for i in numbers]
 
 
 def parse(text: str = "auto") -> list[mx.Context]:

@@ -386,9 +386,17 @@ _ALL = (
         "Least squares by five methods",
         "solves min ||A x - b||, method by method",
         presets={
-            "quick": {"num_epochs": 10, "data": {"rows": 4_000, "columns": 400}},
+            "quick": {
+                "num_epochs": 10,
+                "repeats": 5,  # fewer allow no ratio
+                "data": {"rows": 4_000, "columns": 400},
+            },
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
-            "dry-run": {"num_epochs": 1, "data": {"rows": 200, "columns": 20}},
+            "dry-run": {
+                "num_epochs": 1,
+                "repeats": 1,
+                "data": {"rows": 200, "columns": 20},
+            },
         },
         measure="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_problem",

@@ -94,6 +94,22 @@ Context = type(mx.cpu(0))  # in MXNet 2 mx.Context is a function, and this mx.De
 IS_MXNET_2 = hasattr(mx, "device")
 
 
+def _allocate_unheard() -> None:
+    """Make a first array, upon which 2.0.0b1 writes a line on standard error."""
+    standard_error = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            np.zeros(1).wait_to_read()
+        finally:
+            os.dup2(standard_error, 2)
+            os.close(standard_error)
+
+
+if IS_MXNET_2:
+    _allocate_unheard()
+
+
 def gluon_block(cls: Any) -> Any:
     """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes.
 
@@ -134,6 +150,6 @@ def set_shapes(net: Any) -> None:
 
 
 __all__ = [
-    "Context", "autograd", "gluon", "gluon_block", "mx", "new_parameter", "np", "npx",
-    "set_shapes",
+    "Context", "IS_MXNET_2", "autograd", "gluon", "gluon_block", "mx", "new_parameter",
+    "np", "npx", "set_shapes",
 ]  # fmt: skip

@@ -171,21 +171,14 @@ def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
     """
     if not gpus or builds.own_library():
         return {}
-    for_cpus = set(builds.installed_builds()) == {"mxnet"}
     reasons = {}
     for i, gpu in enumerate(gpus):
-        if not builds.build_has_code_for(gpu.capability):
+        if not builds.has_code_for(gpu.capability):
+            wheel = builds.wheel_for(gpu.capability)
             reasons[i] = (
-                f"gpu({i}) {gpu.name} has compute capability "
-                f"{'.'.join(map(str, gpu.capability))}; the MXNet GPU wheels have code "
-                f"for {builds.BUILD_RANGE} only. Use --devices cpu:N, a GPU in that "
-                "range, PyTorch on this one, or an MXNet of your own build "
-                "(docs/installing.md)"
-            )
-        elif for_cpus:
-            reasons[i] = (
-                f"gpu({i}) {gpu.name} needs MXNet's build for GPUs: pip uninstall "
-                f"mxnet && {builds.install_command('cu112')}; or use --devices cpu:N"
+                f"gpu({i}) {gpu.name} (compute capability "
+                f"{'.'.join(map(str, gpu.capability))}): the MXNet that is installed "
+                f"has no code for it; use {wheel or 'another GPU'}, or --devices cpu:N"
             )
     return reasons
 

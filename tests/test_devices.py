@@ -93,7 +93,7 @@ def test_without_a_usable_gpu_what_exists_is_named(machine, text):
 @pytest.mark.parametrize("text", ["gpu", "gpu:2", "gpu:1,"])
 def test_a_gpu_without_code_is_refused(machine, text):
     machine(T4, H200)
-    assert "gpu(1) NVIDIA H200" in refusal(text) and "5.0-8.9" in refusal(text)
+    assert "gpu(1) NVIDIA H200" in refusal(text) and "CUDA 13" in refusal(text)
 
 
 def test_auto_takes_what_is_usable(machine):

@@ -40,9 +40,12 @@ GPU_LIBRARIES = {
 
 MXNET_OF = {"cpu": "mxnet==1.9.1", "cu112": "mxnet-cu112==1.9.1"}
 
-# cuobjdump on mxnet-cu112 and mxnet-cu117 shows machine code for 5.0, 6.0, 7.0, 8.0 and
-# 8.6, and no PTX that a newer driver could compile. Code for X.y runs on X.z, z >= y.
-BUILD_RANGE = "5.0-8.9"
+# The capabilities of GPUs that a wheel has code for. cuobjdump on mxnet-cu112 shows
+# machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX that a newer driver could
+# compile; code for X.y runs on X.z, z >= y. MXNet 2 for CUDA 13 names 8.0 to 12.0.
+CU112_RANGE = ((5, 0), (8, 9))
+CUDA_13_RANGE = ((8, 0), (12, 9))
+CUDA_13 = "the wheel of MXNet 2 for CUDA 13 (docs/installing.md)"
 
 
 def own_library() -> str | None:
@@ -69,9 +72,9 @@ def check_installed() -> str:
     builds = list(installed_builds())
     if not builds:
         raise MXNetMissingError(
-            f"MXNet is not installed: {install_command('cpu')} (any machine) or "
-            f"{install_command('cu112')} (NVIDIA GPU, compute capability {BUILD_RANGE};"
-            " for others see docs/installing.md)"
+            f"MXNet is not installed: {install_command('cpu')} (CPUs) or "
+            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9; "
+            "newer GPUs and Macs: docs/installing.md)"
         )
     if len(builds) > 1:
         raise MXNetMissingError(
@@ -151,9 +154,25 @@ def install_command(extra: str) -> str:
     return alone if extra == "cpu" else f"{command} && {alone}"
 
 
-def build_has_code_for(capability: tuple[int, int]) -> bool:
-    """Whether MXNet's GPU wheels hold machine code that runs on this capability."""
-    return 5 <= capability[0] <= 8
+def has_code_for(capability: tuple[int, int]) -> bool:
+    """Whether the installed wheel has code for GPUs of this capability."""
+    low = high = (0, 0)
+    for name, version in installed_builds().items():
+        if name != "mxnet":
+            low, high = CU112_RANGE
+        elif "+cu" in version:
+            low, high = CUDA_13_RANGE
+    return low <= capability <= high
+
+
+def wheel_for(capability: tuple[int, int]) -> str | None:
+    """How to install the wheel that has code for this capability; None: there is none.
+
+    For 8.0 to 8.9, which two wheels serve, it is the one of the package index.
+    """
+    if CU112_RANGE[0] <= capability <= CU112_RANGE[1]:
+        return f"pip uninstall mxnet && {install_command('cu112')}"
+    return CUDA_13 if CUDA_13_RANGE[0] <= capability <= CUDA_13_RANGE[1] else None
 
 
 def tf32(environ: Mapping[str, str]) -> bool:

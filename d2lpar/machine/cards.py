@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import psutil
 
 from d2lpar.machine import host
-from d2lpar.machine.builds import BUILD_RANGE, build_has_code_for, own_library
+from d2lpar.machine.builds import wheel_for
 from d2lpar.machine.gpus import ask_nvml, cuda_devices, why_no_gpu
 from d2lpar.text import byte_size
 
@@ -144,8 +144,8 @@ def as_text(here: Machine) -> str:
     lines = []
     for gpu in here.gpus:
         capability = ".".join(map(str, gpu.capability))
-        if not build_has_code_for(gpu.capability) and not own_library():
-            capability += f", MXNet's GPU wheels have code for {BUILD_RANGE} only"
+        if wheel_for(gpu.capability) is None:
+            capability += ", for which no wheel of MXNet has code"
         driver, cuda = gpu.driver or "unknown", gpu.cuda or "unknown"
         lines += [
             gpu.label,

@@ -69,7 +69,7 @@ count, number = workers.count, workers.number
 # Gradients are pushed at once; values that are pulled must not be their sums.
 values = [np.zeros(1000) for _ in range(100)]
 for key, value in enumerate(values, 2_000_000):
-    workers.kvstore.broadcast(key, np.full(1000, key), value)
+    workers.kvstore.broadcast(key, np.full(1000, float(key)), value)
     gradient = np.full(1000, -1.0)
     workers.kvstore.pushpull(key, gradient, out=gradient)
     assert (gradient.asnumpy() == -count).all()

@@ -8,11 +8,21 @@ Szegedy, "Batch Normalization" (2015).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy
 
-from d2lpar._mxnet import autograd, gluon, gluon_block, mx, new_parameter, np, npx
+from d2lpar._mxnet import (
+    autograd,
+    gluon,
+    gluon_block,
+    mx,
+    new_parameter,
+    np,
+    npx,
+    set_shapes,
+)
 from d2lpar.lenet.network import cut, pad
 
 Shards = Sequence[np.ndarray]  # one array per busy device
@@ -145,7 +155,7 @@ class SpectralConv2D(gluon.nn.Conv2D):
 
     def __init__(self, channels: int, *args, in_channels: int, **kwargs) -> None:
         super().__init__(channels, *args, in_channels=in_channels, **kwargs)
-        inputs = int(numpy.prod(self.weight.shape[1:]))
+        inputs = in_channels * math.prod(self._kwargs["kernel"])
         new_parameter(self, "u", (channels,))
         new_parameter(self, "v", (inputs,))
 
@@ -172,6 +182,7 @@ def init_params(net: gluon.Block, rng: numpy.random.Generator) -> list[numpy.nda
     They are uniform within 1 / sqrt(fan-in), as in PyTorch's layers, where a transposed
     convolution has the fan-in of its output side, or normal with the `weight_scale`.
     """
+    set_shapes(net)
     values: list[numpy.ndarray] = []
     bound = 0.0
     for name, parameter in net.collect_params().items():
@@ -223,6 +234,7 @@ def build(
     net: gluon.Block, params: Sequence[numpy.ndarray], devices: Sequence[mx.Context]
 ) -> gluon.Block:
     """Return `net` compiled, with `params` on every device (:func:`set_params`)."""
+    set_shapes(net)
     net.initialize(ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
     set_params(net, params)

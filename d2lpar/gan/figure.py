@@ -33,9 +33,9 @@ def pictures(
 ) -> dict[str, page.Picture | bytes]:
     """Draw pictures by name of runs that differ in their device count.
 
-    ``seconds`` per epoch and ``quality`` beside its references, of all runs, titled by
-    `answers`. Of the one on the most devices ``strip``, the faces of some noises
-    through training; ``samples``, 25 of the last; and "", an animation.
+    ``seconds`` and ``quality`` are of all runs, titled by `answers`. Of the one on the
+    most devices are ``strip``, some noises' faces through training, ``samples``, 25 of
+    the last faces, and "", an animation.
     """
     runs = lenet_figure.by_device_count(runs)
     last, drawn = runs[-1], {}
@@ -120,10 +120,7 @@ def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
 
 
 def animation(run: Run) -> bytes:
-    """Return a GIF of the fixed noises' faces through training, at least two frames.
-
-    At most 50, evenly spread; it plays once. :func:`strip` is its still form.
-    """
+    """Return a GIF, played once, of the fixed noises' faces through training."""
     frames, shown = frames_of(run), []
     for k in numpy.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
         frame = frames[int(k)]

@@ -1,8 +1,7 @@
 """How good generated faces are, as a set: measures that noise cannot beat.
 
-Every measure compares features of generated faces with features of as many real ones.
-The features are those of a small convolutional network with random weights, always the
-same: they see edges and their arrangement, and need no training.
+Every measure compares features of generated faces with those of as many real ones, by
+a small convolutional network with fixed random weights, which sees edges.
 
 Source: Heusel et al., "GANs Trained by a Two Time-Scale Update Rule Converge to a Local
 Nash Equilibrium" (2017), for the distance; Naeem et al., "Reliable Fidelity and
@@ -33,8 +32,8 @@ class Quality:
     `frechet` is the squared Fréchet distance of the features: 0 is best. `coverage` is
     the share of the real faces with a generated one among their nearest neighbours, and
     `distinct` the share that are the nearest to a generated one: both fall when faces
-    are alike. `density` is how often a face lies among the neighbours of a real one:
-    near 1 for real faces, but higher for a few typical ones again and again.
+    are alike. `density`, near 1 for real faces, is how often a face lies among the
+    neighbours of a real one.
     """
 
     frechet: float

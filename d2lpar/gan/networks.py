@@ -1,9 +1,9 @@
 """The networks of the GAN: the CryptoPunks notebook's, and a wider pair.
 
 Source: the CryptoPunks notebook (PyTorch); Radford, Metz, Chintala, "Unsupervised
-Representation Learning with Deep Convolutional GANs" (2015); Miyato, Kataoka, Koyama,
-Yoshida, "Spectral Normalization for Generative Adversarial Networks" (2018); Ioffe and
-Szegedy, "Batch Normalization" (2015).
+Representation Learning with Deep Convolutional GANs" (2015); Miyato et al., "Spectral
+Normalization for Generative Adversarial Networks" (2018); Ioffe and Szegedy, "Batch
+Normalization" (2015).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Z_SHAPE = (16, 3, 3)  # of the noise that becomes one face of the notebook's
 D_NORMS = ("spectral", "batch", "none", "batch-apart")
 POWER_ITERATIONS = 15  # before the first step; one more in each step
 
-# Of the discriminator: the notebook's, and on devices, as oneDNN is twice as fast with
-# multiples of 8. The added channels' weights are 0, and so are their gradients.
+# Of the discriminator: the notebook's, and on devices: oneDNN is twice as fast with
+# multiples of 8. The added weights are 0, and so are their gradients.
 CHANNELS, DEVICE_CHANNELS = (6, 12), (8, 16)
 
 
@@ -167,10 +167,7 @@ class SpectralConv2D(gluon.nn.Conv2D):
 def new_networks(
     width: int | None, d_norm: str = "none", *, padded: bool = False
 ) -> tuple[gluon.Block, gluon.Block]:
-    """Return discriminator and generator, without parameters yet.
-
-    Those of no `width` are the notebook's; `padded` gives them the devices' channels.
-    """
+    """Return discriminator and generator; `padded` gives them the devices' channels."""
     if width is None:
         return Discriminator(DEVICE_CHANNELS if padded else CHANNELS), Generator()
     return WideDiscriminator(width, d_norm), WideGenerator(width)

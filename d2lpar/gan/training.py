@@ -51,9 +51,9 @@ def train(
     """Train both networks, yielding a record per epoch, and frames.
 
     The arguments are those of :func:`d2lpar.lenet.train`, :func:`step` and
-    :func:`start`, and Adam's `beta1`; the defaults are the CryptoPunks notebook's. A
-    frame is drawn before the first epoch, after every `frames_every`, after 1, 2, 4,
-    ... before these, and after the last. Raises what these functions do.
+    :func:`start`, and Adam's `beta1`. A frame is drawn before the first epoch, after
+    1, 2, 4, ... and every `frames_every`, and after the last. Raises what these
+    functions do.
     """
     check_settings(global_batch_size, lr, num_epochs)
     if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):
@@ -66,7 +66,7 @@ def train(
     check_pixels("faces", data.X, (3, 24, 24))
     state = start(seed, width, d_norm) if state is None else state
     nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
-    options = {"micro_batch_size": micro_batch_size, "synchronised": sync_batch_norm}
+    ways = {"micro_batch_size": micro_batch_size, "synchronised": sync_batch_norm}
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
     judge = Judge(state, data, devices[0])
     if state.epoch == 0:
@@ -75,8 +75,7 @@ def train(
         epoch, steps = Epoch(BATCHES_IN_FLIGHT), []
         key = [state.seed, state.epoch + 1]
         for X, z in batches(faces, global_batch_size, nets.G.z_shape, key):
-            shards = split_batch(X, z, devices[: len(X)])
-            steps.append(step(*shards, nets, **options))
+            steps.append(step(*split_batch(X, z, devices[: len(X)]), nets, **ways))
             epoch.keep_pace(steps[-1].g_losses[-1:])
         epoch.stop()
         d_loss, g_loss, opinions = (
@@ -108,11 +107,10 @@ def batches(
     `faces` is uint8, on the device of the batches; `key` seeds their order and noise.
     """
     n, device = len(faces), faces.ctx
-    order_rng, noise_rng = (numpy.random.default_rng([*key, k]) for k in (1, 2))
     # Copied for the whole epoch: a copy from the host waits for all the work of cpu(0).
-    order = shuffled(n, order_rng, device)
-    noise = noise_rng.standard_normal((n, *z_shape), dtype=numpy.float32)
-    z = np.array(noise, ctx=device)
+    order = shuffled(n, numpy.random.default_rng([*key, 1]), device)
+    rng = numpy.random.default_rng([*key, 2])
+    z = np.array(rng.standard_normal((n, *z_shape), numpy.float32), ctx=device)
     for first in range(0, n, batch_size):
         index = order[first : first + batch_size]
         X = faces.take(index, axis=0, mode="clip").astype("float32") / 255

@@ -68,10 +68,7 @@ for _loss in (_d_loss, _g_loss):
 
 @dataclass
 class TrainingState:
-    """The state after `epoch` epochs, on the host; it does not depend on the devices.
-
-    Pass it to :func:`train` to continue.
-    """
+    """The state after `epoch` epochs, on the host, from which :func:`train` goes on."""
 
     params_D: list[numpy.ndarray]  # with running averages and spectral vectors
     params_G: list[numpy.ndarray]
@@ -120,9 +117,8 @@ def start(
 ) -> TrainingState:
     """Return the state before the first epoch, drawn from `seed` on the host.
 
-    The networks are the notebook's, or of a `width` :class:`WideGenerator` and
-    :class:`WideDiscriminator` with a `d_norm` of :data:`D_NORMS`. Raises
-    :class:`SettingError` for others.
+    The networks are the notebook's, or those of a `width` with a `d_norm` of
+    :data:`D_NORMS`. Raises :class:`SettingError` for others.
     """
     if width is not None:
         check_whole("width", width, 1_024)
@@ -285,10 +281,9 @@ def step(
 ) -> StepSums:
     """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, ...).
 
-    The fakes are made once and serve both updates, as in the notebook. With a
-    `micro_batch_size` (faces per device and round) only one round's activations are in
-    memory at a time, the fakes are made again for the second update, and BatchNorm sees
-    one round at a time. Spectral vectors take one power iteration per step.
+    The fakes serve both updates, as in the notebook. With a `micro_batch_size` (faces
+    per device and round) only one round's activations are in memory at a time, the
+    fakes are made again for the second update, and BatchNorm sees one round at a time.
     """
     nets.iterate_spectral_vectors()
 

@@ -65,13 +65,6 @@ def test_units_scales_and_spreads(seconds, unit, scale, label):
     assert ("unstable" in text) == (seconds[2] == 9.0)
 
 
-def test_from_scratch_and_gluon_share_their_pictures():
-    concise = training(1, chapter="multiple_gpus_concise")
-    drawn = figure.pictures([ONE, concise, TWO])
-    assert len(drawn["accuracy"].axes) == 4  # by epoch and by seconds
-    assert medians(drawn["seconds"].axes[0]) == [2.0, 1.25, 2.0]
-
-
 def test_runs_that_cannot_share_a_picture():
     other_data = training(2, dataset_sha256="b" * 64)
     for runs, value in (

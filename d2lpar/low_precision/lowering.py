@@ -18,7 +18,6 @@ import ctypes
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy
 
@@ -77,10 +76,10 @@ def to_symbol_block(
     first = next(iter(values.values()))
     net(np.array(example, ctx=first.ctx))  # traces the graph
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
-        net.export(str(Path(folder) / "net"))
-        graph = Path(folder, "net-symbol.json").read_text(encoding="utf-8")
+        net.export(f"{folder}/net")
+        with lowering_semantics():
+            block = gluon.SymbolBlock(*load_symbol(f"{folder}/net-symbol.json"))
     with lowering_semantics():
-        block = gluon.SymbolBlock(*load_symbol(graph))
         for name, parameter in block.collect_params().items():
             parameter.shape = values[name].shape
             parameter.initialize(mx.init.Zero(), ctx=device)

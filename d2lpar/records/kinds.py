@@ -173,17 +173,16 @@ class FrameRecord(Line, tag="frame", frozen=True):
     same for sets of faces that everybody can judge, by name. The last frame also has a
     sheet of 25 `samples` and, for each of them, the number of the `nearest` real face
     and the root mean square `distances` to it. Pictures are PNG files in base64.
-    Records of 0.2 have none of the four, but a `quality` that noise could beat.
     """
 
     epoch: int
     fixed: str
-    num_fixed: int = 1
-    num_steps: Optional[int] = None
-    frechet: Optional[float] = None
-    density: Optional[float] = None
-    coverage: Optional[float] = None
-    distinct: Optional[float] = None
+    num_fixed: int
+    num_steps: int
+    frechet: float
+    density: float
+    coverage: float
+    distinct: float
     references: dict[str, dict[str, float]] = {}
     samples: str = ""
     nearest: list[int] = []

@@ -125,6 +125,15 @@ def new_parameter(owner: Any, name: str, shape: tuple[int, ...]) -> None:
             setattr(owner, name, owner.params.get(name, shape=shape, grad_req="null"))
 
 
+def set_shapes(net: Any) -> None:
+    """Set the shapes of convolutions' weights, which MXNet 2 leaves open."""
+    for layer in net if IS_MXNET_2 else ():
+        if channels := getattr(layer, "_in_channels", 0):
+            shape = layer.weight.shape
+            layer.weight.shape = tuple(channels if n == -1 else n for n in shape)
+
+
 __all__ = [
-    "Context", "autograd", "gluon", "gluon_block", "mx", "new_parameter", "np", "npx"
+    "Context", "autograd", "gluon", "gluon_block", "mx", "new_parameter", "np", "npx",
+    "set_shapes",
 ]  # fmt: skip

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 PREDICTIONS = Path("runs", "predictions.jsonl")
-LARGEST = 1e15  # guess, and number that is shown with all its digits
-LONGEST = 100  # letters of a word
+LARGEST = 1e15  # number that is shown with all its digits
 _guesses: dict[str, float | str] = {}  # that no answer has met yet
 _good: list[bool] = []  # of each guess that was answered
 
@@ -31,7 +30,6 @@ def predict(what: str, guess: float | str | None = None) -> None:
     """Note your guess before you run the cell: ``predict("ms per step", 5)``.
 
     `what` ends in the unit, or names a choice, whose guess is a word. None is no guess.
-    What is no guess, such as a list or infinity, is refused in a line.
     """
     _guesses.pop(what, None)
     if guess is None:
@@ -40,14 +38,10 @@ def predict(what: str, guess: float | str | None = None) -> None:
         known = _plain(guess)
     except (TypeError, ValueError, OverflowError):
         known = nan
-    fits = len(known) <= LONGEST if isinstance(known, str) else abs(known) <= LARGEST
-    if fits:
+    if isinstance(known, str) or isfinite(known):
         _guesses[what] = known
     else:
-        print(
-            f"{what}: this {type(guess).__name__} is not noted as a guess: write one "
-            f"number of at most {LARGEST:.0e}, or a word of at most {LONGEST} letters"
-        )
+        print(f"{what}: not noted as a guess: write one number or a word")
 
 
 def answer(what: str, value: float | str) -> None:
@@ -96,8 +90,7 @@ def _plain(value: object) -> float | str:
 def _said(value: float | str) -> str:
     """A word, all digits of a whole number, or a few digits of another one."""
     if isinstance(value, float):
-        usual = 1 / LARGEST < abs(value) < LARGEST or value == 0
-        return number(value) if usual else f"{value:.3g}"
+        return number(value) if abs(value) < LARGEST else f"{value:.3g}"
     return str(value)
 
 

@@ -125,7 +125,7 @@ class Experiment:
 
 
 def load(function: str) -> Callable:
-    """The function that "module:function" names."""
+    """Return the function that "module:function" names."""
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -140,32 +140,23 @@ def get(name: str) -> Experiment:
 
 
 def measured_by(runs: Sequence[Run]) -> Experiment:
-    """Return the experiment that measured the runs.
+    """Return the experiment that measured the runs, which all are of one chapter.
 
-    Raises :class:`RecordError` for a run of none, and for runs of several that do not
-    share their figure.
+    Raises :class:`RecordError` for runs that this package did not measure.
     """
-    found = []
-    for run in runs:
-        chapter = getattr(run.header, "chapter", "")
-        experiment = EXPERIMENTS.get(RECORDED_BY_BENCHMARKS.get(chapter, chapter))
-        if not chapter:
-            raise RecordError(
-                f"{run.path}: of a benchmark; in a checkout, python "
-                f"benchmarks/figure.py {run.path} draws it"
-            )
-        if experiment is None or not experiment.figure:
-            raise RecordError(
-                f"{run.path}: of chapter {chapter!r}, which this d2lpar cannot draw"
-            )
-        found.append(experiment)
-    for run, experiment in zip(runs, found):
-        if experiment.figure != found[0].figure:
-            raise RecordError(
-                f"{runs[0].path} and {run.path}: of {found[0].name} and "
-                f"{experiment.name}, which share no figure; draw one of them"
-            )
-    return found[0]
+    run = runs[0]
+    chapter = getattr(run.header, "chapter", "")
+    experiment = EXPERIMENTS.get(RECORDED_BY_BENCHMARKS.get(chapter, chapter))
+    if not chapter:
+        raise RecordError(
+            f"{run.path}: of a benchmark; in a checkout, python benchmarks/figure.py "
+            f"{run.path} draws it"
+        )
+    if experiment is None or not experiment.figure:
+        raise RecordError(
+            f"{run.path}: of chapter {chapter!r}, which this d2lpar cannot draw"
+        )
+    return experiment
 
 
 def result(runs: Sequence[Run]) -> Result:

@@ -40,6 +40,7 @@ for name in {SET_BY_D2LPAR}:
     print(name, os.environ.get(name), sep="=")
 npx = types.SimpleNamespace(set_np=lambda: print("set_np"))
 np = autograd = gluon = None
+cpu = print
 """
 
 # A GPU build's libraries have nothing to do with these tests, whatever is installed.

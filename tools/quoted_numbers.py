@@ -6,7 +6,8 @@ A measured number in prose is a link to one cell of one record:
 
     [0.393 ms](../figures/h200/timing/x.jsonl "ARM")   median of "ARM", "WORK | ARM"
     [1.4 times](../figures/peers/x.jsonl "ARM / ARM")   ratio of two medians
-    [24.7 s](figures/multiple_gpus/x.jsonl "seconds per epoch")   also "accuracy"
+    [24.7 s](figures/multiple_gpus/x.jsonl "seconds per epoch")   also "accuracy",
+                                                                  "accuracy, one seed"
     [0.29 s](../figures/least_squares/x-results.txt "ROW | COLUMN")   of its tables
 
 Where the line must stay readable it is `[24.7 s]` alone, and the page ends with
@@ -88,6 +89,8 @@ def cell(path: Path, title: str) -> tuple[float, dict[str, float]]:
     """
     if path.suffix == ".txt":
         return table_cell(path.read_text(encoding="utf-8"), title)
+    if title == "accuracy, one seed":
+        return comparison.final_accuracy(files.read(path)), RATIOS
     if title not in ("seconds per epoch", "accuracy"):
         arm, _, other = title.partition(" / ")
         if other:

@@ -12,11 +12,21 @@ Szegedy, "Batch Normalization" (2015).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy
 
-from d2lpar._mxnet import autograd, gluon, gluon_block, mx, new_parameter, np, npx
+from d2lpar._mxnet import (
+    autograd,
+    gluon,
+    gluon_block,
+    mx,
+    new_parameter,
+    np,
+    npx,
+    set_shapes,
+)
 from d2lpar.lenet.network import cut, pad
 
 Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
@@ -161,7 +171,7 @@ class SpectralConv2D(gluon.nn.Conv2D):
 
     def __init__(self, channels: int, *args, in_channels: int, **kwargs) -> None:
         super().__init__(channels, *args, in_channels=in_channels, **kwargs)
-        inputs = int(numpy.prod(self.weight.shape[1:]))
+        inputs = in_channels * math.prod(self._kwargs["kernel"])
         new_parameter(self, "u", (channels,))
         new_parameter(self, "v", (inputs,))
 
@@ -181,6 +191,7 @@ def init_params(
     with scale 1, shift 0, mean 0, variance 1; spectral vectors are those of the weights
     after a few power iterations.
     """
+    set_shapes(net)
     values: list[numpy.ndarray] = []
     bound = 0.0
     for name, parameter in net.collect_params().items():
@@ -243,6 +254,7 @@ def build(
 
     Parameters that are larger in `net` are filled up with zeros.
     """
+    set_shapes(net)
     net.initialize(ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
     set_params(net, params)

@@ -15,7 +15,6 @@ from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
 from d2lpar.machine.builds import check_installed
 from d2lpar.machine.host import check_environment, usable_cores
-from d2lpar.memory import estimate
 from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Run
 from d2lpar.runs import progress, report, sweep
@@ -60,6 +59,8 @@ def measure(name: str, **settings: Any) -> list[Run]:
         _report(jobs)
         return []
     if jobs[0].preset == "dry-run" and experiment.layers:
+        from d2lpar.memory import estimate
+
         for job in plan(experiment, command, **{**settings, "dry_run": False}):
             layers = experiments.load(experiment.layers)
             print(estimate.report(layers, job.settings, job.devices, job.data))

@@ -140,7 +140,7 @@ def test_all_are_drawn_without_mxnet():
 @pytest.mark.slow
 def test_every_committed_record_is_drawn(tmp_path):
     runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
-    assert len(runs) == 121
+    assert len(runs) == 133
     for k, ((_, _, stem), sweep) in enumerate(group(runs, files.sweep_of).items()):
         folder = tmp_path / str(k)
         if isinstance(sweep[0].header, BenchmarkHeader):

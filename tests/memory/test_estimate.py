@@ -12,9 +12,9 @@ import pytest
 from d2lpar import gan
 from d2lpar._mxnet import gluon, mx, np
 from d2lpar.errors import DeviceError
+from d2lpar.lenet.network import LeNet
 from d2lpar.memory import estimate
 from d2lpar.memory.estimate import free_memory, gan_layers, lenet_layers
-from d2lpar.networks import LeNet
 from d2lpar.records import files
 
 MIB = 2**20

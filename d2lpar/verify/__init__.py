@@ -44,8 +44,8 @@ def verify(
     one, many = (Process(path, python, timeout) for _ in range(2))
     try:
         with ThreadPoolExecutor() as pool:  # both import the framework at once
-            begun = [pool.submit(p.begin, even + 1, seed) for p in (one, many)]
-        if begun[0].result() != begun[1].result():
+            begun = list(pool.map(lambda p: p.begin(even + 1, seed), (one, many)))
+        if begun[0] != begun[1]:
             line = "two processes have different ones: draw them from the seed"
             return [Check("init and batch", "unjudged", line)]
         return judge(Bench(one, many, num_devices, even, lr))

@@ -9,16 +9,8 @@ from typing import NamedTuple
 import numpy
 from numpy.linalg import norm
 
-from d2lpar.verify.mistakes import SENTENCES, explain
+from d2lpar.verify.mistakes import SENTENCES, explain, updates
 from d2lpar.verify.process import FailedError, GoneError
-
-UNUSUAL = {
-    "two equal calls": "a state is kept, as of momentum. Devices are compared with it",
-    "the batch twice": "it is no mean over samples",
-    "twice the learning rate": "are there several updates in a call?",
-    "two steps": "the first leaves a state, as of momentum or Adam",
-    "clipping": "it is not by the norm of all parameters",
-}
 
 
 class Check(NamedTuple):
@@ -39,8 +31,6 @@ class Bench:
     A step that keeps a state between calls therefore has the same one on both sides.
     """
 
-    unlike_a_sum = ""  # the mistake, if one device's step is no sum over samples
-
     def __init__(self, one, many, num_devices: int, even: int, lr: float):
         self.one, self.many, self.N, self.lr = one, many, num_devices, lr
         self.even, self.zeros, self.start = even, even + 1, one.start
@@ -48,17 +38,31 @@ class Bench:
         self.small = num_devices * (3 if num_devices == 2 else 2)
         ends = numpy.cumsum(one.sizes)
         self.parts = [slice(end - size, end) for end, size in zip(ends, one.sizes)]
-        self.spread = [0.0] * len(self.parts)
+        self.spread = [0.0 for _ in self.parts]
+        self.algorithm, self.has_state = "", False  # if it is no plain SGD
 
     def alone(self, rows, start=None, lr=None, **words) -> numpy.ndarray:
         """Return the update of one device."""
-        return self.one.update(rows, 1, lr or self.lr, start, **words)
+        start = self.start if start is None else start
+        return self.one.update(rows, 1, lr or self.lr, start, **words)[0]
 
     def both(self, rows, start=None, lr=None, **words):
         """Return the update of several devices, and of one without accumulation."""
-        got = self.many.update(rows, self.N, lr or self.lr, start, **words)
+        new = self.start if start is None else start
+        got = self.many.update(rows, self.N, lr or self.lr, new, **words)[0]
         words.pop("accumulate", None)
         return got, self.alone(rows, start, lr, **words)
+
+    def measure_spread(self, ref: numpy.ndarray, others: list[numpy.ndarray]) -> float:
+        """Set how far one device's updates are from multiples of `ref`, as part of it.
+
+        Returns the largest distance, as a part of the norm of `ref`.
+        """
+        rests = [other - other @ ref / (ref @ ref) * ref for other in others]
+        for k, part in enumerate(self.parts):
+            far = max(abs(rest[part]).max() for rest in rests)
+            self.spread[k] = far / (abs(ref[part]).max() or 1)
+        return max(map(norm, rests)) / norm(ref)
 
     def tolerance(self, ref: numpy.ndarray) -> numpy.ndarray:
         """Return how far from `ref` rounding may take each element of a right update.
@@ -75,9 +79,8 @@ class Bench:
         eps = numpy.finfo("float32" if is_single else "float64").eps
         tol = numpy.zeros_like(ref)
         for part, spread in zip(self.parts, self.spread):
-            size = abs(ref[part]).max()
-            if size > 0:
-                rounding = (10 * spread + self.even * eps) * size
+            if moved[part].any():
+                rounding = (10 * spread + self.even * eps) * abs(ref[part]).max()
                 tol[part] = rounding + eps * abs(new[part]).max()
         return tol
 
@@ -85,6 +88,10 @@ class Bench:
         """Return the parameters that are further apart than `times` the tolerance."""
         far = abs(got - ref) > times * self.tolerance(ref)
         return [k for k, part in enumerate(self.parts) if far[part].any()]
+
+    def moves_by_lr(self, ref: numpy.ndarray) -> bool:
+        """Return whether each element of an update is about `lr` long, as of Adam."""
+        return numpy.mean(abs(abs(ref[ref != 0]) / self.lr - 1) < 0.01) > 0.9
 
 
 def judge(bench: Bench) -> list[Check]:
@@ -100,126 +107,107 @@ def judge(bench: Bench) -> list[Check]:
     return checks
 
 
+def _known(what: str, update: numpy.ndarray, names: dict) -> str:
+    """Return "right" or the mistake in a call of one device; "" if it is neither."""
+    for name, expected in updates({what}, names):
+        if norm(update - expected) < 1e-4 * norm(expected):
+            return name
+    return ""
+
+
 def _wrong(what: str, mistake: str, **words) -> Check:
     return Check(what, "wrong", SENTENCES[mistake].format(**words), mistake)
 
 
-def _along(a: numpy.ndarray, b: numpy.ndarray) -> tuple[float, numpy.ndarray]:
-    # How often `a` contains `b`, and the rest
-    ratio = a @ b / (b @ b)
-    return ratio, a - ratio * b
-
-
 def _checks(bench: Bench) -> Iterator[Check]:
-    N, rows, offers = bench.N, range(bench.even), bench.one.offers
-    got, ref = bench.both(rows)
+    N, rows = bench.N, range(bench.even)
+    ref = bench.both(rows)[1]
     if not ref.any():
         yield Check("one device", "unjudged", "its step changes no parameter")
         return
-    again = bench.both(rows)
-    orders = [numpy.random.default_rng(k).permutation(rows) for k in range(3)]
-    permuted = [bench.both(order) for order in orders]
-    rests = [_along(update, ref)[1] for _, update in (again, *permuted)]
-    noise = max(norm(rest) / norm(ref) for rest in rests)
-    if noise < 0.01:
-        for k, part in enumerate(bench.parts):
-            far = max(abs(rest[part]).max() for rest in rests)
-            bench.spread[k] = far / (abs(ref[part]).max() or 1)
-    if "replicas" in offers:
-        replicas = bench.many.update(rows, N, bench.lr, name="replicas")
+    rng = numpy.random.default_rng(0)
+    orders = [rows, *(rng.permutation(rows) for _ in range(3))]
+    noise = bench.measure_spread(ref, [bench.both(order)[1] for order in orders])
+    if "replicas" in bench.one.offers:
+        replicas = bench.many.update(rows, N, bench.lr, bench.start, name="replicas")
         bench.alone(rows)  # for an equal state
         for k in range(1, len(replicas)):
             if bench.differing(replicas[k], replicas[0]):
                 yield _wrong("replicas", "apart", k=k)
         yield Check("replicas", "right", f"{len(replicas)} are equal after a step")
     if noise >= 0.01:
-        line = f"one device's steps differ by {noise:.0%} for equal calls or permuted "
-        line += "rows: random numbers, as of dropout? Judge the step without them"
+        line = SENTENCES["random"].format(noise=noise)
         yield Check("two equal calls", "unjudged", line)
+        return
 
-    # What is a step of one device?
-    twice, faster = bench.both([*rows, *rows]), bench.both(rows, lr=2 * bench.lr)
-    clip_norm = norm(ref) / bench.lr / (4 * N)  # lower than each device's norm
-    facts = [  # an update, how many times `ref` it is, and how many by mistakes
-        ("two equal calls", again[1], 1, {2: "stale gradient"}),
-        ("the batch twice", twice[1], 1, {2: "not divided", 1 / 2: "divided twice"}),
-        ("twice the learning rate", faster[1], 2, {}),
-    ]
-    if "steps" in offers:
-        _, second = bench.both(rows, bench.start + ref)
-        two = bench.both(rows, steps=2)[1] - second
-        facts.append(("two steps", two, 1, {2: "stale gradient"}))
-    if "clip_norm" in offers:
-        clipped = bench.both(rows, clip_norm=clip_norm)[1]
-        factors = {1: "not clipped", 1 / (4 * N * len(rows)): "clipped sum"}
-        facts.append(("clipping", clipped, 1 / (4 * N), factors))
-    has_state = False
-    for what, update, expected, mistakes in facts:
-        factor = _along(update, ref)[0]
-        for known, mistake in mistakes.items():
-            if abs(factor / known - 1) < 1e-4:
-                yield _wrong(what, mistake)
-        if abs(factor / expected - 1) > 1e-4 and not has_state:
-            has_state = what == "two equal calls"  # which then is in all the others
+    # What is a step of one device? The same calls of several are compared below.
+    second = bench.both(rows, bench.start + ref)[1]
+    names = {"ref": ref, "second": second, "n": len(rows), "N": N}
+    clip_norm = norm(ref) / bench.lr / (4 * N)  # below the norm of each device
+    uneven = range(bench.even + 1)
+    calls = {
+        f"{N} devices against one": (rows, {}),
+        "two equal calls": (rows, {}),
+        "permuted rows": (orders[-1], {}),
+        "the batch twice": ([*rows, *rows], {}),
+        "twice the learning rate": (rows, {"lr": 2 * bench.lr}),
+        "an uneven batch": (uneven, {}),
+        "fewer samples than devices": (range(N - 1), {}),
+        "two steps": (rows, {"steps": 2}),
+        "clipping": (rows, {"clip_norm": clip_norm}),
+        "accumulation": (rows, {"accumulate": 2}),
+        "accumulation, uneven": (uneven, {"accumulate": 2}),
+        "the first batch again": (rows, {}),
+    }
+    results = {}
+    for what, (chosen, words) in calls.items():
+        try:
+            for word in {*words} - {"lr", *bench.one.offers}:
+                raise FailedError(f"step has no argument {word}")
+            results[what] = bench.both(chosen, **words)
+        except FailedError as error:
+            results[what] = error
+            continue
+        known = _known(what, results[what][1], names)
+        if known not in ("right", ""):
+            yield _wrong(what, known)
+        elif not known and what in SENTENCES and not bench.has_state:
+            bench.has_state = what == "two equal calls"  # and so in all the others
             if what == "twice the learning rate":
-                bench.unlike_a_sum = "local SGD"
-            line = (
-                f"one device's step is {factor:.3g} times as long, not {expected:.3g}"
-            )
-            yield Check(what, "skipped", f"{line}: {UNUSUAL[what]}")
-    moved = abs(ref[ref != 0]) / bench.lr
-    if len(moved) > 4 and numpy.mean(abs(moved - 1) < 0.01) > 0.9:
-        bench.unlike_a_sum = "own optimizer"
-        line = "each element moves by lr, as with Adam: a wrong factor does not show"
-        yield Check("the gradient's length", "skipped", line)
+                bench.algorithm = "local SGD"
+            yield Check(what, "skipped", SENTENCES[what])
+    if bench.moves_by_lr(ref):
+        bench.algorithm = "own optimizer"
+        yield Check("the gradient's length", "skipped", SENTENCES["own length"])
 
     # What is a step of several devices?
     tied = [
         (a, b)
         for a, b in combinations(bench.parts, 2)
-        if numpy.array_equal(bench.start[a], bench.start[b])
+        if numpy.array_equal((bench.start + ref)[a], (bench.start + ref)[b])
         and numpy.ptp(bench.start[a]) > 0
-        and numpy.allclose(ref[a], ref[b], rtol=1e-4)
     ]
-    if any(not numpy.allclose(got[a], got[b], rtol=1e-3) for a, b in tied):
+    got, tol = results[f"{N} devices against one"][0], bench.tolerance(ref)
+    if any((abs(got[a] - got[b]) > tol[a]).any() for a, b in tied):
         yield _wrong("tied parameters", "untied")
-    small, uneven = [bench.small + 1, bench.small], range(bench.even + 1)
-    for what, rows_of, sizes, words, done in (
-        (f"{N} devices against one", rows, small, {}, (got, ref)),
-        ("two equal calls", rows, small, {}, again),
-        ("permuted rows", rows, small, {}, permuted[0]),
-        ("the batch twice", rows, small, {}, twice),
-        ("twice the learning rate", rows, small, {}, faster),
-        ("two steps", rows, small, {"steps": 2}, None),
-        ("clipping", rows, small, {"clip_norm": clip_norm}, None),
-        ("accumulation", rows, small, {"accumulate": 2}, None),
-        ("accumulation, uneven", uneven, small[:1], {"accumulate": 2}, None),
-        ("an uneven batch", uneven, small[:1], {}, None),
-        ("fewer samples than devices", range(N - 1), [N - 1], {}, None),
-        ("the first batch again", rows, small, {}, None),
-    ):
-        if not set(words) <= set(offers):
-            yield Check(what, "skipped", f"step has no argument {min(words)}")
-            continue
-        try:
-            got, ref = done or bench.both(rows_of, **words)
-        except GoneError as error:
-            mistake = "hangs" if "no answer" in str(error) else ""
-            yield Check(what, "wrong", f"{error}: {SENTENCES[mistake]}", mistake)
-            continue
-        except FailedError as error:
-            yield Check(what, "skipped", f"it is refused: {error}")
-            continue
-        if not bench.differing(got, ref, times=4 if "steps" in words else 1):
-            far = abs(got - ref).max() / abs(ref).max()
+    for what, (chosen, words) in calls.items():
+        result, n = results[what], len(chosen)
+        if isinstance(result, GoneError):
+            mistake = "hangs" if "no answer" in str(result) else ""
+            yield Check(what, "wrong", f"{result}: {SENTENCES[mistake]}", mistake)
+        elif isinstance(result, FailedError):
+            yield Check(what, "skipped", str(result))
+        elif not bench.differing(*result, times=4 if "steps" in words else 1):
+            far = abs(result[0] - result[1]).max() / abs(result[1]).max()
             yield Check(what, "right", f"{far:.0e} of the step apart")
-        elif has_state:
-            yield Check(what, "wrong", "keep no state between calls to hear why")
+        elif bench.has_state:
+            yield Check(what, "wrong", SENTENCES["kept state"])
         else:
+            sizes = [n] if n < N else [bench.small + 1, bench.small, n]
             mistake, line = explain(bench, sizes, words)
             verdict = "unjudged" if mistake == "local SGD" else "wrong"
             yield Check(what, verdict, line, mistake)
-    frozen = [k for k, part in enumerate(bench.parts) if not ref[part].any()]
-    for what, found in (("tied parameters", tied), ("frozen or unused", frozen)):
+    still = [k for k, part in enumerate(bench.parts) if not ref[part].any()]
+    for what, found in (("tied parameters", tied), ("frozen or unused", still)):
         verdict = "right" if found else "skipped"
         yield Check(what, verdict, f"{len(found)} of them" if found else "none")

@@ -1,4 +1,4 @@
-"""A STEP.py in a process of its own, which ends with the tool."""
+"""The process of a STEP.py, which ends with the tool."""
 
 from __future__ import annotations
 
@@ -46,25 +46,20 @@ class Process:
 
     def begin(self, n: int, seed: int) -> tuple:
         """Return what the import, `init` and `batch` have made; see Step.begin."""
-        facts = self._call("begin", n, seed)
-        self.sizes, start, _, self.offers = facts
+        self.sizes, start, _, self.offers = facts = self._ask("begin", n, seed)
         self.start = numpy.frombuffer(start)
         return facts
 
-    def update(self, rows, num_devices: int, lr: float, start=None, **words):
-        """Return what a step adds to the parameters, or to each replica, in a vector.
+    def update(self, rows, num_devices: int, lr: float, start, name="step", **words):
+        """Return what a step adds to the parameters `start`; a row for each replica."""
+        rows = [int(row) for row in rows]
+        new = self._ask("update", name, start.tobytes(), rows, num_devices, lr, words)
+        return numpy.frombuffer(new).reshape(-1, len(start)) - start
 
-        `rows` are samples; `start` are other parameters than those of `init`.
-        """
-        start, rows = self.start if start is None else start, [int(row) for row in rows]
-        new = self._call("update", start.tobytes(), rows, num_devices, lr, **words)
-        updates = numpy.frombuffer(new).reshape(-1, len(start)) - start
-        return updates if "name" in words else updates[0]
-
-    def _call(self, name: str, /, *arguments, **words):
+    def _ask(self, *message):
         until = time.monotonic() + self.timeout
         try:
-            self.connection.send((name, arguments, words))
+            self.connection.send(message)
             while not self.connection.poll(0.2):
                 if time.monotonic() > until:
                     self.close()
@@ -74,8 +69,7 @@ class Process:
             answer = self.connection.recv()
         except (EOFError, OSError):
             code = self.process.wait()
-            size = self.printed.seek(0, os.SEEK_END)
-            self.printed.seek(max(0, size - 4096))
+            self.printed.seek(0)
             lines = self.printed.read().decode(errors="replace").split("\n")
             last = next((line for line in reversed(lines) if line.strip()), "no output")
             raise GoneError(f"its process ended with status {code}: {last}") from None

@@ -1,0 +1,56 @@
+"""Is a data-parallel step the step of one device, and if not, what is wrong with it?
+
+A step is judged from outside, whatever its framework: parameters and a batch go in, and
+new parameters come out. docs/verify.md describes the file that defines it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from d2lpar.errors import SettingError
+from d2lpar.verify.checks import Bench, Check, judge
+from d2lpar.verify.process import FailedError, Process
+
+__all__ = ["Check", "verify"]
+
+
+def verify(
+    path: str | os.PathLike,
+    num_devices: int = 2,
+    batch_size: int = 64,
+    *,
+    lr: float = 0.1,
+    seed: int = 0,
+    python: str = sys.executable,
+    timeout: float = 60,
+) -> list[Check]:
+    """Judge the step that a file defines, on `num_devices` devices against one.
+
+    Two processes run the file with the interpreter `python`, and end before this
+    returns; each call has `timeout` seconds. `batch_size` is rounded to a multiple of
+    twice the devices. Returns the checks: the step is right unless the last one is
+    "wrong" or "unjudged". Raises SettingError for fewer than two devices, and for what
+    is no Python file.
+    """
+    path = os.fspath(path)
+    if num_devices < 2:
+        raise SettingError(f"{num_devices} devices: write at least 2")
+    if not (path.endswith(".py") and os.path.isfile(path)):
+        raise SettingError(f"{path}: is no Python file")
+    even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
+    one, many = (Process(path, python, timeout) for _ in range(2))
+    try:
+        with ThreadPoolExecutor() as pool:  # both import the framework at once
+            begun = list(pool.map(lambda p: p.begin(even + 1, seed), (one, many)))
+        if begun[0] != begun[1]:
+            line = "two processes have different ones: draw them from the seed"
+            return [Check("init and batch", "unjudged", line)]
+        return judge(Bench(one, many, num_devices, even, lr))
+    except FailedError as error:
+        return [Check("the file", "unjudged", str(error))]
+    finally:
+        one.close()
+        many.close()

@@ -45,7 +45,7 @@ class PublishedFiles:
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
-        """Return the files, downloaded if need be; [] for the substitute, which is logged.
+        """Return the files, downloaded if need be; [] for the substitute, with a line.
 
         Raises :class:`DataError` for a folder asked for that cannot be read, a damaged
         file in it, and, unless `name` is "auto", if there is neither a copy nor a

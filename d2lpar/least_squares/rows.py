@@ -152,7 +152,7 @@ class RowShards:
         return blocks
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
-        """The blocks on their devices, each of which starts at once; added to `made`."""
+        """The blocks on their devices, one by one; each is also added to `made`."""
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):

@@ -13,7 +13,6 @@ import numpy
 
 from d2lpar._mxnet import mx, np
 from d2lpar.device_arrays import as_array, shares
-from d2lpar.training import check_whole
 
 if TYPE_CHECKING:
     from d2lpar.workers.group import Workers
@@ -80,7 +79,6 @@ class RowShards:
         self.dtype = numpy.dtype(dtype)
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f"dtype {dtype}: write float64 or float32")
-        check_whole("block_bytes", block_bytes)
         self.eps = float(numpy.finfo(self.dtype).eps)
         self.m, self.n = self.A.shape
         self.devices, self.workers = list(devices), workers

@@ -83,7 +83,7 @@ def names(text: str = "auto") -> list[Device]:
     auto = text.strip().lower() == "auto"
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
-        ids = range(usable_cores()) if ids is None else ids
+        ids = list(range(usable_cores())) if ids is None else ids
         return [Device("cpu", i) for i in ids]
     gpus = cuda_devices()
     refused = why_not_usable(gpus)

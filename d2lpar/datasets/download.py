@@ -21,10 +21,6 @@ log = logging.getLogger("d2lpar")
 CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 
 
-class DownloadError(DataError):
-    """There is no copy on disk, and the download failed."""
-
-
 @dataclass(frozen=True)
 class PublishedFiles:
     """Name a data set that was published as files, and where to find them.
@@ -45,7 +41,7 @@ class PublishedFiles:
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
-        """Return the files, downloaded if need be; [] for the substitute, which is logged.
+        """Return the files, downloaded if need be; [] for the substitute, with a line.
 
         Raises :class:`DataError` for a folder asked for that cannot be read, a damaged
         file in it, and, unless `name` is "auto", if there is neither a copy nor a
@@ -58,15 +54,18 @@ class PublishedFiles:
             return []
         asked_for = {"--data-dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
         for source, folder in asked_for.items():
-            if folder:
-                found = self.paths_in(check_folder(source, folder))
-                if found:
-                    return found
-                line = "%s is not, or not whole, in %s %s; looking elsewhere"
-                log.warning(line, self.title, source, folder)
+            if not folder:
+                continue
+            path = Path(folder).expanduser()
+            if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
+                raise DataError(f"{source} {path}: not a folder that can be read")
+            if found := self.paths_in(path):
+                return found
+            line = "%s is not, or not whole, in %s %s; looking elsewhere"
+            log.warning(line, self.title, source, folder)
         try:
             return [self.fetch(file) for file in self.registry]
-        except DownloadError as error:
+        except DataError as error:
             if name != "auto":
                 raise
             log.warning("%s; using --data %s instead", error, self.substitute)
@@ -107,15 +106,7 @@ class PublishedFiles:
             except (OSError, ValueError) as error:  # ValueError: another SHA-256
                 why = getattr(error, "strerror", None) or type(error).__name__
                 problems.append(f"{urlsplit(url).hostname}: {why}")
-        raise DownloadError(
+        raise DataError(
             f"{self.title}: not on disk, nor downloaded to {cache} "
             f"({', '.join(problems)}); name its folder with --data-dir or D2LPAR_DATA"
         )
-
-
-def check_folder(source: str, folder: str | Path) -> Path:
-    """Return the folder that `source` names; :class:`DataError` unless readable."""
-    path = Path(folder).expanduser()
-    if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
-        raise DataError(f"{source} {path}: not a folder that can be read")
-    return path

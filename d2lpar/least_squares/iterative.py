@@ -187,10 +187,9 @@ class _Search:
             # steps; what rounding hides in the gradient belongs to it.
             hidden = self.shards.eps * self.norm_of_A * best.norm
             error = (best.size + hidden) / self.least_square
+            norm = float(numpy.linalg.norm(best.x)) or 1.0
             return answer._replace(
-                lengths=self.lengths,
-                tol=self.tol,
-                may_be_off=error / (numpy.linalg.norm(best.x) or 1),
+                lengths=self.lengths, tol=self.tol, may_be_off=error / norm
             )
         log.warning(
             "after %d iterations ||A^T (A x - b)|| is %.1e, not %.1e as tol asks",

@@ -21,8 +21,8 @@ FLOOR = 1.01  # residuals up to this multiple of the least one count as the leas
 def result(runs: Sequence[Run]) -> Result:
     """Return a row per method and device count: seconds, and how repeat 0 ended.
 
-    Further: the least ||A x - b||, the error of each device's own x, and x, as the
-    least-squares notes write them to ``data_parallel_result.txt``.
+    Further: the least ||A x - b||, each device's error, and x, as in the notes'
+    ``data_parallel_result.txt``.
     """
     runs = [run for run in runs if run.lines_of(PointRecord)]
     if not runs:

@@ -13,7 +13,6 @@ import numpy
 
 from d2lpar._mxnet import mx, np
 from d2lpar.device_arrays import as_array, shares
-from d2lpar.training import check_whole
 
 if TYPE_CHECKING:
     from d2lpar.workers.group import Workers
@@ -80,7 +79,6 @@ class RowShards:
         self.dtype = numpy.dtype(dtype)
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f"dtype {dtype}: write float64 or float32")
-        check_whole("block_bytes", block_bytes)
         self.eps = float(numpy.finfo(self.dtype).eps)
         self.m, self.n = self.A.shape
         self.devices, self.workers = list(devices), workers
@@ -152,7 +150,7 @@ class RowShards:
         return blocks
 
     def _on_devices(self, host: list[tuple], made: list[Block]) -> Iterator[Block]:
-        """The blocks on their devices, each of which starts at once; added to `made`."""
+        """The blocks on their devices, one by one; each is also added to `made`."""
         # MXNet's copy from the host queues behind all work of cpu(0): that device must
         # be the last to get work.
         for k, *arrays in reversed(host):

@@ -103,19 +103,6 @@ def test_auto_takes_what_is_usable(machine):
     assert devices.parse("auto") == cpus(0, 1)
 
 
-def test_the_words_of_ranges_are_true(machine):
-    machine(T4)
-    assert "1 to 256 devices, numbered 0 to 255" in refusal("cpu:257")
-    assert len(devices.names("cpu:1")) == 1 and len(devices.names("cpu:256")) == 256
-    assert devices.names("cpu:0,255") == [("cpu", 0), ("cpu", 255)]
-    for beyond in ("cpu:0", "cpu:257", "cpu:256,"):
-        refusal(beyond)
-    assert devices.parse_counts("1,8", 8) == [1, 8]
-    for beyond in ("0", "9"):
-        with pytest.raises(DeviceError, match="ask for 1 to 8"):
-            devices.parse_counts(beyond, 8)
-
-
 def test_a_library_of_ones_own_is_trusted_on_every_gpu(machine, monkeypatch):
     machine(H200, K80)
     monkeypatch.setenv("MXNET_LIBRARY_PATH", "/opt/libmxnet.so")

@@ -30,28 +30,12 @@ def test_get_params_copies_and_attaches_zero_gradients():
     assert (replica.grad.asnumpy() == 0).all()
 
 
-def test_get_params_keeps_dtype_and_takes_numpy():
-    host = numpy.arange(6, dtype=numpy.float64).reshape(2, 3)
-    (replica,) = get_params([host], mx.cpu(1))
-    assert replica.ctx == mx.cpu(1)
-    assert replica.dtype == numpy.float64
-    numpy.testing.assert_array_equal(replica.asnumpy(), host)
-
-
 def test_allreduce_of_the_book():
     data = [np.ones((1, 2), ctx=mx.cpu(k)) * (k + 1) for k in range(2)]
     allreduce(data)
     for k, array in enumerate(data):
         assert array.ctx == mx.cpu(k)
         assert array.asnumpy().tolist() == [[3, 3]]
-
-
-def test_split_batch_of_the_book():
-    X, y = np.arange(24).reshape((4, 6)), np.arange(4)
-    X_shards, y_shards = split_batch(X, y, CPUS[:2])
-    assert [x.ctx for x in X_shards] == CPUS[:2]
-    assert X_shards[1].asnumpy().tolist() == X[2:].asnumpy().tolist()
-    assert y_shards[0].asnumpy().tolist() == [0, 1]
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,6 +1,5 @@
-"""Steps of training, operator by operator, as MXNet's profiler sees them.
+"""Steps of training, operator by operator, for chapters 6 and 7.
 
-Chapters 6 and 7 trace such steps; the book's step player shows the file of chapter 6.
 MXNet's profiler writes once per process, so call one of the two functions, once.
 """
 
@@ -53,8 +52,7 @@ def profiled() -> Iterator[list[tuple[str, str, float, float]]]:
 class TracedStep:
     """A step on several devices, in milliseconds since Python began to issue it.
 
-    `spans` are (name, lane, begin, end) of each operator; lane 0 is Python, lane k + 1
-    is device k.
+    `spans` are (name, lane, begin, end) of operators; lane 0 is Python, k + 1 device k.
     """
 
     batch_size: int
@@ -92,8 +90,8 @@ class TracedStep:
 def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedStep]:
     """Trace a step of LeNet from scratch for each global batch size.
 
-    Writes them to runs/one-step-trace.json in the form of trace viewers: processes are
-    the batch sizes, threads the lanes, times whole microseconds.
+    Writes runs/one-step-trace.json for trace viewers and the book's step player:
+    processes are the batch sizes, threads the lanes, times whole microseconds.
     """
     with profiled() as operators:
         times = {batch: _fastest(devices, batch) for batch in batch_sizes}
@@ -115,7 +113,7 @@ def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedSte
 
 
 def _fastest(devices: Sequence, batch: int) -> tuple[float, float, float]:
-    """When the fastest of some steps begins, is issued and is done; milliseconds."""
+    """Return when the fastest of some steps begins, is issued and is done; ms."""
     X = np.random.uniform(size=(batch, 1, 28, 28), ctx=devices[0])
     y = np.arange(batch, ctx=devices[0]) % 10
     device_params = [get_params(init_lenet(), device) for device in devices]
@@ -148,10 +146,7 @@ def draw(steps: Sequence[TracedStep]) -> Figure:
 
 
 class TracedBackward(NamedTuple):
-    """When the Trainer's sums begin, in order, and a backward pass in Gluon ends.
-
-    In milliseconds since the pass began.
-    """
+    """When the Trainer's sums begin, and when their backward pass ends; ms in it."""
 
     sums: list[float]
     end: float

@@ -437,7 +437,7 @@ if __name__ == "__main__":
 # 2. *On paper.* Adam keeps two numbers for each of LeNet's 129,068 parameters. From
 #    which batch on do all outputs need more memory than parameters, gradients and
 #    Adam's numbers together? *(`4 * 129,068 / 40,370 = 12.8`: from 13 images on.)*
-# 3. **Twice the batch, twice the devices.** Print `need.on(k)` of the estimates for
+# 3. **Twice the batch, twice the devices.** Print `need.by_device` of the estimates for
 #    batches of 256 and 512 on one device and on two. *(The outputs double with the
 #    batch and are halved by a second device. The first device's total is not halved,
 #    because it also holds the data set.)*

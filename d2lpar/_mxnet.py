@@ -99,6 +99,22 @@ Context = type(mx.cpu(0))  # in MXNet 2 mx.Context is a function, and this mx.De
 IS_MXNET_2 = hasattr(mx, "device")
 
 
+def _allocate_unheard() -> None:
+    """Make a first array, upon which 2.0.0b1 writes a line on standard error."""
+    standard_error = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            np.zeros(1).wait_to_read()
+        finally:
+            os.dup2(standard_error, 2)
+            os.close(standard_error)
+
+
+if IS_MXNET_2:
+    _allocate_unheard()
+
+
 def gluon_block(cls: Any) -> Any:
     """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes.
 
@@ -186,7 +202,7 @@ def cast_net(net: Any, dtype: str, device: Any) -> Any:
 
 
 __all__ = [
-    "Context", "autograd", "cast_net", "gluon", "gluon_block", "load_symbol",
-    "lowering_array", "lowering_semantics", "mx", "new_parameter", "np", "npx",
-    "quantize_net", "set_shapes",
+    "Context", "IS_MXNET_2", "autograd", "cast_net", "gluon", "gluon_block",
+    "load_symbol", "lowering_array", "lowering_semantics", "mx", "new_parameter", "np",
+    "npx", "quantize_net", "set_shapes",
 ]  # fmt: skip

@@ -79,9 +79,8 @@ def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None
 def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     """Draw GFLOP/s against FLOP per byte on one device, under its copy and its product.
 
-    An arrow leads from MXNet's form as written to its fastest one. PyTorch stands
-    beside them where it has the same processor. Solid is the roof of the data sheet of
-    a GPU's `model`.
+    Beside MXNet's forms stands PyTorch on the same processor; solid is the roof of the
+    data sheet of a GPU's `model`.
     """
     fewest = min(row.num_devices for row in table if row.num_devices)
     ours = [row for row in table if row.num_devices == fewest]

@@ -1,8 +1,7 @@
 """Files of a published data set, found on disk or downloaded, and verified.
 
-They are looked for in the folders asked for (``--data-dir``, then ``$D2LPAR_DATA``). If
-they are in neither, pooch downloads them into the user's cache, or finds them there. A
-file counts only if it has the published SHA-256.
+They are looked for in ``--data-dir``, then in ``$D2LPAR_DATA``, then in the user's
+cache, into which pooch downloads them.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class DownloadError(DataError):
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """A data set that was published as files, and where to find them.
+    """Name a data set that was published as files, and where to find them.
 
-    `name` is its value of ``--data`` and the name of its folder, `title` its name in
-    messages. `substitute` is the value of ``--data`` for what is used if it cannot be
-    had. `registry` maps each file to its SHA-256; it is below every one of `urls`.
+    `name` and `substitute` are values of ``--data``: of the data set, which is also the
+    name of its folder, and of what is used if it cannot be had. `registry` maps each
+    file to its SHA-256; it is below every one of `urls`.
     """
 
     name: str
@@ -42,14 +41,11 @@ class PublishedFiles:
     urls: tuple[str, ...]
 
     def locate(self, name: str = "auto", data_dir: str | Path | None = None) -> str:
-        """Settle "auto": the data set's own name, or its substitute's, which is logged.
-
-        Raises what :meth:`paths` raises.
-        """
+        """Return the name that "auto" means here; raise what :meth:`paths` raises."""
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
-        """Return the files, downloaded if need be; [] for the substitute.
+        """Return the files, downloaded if need be; [] for the substitute, which is logged.
 
         Raises :class:`DataError` for a folder asked for that cannot be read, a damaged
         file in it, and, unless `name` is "auto", if there is neither a copy nor a

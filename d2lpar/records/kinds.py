@@ -248,7 +248,7 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
 
 
 class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
-    """An epoch of training under weak scaling.
+    """An epoch of training under weak scaling, which studies measured before 0.5.
 
     `lr` is the epoch's own, scaled with the global batch and warmed up. `why_not` is
     empty, or says that the training diverged in this epoch; then nothing else counts.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from d2lpar import autograd, gluon, mx, np, npx
 from d2lpar.networks import init_lenet
@@ -64,22 +64,19 @@ class TracedStep:
     @property
     def busy(self) -> dict[str, float]:
         """Milliseconds that Python and each device are busy."""
-        lanes = range(1 + max(lane for _, lane, _, _ in self.spans))
-        return {
-            f"device {lane - 1}" if lane else "Python": sum(
-                end - begin for _, on, begin, end in self.spans if on == lane
-            )
-            for lane in lanes
-        }
+        busy: dict[str, float] = {}
+        for _, lane, begin, end in sorted(self.spans, key=lambda span: span[1]):
+            name = f"device {lane - 1}" if lane else "Python"
+            busy[name] = busy.get(name, 0.0) + end - begin
+        return busy
 
     @property
     def _backward_ends(self) -> list[float]:
         # MXNet runs the operators of a backward pass as one, the longest of a step.
-        longest = [
-            max((end - begin, end) for _, on, begin, end in self.spans if on == lane)
+        return [
+            max((end - begin, end) for _, on, begin, end in self.spans if on == lane)[1]
             for lane in range(1, len(self.busy))
         ]
-        return [end for _, end in longest]
 
     @property
     def straggler(self) -> int:
@@ -150,11 +147,10 @@ def draw(steps: Sequence[TracedStep]) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class TracedBackward:
-    """When a backward pass in Gluon ends and the Trainer's sums begin, in order.
+class TracedBackward(NamedTuple):
+    """When the Trainer's sums begin, in order, and a backward pass in Gluon ends.
 
-    In milliseconds since it began.
+    In milliseconds since the pass began.
     """
 
     sums: list[float]

@@ -76,13 +76,6 @@ def test_runs_that_cannot_share_a_picture():
             figure.pictures(runs)
 
 
-def test_long_names_are_wrapped_and_dollars_are_no_formulas():
-    run = training(1, cpu_model="A very long name of a CPU " * 9 + "at $3")
-    for text in words(figure.pictures([run])["seconds"]):
-        assert text.count("\n") <= 1
-        assert "$" not in text.replace(r"\$", "")
-
-
 def test_files_say_where_they_are_from_and_do_not_depend_on_the_users_style(tmp_path):
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\n")
     paths = experiments.draw([ONE], tmp_path / "a", "book")

@@ -49,7 +49,7 @@ def length(grads):
 
 
 def clip(grads, clip_norm, by):
-    return scale(min(1, clip_norm / length(by)), grads) if clip_norm else grads
+    return scale(min(1, clip_norm / (length(by) or 1)), grads) if clip_norm else grads
 
 
 def split(X, y, N):
@@ -152,5 +152,5 @@ def step(params, X, y, num_devices, lr, steps=1, clip_norm=None, accumulate=1):
     return train(params, X, y, num_devices, lr, steps, clip_norm, accumulate)[0]
 
 
-if MISTAKE != "stale replica":
-    replicas = train
+def replicas(*arguments):
+    return train(*arguments)

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SUBJECTS = Path(__file__).parent / "subjects"
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
@@ -88,11 +91,19 @@ def python_of(name: str) -> str:
     return PYTHON_WITH_JAX if name.startswith("jax_") else sys.executable
 
 
+def needs(name: str) -> None:
+    """Skip a test of a program whose framework is not here."""
+    module = {"torch": "torch", "jax": "jax", "mxnet": "mxnet"}[name.split("_")[0]]
+    command = [python_of(name), "-c", f"import {module}"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip(f"{module} is not installed")
+
+
 def judged(name: str) -> list:
     """The checks of a program."""
     from d2lpar.verify import verify
 
-    timeout = 20 if name == "torch_idle_process" else 120
+    timeout = 60 if name == "torch_idle_process" else 120
     return verify(
         SUBJECTS / f"{name}.py",
         DEVICES.get(name, 2),

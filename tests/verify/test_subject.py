@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,10 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from support.command import d2lpar
 
+from d2lpar.cli.main import d2lpar as command
 from d2lpar.errors import SettingError
 from d2lpar.verify import verify
+from d2lpar.verify.process import FailedError, Process
 
 HERE = Path(__file__).parent
 RIGHT = """
@@ -43,33 +47,66 @@ def step_file(folder, **changed):
     return path
 
 
+@pytest.fixture
+def process():
+    """Start the subject of a file; ends it after the test."""
+    started = []
+
+    def start(path, timeout=60):
+        started.append(Process(str(path), sys.executable, timeout))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def test_what_no_step_should_do_gets_one_line(tmp_path, process):
+    choice = """print("bye")
+    if num_devices == 1: raise RuntimeError("two\\nlines")
+    if num_devices == 6: import os; os._exit(3)
+    return {2: params[0][:2], 3: params[0] * numpy.nan, 4: ["x"]}[num_devices]"""
+    subject = process(step_file(tmp_path, step=choice))
+    subject.begin(8, 0, 0.1)
+    for num_devices, line in (
+        (1, "RuntimeError: two$"),
+        (2, r"ValueError: parameters of shapes \[\(\), \(\)\], which init does not"),
+        (3, "ValueError: parameters of shapes"),
+        (4, "ValueError: parameters of shapes"),
+        (5, "KeyError: 5"),
+        (6, "its process ended with status 3: bye$"),
+        (7, "its process ended with status 3: bye$"),
+    ):
+        with pytest.raises(FailedError, match=line):
+            subject.update(range(8), num_devices)
+
+
 @pytest.mark.parametrize(
     "changed, line",
     [
-        ({"step": "raise RuntimeError('two\\nlines')"}, "RuntimeError: two"),
-        ({"step": "return [params[0][:2]]"}, "parameters of shapes [(2,)]"),
-        ({"step": "return [params[0] * numpy.nan]"}, "are not finite floats"),
-        ({"step": "return None"}, "TypeError: "),
-        ({"step": "print('bye'); import os; os._exit(3)"}, "ended with status 3: bye"),
-        ({"step": "exit('enough')"}, "ended with status 1: enough"),
-        ({"step": "return params"}, "its step changes no parameter"),
-        ({"batch": "return numpy.ones((3, 3)), numpy.ones(3)"}, "batch(65, 0) has sha"),
-        ({"init": "return [numpy.random.normal(size=3)]"}, "draw them from the seed"),
+        (
+            {"batch": "return numpy.ones((3, 3)), numpy.ones(3)"},
+            "batch(8, 0) has shapes",
+        ),
         ({"init": "import no_framework"}, "No module named 'no_framework'"),
+        ({"init": "return [numpy.full(3, numpy.nan)]"}, "are not finite floats"),
+        ({"init": "exit('enough')"}, "its process ended with status 1: enough"),
+        ({"init": "import time; time.sleep(60)"}, "no answer in 3 s"),
     ],
 )
-def test_what_cannot_be_judged_gets_one_line(changed, line, tmp_path):
-    (check,) = verify(step_file(tmp_path, **changed))
-    assert check.verdict == "unjudged" and line in check.line
-    assert "\n" not in check.line
+def test_a_file_that_does_not_begin_gets_one_line(changed, line, tmp_path, process):
+    with pytest.raises(FailedError, match=re.escape(line)):
+        timeout = 3 if "time" in changed.get("init", "") else 60
+        process(step_file(tmp_path, **changed), timeout).begin(8, 0, 0.1)
 
 
-def test_a_file_without_functions_and_no_file(tmp_path):
-    path = tmp_path / "nothing.py"
+def test_what_cannot_be_judged(tmp_path):
+    path = step_file(tmp_path, init="return [numpy.random.normal(size=3)]")
+    (check,) = verify(path)
+    assert check.verdict == "unjudged" and "draw them from the seed" in check.line
     path.write_text("x = (")
-    assert "SyntaxError" in verify(path)[-1].line
-    path.write_text("")
-    assert "no attribute 'init'" in verify(path)[-1].line
+    (check,) = verify(path)
+    assert check.verdict == "unjudged" and check.line.startswith("SyntaxError")
     with pytest.raises(SettingError, match=r"missing\.py: is no Python file"):
         verify(tmp_path / "missing.py")
     with pytest.raises(SettingError, match="1 devices"):
@@ -86,8 +123,6 @@ def test_what_several_devices_cannot_do_is_skipped_and_a_hang_is_wrong(tmp_path)
     hangs = "if len(X) < num_devices: import time; time.sleep(60)\n    "
     check = verify(step_file(tmp_path, step=hangs + right), timeout=10)[-1]
     assert (check.verdict, check.mistake) == ("wrong", "hangs")
-    check = verify(step_file(tmp_path, step="import time; time.sleep(60)"), timeout=1)
-    assert check[-1][1:] == ("unjudged", "no answer in 1 s", "")
 
 
 def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
@@ -99,17 +134,17 @@ def test_the_command_prints_checks_and_its_status_is_the_verdict(tmp_path):
     assert done.stdout.startswith("right    2 devices against one: ")
 
     wrong = right.replace("len(X)", "(len(X) if num_devices == 1 else 1)")
+    words = ["--json", "--devices", "3", "--batch", "12"]
     path = step_file(tmp_path, step=wrong)
-    done = d2lpar("verify", path, "--json", "--devices", "3", "--batch", "12")
-    checks = json.loads(done.stdout)
-    assert done.returncode == 1
-    assert checks[-1]["mistake"] == "not divided"
-    assert checks[-1]["what"] == "3 devices against one"
+    done = CliRunner().invoke(command, ["verify", str(path), *words])
+    check = json.loads(done.stdout)[-1]
+    assert done.exit_code == 1
+    assert check["what"] == "3 devices against one"
+    assert check["mistake"] == "not divided"
 
-    done = d2lpar("verify", step_file(tmp_path, step="return None"))
-    assert done.returncode == 2 and done.stdout.count("\n") == 1
-    done = d2lpar("verify", tmp_path / "missing.py")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    path = step_file(tmp_path, step="return None")
+    done = CliRunner().invoke(command, ["verify", str(path)])
+    assert done.exit_code == 2 and done.stdout.count("\n") == 1
 
 
 WITH_A_WORKER = """import subprocess, sys
@@ -154,6 +189,8 @@ print(*sorted(name for name in names if name[0] != "_"))
     assert not {"mxnet", "matplotlib", "torch", "jax"} & set(done.stdout.split())
     tree = (HERE.parents[1] / "d2lpar" / "verify").glob("*.py")
     lines = [line for path in tree for line in path.read_text().splitlines()]
-    imported = {line.split()[1] for line in lines if line.startswith(("import", "from"))}
+    imported = {
+        line.split()[1] for line in lines if line.startswith(("import", "from"))
+    }
     third = {name.split(".")[0] for name in imported} - set(sys.stdlib_module_names)
     assert third == {"numpy", "d2lpar"}

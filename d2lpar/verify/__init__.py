@@ -41,16 +41,21 @@ def verify(
     if not (path.endswith(".py") and os.path.isfile(path)):
         raise SettingError(f"{path}: is no Python file")
     even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
+    checks = []
     one, many = (Process(path, python, timeout) for _ in range(2))
     try:
         with ThreadPoolExecutor() as pool:  # both import the framework at once
-            begun = list(pool.map(lambda p: p.begin(even + 1, seed), (one, many)))
+            begun = list(pool.map(lambda p: p.begin(even + 1, seed, lr), (one, many)))
         if begun[0] != begun[1]:
             line = "two processes have different ones: draw them from the seed"
             return [Check("init and batch", "unjudged", line)]
-        return judge(Bench(one, many, num_devices, even, lr))
-    except FailedError as error:
-        return [Check("the file", "unjudged", str(error))]
+        for check in judge(Bench(one, many, num_devices, even)):
+            checks.append(check)
+            if check.verdict in ("wrong", "unjudged"):
+                break
+    except FailedError as error:  # in what every step must answer
+        checks.append(Check("a call", "unjudged", str(error)))
     finally:
         one.close()
         many.close()
+    return checks

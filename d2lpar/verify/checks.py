@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy
@@ -31,27 +30,24 @@ class Bench:
     A step that keeps a state between calls therefore has the same one on both sides.
     """
 
-    def __init__(self, one, many, num_devices: int, even: int, lr: float):
-        self.one, self.many, self.N, self.lr = one, many, num_devices, lr
+    def __init__(self, one, many, num_devices: int, even: int):
+        self.one, self.many, self.N, self.lr = one, many, num_devices, one.lr
         self.even, self.zeros, self.start = even, even + 1, one.start
         # n / N is not N here, so that each mistake has a factor of its own.
         self.small = num_devices * (3 if num_devices == 2 else 2)
         ends = numpy.cumsum(one.sizes)
         self.parts = [slice(end - size, end) for end, size in zip(ends, one.sizes)]
         self.spread = [0.0 for _ in self.parts]
-        self.algorithm, self.has_state = "", False  # if it is no plain SGD
 
-    def alone(self, rows, start=None, lr=None, **words) -> numpy.ndarray:
+    def alone(self, rows, **words) -> numpy.ndarray:
         """Return the update of one device."""
-        start = self.start if start is None else start
-        return self.one.update(rows, 1, lr or self.lr, start, **words)[0]
+        return self.one.update(rows, 1, **words)
 
-    def both(self, rows, start=None, lr=None, **words):
+    def both(self, rows, **words) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Return the update of several devices, and of one without accumulation."""
-        new = self.start if start is None else start
-        got = self.many.update(rows, self.N, lr or self.lr, new, **words)[0]
+        got = self.many.update(rows, self.N, **words)
         words.pop("accumulate", None)
-        return got, self.alone(rows, start, lr, **words)
+        return got, self.alone(rows, **words)
 
     def measure_spread(self, ref: numpy.ndarray, others: list[numpy.ndarray]) -> float:
         """Set how far one device's updates are from multiples of `ref`, as part of it.
@@ -87,66 +83,29 @@ class Bench:
     def differing(self, got, ref, times: float = 1) -> list[int]:
         """Return the parameters that are further apart than `times` the tolerance."""
         far = abs(got - ref) > times * self.tolerance(ref)
-        return [k for k, part in enumerate(self.parts) if far[part].any()]
-
-    def moves_by_lr(self, ref: numpy.ndarray) -> bool:
-        """Return whether each element of an update is about `lr` long, as of Adam."""
-        return numpy.mean(abs(abs(ref[ref != 0]) / self.lr - 1) < 0.01) > 0.9
+        return [k for k, part in enumerate(self.parts) if far[..., part].any()]
 
 
-def judge(bench: Bench) -> list[Check]:
-    """Check a step until a check is "wrong" or "unjudged": later ones would be, too."""
-    checks = []
-    try:
-        for check in _checks(bench):
-            checks.append(check)
-            if check.verdict in ("wrong", "unjudged"):
-                break
-    except FailedError as error:  # in a call that every step must answer
-        checks.append(Check("a call", "unjudged", str(error)))
-    return checks
-
-
-def _known(what: str, update: numpy.ndarray, names: dict) -> str:
-    """Return "right" or the mistake in a call of one device; "" if it is neither."""
-    for name, expected in updates({what}, names):
-        if norm(update - expected) < 1e-4 * norm(expected):
-            return name
-    return ""
-
-
-def _wrong(what: str, mistake: str, **words) -> Check:
-    return Check(what, "wrong", SENTENCES[mistake].format(**words), mistake)
-
-
-def _checks(bench: Bench) -> Iterator[Check]:
+def judge(bench: Bench) -> Iterator[Check]:
+    """Yield checks; those after one that is "wrong" or "unjudged" have no meaning."""
     N, rows = bench.N, range(bench.even)
     ref = bench.both(rows)[1]
     if not ref.any():
         yield Check("one device", "unjudged", "its step changes no parameter")
-        return
     rng = numpy.random.default_rng(0)
     orders = [rows, *(rng.permutation(rows) for _ in range(3))]
     noise = bench.measure_spread(ref, [bench.both(order)[1] for order in orders])
-    if "replicas" in bench.one.offers:
-        replicas = bench.many.update(rows, N, bench.lr, bench.start, name="replicas")
-        bench.alone(rows)  # for an equal state
-        for k in range(1, len(replicas)):
-            if bench.differing(replicas[k], replicas[0]):
-                yield _wrong("replicas", "apart", k=k)
-        yield Check("replicas", "right", f"{len(replicas)} are equal after a step")
     if noise >= 0.01:
         line = SENTENCES["random"].format(noise=noise)
         yield Check("two equal calls", "unjudged", line)
-        return
 
-    # What is a step of one device? The same calls of several are compared below.
-    second = bench.both(rows, bench.start + ref)[1]
+    second = bench.both(rows, start=bench.start + ref)[1]
     names = {"ref": ref, "second": second, "n": len(rows), "N": N}
     clip_norm = norm(ref) / bench.lr / (4 * N)  # below the norm of each device
     uneven = range(bench.even + 1)
     calls = {
         f"{N} devices against one": (rows, {}),
+        "replicas": (rows, {"name": "replicas"}),
         "two equal calls": (rows, {}),
         "permuted rows": (orders[-1], {}),
         "the batch twice": ([*rows, *rows], {}),
@@ -159,55 +118,43 @@ def _checks(bench: Bench) -> Iterator[Check]:
         "accumulation, uneven": (uneven, {"accumulate": 2}),
         "the first batch again": (rows, {}),
     }
-    results = {}
+    # What is a step of one device: plain SGD, with a mistake, or something else?
+    results, has_state = {}, False
     for what, (chosen, words) in calls.items():
         try:
-            for word in {*words} - {"lr", *bench.one.offers}:
-                raise FailedError(f"step has no argument {word}")
             results[what] = bench.both(chosen, **words)
         except FailedError as error:
             results[what] = error
             continue
-        known = _known(what, results[what][1], names)
-        if known not in ("right", ""):
-            yield _wrong(what, known)
-        elif not known and what in SENTENCES and not bench.has_state:
-            bench.has_state = what == "two equal calls"  # and so in all the others
-            if what == "twice the learning rate":
-                bench.algorithm = "local SGD"
+        known = [
+            mistake
+            for mistake, update in updates({what}, names)
+            if norm(results[what][1] - update) < 1e-4 * norm(update)
+        ]
+        if known and known[0] != "right":
+            yield Check(what, "wrong", SENTENCES[known[0]], known[0])
+        elif not known and what in SENTENCES and not has_state:
+            has_state = what == "two equal calls"  # which then is in all the others
             yield Check(what, "skipped", SENTENCES[what])
-    if bench.moves_by_lr(ref):
-        bench.algorithm = "own optimizer"
+    if numpy.mean(abs(abs(ref[ref != 0]) / bench.lr - 1) < 0.01) > 0.9:
         yield Check("the gradient's length", "skipped", SENTENCES["own length"])
 
     # What is a step of several devices?
-    tied = [
-        (a, b)
-        for a, b in combinations(bench.parts, 2)
-        if numpy.array_equal((bench.start + ref)[a], (bench.start + ref)[b])
-        and numpy.ptp(bench.start[a]) > 0
-    ]
-    got, tol = results[f"{N} devices against one"][0], bench.tolerance(ref)
-    if any((abs(got[a] - got[b]) > tol[a]).any() for a, b in tied):
-        yield _wrong("tied parameters", "untied")
     for what, (chosen, words) in calls.items():
-        result, n = results[what], len(chosen)
-        if isinstance(result, GoneError):
-            mistake = "hangs" if "no answer" in str(result) else ""
-            yield Check(what, "wrong", f"{result}: {SENTENCES[mistake]}", mistake)
-        elif isinstance(result, FailedError):
-            yield Check(what, "skipped", str(result))
-        elif not bench.differing(*result, times=4 if "steps" in words else 1):
-            far = abs(result[0] - result[1]).max() / abs(result[1]).max()
+        if isinstance(results[what], GoneError):
+            mistake = "hangs" if "no answer" in str(results[what]) else ""
+            line = f"{results[what]}: {SENTENCES[mistake]}"
+            yield Check(what, "wrong", line, mistake)
+        elif isinstance(results[what], FailedError):
+            yield Check(what, "skipped", str(results[what]))
+        elif not bench.differing(*results[what], times=4 if "steps" in words else 1):
+            got, ref = results[what]
+            far = abs(got - ref).max() / abs(ref).max()
             yield Check(what, "right", f"{far:.0e} of the step apart")
-        elif bench.has_state:
-            yield Check(what, "wrong", SENTENCES["kept state"])
+        elif has_state or what == "replicas":
+            mistake = "kept state" if has_state else "apart"
+            yield Check(what, "wrong", SENTENCES[mistake], mistake)
         else:
-            sizes = [n] if n < N else [bench.small + 1, bench.small, n]
-            mistake, line = explain(bench, sizes, words)
-            verdict = "unjudged" if mistake == "local SGD" else "wrong"
+            mistake, line = explain(bench, len(chosen), words)
+            verdict = "unjudged" if mistake == "another algorithm" else "wrong"
             yield Check(what, verdict, line, mistake)
-    still = [k for k, part in enumerate(bench.parts) if not ref[part].any()]
-    for what, found in (("tied parameters", tied), ("frozen or unused", still)):
-        verdict = "right" if found else "skipped"
-        yield Check(what, verdict, f"{len(found)} of them" if found else "none")

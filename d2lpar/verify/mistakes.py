@@ -10,6 +10,7 @@ import csv
 import functools
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 
 import numpy
@@ -42,19 +43,16 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict):
 
     @functools.cache
     def step(rows, start):
-        return bench.alone(rows, numpy.frombuffer(start))
+        return bench.alone(rows, start=numpy.frombuffer(start))
 
-    def mean(*rows, after=0):
-        """The update of one device by these rows, from where another update leads."""
+    def mean(*rows, after=0):  # the update of one device by these rows, after another
         start = bench.start + after
         return step(rows, start.tobytes()) if rows else 0 * start
 
-    def part(*rows, after=0):
-        """What these rows add to the update of all n."""
+    def part(*rows, after=0):  # of the update by all rows
         return len(rows) / n * mean(*rows, after=after)
 
-    def clip(update, by):
-        """An update, scaled as if `by` were to be clipped."""
+    def clip(update, by):  # as if `by` were to be clipped
         return update * min(1, words["clip_norm"] * bench.lr / norm(by))
 
     N, A, rows = bench.N, words.get("accumulate", 1), range(n)
@@ -70,8 +68,8 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict):
         means = [sum(mean(*piece) for piece in split) for split in pieces]
         last = [part(*split[-1]) for split in pieces]
         for k in range(N):
-            for name, update in updates(kinds, locals()):
-                yield name, k, update
+            for mistake, update in updates(kinds, locals()):
+                yield mistake, k, update
 
 
 def first_wrong(bench, sizes, words: dict) -> tuple | None:
@@ -85,27 +83,31 @@ def first_wrong(bench, sizes, words: dict) -> tuple | None:
     return None
 
 
-def explain(bench, sizes: list[int], words: dict) -> tuple[str, str]:
+def explain(bench, n: int, words: dict) -> tuple[str, str]:
     """Name the mistake in a step of several devices: its key and its sentence."""
+    sizes = [n] if n < bench.N else [bench.small + 1, bench.small, n]
     found = first_wrong(bench, sizes, words)
     if found is None:
         return "unsteady", SENTENCES["unsteady"]
     n, got, ref = found
     wrong = bench.differing(got, ref)
     at = numpy.concatenate([numpy.r_[bench.parts[k]] for k in wrong])
-    tol = 3 * bench.tolerance(ref)[at] + 1e-300
+    moved = [(bench.start + ref)[bench.parts[k]] for k in wrong]
 
-    def distance(mistake: tuple[str, int, numpy.ndarray]) -> float:
-        update = mistake[-1]
+    def is_near(update):
         longer = max(1, abs(update).max() / abs(ref).max())  # and so is its rounding
-        return (abs(got - update)[at] / tol).max() / longer
+        return (abs(got - update) <= 3 * longer * bench.tolerance(ref))[at].all()
 
-    name, k, _ = nearest = min(predict(bench, n, ref, words), key=distance)
-    if distance(nearest) > 1:
-        half = abs(got - ref)[at].max() < 2**-8 * abs(ref[at]).max()
-        name = "half precision" if half else "" if ref[at].any() else "frozen"
-    elif name in ("own statistics", "mean of means"):
-        name = bench.algorithm or name
+    near = (m for m in predict(bench, n, ref, words) if is_near(m[-1]))
+    name, k, _ = next(near, ("", 0, None))
+    if not ref[at].any():
+        name = "frozen"
+    elif not name and any(numpy.array_equal(a, b) for a, b in combinations(moved, 2)):
+        name = "untied"
+    elif not name and abs(got - ref)[at].max() < 2**-8 * abs(ref[at]).max():
+        name = "half precision"
+    elif name == "mean of means" and bench.differing(*bench.both(range(bench.small))):
+        name = "another algorithm"  # means of even shards would be right
     sentence = SENTENCES[name].format(k=k, n=n, N=bench.N)
     if not name:
         n, got, ref = first_wrong(bench, range(1, n + 1), words) or found

@@ -7,6 +7,7 @@ multiply the multiprocessors by a table's cores of one: both are shown.
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
 
 import psutil
@@ -29,7 +30,7 @@ CORES_PER_MULTIPROCESSOR = {
 }  # fmt: skip
 
 # Bits of a vector register, by a flag of the processor.
-VECTOR_BITS = {"sse2": 128, "avx": 256, "avx512f": 512}
+VECTOR_BITS = {"arm64": 128, "aarch64": 128, "sse2": 128, "avx": 256, "avx512f": 512}
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def gpu_cards() -> list[GpuCard]:
 def cpu_card() -> CpuCard:
     """Return the card of the host."""
     memory, cores = host.host_memory(), host.usable_cores()
-    flags = host.cpuinfo().get("flags", "").split()
+    flags = [platform.machine(), *host.cpuinfo().get("flags", "").split()]
     return CpuCard(
         model=host.cpu_model(),
         physical_cores=psutil.cpu_count(logical=False),

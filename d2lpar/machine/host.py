@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import resource
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -146,7 +147,17 @@ def container_memory(
 
 
 def process_status(name: str) -> int:
-    """Return the bytes in a line of /proc/self/status: VmRSS, VmHWM, VmData, VmSize."""
-    with open("/proc/self/status", encoding="ascii") as f:
-        line = next(line for line in f if line.startswith(f"{name}:"))
-    return 1024 * int(line.split()[1])
+    """Return the bytes in a line of /proc/self/status: VmRSS, VmHWM, VmData, VmSize.
+
+    Where there is no such file, as on macOS: the peak for VmHWM, and for the others
+    what is nearest.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii") as f:
+            line = next(line for line in f if line.startswith(f"{name}:"))
+        return 1024 * int(line.split()[1])
+    except FileNotFoundError:
+        memory = psutil.Process().memory_info()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        unit = 1 if sys.platform == "darwin" else 1024
+        return {"VmHWM": unit * peak, "VmSize": memory.vms}.get(name, memory.rss)

@@ -16,10 +16,11 @@ import ctypes
 import gc
 import re
 import resource
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from d2lpar.errors import DeviceError, is_from_mxnet
+from d2lpar.errors import DeviceError, SettingError, is_from_mxnet
 from d2lpar.machine.host import process_status
 from d2lpar.memory.estimate import LayersOf, estimate, free_memory, largest_batch
 from d2lpar.text import byte_size
@@ -125,8 +126,11 @@ def _wait_for_all() -> None:
 def limited(more: int) -> Iterator[None]:
     """Let this process take only `more` bytes beyond what it has, within the block.
 
-    By ``RLIMIT_DATA``: on Linux all private writable memory, touched or not.
+    By ``RLIMIT_DATA``: all private writable memory, touched or not. Raises
+    :class:`SettingError` elsewhere than on Linux, where it limits nothing.
     """
+    if not sys.platform.startswith("linux"):
+        raise SettingError(f"{sys.platform}: memory can be limited on Linux only")
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = process_status("VmData") + more
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

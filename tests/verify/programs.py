@@ -127,9 +127,11 @@ def row(name: str, checks: list) -> str:
     if verdict in ("wrong", "unjudged"):
         said = f"*{what}*: {line}"
     else:
-        judged = sum(check.verdict == "right" for check in checks)
-        skipped = [check.what for check in checks if check.verdict == "skipped"]
-        said = f"right: {judged} checks; not: {', '.join(skipped)}"
+        right = [check.what for check in checks if check.verdict == "right"]
+        rest = [check.what for check in checks if check.verdict == "skipped"]
+        said = f"right in {len(right)} checks"
+        skipped = ", ".join(what for what in rest if what not in right)
+        said += f"; skipped: {skipped}" if skipped else ""
     return f"| {link}: {about}{report} | {said} |"
 
 

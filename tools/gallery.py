@@ -6,11 +6,10 @@
     python tools/gallery.py --check    what disagrees with the records; exit 1 if any
     python tools/gallery.py scaling timing      some parts only
 
-Only this writes to figures/: runs of `d2lpar` go to runs/. Each part is a few commands,
-run one after the other on a machine that must have nothing else to do. A part whose
-records are of this version of d2lpar is skipped, so that the command can be interrupted
-and repeated. GPU records (figures/h200, figures/gpu_scaling) are drawn, not measured.
-Needs the data sets (D2LPAR_DATA), and a clean checkout.
+Only this writes to figures/. The machine must have nothing else to do. A part whose
+records are of this version of d2lpar is skipped, so that the command can be repeated.
+GPU records (figures/h200, figures/gpu_scaling) are drawn, not measured. Needs the data
+sets (D2LPAR_DATA), and a clean checkout.
 """
 
 from __future__ import annotations
@@ -49,11 +48,7 @@ LONGEST_WAIT = 600  # seconds for the machine to become quiet
 
 
 class Part(NamedTuple):
-    """A part of the gallery: its commands, the records they write, and how long.
-
-    `minutes` are estimated from the seconds and dates of the committed records. Each
-    command measures at least 5 epochs or samples after a warm-up, or 3 repeats.
-    """
+    """A part of the gallery: its commands, the records they write, and how long."""
 
     name: str
     minutes: int
@@ -196,8 +191,7 @@ def wait_until_quiet() -> None:
 def measure(part: Part) -> None:
     """Run a part's commands, twice if other work disturbs the first time.
 
-    Raises :class:`RunError` for a command that fails, and for records that would be
-    disturbed, which are deleted.
+    Raises :class:`RunError` for a command that fails, and if both are disturbed.
     """
     for _ in range(2):
         wait_until_quiet()
@@ -246,8 +240,7 @@ def own_seconds() -> float:
 def sweeps() -> dict[str, list[Run]]:
     """The committed runs that are drawn together, by "folder/stem".
 
-    From scratch and Gluon share their pictures, in the folder of the former; so do the
-    random seeds of workers that share gradients.
+    From scratch and Gluon share the folder of the former; so do seeds of workers.
     """
     runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
 
@@ -340,15 +333,12 @@ def disagreements() -> list[str]:
         for new in draw(found, Path(folder)):
             path = FIGURES / new.relative_to(folder)
             expected.add(path)
-            if (
-                path.suffix == ".png"
-                and path.exists()
-                and words_in(path) != words_in(new)
-            ):
+            if not path.exists():
+                continue
+            if path.suffix == ".png" and words_in(path) != words_in(new):
                 wrong.append(f"{path}: says {words_in(path)}; records: {words_in(new)}")
-            if path.suffix == ".txt" and path.exists():
-                if path.read_text(encoding="utf-8") != new.read_text(encoding="utf-8"):
-                    wrong.append(f"{path}: is not what the records say")
+            if path.suffix == ".txt" and path.read_bytes() != new.read_bytes():
+                wrong.append(f"{path}: is not what the records say")
     there = {path for path in FIGURES.rglob("*") if path.is_file()}
     wrong += [f"{path}: no record draws it" for path in sorted(there - expected)]
     wrong += [f"{path}: is not there" for path in sorted(expected - there)]
@@ -393,9 +383,7 @@ def measure_all(chosen: list[Part], only_list: bool) -> None:
         why = next(whys, "")
         print(f"{part.minutes:4} min  {part.name}: {why or 'up to date'}")
         if only_list:
-            print(
-                "".join(f"          {command}\n" for command in part.commands), end=""
-            )
+            print(*(f"          {command}" for command in part.commands), sep="\n")
         if why:
             due.append(part)
     total = sum(part.minutes for part in due)

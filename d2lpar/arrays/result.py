@@ -10,7 +10,7 @@ from d2lpar.figures import labels
 from d2lpar.records.comparison import Summary, summarize
 from d2lpar.records.kinds import Run, TimingRecord, group
 from d2lpar.records.result import Result, Table
-from d2lpar.text import number, plural
+from d2lpar.text import number
 
 TITLES = {
     "x2": "Every number twice",
@@ -40,10 +40,10 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Row:
-    """All samples of one operation in one form, the repeats of a run pooled.
+    """Hold all samples of one operation in one form, the repeats of a run pooled.
 
-    `where` is "2 devices", "CPU" for the host beside GPUs, or ""; `num_devices` is 0
-    for a library of the host.
+    `where` is "1 context, 2 threads", "CPU" for the host beside GPUs, or "";
+    `num_devices` is 0 for a library of the host.
     """
 
     operation: str
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def gb_per_sec(self) -> float:
-        """Of all devices together; they copy at the same time."""
+        """Return the rate of all devices together; they copy at the same time."""
         together = self.num_devices if self.operation in TRANSFERS else 1
         return together * self.num_bytes / self.seconds.median / 1e9
 
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def intensity(self) -> float:
-        """Floating-point operations per byte."""
+        """Return the floating-point operations per byte."""
         return self.flops / self.num_bytes
 
 
@@ -88,7 +88,8 @@ def rows(runs: Sequence[Run]) -> list[Row]:
             key = (count, x.operation, x.library, x.form, tuple(x.shape))
             pooled.setdefault(key, []).append(x)
     on_gpus = any(run.header.device_kind == "gpu" for run in runs)
-    host = "CPU" if on_gpus else ""
+    words = {0: "CPU" if on_gpus else ""}
+    words |= {run.header.num_devices: labels.configuration(run.header) for run in runs}
     return [
         Row(
             operation=operation,
@@ -96,7 +97,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
             form=form,
             shape=shape,
             num_devices=count,
-            where=plural(count, "GPU" if on_gpus else "device") if count else host,
+            where=words[count],
             num_bytes=same[0].num_bytes,
             flops=same[0].flops,
             seconds=summarize([s for line in same for s in line.seconds]),

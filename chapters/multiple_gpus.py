@@ -437,6 +437,7 @@ chapter.score()
 #
 # The only communication of a step is the all-reduce. A second device can halve the time
 # that grows with the batch, but it adds to the fixed time of a step.
+# [`d2lpar verify`](../docs/verify.md) checks a step of your own, in any framework.
 #
 # ## Exercises
 #

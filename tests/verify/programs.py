@@ -2,7 +2,7 @@
 
     python tests/verify/programs.py
 
-runs them all and writes the tables of docs/verify.md.
+runs them all, in about ten minutes, and writes the tables of docs/verify.md.
 """
 
 from __future__ import annotations

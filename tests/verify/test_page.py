@@ -29,7 +29,7 @@ def test_the_file_of_the_page_has_25_lines():
 def test_the_tables_have_every_program_and_what_it_is_for():
     assert list(ROWS) == EVERY
     for name, (mistake, _) in {**programs.WRONG, **programs.NOT_JUDGED}.items():
-        parts = re.split(r"\{.*?\}", SENTENCES[mistake or "random"])
+        parts = re.split(r"\{.*?\}", SENTENCES[mistake or "unequal"])
         assert re.search(".*".join(map(re.escape, parts)), ROWS[name]), name
     assert all(ROWS[name].startswith("right in ") for name in programs.RIGHT)
 

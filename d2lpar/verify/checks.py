@@ -98,7 +98,7 @@ def judge(bench: Bench) -> Iterator[Check]:
         "two steps": (rows, {"steps": 2}),
         "clipping": (rows, {"clip_norm": clip_norm}),
         "accumulation": (rows, {"accumulate": 2}),
-        "accumulation, uneven": (uneven, {"accumulate": 2}),
+        "uneven accumulation": (uneven, {"accumulate": 2}),
         "the first batch again": (rows, {}),
     }
     # What is a step of one device: plain SGD, with a mistake, or something else?

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from d2lpar.errors import SettingError
 from d2lpar.verify.checks import Bench, Check, judge
@@ -29,8 +28,8 @@ def verify(
 ) -> list[Check]:
     """Judge the step that a file defines, on `num_devices` devices against one.
 
-    Two processes run the file with the interpreter `python`, and end before this
-    returns; each call has `timeout` seconds. `batch_size` is rounded to a multiple of
+    A process runs the file with the interpreter `python`, and ends before this returns;
+    each of its answers has `timeout` seconds. `batch_size` is rounded to a multiple of
     twice the devices. Returns the checks: the step is right unless the last one is
     "wrong" or "unjudged". Raises SettingError for fewer than two devices, and for what
     is no Python file.
@@ -42,20 +41,15 @@ def verify(
         raise SettingError(f"{path}: is no Python file")
     even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
     checks = []
-    one, many = (Process(path, python, timeout) for _ in range(2))
+    process = Process(path, python, timeout)
     try:
-        with ThreadPoolExecutor() as pool:  # both import the framework at once
-            begun = list(pool.map(lambda p: p.begin(even + 1, seed, lr), (one, many)))
-        if begun[0] != begun[1]:
-            line = "two processes have different ones: draw them from the seed"
-            return [Check("init and batch", "unjudged", line)]
-        for check in judge(Bench(one, many, num_devices, even)):
+        process.begin(even + 1, seed, lr)
+        for check in judge(Bench(process, num_devices, even)):
             checks.append(check)
             if check.verdict in ("wrong", "unjudged"):
                 break
     except FailedError as error:  # in what every step must answer
         checks.append(Check("a call", "unjudged", str(error)))
     finally:
-        one.close()
-        many.close()
+        process.close()
     return checks

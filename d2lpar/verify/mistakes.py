@@ -76,8 +76,8 @@ def first_wrong(bench, sizes, words: dict) -> tuple | None:
     """Return the first batch size whose step is wrong, that step, and the right one."""
     for n in sizes:
         with suppress(FailedError):  # this step does not take every size
-            bench.both(range(bench.small))  # whose gradient may be left over
-            got, ref = bench.both(range(n), **words)
+            bench.several(range(bench.small))  # whose gradient may be left over
+            got, ref = bench.several(range(n), **words), bench.alone(range(n), **words)
             if bench.differing(got, ref):
                 return n, got, ref
     return None
@@ -106,8 +106,10 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
         name = "untied"
     elif not name and abs(got - ref)[at].max() < 2**-8 * abs(ref[at]).max():
         name = "half precision"
-    elif name == "mean of means" and bench.differing(*bench.both(range(bench.small))):
-        name = "another algorithm"  # means of even shards would be right
+    elif name == "mean of means":  # which is right if shards are even
+        even = range(bench.small)
+        if bench.differing(bench.several(even), bench.alone(even)):
+            name = "another algorithm"
     sentence = SENTENCES[name].format(k=k, n=n, N=bench.N)
     if not name:
         n, got, ref = first_wrong(bench, range(1, n + 1), words) or found

@@ -48,11 +48,10 @@ class Process:
                 start_new_session=True,  # its workers are in its group, and end with it
             )
 
-    def begin(self, n: int, seed: int, lr: float) -> tuple:
-        """Return what the import, `init` and `batch` have made; see Subject.begin."""
-        self.sizes, start, _ = made = self._ask("begin", n, seed)
+    def begin(self, n: int, seed: int, lr: float) -> None:
+        """Import the file, make parameters and samples: see Subject.begin."""
+        self.sizes, start = self._ask("begin", n, seed)
         self.start, self.lr = numpy.frombuffer(start), lr
-        return made
 
     def update(self, rows, num_devices, start=None, lr=None, name="step", **words):
         """Return what a step adds to the parameters; `replicas`: a row for each."""
@@ -100,17 +99,13 @@ class Subject:
         self.module = module
 
     def begin(self, n, seed):
-        """Make the parameters, n samples and, as sample n, zeros.
-
-        Returns the parameters' sizes and bytes, and the bytes of the samples.
-        """
+        """Make n samples and one of zeros; return the parameters' sizes and bytes."""
         self.params = [numpy.asarray(p) for p in self.module.init(seed)]
         X_y = [numpy.asarray(a) for a in self.module.batch(n, seed)]
         if [len(a) for a in X_y] != [n, n]:
             raise ValueError(f"batch({n}, {seed}) has shapes {[a.shape for a in X_y]}")
         self.X_y = [numpy.concatenate([a, numpy.zeros_like(a[:1])]) for a in X_y]
-        sizes = [p.size for p in self.params]
-        return sizes, self.pack(self.params), [a.tobytes() for a in X_y]
+        return [p.size for p in self.params], self.pack(self.params)
 
     def update(self, name, start, rows, num_devices, lr, words):
         """Return the bytes of the parameters after a step, or of all replicas."""

@@ -2,7 +2,7 @@
 
     python tests/verify/programs.py
 
-runs them all and writes the tables of docs/verify.md.
+runs them all, in about ten minutes, and writes the tables of docs/verify.md.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ RIGHT = [
     "torch_ddp",
     "torch_allreduce",
     "torch_momentum",
-    "torch_kept_momentum",
     "torch_adam",
     "torch_tied",
     "mxnet_train_batch",
@@ -80,6 +79,7 @@ RIGHT = [
 ]
 NOT_JUDGED = {
     "torch_dropout": ("", ""),
+    "torch_kept_momentum": ("", ""),
     "torch_local_sgd": ("another algorithm", ""),
     "torch_adam_apart": ("another algorithm", ""),
     "mxnet_batch_norm": ("another algorithm", "apache/mxnet#5888"),
@@ -127,9 +127,11 @@ def row(name: str, checks: list) -> str:
     if verdict in ("wrong", "unjudged"):
         said = f"*{what}*: {line}"
     else:
-        judged = sum(check.verdict == "right" for check in checks)
-        skipped = [check.what for check in checks if check.verdict == "skipped"]
-        said = f"right: {judged} checks; not: {', '.join(skipped)}"
+        right = [check.what for check in checks if check.verdict == "right"]
+        rest = [check.what for check in checks if check.verdict == "skipped"]
+        said = f"right in {len(right)} checks"
+        skipped = ", ".join(what for what in rest if what not in right)
+        said += f"; skipped: {skipped}" if skipped else ""
     return f"| {link}: {about}{report} | {said} |"
 
 

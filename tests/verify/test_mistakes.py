@@ -26,12 +26,11 @@ class Direct(Process):
             raise FailedError(f"{type(error).__name__}: {error}") from None
 
 
-def last_check(one, many, num_devices=2, seed=0):
+def last_check(process, num_devices=2, seed=0):
     """Judge a step until a check is wrong; returns the last check."""
     even = 16 * num_devices
-    for process in (one, many):
-        process.begin(even + 1, seed, 0.1)
-    for check in judge(Bench(one, many, num_devices, even)):
+    process.begin(even + 1, seed, 0.1)
+    for check in judge(Bench(process, num_devices, even)):
         if check.verdict in ("wrong", "unjudged"):
             break
     return check
@@ -48,7 +47,7 @@ def test_a_mistake_is_named(mistake, dtype, monkeypatch):
     num_devices = 3 if mistake == "missing device" else 2
     for seed in range(2):
         numpy_step.left.clear()
-        found = last_check(Direct(numpy_step), Direct(numpy_step), num_devices, seed)
+        found = last_check(Direct(numpy_step), num_devices, seed)
         assert found.mistake == mistake, (seed, found)
 
 
@@ -56,7 +55,7 @@ def test_a_mistake_is_named(mistake, dtype, monkeypatch):
 def test_a_right_step_raises_no_alarm(dtype, num_devices, monkeypatch):
     monkeypatch.setattr(numpy_step, "DTYPE", dtype)
     for seed in SEEDS:
-        found = last_check(Direct(numpy_step), Direct(numpy_step), num_devices, seed)
+        found = last_check(Direct(numpy_step), num_devices, seed)
         assert found.verdict == "right", (seed, found)
 
 
@@ -69,7 +68,7 @@ def test_two_mistakes_at_once_have_no_name_but_a_smallest_batch(monkeypatch):
         return grads
 
     monkeypatch.setattr(numpy_step, "several", several)
-    found = last_check(Direct(numpy_step), Direct(numpy_step))
+    found = last_check(Direct(numpy_step))
     assert (found.verdict, found.mistake) == ("wrong", "")
     expected = "parameter 2: no known mistake explains it; 1 samples show it"
     assert found.line == expected
@@ -85,7 +84,7 @@ def test_a_frozen_parameter_may_not_move(monkeypatch):
 
     monkeypatch.setattr(numpy_step, "train", train)
     monkeypatch.delattr(numpy_step, "replicas")
-    found = last_check(Direct(numpy_step), Direct(numpy_step))
+    found = last_check(Direct(numpy_step))
     assert (found.what, found.mistake) == ("2 devices against one", "frozen")
     assert found.line.startswith("parameter 3: ")
 
@@ -98,7 +97,7 @@ def test_a_mistake_of_some_parameters_names_them(monkeypatch):
         return [grads[0], 2 * grads[1], *grads[2:]]
 
     monkeypatch.setattr(numpy_step, "several", several)
-    found = last_check(Direct(numpy_step), Direct(numpy_step))
+    found = last_check(Direct(numpy_step))
     assert found.mistake == "N times" and found.line.startswith("parameter 1: ")
 
 
@@ -109,7 +108,7 @@ def test_random_numbers_are_not_judged(monkeypatch):
         return right(params, X * (rng.random(X.shape) > 0.5), y)
 
     monkeypatch.setattr(numpy_step, "gradient", noisy)
-    found = last_check(Direct(numpy_step), Direct(numpy_step))
+    found = last_check(Direct(numpy_step))
     assert (found.what, found.verdict) == ("two equal calls", "unjudged")
     assert "dropout" in found.line
 
@@ -125,11 +124,10 @@ def test_each_mistake_of_the_table_is_planted():
 def test_right_programs_raise_no_alarm_in_50_seeds(name):
     programs.needs(name)
     path = str(programs.SUBJECTS / f"{name}.py")
-    one, many = (Process(path, programs.python_of(name), 120) for _ in range(2))
+    process = Process(path, programs.python_of(name), 120)
     try:
         for seed in SEEDS:
-            found = last_check(one, many, seed=seed)
+            found = last_check(process, seed=seed)
             assert found.verdict in ("right", "skipped"), (seed, found)
     finally:
-        one.close()
-        many.close()
+        process.close()

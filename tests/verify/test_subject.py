@@ -101,9 +101,7 @@ def test_a_file_that_does_not_begin_gets_one_line(changed, line, tmp_path, proce
 
 
 def test_what_cannot_be_judged(tmp_path):
-    path = step_file(tmp_path, init="return [numpy.random.normal(size=3)]")
-    (check,) = verify(path)
-    assert check.verdict == "unjudged" and "draw them from the seed" in check.line
+    path = step_file(tmp_path)
     path.write_text("x = (")
     (check,) = verify(path)
     assert check.verdict == "unjudged" and check.line.startswith("SyntaxError")

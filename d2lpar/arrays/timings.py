@@ -55,7 +55,7 @@ def measure(
             libraries.append(importlib.import_module("torch"))
             libraries[-1].set_num_threads(threads)
         except ModuleNotFoundError:
-            log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
+            log.warning("PyTorch is not measured: pip install -e '.[peers]'")
     for make in operations.OPERATIONS:
         how = {"warmup": warmup, "repeats": repeats}
         if make is operations.product:

@@ -145,7 +145,7 @@ def compiler() -> list[str]:
         return [sys.executable, "-m", "ziglang", "c++"]
     raise KernelError(
         "no C++ compiler (c++, g++ or clang++), which kernels need on CPU contexts: "
-        "apt-get install g++, dnf install gcc-c++, pip install 'd2lpar[kernels]', or "
+        "apt-get install g++, dnf install gcc-c++, pip install -e '.[kernels]', or "
         "name one in CXX"
     )
 

@@ -142,7 +142,7 @@ def install_command(extra: str) -> str:
     MXNet's metadata asks for NumPy < 2, which Python 3.13 and later do not have. There
     pip refuses MXNet, which works nevertheless: the extra brings the rest.
     """
-    command = f"pip install 'd2lpar[{extra}]'"
+    command = f"pip install -e '.[{extra}]'"
     if sys.version_info < (3, 13):
         return command
     if extra == "cpu":

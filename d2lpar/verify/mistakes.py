@@ -9,14 +9,13 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
 import numpy
 from numpy.linalg import norm
 
-from d2lpar.verify.process import FailedError
+from d2lpar.verify.process import FailedError, GoneError
 
 with Path(__file__).with_name("mistakes.tsv").open(encoding="utf-8") as file:
     TABLE = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -38,12 +37,15 @@ def shards_of(n: int, N: int) -> Iterator[list[numpy.ndarray]]:
     yield numpy.split(rows, [n // N * k for k in range(1, N)])  # the last has more
 
 
-def predict(bench, n: int, right: numpy.ndarray, words: dict):
+def predict(bench, n: int, right: numpy.ndarray, words: dict) -> Iterator[tuple]:
     """Yield the key of each mistake, a device, and the update of n samples with it."""
 
     @functools.cache
     def step(rows, start):
-        return bench.alone(rows, start=numpy.frombuffer(start))
+        try:
+            return bench.alone(rows, start=numpy.frombuffer(start))
+        except FailedError:  # BatchNorm may want two samples
+            return numpy.nan * bench.start
 
     def mean(*rows, after=0):  # the update of one device by these rows, after another
         start = bench.start + after
@@ -75,11 +77,15 @@ def predict(bench, n: int, right: numpy.ndarray, words: dict):
 def first_wrong(bench, sizes, words: dict) -> tuple | None:
     """Return the first batch size whose step is wrong, that step, and the right one."""
     for n in sizes:
-        with suppress(FailedError):  # this step does not take every size
+        try:
             bench.several(range(bench.small))  # whose gradient may be left over
             got, ref = bench.several(range(n), **words), bench.alone(range(n), **words)
-            if bench.differing(got, ref):
-                return n, got, ref
+        except GoneError:
+            raise
+        except FailedError:  # this step does not take every size
+            continue
+        if bench.differing(got, ref):
+            return n, got, ref
     return None
 
 
@@ -114,7 +120,7 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
     if not name:
         n, got, ref = first_wrong(bench, range(1, n + 1), words) or found
         wrong = bench.differing(got, ref)[:1]
-        sentence += f"; {n} samples show it"
+        sentence += f"; a batch of {n} shows it"
     if len(wrong) < sum(ref[part].any() for part in bench.parts):
         sentence = f"parameter {', '.join(map(str, wrong))}: {sentence}"
     return name, sentence

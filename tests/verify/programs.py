@@ -93,10 +93,10 @@ def python_of(name: str) -> str:
 
 def needs(name: str) -> None:
     """Skip a test of a program whose framework is not here."""
-    module = {"torch": "torch", "jax": "jax", "mxnet": "mxnet"}[name.split("_")[0]]
-    command = [python_of(name), "-c", f"import {module}"]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip(f"{module} is not installed")
+    framework = name.split("_")[0]
+    code = "from d2lpar import mx" if framework == "mxnet" else f"import {framework}"
+    if subprocess.run([python_of(name), "-c", code], capture_output=True).returncode:
+        pytest.skip(f"{framework} is not installed")
 
 
 def judged(name: str) -> list:

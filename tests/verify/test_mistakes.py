@@ -70,7 +70,7 @@ def test_two_mistakes_at_once_have_no_name_but_a_smallest_batch(monkeypatch):
     monkeypatch.setattr(numpy_step, "several", several)
     found = last_check(Direct(numpy_step))
     assert (found.verdict, found.mistake) == ("wrong", "")
-    expected = "parameter 2: no known mistake explains it; 1 samples show it"
+    expected = "parameter 2: no known mistake explains it; a batch of 1 shows it"
     assert found.line == expected
 
 

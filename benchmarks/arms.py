@@ -42,10 +42,10 @@ EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers
 
 
 class Arm(NamedTuple):
-    """A program and its job, changes of its environment, and whether it is ours.
+    """A program and its job, changes of its environment, and whether it is a peer.
 
     `call` is "module:function", or a command, for which None unsets a variable. `work`
-    is what it does, where a benchmark's arms do several things.
+    is what it does, where arms do several things.
     """
 
     name: str
@@ -73,10 +73,10 @@ def peer(
 def measure(
     arms: Sequence[Arm], rounds: int, warm_up: int = 1
 ) -> list[ArmSample | ArmAbsent]:
-    """Run every arm once per round; the record's lines.
+    """Run every arm once per round; return the record's lines.
 
-    The first `warm_up` samples of each process are marked as such. A process that times
-    several arms or works names them in its lines, and warms up unrecorded.
+    The first `warm_up` samples of each process are marked as such. A process may name
+    several arms or works in its lines.
     """
     lines: list[ArmSample | ArmAbsent] = []
     turns = [(round_, arm) for round_ in range(rounds) for arm in arms]
@@ -102,10 +102,7 @@ def measure(
 def measure_seeds(
     arms_of: Callable[[int], Sequence[Arm]], seeds: Iterable[int], warm_up: int = 1
 ) -> tuple[list[Arm], list[ArmSample | ArmAbsent]]:
-    """Run the arms of each seed once; the last seed's arms, and the record's lines.
-
-    A seed is a round of the record.
-    """
+    """Run the arms of each seed, a round; return the last ones, and all lines."""
     arms: Sequence[Arm] = []
     lines: list[ArmSample | ArmAbsent] = []
     for seed in seeds:
@@ -154,10 +151,7 @@ def answer(call: str, **job: Any) -> dict:
 
 
 def exact_float32() -> dict[str, str]:
-    """The variable that keeps GPUs from TF32 in all arms, unless the user has set it.
-
-    Ours compute exactly float32, so the peers must: PyTorch's convolutions would not.
-    """
+    """Keep the GPUs of all arms from TF32, as ours are, unless the user has set it."""
     return {"NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", "0")}
 
 
@@ -177,10 +171,7 @@ def record(
     work: str,
     **fields,
 ) -> Run:
-    """Write a benchmark's record; return what it holds.
-
-    `work` and `fields` are those of its header.
-    """
+    """Write a benchmark's record, with these fields in its header; return it."""
     versions = {"python": platform.python_version(), "d2lpar": __version__}
     versions["mxnet"] = mxnet_version()
     for name in LIBRARIES:
@@ -228,16 +219,13 @@ def gpu_names(devices: str) -> list[str]:
 
 
 def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
-    """Return the header's fields on these GPUs: their names, and MXNet's build there.
-
-    Where MXNet cannot use them, the build is known by its TF32 alone.
-    """
+    """Return the header's fields on these GPUs: names, and MXNet's build there."""
     gpus = cuda_devices()
     devices = f"gpu:{','.join(map(str, ids))},"
     try:
         build = answer("arms:gpu_build", devices=devices)
     except RunError:
-        build = {"tf32": builds.tf32(exact_float32())}
+        build = {"tf32": exact_float32()["NVIDIA_TF32_OVERRIDE"] != "0"}
     return {"on_gpus": [gpus[i].name for i in ids], "gpu_build": build}
 
 

@@ -433,6 +433,8 @@ chapter.score()
 # > device, up to rounding, if their replicas start equal, each gets the same sum, and
 # > the network processes each image by itself.
 #
+# [`d2lpar verify`](../docs/verify.md) checks a step of your own, in any framework.
+#
 # ## Exercises
 #
 # 1. Leave out the `allreduce` in `train_batch`. What does `agree` print? Does the

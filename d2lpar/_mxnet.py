@@ -22,10 +22,15 @@ A variable that the user has set keeps its value.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import numpy
 
 from d2lpar._numpy_names import restore_numpy_names, write_numbers_plainly
 from d2lpar.errors import MXNetMissingError, first_line
@@ -94,6 +99,22 @@ Context = type(mx.cpu(0))  # in MXNet 2 mx.Context is a function, and this mx.De
 IS_MXNET_2 = hasattr(mx, "device")
 
 
+def _allocate_unheard() -> None:
+    """Make a first array, upon which 2.0.0b1 writes a line on standard error."""
+    standard_error = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            np.zeros(1).wait_to_read()
+        finally:
+            os.dup2(standard_error, 2)
+            os.close(standard_error)
+
+
+if IS_MXNET_2:
+    _allocate_unheard()
+
+
 def gluon_block(cls: Any) -> Any:
     """Make ``cls.compute(F, *inputs, **parameters)`` what a Gluon block computes.
 
@@ -133,7 +154,55 @@ def set_shapes(net: Any) -> None:
             layer.weight.shape = tuple(channels if n == -1 else n for n in shape)
 
 
+@contextmanager
+def lowering_semantics() -> Iterator[None]:
+    """Lower networks and call them within: on ``mx.nd`` arrays in MXNet 1.
+
+    The warning of every new SymbolBlock, that its input has no type, is silenced.
+    """
+    # Arrays first: MXNet allows NumPy arrays with NumPy shapes only.
+    arrays, shapes = mx.util.np_array(IS_MXNET_2), mx.util.np_shape(IS_MXNET_2)
+    with arrays, shapes, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Cannot decide type")
+        yield
+
+
+def lowering_array(values: Any, device: Any) -> Any:
+    """Return values on a device, as an array that lowered networks take."""
+    return (np if IS_MXNET_2 else mx.nd).array(values, ctx=device)
+
+
+def load_symbol(path: str) -> tuple[Any, Any]:
+    """Return an exported graph, and its input `data`, as symbols."""
+    symbols = mx.sym.load(path), mx.sym.var("data")
+    return tuple(s.as_np_ndarray() for s in symbols) if IS_MXNET_2 else symbols
+
+
+def quantize_net(net: Any, batches: Sequence, **options: Any) -> Any:
+    """Call MXNet 1's ``quantize_net_v2``, with host batches, or its like in MXNet 2.
+
+    With ``calib_mode="none"`` only the shape of the first batch is used.
+    """
+    data = {"data_shapes": [mx.io.DataDesc("data", batches[0].shape)]}
+    calibrated = options["calib_mode"] != "none"
+    if IS_MXNET_2:
+        if calibrated:
+            rows, size = numpy.concatenate(batches), len(batches[0])
+            data = {"calib_data": gluon.data.DataLoader(rows, batch_size=size)}
+        return mx.contrib.quantization.quantize_net(net, **data, **options)
+    if calibrated:  # an input without a label must still come in a list
+        data = {"calib_data": [[mx.nd.array(batch)] for batch in batches]}
+    return mx.contrib.quantization.quantize_net_v2(net, **data, **options)
+
+
+def cast_net(net: Any, dtype: str, device: Any) -> Any:
+    """Cast a network, which was called, to bfloat16 or float16 for inference."""
+    amp = importlib.import_module("mxnet.amp" if IS_MXNET_2 else "mxnet.contrib.amp")
+    return amp.convert_hybrid_block(net, dtype, ctx=device, cast_optional_params=True)
+
+
 __all__ = [
-    "Context", "autograd", "gluon", "gluon_block", "mx", "new_parameter", "np", "npx",
-    "set_shapes",
+    "Context", "IS_MXNET_2", "autograd", "cast_net", "gluon", "gluon_block",
+    "load_symbol", "lowering_array", "lowering_semantics", "mx", "new_parameter", "np",
+    "npx", "quantize_net", "set_shapes",
 ]  # fmt: skip

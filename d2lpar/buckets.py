@@ -1,10 +1,8 @@
 """One all-reduce for all gradients: a replica in two flat arrays.
 
-The book sums the gradients array by array, which is easy to read. But every all-reduce
-has a fixed cost: eight of them for LeNet take 0.6 ms on two H200s, and one of as many
-bytes 0.08 ms. Here the parameters of a replica are views of one flat array and their
-gradients views of another, so that one all-reduce and one update do the work of eight.
-The numbers stay the same to the bit.
+Every all-reduce has a fixed cost: the eight of LeNet take 0.6 ms on two H200s, and one
+of as many bytes 0.08 ms. Here the parameters of a replica are views of one flat array,
+and their gradients views of another. The numbers stay the same to the bit.
 
 Source: gradient buckets, as in Li et al., "PyTorch Distributed: Experiences on
 Accelerating Data Parallel Training" (2020).
@@ -51,8 +49,7 @@ class Bucket(list):
     def copies(self) -> list[np.ndarray]:
         """Return copies of the parameters, to compute with outside of training.
 
-        There oneDNN may reorder a convolution's weights in place; a view cannot hold
-        the result.
+        There oneDNN may reorder weights in place, which a view cannot hold.
         """
         return [p.copy() for p in self]
 
@@ -76,10 +73,9 @@ def flatten(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Make the replicas of Gluon parameters views of one flat array on each device.
 
-    Their gradients become views of another one, which backward passes write or, with
-    `grad_req` "add", add to. Returns the values and the gradients, flat arrays
-    (number of values,), one per device. For GPUs: on CPU contexts oneDNN reorders a
-    convolution's weights in place, which a view cannot hold.
+    Their gradients become views of another one, which backward passes write or "add"
+    to. Returns values and gradients, (number of values,) per device. For GPUs: on CPU
+    contexts oneDNN reorders a convolution's weights in place, which a view cannot hold.
     """
     values = [
         np.concatenate([replica.reshape(-1) for replica in replicas])
@@ -99,16 +95,14 @@ def flatten(
 class BucketTrainer:
     """A Gluon Trainer with plain SGD: one all-reduce, and one update per replica.
 
-    Gluon's Trainer takes half of Python's time for a step of LeNet, which is what a
-    step of 256 images on a fast GPU takes. The parameters of `net`, which is
-    initialized, are flattened, so keep to GPUs (:func:`flatten`).
+    Gluon's takes half of Python's time for a step of LeNet. The parameters of `net`,
+    which is initialized, are flattened, so keep to GPUs (:func:`flatten`).
     """
 
     def __init__(self, net: gluon.Block, lr: float) -> None:
         self._lr = lr
-        self._params = [
-            p for p in net.collect_params().values() if p.grad_req != "null"
-        ]  # as Gluon's trainer names them
+        params = net.collect_params().values()
+        self._params = [p for p in params if p.grad_req != "null"]  # Gluon's name
         values, grads = flatten(self._params)
         self._values = [flat.as_nd_ndarray() for flat in values]
         self._grads = [flat.as_nd_ndarray() for flat in grads]

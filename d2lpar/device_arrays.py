@@ -1,8 +1,4 @@
-"""Arrays on devices: parts of nearly equal length, copies, and groups of operations.
-
-:func:`d2lpar.parallel.split_batch` cuts a batch into the parts. Workers, blocks of a
-linear system and ring all-reduces are cut in the same way.
-"""
+"""Arrays on devices: parts of nearly equal length, copies, and groups of operations."""
 
 from __future__ import annotations
 
@@ -37,13 +33,11 @@ def shares(n: int, parts: int) -> list[slice]:
 def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
     """Return NumPy and mx.np arrays as they are, legacy mx.nd arrays as mx.np views.
 
-    Anything else becomes a NumPy array. Raises TypeError for a masked or sparse array,
-    and for a dtype that MXNet does not have.
+    Anything else becomes a NumPy array. Raises TypeError for a masked array, and for a
+    dtype that MXNet does not have.
     """
     if isinstance(array, np.ndarray):
         return array
-    if getattr(array, "stype", "default") != "default" or hasattr(array, "toarray"):
-        raise TypeError(f"{name} is sparse: write its dense array, {name}.toarray()")
     if isinstance(array, mx.nd.NDArray):
         return array.as_np_ndarray()
     check_unmasked(name, array)
@@ -71,24 +65,21 @@ def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]
     gradients, and ValueError for two views of one array: copies would be trained apart.
     """
     if hasattr(params, "shape") or isinstance(params, dict):
-        what = getattr(params, "shape", "")
-        raise TypeError(
-            f"params is one {type(params).__name__} {what}: write a list of arrays"
-        )
+        raise TypeError(f"params is one {type(params).__name__}: write a list")
     params = list(params)
     arrays = [as_array("a parameter", p) for p in params]
     for array in arrays:
         if numpy.dtype(array.dtype).kind != "f":
             raise TypeError(f"a parameter is {array.dtype}: write floats")
-    for (i, a), (j, b) in itertools.combinations(enumerate(arrays), 2):
-        on_host = [isinstance(array, numpy.ndarray) for array in (a, b)]
-        if params[i] is params[j] or any(on_host) != all(on_host):
-            continue
-        if numpy.shares_memory(a, b) if all(on_host) else share_memory([a, b]):
-            raise ValueError(
-                f"parameters {i} and {j} are views of one array: copies would be "
-                "trained apart; list the same array twice, or copy one"
-            )
+    distinct = {id(p): a for p, a in zip(params, arrays)}.values()
+    on_devices = [a for a in distinct if isinstance(a, np.ndarray)]
+    on_host = [a for a in distinct if isinstance(a, numpy.ndarray)]
+    pairs = itertools.combinations(on_host, 2)
+    if share_memory(on_devices) or any(numpy.shares_memory(a, b) for a, b in pairs):
+        raise ValueError(
+            "two parameters are views of one array: copies would be trained apart; "
+            "list the same array twice, or copy one"
+        )
     return params, arrays
 
 
@@ -113,10 +104,8 @@ def on_device(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarr
 def share_memory(arrays: Sequence[np.ndarray]) -> bool:
     """Return whether two of the arrays overlap, as views of one array may.
 
-    Arrays on different devices do not: only where two are on one device are addresses
-    compared. MXNet knows the address before it has computed the array, unless oneDNN
-    keeps the array in its own layout (a convolution's weights on a CPU context): then
-    this call waits for that array.
+    Only where two are on one device are addresses compared, which MXNet knows before it
+    has computed the array, unless oneDNN keeps it in its own layout: then this waits.
     """
     if len({array.ctx for array in arrays}) == len(arrays):
         return False
@@ -161,8 +150,8 @@ def check_dtype(of_X, of_params) -> None:
 def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
     """Raise unless `y` are labels that `loss` can take with scores such as `y_hat`.
 
-    With Gluon's softmax loss these are class numbers (n,): MXNet clips those that are
-    none silently. Labels on a device are not read, which would wait for it.
+    With Gluon's softmax loss these are class numbers (n,): MXNet clips others silently.
+    Labels on a device are not read, which would wait for it.
     """
     y = as_array("y", y)
     if y.dtype == bool:  # MXNet would fail in a later step
@@ -189,9 +178,8 @@ def check_losses(losses: Sequence[np.ndarray], shards: Sequence) -> None:
 def clear_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
     """Set all gradients to 0, so that only those of this step count.
 
-    A parameter that a step does not use would keep the sum of an earlier one, and with
-    ``grad_req="add"`` a backward pass would add to it. Raises ValueError for a
-    parameter without a gradient.
+    A parameter that a step does not use would keep the sum of an earlier one. Raises
+    ValueError for a parameter without a gradient.
     """
     for k, params in enumerate(device_params):
         flat = getattr(params, "grads", None)  # of a bucket
@@ -199,18 +187,14 @@ def clear_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
         absent = [i for i, g in enumerate(grads) if g is None]
         if absent:
             raise ValueError(
-                f"parameter {absent[0]} of replica {k} has no gradient: make "
-                "replicas by get_params, or call attach_grad on each parameter"
+                f"parameter {absent[0]} of replica {k} has no gradient: use get_params"
             )
         arrays = [g.as_nd_ndarray() for g in grads]
         mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
 
 
 def keep_frozen(device_params: Sequence[Sequence[np.ndarray]]) -> None:
-    """Give parameters with ``grad_req="null"`` back their gradient of zeros.
-
-    A backward pass takes it from them.
-    """
+    """Give parameters with ``grad_req="null"`` the zeros back that backward took."""
     for params in device_params:
         for p in params if not hasattr(params, "grads") else ():
             if p.grad is None:
@@ -230,13 +214,10 @@ def on_gpu_in_float32(params: Sequence[np.ndarray]) -> bool:
 def pushed_together(device: mx.Context) -> contextlib.AbstractContextManager:
     """Push operations of a GPU to MXNet's engine in groups of 100 within this context.
 
-    The engine waits for a GPU after each group. Two H200s that train from scratch with
-    batches of 256 gain a quarter of the time. A compiled network gains nothing, and
-    neither does a CPU context.
+    The engine waits for a GPU after each group: a quarter of the time from scratch.
     """
-    if device.device_type == "gpu":
-        return mx.engine.bulk(100)
-    return contextlib.nullcontext()
+    on_gpu = device.device_type == "gpu"
+    return mx.engine.bulk(100) if on_gpu else contextlib.nullcontext()
 
 
 def kvstore_for(arrays: Sequence[Sequence[np.ndarray]]) -> tuple:

@@ -7,9 +7,8 @@ A device string is one of::
     gpu:2      the first two GPUs; "gpu" is all of them
     gpu:0,3    the GPUs numbered 0 and 3; "gpu:3," is GPU 3 alone
 
-GPUs and CPU contexts never mix, and nothing is replaced silently: asking for a device
-that does not exist is a :class:`~d2lpar.errors.DeviceError` that names those that do.
-:func:`names` checks all that without MXNet, and :func:`parse` then makes contexts.
+Nothing is replaced silently: asking for a device that does not exist raises
+:class:`~d2lpar.errors.DeviceError`. :func:`names` loads no MXNet.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MAX_DEVICES = 256  # each CPU context has threads and buffers of its own
 
 
 class Device(NamedTuple):
-    """A device by name, with the two fields of MXNet's contexts: plain data."""
+    """Name a device by the two fields of MXNet's contexts."""
 
     device_type: str  # "cpu" or "gpu"
     device_id: int
@@ -42,7 +41,7 @@ class Device(NamedTuple):
 
 
 def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
-    """Kind and numbers of a device string; None for the numbers means all of them.
+    """Return kind and numbers of a device string; None for the numbers means all.
 
     >>> kind_and_numbers("cpu:2"), kind_and_numbers("gpu:3,0"), kind_and_numbers("gpu")
     (('cpu', [0, 1]), ('gpu', [3, 0]), ('gpu', None))
@@ -84,11 +83,13 @@ def names(text: str = "auto") -> list[Device]:
     auto = text.strip().lower() == "auto"
     kind, ids = ("gpu", None) if auto else kind_and_numbers(text)
     if kind == "cpu":
-        return _cpus(range(usable_cores()) if ids is None else ids)
+        ids = list(range(usable_cores())) if ids is None else ids
+        return [Device("cpu", i) for i in ids]
     gpus = cuda_devices()
+    refused = why_not_usable(gpus)
     if auto:
-        usable = [Device("gpu", i) for i in usable_gpus(gpus)]
-        return usable or _cpus(range(usable_cores()))
+        usable = [Device("gpu", i) for i in range(len(gpus)) if i not in refused]
+        return usable or names("cpu")
     ids = list(range(len(gpus))) if ids is None else ids
     if not gpus or max(ids) >= len(gpus):
         models = ", ".join(gpu.name for gpu in gpus)
@@ -97,15 +98,10 @@ def names(text: str = "auto") -> list[Device]:
             f"devices {text!r}: {there}; d2lpar doctor says why; cpu:N gives CPU "
             f"contexts ({usable_cores()} cores)"
         )
-    refused = why_not_usable(gpus)
     for i in ids:
         if i in refused:
             raise DeviceError(refused[i])
     return [Device("gpu", i) for i in ids]
-
-
-def _cpus(numbers: Iterable[int]) -> list[Device]:
-    return [Device("cpu", i) for i in numbers]
 
 
 def parse(text: str = "auto") -> list[mx.Context]:
@@ -158,43 +154,26 @@ def check_exists(device: mx.Context) -> None:
         )
 
 
-def usable_gpus(gpus: Sequence[CudaDevice]) -> list[int]:
-    """The numbers of those of all `gpus` that MXNet can compute on."""
-    refused = why_not_usable(gpus)
-    return [i for i in range(len(gpus)) if i not in refused]
-
-
 def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
-    """Why MXNet's wheel cannot compute on one of all `gpus`, by its number.
-
-    A library that the user has built is trusted; ``d2lpar doctor`` tries it.
-    """
-    if not gpus or builds.own_library():
+    """Return why MXNet's wheel cannot compute on some of all `gpus`, by number."""
+    if not gpus or builds.own_library():  # which is trusted; d2lpar doctor tries it
         return {}
-    for_cpus = set(builds.installed_builds()) == {"mxnet"}
     reasons = {}
     for i, gpu in enumerate(gpus):
-        if not builds.build_has_code_for(gpu.capability):
+        if not builds.has_code_for(gpu.capability):
+            wheel = builds.wheel_for(gpu.capability)
             reasons[i] = (
-                f"gpu({i}) {gpu.name} has compute capability "
-                f"{'.'.join(map(str, gpu.capability))}; the MXNet GPU wheels have code "
-                f"for {builds.BUILD_RANGE} only. Use --devices cpu:N, a GPU in that "
-                "range, PyTorch on this one, or an MXNet of your own build "
-                "(docs/installing.md)"
-            )
-        elif for_cpus:
-            reasons[i] = (
-                f"gpu({i}) {gpu.name} needs MXNet's build for GPUs: pip uninstall "
-                f"mxnet && {builds.install_command('cu112')}; or use --devices cpu:N"
+                f"gpu({i}) {gpu.name} (compute capability "
+                f"{'.'.join(map(str, gpu.capability))}): the MXNet that is installed "
+                f"has no code for it; use {wheel or 'another GPU'}, or --devices cpu:N"
             )
     return reasons
 
 
 def enable_peer_access(devices: Sequence[mx.Context]) -> None:
-    """Let several GPUs read each other's memory from now on; nothing for CPU contexts.
+    """Let several GPUs read each other's memory, before an all-reduce is timed.
 
-    MXNet does it when a "device" kvstore first reduces over them. Without this call an
-    all-reduce would be timed before that as well as after it.
+    MXNet does it when a "device" kvstore first reduces over them.
     """
     from d2lpar._mxnet import mx, np
 
@@ -207,7 +186,7 @@ def enable_peer_access(devices: Sequence[mx.Context]) -> None:
 
 
 def parse_counts(text: str, available: int) -> list[int]:
-    """Device counts of a sweep: "1,2,4" -> [1, 2, 4], each between 1 and `available`.
+    """Return the counts of a sweep, "1,2,4", each between 1 and `available`.
 
     >>> parse_counts("1,2", available=2)
     [1, 2]
@@ -234,7 +213,7 @@ def check_count(count: int, available: int) -> None:
 
 
 def default_counts(available: int) -> list[int]:
-    """The device counts of a sweep by default: 1, 2, 4, ... and all of them.
+    """Return the device counts of a sweep by default: 1, 2, 4, ... and all.
 
     >>> default_counts(6)
     [1, 2, 4, 6]
@@ -244,7 +223,7 @@ def default_counts(available: int) -> list[int]:
 
 
 def label(device: Device | mx.Context) -> str:
-    """What a device is: "gpu(0) NVIDIA T4" or "cpu(0) (1 thread of 2 cores)"."""
+    """Describe a device: "gpu(0) NVIDIA T4" or "cpu(0) (1 thread of 2 cores)"."""
     if device.device_type == "gpu":
         gpus = cuda_devices()
         name = gpus[device.device_id].name if device.device_id < len(gpus) else ""
@@ -255,7 +234,7 @@ def label(device: Device | mx.Context) -> str:
 
 
 def report(devices: Sequence[mx.Context]) -> Iterator[str]:
-    """Lines of text: the cards of this machine, and these contexts' labels."""
+    """Yield lines of text: the cards of this machine, and these contexts' labels."""
     from d2lpar.machine import cards
 
     yield from cards.as_text(cards.machine()).splitlines()
@@ -264,10 +243,9 @@ def report(devices: Sequence[mx.Context]) -> Iterator[str]:
 
 
 def try_gpu(i: int = 0) -> mx.Context:
-    """The book's: gpu(i) if it exists, else cpu(). d2lpar itself does not use it.
+    """Return gpu(i) if it exists, else cpu(), as the book's; :func:`parse` raises.
 
-    Beware: on a machine with one GPU, ``[try_gpu(0), try_gpu(1)]`` is a GPU and a CPU,
-    so a "two-GPU" timing measures something else. :func:`parse` raises instead.
+    With one GPU, ``[try_gpu(0), try_gpu(1)]`` is a GPU and a CPU.
     """
     from d2lpar._mxnet import mx
 
@@ -275,7 +253,7 @@ def try_gpu(i: int = 0) -> mx.Context:
 
 
 def try_all_gpus() -> list[mx.Context]:
-    """The book's: all GPUs, or [cpu()] without one. d2lpar itself does not use it."""
+    """Return all GPUs, or [cpu()] without one, as the book's."""
     from d2lpar._mxnet import mx
 
     return [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]

@@ -65,10 +65,7 @@ _TRACE = re.compile(r"\s|$|Traceback|Stack trace|\[bt\]")
 
 
 def first_line(error: BaseException | str) -> str:
-    """An error's message in one line, without the C++ or Python trace around it.
-
-    The name of the error's class if there is no message.
-    """
+    """Return an error's message in one line, without a trace, or its class's name."""
     lines = [line for line in str(error).splitlines() if not _TRACE.match(line)]
     telling = [line for line in lines if "Error:" in line or "Check failed" in line]
     message = (telling or lines or [""])[0].removeprefix("MXNetError: ")
@@ -76,7 +73,7 @@ def first_line(error: BaseException | str) -> str:
 
 
 def is_from_mxnet(error: BaseException) -> bool:
-    """Whether MXNet's C++ library raised this error; does not import MXNet."""
+    """Return whether MXNet's C++ library raised it; import no MXNet."""
     mxnet = sys.modules.get("mxnet")
     return mxnet is not None and isinstance(error, mxnet.MXNetError)
 
@@ -85,9 +82,8 @@ def is_from_mxnet(error: BaseException) -> bool:
 def raising_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless they are ignored.
 
-    Python prints and drops an exception that a destructor raises, and MXNet's arrays
-    have destructors: an interrupt in one of them is sent again. Does nothing outside
-    the main thread.
+    Python drops what a destructor raises, as of MXNet's arrays: there the signal is
+    sent again. Does nothing outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -325,8 +325,6 @@ _ALL = (
                 "parts_at": [32, 512],
                 "turns": 5,
                 "all_reduce_sizes": [2**12, 2**16, 2**20, 2**24],
-                # No weak scaling: so few steps leave the accuracy where it starts.
-                "per_device_batch_sizes": [],
                 "data": {"n_train": 5_000, "n_test": 1_000},
             },
             "book": {
@@ -334,9 +332,6 @@ _ALL = (
                 "batch_sizes": [2**k for k in range(1, 14)],
                 "parts_at": [32, 256, 2048],
                 "all_reduce_sizes": [2**k for k in range(10, 28, 2)],
-                "per_device_batch_sizes": [128, 512],
-                "num_epochs": 8,
-                "warmup": 3,
             },
             "dry-run": {
                 "batch_sizes": [8, 32],
@@ -345,8 +340,6 @@ _ALL = (
                 "parts_at": [8],
                 "turns": 1,
                 "all_reduce_sizes": [2**12],
-                "per_device_batch_sizes": [16],
-                "num_epochs": 1,
                 "data": {"n_train": 128, "n_test": 100},
             },
         },
@@ -358,9 +351,8 @@ _ALL = (
         header_facts="d2lpar.lenet:header_facts",
         result="d2lpar.scaling.result:result",
         figure="d2lpar.scaling.figure:pictures",
-        # Accuracy under weak scaling is measured once, in the faster implementation.
         variants={
-            "scratch": {"implementation": "from scratch", "per_device_batch_sizes": []},
+            "scratch": {"implementation": "from scratch"},
             "concise": {"implementation": "concise"},
         },
         unit="point",
@@ -386,9 +378,17 @@ _ALL = (
         "Least squares by five methods",
         "solves min ||A x - b||, method by method",
         presets={
-            "quick": {"num_epochs": 10, "data": {"rows": 4_000, "columns": 400}},
+            "quick": {
+                "num_epochs": 10,
+                "repeats": 5,  # fewer allow no ratio
+                "data": {"rows": 4_000, "columns": 400},
+            },
             "book": {"num_epochs": 40, "data": {"rows": 10_000, "columns": 1_000}},
-            "dry-run": {"num_epochs": 1, "data": {"rows": 200, "columns": 20}},
+            "dry-run": {
+                "num_epochs": 1,
+                "repeats": 1,
+                "data": {"rows": 200, "columns": 20},
+            },
         },
         measure="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_problem",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def number(value: float) -> str:
-    """Three significant digits or all of the whole part, never an exponent.
+    """Return three significant digits or all of the whole part, never an exponent.
 
     >>> number(9.1234), number(6580.4), number(0.0051234)
     ('9.12', '6,580', '0.00512')
@@ -18,7 +18,7 @@ def number(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio above 1 with one decimal, or more where one would say 1.0.
+    """Return a ratio above 1 with one decimal, or more where one would say 1.0.
 
     >>> times(1.84), times(12.3), times(1.04), times(1.004)
     ('1.8', '12.3', '1.04', '1.004')
@@ -28,7 +28,7 @@ def times(ratio: float) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """The count and its noun.
+    """Return the count and its noun.
 
     >>> plural(1, "device"), plural(2, "device")
     ('1 device', '2 devices')
@@ -37,7 +37,7 @@ def plural(n: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, or minutes from 60 seconds on.
+    """Return seconds, or minutes from 60 seconds on.
 
     >>> duration(6), duration(60), duration(150)
     ('6 s', '1 min', '2.5 min')
@@ -46,7 +46,7 @@ def duration(seconds: float) -> str:
 
 
 def byte_size(size: float) -> str:
-    """Bytes in the unit that suits them, with one decimal unless the number is whole.
+    """Return bytes in a unit that suits them, with at most one decimal.
 
     >>> byte_size(0), byte_size(512 * 2**10), byte_size(1_610_612_736)
     ('0 B', '512 KiB', '1.5 GiB')
@@ -68,11 +68,10 @@ def printable(text: str) -> str:
 def plain_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 0
 ) -> str:
-    """The rows under the columns' names, two spaces between columns.
+    """Return the rows under the columns' names; without `columns` there is no header.
 
-    Columns with numbers (cells that start with a digit or a sign) are aligned to the
-    right, as are columns of "-" alone; all others to the left, and always the first
-    `names` columns. Without `columns` (``[]``) there is no header.
+    Columns with numbers, or of "-" alone, are aligned to the right; all others to the
+    left, and always the first `names` columns.
 
     >>> print(plain_table(["net", "seconds"], [["LeNet", "9.12"], ["MLP", "-"]]))
     net    seconds

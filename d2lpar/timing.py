@@ -1,9 +1,8 @@
 """Times that can be trusted: synchronised, warmed up, and of results that are right.
 
-MXNet works behind Python's back, as every GPU does: a clock that is read when the calls
-have returned, and not when the devices have finished, measures Python. That is the
-mistake in the least-squares notes and in the CryptoPunks notebook, so both clocks are
-read here, side by side. Only :func:`measure` loads MXNet.
+A clock that is read when the calls have returned, and not when the devices have
+finished, measures Python: the mistake in the least-squares notes and the CryptoPunks
+notebook. So both clocks are read, side by side. Only :func:`measure` loads MXNet.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -34,12 +33,11 @@ class TimingError(D2lparError, ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """What :func:`measure` measured: every repetition's seconds, and the result.
+    """Hold every repetition's seconds, and the result.
 
     `naive_seconds` are of the same repetitions, the clock read before waiting;
-    `warmup_seconds` are of those that do not count, the slow first one among them.
-    `threads` are those of each CPU context, None on GPUs. `value` is the result, joined
-    to one array whatever the number of devices, right to `rtol`.
+    `warmup_seconds` of those that do not count. `threads` are those of each CPU
+    context, None on GPUs. `value` is the devices' result as one array, right to `rtol`.
     """
 
     name: str
@@ -53,7 +51,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Median of the synchronised seconds."""
+        """Return the median of the synchronised seconds."""
         return summarize(self.seconds).median
 
     def __str__(self) -> str:
@@ -67,11 +65,9 @@ class Timing:
 def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     """Time ``fn(device)`` on all devices at once.
 
-    A repetition calls `fn` for every device without waiting in between; its results
-    live until the clocks are read, so that all work is done and no freeing is timed.
-    Several GPUs get peer access before (:func:`d2lpar.devices.enable_peer_access`).
-    The devices are idle before the first and the last reading; the naive clock is read
-    in between, when the calls have returned.
+    A repetition calls `fn` for every device without waiting in between. The devices are
+    idle before the first and the last reading of the clock; the naive clock is read
+    when the calls have returned.
 
     Options: the first `warmup` repetitions (2) do not count, the next `repeats` (7) do.
     Outside the clock, `join` makes one array of the devices' results (by default, rows
@@ -80,8 +76,8 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     element; and `before` is called ahead of every repetition, to undo what an operation
     does in place. `name` is for messages.
 
-    Raises :class:`TimingError` for a wrong result, and :class:`SettingError` for
-    ``repeats < 1`` or ``warmup < 0``.
+    Raises :class:`TimingError` for a wrong result, TypeError for one that is no array,
+    and :class:`SettingError` for ``repeats < 1`` or ``warmup < 0``.
 
     >>> from d2lpar._mxnet import mx, np
     >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}
@@ -103,10 +99,9 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
 
 
 def measure_host(fn: Callable, threads: int, **options) -> Timing:
-    """Time ``fn()`` of NumPy, or of PyTorch on the CPU, which returns when it is done.
+    """Time ``fn()`` of NumPy or PyTorch on the CPU; otherwise as :func:`measure`.
 
-    Otherwise as :func:`measure`; with nothing to wait for, both clocks agree. `threads`
-    is recorded, not set: how many the library uses.
+    With nothing to wait for, both clocks agree. `threads` is recorded, not set.
     """
     return _repeat(
         lambda: [fn()],
@@ -131,7 +126,7 @@ def measure_torch(fn: Callable, device: mx.Context, **options) -> Timing:
 
 
 def ratio(a: Timing, b: Timing) -> float:
-    """How many times as long `a` takes as `b`, by their medians.
+    """Return how many times as long `a` takes as `b`, by their medians.
 
     Raises :class:`TimingError` if the two did not compute the same.
     """
@@ -171,7 +166,7 @@ def _repeat(
         naive.append(time.perf_counter() - start)
         wait()
         seconds.append(time.perf_counter() - start)
-        value = numpy.asarray(join(list(map(_to_numpy, results))))
+        value = _joined(results, join, name)
         del results  # its memory can serve the next repetition
         right = value if right is None else right
         difference = _difference(value, right)
@@ -193,11 +188,19 @@ def _repeat(
     )
 
 
-def _to_numpy(array: Any) -> numpy.ndarray:
-    """An array of MXNet, PyTorch or NumPy as one of NumPy."""
-    if hasattr(array, "asnumpy"):
-        return array.asnumpy()
-    return numpy.asarray(array.cpu() if hasattr(array, "cpu") else array)
+def _joined(results: list, join: Callable, name: str) -> numpy.ndarray:
+    """The devices' results, of MXNet, PyTorch or NumPy, as one array of NumPy."""
+    parts = []
+    for result in results:
+        array = result.cpu() if hasattr(result, "cpu") else result
+        part = array.asnumpy() if hasattr(array, "asnumpy") else numpy.asarray(array)
+        if part.dtype == object or (part.ndim == 0 and join is numpy.concatenate):
+            raise TypeError(
+                f"timing of {name}: the function returns {result!s:.40}, which is not "
+                "an array with rows: return one, or a number with join=sum"
+            )
+        parts.append(part)
+    return numpy.asarray(join(parts))
 
 
 def _difference(value: numpy.ndarray, right: numpy.ndarray) -> float:

@@ -16,17 +16,12 @@ from d2lpar.devices import check_contexts, check_count, parse
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.records.kinds import EpochRecord
 
-# Python runs ahead of the devices, but by no more batches than this, so that the memory
-# that queued batches take does not grow with the epoch.
-BATCHES_IN_FLIGHT = 16
+BATCHES_IN_FLIGHT = 16  # by which Python runs ahead: queued batches take memory
 MAX_COUNT = 2**31 - 1  # of samples in a batch, and of epochs: MXNet's sizes are ints
 
 
 class Epoch:
-    """The clock and the losses of one epoch of training, from its creation on.
-
-    Python may run `batches_in_flight` batches ahead of the devices.
-    """
+    """The clock and the losses of one epoch of training, from its creation on."""
 
     def __init__(self, batches_in_flight: int = BATCHES_IN_FLIGHT) -> None:
         self._batches_in_flight = batches_in_flight
@@ -36,10 +31,7 @@ class Epoch:
         self._begin = time.perf_counter()
 
     def add(self, losses: Sequence[np.ndarray]) -> None:
-        """Add a step's losses, (n_k,) per busy device, which may still be computing.
-
-        Waits for an earlier step if Python is too far ahead (:meth:`keep_pace`).
-        """
+        """Add a step's losses, (n_k,) per busy device, and :meth:`keep_pace`."""
         self._loss_sums += [l.sum() for l in losses]
         self.keep_pace(self._loss_sums[-1:])
 
@@ -93,10 +85,7 @@ def check_loss(epoch: int, loss: float, lr: float) -> None:
 
 
 def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None:
-    """Raise :class:`DivergedError` if the host arrays after an epoch are not finite.
-
-    The loss of an epoch may be finite, and its last step not.
-    """
+    """Raise :class:`DivergedError` if the host arrays after an epoch are not finite."""
     if not all(numpy.isfinite(p).all() for p in params):
         raise DivergedError(
             f"training diverged: epoch {epoch} ended with parameters that are not "
@@ -107,32 +96,21 @@ def check_params(epoch: int, params: Sequence[numpy.ndarray], lr: float) -> None
 def on_device(data: Iterable[numpy.ndarray], device: mx.Context) -> list[np.ndarray]:
     """Return the uint8 arrays of `data` on a device, where batches are cut from them.
 
-    Cut from host arrays, every batch would make Python wait: MXNet's copy from the host
-    queues behind the work of cpu(0), and the devices run dry meanwhile.
+    MXNet's copy from the host, for each batch, would wait for the work of cpu(0).
     """
     return [np.array(array, dtype="uint8", ctx=device) for array in data]
 
 
 def check_pixels(name: str, X: numpy.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise :class:`SettingError` unless X are uint8 images (n, *shape) in 0..255.
-
-    In :func:`on_device`, images in [0, 1] would become black.
-    """
-    if X.dtype != numpy.uint8:
-        raise SettingError(
-            f"{name} are {X.dtype}: write uint8 from 0 to 255, as in "
-            "(255 * X).round().astype('uint8') for X in [0, 1]"
-        )
+    """Raise :class:`SettingError` unless X are uint8 images (n, *shape) in 0..255."""
+    if X.dtype != numpy.uint8:  # in [0, 1] they would become black
+        raise SettingError(f"{name} are {X.dtype}: write uint8 from 0 to 255")
     if X.shape[1:] != shape or len(X) == 0:
         raise SettingError(f"{name} {X.shape}: write at least one image {shape}")
 
 
 def batch_slices(n: int, batch_size: int) -> Iterator[slice]:
-    """Yield where each batch of an epoch of n samples lies in their order.
-
-    >>> list(batch_slices(5, 2))
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
+    """Yield where each batch of an epoch of n samples lies in their order."""
     for start in range(0, n, batch_size):
         yield slice(start, min(start + batch_size, n))
 

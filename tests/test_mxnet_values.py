@@ -5,7 +5,10 @@ and method has a value that NumPy computes, with the arguments that we leave out
 out, and :data:`DIFFERENT` lists what the two versions do differently.
 """
 
+import ast
 import math
+import re
+from pathlib import Path
 
 import numpy
 import pytest
@@ -144,6 +147,37 @@ SAME = {
         lambda: gluon.loss.SoftmaxCrossEntropyLoss()(on(A), on([0, 1, 7, -2], "int32")),
         -log_softmax(A)[range(4), [0, 1, 2, 0]],
     ),
+    "Dense": (
+        lambda: constant(gluon.nn.Dense(2, in_units=3))(on(A)),
+        A.sum(1, keepdims=True).repeat(2, 1),
+    ),
+    "Dense, flattened": (
+        lambda: constant(gluon.nn.Dense(1, in_units=16))(on(IMAGES)),
+        [[IMAGES.sum()]],
+    ),
+    "Flatten": (lambda: gluon.nn.Flatten()(on(IMAGES)), IMAGES.reshape(1, 16)),
+    "Activation": (lambda: gluon.nn.Activation("sigmoid")(on([0.0])), [0.5]),
+    "AvgPool2D": (
+        lambda: gluon.nn.AvgPool2D(2, 2)(on(IMAGES)),
+        IMAGES.reshape(1, 1, 2, 2, 2, 2).mean((3, 5)),
+    ),
+    "MaxPool2D": (
+        lambda: gluon.nn.MaxPool2D(2, 2)(on(IMAGES)),
+        IMAGES.reshape(1, 1, 2, 2, 2, 2).max((3, 5)),
+    ),
+    "HybridSequential": (lambda: chain()(on(IMAGES)), IMAGES.reshape(1, 16)),
+    "multiply": (lambda: np.multiply(on(A), 2, out=np.zeros_like(on(A))), 2 * A),
+    "Trainer": (lambda: after_a_step(), [0.95]),
+    "adam_update": (lambda: after_adam(), [0.5 - 0.1 * 0.1 / (0.01**0.5 + 1e-8)]),
+    "multi_sgd_update": (lambda: after_sgd(mx.nd.ones(2)), [0.9, 0.9]),
+    "reset_arrays": (lambda: emptied(mx.nd.ones(2)), [0, 0]),
+    "concat": (lambda: of_nd(mx.nd.concat, A, W, dim=0), numpy.concatenate([A, W])),
+    "from_numpy": (lambda: mx.nd.from_numpy(A.copy(), zero_copy=True), A),
+    "extractdiag": (lambda: of_nd(mx.nd.linalg.extractdiag, W @ W.T), (W * W).sum(1)),
+    "gelqf": (
+        lambda: abs(of_nd(mx.nd.linalg.gelqf, W)),
+        abs(numpy.linalg.qr(W.T.astype("float64"))[1].T),
+    ),
     "sgd_update": (
         lambda: mx.nd.sgd_update(
             mx.nd.ones(2), mx.nd.ones(2), lr=0.1, rescale_grad=0.5
@@ -174,6 +208,46 @@ def initialized(block):
 def constant(block):
     block.initialize(mx.init.One())
     return block
+
+
+def chain():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Flatten())
+    net.hybridize()
+    return net
+
+
+def after_a_step():
+    """A weight of 1 after a step at 0.1 against the gradient 2, divided by 4."""
+    weight = gluon.Parameter("weight", shape=(1,))
+    weight.initialize(mx.init.One())
+    trainer = gluon.Trainer({"weight": weight}, "sgd", {"learning_rate": 0.1})
+    with autograd.record():
+        loss = 2 * weight.data()
+    loss.backward()
+    trainer.step(4)
+    return weight.data()
+
+
+def after_sgd(weight):
+    """A weight after a step at 0.1 against a gradient of ones."""
+    how = {"lrs": [0.1], "wds": [0], "num_weights": 1, "out": [weight]}
+    mx.nd.multi_sgd_update(weight, mx.nd.ones(2), **how)
+    return weight
+
+
+def after_adam():
+    """A weight of 0.5 after the first step at 0.1, without the bias's correction."""
+    weight, mean, var = mx.nd.full((1,), 0.5), mx.nd.zeros(1), mx.nd.zeros(1)
+    mx.nd.adam_update(
+        weight, mx.nd.ones(1), mean, var, lr=0.1, beta1=0.9, beta2=0.99, out=weight
+    )
+    return weight
+
+
+def emptied(array):
+    mx.nd.reset_arrays(array, num_arrays=1)
+    return array
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -213,3 +287,27 @@ DIFFERENT = {
 def test_what_differs_is_known(name):
     call, values = DIFFERENT[name]
     assert call() == values[IS_MXNET_2]
+
+
+# What has no value of its own: it allocates, waits, records or names a type, or a test
+# beside its user computes with it.
+WITHOUT = """
+    Block HybridBlock Loss Parameter SymbolBlock Trainer DataDesc NDArray ndarray
+    array empty waitall from_numpy record pause train_mode is_training
+    backward grad mark_variables np npx nn loss linalg random
+""".split()
+
+
+def test_all_that_the_package_calls_has_a_value():
+    package = Path(__file__).parents[1] / "d2lpar"
+    called = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute):
+                owner = ast.unparse(node.value)
+                if owner in ("np", "npx", "F.np", "F.npx", "gluon.nn", "gluon.loss",
+                             "mx.nd", "mx.nd.linalg", "gluon", "autograd"):  # fmt: skip
+                    called.add(node.attr)
+    tested = Path(__file__).read_text("utf-8")
+    words = set(re.findall(r"\w+", tested))
+    assert called - words == set()

@@ -1,8 +1,5 @@
 """The four functions: the book's examples, and what the book's code gets wrong."""
 
-import threading
-import time
-
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -18,46 +15,22 @@ from d2lpar import (
     train_batch,
 )
 from d2lpar._mxnet import autograd, gluon, mx, np, npx
-from d2lpar.device_arrays import share_memory, shares
+from d2lpar.device_arrays import shares
 
 CPUS = [mx.cpu(k) for k in range(8)]
 DTYPES = st.sampled_from(["float16", "float32", "float64", "int32", "int64", "uint8"])
 
 
-def test_get_params_copies_and_attaches_zero_gradients():
-    b1 = np.zeros(20)
-    (replica,) = get_params([b1], mx.cpu(0))
-    replica[:] = 7
+def test_get_params_copies_keeps_dtypes_and_attaches_zero_gradients():
+    b1, W1 = np.zeros(20), numpy.arange(6, dtype=numpy.float64).reshape(2, 3)
+    bias, weight = get_params([b1, W1], mx.cpu(0))
+    bias[:] = 7
     assert (b1.asnumpy() == 0).all()  # also on the same device: a copy, not an alias
-    assert replica.grad.shape == (20,)
-    assert (replica.grad.asnumpy() == 0).all()
+    assert weight.dtype == numpy.float64 and (weight.asnumpy() == W1).all()
+    assert (weight.grad.asnumpy() == numpy.zeros((2, 3))).all()
 
 
-def test_get_params_keeps_dtype_and_takes_numpy():
-    host = numpy.arange(6, dtype=numpy.float64).reshape(2, 3)
-    (replica,) = get_params([host], mx.cpu(1))
-    assert replica.ctx == mx.cpu(1)
-    assert replica.dtype == numpy.float64
-    numpy.testing.assert_array_equal(replica.asnumpy(), host)
-
-
-def test_allreduce_of_the_book():
-    data = [np.ones((1, 2), ctx=mx.cpu(k)) * (k + 1) for k in range(2)]
-    allreduce(data)
-    for k, array in enumerate(data):
-        assert array.ctx == mx.cpu(k)
-        assert array.asnumpy().tolist() == [[3, 3]]
-
-
-def test_split_batch_of_the_book():
-    X, y = np.arange(24).reshape((4, 6)), np.arange(4)
-    X_shards, y_shards = split_batch(X, y, CPUS[:2])
-    assert [x.ctx for x in X_shards] == CPUS[:2]
-    assert X_shards[1].asnumpy().tolist() == X[2:].asnumpy().tolist()
-    assert y_shards[0].asnumpy().tolist() == [0, 1]
-
-
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     n=st.integers(1, 20),
     rest=st.lists(st.integers(1, 3), max_size=3),
@@ -161,7 +134,7 @@ def numpy_step(arrays, gradients, lr, n):
     return [a - lr / n * g for a, g in zip(arrays, gradients)]
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
+@pytest.mark.parametrize("num_devices", [1, 4])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 def test_a_parameter_that_a_step_does_not_use_stays(num_devices, grad_req):
     """Its old sum would be summed again: N times as much in each step."""
@@ -187,27 +160,10 @@ def test_a_parameter_that_a_step_does_not_use_stays(num_devices, grad_req):
         numpy.testing.assert_allclose(replica[1].asnumpy(), c, rtol=1e-10)
 
 
-def test_a_shard_may_use_other_parameters_than_the_others():
-    """A branch that only device 1 takes."""
-    X, y = numpy.array([[1.0], [-1.0]]), numpy.zeros(2)
-    replicas = [
-        get_params([numpy.ones((1, 1)), numpy.ones((1, 1))], c) for c in CPUS[:2]
-    ]
-
-    def net(X, params):
-        return np.dot(X, params[0] if float(X[0, 0]) > 0 else params[1])
-
-    for _ in range(2):
-        train_batch(X, y, replicas, CPUS[:2], 0.25, net=net, loss=squared)
-    for replica in replicas:  # each takes half of the batch: 1 - 0.25 / 2 * 2 = 0.75
-        assert [float(p) for p in replica] == [0.75**2] * 2
-
-
-@pytest.mark.parametrize("num_devices", [1, 2])
-def test_tied_weights_stay_tied(num_devices):
+def test_tied_weights_stay_tied():
     rng = numpy.random.default_rng(0)
     X, W, y = rng.normal(size=(4, 3)), rng.normal(size=(3, 3)), rng.normal(size=(4, 3))
-    contexts = CPUS[:num_devices]
+    contexts = CPUS[:2]
     replicas = [get_params([W, W], device) for device in contexts]
     assert all(replica[0] is replica[1] for replica in replicas)
 
@@ -225,11 +181,9 @@ def test_tied_weights_stay_tied(num_devices):
 
 def test_views_of_one_array_are_refused_and_parts_of_one_are_not():
     flat = numpy.arange(6.0)
-    for views in ([flat, flat[2:]], [np.array(flat)] * 1 + [None]):
-        if views[1] is None:
-            views[1] = views[0][2:]
-        with pytest.raises(ValueError, match="parameters 0 and 1 are views"):
-            get_params(views, CPUS[0])
+    for array in (flat, np.array(flat)):
+        with pytest.raises(ValueError, match="two parameters are views"):
+            get_params([array, array[2:]], CPUS[0])
     assert len(get_params([flat[:2], flat[2:]], CPUS[0])) == 2
 
 
@@ -254,7 +208,7 @@ def three_classes(X, params):
     ("y", "says"),
     [
         ([1, 2, 3], "label 3: classes are 0 to 2"),
-        ([0, -1, 0], "label -1"),
+        ([0, 0.5, 0], "label 0.5"),
         (numpy.eye(3), r"y \(3, 3\): write class numbers"),
     ],
 )
@@ -268,31 +222,18 @@ def test_labels_of_any_net_with_gluons_softmax_loss(y, says):
     assert (replicas[0][0].asnumpy() == 1).all()
 
 
-@pytest.mark.parametrize("shape", [(28, 28, 1), (28, 28), (784,), (3, 28, 28)])
-def test_images_of_another_layout_are_named(shape):
+def test_images_of_another_layout_are_named():
     replicas = [get_params(init_lenet(), CPUS[0])]
-    X = numpy.zeros((2, *shape), "float32")
+    X = numpy.zeros((2, 28, 28, 1), "float32")
     with pytest.raises(ValueError, match="LeNet takes images"):
         train_batch(X, numpy.zeros(2, "int32"), replicas, CPUS[:1], 0.1)
 
 
-@pytest.mark.parametrize("params", [[numpy.zeros((4, 1), int)], [[0, 0]]])
-def test_parameters_of_whole_numbers_are_refused(params):
+def test_what_are_no_parameters_is_named():
     with pytest.raises(TypeError, match="write floats"):
-        get_params(params, CPUS[0])
-
-
-def test_what_is_no_dense_array_is_named():
-    class Sparse:  # as SciPy's
-        def toarray(self):
-            return numpy.zeros((2, 2))
-
-    with pytest.raises(TypeError, match=r"X is sparse: .* X.toarray\(\)"):
-        split_batch(Sparse(), [0, 1], CPUS[:2])
-    with pytest.raises(TypeError, match="allreduce: ndarray: write MXNet arrays"):
-        allreduce([numpy.zeros(2), numpy.zeros(2)])
-    with pytest.raises(TypeError, match="params is one dict"):
-        get_params({"W": numpy.zeros(2)}, CPUS[0])
+        get_params([numpy.zeros((4, 1), int)], CPUS[0])
+    with pytest.raises(TypeError, match="params is one ndarray"):
+        get_params(numpy.zeros(2), CPUS[0])
     with pytest.raises(ValueError, match=r"gpu\(0\): MXNet sees 0 GPUs here"):
         get_params([numpy.zeros(2)], mx.gpu(0))
 
@@ -331,9 +272,7 @@ def on_gpus(monkeypatch):
 
     def take_their_calls():
         monkeypatch.setattr(parallel, "on_gpu_in_float32", in_float32)
-        monkeypatch.setattr(
-            parallel, "pushed_together", lambda device: mx.engine.bulk(100)
-        )
+        monkeypatch.setattr(parallel, "pushed_together", lambda _: mx.engine.bulk(100))
 
     return take_their_calls
 
@@ -416,93 +355,27 @@ def test_train_batch_refuses(changed, error, value):
         assert all((p.asnumpy() == 0).all() for p in replica)
 
 
-@pytest.mark.parametrize("y", [[0, 10], [0.5, 1]])
-def test_labels_that_are_no_classes_are_refused(y):
-    images = numpy.zeros((2, 1, 28, 28), "float32")
-    replicas = [get_params(init_lenet(), CPUS[0])]
-    with pytest.raises(ValueError, match="label"):
-        train_batch(images, numpy.array(y), replicas, CPUS[:1], 0.1)
-
-
-@pytest.mark.parametrize(
-    ("replicas", "named"),
-    [
-        (lambda: [init_lenet(), init_lenet()], "replica 0 is on the host"),
-        (lambda: [get_params(init_lenet(), CPUS[0])] * 2, "in two replicas"),
-    ],
-)
-def test_parameters_that_are_no_replicas_are_refused(replicas, named):
+def test_parameters_that_are_no_replicas_are_refused():
     images, y = numpy.zeros((2, 1, 28, 28), "float32"), numpy.zeros(2)
-    with pytest.raises(ValueError, match=named):
-        train_batch(images, y, replicas(), CPUS[:1] * 2, 0.1)
+    with pytest.raises(ValueError, match="replica 0 is on the host"):
+        train_batch(images, y, [init_lenet(), init_lenet()], CPUS[:1] * 2, 0.1)
+    twice = [get_params(init_lenet(), CPUS[0])] * 2
+    with pytest.raises(ValueError, match="in two replicas"):
+        train_batch(images, y, twice, CPUS[:1] * 2, 0.1)
 
 
-def test_two_replicas_on_one_device_are_trained():
-    rng = numpy.random.default_rng(1)
-    X, y, w = rng.normal(size=(6, 4)), rng.normal(size=6), rng.normal(size=(4, 1))
-    one, two = ([get_params([w, [0.0]], CPUS[0]) for _ in range(n)] for n in (1, 2))
-    for replicas in (one, two):
-        devices = CPUS[:1] * len(replicas)
-        train_batch(X, y, replicas, devices, 0.1, net=linear, loss=squared)
-    for replica in two:
-        for p, q in zip(replica, one[0]):
-            numpy.testing.assert_allclose(p.asnumpy(), q.asnumpy(), rtol=1e-10)
-
-
-def test_in_a_thread_a_loss_of_gluons_needs_numpy_mode():
-    """As docs/troubleshooting.md says."""
-
-    def step(results, prepare):
-        replicas = [get_params([numpy.zeros((4, 1)), numpy.zeros(1)], CPUS[0])]
-        try:
-            prepare()
-            train_batch(
-                X, Y, replicas, CPUS[:1], 0.1, net=linear, loss=gluon.loss.L2Loss()
-            )
-            results.append("")
-        except Exception as error:
-            results.append(str(error))
-
-    results = []
-    for prepare in (lambda: None, npx.set_np):
-        thread = threading.Thread(target=step, args=(results, prepare))
-        thread.start()
-        thread.join()
-    assert "can only accept legacy ndarrays" in results[0] and results[1] == ""
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        lambda: [np.ones(2), np.ones(3, ctx=CPUS[1])],
-        lambda: [np.ones(2), np.ones(2, ctx=CPUS[1], dtype="float64")],
-        lambda: [np.ones(2)] * 2,
-        lambda: [part for array in [np.ones(4)] for part in (array[:3], array[1:])],
-        lambda: [np.ones(2, ctx=CPUS[1]), *[np.ones((1, 2)).reshape(2)] * 2],
-    ],
-)
-def test_allreduce_refuses(data):
-    with pytest.raises(ValueError, match="allreduce"):
-        allreduce(data())
-
-
-def test_views_beside_each_other_are_summed_and_none_is_waited_for():
-    whole = np.arange(6)
+def test_allreduce_refuses_other_shapes_and_overlaps_and_sums_neighbours():
+    whole, other = np.arange(6), np.ones(3, ctx=CPUS[1])
+    for data in ([whole, other], [whole] * 2, [whole[:4], whole[2:]]):
+        with pytest.raises(ValueError, match="allreduce"):
+            allreduce(data)
+    with pytest.raises(TypeError, match="allreduce: ndarray: write MXNet arrays"):
+        allreduce([numpy.zeros(2), numpy.zeros(2)])
     allreduce([whole[:3], whole[3:]])
     assert whole.asnumpy().tolist() == [3, 5, 7] * 2
-    x = np.ones((1500, 1500)) / 1500
-    slow = [x]
-    for _ in range(10):
-        slow.append(np.dot(slow[-1], x))
-    begin = time.perf_counter()
-    assert not share_memory(slow)
-    asked = time.perf_counter()
-    npx.waitall()
-    assert asked - begin < (time.perf_counter() - begin) / 10
 
 
-@pytest.mark.parametrize("n", [0, 1, 6, 7, 100])
-@pytest.mark.parametrize("parts", [1, 2, 7, 13])
+@pytest.mark.parametrize(("n", "parts"), [(0, 2), (6, 7), (100, 13)])
 def test_shares_are_contiguous_complete_and_even(n, parts):
     found = shares(n, parts)
     assert [i for part in found for i in range(n)[part]] == list(range(n))

@@ -8,8 +8,7 @@
     python tools/gallery.py --devices gpu:2     the parts of two GPUs, to figures/h200
     python tools/gallery.py --devices cpu:2     the same, tiny, to runs/rehearsal
 
-Only this writes to figures/: runs of `d2lpar` go to runs/. Each part is a few commands,
-run one after the other on a machine that must have nothing else to do. A command whose
+Only this writes to figures/. The machine must have nothing else to do. A command whose
 records are of this version of d2lpar is skipped, so that a part can be interrupted and
 repeated. The parts of GPUs come in the order of their worth, each of at most 8 minutes.
 Records of four GPUs (figures/gpu_scaling) are drawn, not measured. Needs the data sets
@@ -63,11 +62,7 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of the gallery: its steps, and how long they take.
-
-    `minutes` are estimated from the seconds and dates of the committed records. Each
-    command measures at least 5 epochs or samples after a warm-up, or 3 repeats.
-    """
+    """A part of the gallery: its steps, and the minutes that they take."""
 
     name: str
     minutes: int
@@ -291,8 +286,7 @@ def due(part: Part) -> dict[Step, str]:
 def measure(part: Part) -> None:
     """Run a part's steps, twice if other work disturbs the first time.
 
-    Raises :class:`RunError` for a command that fails, and for records that would be
-    disturbed, which are deleted.
+    Raises :class:`RunError` for a command that fails, and if both are disturbed.
     """
     for _ in range(2):
         wait_until_quiet()
@@ -361,8 +355,7 @@ def own_seconds() -> float:
 def sweeps() -> dict[str, list[Run]]:
     """The committed runs that are drawn together, by "folder/stem".
 
-    From scratch and Gluon share their pictures, in the folder of the former; so do the
-    random seeds of workers that share gradients.
+    From scratch and Gluon share the folder of the former; so do seeds of workers.
     """
     runs = [files.read(path) for path in sorted(FIGURES.rglob("*.jsonl"))]
 
@@ -455,15 +448,12 @@ def disagreements() -> list[str]:
         for new in draw(found, Path(folder)):
             path = FIGURES / new.relative_to(folder)
             expected.add(path)
-            if (
-                path.suffix == ".png"
-                and path.exists()
-                and words_in(path) != words_in(new)
-            ):
+            if not path.exists():
+                continue
+            if path.suffix == ".png" and words_in(path) != words_in(new):
                 wrong.append(f"{path}: says {words_in(path)}; records: {words_in(new)}")
-            if path.suffix == ".txt" and path.exists():
-                if path.read_text(encoding="utf-8") != new.read_text(encoding="utf-8"):
-                    wrong.append(f"{path}: is not what the records say")
+            if path.suffix == ".txt" and path.read_bytes() != new.read_bytes():
+                wrong.append(f"{path}: is not what the records say")
     there = {path for path in FIGURES.rglob("*") if path.is_file()}
     wrong += [f"{path}: no record draws it" for path in sorted(there - expected)]
     wrong += [f"{path}: is not there" for path in sorted(expected - there)]
@@ -513,7 +503,7 @@ def measure_all(chosen: list[Part], only_list: bool) -> None:
         why = next(iter(due(part).values()), "")
         print(f"{part.minutes:4} min  {part.name}: {why or 'up to date'}")
         if only_list:
-            print("".join(f"          {step.command}\n" for step in part.steps), end="")
+            print(*(f"          {step.command}" for step in part.steps), sep="\n")
         if why:
             to_do.append(part)
     total = sum(part.minutes for part in to_do)

@@ -257,7 +257,7 @@ def memory(cores: Runs, gpus: Runs) -> Picture:
         for n in "12"
     )
     title = claim(
-        "One device takes {a:.2f} to {b:.2f} times the memory that we count",
+        "One device takes {a:.2f} to {b:.2f} times what we count, in single samples",
         when=0.9 < min(alone) and max(alone) < 1.2 and median(both) < 1,
         a=min(alone), b=max(alone), two=median(both),
     )  # fmt: skip
@@ -408,7 +408,7 @@ def speedup(cores: Runs, gpus: Runs, ddp: Runs) -> Picture:
 def bracket(cores: Runs, gpus: Runs) -> Picture:
     """Can the time of a step on two devices be bounded?"""
     inside = {
-        study.variant: [
+        study.name: [
             low <= study.steps[2, batch] <= high
             for batch, (low, high) in study.bracket(2).items()
             if (2, batch) in study.steps
@@ -418,7 +418,7 @@ def bracket(cores: Runs, gpus: Runs) -> Picture:
     a, b, n = (*map(sum, inside.values()), len(inside["concise"]))
     title = claim(
         "On 2 H200s {a} of {n} steps in Gluon lie in the bracket, {b} from scratch",
-        when=b < a == n == len(inside["scratch"]), a=a, n=n, b=b,
+        when=b < a == n == len(inside["from scratch"]), a=a, n=n, b=b,
     )  # fmt: skip
     words = f"LeNet; {scaling.BRACKET}"
     grid = {"rows": 2, "columns": 2, "sharex": True, "sharey": "row"}

@@ -167,17 +167,15 @@ def _seeds(runs: Runs) -> str:
         base = alone.setdefault(chapter, timed)
         ends = [run.lines_of(EpochRecord)[-1].test_acc for run in same]
         until = to_accuracy(same)
-        reached = [
-            number(median(until)),
-            f"{number(min(until))} to {number(max(until))}",
-        ]
+        reached = f"{number(min(until))} to {number(max(until))}"
         name, where = labels.CHAPTERS.get(chapter, chapter), same[0].header
         rows.append([
             f"{name}, {labels.configuration(where)}",
             *_spread(timed),
             in_cell(ratio(base, timed)),
             f"{len(until)} of {len(same)}",
-            *reached,
+            number(median(until)),
+            reached,
             f"{median(ends):.3f} ({min(ends):.3f} to {max(ends):.3f})",
             _record(*same),
         ])  # fmt: skip

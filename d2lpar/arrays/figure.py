@@ -79,9 +79,8 @@ def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None
 def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     """Draw GFLOP/s against FLOP per byte on one device, under its copy and its product.
 
-    An arrow leads from MXNet's form as written to its fastest one. PyTorch stands
-    beside them where it has the same processor. Solid is the roof of the data sheet of
-    a GPU's `model`.
+    Beside MXNet's forms stands PyTorch on the same processor; solid is the roof of the
+    data sheet of a GPU's `model`.
     """
     fewest = min(row.num_devices for row in table if row.num_devices)
     ours = [row for row in table if row.num_devices == fewest]
@@ -94,10 +93,8 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     axes.text(0.98, 0.12, words, ha="right", **place)
     if model in DATA_SHEETS:
         _roof(axes, (left, last), *DATA_SHEETS[model], {"color": "0.35", "lw": 1.2})
-    peers = [
-        r for r in table if r.library == "PyTorch" and r.num_devices in (0, fewest)
-    ]
-    peers = [row for row in peers if row.where != "CPU"]  # of a host beside GPUs
+    here = [r for r in table if r.num_devices in (0, fewest) and r.where != "CPU"]
+    peers = [row for row in here if row.library == "PyTorch"]
     for k, (operation, words) in enumerate(SHORT.items()):
         forms = [r for r in rows_of(operation, ours) if r.library == "MXNet"]
         if not forms:

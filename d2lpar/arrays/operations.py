@@ -1,11 +1,8 @@
 """The sources' array operations: their data, their forms, and their right results.
 
 Each function draws the arrays of an operation, splits them over the devices by rows,
-and yields a :class:`Work`. :mod:`d2lpar.arrays.timings` times them.
-
-Forms: "as written" in the source; "in place", in memory that exists already; "one
-kernel", a single pass over memory by a kernel of :mod:`d2lpar.kernels`; or the name of
-the function that is called.
+and yields a :class:`Work`. Its forms: "as written" in the source; "in place", in memory
+that exists already; "one kernel" of :mod:`d2lpar.kernels`; or the function's name.
 """
 
 from __future__ import annotations
@@ -27,11 +24,9 @@ AS_WRITTEN, IN_PLACE, ONE_KERNEL = "as written", "in place", "one kernel"
 AS_WRITTEN_64 = "as written, float64"
 SUM_COLUMNS = 10  # the CryptoPunks notebook's
 
-# Each thread sums EACH elements. On a CPU they are neighbours, in 32 lanes that the
-# compiler turns into vectors. On a GPU they are as far apart as there are threads:
-# neighbouring threads read neighbouring numbers at the same time (coalesced). sin and
-# cos: x is reduced to [-pi/4, pi/4] by pi/2 in three parts, then the polynomials of
-# Cephes' sinf and cosf; error about 5e-7 for |x| < 8192.
+# Each thread sums EACH elements. On a CPU they are neighbours, in 32 lanes that become
+# vectors; on a GPU, neighbours of other threads' (coalesced). x is reduced to [-pi/4,
+# pi/4] by pi/2 in three parts; then Cephes' sinf and cosf: error 5e-7 for |x| < 8192.
 _TRIG = CudaModule("""
 __device__ inline float tan_squared(float x) {
   float q = rintf(x * 0.63661977f);
@@ -77,14 +72,10 @@ X2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large each operation is, by default as large as in its source.
+    """Say how large each operation is, by default as large as in its source.
 
     `x2` numbers, `sum_rows` rows of 10, `trig` and `product` the sides of square
-    matrices; copies of 4 KiB, 16 KiB, ... up to `largest_copy` bytes. The numbers are
-    drawn from `seed`.
-
-    >>> Sizes(largest_copy=20_000).copies
-    (4096, 16384)
+    matrices; copies of 4 KiB, 16 KiB, ... up to `largest_copy` bytes.
     """
 
     x2: int = 50_000_000
@@ -109,19 +100,18 @@ class Sizes:
 
     @property
     def sha256(self) -> str:
-        """Of the sizes and `seed`, which determine the numbers."""
+        """The hash of the sizes and `seed`, which determine the numbers."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 @dataclass
 class Work:
-    """An operation on arrays in memory, and the forms in which it is measured.
+    """Hold an operation on arrays in memory, and the forms in which it is measured.
 
-    `on_devices` are functions of a device, by form. `on_host` are those of a library,
-    the module of NumPy or PyTorch, and of its copies of the `host` arrays and of `out`,
-    which is written to; `in_numpy` have no arguments. `num_bytes` and `flops` are a
-    record's; `checks` are the arguments of :func:`d2lpar.timing.measure` that check a
-    result.
+    `on_devices` are functions of a device, by form. `on_host` are those of a library
+    (NumPy or PyTorch) and of its copies of the `host` arrays and of `out`, which is
+    written to; `in_numpy` have no arguments. `checks` are arguments of
+    :func:`d2lpar.timing.measure`.
     """
 
     operation: str
@@ -156,10 +146,7 @@ def forms_of(
 
 
 def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """The least-squares notes: every number twice.
-
-    And once, a copy of the same arrays: the limit that memory sets.
-    """
+    """Yield the notes' "every number twice", and a copy: the limit that memory sets."""
     host = rng.random(sizes.x2, dtype="float32")
     x, out = _shards(host, devices), numpy.zeros_like(host)
     y = {d: np.zeros(x[d].shape, ctx=d) for d in devices}
@@ -196,10 +183,9 @@ def x2(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Wor
 
 
 def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """The CryptoPunks notebook: the sum of n x 10 numbers.
+    """Yield the CryptoPunks notebook's sum of n x 10 numbers.
 
-    MXNet's own sum adds one by one, in one thread. In a dense layer of ones oneDNN adds
-    vectors.
+    MXNet's own sum adds one by one, in one thread; oneDNN's dense layer adds vectors.
     """
     host = rng.standard_normal((sizes.sum_rows, SUM_COLUMNS), dtype="float32")
     x = _shards(host, devices)
@@ -223,7 +209,7 @@ def total(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[
 
 
 def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """The GPU wiki: the sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
+    """Yield the GPU wiki's sum of sin^2/cos^2 over n x n numbers in [0, 1)."""
     host = rng.random((sizes.trig, sizes.trig), dtype="float32")
     x = _shards(host, devices)
     kind = devices[0].device_type
@@ -251,7 +237,7 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[W
 
 
 def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
-    """The GPUSOROBAN posts: a product of two n x n matrices, the first split by rows.
+    """Yield the GPUSOROBAN posts' product of two n x n matrices.
 
     The second is given as its transpose, as a dense layer has it. Checked by the
     product with a random vector (Freivalds): n^2 operations instead of n^3.
@@ -284,7 +270,7 @@ OPERATIONS = (x2, total, trig, product)
 def copies(
     num_bytes: int, devices: list, rng: numpy.random.Generator
 ) -> Iterator[Work]:
-    """Copies of `num_bytes` to, from and between devices, and their all-reduce."""
+    """Yield copies of `num_bytes` to, from and between devices, and the all-reduce."""
     shape = (num_bytes // 4,)  # of float32
     hosts = {d: rng.random(shape, dtype="float32") for d in devices}
     x = {d: np.array(hosts[d], ctx=d) for d in devices}

@@ -40,7 +40,7 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Row:
-    """All samples of one operation in one form, the repeats of a run pooled.
+    """Hold all samples of one operation in one form, the repeats of a run pooled.
 
     `where` is "1 context, 2 threads", "CPU" for the host beside GPUs, or "";
     `num_devices` is 0 for a library of the host.
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def gb_per_sec(self) -> float:
-        """Of all devices together; they copy at the same time."""
+        """Return the rate of all devices together; they copy at the same time."""
         together = self.num_devices if self.operation in TRANSFERS else 1
         return together * self.num_bytes / self.seconds.median / 1e9
 
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def intensity(self) -> float:
-        """Floating-point operations per byte."""
+        """Return the floating-point operations per byte."""
         return self.flops / self.num_bytes
 
 

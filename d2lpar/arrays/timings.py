@@ -1,10 +1,6 @@
 """The sources' array operations in NumPy, PyTorch and MXNet, timed on any devices.
 
-The least-squares notes double 50,000,000 numbers, the CryptoPunks notebook sums
-100,000 x 10, the GPU wiki sums sin^2/cos^2 over 10,000 x 10,000, and the GPUSOROBAN
-posts multiply two matrices of 15,360 x 15,360. Copies and an all-reduce follow: their
-cost decides whether parallel work pays. :mod:`d2lpar.timing` checks every result in
-every repetition.
+Copies and an all-reduce follow: their cost decides whether parallel work pays.
 """
 
 from __future__ import annotations
@@ -44,13 +40,11 @@ def measure(
 ) -> Iterator[TimingRecord]:
     """Time every operation, yielding a record for each of its forms and libraries.
 
-    `devices` and `num_devices` are those of :func:`d2lpar.lenet.train`. NumPy and, if
-    it is installed, PyTorch are measured beside one device only, with as many threads
-    as that CPU context; beside a GPU with all cores, and PyTorch on that GPU as well,
-    if it has CUDA. The product, which may take a minute, is repeated `product_repeats`
-    times after one warm-up.
-
-    Raises :class:`~d2lpar.timing.TimingError` for a wrong result.
+    NumPy and, if it is installed, PyTorch are measured beside one device only, with as
+    many threads as that CPU context; beside a GPU with all cores, and PyTorch on that
+    GPU as well, if it has CUDA. The product, which may take a minute, is repeated
+    `product_repeats` times after one warm-up. Raises
+    :class:`~d2lpar.timing.TimingError` for a wrong result.
     """
     chosen = choose(devices, num_devices)
     on_cpu = chosen[0].device_type == "cpu"
@@ -61,7 +55,7 @@ def measure(
             libraries.append(importlib.import_module("torch"))
             libraries[-1].set_num_threads(threads)
         except ModuleNotFoundError:
-            log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
+            log.warning("PyTorch is not measured: pip install -e '.[peers]'")
     for make in operations.OPERATIONS:
         how = {"warmup": warmup, "repeats": repeats}
         if make is operations.product:
@@ -75,10 +69,7 @@ def measure(
 
 
 def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
-    """Double `n` numbers on each device and on the host, and copy them: text lines.
-
-    Each line has both clocks of :mod:`d2lpar.timing`.
-    """
+    """Yield lines: `n` numbers doubled and copied on each device, by both clocks."""
     for device in devices:
         yield f"{n:,} numbers on {label(device)}"
         rng = numpy.random.default_rng(0)
@@ -99,10 +90,7 @@ def _time(
     threads: int = 1,
     **how: int,
 ) -> Iterator[TimingRecord]:
-    """Time all forms on the devices, then those of the libraries of the host.
-
-    PyTorch is timed on a GPU as well, if it has CUDA and the device is one.
-    """
+    """Time all forms on the devices, then those of the libraries of the host."""
     options = {**how, **work.checks}
     for form, call in work.on_devices.items():
         name = f"{work.operation} in MXNet, {form}"

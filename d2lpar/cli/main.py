@@ -4,11 +4,13 @@ d2lpar run multiple_gpus --num-devices 1,2 --preset quick
 d2lpar list | doctor | devices | plot RECORDS... | compare A.jsonl B.jsonl
 d2lpar launch --workers 2 -- run multiple_machines
 d2lpar sample --checkpoint FILE --n 25 --seed 7
+d2lpar verify STEP.py --devices 2
 
 Errors are one line on stderr and an exit code, without a traceback: 0 for success; 1
-when `d2lpar doctor` finds that training cannot run; 2 for an error with a message; 3
-when a measuring process was killed or crashed, so that another attempt may succeed; 130
-after Ctrl-C, SIGTERM and SIGHUP; 141 when the reader of standard output has gone.
+when `doctor` finds that training cannot run, or `verify` that a step is wrong; 2 for an
+error with a message; 3 when a measuring process was killed or crashed, so that another
+attempt may succeed; 130 after Ctrl-C, SIGTERM and SIGHUP; 141 when the reader of
+standard output has gone.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from d2lpar import __version__
 from d2lpar.cli.options import (
     CONTEXT,
     COUNT,
+    LR,
     PATH,
     POSITIVE,
     launch_options,
@@ -231,6 +234,49 @@ def devices(as_json: bool) -> None:
     here = cards.machine()
     text = json.dumps(asdict(here), indent=1) if as_json else cards.as_text(here)
     click.echo(text)
+
+
+@d2lpar.command(
+    short_help="Judge a data-parallel step of your own.",
+    epilog="Exit status: 0 right, 1 wrong, 2 it cannot be judged. See docs/verify.md.",
+)
+@click.argument("path", metavar="STEP.py", type=PATH)
+@click.option(
+    "--devices",
+    "num_devices",
+    type=click.IntRange(2, 64),
+    default=2,
+    help="Number of devices, compared with one.",
+)
+@click.option(
+    "--batch", "batch_size", type=POSITIVE, default=64, help="Samples in a batch."
+)
+@click.option("--lr", type=LR, default=0.1, help="Learning rate.")
+@click.option("--seed", type=COUNT, default=0, help="Seed of init and batch.")
+@click.option(
+    "--python",
+    default=sys.executable,
+    show_default="this one",
+    help="Interpreter that runs STEP.py.",
+)
+@click.option("--timeout", type=POSITIVE, default=60, help="Seconds for an answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def verify(ctx: click.Context, path: str, as_json: bool, **settings) -> None:
+    """Judge the step of STEP.py: is it, on several devices, the step of one?
+
+    If it is not, the mistake is named. The file may use any framework. It defines
+    init(seed), batch(n, seed) and step(params, X, y, num_devices, lr).
+    """
+    from d2lpar.verify import verify
+
+    checks = verify(path, **settings)
+    if as_json:
+        click.echo(json.dumps([check._asdict() for check in checks], indent=1))
+    else:
+        for check in checks:
+            click.echo(printable(f"{check.verdict:9}{check.what}: {check.line}"))
+    ctx.exit({"wrong": 1, "unjudged": 2}.get(checks[-1].verdict, 0))
 
 
 def main() -> None:

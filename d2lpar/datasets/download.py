@@ -1,8 +1,7 @@
 """Files of a published data set, found on disk or downloaded, and verified.
 
-They are looked for in the folders asked for (``--data-dir``, then ``$D2LPAR_DATA``). If
-they are in neither, pooch downloads them into the user's cache, or finds them there. A
-file counts only if it has the published SHA-256.
+They are looked for in ``--data-dir``, then in ``$D2LPAR_DATA``, then in the user's
+cache, into which pooch downloads them.
 """
 
 from __future__ import annotations
@@ -22,17 +21,13 @@ log = logging.getLogger("d2lpar")
 CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 
 
-class DownloadError(DataError):
-    """There is no copy on disk, and the download failed."""
-
-
 @dataclass(frozen=True)
 class PublishedFiles:
-    """A data set that was published as files, and where to find them.
+    """Name a data set that was published as files, and where to find them.
 
-    `name` is its value of ``--data`` and the name of its folder, `title` its name in
-    messages. `substitute` is the value of ``--data`` for what is used if it cannot be
-    had. `registry` maps each file to its SHA-256; it is below every one of `urls`.
+    `name` and `substitute` are values of ``--data``: of the data set, which is also the
+    name of its folder, and of what is used if it cannot be had. `registry` maps each
+    file to its SHA-256; it is below every one of `urls`.
     """
 
     name: str
@@ -42,14 +37,11 @@ class PublishedFiles:
     urls: tuple[str, ...]
 
     def locate(self, name: str = "auto", data_dir: str | Path | None = None) -> str:
-        """Settle "auto": the data set's own name, or its substitute's, which is logged.
-
-        Raises what :meth:`paths` raises.
-        """
+        """Return the name that "auto" means here; raise what :meth:`paths` raises."""
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
-        """Return the files, downloaded if need be; [] for the substitute.
+        """Return the files, downloaded if need be; [] for the substitute, with a line.
 
         Raises :class:`DataError` for a folder asked for that cannot be read, a damaged
         file in it, and, unless `name` is "auto", if there is neither a copy nor a
@@ -62,15 +54,18 @@ class PublishedFiles:
             return []
         asked_for = {"--data-dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
         for source, folder in asked_for.items():
-            if folder:
-                found = self.paths_in(check_folder(source, folder))
-                if found:
-                    return found
-                line = "%s is not, or not whole, in %s %s; looking elsewhere"
-                log.warning(line, self.title, source, folder)
+            if not folder:
+                continue
+            path = Path(folder).expanduser()
+            if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
+                raise DataError(f"{source} {path}: not a folder that can be read")
+            if found := self.paths_in(path):
+                return found
+            line = "%s is not, or not whole, in %s %s; looking elsewhere"
+            log.warning(line, self.title, source, folder)
         try:
             return [self.fetch(file) for file in self.registry]
-        except DownloadError as error:
+        except DataError as error:
             if name != "auto":
                 raise
             log.warning("%s; using --data %s instead", error, self.substitute)
@@ -111,15 +106,7 @@ class PublishedFiles:
             except (OSError, ValueError) as error:  # ValueError: another SHA-256
                 why = getattr(error, "strerror", None) or type(error).__name__
                 problems.append(f"{urlsplit(url).hostname}: {why}")
-        raise DownloadError(
+        raise DataError(
             f"{self.title}: not on disk, nor downloaded to {cache} "
             f"({', '.join(problems)}); name its folder with --data-dir or D2LPAR_DATA"
         )
-
-
-def check_folder(source: str, folder: str | Path) -> Path:
-    """Return the folder that `source` names; :class:`DataError` unless readable."""
-    path = Path(folder).expanduser()
-    if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
-        raise DataError(f"{source} {path}: not a folder that can be read")
-    return path

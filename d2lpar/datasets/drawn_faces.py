@@ -1,12 +1,9 @@
 """Pixel faces, put together at random from drawn sprites, in place of CryptoPunks.
 
-The 10,000 CryptoPunks are portraits of 24 x 24 pixels without an open licence. These
-faces are of the same kind, but take no pixel from them: over a head turned to the left
-lie a mouth, some hair, perhaps a hat, ..., and each face has its own colours.
-
-``data/sprites.png`` holds a row of tiles for each of :data:`LAYERS`. Its palette is
-what the sprites are drawn with: entry 0 is transparent, 1 erases what is below, those
-named in :data:`TONES` change from face to face, and the others are colours.
+The CryptoPunks have no open licence; these faces take no pixel from them.
+``data/sprites.png`` holds a row of tiles for each of :data:`LAYERS`. In its palette 0
+is transparent, 1 erases what is below, the entries of :data:`TONES` change from face to
+face, and the others are colours.
 """
 
 from __future__ import annotations
@@ -65,9 +62,8 @@ TONES = {
 def synthetic_punks(n: int = 10_000, seed: int = 0) -> numpy.ndarray:
     """Draw `n` faces, uint8 (n, 3, 24, 24): planes of red, green and blue.
 
-    The background is black, as the transparent one of CryptoPunks is once it is RGB.
-    The same seed (an integer >= 0) draws the same faces, the first k of which are the
-    same for every n >= k. Raises :class:`SettingError` unless `n` is 1 to a million.
+    A seed always draws the same faces, the first k of which are the same for every n >=
+    k. Raises :class:`SettingError` unless `n` is 1 to a million.
     """
     check_head("the sampler of faces", "n", n, MAX_FACES)
     with Image.open(SPRITES) as picture:

@@ -65,11 +65,10 @@ FASHION_CLASSES = (
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images and labels in host memory; unpacks into its four arrays.
+    """Hold images and labels in host memory; unpacks into its four arrays.
 
     `X_train`, `X_test`: uint8 (n, 28, 28); `y_train`, `y_test`: uint8 (n,), the number
-    of the class in `classes`. `name` is "fashion-mnist", or "fashion-mnist-sample" for
-    the images in the package.
+    of the class in `classes`.
     """
 
     X_train: numpy.ndarray
@@ -93,18 +92,13 @@ class ImageData:
         return {"n_train": len(self.y_train), "n_test": len(self.y_test)}
 
     def head(self, n_train: int | None = None, n_test: int | None = None) -> ImageData:
-        """The first `n_train` and `n_test` samples (None: all).
-
-        Raises :class:`SettingError` unless there are as many.
-        """
-        if n_train is None and n_test is None:
-            return self
+        """Return the first samples (None: all), or raise :class:`SettingError`."""
         check_head(self.name, "n_train", n_train, len(self.y_train))
         check_head(self.name, "n_test", n_test, len(self.y_test))
         return self.take(slice(n_train), slice(n_test))
 
     def take(self, train, test) -> ImageData:
-        """The samples at these indices, or in these slices."""
+        """Return the samples at these indices, or in these slices."""
         return replace(
             self,
             X_train=self.X_train[train],
@@ -122,7 +116,7 @@ def load(
     n_test: int | None = None,
     seed: int = 0,
 ) -> ImageData:
-    """The data set of a run, by name, cut to `n_train` and `n_test` images.
+    """Return the data set of a run, by name, cut to `n_train` and `n_test` images.
 
     "fashion-mnist" is the whole set, of which the first images are taken, or a
     :class:`DataError`; "sample" is :func:`fashion_sample`, of which `seed` chooses;
@@ -139,19 +133,15 @@ def load(
 
 
 def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
-    """The whole of Fashion-MNIST: 60,000 training and 10,000 test images.
-
-    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.paths` raises.
-    """
+    """Return all of Fashion-MNIST: 60,000 and 10,000 images; or raise DataError."""
     return load("fashion-mnist", data_dir=data_dir)
 
 
 def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> ImageData:
-    """Images of Fashion-MNIST that come with the package; no files, no network.
+    """Return images of Fashion-MNIST that come with the package, chosen by `seed`.
 
-    The sample has 500 training and 100 test images of each class. `seed` chooses
-    `n_train` and `n_test` of them at random; all of them are the same for every seed.
-    Raises :class:`SettingError` unless there are as many.
+    There are 500 training and 100 test images of each class. Raises
+    :class:`SettingError` unless there are as many as asked for.
     """
     with numpy.load(SAMPLE) as arrays:
         whole = ImageData(**arrays, name="fashion-mnist-sample")
@@ -173,7 +163,7 @@ def read_idx(path: str | Path) -> numpy.ndarray:
 
 
 def sha256_of(arrays: Iterable[numpy.ndarray]) -> str:
-    """SHA-256 of the arrays' bytes, one array after the other."""
+    """Return the SHA-256 of the arrays' bytes, one array after the other."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(numpy.ascontiguousarray(array).data)
@@ -191,14 +181,13 @@ def check_head(data: str, name: str, n: int | None, available: int) -> None:
 
 
 def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
-    """One epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and labels uint8 (n,).
+    """Yield one epoch of batches: float32 (n, 1, 28, 28) in [0, 1] and uint8 (n,).
 
     `X` is uint8 (n, 28, 28), or float in [0, 1], and `y` (n,), both NumPy's, or both
-    MXNet's on one device, where the batches are then made and stay. `order` is a
-    permutation of the samples, of the same kind of array; it does not depend on the
-    number of devices. None keeps the order of the data. The last batch may be smaller,
-    as in the book. Raises ValueError for X and y of different lengths, and for a batch
-    size below 1.
+    MXNet's on one device, where the batches are then made. `order` is a permutation of
+    the samples, of the same kind of array; None keeps the order of the data. The last
+    batch may be smaller, as in the book. Raises ValueError for X and y of different
+    lengths, and for a batch size below 1.
     """
     if len(X) != len(y) or batch_size < 1:
         raise ValueError(
@@ -219,7 +208,7 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
 
 
 def to_float(images):
-    """Images (n, h, w) as float32 (n, 1, h, w), like d2l's ToTensor.
+    """Return images (n, h, w) as float32 (n, 1, h, w), like d2l's ToTensor.
 
     Integers are images in 0..255, and become [0, 1]; floats are taken as they are.
     """

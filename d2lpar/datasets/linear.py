@@ -18,7 +18,7 @@ BLOCK_NUMBERS = 2**23  # of A, drawn and written at a time
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """A x = b with more rows than columns: A float64 (rows, columns), b (rows,)."""
+    """Hold A x = b: A float64 (rows, columns), b (rows,)."""
 
     A: numpy.ndarray
     b: numpy.ndarray
@@ -43,9 +43,8 @@ def uniform_problem(rows: int, columns: int, seed: int = 0) -> LinearProblem:
 def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """Return the same problem with A in a file, which may exceed the memory.
 
-    The file is in the system's folder for temporary files (TMPDIR), takes 8 bytes per
-    number, and is deleted with the problem. Raises :class:`DataError` if there is not
-    enough space for it.
+    The file, in TMPDIR, takes 8 bytes per number and is deleted with the problem.
+    Raises :class:`DataError` if there is not enough space for it.
     """
     where = tempfile.gettempdir()
     size, free = 8 * rows * columns, shutil.disk_usage(where).free

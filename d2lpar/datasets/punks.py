@@ -1,8 +1,7 @@
 """Faces of 24 x 24 pixels for the GAN, as data, as pictures, and the nearest of them.
 
 The 10,000 CryptoPunks are one image, ``punks.png``, of 100 x 100 tiles. It is never
-redistributed: the artwork has no open licence. Where there is neither a copy nor a
-network, :func:`load` falls back to drawn faces, logs it, and marks them synthetic.
+redistributed: the artwork has no open licence.
 
 Source: Larva Labs, "CryptoPunks" (2017); cut into tiles as in the CryptoPunks notebook.
 """
@@ -39,7 +38,7 @@ locate = CRYPTOPUNKS.locate
 
 @dataclass(frozen=True)
 class FaceData:
-    """Faces in host memory: `X` uint8 (n, 3, 24, 24)."""
+    """Hold faces in host memory: `X` uint8 (n, 3, 24, 24)."""
 
     X: numpy.ndarray
     name: str
@@ -58,12 +57,7 @@ class FaceData:
         return {"n_train": len(self.X)}
 
     def head(self, n_train: int | None = None) -> FaceData:
-        """The first `n_train` faces (None: all).
-
-        Raises :class:`SettingError` unless there are as many.
-        """
-        if n_train is None:
-            return self
+        """Return the first faces (None: all), or raise :class:`SettingError`."""
         check_head(self.name, "n_train", n_train, len(self.X))
         return replace(self, X=self.X[:n_train])
 
@@ -75,7 +69,7 @@ def load(
     n_train: int | None = None,
     seed: int = 0,
 ) -> FaceData:
-    """The faces of a run, by name, cut to the first `n_train`.
+    """Return the faces of a run, by name, cut to the first `n_train`.
 
     "cryptopunks" are the real ones or a :class:`DataError`; "synthetic" are drawn from
     `seed`; "auto" are the real ones if they can be had, else drawn ones, which is
@@ -89,18 +83,14 @@ def load(
 
 
 def cryptopunks(data_dir: str | Path | None = None) -> FaceData:
-    """The real 10,000 CryptoPunks.
-
-    Raises what :meth:`d2lpar.datasets.download.PublishedFiles.paths` raises.
-    """
+    """Return the real 10,000 CryptoPunks, or raise DataError."""
     return load("cryptopunks", data_dir=data_dir)
 
 
 def read_tiles(path: Path) -> numpy.ndarray:
-    """The tiles of ``punks.png``, row by row: uint8 (10000, 3, 24, 24).
+    """Return the tiles of ``punks.png``, row by row: uint8 (10000, 3, 24, 24).
 
-    Alpha is dropped, as by the CryptoPunks notebook's ``.convert("RGB")``: in the file,
-    transparent pixels are black.
+    Alpha is dropped, as by the CryptoPunks notebook's ``.convert("RGB")``.
     """
     pixels = numpy.asarray(Image.open(path).convert("RGB"))
     tiles = pixels.reshape(TILES, TILE, TILES, TILE, 3).transpose(0, 2, 4, 1, 3)
@@ -108,7 +98,7 @@ def read_tiles(path: Path) -> numpy.ndarray:
 
 
 def sheet(faces: numpy.ndarray, columns: int) -> numpy.ndarray:
-    """Faces uint8 (n, 3, h, w) as one picture (rows * h, columns * w, 3), row by row.
+    """Return faces uint8 (n, 3, h, w) as a picture (rows * h, columns * w, 3).
 
     The rest of an incomplete last row is white.
     """
@@ -121,24 +111,24 @@ def sheet(faces: numpy.ndarray, columns: int) -> numpy.ndarray:
 
 
 def enlarged(picture: numpy.ndarray, scale: int) -> numpy.ndarray:
-    """The picture (h, w, 3) with every pixel a square of `scale` x `scale`."""
+    """Return a picture (h, w, 3) with every pixel a square of `scale` x `scale`."""
     return picture.repeat(scale, axis=0).repeat(scale, axis=1)
 
 
 def png(picture: numpy.ndarray) -> bytes:
-    """A picture uint8 (h, w, 3) as the content of a PNG file."""
+    """Return a picture uint8 (h, w, 3) as the content of a PNG file."""
     file = io.BytesIO()
     Image.fromarray(picture).save(file, format="png", optimize=True)
     return file.getvalue()
 
 
 def to_png(picture: numpy.ndarray) -> str:
-    """A picture uint8 (h, w, 3) as a PNG file in base64."""
+    """Return a picture uint8 (h, w, 3) as a PNG file in base64."""
     return base64.b64encode(png(picture)).decode()
 
 
 def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:
-    """The inverse of :func:`to_png`, of a sheet of so many columns and rows."""
+    """Return the sheet of so many columns and rows that :func:`to_png` wrote."""
     picture = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB")
     return numpy.asarray(picture).reshape(rows * TILE, columns * TILE, 3)
 
@@ -146,7 +136,7 @@ def from_png(text: str, columns: int, rows: int) -> numpy.ndarray:
 def nearest(
     faces: numpy.ndarray, others: numpy.ndarray
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """For each face, the number of the nearest of `others`, and its distance.
+    """Return the nearest of `others` for each face, and its distance.
 
     Both sets are uint8 (n, 3, h, w). Returns int64 (n,) and float64 (n,): root mean
     square differences of pixels in [0, 1], 0 for a copy.

@@ -24,45 +24,24 @@ CHAPTERS = {
 
 
 def where(run: Run) -> str:
-    """How messages name the run: by its file."""
+    """Return how messages name the run: by its file."""
     return str(run.path or "a run")
 
 
 def device_word(header: Header) -> str:
-    """What a device is called: "context" on CPUs, else "GPU"."""
+    """Return what a device is called: "context" on CPUs, else "GPU"."""
     return "context" if header.device_kind == "cpu" else "GPU"
 
 
-def threads(header: Header) -> str:
-    """Threads of the CPU contexts: "2 threads", "1 thread each"; "" on GPUs."""
-    if header.device_kind != "cpu":
-        return ""
-    if not header.threads_per_device:
-        return "threads unset"
-    each = " each" if header.num_devices > 1 else ""
-    return plural(header.threads_per_device, "thread") + each
-
-
-def gpu_models(header: Header | BenchmarkHeader) -> list[str]:
-    """Distinct models of the run's GPUs; [] on CPUs or where the labels name none."""
-    if isinstance(header, BenchmarkHeader) or header.device_kind != "gpu":
-        return []
-    models = (label.partition(" ")[2] for label in header.devices)
-    return [model for model in dict.fromkeys(models) if model]
-
-
 def gpu_words(header: Header | BenchmarkHeader) -> list[str]:
-    """What changes results and times on GPUs: ["TF32 off", "peer access on"].
-
-    [] on CPUs and for records that do not say.
-    """
+    """Return what changes results on GPUs, as far as it is known: ["TF32 off"]."""
     facts, names = header.gpu_build, {"tf32": "TF32", "peer_access": "peer access"}
     known = {key: name for key, name in names.items() if facts.get(key) is not None}
     return [f"{name} {'on' if facts[key] else 'off'}" for key, name in known.items()]
 
 
 def commit(header: Header | BenchmarkHeader) -> str:
-    """The code that was run: "commit 1a2b3c4 with local changes"."""
+    """Return the code that was run: "commit 1a2b3c4 with local changes"."""
     if not header.git_commit:
         return "commit not recorded"
     changes = " with local changes" if header.git_dirty else ""
@@ -70,15 +49,17 @@ def commit(header: Header | BenchmarkHeader) -> str:
 
 
 def data_name(header: Header) -> str:
-    """The data set in a few words, with a mark where it was generated in its place."""
+    """Return the data set in a few words, with a mark where it was generated."""
     mark = "SYNTHETIC " if header.synthetic else ""
     return DATA_NAMES.get(header.dataset, f"{mark}{header.dataset}")
 
 
 def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
-    """The machine in a few words: "AMD EPYC, 2 cores", or the GPUs."""
-    if all(isinstance(h, Header) and h.device_kind == "gpu" for h in headers):
-        gpus = list(dict.fromkeys(m for h in headers for m in gpu_models(h)))
+    """Return the machine in a few words: "AMD EPYC, 2 cores", or the GPUs."""
+    on_gpus = [h for h in headers if isinstance(h, Header) and h.device_kind == "gpu"]
+    if len(on_gpus) == len(headers):
+        models = (label.partition(" ")[2] for h in on_gpus for label in h.devices)
+        gpus = filter(None, dict.fromkeys(models))
         return ", ".join([*gpus, *gpu_words(headers[0])[:1]])
     return " and ".join(
         dict.fromkeys(f"{h.cpu_model}, {plural(h.cores, 'core')}" for h in headers)
@@ -86,7 +67,7 @@ def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
 
 
 def count(header: Header) -> str:
-    """How many devices: "2 contexts"; of several workers how they shared, too."""
+    """Return how many devices: "2 contexts"; of workers how they shared, too."""
     words = plural(header.num_devices, device_word(header))
     if header.workers > 1:
         words += f" of {header.workers} workers ({header.variant or 'sync'})"
@@ -94,31 +75,36 @@ def count(header: Header) -> str:
 
 
 def configuration(header: Header) -> str:
-    """How many devices, and their threads: "2 contexts, 1 thread each"."""
-    return ", ".join(filter(None, (count(header), threads(header))))
+    """Return how many devices, and their threads: "2 contexts, 1 thread each"."""
+    if header.device_kind != "cpu":
+        return count(header)
+    if not header.threads_per_device:
+        return f"{count(header)}, threads unset"
+    each = " each" if header.num_devices > 1 else ""
+    return f"{count(header)}, {plural(header.threads_per_device, 'thread')}{each}"
 
 
 def several_ways(runs: Sequence[Run]) -> bool:
-    """Whether these are of several workers that share gradients in different ways."""
+    """Return whether these are of workers that share gradients in different ways."""
     shared = [run.header.variant for run in runs if run.header.workers > 1]
     return len(set(shared)) > 1
 
 
 def subtitle(words: str, runs: Sequence[Run]) -> str:
-    """The line below a picture: the workload, and the hardware."""
+    """Return the line below a picture: the workload, and the hardware."""
     machine = hardware([run.header for run in runs])
     return " \u00b7 ".join(filter(None, (words, machine)))
 
 
 def machine(header: BenchmarkHeader) -> str:
-    """Where a benchmark ran: the GPUs that it used, or else the CPU."""
+    """Return where a benchmark ran: the GPUs that it used, or else the CPU."""
     if not header.on_gpus:
         return hardware([header])
     return ", ".join([*dict.fromkeys(header.on_gpus), *gpu_words(header)])
 
 
 def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
-    """When and with what it was measured, for a file's metadata."""
+    """Return when and with what it was measured, for a file's metadata."""
     version = next((h.versions["mxnet"] for h in headers if "mxnet" in h.versions), "")
     library = f"MXNet {version}. " if version not in ("", "not installed") else ""
     days = sorted(h.date[:10] for h in headers)
@@ -128,6 +114,6 @@ def stamp(headers: Sequence[Header | BenchmarkHeader]) -> str:
 
 
 def source(runs: Sequence[Run]) -> str:
-    """The end of a text: the machine, and when and with what it was measured."""
+    """Return the end of a text: the machine, and when it was measured with what."""
     headers = [run.header for run in runs]
     return textwrap.fill(f"{hardware(headers)}. {stamp(headers)}", 88)

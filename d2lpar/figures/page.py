@@ -59,10 +59,9 @@ def new(
     columns: int = 1,
     **subplots,
 ) -> Picture:
-    """A picture of `size` inches with its empty axes, row by row.
+    """Return a picture of `size` inches with its empty axes, row by row.
 
-    `note` is the line below; `subplots` is passed on to
-    :meth:`matplotlib.figure.Figure.subplots`.
+    `note` is the line below; the rest goes to Matplotlib's `Figure.subplots`.
     """
     picture = Picture(figsize=size)
     stamp = labels.stamp([run.header for run in runs]) if runs else ""
@@ -76,7 +75,7 @@ def new(
 
 
 def wrap(text: str, characters: float) -> str:
-    """The text in lines of about so many characters, at most two."""
+    """Return the text in lines of about so many characters, at most two."""
     lines = textwrap.wrap(
         text, max(12, int(characters)), max_lines=2, placeholder=" ...",
         break_on_hyphens=False,
@@ -85,21 +84,20 @@ def wrap(text: str, characters: float) -> str:
 
 
 def look(k: int, **others) -> dict:
-    """Color, line and marker of the k-th curve, and other keywords for its `plot`."""
+    """Return color, line and marker of the k-th curve, and other keywords."""
     ink = {"color": OTHERS[k % len(OTHERS)], "ls": LINES[k % len(LINES)]}
     return {**ink, "marker": MARKERS[k % len(MARKERS)], **others}
 
 
 def count_color(k: int) -> str:
-    """The color of ours on the k-th of ascending device counts."""
+    """Return the color of ours on the k-th of ascending device counts."""
     return COUNTS[min(k, len(COUNTS) - 1)]
 
 
 def answer(answers: Answers, name: str, otherwise: str, inches: float = 7.6) -> str:
-    """Return the title of the picture of this name, of so many inches.
+    """Return as many sentences of a picture's answer as two lines of a title hold.
 
-    As many whole sentences of its answer as two lines hold; `otherwise` where not even
-    the first fits, or there is none.
+    `otherwise` where not even the first fits, or there is none.
     """
     title = ""
     for text in (answers or {}).get(name, ()):
@@ -113,8 +111,7 @@ def answer(answers: Answers, name: str, otherwise: str, inches: float = 7.6) -> 
 class Row(NamedTuple):
     """A row of :func:`dots`: its name, all samples, and a word after their median.
 
-    `values` is a summary where the samples are not known. `mark` is another value of
-    the same, a tick. Without values `note` may say why.
+    `values` may be a summary; without values `note` may say why. `mark` is a tick.
     """
 
     name: str
@@ -125,12 +122,10 @@ class Row(NamedTuple):
 
 
 def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) -> None:
-    """A row of samples each, downwards: the median, the quartiles, all as dots.
+    """Draw a row of samples each, downwards: the median, the quartiles, all as dots.
 
-    Names stand at the left, medians at the right, with a word where the quartiles are
-    far apart. Seconds (unit "s") are in ms where all quartiles are below one. The axis
-    begins at 0, or is logarithmic if the medians differ more than tenfold (unless `log`
-    says).
+    Seconds (unit "s") are in ms where all quartiles are below one. The axis begins at
+    0, or is logarithmic if the medians differ more than tenfold (unless `log` says).
     """
     right = {"transform": axes.get_yaxis_transform(), "va": "center", "size": 9}
     found = {
@@ -155,7 +150,10 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
         if row.mark is not None:
             axes.plot([scale * row.mark, scale * s.median], [k, k], **ink, lw=0.8)
             axes.plot(scale * row.mark, k, "|", color=INK, ms=11, mew=1.6)
-        words = (_with_unit(scale * s.median, unit), row.note, unstable(s))
+        value, of = scale * s.median, unit
+        if unit == "s" and value < 1:
+            value, of = 1e3 * value, "ms"
+        words = (f"{number(value)} {of}".strip(), row.note, unstable(s))
         axes.text(1.01, k, "  ".join(filter(None, words)), **right)
     axes.set_yticks(range(len(rows)), [wrap(row.name, 46) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -172,15 +170,9 @@ def dots(axes: Axes, rows: Sequence[Row], unit: str, log: bool | None = None) ->
 
 
 def unstable(summary: Summary) -> str:
-    """Says so where the quartiles are more than a fifth of the median apart, or ""."""
+    """Return a word where the quartiles are a fifth of the median apart, or ""."""
     apart = (summary.q3 - summary.q1) / summary.median if summary.median else 0.0
     return f"unstable: {100 * apart:.0f} %" if apart > UNSTABLE else ""
-
-
-def _with_unit(value: float, unit: str) -> str:
-    if unit == "s" and value < 1:
-        return f"{number(1e3 * value)} ms"
-    return f"{number(value)} {unit}".strip()
 
 
 def by_count(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
@@ -199,15 +191,12 @@ def times_as_fast(speedup: float | None) -> str:
 
 
 def height(rows: int) -> float:
-    """Inches of a picture with so many rows of samples."""
+    """Return the inches of a picture with so many rows of samples."""
     return 1.5 + 0.36 * rows
 
 
 def log_along(axes: Axes, which: str, base: int = 10) -> None:
-    """A logarithmic axis, "x" or "y", with plain numbers, a few within a decade.
-
-    Linear where nothing positive is drawn.
-    """
+    """Make an axis, "x" or "y", logarithmic unless nothing positive is drawn."""
     column = "xy".index(which)
     if not any((line.get_xydata()[:, column] > 0).any() for line in axes.lines):
         return
@@ -223,7 +212,7 @@ def log_along(axes: Axes, which: str, base: int = 10) -> None:
 
 
 def bytes_along(axes: Axes, name: str) -> None:
-    """Sizes on a logarithmic x axis, in KiB and MiB."""
+    """Show sizes on a logarithmic x axis, in KiB and MiB."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
     axes.xaxis.set_major_formatter(lambda size, _: byte_size(size))
@@ -231,7 +220,7 @@ def bytes_along(axes: Axes, name: str) -> None:
 
 
 def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
-    """Whole epochs on the x axis; a thin line where a run resumed from a checkpoint."""
+    """Show whole epochs on the x axis; a thin line where a run was resumed."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
     resumed = {run.header.settings.get("resumed_at") for run in runs}
@@ -240,7 +229,7 @@ def epochs_along(axes: Axes, runs: Sequence[Run] = ()) -> None:
 
 
 def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **how):
-    """A curve of medians with quartiles through points (x, samples)."""
+    """Draw a curve of medians with quartiles through points (x, samples)."""
     found = [summarize(samples) for _, samples in points]
     medians = [s.median for s in found]
     spread = [[s.median - s.q1 for s in found], [s.q3 - s.median for s in found]]
@@ -248,7 +237,7 @@ def quartiles(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], **how
 
 
 def plain_style():
-    """A context: matplotlib's own defaults, whatever the user's, and ours on top."""
+    """Return a context of Matplotlib's own defaults with our style on top."""
     return style.context(STYLE, after_reset=True)
 
 
@@ -256,13 +245,11 @@ def save(
     drawn: Mapping[str, Picture | str | bytes], folder: Path, stem: str = ""
 ) -> list[Path]:
     """Write pictures as ``<stem>-<name>.png``, texts as .txt, bytes as .gif."""
+    endings: dict[type, str] = {str: "txt", bytes: "gif"}
     paths = []
     for key, content in drawn.items():
         name = "-".join(filter(None, (stem, key)))
-        ending = "png"
-        if not isinstance(content, Picture):
-            ending = "txt" if isinstance(content, str) else "gif"
-        paths.append(folder / f"{name}.{ending}")
+        paths.append(folder / f"{name}.{endings.get(type(content), 'png')}")
         with replacing(paths[-1]) as file:
             if isinstance(content, str):
                 file.write_text(content, encoding="utf-8")

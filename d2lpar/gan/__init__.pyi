@@ -10,11 +10,11 @@ from .networks import WideDiscriminator as WideDiscriminator
 from .networks import WideGenerator as WideGenerator
 from .networks import build as build
 from .networks import forward as forward
+from .networks import new_networks as new_networks
 from .training import sample as sample
 from .training import train as train
 from .updates import Nets as Nets
 from .updates import TrainingState as TrainingState
-from .updates import new_networks as new_networks
 from .updates import start as start
 from .updates import step as step
 from .updates import update_D as update_D

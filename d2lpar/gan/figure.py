@@ -1,4 +1,4 @@
-"""A GAN's training: losses, how good its faces are, the faces themselves, animation.
+"""A GAN's training: how good its faces are, the faces themselves, and an animation.
 
 Real faces are not shown: the CryptoPunks must not be redistributed.
 """
@@ -6,10 +6,8 @@ Real faces are not shown: the CryptoPunks must not be redistributed.
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
 from statistics import median
 
 import numpy
@@ -17,19 +15,17 @@ from matplotlib.axes import Axes
 from PIL import Image, ImageDraw, ImageFont
 
 from d2lpar.datasets import punks
-from d2lpar.errors import RecordError
-from d2lpar.figures import labels, page
+from d2lpar.figures import page
 from d2lpar.lenet import figure as lenet_figure
 from d2lpar.records import comparison
-from d2lpar.records.kinds import FrameRecord, GanEpochRecord, Run, group
+from d2lpar.records.kinds import FrameRecord, Run
 from d2lpar.text import plural
 
 SCALE = 5  # screen pixels along a pixel of the animated faces
-BAND = 24  # pixels under the face, for the epoch
+BAND = 24  # pixels under the face, for the step
 MAX_FRAMES = 50  # of an animation: at most two megabytes, while faces are noisy
 MILLISECONDS = 100  # of a frame
-# About the steps whose faces are shown, with the last.
-STEPS = (0, 100, 300, 1_000, 3_000, 10_000)
+STEPS = (0, 100, 300, 1_000, 3_000, 10_000)  # about which faces are shown
 
 
 def pictures(
@@ -37,43 +33,29 @@ def pictures(
 ) -> dict[str, page.Picture | bytes]:
     """Draw pictures by name of runs that differ in their device count.
 
-    ``seconds`` per epoch and ``quality`` beside its references, of all runs. Of the one
-    on the most devices ``losses``; ``strip``, the faces of some noises through
-    training; ``samples``, 25 of the last; and "", an animation. `answers` title the
-    first two.
+    ``seconds`` and ``quality`` are of all runs, titled by `answers`. Of the one on the
+    most devices are ``strip``, some noises' faces through training, ``samples``, 25 of
+    the last faces, and "", an animation.
     """
     runs = lenet_figure.by_device_count(runs)
-    for run in runs:
-        if not comparison.is_gan(run):
-            raise RecordError(f"{labels.where(run)}: holds no epochs of a GAN")
-    last = runs[-1]
-    drawn: dict[str, page.Picture | bytes] = {"losses": losses(last)}
-    if all(comparison.quality_by_epoch(run) for run in runs):
-        title = "Fréchet distance and coverage of generated faces"
-        title = page.answer(answers, "quality", title, inches=10.5)
-        note = f"{lenet_figure.workload(runs)}; dashed: sets to compare with"
-        picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
-        drawn["quality"] = picture
-        quality(picture.axes, runs)
-    frames = frames_of(last)
-    if len(frames) > 1:
-        unit, n = unit_of(last), steps_of(frames[-1])
-        noises = plural(frames[-1].num_fixed, "noise")
-        size = (max(7.6, 0.8 * frames[-1].num_fixed), 1.4 + 0.8 * len(shown_of(last)))
-        title = f"What {noises} become by {unit} {n:,}"
-        picture = page.new(title, lenet_figure.workload([last]), [last], size)
-        drawn["strip"] = picture
-        strip(picture.axes[0], last)
-        drawn[""] = animation(last)
-    if frames and frames[-1].samples:
-        away = f"{median(frames[-1].distances):.2f} from the nearest of the data"
+    last, drawn = runs[-1], {}
+    title = "Fréchet distance and coverage of generated faces"
+    title = page.answer(answers, "quality", title, inches=10.5)
+    note = f"{lenet_figure.workload(runs)}; dashed: sets to compare with"
+    drawn["quality"] = picture = page.new(title, note, runs, (10.5, 4.2), columns=2)
+    quality(picture.axes, runs)
+    end, note = frames_of(last)[-1], lenet_figure.workload([last])
+    title = f"What {plural(end.num_fixed, 'noise')} become by step {end.num_steps:,}"
+    size = (max(7.6, 0.8 * end.num_fixed), 1.4 + 0.8 * len(shown_of(last)))
+    drawn["strip"] = picture = page.new(title, note, [last], size)
+    strip(picture.axes[0], last)
+    if end.samples:  # the training was not interrupted
+        away = f"{median(end.distances):.2f} from the nearest of the data"
         title = f"Generated faces, {away} (median; a copy: 0)"
-        note = lenet_figure.workload([last])
         drawn["samples"] = picture = page.new(title, note, [last], (7.6, 7))
-        sheet = punks.from_png(frames[-1].samples, 5, -(-len(frames[-1].nearest) // 5))
-        after = f"after {plural(frames[-1].epoch, 'epoch')}"
-        show(picture.axes[0], sheet, after)
-    return {**drawn, **lenet_figure.seconds(runs, answers)}
+        sheet = punks.from_png(end.samples, 5, -(-len(end.nearest) // 5))
+        show(picture.axes[0], sheet, f"after {plural(end.epoch, 'epoch')}")
+    return {**drawn, "": animation(last), **lenet_figure.seconds(runs, answers)}
 
 
 def frames_of(run: Run) -> list[FrameRecord]:
@@ -81,57 +63,13 @@ def frames_of(run: Run) -> list[FrameRecord]:
     return [frame for frame in run.lines_of(FrameRecord) if frame.repeat == 0]
 
 
-def steps_of(frame: FrameRecord) -> int:
-    """Return after how many steps; of a record of 0.2, epochs."""
-    return frame.epoch if frame.num_steps is None else frame.num_steps
-
-
 def fixed_faces(frame: FrameRecord) -> numpy.ndarray:
-    """Return the faces of the fixed noises in a row: uint8 (24, n * 24, 3).
-
-    Raises :class:`~d2lpar.errors.DataError` for a record that was altered.
-    """
+    """Return the faces of the fixed noises in a row: uint8 (24, n * 24, 3)."""
     return punks.from_png(frame.fixed, frame.num_fixed, 1)
 
 
-def unit_of(run: Run) -> str:
-    """Name what :func:`steps_of` counts."""
-    return "epoch" if frames_of(run)[-1].num_steps is None else "step"
-
-
-def losses(run: Run) -> page.Picture:
-    """Draw losses of both networks, and the discriminator's opinions of both kinds.
-
-    The medians of the repeats.
-    """
-    end = run.lines_of(GanEpochRecord)[-1]
-    title = f"D's opinions of the data and of generated faces: {end.d_real:.2f} and "
-    title += f"{end.d_fake:.2f} after {plural(end.epoch, 'epoch')}"
-    note = f"{lenet_figure.workload([run])}; grey: D cannot tell them apart"
-    picture = page.new(title, note, [run], (10.5, 4.2), columns=2)
-    left, right = picture.axes
-    for axes, undecided, names in (
-        (left, math.log(2), {"discriminator": "d_loss", "generator": "g_loss"}),
-        (right, 0.5, {"of the data": "d_real", "of generated faces": "d_fake"}),
-    ):
-        axes.axhline(undecided, color="0.8", lw=2.5)
-        for k, (label, name) in enumerate(names.items()):
-            values = group(run.epochs, lambda e: e.epoch, attrgetter(name))
-            style = page.look(k, label=label, markevery=max(1, len(values) // 10))
-            axes.plot(list(values), list(map(median, values.values())), **style)
-        page.epochs_along(axes, [run])
-        axes.legend()
-    left.set(ylabel="mean loss (nats)", ylim=(0, 1.05 * left.get_ylim()[1]))
-    right.set(ylabel="mean opinion (0 generated, 1 of the data)", ylim=(0, 1))
-    return picture
-
-
 def quality(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
-    """Draw Fréchet distance and coverage through training, with those of known sets.
-
-    Fréchet distance of features of random convolutions, 0 is best; coverage is the
-    share of the data's faces with a generated one among their 5 nearest neighbours.
-    """
+    """Draw Fréchet distance and coverage through training, with those of known sets."""
     known = comparison.references(runs[-1])
     measures = {"frechet": "Fréchet distance", "coverage": "coverage"}
     for axes, (measure, label) in zip(panels, measures.items()):
@@ -153,9 +91,9 @@ def shown_of(run: Run) -> list[FrameRecord]:
     frames = frames_of(run)
     last = frames[-1]
     nearest = [
-        min(frames, key=lambda frame: abs(steps_of(frame) - step))
+        min(frames, key=lambda frame: abs(frame.num_steps - step))
         for step in STEPS
-        if step < steps_of(last)
+        if step < last.num_steps
     ]
     shown = {frame.epoch: frame for frame in (*nearest, last)}
     return [shown[epoch] for epoch in sorted(shown)]
@@ -166,8 +104,8 @@ def strip(axes: Axes, run: Run) -> None:
     frames = shown_of(run)
     show(axes, numpy.concatenate([fixed_faces(frame) for frame in frames]))
     centres = [(punks.TILE + 1) * (k + 0.5) - 1 for k in range(len(frames))]
-    axes.set_yticks(centres, [f"{steps_of(frame):,}" for frame in frames])
-    axes.set_ylabel(f"{unit_of(run)}s of training")
+    axes.set_yticks(centres, [f"{frame.num_steps:,}" for frame in frames])
+    axes.set_ylabel("steps of training")
 
 
 def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
@@ -182,27 +120,19 @@ def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
 
 
 def animation(run: Run) -> bytes:
-    """Return a GIF of the fixed noises' faces through training, at least two frames.
-
-    At most 50 frames, evenly spread; it plays once and stops at the last, of which
-    :func:`strip` is the still form.
-    """
+    """Return a GIF, played once, of the fixed noises' faces through training."""
     frames, shown = frames_of(run), []
     for k in numpy.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
         frame = frames[int(k)]
-        row = fixed_faces(frame)
-        if frame.num_fixed == 8:  # as two rows of four
-            row = numpy.concatenate(numpy.split(row, 2, axis=1))
-        faces = punks.enlarged(row, SCALE)
+        two_rows = numpy.concatenate(numpy.split(fixed_faces(frame), 2, axis=1))
+        faces = punks.enlarged(two_rows, SCALE)
         height, width, _ = faces.shape
         picture = Image.new("RGB", (width, height + BAND), "white")
         picture.paste(Image.fromarray(faces))
-        words, font = f"{unit_of(run)} {steps_of(frame):,}", ImageFont.load_default()
+        words, font = f"step {frame.num_steps:,}", ImageFont.load_default()
         ImageDraw.Draw(picture).text((6, height + 6), words, fill="black", font=font)
         shown.append(picture)
-    file = io.BytesIO()
-    durations = [MILLISECONDS] * (len(shown) - 1)
-    durations.append(1000)  # the last face stays in sight
-    first, *others = shown
+    file, (first, *others) = io.BytesIO(), shown
+    durations = [MILLISECONDS] * len(others) + [1000]  # the last face stays in sight
     first.save(file, "gif", save_all=True, append_images=others, duration=durations)
     return file.getvalue()

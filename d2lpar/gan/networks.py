@@ -1,13 +1,9 @@
-"""The two networks of the GAN, their parameters, and what the generator draws.
-
-There are two pairs: the CryptoPunks notebook's, and larger ones whose discriminator
-has spectral normalisation. Every device has a replica of both networks. BatchNorm takes
-its mean and variance over each device's own shard, unless it is synchronised.
+"""The networks of the GAN: the CryptoPunks notebook's, and a wider pair.
 
 Source: the CryptoPunks notebook (PyTorch); Radford, Metz, Chintala, "Unsupervised
-Representation Learning with Deep Convolutional GANs" (2015); Miyato, Kataoka, Koyama,
-Yoshida, "Spectral Normalization for Generative Adversarial Networks" (2018); Ioffe and
-Szegedy, "Batch Normalization" (2015).
+Representation Learning with Deep Convolutional GANs" (2015); Miyato et al., "Spectral
+Normalization for Generative Adversarial Networks" (2018); Ioffe and Szegedy, "Batch
+Normalization" (2015).
 """
 
 from __future__ import annotations
@@ -29,15 +25,14 @@ from d2lpar._mxnet import (
 )
 from d2lpar.lenet.network import cut, pad
 
-Z_SHAPE = (16, 3, 3)  # shape of the noise that becomes one face of the notebook's
+Shards = Sequence[np.ndarray]  # one array per busy device
+Z_SHAPE = (16, 3, 3)  # of the noise that becomes one face of the notebook's
 # What keeps a wide discriminator in bounds. Checkpoints hold the index.
 D_NORMS = ("spectral", "batch", "none", "batch-apart")
 POWER_ITERATIONS = 15  # before the first step; one more in each step
 
-# Channels of the discriminator's convolutions: the notebook's, and those on the
-# devices. oneDNN is twice as fast with multiples of 8. The added channels begin with
-# weights of 0, so their outputs and gradients are 0, and they never change: the
-# function is the notebook's.
+# Of the discriminator: the notebook's, and on devices: oneDNN is twice as fast with
+# multiples of 8. The added weights are 0, and so are their gradients.
 CHANNELS, DEVICE_CHANNELS = (6, 12), (8, 16)
 
 
@@ -61,9 +56,8 @@ class Generator(gluon.nn.HybridSequential):
 class Discriminator(gluon.nn.HybridSequential):
     """Faces (n, 3, 24, 24) to scores (n, 1), above 0 for faces it takes for real.
 
-    The notebook's ends in a sigmoid; here that is part of the loss, which stays finite.
-    Its relu comes before the pooling; here it comes after, where it has a quarter of
-    the numbers. Outputs and gradients are the same to the bit: relu keeps the order.
+    The notebook's sigmoid is part of the loss here, which stays finite. Its relu comes
+    after the pooling, on a quarter of the numbers, with the same bits.
     """
 
     weight_scale = None
@@ -86,7 +80,7 @@ class Discriminator(gluon.nn.HybridSequential):
 
 @gluon_block
 class ToPixels(gluon.HybridBlock):
-    """From the last layer of a generator to pixels in [0, 1]."""
+    """From the last layer of a generator to pixels in [0, 1]: (tanh(x) + 1) / 2."""
 
     def compute(self, F, x):
         return F.npx.sigmoid(2 * x)
@@ -104,8 +98,7 @@ class WideGenerator(gluon.nn.HybridSequential):
     """Noise (n, 100, 1, 1) to faces (n, 3, 24, 24) in [0, 1].
 
     Transposed convolutions to 3, 6, 12 and 24 pixels with 4 w, 2 w, w and 3 channels,
-    where w is the `width`; 890,000 parameters for 64. The last tanh of such generators
-    is a sigmoid here, because faces are in [0, 1]: (tanh(x) + 1) / 2 = sigmoid(2 x).
+    where w is the `width`; 890,000 parameters for 64.
     """
 
     z_shape = (100, 1, 1)
@@ -123,22 +116,16 @@ class WideGenerator(gluon.nn.HybridSequential):
                 gluon.nn.BatchNorm(in_channels=after),
                 gluon.nn.Activation("relu"),
             )
-        self.add(
-            gluon.nn.Conv2DTranspose(3, 4, 2, 1, in_channels=width),
-            ToPixels(),
-        )
+        self.add(gluon.nn.Conv2DTranspose(3, 4, 2, 1, in_channels=width), ToPixels())
 
 
 class WideDiscriminator(gluon.nn.HybridSequential):
     """Faces (n, 3, 24, 24) in [0, 1] to scores (n, 1), above 0 for real ones.
 
-    Convolutions with stride 2 to 12, 6 and 3 pixels with w, 2 w and 4 w channels, and
-    one over what is left; 660,000 parameters for a `width` w of 64. `norm` is one of
-    :data:`D_NORMS`: "spectral" divides the weights of every layer by their largest
-    singular value (:class:`SpectralConv2D`), "batch" puts BatchNorm between the layers.
-    So does "batch-apart", but `apart` tells :func:`~d2lpar.gan.updates.update_D` to
-    pass real and generated faces through the network one after the other, so that each
-    are normalised by their own mean and variance.
+    Convolutions to 12, 6 and 3 pixels with w, 2 w and 4 w channels, and one over what
+    is left; 660,000 parameters for a `width` w of 64. The `norm` "spectral" divides
+    weights by their largest singular value, "batch" puts BatchNorm between the layers,
+    and "batch-apart", too, but normalises real and generated faces separately.
     """
 
     weight_scale = 0.02
@@ -162,11 +149,8 @@ class WideDiscriminator(gluon.nn.HybridSequential):
 class SpectralConv2D(gluon.nn.Conv2D):
     """A convolution whose weights are divided by their largest singular value.
 
-    The weights count as a matrix W (channels, inputs). Its largest singular value is
-    u . W v, with vectors `u` (channels,) and `v` (inputs,) that
-    :class:`PowerIteration` brings nearer to the singular ones in every step. They are
-    part of the replica: with other vectors on another device, equal weights would be
-    divided by different numbers, and their gradients would not add up to one.
+    As a matrix W (channels, inputs) they have the singular value u . W v, with vectors
+    that :class:`PowerIteration` improves in every step, alike on every device.
     """
 
     def __init__(self, channels: int, *args, in_channels: int, **kwargs) -> None:
@@ -180,22 +164,28 @@ class SpectralConv2D(gluon.nn.Conv2D):
         return F.npx.convolution(x, weight / norm, bias, **self._kwargs)
 
 
-def init_params(
-    net: gluon.nn.HybridSequential, rng: numpy.random.Generator
-) -> list[numpy.ndarray]:
-    """Host parameters float32, from the distributions of the network's source.
+def new_networks(
+    width: int | None, d_norm: str = "none", *, padded: bool = False
+) -> tuple[gluon.Block, gluon.Block]:
+    """Return discriminator and generator; `padded` gives them the devices' channels."""
+    if width is None:
+        return Discriminator(DEVICE_CHANNELS if padded else CHANNELS), Generator()
+    return WideDiscriminator(width, d_norm), WideGenerator(width)
 
-    Weights and biases are uniform within 1 / sqrt(fan-in), as in PyTorch's layers,
-    where the fan-in of a transposed convolution is that of its output side; the weights
-    of a network with a `weight_scale` are normal with that deviation. BatchNorm begins
-    with scale 1, shift 0, mean 0, variance 1; spectral vectors are those of the weights
-    after a few power iterations.
+
+def init_params(net: gluon.Block, rng: numpy.random.Generator) -> list[numpy.ndarray]:
+    """Draw host parameters float32, from the distributions of the network's source.
+
+    They are uniform within 1 / sqrt(fan-in), as in PyTorch's layers, where a transposed
+    convolution has the fan-in of its output side, or normal with the `weight_scale`.
     """
     set_shapes(net)
     values: list[numpy.ndarray] = []
     bound = 0.0
     for name, parameter in net.collect_params().items():
         shape = parameter.shape
+        if len(shape) > 1:  # a bias follows its weight and shares the bound
+            bound = 1 / numpy.sqrt(numpy.prod(shape[1:]))
         if name.endswith(("gamma", "running_var")):
             value = numpy.ones(shape)
         elif name.endswith(("beta", "running_mean")):
@@ -204,31 +194,23 @@ def init_params(
             weight = values[-2].reshape(len(values[-2]), -1)
             value = rng.standard_normal(shape)
             for _ in range(POWER_ITERATIONS):
-                v = _unit(weight.T @ value)
-                value = _unit(weight @ v)
+                v = weight.T @ value
+                v /= numpy.linalg.norm(v)
+                value = weight @ v
+                value /= numpy.linalg.norm(value)
         elif name.endswith(("_v", ".v")):
             value = v
         elif len(shape) > 1 and net.weight_scale:
-            bound = 1 / numpy.sqrt(numpy.prod(shape[1:]))
             value = rng.normal(0, net.weight_scale, shape)
         else:
-            if len(shape) > 1:  # a bias follows its weight and shares the bound
-                bound = 1 / numpy.sqrt(numpy.prod(shape[1:]))
             value = rng.uniform(-bound, bound, shape)
         values.append(value.astype(numpy.float32))
     return values
 
 
-def _unit(vector: numpy.ndarray) -> numpy.ndarray:
-    return vector / numpy.linalg.norm(vector)
-
-
 @gluon_block
 class PowerIteration(gluon.HybridBlock):
-    """One power iteration for some matrices; called with W1, u1, W2, u2, ...
-
-    The weights are of shape (channels, ...). Returns the new u1, v1, u2, v2, ...
-    """
+    """One power iteration: from W1 (channels, ...), u1, W2, ... to u1, v1, u2, ..."""
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
@@ -246,14 +228,9 @@ class PowerIteration(gluon.HybridBlock):
 
 
 def build(
-    net: gluon.nn.HybridSequential,
-    params: Sequence[numpy.ndarray],
-    devices: Sequence[mx.Context],
-) -> gluon.nn.HybridSequential:
-    """`net` with `params` on every device, compiled.
-
-    Parameters that are larger in `net` are filled up with zeros.
-    """
+    net: gluon.Block, params: Sequence[numpy.ndarray], devices: Sequence[mx.Context]
+) -> gluon.Block:
+    """Return `net` compiled, with `params` on every device (:func:`set_params`)."""
     set_shapes(net)
     net.initialize(ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
@@ -261,32 +238,25 @@ def build(
     return net
 
 
-def set_params(net: gluon.nn.HybridSequential, params: Sequence[numpy.ndarray]) -> None:
-    """Copy host parameters to every device; see :func:`build`."""
+def set_params(net: gluon.Block, params: Sequence[numpy.ndarray]) -> None:
+    """Copy host parameters to every device, enlarged with zeros to those of `net`."""
     for target, value in zip(net.collect_params().values(), params):
         target.set_data(np.array(pad(value, target.shape)))
 
 
-def host_params(
-    net: gluon.nn.HybridSequential, like: Sequence[numpy.ndarray]
-) -> list[numpy.ndarray]:
-    """The first replica's parameters as host arrays, cut to the shapes of `like`.
-
-    They include BatchNorm's running averages.
-    """
+def host_params(net: gluon.Block, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
+    """Return the first replica's parameters, cut to the shapes of `like`."""
     replicas = (p.list_data()[0].asnumpy() for p in net.collect_params().values())
     return [cut(replica, value.shape) for replica, value in zip(replicas, like)]
 
 
 def forward(
-    net: gluon.nn.HybridSequential,
-    shards: Sequence[np.ndarray],
-    synchronised: bool = False,
+    net: gluon.Block, shards: Shards, synchronised: bool = False
 ) -> list[np.ndarray]:
-    """What `net` makes of each device's shard: a generator's faces, or scores.
+    """Return what `net` makes of each device's shard: faces, or scores.
 
-    If `synchronised`, BatchNorm takes its mean and variance over all devices. Within
-    ``autograd.record()`` gradients flow back through it, also across devices.
+    BatchNorm takes its mean and variance over a device's own shard, or, `synchronised`,
+    over all devices, through which gradients then flow back.
     """
     norms = [block for block in net if isinstance(block, gluon.nn.BatchNorm)]
     if not synchronised or not norms:
@@ -300,14 +270,8 @@ def forward(
     return xs
 
 
-def faces_of(
-    net_G: gluon.nn.HybridSequential, z: numpy.ndarray, device: mx.Context
-) -> numpy.ndarray:
-    """Faces uint8 (n, 3, 24, 24) of noise (n, *net_G.z_shape), on the host.
-
-    BatchNorm uses its running averages, so that a face depends on its own noise alone.
-    (The notebook never leaves training mode: there a face depends on the whole batch.)
-    """
+def faces_of(net_G: gluon.Block, z: numpy.ndarray, device: mx.Context) -> numpy.ndarray:
+    """Return the faces uint8 (n, 3, 24, 24) of host noise, each of its own alone."""
     parts = [
         net_G(np.array(z[start : start + 500], ctx=device)).asnumpy()
         for start in range(0, len(z), 500)
@@ -315,16 +279,10 @@ def faces_of(
     return numpy.rint(255 * numpy.concatenate(parts)).astype(numpy.uint8)
 
 
-def sync_batch_norm(
-    xs: Sequence[np.ndarray], norm: gluon.nn.BatchNorm
-) -> list[np.ndarray]:
-    """Each device's (n_k, c, h, w) normalised by mean and variance over all devices.
+def sync_batch_norm(xs: Shards, norm: gluon.nn.BatchNorm) -> list[np.ndarray]:
+    """Normalise each device's (n_k, c, h, w) by mean and variance over all devices.
 
-    `norm` holds scale, shift and running averages on every device. The averages are
-    updated within ``autograd.record()`` or ``train_mode()``; outside, they are used, as
-    by `norm` itself. Autograd follows the copies between devices, so that the gradient,
-    too, is that of one device. (Gluon's own SyncBatchNorm takes no arrays of MXNet's
-    NumPy interface.)
+    (Gluon's SyncBatchNorm takes no arrays of MXNet's NumPy interface.)
     """
     if not autograd.is_training():
         return [norm(x) for x in xs]
@@ -346,12 +304,8 @@ def sync_batch_norm(
 
 
 def _scale(x: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """x (n, c, h, w) times a factor (c,) plus a shift (c,).
-
-    Computed as a BatchNorm with mean 0 and variance 1, because MXNet's broadcasting
-    takes ten times as long.
-    """
-    eps = 1e-5
+    """Return x (n, c, h, w) times a factor (c,) plus a shift (c,)."""
+    eps = 1e-5  # a BatchNorm with variance 1: broadcasting takes ten times as long
     return npx.batch_norm(
         x, factor, shift, np.zeros_like(shift), np.full_like(shift, 1 - eps),
         eps=eps, fix_gamma=False, use_global_stats=True,
@@ -359,11 +313,8 @@ def _scale(x: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.ndarray:
 
 
 def _sum_of_means(x: np.ndarray) -> np.ndarray:
-    """Sum (c,) over the samples of each one's mean over (h, w).
-
-    Computed as a dense layer with one output, whose gradient is fast; pooling's is not.
-    """
-    n, c, h, w = x.shape
+    """Return the sum (c,) over the samples of each one's mean over (h, w)."""
+    n, c, h, w = x.shape  # a dense layer: the gradient of pooling is slow
     weight = np.full((1, h * w), 1 / (h * w), ctx=x.ctx)
     means = npx.fully_connected(
         x.reshape((n * c, h * w)), weight, num_hidden=1, no_bias=True
@@ -372,7 +323,7 @@ def _sum_of_means(x: np.ndarray) -> np.ndarray:
 
 
 def _over_devices(parts: list[np.ndarray], n: int) -> list[np.ndarray]:
-    """The sum of all devices' parts divided by `n`, on each device; differentiable."""
+    """Return the sum of all devices' parts divided by `n`, on each device."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part.as_in_ctx(total.ctx)

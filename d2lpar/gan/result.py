@@ -1,11 +1,7 @@
-"""What a GAN's trainings found: seconds per epoch, and how good the last faces are.
-
-Beside them stand the same measures of sets that everybody can judge, such as noise.
-"""
+"""What a GAN's trainings found: seconds per epoch, and how good the last faces are."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -17,24 +13,21 @@ from d2lpar.text import number
 
 MEASURES = {"frechet": "Fréchet", "coverage": "coverage", "distinct": "distinct",
             "density": "density"}  # fmt: skip
-UNKNOWN = "how good the faces are was not measured"
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Return a row per device count, and one per set that the faces are compared with.
-
-    Speedups are over the fewest devices.
-    """
+    """Return a row per device count, and per set that the faces are compared with."""
     runs = [run for run in runs if run.lines_of(GanEpochRecord)]
     if not runs:
         return Result()
     rows = []
     for run, seconds in zip(runs, seconds_rows(runs)):
+        steps = max(frame.num_steps for frame in run.lines_of(FrameRecord))
         ends = [comparison.final_quality(run, measure) for measure in MEASURES]
-        rows.append([*seconds, _steps(run), *map(_cell, ends)])
+        rows.append([*seconds, f"{steps:,}", *map(number, ends)])
     known = comparison.references(runs[-1])
     for name, values in known.items():
-        cells = [_cell(values[measure]) for measure in MEASURES]
+        cells = [number(values[measure]) for measure in MEASURES]
         rows.append([name, *["-"] * (len(SECONDS) + 1), *cells])
     columns = ["", *SECONDS, "steps", *MEASURES.values()]
     answers = {
@@ -44,26 +37,15 @@ def result(runs: Sequence[Run]) -> Result:
     return Result(Table(columns, rows), seconds_note(runs[0]), answers)
 
 
-def _steps(run: Run) -> str:
-    steps = [frame.num_steps for frame in run.lines_of(FrameRecord) if frame.num_steps]
-    return f"{max(steps):,}" if steps else "-"
-
-
-def _cell(value: float) -> str:
-    return "-" if math.isnan(value) else number(value)
-
-
 def _percent(share: float) -> str:
     digits = 0 if share == 0 or share >= 0.01 else 1
     return f"{100 * share:.{digits}f} %"
 
 
 def _qualities(runs: Sequence[Run], known: dict[str, dict[str, float]]) -> list[str]:
-    """What became of the Fréchet distance, and the share of faces that are covered."""
+    """Say what became of the Fréchet distance, and how many faces are covered."""
     ends = [comparison.final_quality(run) for run in runs]
-    others, noise = known.get("other real faces"), known.get("noise")
-    if others is None or noise is None or any(map(math.isnan, ends)):
-        return [UNKNOWN]
+    others, noise = known["other real faces"], known["noise"]
     begin = median(next(iter(comparison.quality_by_epoch(runs[0]).values())))
     shares = [comparison.final_quality(run, "coverage") for run in runs]
     end, covered = listed(map(number, ends)), listed(map(_percent, shares))

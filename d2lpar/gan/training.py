@@ -11,12 +11,10 @@ import numpy
 from d2lpar import datasets
 from d2lpar._mxnet import mx, np
 from d2lpar.datasets import punks
-from d2lpar.datasets.punks import sheet, to_png
-from d2lpar.devices import check_contexts
 from d2lpar.errors import SettingError
 from d2lpar.gan import measures
-from d2lpar.gan.networks import build, faces_of, set_params
-from d2lpar.gan.updates import Nets, TrainingState, new_networks, start, step
+from d2lpar.gan.networks import build, faces_of, new_networks, set_params
+from d2lpar.gan.updates import Nets, TrainingState, start, step
 from d2lpar.parallel import split_batch
 from d2lpar.records.kinds import FrameRecord, GanEpochRecord
 from d2lpar.training import (
@@ -29,10 +27,7 @@ from d2lpar.training import (
     shuffled,
 )
 
-# Python runs at most this many batches ahead of the devices: each batch that waits
-# holds its activations.
-BATCHES_IN_FLIGHT = 2
-
+BATCHES_IN_FLIGHT = 2  # each batch that waits holds its activations
 NUM_SAMPLES = 25
 
 
@@ -56,51 +51,43 @@ def train(
     """Train both networks, yielding a record per epoch, and frames.
 
     The arguments are those of :func:`d2lpar.lenet.train`, :func:`step` and
-    :func:`start`, and Adam's `beta1`; the defaults are the CryptoPunks notebook's. A
-    frame is drawn before the first epoch, after every `frames_every` and after 1, 2, 4,
-    ... before these, and after the last. Raises what :func:`d2lpar.lenet.train` and
-    :func:`start` do.
+    :func:`start`, and Adam's `beta1`. A frame is drawn before the first epoch, after
+    1, 2, 4, ... and every `frames_every`, and after the last. Raises what these
+    functions do.
     """
     check_settings(global_batch_size, lr, num_epochs)
     if not (isinstance(beta1, numbers.Real) and 0 <= beta1 < 1):
         raise SettingError(f"beta1 {beta1!r}: write a number from 0 to below 1")
     check_whole("frames-every", frames_every)
-    check_whole("micro-batch-size", 1 if micro_batch_size is None else micro_batch_size)
+    if micro_batch_size is not None:
+        check_whole("micro-batch-size", micro_batch_size)
     devices = choose(devices, num_devices)
     data = datasets.cryptopunks() if data is None else data
     check_pixels("faces", data.X, (3, 24, 24))
     state = start(seed, width, d_norm) if state is None else state
     nets, last = Nets(state, devices, lr, beta1), state.epoch + num_epochs
+    ways = {"micro_batch_size": micro_batch_size, "synchronised": sync_batch_norm}
     faces, n = np.array(data.X, dtype="uint8", ctx=devices[0]), len(data.X)
     judge = Judge(state, data, devices[0])
     if state.epoch == 0:
         yield judge.frame(state)
     while state.epoch < last:
         epoch, steps = Epoch(BATCHES_IN_FLIGHT), []
-        rngs = state.next_rngs()
-        for X, z in batches(faces, global_batch_size, nets.G.z_shape, *rngs):
-            shards = split_batch(X, z, devices[: len(X)])
-            sums = step(
-                *shards,
-                nets,
-                micro_batch_size=micro_batch_size,
-                synchronised=sync_batch_norm,
-            )
-            steps.append(sums)
-            epoch.keep_pace(sums.g_losses[-1:])
+        key = [state.seed, state.epoch + 1]
+        for X, z in batches(faces, global_batch_size, nets.G.z_shape, key):
+            steps.append(step(*split_batch(X, z, devices[: len(X)]), nets, **ways))
+            epoch.keep_pace(steps[-1].g_losses[-1:])
         epoch.stop()
         d_loss, g_loss, opinions = (
             sum(array.asnumpy() for of_step in every for array in of_step)
             for every in zip(*steps)
         )
-        for loss in (d_loss, g_loss):
-            check_loss(state.epoch + 1, float(loss), lr)
-        state.finish_epoch(nets, lr)
-        number = state.epoch
+        check_loss(state.epoch + 1, float(d_loss + g_loss), lr)
+        nets.update(state)
+        state.epoch = number = state.epoch + 1
         early = number < frames_every and not number & (number - 1)  # 1, 2, 4, ...
-        frames = []
-        if early or number % frames_every == 0 or number == last:
-            frames = [judge.frame(state, with_samples=number == last)]
+        is_drawn = early or number % frames_every == 0 or number == last
+        frames = [judge.frame(state, with_samples=number == last)] if is_drawn else []
         record = GanEpochRecord(
             epoch=number,
             **epoch.times(n),
@@ -109,28 +96,21 @@ def train(
             d_real=float(opinions[0]) / n,
             d_fake=float(opinions[1]) / n,
         )
-        # The record last: a checkpoint written after it has all that this epoch gave.
-        yield from [*frames, record]
+        yield from [*frames, record]  # a checkpoint after it has all of this epoch
 
 
 def batches(
-    faces: np.ndarray,
-    batch_size: int,
-    z_shape: tuple[int, ...],
-    order_rng: numpy.random.Generator,
-    noise_rng: numpy.random.Generator,
+    faces: np.ndarray, batch_size: int, z_shape: tuple[int, ...], key: list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield an epoch of real faces float32 (n, 3, 24, 24) in [0, 1], with noise.
 
-    `faces` is uint8 (n, 3, 24, 24), on the device where the batches are made; the noise
-    is (n, *z_shape).
+    `faces` is uint8, on the device of the batches; `key` seeds their order and noise.
     """
     n, device = len(faces), faces.ctx
-    # An epoch's order and noise are copied at once: a copy from the host waits for all
-    # the work that cpu(0) has.
-    order = shuffled(n, order_rng, device)
-    noise = noise_rng.standard_normal((n, *z_shape), dtype=numpy.float32)
-    z = np.array(noise, ctx=device)
+    # Copied for the whole epoch: a copy from the host waits for all the work of cpu(0).
+    order = shuffled(n, numpy.random.default_rng([*key, 1]), device)
+    rng = numpy.random.default_rng([*key, 2])
+    z = np.array(rng.standard_normal((n, *z_shape), numpy.float32), ctx=device)
     for first in range(0, n, batch_size):
         index = order[first : first + batch_size]
         X = faces.take(index, axis=0, mode="clip").astype("float32") / 255
@@ -138,11 +118,7 @@ def batches(
 
 
 class Judge:
-    """Draw the frames of a training and measure the quality of its faces.
-
-    Generated faces are compared with half of the data's faces, at most 2,000. The same
-    number of other real faces shows what a perfect generator would reach.
-    """
+    """Draw the frames of a training, and compare them with half of the data's faces."""
 
     def __init__(
         self, state: TrainingState, data: punks.FaceData, device: mx.Context
@@ -150,43 +126,42 @@ class Judge:
         self.data, self.device = data, device
         _, net = new_networks(state.width, state.d_norm)
         self.net = build(net, state.params_G, [device])
-        # The same real faces every time: only the generator changes.
         order = numpy.random.default_rng(0).permutation(len(data.X))
-        n = measures.number_compared(len(data.X))
+        n = min(measures.MAX_COMPARED, len(data.X) // 2)
         if n <= measures.NEIGHBOURS:
             raise SettingError(
                 f"n-train {len(data.X)}: at least {2 * measures.NEIGHBOURS + 2} faces, "
                 "to measure the quality of generated ones"
             )
+        # The others show what a perfect generator would reach.
         self.chosen, self.others = data.X[order[:n]], data.X[order[n : 2 * n]]
         self.real = measures.RealFaces(measures.features(self.chosen, device))
 
     def frame(self, state: TrainingState, with_samples: bool = False) -> FrameRecord:
         """Draw faces by the state's generator, and measure their quality."""
         set_params(self.net, state.params_G)
-        rng = numpy.random.default_rng(0)  # the same noise every time
-        shape = (len(self.chosen), *self.net.z_shape)
-        z = rng.standard_normal(shape, dtype=numpy.float32)
+        shape = (len(self.chosen), *self.net.z_shape)  # the same noise every time
+        z = numpy.random.default_rng(0).standard_normal(shape, dtype=numpy.float32)
         drawn = faces_of(self.net, z, self.device)
-        references: dict[str, measures.Quality] = {}
-        facts: dict[str, Any] = {}
+        fixed = faces_of(self.net, state.fixed_z, self.device)
+        quality = self.real.quality(measures.features(drawn, self.device))
+        facts: dict[str, Any] = quality.as_dict()
+        if state.epoch == 0:
+            known = measures.references(self.real, self.others, self.device)
+            facts["references"] = {name: q.as_dict() for name, q in known.items()}
         if with_samples:
-            numbers, distances = punks.nearest(drawn[:NUM_SAMPLES], self.data.X)
-            facts = {
-                "samples": to_png(sheet(drawn[:NUM_SAMPLES], columns=5)),
+            samples = drawn[:NUM_SAMPLES]
+            numbers, distances = punks.nearest(samples, self.data.X)
+            facts |= {
+                "samples": punks.to_png(punks.sheet(samples, columns=5)),
                 "nearest": numbers.tolist(),
                 "distances": distances.round(4).tolist(),
             }
-        if state.epoch == 0:
-            references = measures.references(self.real, self.others, self.device)
-        fixed = faces_of(self.net, state.fixed_z, self.device)
-        facts |= self.real.quality(measures.features(drawn, self.device)).as_dict()
         return FrameRecord(
             epoch=state.epoch,
             num_steps=state.num_steps,
-            fixed=to_png(sheet(fixed, columns=len(fixed))),
+            fixed=punks.to_png(punks.sheet(fixed, columns=len(fixed))),
             num_fixed=len(fixed),
-            references={name: q.as_dict() for name, q in references.items()},
             **facts,
         )
 
@@ -196,7 +171,6 @@ def sample(
 ) -> numpy.ndarray:
     """Draw new faces, uint8 (n, 3, 24, 24), of noise drawn from `seed`."""
     check_whole("n", n)
-    check_contexts([device])
     _, net = new_networks(state.width, state.d_norm)
     z = numpy.random.default_rng(seed).standard_normal((n, *net.z_shape), numpy.float32)
     return faces_of(build(net, state.params_G, [device]), z, device)

@@ -1,9 +1,5 @@
 """What a training carries, Adam, and one step: discriminator first, then generator.
 
-Every device has a shard of the batch. Gradients are summed over the devices and divided
-by the global batch, so that N devices compute what one computes; except for BatchNorm,
-unless it is synchronised.
-
 Source: the CryptoPunks notebook (PyTorch); the names `update_D` and `update_G` are
 d2l's; Goodfellow et al., "Generative Adversarial Nets" (2014); Kingma and Ba, "Adam"
 (2015).
@@ -13,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy
 
@@ -23,19 +19,15 @@ from d2lpar.buckets import flatten, views
 from d2lpar.devices import check_contexts
 from d2lpar.errors import SettingError
 from d2lpar.gan.networks import (
-    CHANNELS,
     D_NORMS,
-    DEVICE_CHANNELS,
-    Discriminator,
-    Generator,
     PowerIteration,
+    Shards,
     SpectralConv2D,
-    WideDiscriminator,
-    WideGenerator,
     build,
     forward,
     host_params,
     init_params,
+    new_networks,
 )
 from d2lpar.lenet.network import cut, pad
 from d2lpar.parallel import allreduce
@@ -48,10 +40,9 @@ LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in ord
 
 @gluon_block
 class DiscriminatorLoss(gluon.HybridBlock):
-    """From scores (2 n, 1), of n real and n generated faces, to the sum of the losses.
+    """From scores (2 n, 1), of n real and n fake faces, to their loss and `opinions`.
 
-    Real faces should have 1, the others 0. Also returns the `opinions` of
-    :class:`StepSums`. log(1 + exp(x)) is finite where a sigmoid's logarithm is not.
+    log(1 + exp(x)) is finite where a sigmoid's logarithm is not.
     """
 
     def compute(self, F, scores):
@@ -64,7 +55,7 @@ class DiscriminatorLoss(gluon.HybridBlock):
 
 @gluon_block
 class GeneratorLoss(gluon.HybridBlock):
-    """From scores (n, 1) of generated faces, which should have 1, to their loss."""
+    """From scores (n, 1) of fake faces, which should be above 0, to their loss."""
 
     def compute(self, F, scores):
         return F.npx.activation(-scores, "softrelu").sum()
@@ -77,40 +68,20 @@ for _loss in (_d_loss, _g_loss):
 
 @dataclass
 class TrainingState:
-    """The state after `epoch` epochs, on the host; it does not depend on the devices.
+    """The state after `epoch` epochs, on the host, from which :func:`train` goes on."""
 
-    Parameters and moments are host arrays, in the networks' order; they include
-    BatchNorm's running averages and the vectors of spectral normalisation. `fixed_z`
-    (8, ...) is the noise of the frames, `num_steps` the number of steps of each Adam.
-    To continue a training, pass its state to :func:`train` again.
-    """
-
-    params_D: list[numpy.ndarray]
+    params_D: list[numpy.ndarray]  # with running averages and spectral vectors
     params_G: list[numpy.ndarray]
-    moments_D: list[numpy.ndarray]
+    moments_D: list[numpy.ndarray]  # Adam's means, then its variances
     moments_G: list[numpy.ndarray]
-    fixed_z: numpy.ndarray
+    fixed_z: numpy.ndarray  # (8, ...), the noise of the frames
     seed: int
-    num_steps: int = 0
+    num_steps: int = 0  # of each Adam
     epoch: int = 0
     width: int | None = None
     d_norm: str = "none"
 
     workload: ClassVar[str] = "gan"
-
-    def next_rngs(self) -> list[numpy.random.Generator]:
-        """Return the generators of the next epoch's order and of its noise."""
-        key = [self.seed, self.epoch + 1]
-        return [numpy.random.default_rng([*key, k]) for k in (1, 2)]
-
-    def finish_epoch(self, nets: Nets, lr: float) -> None:
-        """Advance to what `nets` hold after an epoch, or raise `DivergedError`."""
-        ended = replace(self)
-        nets.update(ended)
-        check_params(self.epoch + 1, [*ended.params_D, *ended.params_G], lr)
-        self.params_D, self.params_G = ended.params_D, ended.params_G
-        self.moments_D, self.moments_G = ended.moments_D, ended.moments_G
-        self.num_steps, self.epoch = ended.num_steps, self.epoch + 1
 
     def tensors(self) -> dict[str, numpy.ndarray]:
         """Return the state's arrays by name, for a checkpoint."""
@@ -121,7 +92,7 @@ class TrainingState:
         return named
 
     def facts(self) -> dict:
-        """Return the rest, as whole numbers; width 0: the notebook's networks."""
+        """Return the rest as whole numbers; width 0 means the notebook's networks."""
         return {
             "epoch": self.epoch,
             "seed": self.seed,
@@ -133,32 +104,12 @@ class TrainingState:
     @classmethod
     def restore(cls, tensors: dict[str, numpy.ndarray], facts: dict) -> TrainingState:
         """Invert :meth:`tensors` and :meth:`facts`."""
-        lists = {}
+        named: dict[str, Any] = {"fixed_z": tensors["fixed_z"]}
         for name in LISTS:
             n = sum(key.startswith(f"{name}.") for key in tensors)
-            lists[name] = [tensors[f"{name}.{i}"] for i in range(n)]
-        return cls(
-            **lists,
-            fixed_z=tensors["fixed_z"],
-            seed=facts["seed"],
-            num_steps=facts["num_steps"],
-            epoch=facts["epoch"],
-            width=facts["width"] or None,
-            d_norm=D_NORMS[facts["d_norm"]],
-        )
-
-
-def new_networks(
-    width: int | None, d_norm: str = "none", *, padded: bool = False
-) -> tuple[gluon.nn.HybridSequential, gluon.nn.HybridSequential]:
-    """Return the discriminator and the generator, without parameters yet.
-
-    None is the width of the notebook's networks, whose discriminator is `padded` on
-    the devices.
-    """
-    if width is None:
-        return Discriminator(DEVICE_CHANNELS if padded else CHANNELS), Generator()
-    return WideDiscriminator(width, d_norm), WideGenerator(width)
+            named[name] = [tensors[f"{name}.{i}"] for i in range(n)]
+        width, d_norm = facts["width"] or None, D_NORMS[facts["d_norm"]]
+        return cls(**named, **{**facts, "width": width, "d_norm": d_norm})
 
 
 def start(
@@ -166,10 +117,8 @@ def start(
 ) -> TrainingState:
     """Return the state before the first epoch, drawn from `seed` on the host.
 
-    The networks are the notebook's, or :class:`WideGenerator` and
-    :class:`WideDiscriminator` of a `width` (the number of channels where their pictures
-    are largest), with `d_norm` out of "spectral", "batch", "none" and "batch-apart".
-    Raises :class:`SettingError` for others.
+    The networks are the notebook's, or those of a `width` with a `d_norm` of
+    :data:`D_NORMS`. Raises :class:`SettingError` for others.
     """
     if width is not None:
         check_whole("width", width, 1_024)
@@ -188,33 +137,27 @@ def start(
     shape = (NUM_FIXED, *nets[1].z_shape)
     fixed_z = numpy.random.default_rng([seed, 3]).standard_normal(shape, numpy.float32)
     return TrainingState(
-        params_D, params_G, moments_D, moments_G, fixed_z, seed, width=width,
-        d_norm=d_norm,
-    )  # fmt: skip
+        params_D, params_G, moments_D, moments_G, fixed_z, seed, 0, 0, width, d_norm
+    )
 
 
-def trained(net: gluon.nn.HybridSequential) -> list[gluon.Parameter]:
-    """Return the parameters of `net` that have a gradient: no running averages."""
+def trained(net: gluon.Block) -> list[gluon.Parameter]:
+    """Return the parameters that have a gradient: no running averages."""
     return [p for p in net.collect_params().values() if p.grad_req != "null"]
 
 
 class Adam:
-    """Adam for parameters with a replica per device: the same step on every replica.
+    """Adam by PyTorch's rule, the same step on every replica.
 
-    The rule is PyTorch's ``torch.optim.Adam``, which adds epsilon after correcting the
-    bias. (MXNet's own adds it before, which gives epsilon a hundred times more weight
-    in the first steps.)
+    MXNet's adds epsilon before correcting the bias, and PyTorch's, like this, after.
     """
 
-    def __init__(
-        self, net: gluon.nn.HybridSequential, lr: float, beta1: float = 0.9
-    ) -> None:
+    def __init__(self, net: gluon.Block, lr: float, beta1: float = 0.9) -> None:
         self.params = trained(net)
         self.lr, self.beta1, self.num_steps = lr, beta1, 0
-        # Backward passes add to the gradients, for micro-batches. On GPUs one update
-        # does the work of many, which is what small batches wait for.
-        self.flat = self.params[0].list_ctx()[0].device_type == "gpu"
-        if self.flat:
+        # Gradients of micro-batches add up. On GPUs one update does the work of many.
+        flat = self.params[0].list_ctx()[0].device_type == "gpu"
+        if flat:
             values, gradients = flatten(self.params, "add")
             self.values, self.gradients = [values], [gradients]
         else:
@@ -226,6 +169,15 @@ class Adam:
             [[np.zeros_like(g) for g in replicas] for replicas in self.gradients]
             for _ in range(2)
         )
+        # The replicas of every parameter's mean, then of every variance.
+        self.moments: list[Sequence[np.ndarray]] = [*self.means, *self.variances]
+        if flat:
+            shapes = [p.shape for p in self.params]
+            self.moments = [
+                replicas
+                for flats in self.moments
+                for replicas in zip(*(views(array, shapes) for array in flats))
+            ]
 
     def zero_grad(self) -> None:
         """Set the gradients of all replicas to 0."""
@@ -249,27 +201,16 @@ class Adam:
                     rescale_grad=1 / batch_size,
                 )  # fmt: skip
 
-    def moments(self) -> list[Sequence[np.ndarray]]:
-        """Return the replicas of each parameter's mean, then of each variance."""
-        if not self.flat:
-            return [*self.means, *self.variances]
-        shapes = [p.shape for p in self.params]
-        return [
-            replicas
-            for (flats,) in (self.means, self.variances)
-            for replicas in zip(*(views(flat, shapes) for flat in flats))
-        ]
-
     def host_moments(self, like: Sequence[numpy.ndarray]) -> list[numpy.ndarray]:
-        """Return the first replica's :meth:`moments`, shaped as `like`."""
+        """Return the first replica's moments, cut to the shapes of `like`."""
         return [
             cut(replicas[0].asnumpy(), value.shape)
-            for replicas, value in zip(self.moments(), like)
+            for replicas, value in zip(self.moments, like)
         ]
 
     def set_moments(self, moments: Sequence[numpy.ndarray], num_steps: int) -> None:
         """Give every replica what :meth:`host_moments` returned."""
-        for replicas, value in zip(self.moments(), moments):
+        for replicas, value in zip(self.moments, moments):
             for replica in replicas:
                 replica[:] = np.array(pad(value, replica.shape), ctx=replica.ctx)
         self.num_steps = num_steps
@@ -299,43 +240,40 @@ class Nets:
         self.power_iteration.hybridize()
 
     def iterate_spectral_vectors(self) -> None:
-        """Take a power iteration on every device, from its own replica of the weights.
-
-        Replicas are equal, so the vectors stay equal without communication.
-        """
+        """Take a power iteration on every device, from its own replica's weights."""
         if not self.spectral:
             return
         for device in self.devices:
-            layers = [(b.weight, b.u) for b in self.spectral]
-            vectors = self.power_iteration(*(p.data(device) for w in layers for p in w))
-            targets = [p for block in self.spectral for p in (block.u, block.v)]
-            for target, vector in zip(targets, vectors):
-                vector.copyto(target.data(device))
+            now = [p.data(device) for b in self.spectral for p in (b.weight, b.u)]
+            targets = [p.data(device) for b in self.spectral for p in (b.u, b.v)]
+            for target, vector in zip(targets, self.power_iteration(*now)):
+                vector.copyto(target)
 
     def update(self, state: TrainingState) -> None:
-        """Copy the first device's parameters and moments into the state."""
-        state.params_D = host_params(self.D, like=state.params_D)
-        state.params_G = host_params(self.G, like=state.params_G)
+        """Copy the first device's parameters and moments into the state.
+
+        Raises :class:`DivergedError` unless they are finite; the state stays as it was.
+        """
+        params_D = host_params(self.D, like=state.params_D)
+        params_G = host_params(self.G, like=state.params_G)
+        check_params(state.epoch + 1, [*params_D, *params_G], self.adam_G.lr)
+        state.params_D, state.params_G = params_D, params_G
         state.moments_D = self.adam_D.host_moments(like=state.moments_D)
         state.moments_G = self.adam_G.host_moments(like=state.moments_G)
         state.num_steps = self.adam_G.num_steps
 
 
 class StepSums(NamedTuple):
-    """What a step measures on each shard (n_k faces), not yet waited for.
+    """What a step measures on each shard of n_k faces, not yet waited for."""
 
-    `d_losses` are sums over 2 n_k faces, `g_losses` over n_k; `opinions` are (2,), the
-    sums of D(x) and of D(G(z)).
-    """
-
-    d_losses: list[np.ndarray]
-    g_losses: list[np.ndarray]
-    opinions: list[np.ndarray]
+    d_losses: list[np.ndarray]  # sums over 2 n_k faces
+    g_losses: list[np.ndarray]  # sums over n_k faces
+    opinions: list[np.ndarray]  # (2,), the sums of D(x) and of D(G(z))
 
 
 def step(
-    X_shards: Sequence[np.ndarray],
-    z_shards: Sequence[np.ndarray],
+    X_shards: Shards,
+    z_shards: Shards,
     nets: Nets,
     *,
     micro_batch_size: int | None = None,
@@ -343,40 +281,32 @@ def step(
 ) -> StepSums:
     """Update both networks on one batch: faces (n_k, 3, 24, 24), noise (n_k, ...).
 
-    The fakes are made once and serve both updates, as in the CryptoPunks notebook. With
-    a `micro_batch_size` (faces per device and round) only one round's activations are
-    in memory at a time, and the fakes are made again for the second update. The result
-    is that of the whole batch, except that BatchNorm sees one round at a time. Spectral
-    vectors take one power iteration before the step (PyTorch: one per forward pass).
+    The fakes serve both updates, as in the notebook. With a `micro_batch_size` (faces
+    per device and round) only one round's activations are in memory at a time, the
+    fakes are made again for the second update, and BatchNorm sees one round at a time.
     """
-    X_shards = [X for X in X_shards if len(X)]  # there may be more devices than faces
-    z_shards = [z for z in z_shards if len(z)]
     nets.iterate_spectral_vectors()
-    if micro_batch_size is None or micro_batch_size >= max(map(len, X_shards)):
-        with autograd.record():
-            fakes = forward(nets.G, z_shards, synchronised)
-        d_losses, opinions = update_D(
-            [(X_shards, fakes)], nets.D, nets.adam_D, synchronised
-        )
-        g_losses = update_G([fakes], nets.D, nets.adam_G, synchronised)
-        return StepSums(d_losses, g_losses, opinions)
 
-    def rounds_of_fakes(mode):
-        for z_round in _rounds(z_shards, micro_batch_size):
+    def fakes_of(z_rounds, mode):
+        for z_round in z_rounds:
             with mode():
                 fakes = forward(nets.G, z_round, synchronised)
             yield fakes
 
-    X_rounds = _rounds(X_shards, micro_batch_size)
-    rounds = zip(X_rounds, rounds_of_fakes(autograd.train_mode))
+    if micro_batch_size is None or micro_batch_size >= max(map(len, X_shards)):
+        fakes = list(fakes_of([z_shards], autograd.record))
+        rounds, again = zip([X_shards], fakes), fakes
+    else:
+        X_rounds = _rounds(X_shards, micro_batch_size)
+        z_rounds = _rounds(z_shards, micro_batch_size)
+        rounds = zip(X_rounds, fakes_of(z_rounds, autograd.train_mode))
+        again = fakes_of(z_rounds, autograd.record)
     d_losses, opinions = update_D(rounds, nets.D, nets.adam_D, synchronised)
-    g_losses = update_G(
-        rounds_of_fakes(autograd.record), nets.D, nets.adam_G, synchronised
-    )
+    g_losses = update_G(again, nets.D, nets.adam_G, synchronised)
     return StepSums(d_losses, g_losses, opinions)
 
 
-def _rounds(shards: Sequence[np.ndarray], size: int) -> list[list[np.ndarray]]:
+def _rounds(shards: Shards, size: int) -> list[list[np.ndarray]]:
     """Cut shards into rounds of `size` rows, as long as any of them has rows."""
     return [
         [shard[start : start + size] for shard in shards if len(shard) > start]
@@ -385,16 +315,15 @@ def _rounds(shards: Sequence[np.ndarray], size: int) -> list[list[np.ndarray]]:
 
 
 def update_D(
-    rounds: Iterable[tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
-    net_D: gluon.nn.HybridSequential,
+    rounds: Iterable[tuple[Shards, Shards]],
+    net_D: gluon.Block,
     adam: Adam,
     synchronised: bool = False,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Take an Adam step of the discriminator: real faces towards 1, fakes towards 0.
 
     `rounds` are micro-batches, whose gradients add up, of (X_shards, fakes): one array
-    (n_k, 3, 24, 24) per device in each. No gradient reaches the generator. The loss is
-    the mean over real and fake faces, as in the CryptoPunks notebook. Returns the
+    (n_k, 3, 24, 24) per device in each. No gradient reaches the generator. Returns the
     `d_losses` and `opinions` of :class:`StepSums`, without waiting for them.
     """
     adam.zero_grad()
@@ -410,8 +339,7 @@ def update_D(
             else:  # one call for both; the notebook makes two, and joins the results
                 faces = [np.concatenate(pair) for pair in zip(X_shards, fakes)]
                 scores = forward(net_D, faces, synchronised)
-            verdicts = [_d_loss(s) for s in scores]
-        losses, seen = zip(*verdicts)
+            losses, seen = zip(*map(_d_loss, scores))
         autograd.backward(losses)  # together: a synchronised graph is one
         loss_sums += losses
         opinions += seen
@@ -421,10 +349,7 @@ def update_D(
 
 
 def update_G(
-    rounds: Iterable[Sequence[np.ndarray]],
-    net_D: gluon.nn.HybridSequential,
-    adam: Adam,
-    synchronised: bool = False,
+    rounds: Iterable[Shards], net_D: gluon.Block, adam: Adam, synchronised: bool = False
 ) -> list[np.ndarray]:
     """Take an Adam step of the generator, so that its fakes are taken for real.
 

@@ -10,11 +10,10 @@
 
 On ``mx.gpu(i)`` a kernel is compiled by ``mx.rtc`` (NVRTC), on ``mx.cpu(i)`` by the
 system's C++ compiler (:mod:`d2lpar.kernels.on_cpu`). Either way it works on MXNet
-arrays in place, without a copy, and a launch is an operation like MXNet's own: Python
-does not wait for it, later operations do. autograd does not record it.
+arrays in place, and a launch is an operation like MXNet's own: Python does not wait for
+it, later operations do. autograd does not record it.
 
-Sources: PyCUDA's ``ElementwiseKernel`` and MXNet's ``mx.rtc``, whose conventions these
-follow; the kernels of the GPUSOROBAN posts are in ``chapters/kernels.py``.
+Sources: the conventions of PyCUDA's ``ElementwiseKernel`` and MXNet's ``mx.rtc``.
 """
 
 from __future__ import annotations
@@ -48,30 +47,28 @@ __global__ void {name}({arguments}, long long n)
 
 
 class CudaModule:
-    """Kernels in CUDA C source, as ``mx.rtc.CudaModule`` and PyCUDA's ``SourceModule``.
+    """Hold kernels in CUDA C source, as ``mx.rtc.CudaModule``.
 
-    Names need no ``extern "C"``. A kernel is compiled when it is first launched, once
-    for each kind of device.
+    Names need no ``extern "C"``. A kernel is compiled when it is first launched.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
 
     def get_kernel(self, name: str, signature: str) -> CudaKernel:
-        """The kernel `name`; its arguments as in ``const float *x, float *y, int n``.
+        """Return the kernel `name`, of arguments ``const float *x, float *y, int n``.
 
-        `*` marks an array, `const` one that is only read, so that other operations can
-        read it meanwhile. Types are ``float``, ``double``, ``uint8_t``, ``int8_t``,
-        ``char``, ``int``, ``int32_t``, ``int64_t`` and ``long long``. The compiler for
-        GPUs does not know those that end in _t: the source writes ``unsigned char``,
-        ``signed char``, ``int`` and ``long long`` for them. Raises :class:`KernelError`
-        for any other signature.
+        `*` marks an array, `const` one that is only read. Types are ``float``,
+        ``double``, ``uint8_t``, ``int8_t``, ``char``, ``int``, ``int32_t``, ``int64_t``
+        and ``long long``; the source writes ``unsigned char``, ``signed char``, ``int``
+        and ``long long`` for those that end in _t, which GPUs' compiler does not know.
+        Raises :class:`KernelError` for any other signature.
         """
         return CudaKernel(self.source, name, signature)
 
 
 class CudaKernel:
-    """A kernel that can be launched; made by :meth:`CudaModule.get_kernel`."""
+    """Launch a kernel; made by :meth:`CudaModule.get_kernel`."""
 
     def __init__(self, source: str, name: str, signature: str) -> None:
         self.source, self.name = source, name
@@ -88,15 +85,13 @@ class CudaKernel:
     ) -> None:
         """Run the kernel on `ctx` for ``grid_dims`` blocks of ``block_dims`` threads.
 
-        `args` are MXNet arrays on `ctx` (``mx.np`` or ``mx.nd``, dense, which are
-        always contiguous) where the signature has `*`, and numbers otherwise. As in
-        CUDA, the kernel itself must stop threads beyond the data. `shared_mem`, in
-        bytes, is for GPUs.
+        `args` are dense MXNet arrays on `ctx` where the signature has `*`, and numbers
+        otherwise. As in CUDA, the kernel itself must stop threads beyond the data.
+        `shared_mem`, in bytes, is for GPUs.
 
         Raises :class:`KernelError`, before anything runs, for arguments that do not fit
         the signature, an array that is written and given twice, dims that are not three
-        numbers of at least 1, or a kernel that does not compile. On a GPU, MXNet
-        reports dims beyond CUDA's limits.
+        numbers of at least 1, or a kernel that does not compile.
         """
         args = _checked(self.name, self.parameters, args, ctx)
         for dims in (grid_dims, block_dims):
@@ -108,7 +103,7 @@ class CudaKernel:
         self.compiled(ctx).launch(args, ctx, grid_dims, block_dims, shared_mem)
 
     def compiled(self, ctx: mx.Context) -> mx.rtc.CudaKernel | on_cpu.CpuKernel:
-        """The kernel for a kind of device, whose ``launch`` checks nothing."""
+        """Return the kernel for a kind of device, whose ``launch`` checks nothing."""
         kind = ctx.device_type
         if kind not in self._compiled and kind == "gpu":
             self._compiled[kind] = self._compiled_by_rtc()
@@ -128,12 +123,12 @@ class CudaKernel:
 
 
 class ElementwiseKernel:
-    """An operation on every element, as PyCUDA's ``ElementwiseKernel``.
+    """Compute every element by an operation, as PyCUDA's ``ElementwiseKernel``.
 
-    `arguments` are declared as in C, ``"float a, const float *x, float *y"``, at least
-    one of them an array; in `operation`, ``"y[i] = a * x[i]"``, `i` is the index and
-    `n` the number of elements. `source` is the generated CUDA C. Raises
-    :class:`KernelError` for arguments that cannot be declared so.
+    `arguments` are declared as in C, ``"float a, const float *x, float *y"``; in
+    `operation`, ``"y[i] = a * x[i]"``, `i` is the index and `n` the number of elements.
+    `source` is the generated CUDA C. Raises :class:`KernelError` for arguments that
+    cannot be declared so.
     """
 
     def __init__(self, arguments: str, operation: str, name: str = "kernel") -> None:
@@ -146,11 +141,7 @@ class ElementwiseKernel:
         self._kernel = CudaKernel(self.source, name, f"{arguments}, long long n")
 
     def __call__(self, *args) -> None:
-        """Run on the context of the arrays, which must be of one size.
-
-        Raises what :meth:`CudaKernel.launch` does, and :class:`KernelError` for arrays
-        of different sizes.
-        """
+        """Run on the context of the arrays; raise KernelError unless of one size."""
         name = self._kernel.name
         arrays = [arg for arg in args if isinstance(arg, mx.nd.NDArray)]
         ctx = arrays[0].ctx if arrays else mx.cpu()
@@ -176,13 +167,11 @@ _SGD = {
 
 
 def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
-    """:func:`d2lpar.parallel.sgd` in one pass over memory, in place.
+    """Update `params` as :func:`d2lpar.parallel.sgd`, in one pass over memory.
 
-    ``p -= lr / batch_size * p.grad`` is two operations, with an array in between that
-    is written and read again; here it is one kernel. `params` are float32 or float64,
-    each with its gradient. In float32 the result is that of ``sgd``, to the bit. In
-    float64 it is NumPy's; that of ``sgd`` can differ in the last digit, because MXNet
-    hands a number to its operators as text and misreads the last bit. Raises
+    `params` are float32 or float64, each with its gradient. In float32 the result is
+    that of ``sgd``, to the bit. In float64 it is NumPy's; MXNet hands a number to its
+    operators as text, and ``sgd`` can differ in the last digit. Raises
     :class:`KernelError` for any other dtype.
     """
     for p in params:
@@ -192,11 +181,8 @@ def fused_sgd(params: Sequence[np.ndarray], lr: float, batch_size: int) -> None:
 
 
 def storage(array: mx.nd.NDArray) -> int:
-    """The identity of the array's storage, shared by its views.
-
-    The engine goes by it too: the first word of MXNet's NDArray is a pointer to what
-    the views of an array share (include/mxnet/ndarray.h of MXNet 1.9.1).
-    """
+    """The identity of the array's storage, shared by its views."""
+    # The first word of MXNet's NDArray (include/mxnet/ndarray.h of MXNet 1.9.1).
     return ctypes.cast(array.handle, ctypes.POINTER(ctypes.c_size_t))[0]
 
 
@@ -224,10 +210,7 @@ def _checked(
 
 
 def _problem(arg, parameter: Parameter, ctx: mx.Context) -> str:
-    """Why an argument does not fit its parameter; "" if it does.
-
-    A C function would read and write beyond such an array, or wrap such an integer.
-    """
+    """Why an argument does not fit its parameter; "" if it does."""
     dtype = parameter.dtype
     if parameter.pointer:
         if not isinstance(arg, mx.nd.NDArray) or arg.stype != "default":

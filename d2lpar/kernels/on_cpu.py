@@ -1,9 +1,7 @@
 """CUDA C kernels on CPU contexts: compiled once by a C++ compiler, run by the engine.
 
 A kernel becomes C++ that runs every thread of a grid one after the other, and a shared
-library in d2lpar's cache. A launch is an operation of MXNet's engine, as mx.rtc's is:
-it runs on the context's own worker thread, after the operations that write its
-arguments and before those that read its results, while Python continues.
+library in d2lpar's cache. A launch is an operation of MXNet's engine, as mx.rtc's is.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import hashlib
 import importlib.util
 import math
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -31,9 +30,10 @@ from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
 # multiply-adds; integers wrap. Without traps and errno the code can be vectorised.
+NATIVE = "mcpu" if platform.machine() in ("arm64", "aarch64") else "march"
 FLAGS = (
-    "-std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math "
-    "-fwrapv -shared -fPIC -pthread -s"
+    f"-std=c++17 -O3 -{NATIVE}=native -ffp-contract=off -fno-math-errno "
+    "-fno-trapping-math -fwrapv -shared -fPIC -pthread -s"
 ).split()
 COMPILERS = ("c++", "g++", "clang++")
 MIN_CUDA_THREADS = 1 << 15  # per CPU thread: fewer are not worth starting one
@@ -101,28 +101,21 @@ extern "C" void cuda_launch(void *, void *record) {{
   for (std::thread &thread : threads) thread.join();
 }}
 """
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# A __device__ variable would compile, but each thread of a grid would have its own.
-_ONLY_ON_A_GPU = re.compile(
-    r"\b__(?!global__|device__|host__|restrict__|forceinline__)\w+"
-    r"|\batomic\w+|\bwarpSize\b|\basm\b|__device__[^(){};]*[;=\[]"
-)
+# It would compile, but each thread of a grid would have its own. The compiler itself
+# refuses shared memory, synchronisation, warps and atomics.
+_DEVICE_VARIABLE = re.compile(r"__device__[^(){};]*[;=\[]")
 
 
 def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
-    """C++17 that runs kernel `name` of the CUDA C `source` for every thread of a grid.
+    """Return C++17 that runs kernel `name` for every thread of a grid.
 
-    It defines ``cuda_launch(void *, launch_record *)``, which
-    :meth:`CpuKernel.launch` calls. Compile errors name lines of `source`; arrays that
-    differ from the signature are compile errors. Raises :class:`KernelError` for what a
-    CPU lacks. The threads of a block run one after the other here, so they have no
-    shared memory, no synchronisation, no warps and no atomics.
+    It defines ``cuda_launch(void *, launch_record *)``. Compile errors name lines of
+    `source`; arrays that differ from the signature are compile errors.
     """
-    only_on_a_gpu = _ONLY_ON_A_GPU.search(_COMMENT.sub("", source))
-    if only_on_a_gpu:
+    if variable := _DEVICE_VARIABLE.search(source):
         raise KernelError(
-            f"kernel {name} uses {only_on_a_gpu[0].strip('[;= ')}, which only a GPU "
-            "has: launch it on mx.gpu(i), or write it without"
+            f"kernel {name} uses {variable[0].strip('[;= ')}, which only a GPU has: "
+            "launch it on mx.gpu(i), or write it without"
         )
     return _CPP.format(
         name=name,
@@ -138,10 +131,7 @@ def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
 
 
 def compiler() -> list[str]:
-    """The command of the C++ compiler: $CXX, else the system's, else ziglang's.
-
-    Raises :class:`KernelError` if that does not exist, or there is none at all.
-    """
+    """Return the command of the C++ compiler: $CXX, the system's, or ziglang's."""
     if command := shlex.split(os.environ.get("CXX", "")):
         if not shutil.which(command[0]):
             raise KernelError(
@@ -155,24 +145,23 @@ def compiler() -> list[str]:
         return [sys.executable, "-m", "ziglang", "c++"]
     raise KernelError(
         "no C++ compiler (c++, g++ or clang++), which kernels need on CPU contexts: "
-        "apt-get install g++, dnf install gcc-c++, pip install 'd2lpar[kernels]', or "
+        "apt-get install g++, dnf install gcc-c++, pip install -e '.[kernels]', or "
         "name one in CXX"
     )
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels, which can be deleted at any time."""
+    """Return the folder of compiled kernels, which can be deleted at any time."""
     import pooch  # slow to import
 
     return pooch.os_cache("d2lpar") / "kernels"
 
 
 def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
-    """Kernel `name` of CUDA C `source`, compiled unless the cache has it.
+    """Return kernel `name` of CUDA C `source`, compiled unless the cache has it.
 
-    Raises :class:`KernelError` for a kernel that a CPU cannot run or that does not
-    compile, for arrays that differ from the source's, without a compiler, and for a
-    cache that cannot be written.
+    Raises :class:`KernelError` for a kernel that does not compile, without a compiler,
+    and for a cache that cannot be written.
     """
     text, command = cpp_source(source, name, parameters), compiler()
     # Machines with other instruction sets (-march=native) may share a cache.
@@ -221,7 +210,7 @@ class _Context(ctypes.Structure):
 
 
 class CpuKernel(NamedTuple):
-    """A compiled kernel, launched as a kernel of ``mx.rtc`` is."""
+    """Launch a compiled kernel as ``mx.rtc`` does."""
 
     cuda_launch: Callable
     parameters: Sequence[Parameter]
@@ -236,9 +225,8 @@ class CpuKernel(NamedTuple):
     ) -> None:
         """Hand a launch to MXNet's engine. `args` are checked arrays, NumPy scalars.
 
-        `shared_mem` is 0: a CPU has none. Waits until the arrays are computed, because
-        only then is their address known. The kernel itself runs asynchronously, on as
-        many threads as an operator of MXNet has there (OMP_NUM_THREADS).
+        Waits until the arrays are computed, because only then is their address known.
+        The kernel itself runs asynchronously, on OMP_NUM_THREADS threads.
         """
         cuda_threads = math.prod(map(int, grid_dims)) * math.prod(map(int, block_dims))
         threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)
@@ -274,7 +262,7 @@ class CpuKernel(NamedTuple):
 
 
 def address(array: mx.nd.NDArray) -> int:
-    """Where the elements of a CPU array begin, once computed; 0 if it is empty."""
+    """Return where the elements of a CPU array begin; 0 if it is empty."""
     array.wait_to_read()
     pointer = ctypes.c_void_p()
     # If oneDNN keeps the array in its own layout, this first puts it in order.

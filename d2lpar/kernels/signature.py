@@ -41,10 +41,7 @@ _PARAMETER = re.compile(
 
 
 class Parameter(NamedTuple):
-    """A parameter of a kernel: `pointer` for an array, `const` for one only read.
-
-    `name` is empty where the signature has none.
-    """
+    """Describe a parameter: `pointer` for an array, `const` for one only read."""
 
     ctype: str
     pointer: bool
@@ -70,10 +67,10 @@ class Parameter(NamedTuple):
 
 
 def parse_signature(signature: str) -> list[Parameter]:
-    """Parameters of "const float *x, float *y, int n", as in PyCUDA and mx.rtc.
+    """Return the parameters of "const float *x, float *y, int n", as in mx.rtc.
 
-    Names may be left out, as in mx.rtc. Raises :class:`KernelError` for a parameter
-    that is not "(const) type (*) (name)", or whose type is not in `DTYPES`.
+    Names may be left out. Raises :class:`KernelError` for a parameter that is not
+    "(const) type (*) (name)", or whose type is not in `DTYPES`.
 
     >>> [str(p) for p in parse_signature("const float *x, long long n")]
     ['const float *x', 'long long n']

@@ -1,8 +1,4 @@
-"""A kernel timed beside MXNet's operators and NumPy, as ``d2lpar run kernels`` does.
-
-The operations move memory and calculate little: ``y = 2 * x`` (the least-squares notes
-on PyCUDA), and the update of SGD. ``benchmarks/kernels.py`` adds a loop in C.
-"""
+"""A kernel timed beside MXNet's operators and NumPy, as ``d2lpar run kernels`` does."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ LR, BATCH_SIZE = 0.2, 256
 
 
 def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
-    """A line for each operation and library: milliseconds for n float32 per device.
+    """Yield a line per operation and library: milliseconds for n float32 per device.
 
     NumPy computes the numbers of one device, with one thread. Raises
     :class:`~d2lpar.timing.TimingError` for a result that differs from NumPy's.
@@ -38,12 +34,9 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
         kernel(x[d], y[d])
         return y[d]
 
-    def update(step_of):
-        def updated(d) -> np.ndarray:
-            step_of(params[d], LR, BATCH_SIZE)
-            return params[d][0]
-
-        return updated
+    def update(d, step) -> np.ndarray:
+        step(params[d], LR, BATCH_SIZE)
+        return params[d][0]
 
     def reset() -> None:
         for d in devices:
@@ -53,8 +46,8 @@ def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
     calls = [
         ("x2", "kernel", double),
         ("x2", "MXNet", lambda d: np.multiply(x[d], 2, out=y[d])),
-        ("update", "kernel", update(fused_sgd)),
-        ("update", "MXNet", update(sgd)),
+        ("update", "kernel", lambda d: update(d, fused_sgd)),
+        ("update", "MXNet", lambda d: update(d, sgd)),
     ]
     expected = {"x2": 2 * host, "update": host - step * host}
     for operation, library, call in calls:

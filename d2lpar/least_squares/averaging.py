@@ -1,26 +1,20 @@
-"""The method of the least-squares notes: local gradient descent, then averaging.
-
-Every epoch each device samples some of its rows and takes many steps on them; then all
-go on from the average of the devices' x. In the notes, ``x = self.x_hat`` is not a
-copy: their devices work one after the other, each going on from the previous one's x.
-"""
+"""The method of the least-squares notes: local gradient descent, then averaging."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy
 
 from d2lpar._mxnet import mx
 from d2lpar.errors import DivergedError
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import Block, RowShards, check_between, times
+from d2lpar.least_squares.rows import Answer, Block, RowShards, check_between, times
 from d2lpar.training import check_whole
 
 
 def averaging(
     shards: RowShards,
-    progress: Progress,
     *,
     num_epochs: int = 40,
     independent: bool = True,
@@ -29,14 +23,15 @@ def averaging(
     lr: float | None = None,
     seed: int = 0,
     x0: numpy.ndarray | None = None,
-) -> Answer:
-    """Local gradient descent, with the devices' x averaged after each epoch.
+) -> Iterator[Answer]:
+    """Descend on each device alone, and average the devices' x after each epoch.
 
     A device samples `num_samples` rows with replacement, and takes `steps_per_epoch`
-    steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A
-    alone; the default `x0` is drawn from [0, 1). Unless `independent`, devices work one
-    after the other, as in the notes. Raises ValueError for a problem that is not in
-    memory and for counts below 1, and :class:`DivergedError` if the steps diverge.
+    steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A;
+    the default `x0` is drawn from [0, 1). Unless `independent`, each device goes on
+    from the previous one's x, as in the notes, whose ``x = self.x_hat`` is not a copy.
+    Raises ValueError for a problem that is not in memory and for counts below 1, and
+    :class:`DivergedError` if the steps diverge.
     """
     if not shards.resident:
         raise ValueError(
@@ -52,41 +47,40 @@ def averaging(
     (blocks,) = shards.rounds()
     blocks = sorted(blocks)
     x = rng.random(shards.n) if x0 is None else shards.shaped("x0", x0)
-    shards.check_finite(shards.residual(numpy.zeros_like(x)).norms)  # A has no NaN
+    shards.check_finite(shards.residual(0 * x, False).norm)  # A has no NaN
     for epoch in range(1, num_epochs + 1):
         samples = []  # of each device's rows, with replacement
         for k, A, b in blocks:
             rows = rng.integers(A.shape[0], size=num_samples)
             rows = mx.nd.array(rows, ctx=A.context, dtype="int32")
             samples.append(Block(k, A.take(rows), b.take(rows)))
-        krylovs: list[_Krylov] = []
+        descents: list[_Descent] = []
         xs: list = []
         for group in [samples] if independent else [[sample] for sample in samples]:
             start = xs[-1] if xs else x
             made = _descend(group, start, lr, steps_per_epoch)
-            krylovs += made
-            xs += [start + krylov.movement() for krylov in made]
+            descents += made
+            xs += [start + descent.movement() for descent in made]
         x = sum(xs) / len(xs)
-        grows = any(not lr * krylov.largest <= 1 for krylov in krylovs)
+        grows = any(not lr * descent.largest <= 1 for descent in descents)
         if grows and not shards.residual(x, False).norm <= shards.norm_of_b:
             raise DivergedError(
                 f"method averaging diverged in epoch {epoch}: use a smaller lr"
             )
-        progress.record(epoch, x, device_xs=xs)
-    return Answer(x)
+        yield Answer(x, epoch, device_xs=xs)
 
 
-def _descend(samples: list[Block], x, lr: float, steps: int) -> list[_Krylov]:
+def _descend(samples: list[Block], x, lr: float, steps: int) -> list[_Descent]:
     """Each device's steps from x (n,); all devices work at the same time."""
-    start = [x] * len(samples)
-    krylovs = [_Krylov(r, lr, steps) for r in _products(samples, start, residual=True)]
+    at_x = _products(samples, [x] * len(samples), residual=True)
+    descents = [_Descent(r, lr, steps) for r in at_x]
     for _ in range(min(steps, len(x))):
-        directions = [krylov.basis[-1] for krylov in krylovs]
-        for krylov, product in zip(krylovs, _products(samples, directions)):
-            krylov.extend(product)
-        if all(krylov.has_converged() for krylov in krylovs):
+        directions = [descent.basis[-1] for descent in descents]
+        for descent, product in zip(descents, _products(samples, directions)):
+            descent.extend(product)
+        if all(descent.is_done for descent in descents):
             break
-    return krylovs
+    return descents
 
 
 def _products(samples: list[Block], vectors, residual: bool = False) -> list:
@@ -103,14 +97,12 @@ def _products(samples: list[Block], vectors, residual: bool = False) -> list:
     return [product.asnumpy()[:, 0] for product in products]
 
 
-class _Krylov:
-    """Many steps of gradient descent at once, in a Krylov subspace.
+class _Descent:
+    """Many steps of gradient descent at once, by Lanczos' method.
 
-    T steps of x -= lr * 2 A^T (A x - b) with the same A and b are a polynomial in
-    G = A^T A: they move x by q(G) r, where r = A^T (b - A x) at the first step's x and
-    q(t) = (1 - (1 - 2 lr t)^T) / t. Lanczos' method finds q(G) r to rounding, with some
-    10 products in place of 500 steps: in an orthonormal basis of r, G r, G^2 r, ... G
-    is a tridiagonal matrix.
+    T steps move x by q(G) r, where G = A^T A, r = A^T (b - A x) at the first x, and
+    q(t) = (1 - (1 - 2 lr t)^T) / t. In an orthonormal basis of r, G r, G^2 r, ... G is
+    tridiagonal, and some 10 products find q(G) r to rounding.
     """
 
     def __init__(self, r: numpy.ndarray, lr: float, steps: int) -> None:
@@ -120,33 +112,28 @@ class _Krylov:
         self.beside: list[float] = []
         self.coefficients = numpy.zeros(0)  # of q(G) r in the basis
         self.largest = 0.0  # eigenvalue of G; steps with lr above its inverse diverge
+        self.is_done = False
 
     def extend(self, product: numpy.ndarray) -> None:
-        """Add G times the last basis vector."""
-        if len(self.diagonal) == len(self.basis):
-            return  # the subspace is invariant: it cannot grow
+        """Add G times the last basis vector, unless that would change nothing."""
+        if self.is_done:
+            return
         self.diagonal.append(float(self.basis[-1] @ product))
         known = numpy.column_stack(self.basis)
         for _ in range(2):  # once leaves rounding errors that grow
             product = product - known @ (known.T @ product)
-        self.coefficients = self._evaluate()
+        c = self.coefficients = self._evaluate()
         beta = float(numpy.linalg.norm(product))
-        if beta > 1e-14 * abs(self.diagonal[0]):
+        is_invariant = not beta > 1e-14 * abs(self.diagonal[0])
+        ends = len(c) > 2 and abs(c[-2:]).max() <= 1e-15 * numpy.linalg.norm(c)
+        self.is_done = is_invariant or bool(ends)
+        if not self.is_done:
             self.beside.append(beta)
             self.basis.append(product / beta)
 
-    def has_converged(self) -> bool:
-        """Whether another product would no longer change the movement."""
-        if len(self.diagonal) == len(self.basis):
-            return True
-        last = numpy.abs(self.coefficients[-2:]).max()
-        size = numpy.linalg.norm(self.coefficients)
-        return len(self.diagonal) > 2 and bool(last <= 1e-15 * size)
-
     def movement(self) -> numpy.ndarray:
         """q(G) r (n,): by how much the steps move x."""
-        known = numpy.column_stack(self.basis[: len(self.diagonal)])
-        return known @ self.coefficients
+        return numpy.column_stack(self.basis[: len(self.diagonal)]) @ self.coefficients
 
     def _evaluate(self) -> numpy.ndarray:
         beside = numpy.diag(self.beside, 1)

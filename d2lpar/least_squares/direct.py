@@ -1,58 +1,46 @@
-"""Direct least-squares solvers: a Gram matrix or a QR per device, then a small problem.
-
-Both pass over the rows once and communicate once: n x n numbers per device, however
-many rows there are.
-"""
+"""Direct solvers: one pass over the rows, and one all-reduce of n x n numbers."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import Residual, RowShards, times
+from d2lpar.least_squares.rows import Answer, RowShards, times
 
 log = logging.getLogger("d2lpar")
 
-# Condition numbers of A. A Gram matrix squares them, and loses twice as many digits.
+# Condition numbers of A. A Gram matrix squares them, and loses twice as many digits. In
+# float64 a step of refinement restores them up to about 5e6.
 REFINE_ABOVE_CONDITION = 1e2
-WARN_ABOVE_CONDITION = {"float64": 1e5, "float32": 3e1}
+WARN_ABOVE_CONDITION = {"float64": 5e6, "float32": 3e1}
 MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
 
 
-def normal(shards: RowShards, progress: Progress) -> Answer:
+def normal(shards: RowShards) -> Iterator[Answer]:
     """Solve the normal equations A^T A x = A^T b by Cholesky.
 
-    One Gram matrix per device (syrk) is summed over the devices. If half the digits are
-    lost, by an estimate of the condition, it warns; if nearly all are lost, or A is
-    rank-deficient, it raises ValueError naming "tsqr". Above a condition of 100 one
-    step of iterative refinement on the rows' residual regains digits. It holds at most
-    two matrices (n, n) per device, and blocks of rows.
+    If half the digits are lost, by an estimate of the condition, it warns; if nearly
+    all are lost, or A is rank-deficient, it raises ValueError naming "tsqr". Above a
+    condition of 100 one step of iterative refinement on the rows' residual regains
+    digits.
     """
-    if shards.m < shards.n:
-        raise ValueError(
-            f"A is {shards.m} x {shards.n}, rank-deficient: method tsqr gives the "
-            "minimum-norm solution"
-        )
     G, c = _gram(shards)
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
     shards.check_finite(lengths, c.asnumpy())
-    if not lengths.all():
-        raise ValueError(
-            f"column {numpy.argmin(lengths)} of A is zero, or too small for its square "
-            f"in {shards.dtype}: method tsqr gives the minimum-norm solution"
-        )
-    try:
-        L = mx.nd.linalg.potrf(G)
-        condition = _condition(L, lengths)
-    except mx.base.MXNetError:  # on a CPU; on a GPU L is not finite, or fails below
-        condition = numpy.inf
+    condition = numpy.inf
+    if shards.m >= shards.n and lengths.all():
+        with contextlib.suppress(mx.base.MXNetError):  # a GPU's L is not finite instead
+            L = mx.nd.linalg.potrf(G)
+            condition = _condition(L, lengths)
     if not condition < MAX_CONDITION[shards.dtype.name]:
         raise ValueError(
-            "A is rank-deficient or too ill-conditioned for method normal in "
-            f"{shards.dtype} (condition about {condition:.0e}): use method tsqr"
+            f"A, {shards.m} x {shards.n}, is rank-deficient or too ill-conditioned for "
+            f"method normal in {shards.dtype} (condition about {condition:.0e}): use "
+            "method tsqr"
         )
     if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
         log.warning(
@@ -66,29 +54,23 @@ def normal(shards: RowShards, progress: Progress) -> Answer:
         gradient = mx.nd.array(gradient, ctx=G.context, dtype=shards.dtype)
         x = x + _cholesky_solve(L, gradient)
     gradient = (c - times(G, x)).asnumpy()[:, 0]
-    x = x.asnumpy()[:, 0]
-    residual = progress.record(1, x, gradient=True)
-    residual = residual or Residual(x, [shards.norm_of_b], gradient)
-    return Answer(x, residual, lengths, condition=condition, rank=shards.n)
+    facts = {"lengths": lengths, "condition": condition, "rank": shards.n}
+    yield Answer(x.asnumpy()[:, 0], gradient=gradient, **facts)
 
 
 def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
-    """A^T A (n, n) and A^T b (n, 1) over all rows, on the first device.
-
-    The devices' sums are freed as soon as they have been added: they may take
-    gigabytes.
-    """
+    """A^T A (n, n) and A^T b (n, 1) over all rows, on the first device."""
     parts: dict[int, list] = {}
     for blocks in shards.rounds():
         for k, A, b in blocks:
             terms = [mx.nd.linalg.syrk(A, transpose=True), times(A, b, transpose=True)]
-            if k not in parts:
+            if k in parts:
+                for so_far, term in zip(parts[k], terms):
+                    so_far += term
+            else:
                 parts[k] = terms
-                continue
-            for so_far, term in zip(parts[k], terms):
-                so_far += term
     totals = parts.pop(min(parts))
-    while parts:
+    while parts:  # freed when they have been added: they may take gigabytes
         _, others = parts.popitem()
         for total, other in zip(totals, others):
             # cpu(0) reads what cpu(1) has: they share the memory.
@@ -104,10 +86,9 @@ def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
 
 
 def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
-    """The condition number of A by power and inverse iteration, for L L^T = A^T A.
+    """A lower bound of A's condition by power and inverse iteration: L L^T = A^T A.
 
-    Of A with its columns scaled to length 1. A lower bound, usually within a factor of
-    3: enough to choose a method by.
+    A's columns are scaled to length 1. The bound is usually within a factor of 3.
     """
     scale = mx.nd.array(1 / lengths[:, None], ctx=L.context, dtype=L.dtype)
     v = numpy.random.default_rng(0).normal(size=(len(lengths), 1))
@@ -128,22 +109,54 @@ def _cholesky_solve(L: mx.nd.NDArray, c: mx.nd.NDArray) -> mx.nd.NDArray:
     return mx.nd.linalg.trsm(L, y, transpose=True)
 
 
-def tsqr(shards: RowShards, progress: Progress) -> Answer:
+def tsqr(shards: RowShards) -> Iterator[Answer]:
     """Solve by tall-skinny QR: as accurate as LAPACK, ill-conditioned or not.
 
-    Each device reduces its rows of [A b] to a triangle, block by block; the triangles
-    are stacked and reduced to one. If A is rank-deficient, or m < n, x is the
-    minimum-norm solution. The rank is n where A's columns, scaled to length 1, are
-    independent: where an estimate of their condition is below 0.01 / (max(m, n) eps),
-    eps being that of the computation's dtype. Else it is the number of A's singular
-    values above max(m, n) eps times the largest, as in ``numpy.linalg.lstsq``, which
-    does not scale and computes in float64 even if A is float32. A block has at least n
-    rows; with its copies it takes about ten times the memory of a matrix (n, n) on the
-    first device, and three to four times on each other device.
+    If A is rank-deficient, or m < n, x is the minimum-norm solution. The rank is n
+    where A's columns, scaled to length 1, are independent: where an estimate of their
+    condition is below 0.01 / (max(m, n) eps), eps being that of the computation's
+    dtype. Else it is the number of A's singular values above max(m, n) eps times the
+    largest, as in ``numpy.linalg.lstsq``, which does not scale. With its copies, a
+    block takes about ten times the memory of a matrix (n, n) on the first device.
+    """
+    try:
+        triangle = _reduced(shards)
+        triangle.wait_to_read()
+    except mx.base.MXNetError:  # of MXNet 2, whose LAPACK refuses a NaN
+        shards.name_not_finite()
+        raise
+    R, z = triangle[: shards.n, : shards.n], triangle[: shards.n, shards.n :]
+    lengths = (R * R).sum(axis=0).sqrt().asnumpy()
+    shards.check_finite(lengths, z.asnumpy())
+    L, least = R.T, max(shards.m, shards.n) * shards.eps
+    condition = _condition(L, lengths) if lengths.all() else numpy.inf
+    R_host, z_host = R.asnumpy(), z.asnumpy()[:, 0]
+    if condition < 0.01 / least:
+        rank, x = shards.n, mx.nd.linalg.trsm(L, z, transpose=True).asnumpy()[:, 0]
+    else:
+        # The shortest of the x that minimise ||R x - z||, on the host: n x n is small.
+        U, s, Vt = numpy.linalg.svd(R_host)
+        rank = int((s > s[0] * least).sum())
+        x = Vt[:rank].T @ ((U[:, :rank].T @ z_host) / s[:rank])
+        lengths = numpy.full(shards.n, numpy.linalg.norm(lengths))  # s is not scaled
+    if rank < shards.n:
+        log.warning(
+            "A has rank %d, not %d: x is the minimum-norm solution", rank, shards.n
+        )
+    gradient = R_host.T @ (z_host - R_host @ x)
+    facts = {"lengths": lengths, "condition": condition, "rank": rank}
+    yield Answer(x, gradient=gradient, **facts)
+
+
+def _reduced(shards: RowShards) -> mx.nd.NDArray:
+    """The R factor (n + 1, n + 1) of [A b], on the first device.
+
+    Each device reduces its rows block by block; the devices' factors are stacked and
+    reduced to one.
     """
     width = shards.n + 1
-    # A QR of fewer rows than columns gains nothing; it takes several times its rows'
-    # memory, so that large blocks are taken in parts.
+    # A QR of fewer rows than columns gains nothing, and it takes several times its
+    # rows' memory, so that large blocks are taken in parts.
     shards.block_rows = rows = max(shards.block_rows, width)
     triangles: dict[int, mx.nd.NDArray] = {}
     for blocks in shards.rounds():
@@ -156,40 +169,15 @@ def tsqr(shards: RowShards, progress: Progress) -> Answer:
                 triangles[k] = _triangle(parts, width)
     first = shards.devices[min(triangles)]
     stacked = [triangles[k].as_in_context(first) for k in sorted(triangles)]
-    triangle = stacked[0] if len(stacked) == 1 else _triangle(stacked, width)
-    R, z = triangle[: shards.n, : shards.n], triangle[: shards.n, shards.n :]
-    lengths = (R * R).sum(axis=0).sqrt().asnumpy()
-    shards.check_finite(lengths, z.asnumpy())
-    L, least = R.T, max(shards.m, shards.n) * shards.eps
-    condition = _condition(L, lengths) if lengths.all() else numpy.inf
-    if condition < 0.01 / least:
-        rank, x = shards.n, mx.nd.linalg.trsm(L, z, transpose=True).asnumpy()[:, 0]
-    else:
-        # The shortest of the x that minimise ||R x - z||, on the host: n x n is small.
-        U, s, Vt = numpy.linalg.svd(R.asnumpy())
-        rank = int((s > s[0] * least).sum())
-        x = Vt[:rank].T @ ((U[:, :rank].T @ z.asnumpy()[:, 0]) / s[:rank])
-        lengths = numpy.full(shards.n, numpy.linalg.norm(lengths))  # s is not scaled
-    if rank < shards.n:
-        log.warning(
-            "A has rank %d, not %d: x is the minimum-norm solution", rank, shards.n
-        )
-    gradient = R.asnumpy().T @ (z.asnumpy()[:, 0] - R.asnumpy() @ x)
-    residual = progress.record(1, x, gradient=True)
-    residual = residual or Residual(x, [shards.norm_of_b], gradient)
-    return Answer(x, residual, lengths, condition=condition, rank=rank)
+    return stacked[0] if len(stacked) == 1 else _triangle(stacked, width)
 
 
 def _triangle(rows: list[mx.nd.NDArray], width: int) -> mx.nd.NDArray:
-    """The R factor (width, width) of the stacked rows, each (.., width).
-
-    MXNet has the transposed factorisation, A^T = L Q, for wide matrices. Rows of zeros
-    make a short matrix long enough, and change nothing.
-    """
+    """The R factor (width, width) of the stacked rows, each (.., width)."""
     M = mx.nd.concat(*rows, dim=0) if len(rows) > 1 else rows[0]
     short = width - M.shape[0]
-    if short > 0:
+    if short > 0:  # rows of zeros change nothing
         zeros = mx.nd.zeros((short, width), ctx=M.context, dtype=M.dtype)
         M = mx.nd.concat(M, zeros, dim=0)
-    _, L = mx.nd.linalg.gelqf(M.T)
+    _, L = mx.nd.linalg.gelqf(M.T)  # A^T = L Q, of wide matrices
     return L.T

@@ -25,10 +25,9 @@ def pictures(
 ) -> dict[str, page.Picture]:
     """Draw runs of several methods and device counts, on the most devices of each.
 
-    ``devices``, the seconds on each number of devices, if there are several;
-    ``distance`` to the optimum against seconds, or ``residual`` if the optimum is not
-    known; and if a method averages ``error`` (the figure of the least-squares notes).
-    `answers` title them. Raises :class:`RecordError` for a run without points.
+    ``devices``, the seconds on each number of devices; ``distance`` to the optimum, or
+    ``residual`` if that is not known; ``error`` if a method averages (the figure of the
+    least-squares notes). Raises :class:`RecordError` for a run without points.
     """
     for run in runs:
         if not run.lines_of(PointRecord):
@@ -39,37 +38,29 @@ def pictures(
         words += ", A of {:,} \u00d7 {:,}".format(*size)
     note = labels.subtitle(words, runs)
     drawn: dict[str, page.Picture] = {}
+
+    def new(name: str, title: str, runs: Sequence[Run], size=(7.6, 4.2)) -> Axes:
+        title = page.answer(answers, name, title)
+        drawn[name] = picture = page.new(title, note, runs, size)
+        return picture.axes[0]
+
     if len({run.header.num_devices for run in runs}) > 1:
         rows = rows_by_count(runs)
         title = "Seconds to solve, by method and number of devices"
-        title = page.answer(answers, "devices", title)
-        drawn["devices"] = picture = page.new(
-            title, note, runs, (7.6, page.height(len(rows)))
-        )
-        page.dots(picture.axes[0], rows, "s")
-    most = most_devices(runs)
+        page.dots(new("devices", title, runs, (7.6, page.height(len(rows)))), rows, "s")
+    by_method = group(runs, lambda run: run.header.variant).values()
+    most = [max(same, key=lambda run: run.header.num_devices) for same in by_method]
     if knows_optimum(runs):
         title = "Distance to the optimum against seconds"
-        title = page.answer(answers, "distance", title)
-        drawn["distance"] = picture = page.new(title, note, most)
-        distances(picture.axes[0], most)
+        against_seconds(new("distance", title, most), most)
     else:
         title = f"||A x - b|| reaches {least_of(runs):.2f}"
-        title = page.answer(answers, "residual", title)
-        drawn["residual"] = picture = page.new(title, note, most)
-        residuals(picture.axes[0], most)
+        against_seconds(new("residual", title, most), most, least_of(runs))
     averaging = [run for run in most if run.header.variant in AVERAGING]
     if averaging:
         title = f"Error of each device's x above the optimum, {least_of(runs):.2f}"
-        drawn["error"] = picture = page.new(title, note, averaging)
-        errors(picture.axes[0], averaging, least_of(runs))
+        errors(new("error", title, averaging), averaging, least_of(runs))
     return drawn
-
-
-def most_devices(runs: Sequence[Run]) -> list[Run]:
-    """Return of every method the run on the most devices."""
-    by_method = group(runs, lambda run: run.header.variant).values()
-    return [max(same, key=lambda run: run.header.num_devices) for same in by_method]
 
 
 def _method(run: Run) -> str:
@@ -99,33 +90,23 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
     axes.legend()
 
 
-def distances(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draw ||x - x*|| / ||x*|| against seconds of work, of every repeat."""
+def against_seconds(axes: Axes, runs: Sequence[Run], least: float | None = None):
+    """Draw the distance to the optimum, or ||A x - b|| above the `least`."""
     for run in runs:
         for number, points in enumerate(repeats(run)):
-            points = [p for p in points if p.distance]
-            style = _look(run, lw=1.2, ms=4, markevery=len(points) // 8 or 1)
+            ys = [p.distance if least is None else p.residual_norm - least
+                  for p in points]  # fmt: skip
+            xs = [p.seconds for p, y in zip(points, ys) if y]
+            style = _look(run, lw=1.2, ms=4, markevery=len(xs) // 8 or 1)
             style["label"] = None if number else _method(run)
-            x, y = [p.seconds for p in points], [p.distance for p in points]
-            axes.plot(x, y, **style)
-    axes.axhline(1, **page.LIMIT)
+            axes.plot(xs, [y for y in ys if y], **style)
     page.log_along(axes, "x")
     page.log_along(axes, "y")
     axes.set_xlabel("seconds")
-    axes.set_ylabel("distance to the optimum; 1: x = 0")
-    axes.legend(loc="lower left")
-
-
-def residuals(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draw ||A x - b|| above the least against seconds, where x* is not known."""
-    least = least_of(runs)
-    for run in runs:
-        points = [p for p in repeats(run)[0] if p.residual_norm > least]
-        above = [p.residual_norm - least for p in points]
-        axes.plot([p.seconds for p in points], above, **_look(run))
-    page.log_along(axes, "y")
-    axes.set(xlim=(0, None), xlabel="seconds")
     axes.set_ylabel("||A x - b|| above its end")
+    if least is None:
+        axes.axhline(1, **page.LIMIT)
+        axes.set_ylabel("distance to the optimum; 1: x = 0")
     axes.legend()
 
 

@@ -1,144 +1,140 @@
-"""Iterative least-squares solvers: gradient descent and conjugate gradients.
+"""Gradient descent and conjugate gradients, which all-reduce one vector per step.
 
-Both all-reduce one vector per step, as data-parallel training does. r is b - A x.
+r is b - A x, and the gradient A^T r, the direction of descent.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import accumulate, islice
 
 import numpy
 
 from d2lpar._mxnet import mx
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import Residual, RowShards, check_between, times
+from d2lpar.least_squares.rows import Answer, Residual, RowShards, check_between, times
 from d2lpar.training import check_whole
 
 log = logging.getLogger("d2lpar")
 
 STILL = 3  # conjugate steps in a row that leave ||r|| nearly as it is
+# Iterations that become points of the history: 1, 2, 3, 5, 8, 12, 18, ...
+POINTS = set(accumulate([1] * 40, lambda n, _: math.ceil(1.5 * n)))
 
 
 def gradient(
     shards: RowShards,
-    progress: Progress,
     *,
     tol: float = 1e-8,
     max_iterations: int = 10_000,
     x0: numpy.ndarray | None = None,
-) -> Answer:
-    """Synchronous gradient descent: one all-reduce of A^T (A x - b) per step.
+) -> Iterator[Answer]:
+    """Descend along the gradient: one all-reduce per step.
 
-    The step size is 1 / the largest eigenvalue of A^T A, found by power iteration (one
-    all-reduce each): it converges for any A, but slowly for an ill-conditioned one. It
-    starts at `x0` (None is 0), and stops when the norm of the gradient is `tol` times
-    that at x = 0 (or less, where A x is nearly b), or at rounding errors, or with a
-    warning after `max_iterations`. A few conjugate steps then show whether it has
-    overlooked a small singular value.
+    The step size is 1 / the largest eigenvalue of A^T A, by power iteration. Starts at
+    `x0` (None is 0), and stops when the norm of the gradient is `tol` times that at
+    x = 0 (or less, where A x is nearly b), or at rounding errors, or with a warning
+    after `max_iterations`. A few conjugate steps then show whether a small singular
+    value was overlooked.
     """
-    search = _Search(shards, progress, tol, max_iterations, x0)
+    search = _Search(shards, tol, max_iterations, x0)
     v, largest = numpy.random.default_rng(0).normal(size=shards.n), 0.0
     for _ in range(20):
-        v, largest = _normal_product(search, v / (numpy.linalg.norm(v) or 1))
+        v, largest = search.normal_product(v / (numpy.linalg.norm(v) or 1))
     # The estimate is a lower bound: keep some distance.
     step = first_step = 0.95 / largest if largest else 0.0
-    while progress.iteration < max_iterations and step > first_step / 100:
+    iteration = 0
+    while iteration < max_iterations and step > first_step / 100:
         if search.is_found():
             break
         x = search.best.x + step * search.best.gradient
-        progress.count(x)
+        iteration += 1
+        if iteration in POINTS:
+            yield Answer(x, iteration)
         if not search.take(x):
             step /= 2
-    if progress.iteration < max_iterations:
-        x, _ = _conjugate_steps(search, 2 * STILL, lambda x: None)
-        if search.lowers(shards.residual(x, gradient=False)):
+    if iteration < max_iterations:
+        steps = islice(_conjugate_steps(search), 2 * STILL)
+        x, _, _ = min(steps, key=lambda step: step[1], default=(search.best.x, 0, 0))
+        square = shards.residual(x, gradient=False).norm ** 2
+        if search.matters(search.best.norm**2 - square, square):
             log.warning(
                 "conjugate steps still lower ||A x - b||: A is ill-conditioned, use "
                 "method tsqr"
             )
-    return search.end()
+    yield search.answer(iteration)
 
 
 def cgls(
     shards: RowShards,
-    progress: Progress,
     *,
     tol: float = 1e-10,
     max_iterations: int | None = None,
     x0: numpy.ndarray | None = None,
-) -> Answer:
-    """Conjugate gradients on the least-squares problem: one all-reduce per iteration.
+) -> Iterator[Answer]:
+    """Solve by conjugate gradients: one all-reduce of n + 1 numbers per iteration.
 
-    Every device sends n + 1 numbers, A_k^T A_k p and ||A_k p||^2, and no transpose is
-    ever formed. Starts and stops as :func:`gradient` does, but not while its steps
-    lower ||r||; `max_iterations` is 20 n by default. From x0 = None, x is the
-    minimum-norm solution if A is rank-deficient. If A is ill-conditioned, ||r|| reaches
-    its minimum long before x is right: "tsqr" and "normal" estimate the condition.
-
-    Rounding errors let the gradient, which is updated from step to step, drift away
-    from the true one. Where that is too large at the end, the search begins once more.
+    Starts and stops as :func:`gradient` does, but not while its steps lower ||r||: a
+    gradient may be small because a singular value is. `max_iterations` is 20 n by
+    default. From x0 = None, x is the minimum-norm solution if A is rank-deficient. If A
+    is ill-conditioned, ||r|| reaches its minimum long before x is right.
     """
     if max_iterations is None:
         max_iterations = 20 * shards.n
-    search = _Search(shards, progress, tol, max_iterations, x0)
+    search, iteration = _Search(shards, tol, max_iterations, x0), 0
+    # The gradient is updated from step to step. Where the true one is too large at the
+    # end, because of rounding errors, the search begins once more from there.
     for _ in range(2):
-        left = max_iterations - progress.iteration
-        x, settled = _conjugate_steps(search, left, progress.count)
-        if not search.take(x) or (settled and search.is_found()):
+        found, least, since, still = search.best.x, math.inf, 0, 0
+        square = search.best.norm**2
+        # Rounding errors of the size of the start's are in all that is updated.
+        noise = shards.eps * search.norm_of_A * search.best.norm
+        left = max_iterations - iteration
+        for x, size, fall in islice(_conjugate_steps(search), left):
+            iteration += 1
+            if iteration in POINTS:
+                yield Answer(x, iteration)
+            square = max(square - fall, 0.0)
+            still = 0 if search.matters(fall, square) else still + 1
+            since += 1
+            if size < least:  # later steps follow rounding errors
+                found, least, since = x, size, 0
+            small = least <= max(noise, search.small_gradient(square**0.5))
+            settled = still >= STILL
+            if since > shards.n or (small and (settled or since >= 2 * STILL)):
+                break
+        if not search.take(found) or (still >= STILL and search.is_found()):
             break
-    return search.end()
+    yield search.answer(iteration)
 
 
-def _conjugate_steps(
-    search: _Search, most: int, count: Callable[[numpy.ndarray], object]
-) -> tuple[numpy.ndarray, bool]:
-    """Take steps of CGLS from the best x; returns the x of the least gradient.
+def _conjugate_steps(search: _Search) -> Iterator[tuple[numpy.ndarray, float, float]]:
+    """Yield the x of each step of CGLS from the best x, ||A^T r||, and ||r||^2's fall.
 
-    Steps after that follow rounding errors, often into A's null space. Also returns
-    whether ||r|| has settled: a gradient may be small because a singular value is.
+    Both are updated, not computed, and no transpose is ever formed.
     """
-    x, descent, square = search.best.x, search.best.gradient, search.best.norm**2
+    x, descent = search.best.x, search.best.gradient
     p, gamma = descent, descent @ descent
-    # Rounding errors of the size of the start's are in all that is updated.
-    noise = search.shards.eps * search.norm_of_A * search.best.norm
-    found, least, since, still = x, math.inf, 0, 0
-    for _ in range(most):
-        small = least**0.5 <= max(noise, search.small_gradient(max(square, 0.0) ** 0.5))
-        if since > len(x) or (small and (still >= STILL or since >= 2 * STILL)):
-            break
-        product, square_of_Ap = _normal_product(search, p)
+    while True:
+        product, square_of_Ap = search.normal_product(p)
         if not 0 < square_of_Ap < math.inf:
-            break
+            return
+        search.least_square = min(search.least_square, square_of_Ap / (p @ p))
         alpha = gamma / square_of_Ap
         x, descent = x + alpha * p, descent - alpha * product
         fall, before, gamma = alpha * gamma, gamma, descent @ descent
+        yield x, gamma**0.5, fall
         p = descent + gamma / before * p
-        count(x)
-        square -= fall
-        still = 0 if search.matters(fall, square) else still + 1
-        since += 1
-        if gamma < least:
-            found, least, since = x, gamma, 0
-    return found, still >= STILL
 
 
 class _Search:
     """The best x so far with its residual and true gradient, and when to stop."""
 
-    def __init__(
-        self,
-        shards: RowShards,
-        progress: Progress,
-        tol: float,
-        max_iterations: int,
-        x0: numpy.ndarray | None,
-    ) -> None:
+    def __init__(self, shards: RowShards, tol: float, max_iterations: int, x0) -> None:
         check_between("tol", tol, 1)
         check_whole("max_iterations", max_iterations)
-        self.shards, self.progress = shards, progress
-        self.tol, self.max_iterations = float(tol), max_iterations
+        self.shards, self.tol, self.max_iterations = shards, tol, max_iterations
         at_0, self.lengths = _first_pass(shards)
         shards.check_finite(at_0)
         if at_0.any() and not 0 < at_0 @ at_0 < math.inf:
@@ -147,7 +143,8 @@ class _Search:
         self.small = max(shards.eps**0.5, 1e3 * tol**2)
         self.norm_of_A = float(numpy.linalg.norm(self.lengths))
         self.asked_for = tol * float(numpy.linalg.norm(at_0))
-        self.best = Residual(numpy.zeros(shards.n), [shards.norm_of_b], at_0)
+        self.least_square = math.inf  # of ||A p|| / ||p||, over conjugate steps
+        self.best = Residual(numpy.zeros(shards.n), shards.norm_of_b, at_0)
         if x0 is not None:
             self.best = shards.residual(shards.shaped("x0", x0))
 
@@ -159,46 +156,51 @@ class _Search:
 
     def is_found(self) -> bool:
         best = self.best
-        if best.norm <= self.shards.rounding(best.x, self.lengths):
-            return True  # A x is b
-        size = float(numpy.linalg.norm(best.gradient))
-        return size <= self.small_gradient(best.norm)
+        solves = best.norm <= self.shards.rounding(best.x, self.lengths)  # A x = b
+        return solves or best.size <= self.small_gradient(best.norm)
 
     def matters(self, fall: float, square: float) -> bool:
         """Whether a fall of ||r||^2 to `square` has made a difference."""
         return fall > self.small * max(square, self.small * self.shards.norm_of_b**2)
 
-    def lowers(self, new: Residual) -> bool:
-        return self.matters(self.best.norm**2 - new.norm**2, new.norm**2)
-
     def take(self, x: numpy.ndarray) -> bool:
-        """Keep `x` if its ||r|| is clearly lower, or only its true gradient is."""
+        """Keep `x` if its ||r|| is lower, or only its true gradient is."""
         new, old = self.shards.residual(x), self.best
-        smaller = numpy.linalg.norm(new.gradient) < numpy.linalg.norm(old.gradient)
         no_higher = new.norm <= (1 + self.shards.eps**0.5) * old.norm
-        better = self.lowers(new) or bool(smaller and no_higher)
+        better = new.norm < old.norm or (new.size < old.size and no_higher)
         if better:
             self.best = new
         return better
 
-    def end(self) -> Answer:
-        """Record the best x; warn if it was not found within `max_iterations`."""
-        best, iteration = self.best, self.progress.iteration
-        self.progress.record(iteration, best.x, best if iteration else None)
-        if self.is_found() or iteration < self.max_iterations:
-            return Answer(best.x, best, self.lengths, self.tol)
+    def normal_product(self, p: numpy.ndarray) -> tuple[numpy.ndarray, float]:
+        """A^T A p (n,) and ||A p||^2, summed over the devices."""
+        # The devices get a p of about ||A p|| = 1: a square soon overflows float32.
+        length = float(numpy.linalg.norm(p)) * self.norm_of_A or 1.0
+        norm, product = self.shards.products(p / length, lambda b, Ap: Ap)
+        return length * product, numpy.square(length * norm)
+
+    def answer(self, iteration: int) -> Answer:
+        """The best x; with a warning if `max_iterations` came before it was found."""
+        best, answer = self.best, Answer(self.best.x, iteration, self.best)
+        if iteration < self.max_iterations or self.is_found():
+            # The error that maps to this gradient, if A^T A shrinks it as it did the
+            # steps; what rounding hides in the gradient belongs to it.
+            hidden = self.shards.eps * self.norm_of_A * best.norm
+            error = (best.size + hidden) / self.least_square
+            norm = float(numpy.linalg.norm(best.x)) or 1.0
+            return answer._replace(
+                lengths=self.lengths, tol=self.tol, may_be_off=error / norm
+            )
         log.warning(
-            "after %d iterations ||A^T (A x - b)|| is %.1e, not %.1e as tol asks for",
-            iteration, numpy.linalg.norm(best.gradient), self.small_gradient(best.norm),
+            "after %d iterations ||A^T (A x - b)|| is %.1e, not %.1e as tol asks",
+            iteration, best.size, self.small_gradient(best.norm),
         )  # fmt: skip
-        return Answer(best.x, best)
+        return answer
 
 
 def _first_pass(shards: RowShards) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """A^T b (n,), and the lengths of A's columns (n,) within a factor of about 3.
-
-    A column's product with random normal numbers is about as large as the column.
-    """
+    """A^T b (n,), and the lengths of A's columns (n,) within a factor of about 3."""
+    # A column's product with random normal numbers is about as large as the column.
     rng = numpy.random.default_rng(shards.bounds[0][0])  # other numbers on each worker
     parts = []
     for blocks in shards.rounds():
@@ -208,14 +210,3 @@ def _first_pass(shards: RowShards) -> tuple[numpy.ndarray, numpy.ndarray]:
             parts.append(times(A, mx.nd.concat(b, normal, dim=1), transpose=True))
     sums = shards.total(sum(part.asnumpy().astype("float64") for part in parts))
     return sums[:, 0], abs(sums[:, 1:]).max(axis=1)
-
-
-def _normal_product(search: _Search, p: numpy.ndarray) -> tuple[numpy.ndarray, float]:
-    """A^T A p (n,) and ||A p||^2, summed over the devices.
-
-    The devices get a p for which ||A p|| is about 1 or less: in float32 its square
-    would soon overflow.
-    """
-    length = float(numpy.linalg.norm(p)) * search.norm_of_A or 1.0
-    norms, product = search.shards.products(p / length, lambda b, Ap: Ap)
-    return length * product, float(numpy.linalg.norm(length * norms)) ** 2

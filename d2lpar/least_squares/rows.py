@@ -1,8 +1,4 @@
-"""The rows of A and b: shared over devices, and read in blocks.
-
-A need not fit in memory: :meth:`RowShards.rounds` brings one block of rows at a time to
-every device, while the next blocks are being read.
-"""
+"""The rows of A and b: shared over devices, and read in blocks that fit in memory."""
 
 from __future__ import annotations
 
@@ -15,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy
 
-from d2lpar._mxnet import mx
-from d2lpar.device_arrays import check_unmasked, shares
-from d2lpar.training import check_whole
+from d2lpar._mxnet import mx, np
+from d2lpar.device_arrays import as_array, shares
 
 if TYPE_CHECKING:
     from d2lpar.workers.group import Workers
@@ -38,31 +33,42 @@ class Residual(NamedTuple):
     """b - A x of a host array x (n,)."""
 
     x: numpy.ndarray
-    norms: Sequence[float]  # of the rows of each device of all workers
+    norm: float
     gradient: numpy.ndarray  # A^T (b - A x), (n,); zeros if it was left out
 
     @property
-    def norm(self) -> float:
-        return math.hypot(*self.norms)
+    def size(self) -> float:
+        """The norm of the gradient."""
+        return float(numpy.linalg.norm(self.gradient))
+
+
+class Answer(NamedTuple):
+    """A point of a method's history; the last one has what it takes to examine x."""
+
+    x: numpy.ndarray  # (n,), on the host
+    iteration: int = 1
+    residual: Residual | None = None
+    device_xs: Sequence[numpy.ndarray] = ()  # the devices' own, where they differ
+    gradient: numpy.ndarray | None = None  # by a direct method's own account
+    lengths: numpy.ndarray | None = None  # of A's columns, (n,)
+    tol: float = 0.0  # of an iterative method
+    may_be_off: float = 0.0  # x, relative to its norm
+    condition: float | None = None
+    rank: int | None = None
 
 
 class RowShards:
-    """Rows of A (m, n) and b (m,), shared evenly and in order over devices.
-
-    `dtype` is that of the computation. Each of several `workers` reads its own part of
-    the rows of A alone.
-    """
+    """Rows of A (m, n) and b (m,), shared in order over workers and their devices."""
 
     def __init__(
         self,
         A,
         b,
         devices: Sequence[mx.Context],
-        *,
-        dtype: str = "float64",
-        block_bytes: int = BLOCK_BYTES,
-        resident_bytes: int = RESIDENT_BYTES,
-        workers: Workers | None = None,
+        dtype: str,
+        block_bytes: int,
+        resident_bytes: int,
+        workers: Workers | None,
     ) -> None:
         self.A, b = opened("A", A), numpy.asarray(opened("b", b))
         if len(self.A.shape) != 2 or b.shape != self.A.shape[:1] or 0 in self.A.shape:
@@ -70,10 +76,9 @@ class RowShards:
                 f"A is of shape {tuple(self.A.shape)}, b of shape {b.shape}: write "
                 "(m, n) and (m,)"
             )
-        if dtype not in ("float64", "float32", numpy.float64, numpy.float32):
-            raise ValueError(f"dtype {dtype}: write float64 or float32")
-        check_whole("block_bytes", block_bytes)
         self.dtype = numpy.dtype(dtype)
+        if self.dtype not in ("float64", "float32"):
+            raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.eps = float(numpy.finfo(self.dtype).eps)
         self.m, self.n = self.A.shape
         self.devices, self.workers = list(devices), workers
@@ -91,22 +96,17 @@ class RowShards:
         self.resident = num_rows * row_bytes <= resident_bytes
         self._kept: list[Block] = []  # all blocks, if they stay
 
-        with numpy.errstate(all="ignore"):
-            self.b = b.astype(self.dtype)[:, None]
-            self.norm_of_b = float(numpy.linalg.norm(self.b.astype("float64")))
+        self.b = b.astype(self.dtype)[:, None]
+        self.norm_of_b = float(numpy.linalg.norm(self.b.astype("float64")))
         self.check_finite(self.norm_of_b)
         # A residual of rounding's size must have a square in this dtype, too.
         least = (numpy.finfo(self.dtype).tiny / self.eps**2) ** 0.5
         if b.any() and self.norm_of_b < least:
-            raise ValueError(
-                f"b's numbers are at most {abs(b).max():.0e}: their squares underflow "
-                f"{self.dtype}; scale b"
-            )
+            raise ValueError(f"the squares of b's numbers underflow {dtype}: scale b")
 
     def shaped(self, name: str, x) -> numpy.ndarray:
-        """An x that a user gives, as (n,) in float64; None is 0."""
-        check_unmasked(name, x)
-        x = numpy.zeros(self.n) if x is None else numpy.array(x, "float64")
+        """An x that a user gives, as (n,) in float64."""
+        x = numpy.array(x, "float64")
         if x.size != self.n or not numpy.isfinite(x).all():
             raise ValueError(
                 f"{name} of shape {x.shape}: write {self.n} finite numbers"
@@ -116,10 +116,8 @@ class RowShards:
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Yield the blocks of all devices, a round at a time, until all rows were used.
 
-        A problem that fits stays on the devices, in one block each. Of a larger one the
-        next round is read while the devices work on this one, so that three blocks per
-        device are in memory. Use each block at once: they come in the order in which
-        the devices can start soonest.
+        A problem that fits stays on the devices. Of a larger one the next round is read
+        while the devices work on this one: three blocks per device are in memory.
         """
         if self._kept:
             yield self._kept
@@ -135,7 +133,9 @@ class RowShards:
                 yield self._on_devices(host, blocks)
                 if self.resident:
                     self._kept = blocks
-                _wait_until_used(earlier)
+                # Wait for the work that reads these blocks, and for no other.
+                for array in (array for _, *arrays in earlier for array in arrays):
+                    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
                 earlier, host = blocks, None  # free before the next are waited for
 
     def _read(self, row: int, count: int) -> list[tuple]:
@@ -145,7 +145,7 @@ class RowShards:
             start, stop = first + row, min(first + row + count, end)
             if stop > start:
                 with numpy.errstate(over="ignore"):  # check_finite sees it
-                    A = rows_of(self.A, start, stop, self.dtype)
+                    A = numpy.ascontiguousarray(self.A[start:stop], self.dtype)
                 blocks.append((k, A, self.b[start:stop]))
         return blocks
 
@@ -165,29 +165,21 @@ class RowShards:
             made.append(Block(k, *placed))
             yield made[-1]
 
-    def to_devices(self, x: numpy.ndarray) -> list[mx.nd.NDArray]:
-        """A copy (n, 1) of the host array (n,) on every device."""
-        return [mx.nd.array(x[:, None], ctx=d, dtype=self.dtype) for d in self.devices]
-
     def total(self, array: numpy.ndarray) -> numpy.ndarray:
         """The sum of a host array over the workers, if there are several."""
         return array if self.workers is None else self.workers.total(array)
 
     def residual(self, x: numpy.ndarray, gradient: bool = True) -> Residual:
-        """Return b - A x of a host array x (n,) by its norms and gradient."""
-        norms, product = self.products(x, lambda b, Ax: b - Ax, gradient)
-        return Residual(x, norms, product)
+        """Return b - A x of a host array x (n,) by its norm and gradient."""
+        return Residual(x, *self.products(x, lambda b, Ax: b - Ax, gradient))
 
     def products(self, x, of_rows, transposed: bool = True) -> tuple:
-        """Return ||q|| on each device of all workers and A^T q (n,) on the host.
+        """Return ||q|| and A^T q (n,) on the host, of q = of_rows(b, A x).
 
-        q is of_rows(b, A x). Each device sends n + 1 numbers per block, the one
-        all-reduce of an iteration. Unless `transposed`, zeros stand for A^T q.
+        Each device sends n + 1 numbers per block, the one all-reduce of an iteration.
+        Unless `transposed`, zeros stand for A^T q.
         """
-        xs = self.to_devices(x)
-        count, first = len(self.devices), 0
-        if self.workers is not None:
-            first, count = count * self.workers.number, count * self.workers.count
+        xs = [mx.nd.array(x[:, None], ctx=d, dtype=self.dtype) for d in self.devices]
         parts = []
         for blocks in self.rounds():
             for k, A, b in blocks:
@@ -195,72 +187,50 @@ class RowShards:
                 part = (q * q).sum().reshape((1, 1))
                 if transposed:
                     part = mx.nd.concat(part, times(A, q, transpose=True), dim=0)
-                parts.append((first + k, part))
-        sums = numpy.zeros(count + self.n)  # in float64
-        for k, part in parts:
-            part = part.asnumpy()[:, 0]
-            sums[k] += part[0]
-            if transposed:
-                sums[count:] += part[1:]
-        sums = self.total(sums)
-        return numpy.sqrt(sums[:count]), sums[count:]
+                parts.append(part)
+        sums = numpy.zeros(1 + self.n)  # in float64
+        for part in parts:
+            sums[: len(part)] += part.asnumpy()[:, 0]
+        square, *_ = sums = self.total(sums)
+        return math.sqrt(square), sums[1:]
 
     def rounding(self, x: numpy.ndarray, lengths: numpy.ndarray) -> float:
-        """The rounding errors of b - A x, for columns of A of these `lengths`.
-
-        They are eps times the sizes of the terms, sum_k |a_k| |x_k| + |b|.
-        """
+        """Rounding errors of b - A x, for columns a_k of A of these `lengths`."""
         return self.eps * float(lengths @ abs(x) + self.norm_of_b)
 
     def check_finite(self, *results) -> None:
         """Raise ValueError if results of A and b are not finite, saying why."""
         if all(numpy.isfinite(result).all() for result in results):
             return
-        step = max(1, 2**23 // self.n)  # 64 MB
-        for name, array in (("b", self.b), ("A", self.A)):
-            for start in range(0, self.m, step):
-                rows = rows_of(array, start, min(start + step, self.m), "float64")
-                places = numpy.argwhere(~numpy.isfinite(rows))
-                if len(places):
-                    row, column = places[0]
-                    raise ValueError(
-                        f"{name} is {rows[row, column]} in row {start + row}, column "
-                        f"{column}"
-                    )
+        self.name_not_finite()
         raise ValueError(
             f"A, b or x0 is too large: their products overflow {self.dtype}; scale them"
         )
 
+    def name_not_finite(self) -> None:
+        """Raise ValueError naming the first number of b or A that is not finite."""
+        step = max(1, 2**23 // self.n)  # 64 MB
+        for name, array in (("b", self.b), ("A", self.A)):
+            for start in range(0, self.m, step):
+                rows = array[start : start + step]
+                for row, column in numpy.argwhere(~numpy.isfinite(rows))[:1]:
+                    what = f"{rows[row, column]} in row {start + row}, column {column}"
+                    raise ValueError(f"{name} is {what}")
+
 
 def opened(name: str, array):
-    """Return an array, or what a path names, with a shape and rows to slice."""
+    """Return an array, or the rows of the ``.npy`` file that a path names."""
     if isinstance(array, (str, os.PathLike)):
-        try:
-            mapping = numpy.lib.format.open_memmap(array, mode="r")
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{name}: {array} cannot be read as .npy ({error})"
-            ) from None
+        mapping = numpy.lib.format.open_memmap(array, mode="r")
+        as_array(name, mapping)  # its dtype
         in_rows = mapping.ndim == 2 and mapping.flags.c_contiguous
-        array = FileRows(array, mapping) if in_rows else mapping
-    elif isinstance(array, mx.nd.NDArray):  # mx.np's are, too
-        array = array.asnumpy()
-    elif not hasattr(array, "shape"):
-        array = numpy.asarray(array)
-    check_unmasked(name, array)
-    if hasattr(array, "toarray") or numpy.iscomplexobj(array):
-        raise TypeError(
-            f"{name} is a {type(array).__name__} of {array.dtype}: convert it to a "
-            "NumPy array of real numbers"
-        )
-    return array
+        return FileRows(array, mapping) if in_rows else mapping
+    array = as_array(name, array)
+    return array.asnumpy() if isinstance(array, np.ndarray) else array
 
 
 class FileRows:
-    """Rows of an ``.npy`` file in C order, read when they are sliced.
-
-    The pages of a mapping would count as this process's memory.
-    """
+    """Rows of an ``.npy`` file in C order; a mapping's pages would count as memory."""
 
     def __init__(self, path: str | os.PathLike, mapping: numpy.memmap) -> None:
         self.path, self.shape, self.dtype = path, mapping.shape, mapping.dtype
@@ -279,24 +249,9 @@ def check_between(name: str, value: object, most: float) -> None:
         raise ValueError(f"{name} {value!r}: write a number between 0 and {most}")
 
 
-def rows_of(A, start: int, stop: int, dtype) -> numpy.ndarray:
-    """Rows start:stop of A, contiguous and of this dtype."""
-    return numpy.ascontiguousarray(A[start:stop], dtype=dtype)
-
-
-def _wait_until_used(blocks: Iterable[Block]) -> None:
-    """Wait for the work that reads these blocks, and for no other."""
-    for _, *arrays in blocks:
-        for array in arrays:
-            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
-
-
 def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):
-    """A x, or A^T x without forming A^T; x is (n, k) or (rows, k).
-
-    Computed as (x^T A^T)^T: MXNet's BLAS is up to twice as fast with the long matrix on
-    the right.
-    """
+    """A x, or A^T x without forming A^T; x is (n, k) or (rows, k)."""
+    # MXNet's BLAS is up to twice as fast with the long matrix on the right.
     product = mx.nd.linalg.gemm2(x, A, transpose_a=True, transpose_b=not transpose)
     if x.shape[1] == 1:
         return product.reshape((-1, 1))

@@ -1,22 +1,13 @@
 """Data-parallel least squares on MXNet contexts: five methods behind one function.
 
-min ||A x - b|| over x, with the rows of A and b shared over devices:
-
-========== ===================================================================
-averaging  local gradient descent, parameters averaged after each epoch
-gradient   synchronous gradient descent, one all-reduce per step
-cgls       conjugate gradients, one all-reduce of length n + 1 per iteration
-normal     one Gram matrix per device, summed; Cholesky. Fastest
-tsqr       one QR per device, QR of the stacked R factors. Most accurate
-========== ===================================================================
-
-Source: the least-squares notes for "averaging"; Paige and Saunders (1982) for CGLS;
+Sources: the least-squares notes for "averaging"; Paige and Saunders (1982) for CGLS;
 Demmel et al., "Communication-optimal parallel and sequential QR" (2012) for TSQR.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,17 +16,22 @@ import msgspec
 import numpy
 
 from d2lpar import datasets
-from d2lpar._mxnet import mx
+from d2lpar._mxnet import mx, npx
 from d2lpar.devices import label, parse
 from d2lpar.errors import DeviceError
 from d2lpar.least_squares.averaging import averaging
 from d2lpar.least_squares.direct import normal, tsqr
 from d2lpar.least_squares.iterative import cgls, gradient
-from d2lpar.least_squares.progress import Answer, Progress
-from d2lpar.least_squares.rows import BLOCK_BYTES, RESIDENT_BYTES, RowShards
+from d2lpar.least_squares.rows import (
+    BLOCK_BYTES,
+    RESIDENT_BYTES,
+    Answer,
+    Residual,
+    RowShards,
+)
 from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
-from d2lpar.training import choose
+from d2lpar.training import check_whole, choose
 
 if TYPE_CHECKING:
     from d2lpar.workers.group import Workers
@@ -51,20 +47,17 @@ METHODS = {
     "gradient": gradient,
     "averaging": averaging,
 }
-WARN_IF_OFF_BY = 1e-3  # x, relative, as a gradient within `tol` allows
+WARN_IF_OFF_BY = 5e-3  # relative to ||x||, as the gradient that is left allows
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What :func:`solve` returns.
+    """Hold what :func:`solve` found: `x` (n,), in the dtype of the computation.
 
-    `x` is (n,), in the dtype of the computation. `residual_norm` is ||A x - b||; if
-    :func:`solve` was told to leave it out, it is NaN and the history is empty.
-    `seconds` are those of the work, without measuring residuals. `condition` and `rank`
-    are known to "normal" and "tsqr" alone: an estimate of the condition number of A
-    with columns scaled to length 1, and a rank that is less than n if A is
-    rank-deficient (:func:`~d2lpar.least_squares.direct.tsqr` has the rule): then `x` is
-    the minimum-norm solution.
+    `residual_norm` is ||A x - b||, NaN with an empty history if that was left out.
+    `seconds` are those of the work, without measuring residuals. Only "normal" and
+    "tsqr" estimate the `condition` of A with columns scaled to length 1, and know the
+    `rank`: if it is below n, x is the minimum-norm solution.
     """
 
     x: numpy.ndarray
@@ -93,20 +86,20 @@ def solve(
 ) -> Solution:
     """Return the x (n,) that minimises ||A x - b||, for A (m, n) and b (m,).
 
-    A and b are arrays or paths of ``.npy`` files. For all methods but "averaging" A may
-    exceed the memory: beyond `resident_bytes` on all devices together it is read in
-    blocks of `block_bytes` per device. `dtype` is that of the computation and of x,
-    float64 or float32. The history holds the distance to a `reference` (n,). Several
-    `workers` read a part each and get the same x. Without `residual` the last pass over
-    A is left out, and with it the history. `options` are the method's.
+    A and b are arrays or paths of ``.npy`` files. Beyond `resident_bytes` A is read in
+    blocks of `block_bytes` per device (not by "averaging"). `dtype` is that of the
+    computation and of x, float64 or float32. The history holds the distance to a
+    `reference` (n,); without `residual` it is left out, and with it the last pass over
+    A. Several `workers` read a part each and get the same x. `options` are the
+    method's.
 
     Every x but that of "averaging" is examined: A^T (A x - b) must be zero up to
-    rounding and the method's `tol`. Otherwise "cgls" and "gradient" log a warning.
-    Raises ValueError if it is that of "normal" or "tsqr", for an impossible problem (it
-    names the row and column of a NaN), and for "normal" on an A that is rank-deficient
-    or too ill-conditioned for it; TypeError for masked arrays and sparse matrices;
-    :class:`DivergedError` if "averaging" diverges; and :class:`DeviceError` if the
-    devices would deadlock.
+    rounding and the method's `tol`. Otherwise "normal" and "tsqr" raise ValueError, and
+    "cgls" and "gradient" log a warning. Raises ValueError also for an impossible
+    problem (it names the place of a NaN), and for "normal" on an A that is
+    rank-deficient or too ill-conditioned; TypeError for masked, sparse and complex
+    arrays; :class:`DivergedError` if "averaging" diverges; and :class:`DeviceError` if
+    the devices would deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:
@@ -117,34 +110,57 @@ def solve(
             + ", ".join(DISTRIBUTED_METHODS)
         )
     _check_threads(devices)
-    shards = RowShards(
-        A, b, devices, dtype=dtype, block_bytes=block_bytes,
-        resident_bytes=resident_bytes, workers=workers,
-    )  # fmt: skip
-    progress = Progress(shards, reference, residual)
-    with numpy.errstate(all="ignore"):  # what over- or underflows is found out below
-        answer = METHODS[method](shards, progress, **options)
-        x = answer.x.astype(shards.dtype)
+    with numpy.errstate(all="ignore"):  # what over- or underflows is found out
+        shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes, workers)
+        if reference is not None:
+            reference = shards.shaped("reference", reference)
+        history, seconds, begin = [], 0.0, time.perf_counter()
+        for answer in METHODS[method](shards, **options):
+            npx.waitall()
+            seconds += time.perf_counter() - begin
+            if residual:
+                gradient = answer.lengths is not None
+                at = answer.residual or shards.residual(answer.x, gradient)
+                answer = answer._replace(residual=at)
+                point = PointRecord(
+                    iteration=answer.iteration,
+                    seconds=seconds,
+                    residual_norm=at.norm,
+                    device_residual_norms=[
+                        shards.residual(x, False).norm for x in answer.device_xs
+                    ],
+                    distance=_distance(answer.x, reference),
+                )
+                history.append(point)
+            begin = time.perf_counter()
         _examine(shards, method, answer)
     return Solution(
-        x=x,
-        residual_norm=progress.history[-1].residual_norm if residual else numpy.nan,
-        history=tuple(progress.history),
+        x=answer.x.astype(shards.dtype),
+        residual_norm=history[-1].residual_norm if residual else numpy.nan,
+        history=tuple(history),
         method=method,
         devices=tuple(map(label, devices)),
-        seconds=progress.seconds,
+        seconds=seconds,
         condition=answer.condition,
         rank=answer.rank,
     )
+
+
+def _distance(x: numpy.ndarray, reference: numpy.ndarray | None) -> float | None:
+    """Of x from a reference, relative; ||x|| if that is 0."""
+    if reference is None:
+        return None
+    norm = numpy.linalg.norm
+    return float(norm(x - reference) / (norm(reference) or 1))
 
 
 def _check_threads(devices: Sequence[mx.Context]) -> None:
     """Raise DeviceError for several CPU contexts with several threads each.
 
     The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
-    threads call it at the same time and each call would use several threads. Without
-    OMP_NUM_THREADS, MXNet takes half the cores.
+    threads call it at the same time and each call would use several threads.
     """
+    # Without OMP_NUM_THREADS, MXNet takes half the cores.
     threads = host.omp_threads() or max(1, host.usable_cores() // 2)
     if threads > 1 and sum(device.device_type == "cpu" for device in devices) > 1:
         raise DeviceError(
@@ -160,16 +176,16 @@ def _examine(shards: RowShards, method: str, answer: Answer) -> None:
     The x of a backward stable method solves a problem whose columns and b are off by
     about c eps of their lengths, with c = max(m, n) or less (Higham, Accuracy and
     Stability of Numerical Algorithms, theorem 20.3). So |a_j^T r| / |a_j| is at most
-    c eps (sum_k |a_k| |x_k| + |b|); computing a_j^T r adds errors of this size. If r
-    itself is no larger, x solves A x = b to rounding, and it passes.
+    c eps (sum_k |a_k| |x_k| + |b|); computing a_j^T r adds errors of this size.
     """
     if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
         raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
     at, lengths = answer.residual, answer.lengths
-    if at is None:
-        return
-    shards.check_finite(at.norms, at.gradient)
-    if lengths is None:  # a warning has told that the method was stopped early
+    if at is None and answer.gradient is not None:
+        at = Residual(answer.x, shards.norm_of_b, answer.gradient)
+    if at is not None:
+        shards.check_finite(at.norm, at.gradient)
+    if at is None or lengths is None:  # of averaging, or warned of already
         return
     if not lengths.any():
         raise ValueError(f"A is zero in {shards.dtype}, or its squares are: scale A")
@@ -186,15 +202,12 @@ def _examine(shards: RowShards, method: str, answer: Answer) -> None:
         if not answer.tol:
             raise ValueError(found)
         log.warning("%s", found)
-    # With columns of length 1, ||x|| is at most condition * ||A x||.
-    condition = numpy.linalg.norm(lengths * at.x) / (shards.norm_of_b or 1)
-    tol = min(max(answer.tol, 10 * shards.eps), 1e-6)
-    if answer.tol and tol * condition**2 > WARN_IF_OFF_BY:
+    elif answer.may_be_off > WARN_IF_OFF_BY:
         log.warning(
-            "x may be off, A's condition is at least about %.0e: method tsqr keeps the "
-            "digits",
-            condition,
-        )
+            "A is ill-conditioned: by method %s x may be off by %.0e of its norm, or "
+            "more: method tsqr keeps the digits",
+            method, answer.may_be_off,
+        )  # fmt: skip
 
 
 def measure(
@@ -206,60 +219,59 @@ def measure(
     data: datasets.LinearProblem | None = None,
     num_epochs: int = 40,
     workers: Workers | None = None,
+    repeats: int = 1,
     **options,
 ) -> Iterator[PointRecord]:
-    """Solve a problem for the runner, yielding a record for each point of the history.
+    """Solve a problem `repeats` times, yielding a record per point of each history.
 
     `data` defaults to the least-squares notes' problem, 10,000 x 1,000. `num_epochs`
-    are those of "averaging"; `options` are arguments of :func:`solve`. If A is in
-    memory, all iterative methods start at the x of the notes, so that their distances
-    can be compared. The last record also holds the first five elements of x, and for
+    are those of "averaging"; `options` are those of :func:`solve`. If A is in memory,
+    all iterative methods start at the x of the notes, so that their distances can be
+    compared. The last record of a repeat holds the first five elements of x, and for
     "averaging" all of at most 1,000, as in the notes.
     """
-    data = datasets.uniform_problem(10_000, 1_000, seed) if data is None else data
-    devices = choose(devices, num_devices)
+    check_whole("repeats", repeats)
+    data = data or datasets.uniform_problem(10_000, 1_000, seed)
+    A, b, reference = data.A, data.b, None
+    brief: dict = {}
+    few = len(b) // 100 + 1
+    options.update(devices=choose(devices, num_devices), method=method)
     if method == "averaging":
+        brief = {"num_epochs": 1}
         options.update(num_epochs=num_epochs, seed=seed)
-    A: object = data.A
-    reference = None
-    if isinstance(data.A, numpy.memmap):
-        A = data.A.filename  # a mapping's pages would count in the peak of the memory
+    elif method in ("gradient", "cgls"):
+        brief = {"tol": 0.5}
     else:
-        reference = numpy.linalg.lstsq(data.A, data.b, rcond=None)[0]
+        few = max(few, A.shape[1])
+    if not hasattr(A, "filename"):  # in memory
+        reference = numpy.linalg.lstsq(A, b, rcond=None)[0]
         if method in ("gradient", "cgls"):  # from the x that averaging starts at
             rng = numpy.random.default_rng([seed, 1])
-            options.setdefault("x0", rng.random(data.A.shape[1]))
+            options.setdefault("x0", rng.random(A.shape[1]))
     # The first call of an operator is slow: solve a hundredth of the rows, briefly.
-    rows = len(data.b) // 100 + 1
-    if method in ("normal", "tsqr"):
-        rows = max(rows, data.A.shape[1])
-    brief: dict[str, dict] = {"averaging": {"num_epochs": 1}, "gradient": {"tol": 0.5}}
-    brief["cgls"] = brief["gradient"]
-    solve(
-        data.A[:rows], data.b[:rows], devices=devices, method=method,
-        **{**options, **brief.get(method, {})},
-    )  # fmt: skip
-    solution = solve(
-        A, data.b, devices=devices, method=method, reference=reference,
-        workers=workers, **options,
-    )  # fmt: skip
-    peak = host.process_status("VmHWM")
-    *points, last = solution.history
-    if method == "averaging" and len(solution.x) <= LONGEST_X:
-        rounded = [float(f"{number:.8e}") for number in solution.x]
-        last = msgspec.structs.replace(last, x=rounded)
-    last = msgspec.structs.replace(last, x_begins=solution.x[:5].tolist())
-    for point in (*points, last):
-        yield msgspec.structs.replace(point, peak_resident_mb=round(peak / 1e6))
+    solve(A[:few], b[:few], **{**options, **brief})
+    # A mapping's pages would count in the peak of the memory.
+    A = getattr(A, "filename", A)
+    for repeat in range(repeats):
+        solution = solve(A, b, reference=reference, workers=workers, **options)
+        peak = round(host.process_status("VmHWM") / 1e6)
+        *points, last = solution.history
+        whole = method == "averaging" and len(solution.x) <= LONGEST_X
+        last = msgspec.structs.replace(
+            last,
+            x=[float(f"{number:.8e}") for number in solution.x] if whole else [],
+            x_begins=solution.x[:5].tolist(),
+        )
+        for point in (*points, last):
+            yield msgspec.structs.replace(point, repeat=repeat, peak_resident_mb=peak)
 
 
 class LeastSquare:
-    """The class of the least-squares notes: only its import changes in their script.
+    """Average as the class of the least-squares notes: only its import changes.
 
-    ``LeastSquare(A, b, num_gpu=2, epoches=40).run()`` is method "averaging" on the
-    first `num_gpu` devices (GPUs that MXNet can use, else CPU contexts). As in the
-    notes, `error_list` keeps the errors of :meth:`check` and, after each epoch, every
-    device's. `options` are those of
+    :meth:`run` is method "averaging" on the first `num_gpu` GPUs that MXNet can use, or
+    on CPU contexts. `error_list` keeps the errors of :meth:`check` and, after each
+    epoch, every device's. `options` are those of
     :func:`~d2lpar.least_squares.averaging.averaging`: ``independent=False`` restores
     the notes' order of devices.
     """
@@ -270,11 +282,11 @@ class LeastSquare:
         self.error_list: list[float] = []
 
     def run(self) -> numpy.ndarray:
-        """The averaged x (n,) after the last epoch."""
-        available = parse("auto")
-        if available[0].device_type == "cpu":
-            available = parse(f"cpu:{self.num_gpu}")
-        devices = choose(available, self.num_gpu)
+        """Return the averaged x (n,) after the last epoch."""
+        devices = parse("auto")
+        if devices[0].device_type == "cpu":
+            devices = parse(f"cpu:{self.num_gpu}")
+        devices = choose(devices, self.num_gpu)
         solution = solve(
             self.A, self.b, devices=devices, method="averaging", **self.options
         )
@@ -283,7 +295,7 @@ class LeastSquare:
         return solution.x
 
     def check(self, x: numpy.ndarray) -> float:
-        """||A x - b||, also appended to `error_list`."""
+        """Return ||A x - b||, and append it to `error_list`."""
         error = float(numpy.linalg.norm(self.b - self.A @ x))
         self.error_list.append(error)
         return error

@@ -3,10 +3,7 @@
 :mod:`~d2lpar.lenet.scratch` trains with the four functions of :mod:`d2lpar.parallel`,
 :mod:`~d2lpar.lenet.concise` in Gluon, :mod:`~d2lpar.lenet.workers` on several workers,
 and :mod:`~d2lpar.lenet.local_sgd` averages parameters instead of summing gradients. The
-difference of two of their functions `train` is what the one changes of the other.
-
-The names in `__init__.pyi`, those of the training from scratch, are loaded, and MXNet
-with them, when they are first used: `result` and `figure` need no MXNet.
+names in `__init__.pyi` are loaded, and MXNet with them, when they are first used.
 """
 
 import lazy_loader

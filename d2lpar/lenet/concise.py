@@ -1,8 +1,6 @@
 """The same LeNet in Gluon: HybridBlock, Trainer and kvstore do what we did by hand.
 
 Started from the same parameters, it reaches the losses of :mod:`d2lpar.lenet.scratch`.
-:mod:`d2lpar.lenet.workers` is this training on several workers. Both loops over the
-epochs take the same step, :func:`train_shards`.
 
 Source: the book (d2l), "Concise Implementation for Multiple GPUs".
 """
@@ -17,14 +15,7 @@ from d2lpar import datasets
 from d2lpar._mxnet import autograd, gluon, gluon_block, mx, np
 from d2lpar.buckets import BucketTrainer
 from d2lpar.device_arrays import check_dtype, check_labels, check_losses, shares
-from d2lpar.lenet.network import (
-    CHANNELS,
-    LeNet,
-    device_channels,
-    get_host_params,
-    set_params,
-    takes_biases_as_weights,
-)
+from d2lpar.lenet import network
 from d2lpar.lenet.scratch import accuracy
 from d2lpar.lenet.state import TrainingState, setup
 from d2lpar.networks import check_images
@@ -38,32 +29,28 @@ def build(
     devices: Sequence[mx.Context],
     lr: float,
     per_device_batch_size: int = 1,
-    channels: tuple[int, int] = CHANNELS,
-) -> tuple[LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
+    channels: tuple[int, int] = network.CHANNELS,
+) -> tuple[network.LeNet, gluon.Trainer | BucketTrainer, gluon.loss.Loss]:
     """Return the network with `params` on every device, its trainer and its loss.
 
-    Network and loss are compiled. On GPUs the trainer does what Gluon's does in fewer
-    operations. `channels` are the network's on the devices.
+    Network and loss are compiled. `channels` are the network's on the devices.
     """
     kind = devices[0].device_type
-    net = LeNet(takes_biases_as_weights(kind, per_device_batch_size), channels)
+    many_images = kind == "gpu" and per_device_batch_size >= network.many()
+    net = network.LeNet(many_images, channels)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(ctx=devices)
     for block in (net, loss):
         block.hybridize(static_alloc=True, static_shape=True)
     for device in devices:
         net(np.zeros((1, 1, 28, 28), ctx=device))  # Gluon infers the shapes now
-    set_params(net, params)
+    network.set_params(net, params)
     if kind == "gpu":
         return net, BucketTrainer(net, lr), loss
-    trainer = gluon.Trainer(
-        net.collect_params(),
-        "sgd",
-        {"learning_rate": lr},
-        kvstore="local",
-        update_on_kvstore=False,  # as fast, and keeps all-reduce and update apart
-    )
-    return net, trainer, loss
+    # Off the kvstore the update is as fast, and apart from the all-reduce.
+    stores = {"kvstore": "local", "update_on_kvstore": False}
+    rate = {"learning_rate": lr}
+    return net, gluon.Trainer(net.collect_params(), "sgd", rate, **stores), loss
 
 
 def train(
@@ -79,9 +66,9 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train in Gluon, yielding one record per epoch; see :func:`d2lpar.lenet.train`.
 
-    Arguments, records, errors and `state` are the same as from scratch, so that either
-    implementation can continue what the other began. Every device holds all images and
-    takes the rows of its shard out of them, which saves time (:class:`ShardLosses`).
+    Arguments, records, errors and `state` are the same as from scratch: either can
+    continue what the other began. Every device holds all images, and takes the rows of
+    its shard out of them, which saves time (:class:`ShardLosses`).
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
@@ -90,7 +77,7 @@ def train(
     X_test, y_test = on_device((data.X_test, data.y_test), devices[0])
     per_device, kind = global_batch_size // len(devices), devices[0].device_type
     net, trainer, loss_of = build(
-        state.params, devices, lr, per_device, device_channels(kind)
+        state.params, devices, lr, per_device, network.device_channels(kind)
     )
     losses_of = ShardLosses(net, loss_of)
     order = state.order(state.epoch + 1, n)
@@ -106,7 +93,7 @@ def train(
         loss = epoch.end_training(n)
         acc = evaluate(net, X_test, y_test, devices)
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
-        state.finish_epoch(get_host_params(net), lr)
+        state.finish_epoch(network.get_host_params(net), lr)
         yield record
 
 
@@ -123,12 +110,11 @@ def train_batch(
 
     `X` is float32 (n, 1, 28, 28) for LeNet, or what another `net` takes, and `y` (n,).
     Returns the losses, (n_k,) per busy device, without waiting for them. Raises what
-    :func:`d2lpar.parallel.train_batch` does. :func:`train` takes the same step,
-    :func:`train_shards`, on row numbers instead of images.
+    :func:`d2lpar.parallel.train_batch` does.
     """
     X_shards, y_shards = split_batch(X, y, devices[: len(X) or 1])
     check_dtype(X_shards[0].dtype, trainer._params[0].dtype)
-    if isinstance(net, LeNet):
+    if isinstance(net, network.LeNet):
         check_images(X_shards[0])
 
     def losses_of(X_shard, y_shard):
@@ -138,8 +124,7 @@ def train_batch(
         check_losses([losses], [X_shard])
         return losses
 
-    shards = list(zip(X_shards, y_shards))
-    return train_shards(shards, losses_of, trainer, X.shape[0])
+    return train_shards(list(zip(X_shards, y_shards)), losses_of, trainer, len(X))
 
 
 def train_shards(
@@ -152,9 +137,8 @@ def train_shards(
     """Take one step on the shards of a batch, one shard per busy device.
 
     ``losses_of(*shard)`` are the losses of a shard, (n_k,). Returns them without
-    waiting for them. Several workers take this step, too, and the scaling study, which
-    times it, also ended early: after the "forward" pass, the "backward" pass or the
-    "all-reduce".
+    waiting for them. The scaling study also times the step ended early: after the
+    "forward" pass, the "backward" pass or the "all-reduce".
     """
     forget_gradients(trainer._params)
     with autograd.record():
@@ -175,18 +159,16 @@ def train_shards(
 class ShardLosses(gluon.HybridBlock):
     """From X uint8 (n, 28, 28), y (n,) and rows int32 (k,) to the losses (k,).
 
-    One graph per device. Cutting batches on the first device and sending shards to the
-    others costs a call of Python for every operation: on two H200s an epoch with
-    batches of 256 takes 0.49 s so, and 0.31 s by this graph.
+    One graph per device: cutting batches on the first and sending shards to the others
+    costs a call of Python for every operation, half of an epoch's time on fast GPUs.
     """
 
-    def __init__(self, net: LeNet, loss: gluon.loss.Loss) -> None:
+    def __init__(self, net: network.LeNet, loss: gluon.loss.Loss) -> None:
         super().__init__()
         self.net, self.loss = net, loss
         self.hybridize(static_alloc=True, static_shape=True)
 
     def compute(self, F, X, y, rows):
-        """Return the losses (k,) of the images X[rows]."""
         # The row numbers are in range; "clip" is the one mode that MXNet has.
         X_shard = F.np.take(X, rows, axis=0, mode="clip").astype("float32") / 255
         y_shard = F.np.take(y, rows, axis=0, mode="clip")
@@ -198,8 +180,8 @@ def row_shards(
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Split a batch over the devices as row numbers: (X, y, rows) per busy device.
 
-    ``copies[k]`` are all images and classes on device k, and ``orders[k]`` there the
-    same permutation of their rows, int32 (n,), of which `batch` is a part.
+    ``copies[k]`` are all images and classes on device k, and `batch` is a part of
+    ``orders[k]``, the same permutation of their rows, int32 (n,), there.
     """
     parts = shares(batch.stop - batch.start, len(orders))
     return [
@@ -223,20 +205,18 @@ def forget_gradients(parameters: Sequence[gluon.Parameter]) -> None:
 def clear_unused(parameters: Sequence[gluon.Parameter]) -> None:
     """Set the gradients to zero that no backward pass has written in this step.
 
-    A device without a sample, and a parameter that is not used, would keep those of an
-    earlier step, which the all-reduce sums again.
+    A device without a sample, and a parameter that is not used, would keep old ones.
     """
     for p in parameters:
-        if p.grad_req == "null":  # frozen, or a running average
-            continue
-        for k, data in enumerate(p.list_data()):
-            if not data._fresh_grad:
-                p.list_grad()[k][:] = 0
-                data._fresh_grad = True  # or the trainer would not update this replica
+        if p.grad_req != "null":  # frozen, or a running average
+            for data, grad in zip(p.list_data(), p.list_grad()):
+                if not data._fresh_grad:
+                    grad[:] = 0
+                    data._fresh_grad = True  # or the trainer skips this replica
 
 
 def evaluate(
-    net: LeNet, X: np.ndarray, y: np.ndarray, devices: Sequence[mx.Context]
+    net: network.LeNet, X: np.ndarray, y: np.ndarray, devices: Sequence[mx.Context]
 ) -> float:
     """Return the accuracy of `net` on images X uint8 (n, 28, 28) of classes y (n,)."""
     # Gluon finds the replica by the shard's device.

@@ -1,7 +1,4 @@
-"""Trainings on several device counts: accuracy and seconds.
-
-Runs of several chapters, such as from scratch and in Gluon, share both pictures.
-"""
+"""A chapter's trainings on several device counts: accuracy and seconds."""
 
 from __future__ import annotations
 
@@ -21,39 +18,25 @@ from d2lpar.text import plural
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``accuracy`` and ``seconds`` of runs that differ in chapter and devices.
-
-    Accuracy stands by epoch and by seconds of training. `answers` title the pictures.
-    """
-    runs = by_device_count(runs)
-    chapters = group(runs, lambda run: run.header.chapter)
-    size = (10.4, 1 + 3.4 * len(chapters))
+    """Draw ``accuracy``, by epoch and by time, and ``seconds``, titled by `answers`."""
+    runs, size = by_device_count(runs), (10.4, 4.4)
     title = page.answer(answers, "accuracy", "Test accuracy", size[0])
-    grid = {"rows": len(chapters), "columns": 2, "sharey": True}
-    accuracy = page.new(title, workload(runs), runs, size, **grid)
-    for k, (chapter, same) in enumerate(chapters.items()):
-        for axes, by_seconds in zip(accuracy.axes[2 * k :], (False, True)):
-            curves(axes, same, by_seconds=by_seconds)
-            if len(chapters) > 1:
-                axes.set_title(labels.CHAPTERS.get(chapter, chapter))
+    accuracy = page.new(title, workload(runs), runs, size, columns=2, sharey=True)
+    for axes, by_seconds in zip(accuracy.axes, (False, True)):
+        curves(axes, runs, by_seconds=by_seconds)
     return {"accuracy": accuracy, **seconds(runs, answers)}
 
 
 def seconds(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``seconds``: a row per run, with the speedup over its chapter's first."""
-    runs, rows = by_device_count(runs), []
-    for chapter, same in group(runs, lambda run: run.header.chapter).items():
-        name = labels.CHAPTERS.get(chapter, chapter)
-        rows += page.by_count(
-            {
-                f"{name}, {labels.configuration(run.header)}": [
-                    epoch.seconds for epoch in timed_epochs(run)
-                ]
-                for run in same
-            }
-        )
+    """Draw ``seconds``: a row per run, with the speedup over the first."""
+    runs, samples = by_device_count(runs), {}
+    for run in runs:
+        name = labels.CHAPTERS.get(run.header.chapter, run.header.chapter)
+        name = f"{name}, {labels.configuration(run.header)}"
+        samples[name] = [epoch.seconds for epoch in timed_epochs(run)]
+    rows = page.by_count(samples)
     title = page.answer(answers, "seconds", "Seconds per epoch")
     size = (7.6, page.height(len(rows)))
     picture = page.new(title, workload(runs), runs, size)
@@ -64,27 +47,27 @@ def seconds(
 
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs, chapter by chapter, by ascending device count.
+    """Return the runs by ascending device count.
 
     Raises :class:`RecordError` for runs that do not belong in one picture: without
-    epochs, of one chapter on the same number of devices, or on different data.
+    epochs, on the same number of devices, or on different data.
     """
-    places: dict[tuple[str, int], Run] = {}
+    counts: dict[int, Run] = {}
     for run in runs:
         comparison.check(run)
-        place = run.header.chapter, run.header.num_devices
-        if place in places:
+        count = run.header.num_devices
+        if count in counts:
             raise RecordError(
-                f"{labels.where(places[place])} and {labels.where(run)}: both are of "
-                f"{plural(place[1], 'device')}; draw one of them, or compare them"
+                f"{labels.where(counts[count])} and {labels.where(run)}: both are of "
+                f"{plural(count, 'device')}; draw one of them, or compare them"
             )
-        places[place] = run
+        counts[count] = run
         if run.header.dataset_sha256 != runs[0].header.dataset_sha256:
             raise RecordError(
                 f"{labels.where(runs[0])} and {labels.where(run)}: were trained on "
                 "different data; compare them instead"
             )
-    return [run for _, run in sorted(places.items())]
+    return [run for _, run in sorted(counts.items())]
 
 
 def workload(runs: Sequence[Run]) -> str:
@@ -104,14 +87,10 @@ def curves(
     label: str = "test accuracy",
     by_seconds: bool = False,
 ) -> None:
-    """Draw values by epoch or seconds of training: medians in the band of repeats.
-
-    The runs are on ascending device counts.
-    """
+    """Draw values by epoch or seconds of training: medians in the band of repeats."""
     for k, run in enumerate(runs):
         by_epoch, color = values_of(run), page.count_color(k)
-        repeats = list(by_epoch.values())
-        along = list(by_epoch)
+        repeats, along = list(by_epoch.values()), list(by_epoch)
         if by_seconds:
             epochs = group(run.epochs, lambda e: e.epoch, lambda e: e.seconds)
             passed = dict(zip(epochs, accumulate(map(median, epochs.values()))))

@@ -1,9 +1,8 @@
 """Local SGD: devices that train alone and average their parameters now and then.
 
-Data parallelism sums gradients in every step. Here each device takes steps on its own
-shards, and after every `steps_between` of them all replicas are replaced by their mean.
-With one step between it is data parallelism, up to rounding. With an outer momentum it
-is DiLoCo's outer loop, around SGD.
+Each device takes steps on its own shards, and after every `steps_between` of them all
+replicas are replaced by their mean. With one step between it is data parallelism, up to
+rounding; with an outer momentum, DiLoCo's outer loop around SGD.
 
 Sources: Stich, "Local SGD Converges Fast and Communicates Little" (2019); Douillard et
 al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023).
@@ -41,11 +40,10 @@ def train(
     """Train LeNet by local SGD, yielding one record per epoch.
 
     The replicas are averaged after every `steps_between` steps, counted over all
-    epochs, and at the end of each epoch, which evaluates their mean. `outer` is the
-    learning rate and the momentum of DiLoCo's step along the averaged change; None
-    takes the average. `wire_bytes` counts what the devices send each other. `data`
-    defaults to the sample of Fashion-MNIST. Raises what :func:`d2lpar.lenet.train`
-    does.
+    epochs, and at the end of each. `outer` is the learning rate and the momentum of
+    DiLoCo's step along the averaged change; None takes the average. `wire_bytes` counts
+    what the devices send each other. `data` defaults to the sample of Fashion-MNIST.
+    Raises what :func:`d2lpar.lenet.train` does.
     """
     check_settings(global_batch_size, lr, num_epochs)
     check_whole("steps-between", steps_between)
@@ -62,9 +60,8 @@ def train(
         epoch, sent_before = Epoch(), averaging.wire_bytes
         order = np.array(state.order(state.epoch + 1, n), dtype="int32", ctx=devices[0])
         for X_batch, y_batch in datasets.batches(X, y, global_batch_size, order):
-            busy = devices[: len(X_batch)]
+            busy, losses = devices[: len(X_batch)], []
             shards = zip(*split_batch(X_batch, y_batch, busy), replicas, busy)
-            losses = []
             for X_k, y_k, replica, device in shards:
                 losses += train_batch(X_k, y_k, [replica], [device], lr, **BUCKETS)
             epoch.add(losses)
@@ -83,10 +80,7 @@ def train(
 
 
 class Averaging:
-    """Replace replicas by their mean, or by DiLoCo's step towards it.
-
-    `wire_bytes` is what the devices have sent each other so far.
-    """
+    """Replace replicas by their mean, or by DiLoCo's step; count `wire_bytes` sent."""
 
     def __init__(
         self, replicas: Sequence[Bucket], outer: tuple[float, float] | None = None
@@ -102,8 +96,9 @@ class Averaging:
         n, size = len(self._values), self._values[0].size
         self.wire_bytes += 2 * (n - 1) * size * self._values[0].dtype.itemsize
         allreduce(self._values)
-        every = zip(self._values, self._before, self._velocities)
-        for values, before, velocity in every:
+        for values, before, velocity in zip(
+            self._values, self._before, self._velocities
+        ):
             values /= n
             if self._outer:
                 outer_lr, momentum = self._outer
@@ -117,13 +112,11 @@ def report(
     devices: Sequence[mx.Context], steps_between: Sequence[int], **settings
 ) -> Iterator[str]:
     """Yield a line for each number of steps between averages: bytes sent, accuracy."""
-    n_train = settings.pop("n_train", 4_992)
-    data = datasets.load("sample", n_train=n_train)
-    for steps in steps_between:
-        epochs = list(
-            train(devices=devices, steps_between=steps, data=data, **settings)
+    data = datasets.load("sample", n_train=settings.pop("n_train", 4_992))
+    for n in steps_between:
+        epochs = list(train(devices=devices, steps_between=n, data=data, **settings))
+        sent = byte_size(sum(epoch.wire_bytes or 0 for epoch in epochs))
+        yield (
+            f"averages every {plural(n, 'step')}, {plural(len(devices), 'device')}: "
+            f"{sent} sent, accuracy {epochs[-1].test_acc:.3f}"
         )
-        sent = sum(epoch.wire_bytes or 0 for epoch in epochs)
-        every = f"averages every {plural(steps, 'step')}"
-        where = f"{every}, {plural(len(devices), 'device')}"
-        yield f"{where}: {byte_size(sent)} sent, accuracy {epochs[-1].test_acc:.3f}"

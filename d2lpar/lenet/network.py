@@ -1,7 +1,6 @@
 """LeNet in Gluon, and the forms of it that devices train fastest.
 
-Scores and gradients are those of :func:`d2lpar.networks.lenet` up to rounding. The
-measurements behind the forms are in benchmarks/SPEED.md.
+The measurements behind the forms are in benchmarks/SPEED.md.
 """
 
 from __future__ import annotations
@@ -18,16 +17,12 @@ from d2lpar.networks import SHAPES, bias_as_weight, padded_bias
 # Channels of the convolutions: the book's, and whole blocks of 8, in which oneDNN
 # computes with AVX2.
 CHANNELS, IN_BLOCKS = (20, 50), (24, 56)
-# With this many images per GPU or more, biases as weights are faster in a compiled
-# network, and in one that MXNet launches as a CUDA graph.
-MANY_IN_A_GRAPH, MANY_IN_A_CUDA_GRAPH = 384, 256
 
 
 class LeNet(gluon.nn.HybridSequential):
     """Images (n, 1, 28, 28) to scores (n, 10), as :func:`d2lpar.networks.lenet`.
 
-    With `many_images` its convolutions take their biases as weights. `channels` are
-    theirs (:func:`device_channels`).
+    With `many_images` its convolutions take their biases as weights.
     """
 
     def __init__(
@@ -47,10 +42,9 @@ class LeNet(gluon.nn.HybridSequential):
 
 
 def set_params(net: LeNet, params: Sequence[numpy.ndarray]) -> None:
-    """Give every replica of `net` the parameters of :func:`init_lenet`, in its order.
+    """Give every replica of `net` the parameters of :func:`init_lenet`.
 
     A Dense layer keeps its weight as (outputs, inputs), the transpose of the book's.
-    What is larger in `net`, whose shapes are known by now, is filled up with zeros.
     """
     for target, value in zip(net.collect_params().values(), params):
         value = value.T if value.ndim == 2 else value
@@ -66,10 +60,9 @@ def get_host_params(net: LeNet) -> list[numpy.ndarray]:
 def device_channels(device_type: str) -> tuple[int, int]:
     """Return the channels of LeNet in training on devices of a type, "cpu" or "gpu".
 
-    With AVX2 multiples of 8 take about three quarters of the time. The weights and
-    biases of the additional channels are 0, so their outputs and gradients are 0, too,
-    and they never change: the training is the same. With AVX-512, and on GPUs, the
-    book's channels are as fast.
+    With AVX2 multiples of 8 take about three quarters of the time. The additional
+    channels are 0, and so are their gradients: the training is the same. With AVX-512,
+    and on GPUs, the book's channels are as fast.
     """
     in_blocks = device_type == "cpu" and host.onednn_has_avx2_only()
     return IN_BLOCKS if in_blocks else CHANNELS
@@ -84,8 +77,7 @@ def header_facts(device_type: str) -> dict:
 def padded(params: Sequence[numpy.ndarray], device_type: str) -> list[numpy.ndarray]:
     """Enlarge host parameters with zeros to the :func:`device_channels`."""
     c1, c2 = device_channels(device_type)
-    convolutions = (c1, 1, 3, 3), (c1,), (c2, c1, 5, 5), (c2,)
-    shapes = *convolutions, (16 * c2, 128), *SHAPES[5:]
+    shapes = (c1, 1, 3, 3), (c1,), (c2, c1, 5, 5), (c2,), (16 * c2, 128), *SHAPES[5:]
     return [pad(value, shape) for value, shape in zip(params, shapes)]
 
 
@@ -105,17 +97,13 @@ def cut(array: numpy.ndarray, shape: tuple[int, ...]) -> numpy.ndarray:
 
 
 def in_cuda_graphs() -> bool:
-    """Return whether MXNet launches compiled networks as CUDA graphs in this process.
-
-    ``d2lpar run`` asks for it on GPUs (:mod:`d2lpar.experiments`).
-    """
+    """Return whether MXNet launches compiled networks as CUDA graphs."""
     return os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0")
 
 
-def takes_biases_as_weights(device_type: str, per_device_batch_size: int) -> bool:
-    """Return whether :class:`BiasAsWeightConv2D` is the faster one in a graph."""
-    many = MANY_IN_A_CUDA_GRAPH if in_cuda_graphs() else MANY_IN_A_GRAPH
-    return device_type == "gpu" and per_device_batch_size >= many
+def many() -> int:
+    """Return from how many images per GPU on biases are faster as weights."""
+    return 256 if in_cuda_graphs() else 384
 
 
 @gluon_block
@@ -123,11 +111,9 @@ class BiasAsWeightConv2D(gluon.nn.Conv2D):
     """Gluon's convolution, computed by :func:`bias_as_weight`."""
 
     def compute(self, F, x, weight, bias):
-        """Return what Conv2D does, images (n, c, h, w) to (n, channels, h', w')."""
         (kernel, _), num_filter = self._kwargs["kernel"], self._kwargs["num_filter"]
         if in_cuda_graphs():
-            # np.pad reads its widths from host memory, which is gone when CUDA replays
-            # the graph. This takes more operations, which cost nothing there.
+            # np.pad reads its widths from host memory, gone when CUDA replays this.
             rest = F.np.zeros_like(weight[:, :1]).reshape((num_filter, kernel**2))
             row = F.np.concatenate([bias.reshape((num_filter, 1)), rest[:, 1:]], axis=1)
             taps = row.reshape((num_filter, 1, kernel, kernel))

@@ -1,12 +1,10 @@
-"""What trainings of LeNet found: seconds per epoch, speedups, test accuracies.
-
-Of several workers also the bytes sent.
-"""
+"""What trainings of LeNet found: seconds per epoch, speedups, test accuracies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from statistics import median
 
 from d2lpar.figures import labels
@@ -23,8 +21,7 @@ SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
 def result(runs: Sequence[Run]) -> Result:
     """Return a row per chapter, device count and way to share, over all random seeds.
 
-    Speedups are over each chapter's first row: on the fewest devices, and of workers
-    those with ``dist_sync``.
+    Speedups are over each chapter's first row.
     """
     one_seed = len({run.header.seed for run in runs}) == 1
     runs = pooled([run for run in runs if run.lines_of(EpochRecord)])
@@ -39,18 +36,15 @@ def result(runs: Sequence[Run]) -> Result:
         for run, cells in zip(same, seconds_rows(same)):
             if of_chapter:
                 cells[0] = f"{name}, {cells[0]}"
-            cells += [_megabytes(run)] if sent else []
-            rows.append([*cells, _accuracy(run)])
+            rows.append([*cells, *([_megabytes(run)] if sent else []), _accuracy(run)])
         speeds += [sentence(of_chapter + words) for words in compared(same)]
         ends = [comparison.final_accuracy(run) for run in same]
         alike = len(ends) > 1 and max(ends) - min(ends) <= SAME_ACCURACY
         what = "about the same test accuracy" if alike else "test accuracy"
-        values = listed(f"{end:.3f}" for end in ends)
-        anecdote = len(ends) > 1 and not alike and one_seed
-        seed = ", with one random seed" if anecdote else ""
-        accuracies.append(
-            sentence(f"{of_chapter}training ends at {what}: {values}{seed}")
-        )
+        words = f"training ends at {what}: {listed(f'{end:.3f}' for end in ends)}"
+        if len(ends) > 1 and not alike and one_seed:
+            words += ", with one random seed"
+        accuracies.append(sentence(of_chapter + words))
     columns = ["", *SECONDS, *(["MB sent/epoch"] if sent else []), "test accuracy"]
     answers = {"seconds": speeds, "accuracy": accuracies}
     if labels.several_ways(runs):
@@ -63,14 +57,10 @@ def result(runs: Sequence[Run]) -> Result:
 
 def pooled(runs: Sequence[Run]) -> list[Run]:
     """Return one run for all random seeds, in the order of the rows."""
-
-    def place(run: Run) -> tuple:
-        header = run.header
-        return header.chapter, header.num_devices, header.workers, header.variant
-
+    place = attrgetter("chapter", "num_devices", "workers", "variant")
     return [
         replace(same[0], lines=tuple(line for run in same for line in run.lines))
-        for _, same in sorted(group(runs, place).items())
+        for _, same in sorted(group(runs, lambda run: place(run.header)).items())
     ]
 
 
@@ -95,14 +85,10 @@ def seconds_note(first: Run) -> str:
 def compared(runs: Sequence[Run]) -> list[str]:
     """Return how long an epoch of each run takes beside one of the first, in words."""
     base, where = seconds_per_epoch(runs[0]), labels.count(runs[0].header)
+    counts = [(f"training on {labels.count(run.header)}", run) for run in runs[1:]]
     return [
-        comparison.phrase(
-            f"training on {labels.count(run.header)}",
-            seconds_per_epoch(run),
-            f"on {where}",
-            base,
-        )
-        for run in runs[1:]
+        comparison.phrase(name, seconds_per_epoch(run), f"on {where}", base)
+        for name, run in counts
     ]
 
 

@@ -1,7 +1,6 @@
 """LeNet from scratch on Fashion-MNIST, trained data-parallel.
 
-Source: the book (d2l), "Training on Multiple GPUs": its network, SGD, and its loop over
-the epochs. :mod:`d2lpar.lenet.concise` trains the same network in Gluon.
+Source: the book (d2l), "Training on Multiple GPUs": network, SGD and loop over epochs.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ def train(
     data: datasets.ImageData | None = None,
     state: TrainingState | None = None,
 ) -> Iterator[EpochRecord]:
-    """Train from scratch, yielding one record per epoch. Nothing is printed or drawn.
+    """Train from scratch, yielding one record per epoch.
 
     `devices` is a device string or a list of contexts, of which the first `num_devices`
     are used (None: all). `data` defaults to the real Fashion-MNIST. Training starts
     from `state`, which is updated after every epoch; None starts from `seed`. Raises
-    :class:`SettingError` or :class:`DeviceError` for settings that are out of range,
-    and :class:`DivergedError` after an epoch whose loss or parameters are not finite,
-    with `state` as it was before that epoch.
+    :class:`SettingError` or :class:`DeviceError` for settings out of range, and
+    :class:`DivergedError` after an epoch whose loss or parameters are not finite; the
+    `state` stays as before it.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
@@ -76,11 +75,10 @@ def evaluate_accuracy(
 ) -> float:
     """Return the share of the images X that `net` assigns to their class y (n,).
 
-    X is (n, 28, 28): integers in 0..255, which are divided by 255, or floats, which are
-    taken as they are; y is (n,). Every device evaluates its shard of each batch with
-    its own replica. Only the counts of hits return to the host, once, at the end.
-    Raises ValueError for other shapes, for no images, and unless there is one replica
-    per device; :class:`DivergedError` for parameters that are not finite, which a CPU's
+    X is (n, 28, 28): integers in 0..255, which are divided by 255, or floats; y is
+    (n,). Every device evaluates its shard of each batch with its own replica. Raises
+    ValueError for other shapes, for no images, and unless there is one replica per
+    device; :class:`DivergedError` for parameters that are not finite, which a CPU's
     relu hides from scores and losses.
     """
     check_contexts(devices)
@@ -107,9 +105,8 @@ def accuracy(
     """Do the work of :func:`evaluate_accuracy`, whose arguments are checked."""
     hits = []
     for X_batch, y_batch in datasets.batches(X, y, batch_size):
-        busy = devices[: len(X_batch)]
-        shards = zip(*split_batch(X_batch, y_batch, busy), device_params)
-        for X_k, y_k, params in shards:
+        shards = split_batch(X_batch, y_batch, devices[: len(X_batch)])
+        for X_k, y_k, params in zip(*shards, device_params):
             y_hat = net(X_k, params).argmax(axis=1)
             hits.append((y_hat.astype("int32") == y_k.astype("int32")).sum())
     return sum(float(h) for h in hits) / len(y)

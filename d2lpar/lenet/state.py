@@ -19,9 +19,8 @@ from d2lpar.training import check_params, check_pixels, choose
 class TrainingState:
     """All that a training carries from one epoch to the next; independent of devices.
 
-    `params` are host arrays and `epoch` is the number of finished epochs. The order of
-    epoch e comes from ``default_rng([seed, e])``. To continue a training, pass its
-    state to :func:`d2lpar.lenet.train` again, with any number of devices.
+    `params` are host arrays and `epoch` is the number of finished epochs. To continue,
+    pass it to :func:`d2lpar.lenet.train` again, with any number of devices.
     """
 
     params: list[numpy.ndarray]
@@ -69,20 +68,16 @@ def setup(
 ) -> tuple[list[mx.Context], datasets.ImageData, TrainingState]:
     """Return a training's contexts, data and state, with what it was not given.
 
-    Raises :class:`SettingError` for images and labels that are not Fashion-MNIST's in
-    kind.
+    Raises :class:`SettingError` for images and labels unlike Fashion-MNIST's.
     """
     contexts = choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
-    for name, X, y in (
-        ("training", data.X_train, data.y_train),
-        ("test", data.X_test, data.y_test),
-    ):
+    parts = (data.X_train, data.y_train), (data.X_test, data.y_test)
+    for name, (X, y) in zip(("training", "test"), parts):
         check_pixels(f"{name} images", X, (28, 28))
         if numpy.shape(y) != X.shape[:1]:
             raise SettingError(
-                f"{name} labels {numpy.shape(y)}: write class numbers (n,), one for "
-                f"each of the {len(X)} images"
+                f"{name} labels {numpy.shape(y)}: write a class for each of {len(X)}"
             )
         wrong = y[~numpy.isin(y, numpy.arange(10))]
         if wrong.size:

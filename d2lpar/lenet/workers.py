@@ -1,8 +1,7 @@
 """The training of :mod:`d2lpar.lenet.concise` on several workers.
 
-Each worker takes the step on its part of every batch, and evaluates its part of the
-test set, with its own devices; the servers sum the gradients of all workers. Loss and
-accuracy are of all workers, and :mod:`d2lpar.workers` has what lies underneath.
+Each takes the step on its part of every batch, and evaluates its part of the test set;
+the servers sum the gradients (:mod:`d2lpar.workers`).
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ def train(
 ) -> Iterator[EpochRecord]:
     """Train as one of `workers`, yielding one record per epoch.
 
-    The other arguments, the records, the errors and `state` are the same as on one
-    worker; all workers must be given the same data and the same state.
+    The rest is the same as on one worker; all must be given the same data and state.
+    Loss and accuracy are those of all workers.
     """
     check_settings(global_batch_size, lr, num_epochs)
     devices, data, state = setup(num_devices, devices, seed, data, state)
@@ -54,14 +53,12 @@ def train(
         for batch in batch_slices(n, global_batch_size):
             shards = concise.row_shards(copies, orders, workers.part(batch))
             size = workers.divisor(batch.stop - batch.start)
-            losses = concise.train_shards(shards, losses_of, trainer, size)
-            epoch.add(losses)
+            epoch.add(concise.train_shards(shards, losses_of, trainer, size))
         # Drawn while the devices work: a millisecond, 2 % of a fast epoch on GPUs.
         order = state.order(state.epoch + 2, n)
         loss = epoch.end_training(n)
         acc = concise.evaluate(net, X_test, y_test, devices)
-        share = len(y_test) / len(data.y_test)
-        loss, acc = workers.epoch_means(loss, acc, share)
+        loss, acc = workers.epoch_means(loss, acc, len(y_test) / len(data.y_test))
         record = epoch.record(state.epoch + 1, loss, acc, num_samples=n, lr=lr)
         state.finish_epoch(get_host_params(net), lr)
         yield record

@@ -21,10 +21,9 @@ WEIGHTS = {
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``cpu1-precision`` and so on for each run.
+    """Draw ``cpu1-precision`` and so on for each run, titled by `answers`.
 
-    `answers` title them. Raises :class:`RecordError` for a run in which no precision of
-    the trained network could be measured.
+    Raises :class:`RecordError` for a run without a measured precision.
     """
     drawn: dict[str, page.Picture] = {}
     for run in runs:
@@ -35,10 +34,7 @@ def pictures(
 
 
 def picture(run: Run, title: str) -> page.Picture:
-    """Draw images per second and test accuracy, a row per precision.
-
-    The interval of an accuracy is that of a share of so many test images.
-    """
+    """Draw images per second and test accuracy, a row per precision."""
     rows = merged(run.lines_of(PrecisionRecord))
     measured = [row for row in rows if row.supported]
     trained = [row for row in measured if row.weights == "trained"]

@@ -5,29 +5,25 @@ A network is trained in float32 and lowered *after* training
 not support is a row that says so. It may even crash the process (MXNet 1.9.1: one scale
 per channel without calibration), so each is measured in a separate process.
 
-The channels stay 20 and 50: padded with zeros to 32 and 64, for whole vectors, INT8 was
-slower (30 thousand images/s against 39 on one thread of an AMD EPYC); float32 gained
-with 24 and 56 (16 against 11).
-
 Source: the GPU wiki, "Low Precision Inference on GPU" (T4: 8.1 TFLOPS in float32, 130
 TOPS in INT8).
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 
 from d2lpar import datasets, process
-from d2lpar._mxnet import gluon, mx, np
+from d2lpar._mxnet import lowering_array, lowering_semantics, mx, np
+from d2lpar.devices import Device, contexts
 from d2lpar.errors import RunError, SettingError
 from d2lpar.lenet import concise, start
 from d2lpar.low_precision.equalize import equalize, stretch
-from d2lpar.low_precision.lowering import legacy_semantics, lower, weight_bytes
+from d2lpar.low_precision.lowering import lower, weight_bytes
 from d2lpar.networks import lenet
 from d2lpar.records.comparison import summarize
 from d2lpar.records.kinds import (
@@ -40,23 +36,6 @@ from d2lpar.records.kinds import (
 from d2lpar.training import check_whole, choose
 
 WARMUP_PASSES = 2  # INT8 packs its weights in the first
-
-
-class Task(NamedTuple):
-    """What every precision infers, and how: the same for all of them.
-
-    `X` and `X_calibration` are images uint8 (n, 28, 28), `y` (n,) the classes of `X`
-    and `y_float32` (n,) those that the trained network predicts in float32. Each device
-    takes `batch_size` images at a time; `repeats` passes are timed.
-    """
-
-    X: numpy.ndarray
-    y: numpy.ndarray
-    y_float32: numpy.ndarray
-    X_calibration: numpy.ndarray
-    devices: Sequence[mx.Context]
-    batch_size: int
-    repeats: int
 
 
 def measure(
@@ -99,11 +78,16 @@ def measure(
     if params is None:
         yield from concise.train(devices=devices, data=data, state=state, **recipe)
         params = state.params
-    y_float32 = predictions(params, data.X_test, devices[0])
-    X_calibration = data.X_train[:calibration_images]
-    task = Task(
-        data.X_test, data.y_test, y_float32, X_calibration, devices, size, repeats
-    )
+    task = {
+        "X": data.X_test,
+        "y": data.y_test,
+        "y_float32": predictions(params, data.X_test, devices[0]),
+        "X_calibration": data.X_train[:calibration_images],
+        # An MXNet context would import MXNet too early in the other process.
+        "devices": [Device(d.device_type, d.device_id) for d in devices],
+        "batch_size": size,
+        "repeats": repeats,
+    }
     stretched = stretch(params, stretch_factor)
     in_int8 = [name for name in INT8 if name in precisions and stretch_factor > 1]
     networks: tuple[tuple[Weights, Sequence[numpy.ndarray], Sequence[str]], ...] = (
@@ -112,74 +96,67 @@ def measure(
         ("equalised", equalize(stretched), in_int8),
     )
     for weights, values, names in networks:
-        for precision in names:
-            yield measure_apart(precision, values, task, weights)
-
-
-def measure_apart(
-    precision: str,
-    params: Sequence[numpy.ndarray],
-    task: Task,
-    weights: Weights = "trained",
-) -> PrecisionRecord:
-    """Measure one precision in a fresh process; return its row, or why there is none.
-
-    `params` are :func:`d2lpar.networks.init_lenet`'s, `weights` their name in the row.
-    """
-    job = dict(precision=precision, params=params, task=task, weights=weights)
-    try:
-        return process.answer("d2lpar.low_precision.measure:infer", job)
-    except RunError as error:  # MXNet refused, or crashed
-        return PrecisionRecord(
-            precision=precision,
-            weights=weights,
-            per_device_batch_size=task.batch_size,
-            why_not=str(error),
-        )
+        for name in names:
+            job = {**task, "precision": name, "params": values, "weights": weights}
+            try:
+                yield process.answer("d2lpar.low_precision.measure:infer", job)
+            except RunError as error:  # MXNet refused, or crashed
+                yield PrecisionRecord(
+                    precision=name,
+                    weights=weights,
+                    per_device_batch_size=size,
+                    why_not=str(error),
+                )
 
 
 def infer(
     precision: str,
     params: Sequence[numpy.ndarray],
-    task: Task,
     weights: Weights = "trained",
+    *,
+    X: numpy.ndarray,
+    y: numpy.ndarray,
+    y_float32: numpy.ndarray,
+    X_calibration: numpy.ndarray,
+    devices: Sequence[Device],
+    batch_size: int,
+    repeats: int,
 ) -> PrecisionRecord:
-    """Infer the test images in one precision, in this process.
+    """Infer images uint8 (n, 28, 28) of classes `y` in one precision, in this process.
 
-    Each device takes every N-th batch. The images are on the devices before the clock
+    `params` are :func:`d2lpar.networks.init_lenet`'s, `weights` their name in the row,
+    and `y_float32` the classes that the trained network predicts in float32. Each
+    device takes every N-th batch. The images are on the devices before the clock
     starts; only full batches are timed. Raises MXNetError for what the device or the
-    build does not support; MXNet may raise it again at the next synchronisation,
-    because every pending batch has failed.
+    build does not support.
     """
-    X_calibration, size = datasets.to_float(task.X_calibration), task.batch_size
-    nets = [
-        lower(gluon_lenet(params, device), precision, X_calibration, device, size)
-        for device in task.devices
-    ]
-    X, images_per_sec = datasets.to_float(task.X), []
-    starts = range(0, len(X), size)
-    with legacy_semantics():
-        batches = [
-            mx.nd.array(X[start : start + size], ctx=device)
-            for start, device in zip(starts, itertools.cycle(task.devices))
-        ]
-        scores = [scores.asnumpy() for scores in _forward(nets, batches)]
-        full = batches[: len(X) // size]
-        for _ in range(WARMUP_PASSES + task.repeats):
+    X_calibration, images = datasets.to_float(X_calibration), datasets.to_float(X)
+    nets, batches, images_per_sec = [], [], []
+    for device in contexts(devices):
+        net, _, _ = concise.build(params, [device], lr=1)  # which is not trained
+        nets.append(lower(net, precision, X_calibration, device, batch_size))
+    with lowering_semantics():
+        for k, start in enumerate(range(0, len(X), batch_size)):
+            n, part = k % len(devices), images[start : start + batch_size]
+            batches.append((nets[n], lowering_array(part, contexts(devices)[n])))
+        scores = [y_hat.asnumpy() for y_hat in [net(batch) for net, batch in batches]]
+        full = batches[: len(X) // batch_size]
+        for _ in range(WARMUP_PASSES + repeats):
             mx.nd.waitall()
             begin = time.perf_counter()
-            outputs = _forward(nets, full)
+            outputs = [net(batch) for net, batch in full]
             mx.nd.waitall()
-            images_per_sec.append(size * len(full) / (time.perf_counter() - begin))
+            seconds = time.perf_counter() - begin
+            images_per_sec.append(batch_size * len(full) / seconds)
             del outputs  # kept until the clock was read
     predicted = numpy.concatenate(scores).argmax(axis=1)
     speed = summarize(images_per_sec[WARMUP_PASSES:])
     return PrecisionRecord(
         precision=precision,
         weights=weights,
-        per_device_batch_size=size,
-        test_acc=float((predicted == task.y).mean()),
-        agreement=float((predicted == task.y_float32).mean()),
+        per_device_batch_size=batch_size,
+        test_acc=float((predicted == y).mean()),
+        agreement=float((predicted == y_float32).mean()),
         images_per_sec=speed.median,
         images_per_sec_q1=speed.q1,
         images_per_sec_q3=speed.q3,
@@ -188,27 +165,11 @@ def infer(
     )
 
 
-def _forward(nets: Sequence, batches: Sequence) -> list:
-    """Return the outputs of every batch, on its device, without waiting for them."""
-    return [net(X) for net, X in zip(itertools.cycle(nets), batches)]
-
-
-def gluon_lenet(
-    params: Sequence[numpy.ndarray], device: mx.Context
-) -> gluon.HybridBlock:
-    """Return LeNet in Gluon on a device, with parameters from scratch."""
-    net, _, _ = concise.build(params, [device], lr=1)  # which is not trained
-    return net
-
-
 def predictions(
     params: Sequence[numpy.ndarray], X: numpy.ndarray, device: mx.Context
 ) -> numpy.ndarray:
     """Return the classes (n,) that LeNet predicts for images X uint8 (n, 28, 28)."""
     params = [np.array(p, ctx=device) for p in params]
-    parts = [X[start : start + 1000] for start in range(0, len(X), 1000)]
-    scores = [
-        lenet(np.array(datasets.to_float(part), ctx=device), params).asnumpy()
-        for part in parts
-    ]
+    parts = [datasets.to_float(X[k : k + 1000]) for k in range(0, len(X), 1000)]
+    scores = [lenet(np.array(part, ctx=device), params).asnumpy() for part in parts]
     return numpy.concatenate(scores).argmax(axis=1)

@@ -44,13 +44,10 @@ def result(runs: Sequence[Run]) -> Result:
 
 
 def _answer(rows: Sequence[PrecisionRecord]) -> str:
-    """The fastest precision of the trained weights beside float32."""
+    """Compare the fastest precision of the trained weights with float32."""
     float32 = baseline(rows)
-    others = [
-        row
-        for row in rows
-        if row.supported and row.weights == "trained" and row.precision != "float32"
-    ]
+    trained = [row for row in rows if row.supported and row.weights == "trained"]
+    others = [row for row in trained if row is not float32]
     if float32 is None or not others:
         return "there is nothing to compare: float32 or the other precisions are absent"
     best = max(others, key=lambda row: row.images_per_sec)
@@ -68,24 +65,18 @@ def seconds(row: PrecisionRecord) -> Summary:
 def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:
     """Return the repeats of each row as one: the median speed, the widest quartiles.
 
-    Accuracy and bytes are the first repeat's. If a repeat was refused, the row is that
-    repeat's.
+    The rest is the first repeat's, or that of one that was refused.
     """
-    result = []
-    for same in group(rows, lambda row: (row.weights, row.precision)).values():
-        refused = [row for row in same if not row.supported]
-        if refused:
-            result.append(refused[0])
-            continue
-        pooled = msgspec.structs.replace(
-            same[0],
+    return [
+        msgspec.structs.replace(
+            min(same, key=lambda row: row.supported),
             images_per_sec=median(row.images_per_sec for row in same),
             images_per_sec_q1=min(row.images_per_sec_q1 for row in same),
             images_per_sec_q3=max(row.images_per_sec_q3 for row in same),
             n=sum(row.n for row in same),
         )
-        result.append(pooled)
-    return result
+        for same in group(rows, lambda row: (row.weights, row.precision)).values()
+    ]
 
 
 def baseline(rows: Iterable[PrecisionRecord]) -> PrecisionRecord | None:
@@ -105,33 +96,27 @@ def cells_of(rows: Sequence[PrecisionRecord]) -> list[list[str]]:
     """Return the cells of `COLUMNS`, a row per precision."""
     float32, cells = baseline(rows), []
     for row in rows:
-        if not row.supported:
-            cells.append([row.weights, row.precision, *["-"] * (len(COLUMNS) - 2)])
-            continue
-        cells.append([
-            row.weights,
-            row.precision,
-            f"{row.test_acc:.4f}",
-            f"{row.agreement:.4f}",
-            f"{row.images_per_sec:,.0f}",
-            f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
-            in_cell(speedup(row, float32)),
-            f"{row.weight_bytes:,}",
-        ])  # fmt: skip
+        numbers = ["-"] * (len(COLUMNS) - 2)
+        if row.supported:
+            numbers = [
+                f"{row.test_acc:.4f}",
+                f"{row.agreement:.4f}",
+                f"{row.images_per_sec:,.0f}",
+                f"{row.images_per_sec_q1:,.0f}-{row.images_per_sec_q3:,.0f}",
+                in_cell(speedup(row, float32)),
+                f"{row.weight_bytes:,}",
+            ]
+        cells.append([row.weights, row.precision, *numbers])
     return cells
 
 
 def refusals(rows: Iterable[PrecisionRecord]) -> list[str]:
     """Return why precisions could not be measured, a line for each."""
-    return [
-        f"{row.weights} {row.precision} not supported: {row.why_not}"
-        for row in rows
-        if not row.supported
-    ]
+    refused = [row for row in rows if not row.supported]
+    return [f"{r.weights} {r.precision} not supported: {r.why_not}" for r in refused]
 
 
 def table(rows: Iterable[PrecisionRecord]) -> str:
     """Return a row per precision as text; below, why some were refused."""
     rows = merged(rows)
-    text = plain_table(COLUMNS, cells_of(rows), names=2)
-    return "\n".join([text, *refusals(rows)]) + "\n"
+    return "\n".join([plain_table(COLUMNS, cells_of(rows), names=2), *refusals(rows)])

@@ -1,8 +1,7 @@
 """Which MXNet is installed, the CUDA libraries that it needs, and what a record says.
 
-MXNet is a wheel, or a library that somebody has built: ``MXNET_LIBRARY_PATH``, MXNet's
-own variable, names it, and MXNet's Python files come from the import path. Nothing here
-imports it.
+MXNet is a wheel, or a library that somebody has built and ``MXNET_LIBRARY_PATH``,
+MXNet's own variable, names. Nothing here imports it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from d2lpar.errors import MXNetMissingError
@@ -38,23 +37,24 @@ GPU_LIBRARIES = {
     "libcuda.so.1": None,
 }
 
-MXNET_OF = {"cpu": "mxnet==1.9.1", "cu112": "mxnet-cu112==1.9.1"}
-
-# cuobjdump on mxnet-cu112 and mxnet-cu117 shows machine code for 5.0, 6.0, 7.0, 8.0 and
-# 8.6, and no PTX that a newer driver could compile. Code for X.y runs on X.z, z >= y.
-BUILD_RANGE = "5.0-8.9"
+# The capabilities of GPUs that a wheel has code for. cuobjdump on mxnet-cu112 shows
+# machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX that a newer driver could
+# compile; code for X.y runs on X.z, z >= y. MXNet 2 for CUDA 13 names 8.0 to 12.0.
+CU112_RANGE = ((5, 0), (8, 9))
+CUDA_13_RANGE = ((8, 0), (12, 9))
+CUDA_13 = "the wheel of MXNet 2 for CUDA 13 (docs/installing.md)"
 
 
 def own_library() -> str | None:
-    """The library that MXNET_LIBRARY_PATH names; None for the installed wheel's."""
+    """Return the library of MXNET_LIBRARY_PATH; None for the installed wheel's."""
     return os.environ.get("MXNET_LIBRARY_PATH") or None
 
 
 def check_installed() -> str:
     """Return the name of the MXNet build that Python will import.
 
-    Raises :class:`MXNetMissingError` if there is none, for two that overwrite each
-    other, and for :func:`own_library` unless MXNet will load it.
+    Raises :class:`MXNetMissingError` for none, for two that overwrite each other, and
+    for an :func:`own_library` that MXNet would not load.
     """
     library = own_library()
     if library:
@@ -69,9 +69,9 @@ def check_installed() -> str:
     builds = list(installed_builds())
     if not builds:
         raise MXNetMissingError(
-            f"MXNet is not installed: {install_command('cpu')} (any machine) or "
-            f"{install_command('cu112')} (NVIDIA GPU, compute capability {BUILD_RANGE};"
-            " for others see docs/installing.md)"
+            f"MXNet is not installed: {install_command('cpu')} (CPUs) or "
+            f"{install_command('cu112')} (NVIDIA GPU, compute capability 5.0-8.9; "
+            "newer GPUs and Macs: docs/installing.md)"
         )
     if len(builds) > 1:
         raise MXNetMissingError(
@@ -82,7 +82,7 @@ def check_installed() -> str:
 
 
 def _python_files() -> Path:
-    """The folder of MXNet's Python files, which a library needs beside it."""
+    """Return the folder of MXNet's Python files, which a library needs beside it."""
     spec = importlib.util.find_spec("mxnet")
     if spec is None or spec.origin is None:
         raise MXNetMissingError(
@@ -93,10 +93,9 @@ def _python_files() -> Path:
 
 
 def installed_builds() -> dict[str, str]:
-    """Versions of the installed MXNets, as {"mxnet": "1.9.1"}; one is right.
+    """Return the versions of the installed MXNets, as {"mxnet": "1.9.1"}.
 
-    With MXNET_LIBRARY_PATH, {"built from source": "1.9.1"}: MXNet's Python files say
-    the version, and wheels do not count.
+    With MXNET_LIBRARY_PATH, {"built from source": "1.9.1"}; wheels do not count.
     """
     if own_library():
         libinfo = (_python_files() / "libinfo.py").read_text("utf-8")
@@ -110,7 +109,7 @@ def installed_builds() -> dict[str, str]:
 
 
 def mxnet_version() -> str:
-    """For records: "1.9.1", "1.9.1, built from source" or "not installed"."""
+    """Return "1.9.1", "1.9.1, built from source" or "not installed", for records."""
     for name, version in installed_builds().items():
         return f"{version}, {name}" if name == FROM_SOURCE else version
     return "not installed"
@@ -119,9 +118,8 @@ def mxnet_version() -> str:
 def missing_libraries(build: str) -> dict[str, str]:
     """Load what a GPU wheel links, from NVIDIA's wheels or from the system.
 
-    Returns the libraries that cannot be loaded, each with its remedy; {} when
-    ``import mxnet`` will find everything. What a library built from source links is not
-    known here.
+    Returns the libraries that cannot be loaded, each with its remedy. What a library
+    built from source links is not known here.
     """
     if build in ("mxnet", FROM_SOURCE):
         return {}
@@ -139,34 +137,45 @@ def missing_libraries(build: str) -> dict[str, str]:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs MXNet with the extra "cpu" or "cu112" on this Python.
+    """Return the command that installs MXNet with the extra "cpu" or "cu112".
 
-    MXNet's metadata asks for NumPy < 2, which has no build for Python 3.13 and later.
-    There pip refuses MXNet, which works nevertheless: the extra brings the rest.
+    MXNet's metadata asks for NumPy < 2, which Python 3.13 and later do not have. There
+    pip refuses MXNet, which works nevertheless: the extra brings the rest.
     """
-    command = f"pip install 'd2lpar[{extra}]'"
+    command = f"pip install -e '.[{extra}]'"
     if sys.version_info < (3, 13):
         return command
-    alone = f"pip install --no-deps {MXNET_OF[extra]}"
-    return alone if extra == "cpu" else f"{command} && {alone}"
+    if extra == "cpu":
+        return "pip install --no-deps mxnet==1.9.1"
+    return f"{command} && pip install --no-deps mxnet-{extra}==1.9.1"
 
 
-def build_has_code_for(capability: tuple[int, int]) -> bool:
-    """Whether MXNet's GPU wheels hold machine code that runs on this capability."""
-    return 5 <= capability[0] <= 8
+def has_code_for(capability: tuple[int, int]) -> bool:
+    """Return whether the installed wheel has code for GPUs of this capability."""
+    low = high = (0, 0)
+    for name, version in installed_builds().items():
+        if name != "mxnet":
+            low, high = CU112_RANGE
+        elif "+cu" in version:
+            low, high = CUDA_13_RANGE
+    return low <= capability <= high
 
 
-def tf32(environ: Mapping[str, str]) -> bool:
-    """Whether NVIDIA's libraries may compute float32 in TF32."""
-    return environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+def wheel_for(capability: tuple[int, int]) -> str | None:
+    """Return how to install the wheel with code for a capability; None: there is none.
+
+    For 8.0 to 8.9, which two wheels serve, it is the one of the package index.
+    """
+    if CU112_RANGE[0] <= capability <= CU112_RANGE[1]:
+        return f"pip uninstall mxnet && {install_command('cu112')}"
+    return CUDA_13 if CUDA_13_RANGE[0] <= capability <= CUDA_13_RANGE[1] else None
 
 
 def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:
-    """MXNet's build and settings on the GPUs of these numbers, for a record.
+    """Return MXNet's build and settings on the GPUs of these numbers, for a record.
 
     `library` is MXNet's: the CUDA and cuDNN that it links are asked through it.
-    "autotune" is MXNET_CUDNN_AUTOTUNE_DEFAULT. "peer_access" is whether the GPUs read
-    each other's memory (None for one GPU), once a "device" kvstore has reduced. A
+    "peer_access" is whether the GPUs read each other's memory (None for one GPU). A
     version that cannot be found out is None.
     """
     ((name, version),) = installed_builds().items()
@@ -178,16 +187,15 @@ def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:
         "cudnn": _cudnn_version(library),
         "driver": ask_nvml("nvmlSystemGetDriverVersion"),
         "autotune": os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT", "1"),
-        "tf32": tf32(os.environ),
+        "tf32": os.environ.get("NVIDIA_TF32_OVERRIDE") != "0",
         "peer_access": peers and allowed,
         "deterministic": os.environ.get("MXNET_ENFORCE_DETERMINISM", "0") != "0",
         "cuda_graphs": os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0"),
     }
 
 
-# A handle finds the functions of the libraries that it links, too; not those that are
-# linked statically, as nvcc links CUDA's runtime unless told otherwise. NVRTC has the
-# version of the CUDA that it came with.
+# A handle finds the functions of the libraries that it links dynamically, too: NVRTC's,
+# and not those of CUDA's runtime.
 def _cuda_version(library: ctypes.CDLL) -> str | None:
     major, minor = ctypes.c_int(), ctypes.c_int()
     with contextlib.suppress(AttributeError):

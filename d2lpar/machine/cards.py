@@ -1,19 +1,19 @@
 """The devices of this machine as cards: what each GPU and the host is and has.
 
-NVML counts the CUDA cores of a GPU itself. The least-squares notes ("Querying your
-GPU") multiply the multiprocessors, which CUDA's driver knows, by a table's cores of
-one: the table is here too, so that the two can be compared.
+NVML counts the CUDA cores of a GPU. The least-squares notes ("Querying your GPU")
+multiply the multiprocessors by a table's cores of one: both are shown.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
 
 import psutil
 
 from d2lpar.machine import host
-from d2lpar.machine.builds import BUILD_RANGE, build_has_code_for, own_library
+from d2lpar.machine.builds import wheel_for
 from d2lpar.machine.gpus import ask_nvml, cuda_devices, why_no_gpu
 from d2lpar.text import byte_size
 
@@ -30,15 +30,14 @@ CORES_PER_MULTIPROCESSOR = {
 }  # fmt: skip
 
 # Bits of a vector register, by a flag of the processor.
-VECTOR_BITS = {"sse2": 128, "avx": 256, "avx512f": 512}
+VECTOR_BITS = {"arm64": 128, "aarch64": 128, "sse2": 128, "avx": 256, "avx512f": 512}
 
 
 @dataclass(frozen=True)
 class GpuCard:
-    """A GPU. None is what NVML does not know. Memory in bytes.
+    """Describe a GPU, ``mx.gpu(number)``; None is what NVML does not know.
 
-    `number` is i in ``mx.gpu(i)``, `cores` NVML's count of CUDA cores, and `cuda` the
-    newest CUDA that the driver supports.
+    Memory is in bytes; `cuda` is the newest CUDA that the driver supports.
     """
 
     number: int
@@ -52,25 +51,23 @@ class GpuCard:
     cuda: str | None = None
 
     @property
-    def cores_by_table(self) -> int | None:
-        """Multiprocessors times the cores of one, as the least-squares notes count."""
-        each = CORES_PER_MULTIPROCESSOR.get(self.capability)
-        return each and each * self.multiprocessors
+    def label(self) -> str:
+        """Return the name by MXNet and the model: "gpu(0) NVIDIA T4"."""
+        return f"gpu({self.number}) {self.name}"
 
     @property
-    def label(self) -> str:
-        """As MXNet and its model name it: "gpu(0) NVIDIA T4"."""
-        return f"gpu({self.number}) {self.name}"
+    def cores_by_table(self) -> int | None:
+        """Return multiprocessors times the cores of one, as the notes count."""
+        each = CORES_PER_MULTIPROCESSOR.get(self.capability)
+        return each and each * self.multiprocessors
 
 
 @dataclass(frozen=True)
 class CpuCard:
-    """The host that all CPU contexts share. Memory in bytes.
+    """Describe the host that all CPU contexts share. Memory is in bytes.
 
-    `usable_cores` are those within affinity and container limits. ``--devices auto``
-    makes a context of `threads_per_context` threads per usable core. `vector_bits` is
-    the width of a vector register, 32 where it is not known. `memory_free` is what a
-    program can still take.
+    `usable_cores` are those within affinity and container limits. `vector_bits` is the
+    width of a vector register, 32 where it is not known.
     """
 
     model: str
@@ -85,19 +82,19 @@ class CpuCard:
 
 @dataclass(frozen=True)
 class Machine:
-    """The cards of all devices here."""
+    """Hold the cards of all devices here."""
 
     cpu: CpuCard
     gpus: tuple[GpuCard, ...]
 
 
 def machine() -> Machine:
-    """The cards of everything here. Never raises for a missing GPU or driver."""
+    """Return the cards of everything here. A missing GPU or driver is no error."""
     return Machine(cpu_card(), tuple(gpu_cards()))
 
 
 def gpu_cards() -> list[GpuCard]:
-    """A card for each GPU that CUDA sees, in the order of ``mx.gpu(i)``."""
+    """Return a card for each GPU that CUDA sees, in the order of ``mx.gpu(i)``."""
     devices = cuda_devices()
     cuda = ask_nvml("nvmlSystemGetCudaDriverVersion") if devices else None
     cards = []
@@ -121,9 +118,9 @@ def gpu_cards() -> list[GpuCard]:
 
 
 def cpu_card() -> CpuCard:
-    """The card of the host."""
+    """Return the card of the host."""
     memory, cores = host.host_memory(), host.usable_cores()
-    flags = host.cpuinfo().get("flags", "").split()
+    flags = [platform.machine(), *host.cpuinfo().get("flags", "").split()]
     return CpuCard(
         model=host.cpu_model(),
         physical_cores=psutil.cpu_count(logical=False),
@@ -136,16 +133,13 @@ def cpu_card() -> CpuCard:
     )
 
 
-# As text
-
-
 def as_text(here: Machine) -> str:
-    """The cards for a person to read: a title and a line per fact."""
+    """Return the cards for a person to read: a title and a line per fact."""
     lines = []
     for gpu in here.gpus:
         capability = ".".join(map(str, gpu.capability))
-        if not build_has_code_for(gpu.capability) and not own_library():
-            capability += f", MXNet's GPU wheels have code for {BUILD_RANGE} only"
+        if wheel_for(gpu.capability) is None:
+            capability += ", for which no wheel of MXNet has code"
         driver, cuda = gpu.driver or "unknown", gpu.cuda or "unknown"
         lines += [
             gpu.label,
@@ -168,7 +162,7 @@ def as_text(here: Machine) -> str:
 
 
 def cores_text(gpu: GpuCard) -> str:
-    """CUDA cores, by the table and as NVML counts them, so that they can be compared.
+    """Return CUDA cores, by the table and as NVML counts them.
 
     >>> cores_text(GpuCard(0, "T4", (7, 5), 40, cores=2560))
     '40 x 64 = 2,560 CUDA cores by the table; 2,560 by NVML'

@@ -1,7 +1,7 @@
 """The NVIDIA GPUs here, as CUDA's driver and NVML see them; allocates nothing on one.
 
-The order of CUDA's driver library is that of ``mx.gpu(i)``, and CUDA_VISIBLE_DEVICES
-applies to it. NVML, the library behind nvidia-smi, has another order, and knows more.
+CUDA's driver library has the order of ``mx.gpu(i)``, and obeys CUDA_VISIBLE_DEVICES.
+NVML, the library behind nvidia-smi, has another order, and knows more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
 
 
 class CudaDevice(NamedTuple):
-    """A GPU in CUDA's own order, which is the order of ``mx.gpu(i)``."""
+    """Name a GPU, in CUDA's own order."""
 
     name: str
     capability: tuple[int, int]
@@ -25,7 +25,7 @@ class CudaDevice(NamedTuple):
 
 
 def cuda_devices() -> list[CudaDevice]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; [] without a driver."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible; [] without a driver."""
     cuda, count = _driver_library(), ctypes.c_int()
     if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
@@ -61,10 +61,7 @@ def _driver_library() -> ctypes.CDLL | None:
 
 
 def peer_access(numbers: Sequence[int]) -> bool | None:
-    """Whether each of these GPUs can read the memory of each other.
-
-    None for one GPU, and without a driver that answers.
-    """
+    """Return whether these GPUs can read each other's memory; None for one GPU."""
     cuda, can = _driver_library(), ctypes.c_int()
     if cuda is None or len(numbers) < 2:
         return None
@@ -78,7 +75,7 @@ def peer_access(numbers: Sequence[int]) -> bool | None:
 
 
 def ask_nvml(query: str, *args: Any) -> Any:
-    """The answer to a query by its name in pynvml; None where NVML has none."""
+    """Return the answer to a query by its name in pynvml; None where NVML has none."""
     import pynvml
 
     try:
@@ -89,7 +86,7 @@ def ask_nvml(query: str, *args: Any) -> Any:
 
 
 def why_no_gpu() -> str:
-    """Why CUDA sees no GPU: what NVML says, and the remedies."""
+    """Return why CUDA sees no GPU: what NVML says, and the remedies."""
     import pynvml
 
     try:

@@ -1,8 +1,7 @@
 """What this process may use of its host: processor, cores, threads, memory, variables.
 
 MXNet crashes or hangs, without a message, on odd values of three environment variables,
-and has defaults that do not suit several devices. So these are checked, and defaults of
-our own are set, before it is imported.
+and has defaults that do not suit several devices: both are settled before its import.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import platform
 import re
 import resource
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ set_by_us: set[str] = set()
 
 @functools.cache
 def cpuinfo() -> dict[str, str]:
-    """The first processor of /proc/cpuinfo: {"model name": ..., "flags": ...}."""
+    """Return the first of /proc/cpuinfo: {"model name": ..., "flags": ...}."""
     text = ""
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0]
@@ -38,15 +38,12 @@ def cpuinfo() -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """Name of the processor, such as "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"."""
+    """Return the processor's name, such as "Intel(R) Xeon(R) Gold 6148 CPU"."""
     return cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def onednn_has_avx2_only() -> bool:
-    """Can oneDNN use AVX2 here, and not AVX-512?
-
-    By the processor's flags and by oneDNN's own variable DNNL_MAX_CPU_ISA.
-    """
+    """Return whether oneDNN can use AVX2 here, and not AVX-512."""
     flags = cpuinfo().get("flags", "").split()
     allowed = os.environ.get("DNNL_MAX_CPU_ISA", "").upper() or "ALL"
     avx512 = "avx512f" in flags and allowed.startswith(("ALL", "AVX512"))
@@ -54,12 +51,12 @@ def onednn_has_avx2_only() -> bool:
 
 
 def usable_cores() -> int:
-    """CPU cores this process may use, within its affinity and container limits."""
+    """Return the cores this process may use, within affinity and container limits."""
     return loky.cpu_count()
 
 
 def omp_threads() -> int | None:
-    """Threads of each CPU context by OMP_NUM_THREADS; None where it is not set."""
+    """Return the threads of each CPU context by OMP_NUM_THREADS; None if not set."""
     value = os.environ.get("OMP_NUM_THREADS", "")
     return int(value) if is_whole_number(value) else None
 
@@ -70,10 +67,7 @@ def user_threads() -> int | None:
 
 
 def threads_per_context(num_devices: int) -> int:
-    """OMP_NUM_THREADS for `num_devices` CPU contexts that share this machine's cores.
-
-    The user's own OMP_NUM_THREADS takes precedence.
-    """
+    """Return OMP_NUM_THREADS, the user's or a share of the cores, for CPU contexts."""
     return user_threads() or max(1, usable_cores() // num_devices)
 
 
@@ -107,7 +101,7 @@ def check_environment() -> None:
 
 
 def is_whole_number(value: str) -> bool:
-    """Whether the text of a variable is a whole number above 0."""
+    """Return whether the text of a variable is a whole number above 0."""
     return bool(re.fullmatch(" *[0-9]{1,9} *", value)) and int(value) > 0
 
 
@@ -119,10 +113,7 @@ class HostMemory(NamedTuple):
 
 
 def host_memory() -> HostMemory:
-    """The memory here; what can be taken stays below all limits.
-
-    They are those of a container and of this process (``ulimit -v``, ``ulimit -d``).
-    """
+    """Return the memory within the limits of containers and of ``ulimit -v, -d``."""
     memory = psutil.virtual_memory()
     total, free = [memory.total], [memory.available]
     for limit, used in container_memory():
@@ -139,10 +130,9 @@ def host_memory() -> HostMemory:
 def container_memory(
     group: str | Path = "/proc/self/cgroup", root: str | Path = "/sys/fs/cgroup"
 ) -> list[tuple[int, int]]:
-    """Limit and bytes in use of this process's control group, and of those around it.
+    """Return limits and bytes in use of this process's control groups (version 2).
 
-    Those of version 2 that have a limit. Files that the kernel has cached give way, so
-    they do not count as in use.
+    Files that the kernel has cached give way, so they do not count as in use.
     """
     limits = []
     with contextlib.suppress(OSError):
@@ -157,7 +147,17 @@ def container_memory(
 
 
 def process_status(name: str) -> int:
-    """Bytes in a line of /proc/self/status: VmRSS, VmHWM, VmData, VmSize."""
-    with open("/proc/self/status", encoding="ascii") as f:
-        line = next(line for line in f if line.startswith(f"{name}:"))
-    return 1024 * int(line.split()[1])
+    """Return the bytes in a line of /proc/self/status: VmRSS, VmHWM, VmData, VmSize.
+
+    Where there is no such file, as on macOS: the peak for VmHWM, and for the others
+    what is nearest.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii") as f:
+            line = next(line for line in f if line.startswith(f"{name}:"))
+        return 1024 * int(line.split()[1])
+    except FileNotFoundError:
+        memory = psutil.Process().memory_info()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        unit = 1 if sys.platform == "darwin" else 1024
+        return {"VmHWM": unit * peak, "VmSize": memory.vms}.get(name, memory.rss)

@@ -1,13 +1,9 @@
 """The memory a training needs, estimated from shapes, and what is free for it.
 
-The estimate counts every layer's output of each sample of a shard, as if all stayed
-until the backward pass; MXNet frees some that no gradient needs. Chapter 11 compares it
-with measured trainings. The temporary buffers of CPU contexts are not counted. What
-GPUs need beside the arrays was fitted to LeNet from scratch on one H200; other networks
-and other GPUs were not measured.
-
-The shapes are those of :mod:`d2lpar.networks` and :mod:`d2lpar.gan.networks`, here as
-numbers, so that an estimate loads no MXNet.
+Every layer's output counts, as if all stayed until the backward pass; the temporary
+buffers of CPU contexts do not. What GPUs need beside the arrays was fitted to LeNet
+from scratch on one H200. Chapter 11 compares the estimate with measured trainings. The
+shapes of the networks stand here as numbers, so that an estimate loads no MXNet.
 
 Sources: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``.
 """
@@ -36,11 +32,10 @@ SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 class Layers:
     """What a training keeps, in numbers float32.
 
-    `parameters` are learned; the optimiser keeps `moments` numbers for each. `kept` are
-    in all outputs of one sample, of which `largest` is the name and shape of the
-    largest. `input` is the shape of a sample, stored as uint8; `n_train` and `n_test`
-    are the sizes of the whole data set. With `judged` the training compares what it
-    generates with real samples (:mod:`d2lpar.gan.measures`).
+    The optimiser keeps `moments` numbers for each of the `parameters`. `kept` are in
+    all outputs of one sample; `largest` is the name and shape of the largest output.
+    `input` is the shape of a sample, stored as uint8. With `judged` the training
+    compares what it generates with real samples (:mod:`d2lpar.gan.measures`).
     """
 
     parameters: int
@@ -53,8 +48,7 @@ class Layers:
     judged: bool = False
 
 
-# The layers of the network that the settings of a training make.
-LayersOf = Callable[[dict], Layers]
+LayersOf = Callable[[dict], Layers]  # of the network that settings make
 
 
 def lenet_layers(settings: dict) -> Layers:
@@ -73,9 +67,8 @@ def lenet_layers(settings: dict) -> Layers:
 def gan_layers(settings: dict) -> Layers:
     """Both networks of :mod:`d2lpar.gan`, at the generator's update.
 
-    By then the outputs of the generator are kept, and those of the discriminator for
-    the real faces and for as many generated ones. With "sync_batch_norm", BatchNorm
-    keeps its centred input and the square of it, too.
+    Kept are the outputs of the generator, and those of the discriminator for as many
+    real and generated faces; by "sync_batch_norm" also centred inputs and squares.
     """
     w, face = settings.get("width"), 3 * 24**2
     if w is None:  # the notebook's; its discriminator has 8, 16 channels on the devices
@@ -111,20 +104,10 @@ def gan_layers(settings: dict) -> Layers:
     )
 
 
-def _judging(n_train: int) -> int:
-    """Bytes to compare sets of faces, half of `n_train` and at most 2,000 of each.
-
-    Features of three sets of faces, their distances thrice, and six square matrices.
-    """
-    n, features = min(2_000, n_train // 2), 1_152
-    return 8 * (3 * n * features + 3 * n**2 + 6 * features**2)
-
-
 class Item(NamedTuple):
-    """One thing that takes `size` bytes.
+    """A thing of `size` bytes in the "process", or "each GPU", "device", or the first.
 
-    `where` is "process" or "each GPU" (both from before the training), "each device" or
-    "first device".
+    The first two are there before the training.
     """
 
     name: str
@@ -137,8 +120,7 @@ class Need:
     """The memory of a training, item by item; ``str()`` gives a line per item.
 
     `batch` samples go to `num_devices` devices of a `kind` ("cpu", "gpu") at a time.
-    `largest` is the name, dtype and shape of the largest array, `largest_size` its
-    bytes.
+    `largest` is the name, dtype and shape of the largest array.
     """
 
     kind: str
@@ -149,35 +131,29 @@ class Need:
     largest_size: int
 
     def bytes_at(self, *places: str) -> int:
-        """Bytes of the items in these places."""
+        """Return the bytes of the items in these places."""
         return sum(item.size for item in self.items if item.where in places)
 
-    def on(self, k: int) -> int:
-        """Bytes on the k-th device alone."""
-        size = self.bytes_at("each device", "each GPU")
-        return size + self.bytes_at("first device") if k == 0 else size
+    @property
+    def by_device(self) -> list[int]:
+        """Bytes on each device alone."""
+        each = self.bytes_at("each device", "each GPU")
+        return [each + self.bytes_at("first device")] + [each] * (self.num_devices - 1)
 
     @property
     def total(self) -> int:
         """Bytes of the process and of all devices: what CPU contexts need together."""
-        return self.bytes_at("process") + sum(map(self.on, range(self.num_devices)))
+        return self.bytes_at("process") + sum(self.by_device)
 
     @property
     def by_memory(self) -> list[int]:
         """Bytes in each separate memory: the host's alone, or that of each GPU."""
-        on_gpus = [self.on(k) for k in range(self.num_devices)]
-        return on_gpus if self.kind == "gpu" else [self.total]
-
-    @property
-    def before_training(self) -> int:
-        """Bytes of each memory that a process takes before it trains."""
-        return self.bytes_at("each GPU" if self.kind == "gpu" else "process")
+        return self.by_device if self.kind == "gpu" else [self.total]
 
     def text(self, *more: tuple[str, str]) -> str:
-        """A title, a line per item with its size and place, and `more` lines."""
-        devices = plural(
-            self.num_devices, "GPU" if self.kind == "gpu" else "CPU context"
-        )
+        """Return a title, a line per item with its size and place, and `more` lines."""
+        noun = "GPU" if self.kind == "gpu" else "CPU context"
+        devices = plural(self.num_devices, noun)
         rows = [(item.name, byte_size(item.size), item.where) for item in self.items]
         rows += [(*row, "") for row in (("all together", byte_size(self.total)), *more)]
         title = f"memory for a batch of {self.batch:,} on {devices}"
@@ -193,10 +169,9 @@ def estimate(
     data: dict | None = None,
     kind: str = "cpu",
 ) -> Need:
-    """What a training needs on `num_devices` devices of a `kind`, "cpu" or "gpu".
+    """Return what a training needs on `num_devices` devices of a `kind`.
 
-    `layers` gives what the network that `settings` make keeps; `settings` and `data`
-    are those of a job. A batch is never larger than the data.
+    `settings` and `data` are those of a job. A batch is never larger than the data.
     """
     net, data = layers(settings), data or {}
     n_train = data.get("n_train") or net.n_train
@@ -223,8 +198,10 @@ def estimate(
     ]
     if net.moments:
         items.append(Item("optimiser state", net.moments * parameters, "each device"))
-    if net.judged:
-        items.append(Item("judging what is generated", _judging(n_train), "process"))
+    if net.judged:  # three sets: features, distances, and square matrices
+        n, features = min(2_000, n_train // 2), 1_152
+        judging = 8 * (3 * n * features + 3 * n**2 + 6 * features**2)
+        items.append(Item("judging what is generated", judging, "process"))
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))
         items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
@@ -245,7 +222,7 @@ def largest_batch(
     free: Sequence[int],
     data: dict | None = None,
 ) -> int:
-    """The largest "global_batch_size" that fits, at most the data; 0: not even 1.
+    """Return the largest batch that fits, at most the data; 0: not even 1.
 
     A fifth of the `free` bytes of each device is left as a margin.
     """
@@ -266,26 +243,27 @@ def largest_batch(
 
 
 def free_memory(devices: Sequence) -> list[int]:
-    """Bytes free on each context.
+    """Return the bytes free on each context; CPU contexts share the host's.
 
-    CPU contexts share the host's. NVML answers for GPUs; it counts what other processes
-    use. Raises :class:`DeviceError` for a GPU whose free memory it does not know.
+    Raises :class:`DeviceError` for a GPU whose free memory NVML does not know.
     """
     if devices[0].device_type == "cpu":
         return [host.host_memory().free] * len(devices)
     known = {card.number: card.memory_free for card in gpu_cards()}
-    free = {number: size for number, size in known.items() if size is not None}
+    free = []
     for device in devices:
-        if device.device_id not in free:
+        size = known.get(device.device_id)
+        if size is None:
             raise DeviceError(
                 f"gpu({device.device_id}): NVML does not know how much memory is free; "
                 "d2lpar devices shows what it does know"
             )
-    return [free[device.device_id] for device in devices]
+        free.append(size)
+    return free
 
 
 def report_free(devices: Sequence) -> Iterator[str]:
-    """A line of text for each device: how much memory is free on it."""
+    """Yield a line for each device: how much memory is free on it."""
     for device, size in zip(devices, free_memory(devices)):
         yield f"free on {device}: {byte_size(size)}"
 
@@ -293,7 +271,7 @@ def report_free(devices: Sequence) -> Iterator[str]:
 def report(
     layers: LayersOf, settings: dict, devices: Sequence, data: dict | None = None
 ) -> str:
-    """The estimate beside what is free on `devices`, as lines of text."""
+    """Return the estimate beside what is free on `devices`, as lines of text."""
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
     free = free_memory(devices)
     rows = [(f"free on {device}", byte_size(f)) for device, f in zip(devices, free)]

@@ -1,15 +1,10 @@
 """When memory runs out: one line that helps, and the memory back for the next run.
 
-After a failure :func:`release` lets go of what can hold memory: the error, whose
-traceback has the frames that failed, with their arrays; pending work, which fails in
-turn; and a GPU's pool. More stays until the process ends, among it the temporary
-buffers of CPU contexts and CUDA's context; chapter 11 measures how much.
-
-A new process is safer, and `d2lpar run` starts one for each measurement: when MXNet
-cannot enlarge a temporary buffer, it continues with the old address, which it has
-freed. On a GPU CUDA keeps the error of a failed allocation, which MXNet takes for the
-failure of later kernels. At a container's limit, or when the system's memory ends,
-Linux kills the process (signal 9), and only its parent can say so.
+A new process is safer than :func:`release`, and `d2lpar run` starts one for each
+measurement: when MXNet cannot enlarge a temporary buffer, it continues with the old
+address, which it has freed, and takes CUDA's error of a failed allocation for one of
+later kernels. When the memory of a container or of the system ends, Linux kills the
+process (signal 9), and only its parent can say so.
 
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
 """
@@ -21,17 +16,17 @@ import ctypes
 import gc
 import re
 import resource
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from d2lpar.errors import DeviceError, first_line, is_from_mxnet
+from d2lpar.errors import DeviceError, SettingError, is_from_mxnet
 from d2lpar.machine.host import process_status
 from d2lpar.memory.estimate import LayersOf, estimate, free_memory, largest_batch
 from d2lpar.text import byte_size
 
-# In errors of MXNet's CPU storage, of its pool on a GPU, of CUDA and its libraries,
-# whose handles are "not initialized" without memory, of cuDNN when no algorithm's
-# workspace fits, and of C++.
+# Errors of MXNet's storage, of CUDA and its libraries (without memory their handles are
+# "not initialized", and no algorithm's workspace fits), and of C++.
 WORDS = re.compile(
     "Failed to allocate CPU Memory|cudaMalloc (retry )?failed"
     "|out of memory|ALLOC_FAILED|(CUBLAS|CUDNN|CUSOLVER)_STATUS_NOT_INITIALIZED"
@@ -41,30 +36,10 @@ WORDS = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: Python's, NumPy's, or MXNet's."""
+    """Return whether an error of Python, NumPy or MXNet says that memory ran out."""
     if isinstance(error, MemoryError):
         return True
     return is_from_mxnet(error) and WORDS.search(str(error)) is not None
-
-
-def explain(
-    error: BaseException,
-    layers: LayersOf | None,
-    settings: dict,
-    devices: Sequence,
-    data: dict | None = None,
-) -> str | None:
-    """One line for an allocation that failed in this process; None for other errors.
-
-    Releases first what the failed work holds (:func:`release`), so that the memory it
-    calls free is what the next run can have. The other arguments are
-    :func:`d2lpar.memory.estimate.report`'s.
-    """
-    if not is_out_of_memory(error):
-        return None
-    reason = first_line(error)
-    release(devices, error)
-    return advice(layers, settings, devices, data, said=reason, running=True)
 
 
 def advice(
@@ -76,10 +51,10 @@ def advice(
     said: str = "",
     running: bool = False,
 ) -> str:
-    """One line: the devices, what is needed, what is free, and what would fit.
+    """Return one line: the devices, what is needed, what is free, what would fit.
 
     `said` is the line of the error. With `running` the next run is in this process,
-    which has its libraries and data already, not in a new one.
+    which has its libraries already. The rest as for :func:`estimate.report`.
     """
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
@@ -94,7 +69,9 @@ def advice(
         size = byte_size(min(free))
         return f"{where}: {size} are free: use less data or a smaller batch"
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
-    taken = need.before_training if running else 0
+    taken = 0
+    if running:
+        taken = need.bytes_at("each GPU" if need.kind == "gpu" else "process")
     lacking = [n - f for n, f in zip(need.by_memory, free)]
     k = lacking.index(max(lacking))  # of the GPUs; CPU contexts share one memory
     fitting = largest_batch(layers, settings, devices, [f + taken for f in free], data)
@@ -117,9 +94,9 @@ def advice(
 def release(devices: Sequence = (), error: BaseException | None = None) -> None:
     """Give back what finished or failed work holds, so that the next run can have it.
 
-    Clears the frames of `error` and of its causes; collects cycles; waits for all work,
-    and drops the errors of what failed with it; empties the pools of GPUs among
-    `devices`; makes the C library return what it keeps (glibc).
+    Clears the frames of `error` and of its causes, and drops the errors of pending
+    work, which fails in turn; empties the pools of GPUs, and glibc's. CUDA's context
+    and the temporary buffers of CPU contexts stay until the process ends.
     """
     _wait_for_all()  # first: an array is not freed while its failure is unreported
     while error is not None:
@@ -147,11 +124,13 @@ def _wait_for_all() -> None:
 
 @contextlib.contextmanager
 def limited(more: int) -> Iterator[None]:
-    """Within the block, this process can take only `more` bytes beyond what it has.
+    """Let this process take only `more` bytes beyond what it has, within the block.
 
-    For demonstrations and tests. The kernel enforces it, by ``RLIMIT_DATA``: on Linux
-    all private writable memory, touched or not.
+    By ``RLIMIT_DATA``: all private writable memory, touched or not. Raises
+    :class:`SettingError` elsewhere than on Linux, where it limits nothing.
     """
+    if not sys.platform.startswith("linux"):
+        raise SettingError(f"{sys.platform}: memory can be limited on Linux only")
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = process_status("VmData") + more
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -125,12 +125,8 @@ def accuracy_by_epoch(run: Run) -> dict[int, list[float]]:
 
 
 def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float]]:
-    """A measure of a GAN's faces by the epoch of the frame, one per repeat.
-
-    Empty for the records of 0.2, which have no such measures.
-    """
+    """A measure of a GAN's faces by the epoch of the frame, one per repeat."""
     frames = sorted(run.lines_of(FrameRecord), key=lambda f: f.epoch)
-    frames = [f for f in frames if getattr(f, measure) is not None]
     return group(frames, lambda f: f.epoch, lambda f: getattr(f, measure))
 
 

@@ -173,17 +173,16 @@ class FrameRecord(Line, tag="frame", frozen=True):
     same for sets of faces that everybody can judge, by name. The last frame also has a
     sheet of 25 `samples` and, for each of them, the number of the `nearest` real face
     and the root mean square `distances` to it. Pictures are PNG files in base64.
-    Records of 0.2 have none of the four, but a `quality` that noise could beat.
     """
 
     epoch: int
     fixed: str
-    num_fixed: int = 1
-    num_steps: Optional[int] = None
-    frechet: Optional[float] = None
-    density: Optional[float] = None
-    coverage: Optional[float] = None
-    distinct: Optional[float] = None
+    num_fixed: int
+    num_steps: int
+    frechet: float
+    density: float
+    coverage: float
+    distinct: float
     references: dict[str, dict[str, float]] = {}
     samples: str = ""
     nearest: list[int] = []
@@ -195,7 +194,7 @@ class PointRecord(Line, tag="point", frozen=True):
 
     `seconds` count its work from the start, without the time to measure the residual.
     `residual_norm` is ||A x - b||; `device_residual_norms` are those of each device's
-    own rows, or of each device's own x where these differ. `distance` is
+    own x where these differ (in older records also of its rows). `distance` is
     ||x - x*|| / ||x*||, x* being LAPACK's solution. `x` is the solution, or
     `x_begins` its first elements.
     """
@@ -249,7 +248,7 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
 
 
 class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
-    """An epoch of training under weak scaling.
+    """An epoch of training under weak scaling, which studies measured before 0.5.
 
     `lr` is the epoch's own, scaled with the global batch and warmed up. `why_not` is
     empty, or says that the training diverged in this epoch; then nothing else counts.

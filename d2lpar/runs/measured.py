@@ -107,7 +107,9 @@ def record(
         try:
             for line in lines:
                 if job.repeat and isinstance(line, Line):
-                    line = msgspec.structs.replace(line, repeat=job.repeat)
+                    # A measurement may repeat itself, too.
+                    repeat = job.repeat * job.settings.get("repeats", 1) + line.repeat
+                    line = msgspec.structs.replace(line, repeat=repeat)
                 yield line
         except KeyboardInterrupt:
             if run is not None and saves:

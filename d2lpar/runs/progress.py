@@ -25,7 +25,6 @@ from d2lpar.records.kinds import (
     Line,
     PointRecord,
     PrecisionRecord,
-    ScaledEpoch,
     StepRecord,
     TimingRecord,
 )
@@ -65,8 +64,6 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
         return f"a step of {line.global_batch_size} images{devices}: {ms:.3g} ms"
     if isinstance(line, AllReduceRecord):
         return f"all-reduce of {byte_size(line.num_bytes)}, {line.variant}"
-    if isinstance(line, ScaledEpoch):
-        return f"batch {line.global_batch_size}, epoch {line.epoch}"
     if isinstance(line, TimingRecord):
         ms = 1e3 * median(line.seconds)
         return f"{line.operation}, {line.library}, {line.form}: {ms:.3g} ms"

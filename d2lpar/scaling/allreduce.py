@@ -2,8 +2,7 @@
 
 A variant is a function of ``data`` that leaves the sum over the devices in every
 device's arrays; ``data[k]`` is the list of device k's arrays. Which one a training
-takes, and on how many arrays, :mod:`~d2lpar.scaling.step` states (`all_reduce`). The
-others are here for comparison.
+takes, and on how many arrays, :mod:`~d2lpar.scaling.step` states (`all_reduce`).
 """
 
 from __future__ import annotations
@@ -52,10 +51,9 @@ def tree(data: DeviceArrays) -> None:
 def ring(data: DeviceArrays) -> None:
     """Sum the k-th of N parts of each array around a ring that ends on device k.
 
-    A device sends and receives 2 (N - 1) / N of the bytes, whatever N is: the least
-    possible (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
-    Arrays are cut along the first axis. The parts are copies: MXNet orders the work on
-    an array and its views, so parts that shared one array would wait for each other.
+    A device sends and receives 2 (N - 1) / N of the bytes: the least possible
+    (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). The parts,
+    along the first axis, are copies: in MXNet views of one array wait for each other.
     """
     n = len(data)
     for arrays in zip(*data):
@@ -76,10 +74,9 @@ def ring(data: DeviceArrays) -> None:
 
 
 def kvstore(name: str) -> AllReduce:
-    """An all-reduce that pushes the arrays to MXNet's kvstore and pulls the sums.
+    """Return an all-reduce by MXNet's kvstore, of the same shapes in every call.
 
-    It takes arrays of the same shapes in every call. Raises MXNetError if the build
-    lacks the kvstore: "nccl" is for GPUs.
+    Raises MXNetError if the build lacks the kvstore: "nccl" is for GPUs.
     """
     store = mx.kv.create(name)
     initialised: set[int] = set()
@@ -112,15 +109,15 @@ def measure(
 ) -> Iterator[AllReduceRecord]:
     """Time every variant on one array of `sizes` bytes and on LeNet's gradients.
 
-    The gradients are taken as one flat array and as the 8 arrays that they are. Every
-    result is compared with NumPy's sum, in every repetition. `in_steps` names the
-    variant and the number of arrays of the gradients that a training sums in its steps.
+    The gradients are one flat array, and the 8 arrays that they are. Every result is
+    compared with NumPy's sum. `in_steps` names the variant and the number of arrays of
+    the gradients that a training sums in its steps.
     """
     flat = [(sum(int(numpy.prod(shape)) for shape in SHAPES),)]
     for shapes in (*([(size // 4,)] for size in sizes), flat, SHAPES):
         of_gradients = shapes in (flat, SHAPES)
         rng = numpy.random.default_rng(0)
-        host = {d: [rng.random(s, dtype="float32") for s in shapes] for d in devices}
+        host = [[rng.random(s, dtype="float32") for s in shapes] for _ in devices]
         for name, make in VARIANTS.items():
             seconds, why_not = [], ""
             try:
@@ -128,11 +125,11 @@ def measure(
             except mx.base.MXNetError as error:
                 why_not = f"MXNet: {first_line(error)}"
             else:
-                seconds = _seconds(all_reduce, host, f"all-reduce ({name})")
+                seconds = _seconds(all_reduce, host, devices, f"all-reduce ({name})")
             yield AllReduceRecord(
                 variant=name,
                 num_arrays=len(shapes),
-                num_bytes=sum(array.nbytes for array in host[devices[0]]),
+                num_bytes=sum(array.nbytes for array in host[0]),
                 seconds=seconds,
                 why_not=why_not,
                 num_devices=len(devices),
@@ -141,35 +138,36 @@ def measure(
 
 
 def _seconds(
-    all_reduce: AllReduce, host: dict[mx.Context, list[numpy.ndarray]], name: str
+    all_reduce: AllReduce,
+    host: Sequence[Sequence[numpy.ndarray]],
+    devices: Sequence[mx.Context],
+    name: str,
 ) -> list[float]:
-    """Time a variant on copies of each device's host arrays."""
-    devices = list(host)
-    original = {d: [np.array(a, ctx=d) for a in host[d]] for d in devices}
-    data = {d: [array.copy() for array in original[d]] for d in devices}
+    """Time a variant on copies of ``host[k]``, the arrays of device k."""
+    original = [
+        [np.array(a, ctx=device) for a in arrays]
+        for arrays, device in zip(host, devices)
+    ]
+    data = [[array.copy() for array in arrays] for arrays in original]
 
     def restore() -> None:
-        for d in devices:
-            for array, value in zip(data[d], original[d]):
+        for arrays, values in zip(data, original):
+            for array, value in zip(arrays, values):
                 value.copyto(array)
 
-    def call(device: mx.Context) -> np.ndarray:
+    def call(device: mx.Context) -> None:
         if device == devices[0]:  # once for all devices
-            all_reduce(list(data.values()))
-        return data[device][0]
+            all_reduce(data)
 
     def everything(_) -> numpy.ndarray:
-        flat = [array.asnumpy().ravel() for d in devices for array in data[d]]
+        flat = [array.asnumpy().ravel() for arrays in data for array in arrays]
         return numpy.concatenate(flat)
 
-    sums = [numpy.sum(arrays, axis=0).ravel() for arrays in zip(*host.values())]
-    total = numpy.concatenate(sums)
+    total = numpy.concatenate(
+        [numpy.sum(arrays, axis=0).ravel() for arrays in zip(*host)]
+    )
+    expected = numpy.tile(total, len(devices))
     measured = timing.measure(
-        call,
-        devices,
-        expected=numpy.tile(total, len(devices)),
-        join=everything,
-        before=restore,
-        name=name,
+        call, devices, expected=expected, join=everything, before=restore, name=name
     )
     return list(measured.seconds)

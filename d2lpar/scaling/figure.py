@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import numpy
 from matplotlib.axes import Axes
@@ -30,43 +31,38 @@ def pictures(
 
     ``speedup`` needs 3 samples on one device and on more; `answers` title it.
     """
+
+    def new(title: str, words: str, columns: int = 1) -> page.Picture:
+        size = (max(7.6, 4.6 * columns), 4.2)
+        note = labels.subtitle(words, runs)
+        return page.new(title, note, runs, size, columns=columns, sharey=True)
+
     drawn: dict[str, page.Picture] = {}
     found = studies(runs)
     if any(pairs_of(study, n) for study in found for n in study.counts[1:]):
-        note = labels.subtitle("LeNet; dots: pairs of neighbouring samples", runs)
         title = page.answer(answers, "speedup", "Speedup of a step over one device")
-        drawn["speedup"] = picture = page.new(title, note, runs)
-        speedup(picture.axes[0], found)
-    timed = [study for study in found if study.records]
-    if timed:
-        note = labels.subtitle(f"LeNet; {BRACKET}", runs)
-        size = (max(7.6, 4.6 * len(timed)), 4.2)
-        drawn["steps"] = picture = page.new(
-            "Time of a step", note, runs, size, columns=len(timed), sharey=True
-        )
-        for axes, study in zip(picture.axes, timed):
-            steps(axes, study)
-            axes.set_title(name_of(study))
-    batches = {batch for study in found for _, batch in study.parts}
-    if batches:
-        note = labels.subtitle("LeNet, each part by omission", runs)
-        title, size = "Where the time of a step goes", (max(7.6, 4 * len(batches)), 4.2)
-        drawn["parts"] = picture = page.new(
-            title, note, runs, size, columns=len(batches), sharey=True
-        )
-        parts(picture.axes, found)
-        inks = picture.axes[0].get_legend_handles_labels()
-        picture.legend(*inks, loc="outside right upper")
+        drawn["speedup"] = new(title, "LeNet; dots: pairs of neighbouring samples")
+        speedup(drawn["speedup"].axes[0], found)
+    drawn["steps"] = new("Time of a step", f"LeNet; {BRACKET}", len(found))
+    for axes, study in zip(drawn["steps"].axes, found):
+        steps(axes, study)
+        axes.set_title(name_of(study))
+    if batches := {batch for study in found for _, batch in study.parts}:
+        title = "Where the time of a step goes"
+        drawn["parts"] = new(title, "LeNet, each part by omission", len(batches))
+        parts(drawn["parts"].axes, found)
+        inks = drawn["parts"].axes[0].get_legend_handles_labels()
+        drawn["parts"].legend(*inks, loc="outside right upper")
     if all_reduces(runs):
-        note = labels.subtitle("results checked; of one array unless said", runs)
         title = "The same all-reduce in several ways"
-        drawn["all-reduce"] = picture = page.new(title, note, runs)
-        all_reduce(picture.axes[0], runs)
+        words = "results checked; of one array unless said"
+        drawn["all-reduce"] = new(title, words)
+        all_reduce(drawn["all-reduce"].axes[0], runs)
     return drawn
 
 
 def speedup(axes: Axes, found: Sequence[Study]) -> None:
-    """Draw speedups over one device by global batch: all pairs, and medians."""
+    """Draw speedups over one device by global batch: all pairs, and their medians."""
     for s, study in enumerate(found):
         noun = labels.device_word(study.runs[0].header)
         for k, n in enumerate(study.counts[1:], 1):
@@ -78,10 +74,9 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
             for batch, values in pairs.items():
                 at = [batch] * len(values)
                 axes.plot(at, values, **style, ls="", ms=3, alpha=0.5, mew=0)
-            speeds = study.speedups_of(n)
             axes.plot(
                 list(pairs),
-                [speeds[batch] for batch in pairs],
+                [median(values) for values in pairs.values()],
                 **style,
                 ls=page.LINES[s + k - 1],
                 mfc="white" if s else color,
@@ -96,7 +91,7 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
 
 
 def steps(axes: Axes, study: Study) -> None:
-    """Milliseconds of a step against batch, and what they may be on several devices."""
+    """Draw milliseconds of a step by batch, and the bracket of several devices."""
     noun = labels.device_word(study.runs[0].header)
     for k, n in enumerate(study.counts):
         ink = {"color": page.count_color(k)}
@@ -117,7 +112,7 @@ def steps(axes: Axes, study: Study) -> None:
 
 
 def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
-    """Where a step's milliseconds go: a panel per batch, a stacked row per study."""
+    """Draw a step's milliseconds: a panel per batch, a stacked row per study."""
     batches = sorted({batch for study in found for _, batch in study.parts})
     for axes, batch in zip(panels, batches):
         noun = labels.device_word(found[0].runs[0].header)
@@ -132,16 +127,15 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
             ms = [1e3 * sum(row[name] for name in names) for row in rows.values()]
             axes.barh(list(rows), ms, 0.6, left, label=part, ec="white", **ink)
             left += ms
-        near = {"va": "center", "textcoords": "offset points"}
         for k, whole in enumerate(left):
-            axes.annotate(number(whole), (whole, k), (5, 0), **near)
+            axes.text(1.02 * whole, k, number(whole), va="center")
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1.2 * max(left)))
         axes.set_xlabel(f"ms, global batch {batch:,}")
         axes.grid(False, axis="y")
 
 
 def all_reduce(axes: Axes, runs: Sequence[Run]) -> None:
-    """GB/s of the bus by bytes and variant, on the most devices.
+    """Draw GB/s of the bus by bytes and variant, on the most devices.
 
     As NCCL counts it: an all-reduce of B bytes over n devices moves 2 (n - 1) / n B
     through each. LeNet's gradients are of many arrays, hollow, and again one array.

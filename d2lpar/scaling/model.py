@@ -28,7 +28,7 @@ from d2lpar.records.kinds import (
 
 
 def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
-    """The batch size above which more devices are faster than one.
+    """Return the batch size above which more devices are faster than one.
 
     Interpolated between two measured batches on a logarithmic scale. The smallest
     batch if all batches are faster (the break-even is there or below); None if the
@@ -51,11 +51,10 @@ class Study:
     """One implementation: its runs, and its steps by (devices, batch).
 
     A run has steps of its own device count, or of several counts in turn. `name` is for
-    readers ("from scratch"), `variant` for names of files.
+    readers ("from scratch").
     """
 
     name: str
-    variant: str
     runs: Sequence[Run]
 
     @cached_property
@@ -75,7 +74,7 @@ class Study:
         return sorted({batch for _, batch in self.records})
 
     def milliseconds(self, num_devices: int, global_batch_size: int) -> Summary:
-        """Median and quartiles of a measured step."""
+        """Return the median and quartiles of a measured step."""
         records = self.records[num_devices, global_batch_size]
         return summarize([1e3 * s for record in records for s in record.seconds])
 
@@ -97,46 +96,18 @@ class Study:
 
         On the fewest devices that it was measured on; None if it was not.
         """
-        measured = [
-            (n, record)
-            for n, record in _with_counts(self.runs, AllReduceRecord)
-            if record.seconds
-        ]
-        own = [(n, record) for n, record in measured if record.in_steps]
-        own = own or self._before_0_5(measured)
-        if not own:
-            return None
-        fewest = min(n for n, _ in own)
-        seconds = [s for n, record in own if n == fewest for s in record.seconds]
-        return median(seconds) / (fewest - 1)
-
-    def _before_0_5(
-        self, measured: Sequence[tuple[int, AllReduceRecord]]
-    ) -> list[tuple[int, AllReduceRecord]]:
-        """The steps' own all-reduces in a record that does not mark them."""
-        header = self.runs[0].header
-        on_gpus = header.device_kind == "gpu"
-        variant = "kvstore device" if on_gpus else "kvstore local"
-        # The trainer for GPUs sums one array since 0.3.
-        flat = on_gpus and header.versions.get("d2lpar", "") >= "0.3"
-        if self.name == "from scratch":
-            variant, flat = "book", True
-        # The gradients are what was summed as several arrays, too.
-        sizes = [r.num_bytes for _, r in measured if r.num_arrays > 1]
-        num_bytes = max(sizes, default=0)
-        return [
-            (n, r)
-            for n, r in measured
-            if (r.variant, r.num_bytes) == (variant, num_bytes)
-            and (r.num_arrays == 1) == flat
-        ]
+        all_reduces = _with_counts(self.runs, AllReduceRecord)
+        own = [(n, record.seconds) for n, record in all_reduces if record.in_steps]
+        fewest = min((n for n, _ in own), default=0)
+        seconds = [s for n, of_one in own if n == fewest for s in of_one]
+        return median(seconds) / (fewest - 1) if seconds else None
 
     def bracket(self, num_devices: int) -> dict[int, tuple[float, float]]:
-        """The bounds in seconds of a step on `num_devices`, by global batch.
+        """Return the bounds in seconds of a step on `num_devices`, by global batch.
 
-        Chapter 6 derives them: Python and the devices overlap completely, or take turns
-        before the all-reduce. Only steps on one device and the all-reduce are used; {}
-        where they were not measured.
+        Python and the devices overlap completely, or take turns before the all-reduce.
+        Only steps on one device and the all-reduce are used; {} where they were not
+        measured.
         """
         bounds = {}
         for (n, batch), device in self.steps.items():
@@ -147,34 +118,14 @@ class Study:
                 bounds[num_devices * batch] = max(python, device), high
         return bounds
 
-    def speedups_of(self, num_devices: int) -> dict[int, float]:
-        """Measured speedup over one device by global batch.
-
-        Where one device and more took turns, the median over the pairs of neighbouring
-        samples, whose ratio has no drift; else the ratio of the medians.
-        """
-        speedups = {}
-        for n, batch in self.steps:
-            if n == num_devices and (1, batch) in self.steps:
-                one, many = (
-                    [s for r in self.records[key] if r.num_devices for s in r.seconds]
-                    for key in ((1, batch), (n, batch))
-                )
-                speedups[batch] = self.steps[1, batch] / self.steps[n, batch]
-                if one and len(one) == len(many):
-                    speedups[batch] = median(a / b for a, b in zip(one, many))
-        return speedups
-
     @cached_property
     def parts(self) -> dict[tuple[int, int], dict[str, float]]:
         """Median seconds of a step's parts by (devices, batch), where measured."""
         measured = {}
         for key in sorted(self.records, key=lambda key: key[::-1]):
-            records = [record for record in self.records[key] if record.parts]
-            if records:
-                measured[key] = {
-                    name: median(r.parts[name] for r in records) for name in PARTS
-                }
+            found = [record.parts for record in self.records[key] if record.parts]
+            if found:
+                measured[key] = {name: median(p[name] for p in found) for name in PARTS}
         return measured
 
     @cached_property
@@ -186,12 +137,21 @@ class Study:
 
 
 def studies(runs: Sequence[Run]) -> list[Study]:
-    """One study per variant, in the order of the runs."""
+    """Return one study per variant, in the order of the runs."""
     by_variant = group(runs, lambda run: run.header.variant)
     return [
-        Study(same[0].header.settings.get("implementation", variant), variant, same)
+        Study(same[0].header.settings.get("implementation", variant), same)
         for variant, same in by_variant.items()
     ]
+
+
+def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
+    """Return seconds by (devices, arrays, bytes), then by variant; [] for none."""
+    seconds: dict[tuple[int, int, int], dict[str, list[float]]] = {}
+    for n, record in _with_counts(runs, AllReduceRecord):
+        by_variant = seconds.setdefault((n, record.num_arrays, record.num_bytes), {})
+        by_variant.setdefault(record.variant, []).extend(record.seconds)
+    return seconds
 
 
 def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:
@@ -201,12 +161,3 @@ def _with_counts(runs: Sequence[Run], kind: type) -> list[tuple[int, Any]]:
         for run in runs
         for line in run.lines_of(kind)
     ]
-
-
-def all_reduces(runs: Sequence[Run]) -> dict[tuple[int, int, int], dict]:
-    """Seconds by (devices, arrays, bytes), then by variant; [] if not supported."""
-    seconds: dict[tuple[int, int, int], dict[str, list[float]]] = {}
-    for n, record in _with_counts(runs, AllReduceRecord):
-        by_variant = seconds.setdefault((n, record.num_arrays, record.num_bytes), {})
-        by_variant.setdefault(record.variant, []).extend(record.seconds)
-    return seconds

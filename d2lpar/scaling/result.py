@@ -64,15 +64,13 @@ def result(runs: Sequence[Run]) -> Result:
 def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
     """Return speedups of n devices over one by global batch, one per pair of samples.
 
-    Of samples that were measured in turn, or of one run each in the same order, where
-    they are enough to compare.
+    Samples were measured in turn, or by a run for each count in the same order. Only
+    batches with enough pairs to compare.
     """
     found = {}
     for batch in study.batches:
-        both = (study.records.get((count, batch), ()) for count in (1, n))
-        pairs = [
-            one / many for a, b in zip(*both) for one, many in zip(a.seconds, b.seconds)
-        ]
+        one, many = (study.records.get((count, batch), ()) for count in (1, n))
+        pairs = [x / y for a, b in zip(one, many) for x, y in zip(a.seconds, b.seconds)]
         if len(pairs) >= FEWEST:
             found[batch] = pairs
     return found
@@ -121,7 +119,7 @@ def _pays(by_batch: Mapping[int, float | None]) -> str:
 
 def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:
     """Tables of parts, trainings and all-reduces, where measured."""
-    parts, trainings, all_reduce = [], [], []
+    parts, trainings, reduced = [], [], []
     for study in found:
         for (n, batch), seconds in study.parts.items():
             cells = [number(1e3 * seconds[part]) for part in PARTS]
@@ -136,18 +134,14 @@ def _further(runs: Sequence[Run], found: Sequence[Study]) -> list[Table]:
     for (n, arrays, num_bytes), row in measured.items():
         samples = (row.get(variant) for variant in variants)
         ms = [number(1e3 * median(s)) if s else "-" for s in samples]
-        all_reduce.append([f"{num_bytes:,}", str(arrays), str(n), *ms])
+        reduced.append([f"{num_bytes:,}", str(arrays), str(n), *ms])
     columns = ["", "batch", "devices"]
-    after = ["epoch", "lr", "seconds", "test accuracy"]
-    sizes = ["bytes", "arrays", "devices"]
+    of_epoch = ["epoch", "lr", "seconds", "test accuracy"]
+    of_sum = ["bytes", "arrays", "devices", *variants]
+    absent = "All-reduces, ms (-: not in this build):"
     tables = [
         Table([*columns, *PARTS], parts, title="Parts of a step, ms:"),
-        Table([*columns, *after], trainings, title="Trainings:"),
-        Table(
-            [*sizes, *variants],
-            all_reduce,
-            names=0,
-            title="All-reduces, ms (-: not in this build):",
-        ),
+        Table([*columns, *of_epoch], trainings, title="Trainings:"),
+        Table(of_sum, reduced, names=0, title=absent),
     ]
     return [table for table in tables if table.rows]

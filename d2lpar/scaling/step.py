@@ -1,17 +1,12 @@
 """Where a step's time goes, by omission: split, forward, backward, all-reduce, update.
 
 A step that ends after the forward pass, minus one that ends after the split, is the
-forward pass. Every shortened step is timed as training runs it, many in a row, so that
-the parts add up to a training step. A machine's speed drifts by more than the smaller
-parts take, so the shortened steps take turns, and only those of one turn are subtracted
-from each other.
+forward pass. Shortened steps are timed as training runs them, many in a row; they take
+turns, and only those of one turn are subtracted: a machine's speed drifts.
 
-The whole step is the one that the trainings take, by the same functions:
-:func:`d2lpar.parallel.train_batch` on replicas in buckets as :mod:`d2lpar.lenet` calls
-it, and :func:`d2lpar.lenet_concise.train_shards` on row numbers. The others are these
-steps with their last parts left out. From scratch making the batch belongs to the
-split, and checking the arguments to the backward pass. In Gluon the split cuts row
-numbers, and the graph that takes the rows is the forward pass.
+The whole step is the one that the trainings take, by the same functions. From scratch
+making the batch belongs to the split, and checking the arguments to the backward pass.
+In Gluon the split cuts row numbers, and taking the rows is part of the forward pass.
 """
 
 from __future__ import annotations
@@ -30,11 +25,12 @@ from d2lpar._mxnet import autograd, mx, np, npx
 from d2lpar.buckets import Bucket, BucketTrainer, allreduce_buckets, update_bucket
 from d2lpar.device_arrays import pushed_together
 from d2lpar.lenet import concise as lenet_concise
-from d2lpar.lenet import evaluate_accuracy, network
+from d2lpar.lenet import network
 from d2lpar.records.kinds import PARTS
 from d2lpar.training import BATCHES_IN_FLIGHT, Epoch, batch_slices
 
 SPLIT, FORWARD, BACKWARD, ALL_REDUCE, UPDATE = PARTS
+LR = 1e-3  # of the steps that are timed: small, so that the parameters stay finite
 
 
 def nothing(*_) -> None:
@@ -44,10 +40,10 @@ def nothing(*_) -> None:
 class FromScratch:
     """LeNet of :mod:`d2lpar.lenet` on several devices, trained step by step.
 
-    `params` are host arrays, of which every device gets a copy. ``copies[k]`` are the
-    images, uint8 (n, 28, 28), and classes (n,) on device k; batches are made of the
-    first. `learning_rate` is that of the next steps. `all_reduce` names the variant of
-    :mod:`d2lpar.scaling.allreduce` that sums the gradients, and in how many arrays.
+    `params` are host arrays. ``copies[k]`` are the images, uint8 (n, 28, 28), and
+    classes (n,) on device k; batches are made of the first. `all_reduce` names the
+    variant of :mod:`d2lpar.scaling.allreduce` that sums the gradients, in how many
+    arrays.
     """
 
     all_reduce = "book", 1
@@ -73,21 +69,19 @@ class FromScratch:
         self.learning_rate = lr
 
     def batches(self, orders: Sequence[np.ndarray], batch_size: int) -> Iterator[tuple]:
-        """Yield an epoch of batches (X, y), in the order int32 (n,) on each device."""
+        """Yield an epoch of batches, in the order int32 (n,) on each device."""
         return datasets.batches(self._X, self._y, batch_size, orders[0])
 
     def step(self, batch: tuple, upto: str = UPDATE) -> list[np.ndarray]:
-        """Take the step up to one of PARTS; return its results without waiting.
+        """Take the step up to one of PARTS; return its losses, or shards if it splits.
 
-        Results are the losses, (n_k,) per busy device, or after the split the shards,
-        the last of which is ready last.
+        Losses are (n_k,) per busy device; of the shards the last one is ready last.
         """
         X, y = batch
-        if upto == SPLIT:
+        if upto in (SPLIT, FORWARD):
             X_shards, y_shards = parallel.split_batch(X, y, self.devices[: len(X)])
-            return [*X_shards, *y_shards]
-        if upto == FORWARD:
-            X_shards, y_shards = parallel.split_batch(X, y, self.devices[: len(X)])
+            if upto == SPLIT:
+                return [*X_shards, *y_shards]
             with pushed_together(self.devices[0]), autograd.record():
                 return [
                     parallel.softmax_cross_entropy(networks.lenet(X_k, params), y_k)
@@ -103,18 +97,9 @@ class FromScratch:
             update=update_bucket if upto == UPDATE else nothing,
         )
 
-    def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
-        """Return the accuracy on the images X uint8 (n, 28, 28) of classes y (n,)."""
-        replicas = [bucket.copies() for bucket in self.replicas]
-        return evaluate_accuracy(X, y, replicas, self.devices)
-
-    def params(self) -> list[numpy.ndarray]:
-        """Return the first device's parameters as host arrays."""
-        return network.unpadded(self.replicas[0])
-
 
 class Concise:
-    """The same in Gluon, see :mod:`d2lpar.lenet_concise`."""
+    """The same in Gluon: :mod:`d2lpar.lenet_concise`, with the same methods."""
 
     def __init__(
         self,
@@ -129,30 +114,23 @@ class Concise:
             params, devices, 0.0, per_device_batch_size, channels
         )
         self._losses_of = lenet_concise.ShardLosses(self.net, loss)
+        self.set_learning_rate = self._trainer.set_learning_rate
 
     @property
     def all_reduce(self) -> tuple[str, int]:
-        """See :class:`FromScratch`."""
         if isinstance(self._trainer, BucketTrainer):
             return "kvstore device", 1
         return "kvstore local", len(networks.SHAPES)
 
     def pushing(self) -> contextlib.AbstractContextManager:
-        """See :meth:`FromScratch.pushing`."""
         return contextlib.nullcontext()
 
-    def set_learning_rate(self, lr: float) -> None:
-        """Take later steps with this learning rate."""
-        self._trainer.set_learning_rate(lr)
-
     def batches(self, orders: Sequence[np.ndarray], batch_size: int) -> Iterator[tuple]:
-        """Yield an epoch of batches, each a slice of the order int32 (n,)."""
         orders = orders[: len(self.devices)]
         for batch in batch_slices(len(orders[0]), batch_size):
             yield orders, batch
 
     def step(self, batch: tuple, upto: str = UPDATE) -> list[np.ndarray]:
-        """Take the step up to one of PARTS; see :meth:`FromScratch.step`."""
         orders, rows = batch
         shards = lenet_concise.row_shards(self._copies, orders, rows)
         if upto == SPLIT:
@@ -162,21 +140,12 @@ class Concise:
             shards, self._losses_of, self._trainer, size, upto
         )
 
-    def accuracy(self, X: np.ndarray, y: np.ndarray) -> float:
-        """See :meth:`FromScratch.accuracy`."""
-        return lenet_concise.evaluate(self.net, X, y, self.devices)
-
-    def params(self) -> list[numpy.ndarray]:
-        """Return the parameters as host arrays."""
-        return network.get_host_params(self.net)
-
 
 IMPLEMENTATIONS: dict[str, type[FromScratch | Concise]] = {
     "from scratch": FromScratch,
     "concise": Concise,
 }
 Training = Union[FromScratch, Concise]
-LR = 1e-3  # of the steps that are timed: small, so that the parameters stay finite
 
 
 def endless_batches(
@@ -191,12 +160,11 @@ def endless_batches(
 def sample(
     training: Training, batches: Iterator, steps: int, upto: str = UPDATE
 ) -> tuple[float, float]:
-    """Mean seconds of `steps` steps in a row, and of Python to issue one of them.
+    """Return mean seconds of `steps` steps in a row, and of Python to issue one.
 
-    Each step ends after `upto`, one of PARTS. As in training, the losses of each step
-    are summed (:class:`~d2lpar.training.Epoch`), and Python waits for an earlier step
-    once BATCHES_IN_FLIGHT are queued; the seconds to issue a step are those of the
-    steps before that.
+    Each step ends after `upto`, one of PARTS. As in training, losses are summed
+    (:class:`~d2lpar.training.Epoch`), and Python waits once BATCHES_IN_FLIGHT steps
+    are queued; the seconds to issue a step are those of the steps before that.
     """
     training.set_learning_rate(LR)
     epoch = Epoch()  # waits for the devices
@@ -216,7 +184,7 @@ def sample(
 
 
 def turn(training: Training, batches: Iterator, steps: int) -> dict[str, float]:
-    """Seconds of the step that ends after each of PARTS, one after the other.
+    """Return the seconds of the steps that end after each of PARTS, in turn.
 
     One device has no all-reduce: a step that ends after it is the one before.
     """
@@ -230,10 +198,9 @@ def turn(training: Training, batches: Iterator, steps: int) -> dict[str, float]:
 
 
 def parts(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Seconds of each of PARTS, from several turns of all shortened steps.
+    """Return the seconds of each of PARTS, which add up; 0 for one below the noise.
 
-    Means over the half of the turns whose whole step is nearest to the median, so that
-    the parts add up to their whole step. A part below the noise is 0.
+    Means over the half of the turns whose whole step is nearest to the median.
     """
     ordered, cut = sorted(turns, key=lambda t: t[UPDATE]), len(turns) // 4
     middle = ordered[cut : len(turns) - cut]

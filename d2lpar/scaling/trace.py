@@ -1,6 +1,5 @@
-"""Steps of training, operator by operator, as MXNet's profiler sees them.
+"""Steps of training, operator by operator, for chapters 6 and 7.
 
-Chapters 6 and 7 trace such steps; the book's step player shows the file of chapter 6.
 MXNet's profiler writes once per process, so call one of the two functions, once.
 """
 
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from d2lpar import autograd, gluon, mx, np, npx
 from d2lpar.networks import init_lenet
@@ -54,8 +53,7 @@ def profiled() -> Iterator[list[tuple[str, str, float, float]]]:
 class TracedStep:
     """A step on several devices, in milliseconds since Python began to issue it.
 
-    `spans` are (name, lane, begin, end) of each operator; lane 0 is Python, lane k + 1
-    is device k.
+    `spans` are (name, lane, begin, end) of operators; lane 0 is Python, k + 1 device k.
     """
 
     batch_size: int
@@ -65,13 +63,11 @@ class TracedStep:
     @property
     def busy(self) -> dict[str, float]:
         """Milliseconds that Python and each device are busy."""
-        lanes = range(1 + max(lane for _, lane, _, _ in self.spans))
-        return {
-            f"device {lane - 1}" if lane else "Python": sum(
-                end - begin for _, on, begin, end in self.spans if on == lane
-            )
-            for lane in lanes
-        }
+        busy: dict[str, float] = {}
+        for _, lane, begin, end in sorted(self.spans, key=lambda span: span[1]):
+            name = f"device {lane - 1}" if lane else "Python"
+            busy[name] = busy.get(name, 0.0) + end - begin
+        return busy
 
     @property
     def gradients_ready(self) -> list[float]:
@@ -100,8 +96,8 @@ class TracedStep:
 def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedStep]:
     """Trace a step of LeNet from scratch for each global batch size.
 
-    Writes them to runs/one-step-trace.json in the form of trace viewers: processes are
-    the batch sizes, threads the lanes, times whole microseconds.
+    Writes runs/one-step-trace.json for trace viewers and the book's step player:
+    processes are the batch sizes, threads the lanes, times whole microseconds.
     """
     with profiled() as operators:
         times = {batch: _fastest(devices, batch) for batch in batch_sizes}
@@ -123,7 +119,7 @@ def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedSte
 
 
 def _fastest(devices: Sequence, batch: int) -> tuple[float, float, float]:
-    """When the fastest of some steps begins, is issued and is done; milliseconds."""
+    """Return when the fastest of some steps begins, is issued and is done; ms."""
     X = np.random.uniform(size=(batch, 1, 28, 28), ctx=devices[0])
     y = np.arange(batch, ctx=devices[0]) % 10
     device_params = [get_params(init_lenet(), device) for device in devices]
@@ -155,12 +151,8 @@ def draw(steps: Sequence[TracedStep]) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class TracedBackward:
-    """When a backward pass in Gluon ends and the Trainer's sums begin, in order.
-
-    In milliseconds since it began.
-    """
+class TracedBackward(NamedTuple):
+    """When the Trainer's sums begin, and when their backward pass ends; ms in it."""
 
     sums: list[float]
     end: float

@@ -18,10 +18,10 @@ WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_as
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``sharing`` of runs of several workers that differ in how they share.
+    """Draw ``sharing`` of runs of several workers; seeds of one way are one row.
 
-    Runs that differ in their seed alone count as one way. `answers` title it. Raises
-    :class:`~d2lpar.errors.RecordError` for a run without epochs.
+    `answers` title it. Raises :class:`~d2lpar.errors.RecordError` for a run without
+    epochs.
     """
     for run in runs:
         check(run)
@@ -58,7 +58,6 @@ def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
         page.dots(axes, rows, unit, log=False)
         axes.set_xlabel(label)
         axes.margins(x=0.1)
-    drawn.axes[2].set_xlim(auto=True)
     drawn.axes[2].autoscale(axis="x")
     return drawn
 

@@ -41,13 +41,10 @@ class DistributedKVStore(mx.kvstore.KVStore):
         self.compresses = False
 
     def broadcast(self, key, value, out, priority: int = 0) -> None:
-        """Give every worker the value of one of them, and wait until it is there.
-
-        MXNet orders a push after the last pull of the same key, except for the first
-        one: a gradient may be summed before a slow worker has pulled the parameter,
-        which would then receive the sum in its place.
-        """
+        """Give every worker the value of one of them, and wait until it is there."""
         super().broadcast(key, value, out, priority)
+        # A gradient could be summed before a slow worker has pulled the parameter,
+        # which would receive the sum: only later pushes wait for the last pull.
         for array in out if isinstance(out, (list, tuple)) else [out]:
             array.wait_to_read()
 
@@ -78,10 +75,9 @@ class Workers:
     # A data-parallel training
 
     def trainer(self, params, lr: float) -> gluon.Trainer:
-        """A Gluon trainer that sums the gradients of all workers on the servers.
+        """Return a Gluon trainer that sums the gradients of all workers on the servers.
 
-        Each worker then updates its own replicas, so that all hold the same parameters.
-        In "dist_async" there is no such sum: the servers update.
+        Each worker updates its own replicas; in "dist_async" the servers update.
         """
         threshold = self.info.threshold
         return gluon.Trainer(
@@ -99,17 +95,14 @@ class Workers:
         return slice(batch.start + mine.start, batch.start + mine.stop)
 
     def test_part(self, X, y) -> tuple:
-        """Return this worker's part of the test set.
-
-        With dist_async or compression nothing can be summed, and it is the whole set.
-        """
+        """Return this worker's part of the test set; all of it where nothing sums."""
         if self.info.variant:
             return X, y
         mine = self.part(slice(0, len(y)))
         return X[mine], y[mine]
 
     def divisor(self, batch_size: int) -> int:
-        """The number by which a step divides the sum of gradients: the global batch's.
+        """Return the number by which a step divides the sum of gradients.
 
         The servers of "dist_async" are told once: a smaller last batch counts less.
         """
@@ -120,11 +113,10 @@ class Workers:
     def epoch_means(
         self, train_loss: float, test_acc: float, share: float
     ) -> tuple[float, float]:
-        """Loss and accuracy of all workers, from those of each.
+        """Return loss and accuracy of all workers; this one's where nothing sums.
 
         `train_loss` is the sum over this worker's samples divided by the number of all
         samples; `test_acc` is that of its part of the test set, `share` of the whole.
-        With dist_async or compression, returns those of this worker's samples.
         """
         if self.info.variant:
             return train_loss * self.count, test_acc
@@ -134,7 +126,7 @@ class Workers:
     # Sums, to the bit
 
     def total(self, array: numpy.ndarray) -> numpy.ndarray:
-        """The sum of all workers' arrays (one shape, float64): the same bits on each.
+        """Return the sum of all workers' float64 arrays of one shape: the same bits.
 
         Raises :class:`SettingError` for "dist_async", and once a trainer compresses.
         """
@@ -143,7 +135,7 @@ class Workers:
         return rows.view(numpy.float64).sum(axis=0).reshape(array.shape)
 
     def gather(self, facts) -> list:
-        """The facts (as JSON can hold them) of all workers, in their order, on each."""
+        """Return the facts (as JSON can hold them) of all workers, in their order."""
         content = json.dumps(facts).encode()
         lengths = numpy.zeros(self.count)
         lengths[self.number] = len(content)
@@ -153,12 +145,10 @@ class Workers:
         return [json.loads(row.tobytes()) for row in rows]
 
     def _rows_of_all(self, numbers: numpy.ndarray) -> numpy.ndarray:
-        """The uint16 numbers of all workers, (n,) each, as (workers, n).
+        """Return the uint16 numbers of all workers, (n,) each, as (workers, n).
 
-        The servers sum in float32, and 1e300 pushed in float64 came back infinite. So
-        numbers travel in 16-bit pieces, which float32 holds exactly. Each worker fills
-        a row of its own and leaves the others zero: those sums are exact, and the same
-        bits in whatever order pushes arrive.
+        The servers sum in float32, which holds 16 bits exactly. Each worker leaves the
+        rows of the others zero: the sums are exact, in whatever order pushes arrive.
         """
         rows = numpy.zeros((self.count, max(1, len(numbers))), numpy.float32)
         rows[self.number, : len(numbers)] = numbers
@@ -197,17 +187,17 @@ class Workers:
                     )
 
     def state_of_first(self, state):
-        """Worker 0's training state, on every worker: only it reads a checkpoint.
+        """Return worker 0's training state on every worker: only it reads a checkpoint.
 
-        The others contribute zeros to a sum. In "dist_async" each worker has read it,
-        and continues from its own.
+        In "dist_async" each worker has read it, and continues from its own.
         """
         if not self.synchronous:
             return state
-        tensors = {}
-        for name, array in state.tensors().items():
-            mine = array if self.number == 0 else numpy.zeros_like(array)
-            tensors[name] = self._sum(mine)
+        first = self.number == 0
+        tensors = {
+            key: self._sum(array if first else numpy.zeros_like(array))
+            for key, array in state.tensors().items()
+        }
         return type(state).restore(tensors, self.gather(state.facts())[0])
 
     def leave(self) -> None:

@@ -76,12 +76,11 @@ def plan(
 ) -> list[Role]:
     """Return the roles: the scheduler here, the others round-robin over the hosts.
 
-    `program` is the command of every worker; `devices` is one device string for all
-    workers, or one for each, and is appended to it; see :func:`own_devices`. Without
-    `hosts` all run here. `address` and `port` are the scheduler's, `kvstore` and
-    `threshold` those of :class:`~d2lpar.workers.node.WorkerInfo`. Raises
-    :class:`SettingError` for a number of devices that does not fit, and for two workers
-    that would share a GPU.
+    `program` is the command of every worker, to which its string of `devices` is
+    appended (:func:`own_devices`). Without `hosts` all run here. `address` and `port`
+    are the scheduler's, `kvstore` and `threshold` those of
+    :class:`~d2lpar.workers.node.WorkerInfo`. Raises :class:`SettingError` for a number
+    of devices that does not fit, and for two workers that would share a GPU.
     """
     if len(devices) not in (0, 1, workers):
         raise SettingError(
@@ -123,10 +122,9 @@ def plan(
 def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
     """Return the device string of each worker; `hosts` are those of the workers.
 
-    "gpu:N", given once, is N GPUs for each worker: those on one host get different
-    ones. Raises :class:`SettingError` if two workers on a host would share a GPU, and
-    :class:`~d2lpar.errors.DeviceError` for an invalid string. "auto" is not checked:
-    only the worker sees what it selects.
+    "gpu:N", given once, is N GPUs for each worker. Raises :class:`SettingError` if two
+    workers on a host would share a GPU ("auto" is not checked), and
+    :class:`~d2lpar.errors.DeviceError` for an invalid string.
 
     >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
     ['gpu:0,1,', 'gpu:0,1,', 'gpu:2,3,']
@@ -155,8 +153,7 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
 def read_hosts(path: str | Path, interface: str) -> list[Host]:
     """Return the hosts of a file: one line each, "name [interface]"; # is a comment.
 
-    `interface` is that of hosts without one. Raises :class:`SettingError` for any other
-    line, and for a file without a host.
+    Raises :class:`SettingError` for any other line, and for a file without a host.
     """
     hosts = []
     lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -175,11 +172,11 @@ def read_hosts(path: str | Path, interface: str) -> list[Host]:
 
 def address_of(interface: str) -> str:
     """Return this machine's IPv4 address on an interface, or :class:`SettingError`."""
-    addresses = psutil.net_if_addrs()
-    for entry in addresses.get(interface, []):
-        if entry.family == socket.AF_INET:
-            return entry.address
+    known = psutil.net_if_addrs()
+    found = (e.address for e in known.get(interface, []) if e.family == socket.AF_INET)
+    if address := next(found, None):
+        return address
     raise SettingError(
         f"--interface {interface}: no such interface with an IPv4 address here; there "
-        f"are {', '.join(addresses)}"
+        f"are {', '.join(known)}"
     )

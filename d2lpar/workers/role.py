@@ -1,9 +1,8 @@
 """Be the process of one role: ``python -m d2lpar.workers.role run ...``.
 
 The environment describes the role (:mod:`d2lpar.workers.plan`): the scheduler, a
-server, or a worker, which runs ``d2lpar`` with the words of the command line. A
-supervisor sets D2LPAR_ATTACHED. The role then ends when its standard input closes, so
-that it never outlives the supervisor, or the ssh that started it.
+server, or a worker, which runs ``d2lpar`` with the words of the command line. With
+D2LPAR_ATTACHED, of a supervisor, it ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ def main() -> None:
 
 
 def drop_inherited() -> None:
-    """Unset ps-lite's variables of this host's environment that no plan has set.
+    """Unset ps-lite's variables that no plan has set, such as another cluster's.
 
-    Containers and shells of other clusters have some. DMLC_NODE_HOST and
-    DMLC_USE_KUBERNETES would open the role to other interfaces than DMLC_INTERFACE.
+    DMLC_NODE_HOST would open the role to other interfaces than DMLC_INTERFACE.
     """
     for name in list(os.environ):
         if name.startswith(("DMLC_", "PS_")) and name not in PLANNED:

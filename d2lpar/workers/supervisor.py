@@ -1,9 +1,8 @@
 """Start and supervise the roles of a plan, here or over ssh.
 
-MXNet's own launcher deadlocks when a node dies. :func:`supervise` watches every role.
-If one ends too early, it ends the others, and the training resumes from its last
-checkpoint. Every role lives as long as its standard input, which this process holds:
-however this process ends, no role outlives it (:mod:`d2lpar.workers.role`).
+MXNet's own launcher deadlocks when a node dies. Here, if a role ends too early, all
+end, and the training resumes from its last checkpoint. Every role lives as long as its
+standard input, which this process holds: no role outlives it.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ def supervise(
 ) -> None:
     """Run the roles until all workers have finished; restart all if one dies.
 
-    ``show(role, line)`` is called with every line that a role writes, from a thread of
-    its own. The scheduler listens on `port` (None: a free one). Raises
-    :class:`LaunchError` if a role dies after all restarts, and :class:`SettingError`
-    for an error that a restart cannot mend.
+    Threads call ``show(role, line)`` with every line that a role writes. The scheduler
+    listens on `port` (None: a free one). Raises :class:`LaunchError` if a role dies
+    after all restarts, :class:`SettingError` for an error that they cannot mend.
     """
     more = {"D2LPAR_ATTACHED": "1"}
     begin = time.time()

@@ -51,13 +51,6 @@ def test_arms_take_turns_and_what_cannot_run_says_why(tmp_path):
     assert "stopped" in e and f == "printed no times"
 
 
-def test_all_arms_compute_float32_as_ours_do(monkeypatch):
-    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-    assert arms.exact_float32() == {"NVIDIA_TF32_OVERRIDE": "0"}
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert arms.exact_float32() == {"NVIDIA_TF32_OVERRIDE": "1"}
-
-
 def sample(arm, seconds, work="", warm_up=False):
     return ArmSample(arm=arm, round=0, seconds=seconds, work=work, warm_up=warm_up)
 

@@ -1,9 +1,4 @@
-"""The benchmark of a reader's own loop runs, and compares the same trainings."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""The benchmark of a reader's own loop compares the same trainings."""
 
 import first_steps
 import numpy
@@ -11,10 +6,7 @@ import own_loop
 import pytest
 
 from d2lpar.errors import RunError
-from d2lpar.records import files
-from d2lpar.records.comparison import arm_times
 
-ROOT = Path(__file__).parents[2]
 SIZES = {"data": "sample", "global_batch_size": 16, "steps": 2, "passes": 2}
 
 
@@ -44,25 +36,3 @@ def test_a_reader_who_trains_otherwise_is_not_timed(check, tmp_path):
     )
     with pytest.raises(RunError, match="the reader's loss is"):
         next(loop)
-
-
-@pytest.mark.slow
-def test_a_tiny_run_writes_a_record(tmp_path):
-    flags = [f"--{k.replace('_', '-')}={v}" for k, v in SIZES.items()]
-    command = [sys.executable, str(ROOT / "benchmarks" / "own_loop.py"), *flags]
-    command += ["--devices=cpu:2", "--rounds=1", f"--out={tmp_path}"]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    timed = arm_times(files.read(tmp_path / "own_loop.jsonl"))
-    names = [own_loop.READER, own_loop.NEVER, own_loop.D2L]
-    assert [arm.name for arm in timed] == names * 2
-    assert all(len(arm.seconds) == SIZES["passes"] - 1 for arm in timed)
-    assert own_loop.READER in done.stdout
-    assert {p.suffix for p in tmp_path.iterdir()} == {".jsonl", ".png"}

@@ -73,12 +73,6 @@ def test_rows_on_gpus_see_as_many_gpus_as_they_use(monkeypatch):
     assert found["PyTorch DDP, 2 GPUs"].job["device"] == "cuda"
 
 
-def test_an_unknown_peer_is_named(capsys):
-    with pytest.raises(SystemExit):
-        peers.main(["--peers=nope"])
-    assert "--peers nope: write some of d2l_notebook" in capsys.readouterr().err
-
-
 def test_ours_beside_pytorch(tmp_path, capsys, monkeypatch):
     """All of it, once: the record, the figure, and what is printed."""
     if importlib.util.find_spec("torch") is None:

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import figure
-import pytest
 from support.drawn import medians, words
 from support.factories import benchmark_header
 
@@ -49,13 +48,6 @@ def test_memory_grows_with_the_batch(tmp_path):
     assert 0.8 * kept < more < 3 * kept
 
 
-def test_averaging_after_fewer_steps_ends_nearer(tmp_path):
-    run = record_of("local_steps", tmp_path, "--rounds=1", "--total=500")
-    errors = {(line.arm, line.steps): line.error for line in run.lines}
-    assert min(errors.values()) > 0  # nothing is below LAPACK's optimum
-    assert errors["2 devices", 20] < errors["2 devices", 500]
-
-
 def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():
     def sample(arm, seconds, work="small", **fields):
         return ArmSample(arm=arm, round=0, seconds=seconds, work=work, **fields)
@@ -73,11 +65,3 @@ def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():
     assert medians(small) == [3.0, 1.0]  # in the order they ran
     assert medians(large) == [20.0]
     assert any("no GPU" in text for text in words(picture))
-
-
-def test_the_script_draws_a_benchmark_and_refuses_a_run(tmp_path, capsys):
-    figure.main([str(FIGURES / "benchmarks" / "kernels.jsonl"), f"--out={tmp_path}"])
-    assert capsys.readouterr().out == f"{tmp_path / 'kernels.png'}\n"
-    with pytest.raises(SystemExit):
-        figure.main([str(FIGURES / "gan" / "book-cpu1.jsonl")])
-    assert "d2lpar plot draws runs" in capsys.readouterr().err

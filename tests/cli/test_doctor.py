@@ -67,7 +67,7 @@ T4, H200 = CudaDevice("Tesla T4", (7, 5)), CudaDevice("NVIDIA H200", (9, 0))
     [
         (T4, "mxnet-cu112", "ok", "gpu(0) Tesla T4"),
         (T4, "mxnet", "warn", install_command("cu112")),
-        (H200, "mxnet-cu112", "warn", "5.0-8.9"),
+        (H200, "mxnet-cu112", "warn", "CUDA 13"),
     ],
 )
 def test_a_gpu(gpu, build, status, words, monkeypatch):

@@ -156,7 +156,7 @@ def test_a_gpu_without_code_is_refused_before_a_child_starts(
     monkeypatch.setattr(builds, "installed_builds", lambda: {"mxnet-cu112": "1.9.1"})
     monkeypatch.setattr(process, "results", pytest.fail)
     error, code = answer(["run", "multiple_gpus", "--data=sample", *words])
-    assert code == 2 and "gpu(0) NVIDIA H200 has compute capability 9.0" in error
+    assert code == 2 and "gpu(0) NVIDIA H200 (compute capability 9.0)" in error
     assert error.count("\n") == 1 and set(os.listdir(folder)) == set(CONTENT)
 
 

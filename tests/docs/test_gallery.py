@@ -4,12 +4,10 @@ That the pictures say what their records say is for ``tools/gallery.py --check``
 """
 
 import re
-import subprocess
 import sys
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from statistics import median
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -23,11 +21,10 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
 import figure  # noqa: E402
-from gallery_pictures import FIGURES, PICTURES, claim, runs_of  # noqa: E402
+from gallery_pictures import FIGURES, PICTURES, claim  # noqa: E402
 
 MOST = 18
 NUMBER = re.compile(r"[\d.,\u2212$\\{}^ ]*\d[\d.,\u2212$\\{}^ \u00d7]*(KiB|MiB|GiB)?")
-SECONDS = {"seconds": 1.0, "milliseconds": 1e-3}
 
 
 @cache
@@ -96,45 +93,6 @@ def test_no_text_is_on_a_legend_or_on_another_text(picture):
         for words, place in boxes(shown(axes.texts)):
             assert place.x1 <= picture.bbox.x1 and place.x0 >= 0, words
             assert place.y0 >= inner.y0 - 1 and place.y1 <= picture.bbox.y1, words
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_seconds_on_an_axis_are_those_of_the_records(name):
-    """A dot beside "milliseconds" is a thousandth of a second of some sample."""
-    known, found = set(), 0
-    for run in (run for pattern in PICTURES[name].records for run in runs_of(pattern)):
-        for line in run.lines:
-            seconds = getattr(line, "seconds", None)
-            for value in seconds if isinstance(seconds, list) else [seconds]:
-                known.add(f"{value:.6g}" if value else "")
-            if isinstance(seconds, list) and seconds:
-                known.add(f"{median(seconds):.6g}")
-    for axes in drawn(name).axes:
-        unit = SECONDS.get(axes.get_xlabel())
-        dots = [line for line in axes.lines if line.get_marker() == "."]
-        dots = dots or [line for line in axes.lines if line.get_marker() == "o"]
-        if unit is None:
-            continue
-        for value in (x for line in dots for x in line.get_xdata()):
-            found += 1
-            assert f"{unit * value:.6g}" in known
-    assert found or name not in (
-        "timing/clocks",
-        "least_squares/methods",
-        "peers/lenet",
-    )
-
-
-def test_all_are_drawn_without_mxnet():
-    code = (
-        "import sys; sys.modules['mxnet'] = None; sys.path[:0] = sys.argv[1:]\n"
-        "from gallery_pictures import PICTURES\n"
-        "for entry in PICTURES.values(): entry.draw()\n"
-    )
-    folders = [str(ROOT), str(ROOT / "tools"), str(ROOT / "benchmarks")]
-    command = [sys.executable, "-c", code, *folders]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -1,15 +1,13 @@
-"""README.md, docs/ and other pages: snippets run, links, flags and quotations hold."""
+"""README.md, docs/ and other pages: snippets run, links and flags hold."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
-import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -173,47 +171,3 @@ def test_the_helpers_snippet_finds_the_line_on_both_devices(page):
 def test_the_other_snippets_of_the_api_run(k):
     code = blocks("docs/api.md", "python")[k]
     assert run(code.replace('load("auto"', 'load("sample"'))
-
-
-# Messages
-
-
-@cache
-def texts_of_the_package() -> list[str]:
-    """Every text in the source code, with "…" for what is put in at run time."""
-    found = []
-    for path in (ROOT / "d2lpar").rglob("*.py"):
-        with tokenize.open(path) as file:
-            tree = ast.parse(file.read())
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.JoinedStr, ast.BinOp, ast.Constant)):
-                found.append(joined(node))
-    return [text for text in found if text]
-
-
-def joined(node: ast.AST) -> str:
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(joined, node.values))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return joined(node.left) + joined(node.right)
-    return "…"
-
-
-def quoted_messages() -> list[str]:
-    text = text_of("docs/troubleshooting.md").split("## By message")[1]
-    rows = re.findall(r"^\| (.+?) \| ", text, re.MULTILINE)
-    return [quote for row in rows for quote in re.findall(r"`([^`]+)`", row)]
-
-
-def stands_in_source(quote: str) -> bool:
-    pattern = ".*".join(map(re.escape, quote.split("…")))
-    return any(re.search(pattern, text, re.DOTALL) for text in texts_of_the_package())
-
-
-@pytest.mark.parametrize("quote", quoted_messages())
-def test_a_quoted_message_stands_in_the_source_code(quote):
-    if quote.isupper():  # a variable in a row about a symptom
-        return
-    assert stands_in_source(quote)

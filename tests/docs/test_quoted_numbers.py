@@ -20,7 +20,6 @@ TABLE = "figures/h200/scaling/book-1thread-results.txt"
 PEERS = "figures/h200/peers_d2l/custom-gpu2.jsonl"
 ARM, TWO = "d2l's notebook loop, 1 GPU", "d2l's notebook loop, 2 GPUs"
 LENET = "figures/multiple_gpus/book-1thread-cpu1.jsonl"
-SOLVERS = "figures/benchmarks/least_squares.jsonl"
 CAPTION = f'Epochs, on H200s ([record]({PEERS} "rows")).\n\n'
 HEAD = f"| | seconds | times {ARM} |\n|---|---|---|\n"
 
@@ -45,16 +44,12 @@ def wrong(text):
 @pytest.mark.parametrize(
     "text",
     [
-        f'One needs [1.16 ms]({TABLE} "concise 256 | ms on 1"), not more.',
         f'One needs [1,160 us]({TABLE} "concise 256 | ms on 1").',
-        f'It is [1.03]({TABLE} "concise 256 | speedup of 2") times as fast.',
         f'Each takes [18.8 s].\n\n[18.8 s]: {LENET} "seconds per epoch"',
         f'Of the images [80.3 %]({LENET} "accuracy") are recognised.',
         '[0.779](figures/seeds/multiple_gpus/book-cpu1.jsonl "accuracy, one seed")',
         f'Two take [1.71 times]({PEERS} "{TWO} / {ARM}") as long.',
-        f'It takes [0.357 s]({SOLVERS} "10,000 x 1,000 | normal on 1 context").',
         f"{CAPTION}{HEAD}| {TWO} | 1.74 | 1.71 |\n",
-        f"The numbers of [a record]({PEERS}) without a link are not read: 3 ms.",
     ],
 )
 def test_a_right_number_is_accepted(text):
@@ -65,19 +60,13 @@ def test_a_right_number_is_accepted(text):
     ("text", "why"),
     [
         (f'[1.17 ms]({TABLE} "concise 256 | ms on 1")', "the record has 1.16"),
-        (f'[1.16 ms]({TABLE} "concise 300 | ms on 1")', "0 cells are"),
         (f'[0.88 ms]({TABLE} "concise | ms on 1")', "13 cells are"),
-        (f"[1.16 ms]({TABLE})", "0 cells are"),
-        (f'[0 ms]({TABLE} "concise 256 | ms on 1")', "the record has 1.16"),
         (f'[1.16]({TABLE} "concise 256 | ms on 1")', "its unit is one of"),
         ('[1.16 ms](figures/nothing.jsonl "concise")', "No such file"),
         (f'[1.02 s]({PEERS} "d2l")', '0 arms are "d2l"'),
         (f'[1.71 times]({PEERS} "{ARM} / {TWO}")', "the record has 0.585"),
-        (f'[0.357 s]({SOLVERS} "numpy")', '6 arms are "numpy"'),
         (f'[19.8 s].\n\n[19.8 s]: {LENET} "seconds per epoch"', "the record has 18.7"),
-        (f'[0.803 s]({LENET} "accuracy")', "its unit is one of"),
         (f"{CAPTION}{HEAD}| {TWO} | 1.02 | 1.71 |\n", "the record has 1.74"),
-        (f"{CAPTION}{HEAD}| {TWO} | 1.74 | 1.8 |\n", "the record has 1.70"),
     ],
 )
 def test_a_wrong_number_of_each_kind_is_refused(text, why):

@@ -65,13 +65,6 @@ def test_units_scales_and_spreads(seconds, unit, scale, label):
     assert ("unstable" in text) == (seconds[2] == 9.0)
 
 
-def test_from_scratch_and_gluon_share_their_pictures():
-    concise = training(1, chapter="multiple_gpus_concise")
-    drawn = figure.pictures([ONE, concise, TWO])
-    assert len(drawn["accuracy"].axes) == 4  # by epoch and by seconds
-    assert medians(drawn["seconds"].axes[0]) == [2.0, 1.25, 2.0]
-
-
 def test_runs_that_cannot_share_a_picture():
     other_data = training(2, dataset_sha256="b" * 64)
     for runs, value in (
@@ -81,13 +74,6 @@ def test_runs_that_cannot_share_a_picture():
     ):
         with pytest.raises(RecordError, match=value):
             figure.pictures(runs)
-
-
-def test_long_names_are_wrapped_and_dollars_are_no_formulas():
-    run = training(1, cpu_model="A very long name of a CPU " * 9 + "at $3")
-    for text in words(figure.pictures([run])["seconds"]):
-        assert text.count("\n") <= 1
-        assert "$" not in text.replace(r"\$", "")
 
 
 def test_files_say_where_they_are_from_and_do_not_depend_on_the_users_style(tmp_path):

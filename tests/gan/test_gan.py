@@ -11,7 +11,7 @@ from d2lpar._mxnet import autograd, gluon, np
 from d2lpar.datasets import punks
 from d2lpar.errors import DivergedError, SettingError
 from d2lpar.experiments import get
-from d2lpar.gan import measures, training, updates
+from d2lpar.gan import measures, networks, training
 from d2lpar.gan.networks import cut
 from d2lpar.parallel import split_batch
 from d2lpar.records import kinds
@@ -147,10 +147,7 @@ def test_the_discriminators_gradients_are_pytorchs(torch, theirs, batch):
 
 
 def wide_in_torch(torch, state, width):
-    """WideDiscriminator and WideGenerator as PyTorch has them, in evaluation mode.
-
-    So PyTorch's spectral normalisation leaves the vectors as they are.
-    """
+    """The wide networks in PyTorch; evaluating leaves the spectral vectors alone."""
     nn, w = torch.nn, width
     conv, deconv = nn.Conv2d, nn.ConvTranspose2d
     spectral = torch.nn.utils.spectral_norm
@@ -170,9 +167,8 @@ def wide_in_torch(torch, state, width):
     with torch.no_grad():
         for layer in D[::2]:
             if isinstance(layer, nn.Conv2d):
-                for target in (
-                    *(layer.weight_orig, layer.bias, layer.weight_u, layer.weight_v),
-                ):
+                spectral = layer.weight_u, layer.weight_v
+                for target in (layer.weight_orig, layer.bias, *spectral):
                     target.copy_(torch.tensor(next(values)))
         values = iter(state.params_G)
         for name, target in G.state_dict().items():
@@ -208,11 +204,7 @@ def test_wide_networks_and_their_gradients_are_pytorchs(torch, wide_batch):
 
 
 def furthest(ours, expected):
-    """The largest relative difference of two lists of parameters.
-
-    By the norm of each: where a gradient is next to 0, Adam's step has a sign that
-    rounding decides.
-    """
+    """The largest relative difference of two lists of parameters, by norms."""
     return max(
         numpy.linalg.norm(a - b) / (numpy.linalg.norm(b) + 1e-3)
         for a, b in zip(ours, expected)
@@ -233,8 +225,7 @@ def wide_batch(batch):
         (2, None, "none"),
         (13, None, "none"),  # 11 faces: two devices have none
         (13, 8, "spectral"),
-        (13, 8, "batch"),
-        (2, 8, "none"),
+        (2, 8, "batch"),
     ],
 )
 def test_synchronised_n_devices_equal_one(
@@ -261,17 +252,13 @@ def test_spectral_vectors_find_the_largest_singular_value():
     for _ in range(60):
         pair.iterate_spectral_vectors()
     for layer in pair.spectral:
-        weight = layer.weight.data().asnumpy()
+        weight, u, v = (p.data().asnumpy() for p in (layer.weight, layer.u, layer.v))
         matrix = weight.reshape(len(weight), -1)
-        u, v = layer.u.data().asnumpy(), layer.v.data().asnumpy()
         largest = numpy.linalg.svd(matrix, compute_uv=False)[0]
         assert u @ matrix @ v == pytest.approx(largest, rel=1e-3)
 
 
-@pytest.mark.parametrize(("num_devices", "size"), [(1, 3), (2, 2)])
-def test_micro_batches_add_up_to_the_batch_without_batch_norm(
-    monkeypatch, batch, num_devices, size
-):
+def test_micro_batches_add_up_to_the_batch_without_batch_norm(monkeypatch, batch):
     class NoNorm(gluon.nn.HybridSequential):
         z_shape, weight_scale = gan.Z_SHAPE, None
 
@@ -279,10 +266,10 @@ def test_micro_batches_add_up_to_the_batch_without_batch_norm(
             super().__init__()
             self.add(*(b for b in layers() if not isinstance(b, gluon.nn.BatchNorm)))
 
-    monkeypatch.setattr(updates, "Generator", NoNorm)
-    whole, parts = Pair(num_devices), Pair(num_devices)
+    monkeypatch.setattr(networks, "Generator", NoNorm)
+    whole, parts = Pair(2), Pair(2)
     expected = whole.step(*batch)
-    assert parts.step(*batch, micro_batch_size=size) == pytest.approx(expected)
+    assert parts.step(*batch, micro_batch_size=2) == pytest.approx(expected)
     for ours, its in ((parts.D, whole.D), (parts.G, whole.G)):
         for p, q in zip(*(net.collect_params().values() for net in (ours, its))):
             assert relative(p.grad().asnumpy(), q.grad().asnumpy()) < 1e-5
@@ -309,15 +296,11 @@ def test_train_yields_epochs_and_frames(monkeypatch, faces):
     assert [f.epoch for f in frames] == [0, 1, 2, 4, 5]
     assert [f.num_steps for f in frames] == [0, 3, 6, 12, 15]
     assert [f.samples == "" for f in frames] == [True] * 4 + [False]
+    assert [f.references == {} for f in frames] == [False] + [True] * 4
     # What a perfect generator would reach, of as many faces.
     assert 0 < frames[0].references["other real faces"]["frechet"] < frames[0].frechet
-    assert not frames[-1].references
-    assert punks.from_png(frames[0].fixed, 8, 1).any()
-    assert punks.from_png(frames[-1].samples, 5, 5).any()
     assert len(frames[-1].nearest) == len(frames[-1].distances) == 25
-    for e in epochs:
-        assert e.samples_per_sec == pytest.approx(60 / e.seconds)
-        assert 0 < e.d_real < 1 and 0 < e.d_fake < 1 and e.d_loss > 0
+    assert all(0 < e.d_real < 1 and 0 < e.d_fake < 1 for e in epochs)
     # Before it has learnt, the discriminator is at a loss.
     assert epochs[0].d_loss == pytest.approx(numpy.log(2), abs=0.05)
 
@@ -326,7 +309,7 @@ def test_the_losses_are_those_of_the_step(faces):
     """A full batch: the record is what one step of a Pair gives."""
     faces = faces.head(60)
     pair, X = Pair(), np.array(faces.X, dtype="uint8")
-    ((X, z),) = training.batches(X, 60, gan.Z_SHAPE, *pair.state.next_rngs())
+    ((X, z),) = training.batches(X, 60, gan.Z_SHAPE, [0, 1])
     expected = pair.step(X, z)
     *_, epoch = gan.train(
         1, devices="cpu:1", global_batch_size=60, num_epochs=1, data=faces, seed=0
@@ -334,23 +317,9 @@ def test_the_losses_are_those_of_the_step(faces):
     assert (epoch.d_loss, epoch.g_loss) == pytest.approx(expected, rel=1e-6)
 
 
-def test_synchronised_training_does_not_depend_on_the_devices(faces):
-    ends = [
-        list(gan.train(n, devices="cpu:3", global_batch_size=50, num_epochs=1,
-                       sync_batch_norm=True, data=faces.head(100)))[-1]
-        for n in (1, 3)
-    ]  # fmt: skip
-    assert ends[1].d_loss == pytest.approx(ends[0].d_loss, rel=1e-4)
-    assert ends[1].g_loss == pytest.approx(ends[0].g_loss, rel=1e-4)
-
-
 @pytest.mark.slow
 def test_the_quick_recipe_learns_to_draw():
-    """Where a seed ends depends on the processor, so the bounds are wide.
-
-    Nearer to faces than the mean face is, and at its best among far more of them than
-    noise. With a momentum of 0.5 it does neither in as many steps.
-    """
+    """Where a seed ends depends on the processor, so the bounds are wide."""
     quick = {k: v for k, v in get("gan").presets["quick"].items() if k != "data"}
     data = punks.load("synthetic", n_train=2500)
     lines = list(gan.train(2, devices="cpu:2", data=data, **quick))
@@ -388,9 +357,9 @@ def test_a_training_that_is_resumed_gives_the_same_bits(
 
 
 def test_an_epoch_takes_every_face_once_in_an_order_of_its_own(faces):
-    X, state, first = np.array(faces.X, dtype="uint8"), gan.start(3), []
-    for state.epoch in (1, 4):
-        taken = list(training.batches(X, 70, gan.Z_SHAPE, *state.next_rngs()))
+    X, first = np.array(faces.X, dtype="uint8"), []
+    for epoch in (1, 4):
+        taken = list(training.batches(X, 70, gan.Z_SHAPE, [3, epoch]))
         images = numpy.concatenate([images.asnumpy() for images, _ in taken])
         numpy.testing.assert_allclose(images.sum(0), faces.X.sum(0) / 255, rtol=1e-4)
         first.append([a.asnumpy() for a in taken[0]])
@@ -401,47 +370,27 @@ def test_what_diverges_says_so(faces):
     state = gan.start(0)
     state.params_D[-1][0] = numpy.nan
     with pytest.raises(DivergedError, match="loss of epoch 1 is nan.*than 0.0001"):
-        list(gan.train(1, devices="cpu:1", global_batch_size=300, num_epochs=3,
-                       data=faces, state=state))  # fmt: skip
+        list(gan.train(1, devices="cpu:1", num_epochs=1, data=faces, state=state))
     assert state.epoch == 0 and state.num_steps == 0
-    assert all(numpy.isfinite(p).all() for p in state.params_G)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 0), "width 0"),
-        (
-            (0, 8, "instance"),
-            "d-norm 'instance': write spectral, batch, none, batch-apart",
-        ),
-        ((0, None, "spectral"), "the notebook's networks take none"),
-    ],
-)
-def test_other_networks_are_refused(arguments, message):
-    with pytest.raises(SettingError, match=message):
-        gan.start(*arguments)
-
-
-def test_too_few_faces_to_judge_by_are_refused():
+def test_other_networks_and_too_few_faces_are_refused():
+    with pytest.raises(SettingError, match="'instance': write spectral, batch, none"):
+        gan.start(0, 8, "instance")
+    with pytest.raises(SettingError, match="the notebook's networks take none"):
+        gan.start(0, None, "spectral")
     data = punks.load("synthetic", n_train=11)
     with pytest.raises(SettingError, match="n-train 11: at least 12 faces"):
         next(gan.train(1, devices="cpu:1", data=data))
 
 
-@pytest.mark.parametrize(("width", "d_norm"), [(None, "none"), (8, "spectral")])
-def test_new_faces_are_those_of_their_noise(width, d_norm):
-    state = gan.start(0, width, d_norm)
-    if width:  # its first faces are all grey
-        state.params_G = [20 * p for p in state.params_G]
-    (device,) = devices.parse("cpu:1")
+def test_new_faces_are_those_of_their_noise():
+    state, (device,) = gan.start(0), devices.parse("cpu:1")
     faces = gan.sample(state, 7, seed=1, device=device)
     assert faces.shape == (7, 3, 24, 24) and faces.dtype == numpy.uint8
     # A face depends on its own noise alone.
     numpy.testing.assert_array_equal(gan.sample(state, 3, 1, device), faces[:3])
     assert (gan.sample(state, 7, 2, device) != faces).any()
-    with pytest.raises(SettingError, match="n 0"):
-        gan.sample(state, 0, 1, device)
 
 
 @pytest.mark.parametrize("d_norm", ["batch", "batch-apart"])
@@ -461,9 +410,3 @@ def test_real_and_generated_faces_are_normalised_together_or_apart(wide_batch, d
         several = Pair(3, 0, 8, norm)
         other, _ = several.step(*wide_batch, synchronised=True)
         assert (abs(other - d_loss) < 1e-6) == (norm == d_norm)
-        if norm == d_norm:  # D's running averages, which nothing uses, are left out
-            for ours, its in zip(several.adam_D.params, pair.adam_D.params):
-                gradient = its.grad().asnumpy()
-                assert (
-                    relative(ours.grad(several.devices[0]).asnumpy(), gradient) < 1e-5
-                )

@@ -3,7 +3,6 @@
 import io
 
 import numpy as np
-from msgspec.structs import replace as changed
 from PIL import Image
 from support.drawn import words
 from support.factories import gan_epoch, header
@@ -13,7 +12,7 @@ from d2lpar.datasets import punks, synthetic_punks
 from d2lpar.gan import figure
 from d2lpar.records.kinds import FrameRecord, Run
 
-PICTURES = ("losses", "quality", "strip", "samples", "seconds")
+PICTURES = ("quality", "strip", "samples", "seconds")
 DRAWN = synthetic_punks(25, seed=99)  # in place of what a generator draws
 DISTANCES = [0.01 * k for k in range(1, 26)]
 REFERENCES = {
@@ -78,30 +77,14 @@ def test_all_pictures_of_two_runs(tmp_path):
     assert "GAN on drawn faces, global batch 30" in " ".join(words(strip))
 
 
-def test_losses_are_the_records():
-    drawn = figure.pictures([a_run(1), a_run(2, repeats=3)])
-    left, right = drawn["losses"].axes
-    for axes, undecided, first, second in (
-        (left, np.log(2), 1.6, 0.8),  # the median of the repeats
-        (right, 0.5, 0.6, 0.4),
-    ):
-        grey, *lines = axes.get_lines()
-        assert set(grey.get_ydata()) == {undecided}
-        assert [list(line.get_xdata()) for line in lines] == [[1, 2, 3, 4]] * 2
-        assert [set(line.get_ydata()) for line in lines] == [{first}, {second}]
-        low, high = axes.get_ylim()
-        assert low == 0 and high >= max(first, second, undecided)
-    assert "0.60 and 0.40 after 4 epochs" in drawn["losses"].metadata["Title"]
-
-
 def test_quality_begins_before_training_and_shows_its_references():
     runs = [a_run(1), a_run(2, resumed_at=2)]
     panels = figure.pictures(runs)["quality"].axes
-    for axes, measure, values in zip(
-        panels,
-        ("frechet", "coverage"),
-        ([40 / (1 + k) for k in range(5)], [k / (1 + k) for k in range(5)]),
-    ):
+    expected = {
+        "frechet": [40 / (1 + k) for k in range(5)],
+        "coverage": [k / (1 + k) for k in range(5)],
+    }
+    for axes, (measure, values) in zip(panels, expected.items()):
         lines = [(list(x.get_xdata()), list(x.get_ydata())) for x in axes.get_lines()]
         assert lines.count(([0, 1, 2, 3, 4], values)) == 2
         for known in ("other real faces", "noise"):
@@ -110,21 +93,6 @@ def test_quality_begins_before_training_and_shows_its_references():
             assert known in [text.get_text() for text in axes.texts]
         assert any(xs == [2, 2] for xs, _ in lines)  # where a run was resumed
         assert axes.get_xlim()[0] < 0
-
-
-def test_old_records_and_runs_that_were_killed_have_fewer_pictures():
-    measures = dict.fromkeys(("num_steps", "frechet", "density", "coverage"))
-    old = [
-        changed(f, **measures, distinct=None, references={})
-        for f in some_frames([0, 1, 4])
-    ]
-    drawn = figure.pictures([a_run(frames=old)])
-    assert "quality" not in drawn
-    assert "epoch 4" in drawn["strip"].metadata["Title"]
-    frames = [changed(f, samples="") for f in some_frames([0, 1])]
-    drawn = figure.pictures([a_run(frames=frames)])
-    assert set(drawn) == {"losses", "quality", "strip", "", "seconds"}
-    assert set(figure.pictures([a_run(frames=[])])) == {"losses", "seconds"}
 
 
 def test_samples_are_the_last_faces_in_rows_of_five():
@@ -167,11 +135,3 @@ def test_a_gif_shows_every_frame_once():
             steps.add(shown[height:].tobytes())
     assert durations == [100, 100, 100, 100, 1000]
     assert len(steps) == 5  # below each is the number of its step
-
-
-def test_a_long_run_makes_a_small_gif():
-    """Of 120 frames 50 are shown."""
-    film = figure.animation(a_run(num_epochs=120, frames=some_frames(range(120))))
-    assert len(film) < 2e6
-    with Image.open(io.BytesIO(film)) as image:
-        assert image.n_frames == 50

@@ -281,8 +281,9 @@ try:
     fill()
 except mx.MXNetError as error:
     settings = {"global_batch_size": 256}
-    line = out_of_memory.explain(error, lenet_layers, settings, [gpu])
-    print(line)
+    out_of_memory.release([gpu], error)
+    said = str(error).splitlines()[0]
+    print(out_of_memory.advice(lenet_layers, settings, [gpu], said=said, running=True))
 (after,) = free_memory([gpu])
 print(before - after)
 """

@@ -1,8 +1,5 @@
 """Kernels on CPU contexts against NumPy, and what is refused before anything runs."""
 
-import subprocess
-import sys
-
 import numpy
 import pytest
 
@@ -148,20 +145,6 @@ def test_views_legacy_arrays_and_scalars_are_arrays_too(plus_one):
     assert legacy.asnumpy().tolist() == [42]
 
 
-@pytest.mark.slow
-def test_a_kernel_ends_with_a_process_that_does_not_wait_for_it():
-    code = """if True:
-        from d2lpar._mxnet import np
-        from d2lpar.kernels import ElementwiseKernel
-        x = np.ones(3_000_000)
-        double = ElementwiseKernel("float *x", "x[i] *= 2", "twice")
-        for _ in range(5):
-            double(x)
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 # What would corrupt memory is refused
 
 
@@ -173,12 +156,7 @@ def test_a_kernel_ends_with_a_process_that_does_not_wait_for_it():
         (lambda x: [x, np.zeros(9, dtype="int32")], r"sizes: \(10,\), \(9,\)"),
         (lambda x: [x, x.copyto(mx.cpu(1))], r"on cpu\(1\), not on cpu\(0\)"),
         (lambda x: [x, x.asnumpy()], "got ndarray"),
-        (lambda x: [x, x], "share memory"),
         (lambda x: [x[:5], x[5:]], "share memory"),
-        (
-            lambda x: [x, mx.nd.sparse.zeros("row_sparse", (10, 1), dtype="int32")],
-            "got RowSparse",
-        ),
     ],
 )
 def test_arguments_that_do_not_fit(plus_one, args, names):
@@ -205,20 +183,12 @@ def test_numbers_that_a_type_can_just_hold_arrive_and_arrays_may_be_read_twice()
     assert z.asnumpy().tolist() == [2**54 + 2 + 127]
 
 
-@pytest.mark.parametrize("grid_dims", [(1, 1), (0, 1, 1)])
-def test_dims_that_would_run_nothing(grid_dims):
-    kernel = CudaModule(WHO).get_kernel("who", "int *ran, int *where")
-    arrays = [np.zeros(**INT10), np.zeros(**INT10)]
-    with pytest.raises(KernelError, match="dims"):
-        kernel.launch(arrays, mx.cpu(), grid_dims, (1, 1, 1))
-
-
 @pytest.mark.parametrize(
     ("body", "name"),
     [
-        ("__shared__ float s[9];", "__shared__"),
         ("} __device__ float t[3]; __device__ void f() {", "__device__ float t"),
-        ("y[0] = clock64();", "clock64"),  # the compiler's own message
+        ("__shared__ float s[9];", "__shared__"),  # the compiler's own message
+        ("atomicAdd(y, 1.0f);", "atomicAdd"),
     ],
 )
 def test_what_only_a_gpu_has_is_named(body, name):
@@ -233,11 +203,8 @@ def test_a_signature_that_is_not_the_sources_does_not_compile():
     kernel = CudaModule(WHO).get_kernel("who", "const int *ran, int *where")
     with pytest.raises(KernelError, match="kernel who does not compile: .*error"):
         kernel.compiled(mx.cpu())
-
-
-def test_a_type_that_no_array_has_is_refused():
     with pytest.raises(KernelError, match=r"unsigned \*x.* with a type of float, "):
-        ElementwiseKernel("unsigned *x", "x[i] = 1")
+        ElementwiseKernel("unsigned *x", "x[i] = 1")  # a type that no array has
 
 
 def test_a_compile_error_is_one_line_that_names_the_line_of_the_source():

@@ -40,10 +40,8 @@ def run_of(rows):
 
 def test_the_table_has_every_row_and_why_not():
     lines = table(ROWS).splitlines()
-    assert [line.split()[1:3] for line in lines[1:3]] == [
-        ["float32", "0.8000"],
-        ["float16", "-"],
-    ]
+    assert lines[1].split()[1:3] == ["float32", "0.8000"]
+    assert lines[2].split()[1:3] == ["float16", "-"]
     assert lines[3].split() == [
         *("trained", "int8-none", "0.7900", "0.9800", "20,000", "18,000-22,000"),
         *("2.00", "516,272"),
@@ -68,10 +66,8 @@ def test_repeats_become_one_row():
 def test_accuracies_stand_in_their_interval_on_the_rows_of_their_speeds():
     drawn = figure.pictures([run_of(ROWS)])
     speed, accuracy = drawn["cpu1-precision"].axes
-    assert [label.get_text() for label in speed.get_yticklabels()] == [
-        "float32",
-        "int8-none",
-    ]
+    names = [label.get_text() for label in speed.get_yticklabels()]
+    assert names == ["float32", "int8-none"]
     assert medians(speed) == [1e4, 2e4]
     assert "not supported here: float16" in " ".join(words(drawn["cpu1-precision"]))
     trained, stretched, _ = (c.lines[0] for c in accuracy.containers)
@@ -79,10 +75,5 @@ def test_accuracies_stand_in_their_interval_on_the_rows_of_their_speeds():
     assert list(stretched.get_xdata()) == pytest.approx([-25])
     assert list(stretched.get_ydata()) == [1]
     assert figure.half_interval(0.5, 10_000) == pytest.approx(0.0098)
-
-
-def test_without_float32_the_first_is_the_base_and_no_row_at_all_is_refused():
-    (speed, _) = figure.pictures([run_of(ROWS[2:3])])["cpu1-precision"].axes
-    assert medians(speed) == [2e4]
     with pytest.raises(RecordError, match="no measured precision"):
         figure.pictures([run_of(ROWS[1:2])])

@@ -33,15 +33,12 @@ def test_a_library_built_from_source_is_the_installed_build(from_source, monkeyp
 
 @pytest.mark.parametrize("path", ["libmxnet.so", "/nowhere/libmxnet.so"])
 def test_a_library_that_mxnet_would_not_take_is_refused(from_source, monkeypatch, path):
+    with monkeypatch.context() as patch, pytest.raises(MXNetMissingError, match="PYTH"):
+        patch.setattr(sys, "path", [])  # without its Python files
+        builds.check_installed()
     monkeypatch.chdir(from_source.parent)  # the first one is there
     monkeypatch.setenv("MXNET_LIBRARY_PATH", path)
     with pytest.raises(MXNetMissingError, match=f"MXNET_LIBRARY_PATH={path} .*unset"):
-        builds.check_installed()
-
-
-def test_a_library_without_its_python_files_is_refused(from_source, monkeypatch):
-    monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(MXNetMissingError, match="PYTHONPATH"):
         builds.check_installed()
 
 
@@ -56,19 +53,37 @@ def test_two_wheels_overwrite_each_other(monkeypatch):
 def test_only_a_gpu_wheel_has_libraries_to_load(monkeypatch):
     table = {"libnowhere.so.11": "nvidia-nowhere-cu11", "libcuda.so.0": None}
     monkeypatch.setattr(builds, "GPU_LIBRARIES", table)
-    assert builds.missing_libraries("mxnet") == {}
+    assert builds.missing_libraries("mxnet") == {}  # of the fork, too
     assert builds.missing_libraries(FROM_SOURCE) == {}
     missing = builds.missing_libraries("mxnet-cu112")
     assert missing["libnowhere.so.11"] == "pip install nvidia-nowhere-cu11"
     assert "driver" in missing["libcuda.so.0"]
 
 
-@pytest.mark.parametrize("capability", [(3, 7), (5, 0), (7, 5), (8, 9), (9, 0)])
-def test_machine_code_for_x_y_runs_on_x_z(capability):
-    in_wheels = [(5, 0), (6, 0), (7, 0), (8, 0), (8, 6)]
-    major, minor = capability
-    runs = any(major == x and minor >= y for x, y in in_wheels)
-    assert builds.build_has_code_for(capability) is runs
+FORK = {"mxnet": "2.0.0+cu133.bw.zombie.1"}
+
+
+@pytest.mark.parametrize(
+    ("installed", "capability", "runs"),
+    [
+        ({"mxnet-cu112": "1.9.1"}, (3, 7), False),
+        ({"mxnet-cu112": "1.9.1"}, (8, 9), True),
+        ({"mxnet-cu112": "1.9.1"}, (9, 0), False),
+        (FORK, (7, 5), False),
+        (FORK, (12, 0), True),
+        ({"mxnet": "2.0.0+cpu.linux.zombie.1"}, (9, 0), False),
+        ({"mxnet": "1.9.1"}, (7, 5), False),
+    ],
+)
+def test_a_wheel_has_code_for_some_gpus(monkeypatch, installed, capability, runs):
+    monkeypatch.setattr(builds, "installed_builds", lambda: installed)
+    assert builds.has_code_for(capability) is runs
+
+
+def test_the_wheel_for_a_gpu():
+    assert builds.wheel_for((3, 7)) is None
+    assert builds.install_command("cu112") in builds.wheel_for((8, 9))
+    assert "CUDA 13" in builds.wheel_for((9, 0))
 
 
 def test_what_a_record_says_of_two_gpus(monkeypatch):

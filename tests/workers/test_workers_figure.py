@@ -4,7 +4,6 @@ import pytest
 from support import factories
 from support.drawn import medians
 
-from d2lpar.errors import RecordError
 from d2lpar.records.kinds import Run
 from d2lpar.workers import figure
 
@@ -26,8 +25,3 @@ def test_a_row_per_way_of_all_its_seeds():
     assert medians(accuracy) == pytest.approx([0.8] * 3)
     names = [label.get_text() for label in sent.get_yticklabels()]
     assert names == [figure.WAYS[way] for way in ("", "2bit", "async")]
-
-
-def test_a_run_without_epochs_is_refused():
-    with pytest.raises(RecordError, match="epochs"):
-        figure.pictures([Run(factories.header(), ())])

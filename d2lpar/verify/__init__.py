@@ -1,0 +1,55 @@
+"""Is a data-parallel step the step of one device, and if not, what is wrong with it?
+
+A step is judged from outside, whatever its framework: parameters and a batch go in, and
+new parameters come out. docs/verify.md describes the file that defines it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from d2lpar.errors import SettingError
+from d2lpar.verify.checks import Bench, Check, judge
+from d2lpar.verify.process import FailedError, Process
+
+__all__ = ["Check", "verify"]
+
+
+def verify(
+    path: str | os.PathLike,
+    num_devices: int = 2,
+    batch_size: int = 64,
+    *,
+    lr: float = 0.1,
+    seed: int = 0,
+    python: str = sys.executable,
+    timeout: float = 60,
+) -> list[Check]:
+    """Judge the step that a file defines, on `num_devices` devices against one.
+
+    A process runs the file with the interpreter `python`, and ends before this returns;
+    each of its answers has `timeout` seconds. `batch_size` is rounded to a multiple of
+    twice the devices. Returns the checks: the step is right unless the last one is
+    "wrong" or "unjudged". Raises SettingError for fewer than two devices, and for what
+    is no Python file.
+    """
+    path = os.fspath(path)
+    if num_devices < 2:
+        raise SettingError(f"{num_devices} devices: write at least 2")
+    if not (path.endswith(".py") and os.path.isfile(path)):
+        raise SettingError(f"{path}: is no Python file")
+    even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
+    checks = []
+    process = Process(path, python, timeout)
+    try:
+        process.begin(even + 1, seed, lr)
+        for check in judge(Bench(process, num_devices, even)):
+            checks.append(check)
+            if check.verdict in ("wrong", "unjudged"):
+                break
+    except FailedError as error:  # in what every step must answer
+        checks.append(Check("a call", "unjudged", str(error)))
+    finally:
+        process.close()
+    return checks

@@ -225,7 +225,7 @@ def on_two_gpus() -> list[Part]:
     checkpoints = (FIGURES / "h200" / "gan").glob("as-published-gpu1.epoch*")
     resume = " --resume=last" if any(checkpoints) else ""
     resnet = "--devices=gpu:2 --rounds=1 --epochs=6"
-    tiny = "--rounds=1 --epochs=1 --channels=4 --images=512 --data=sample"
+    tiny = "--rounds=1 --epochs=2 --channels=4 --images=512 --data=sample"
     return [
         Part("trainings", 2, tuple(first)),
         Part("trainings, five seeds", 4, tuple(seeds)),

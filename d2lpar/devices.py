@@ -159,7 +159,8 @@ def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
             remedy = builds.wheel_for(gpu.capability) or "another GPU"
             reasons[i] = (
                 f"gpu({i}) {gpu.name} (compute capability {capability}): the MXNet "
-                f"that is installed has no code for it; use {remedy}, or --devices cpu:N"
+                f"that is installed has no code for it; use {remedy}, or --devices "
+                "cpu:N"
             )
     return reasons
 

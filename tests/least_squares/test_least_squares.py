@@ -9,7 +9,7 @@ import pytest
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
-from d2lpar.errors import DataError, DeviceError, DivergedError
+from d2lpar.errors import DeviceError, DivergedError
 from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
 from d2lpar.machine import host
 
@@ -552,5 +552,3 @@ def test_a_problem_in_a_file_is_the_one_in_memory(tmp_path, monkeypatch):
     assert in_file.sha256 == in_memory.sha256 and list(tmp_path.iterdir())
     in_file.folder.cleanup()
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DataError, match="GiB are needed for 1000000000 x"):
-        datasets.uniform_file(10**9, 10**6)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tqdm import tqdm
 
-from d2lpar import process
+from d2lpar import __version__, process
 from d2lpar.errors import RunError
 from d2lpar.machine import builds, host
 from d2lpar.machine.builds import mxnet_version
@@ -37,15 +37,15 @@ from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.text import plain_table
 
 PEERS = Path(__file__).parent / "peers"
-LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
+LIBRARIES = ("numpy", "torch", "d2l")
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 
 
 class Arm(NamedTuple):
-    """A program and its job, changes of its environment, and whether it is ours.
+    """A program and its job, changes of its environment, and whether it is a peer.
 
     `call` is "module:function", or a command, for which None unsets a variable. `work`
-    is what it does, where a benchmark's arms do several things.
+    is what it does, where arms do several things.
     """
 
     name: str
@@ -73,10 +73,10 @@ def peer(
 def measure(
     arms: Sequence[Arm], rounds: int, warm_up: int = 1
 ) -> list[ArmSample | ArmAbsent]:
-    """Run every arm once per round; the record's lines.
+    """Run every arm once per round; return the record's lines.
 
-    The first `warm_up` samples of each process are marked as such. A process that times
-    several arms or works names them in its lines, and warms up unrecorded.
+    The first `warm_up` samples of each process are marked as such. A process may name
+    several arms or works in its lines.
     """
     lines: list[ArmSample | ArmAbsent] = []
     turns = [(round_, arm) for round_ in range(rounds) for arm in arms]
@@ -102,10 +102,7 @@ def measure(
 def measure_seeds(
     arms_of: Callable[[int], Sequence[Arm]], seeds: Iterable[int], warm_up: int = 1
 ) -> tuple[list[Arm], list[ArmSample | ArmAbsent]]:
-    """Run the arms of each seed once; the last seed's arms, and the record's lines.
-
-    A seed is a round of the record.
-    """
+    """Run the arms of each seed, a round; return the last ones, and all lines."""
     arms: Sequence[Arm] = []
     lines: list[ArmSample | ArmAbsent] = []
     for seed in seeds:
@@ -154,10 +151,7 @@ def answer(call: str, **job: Any) -> dict:
 
 
 def exact_float32() -> dict[str, str]:
-    """The variable that keeps GPUs from TF32 in all arms, unless the user has set it.
-
-    Ours compute exactly float32, so the peers must: PyTorch's convolutions would not.
-    """
+    """Keep the GPUs of all arms from TF32, as ours are, unless the user has set it."""
     return {"NVIDIA_TF32_OVERRIDE": os.environ.get("NVIDIA_TF32_OVERRIDE", "0")}
 
 
@@ -181,11 +175,11 @@ def record(
 
     `work` and `fields` are those of its header.
     """
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "d2lpar": __version__}
+    versions["mxnet"] = mxnet_version()
     for name in LIBRARIES:
         try:
-            is_mxnet = name == "mxnet"
-            versions[name] = mxnet_version() if is_mxnet else metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = files.git_state()
@@ -228,10 +222,7 @@ def gpu_names(devices: str) -> list[str]:
 
 
 def gpu_fields(ids: Sequence[int]) -> dict[str, Any]:
-    """Return the header's fields on these GPUs: their names, and MXNet's build there.
-
-    Where MXNet cannot use them, the build is known by its TF32 alone.
-    """
+    """Return the header's fields on these GPUs: names, and MXNet's build there."""
     gpus = cuda_devices()
     devices = f"gpu:{','.join(map(str, ids))},"
     try:

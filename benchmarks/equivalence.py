@@ -3,15 +3,11 @@
     D2LPAR_DATA=... python benchmarks/equivalence.py --rounds 3
     python benchmarks/equivalence.py --data sample --batch-size 64 --steps 20   # tiny
 
-LeNet from scratch on Fashion-MNIST, batches of 256, as in the book. One device and two
-begin at the same parameters and take the same batches; two add the same gradients in
-another order, and rounding does the rest. The distance is that of all parameters in the
-2-norm, relative to their norm. At learning rates of 0.02 and 0.2 (the book's), and at
-0.2 in float64, whose rounding errors are a billionth of float32's.
-
-Each arm is a fresh process; a round is a seed, which draws the first parameters and the
-order of the images. Writes equivalence.jsonl to runs/benchmarks, and prints the
-distances after the last step.
+LeNet from scratch on Fashion-MNIST, batches of 256, as in the book, at learning rates
+of 0.02 and 0.2 (the book's), and at 0.2 in float64. Two devices take the same batches
+as one and add the same gradients in another order. The distance is that of all
+parameters in the 2-norm, relative to their norm. A round is a seed. Writes
+equivalence.jsonl to runs/benchmarks, and prints the distances after the last step.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
     python benchmarks/growth.py --rounds 2
 
-LeNet, concise and from scratch, batch 256, one thread per context, as many contexts as
-cores, on 2,000, 20,000 and 200,000 images (the sample, repeated), in fresh processes in
-turn. The first epoch of each process warms up; 30, 3 and 1 more are timed. Writes
-growth.jsonl and .png to runs/benchmarks, and prints the seconds.
+LeNet, concise and from scratch, batch 256, a one-thread context per core, on 2,000,
+20,000 and 200,000 images (the sample, repeated). The first epoch of a process warms up;
+30, 3 and 1 more are timed. Writes growth.jsonl and .png to runs/benchmarks.
 """
 
 from __future__ import annotations
@@ -34,13 +33,11 @@ def epochs(training: str, size: int, num_devices: int) -> Iterator[dict]:
         y_train=numpy.resize(sample.y_train, size),
     )
     trainings = {"from scratch": lenet.train, "concise": lenet_concise.train}
-    for epoch in trainings[training](
-        devices=f"cpu:{num_devices}",
-        data=data,
+    trained = trainings[training](
+        devices=f"cpu:{num_devices}", data=data, global_batch_size=256, lr=0.2,
         num_epochs=1 + max(1, PER // size),
-        global_batch_size=256,
-        lr=0.2,
-    ):
+    )  # fmt: skip
+    for epoch in trained:
         yield {"seconds": PER / epoch.samples_per_sec}
 
 
@@ -49,16 +46,12 @@ def main() -> None:
     n, trainings = usable_cores(), ("concise", "from scratch")
     timed = [
         arms.ours(
-            f"{training}, {size:,} images",
-            1,
-            "growth:epochs",
-            training=training,
-            size=size,
-            num_devices=n,
+            f"{training}, {size:,} images", 1, "growth:epochs",
+            training=training, size=size, num_devices=n,
         )
         for training in trainings
         for size in SIZES
-    ]
+    ]  # fmt: skip
     lines = arms.measure(timed, args.rounds)
     work = f"{PER:,} images of LeNet, out of so many, on {n} one-thread contexts"
     arms.show(arms.record(args.out / "growth.jsonl", timed, lines, work=work))

@@ -5,12 +5,9 @@
 
 LeNet on two contexts of one thread each: 12,800 images of Fashion-MNIST, batches of 64,
 three epochs. The devices average their parameters after every 1, 4, 16, 64 steps, or
-once per epoch; some also take DiLoCo's outer step with momentum. Every arm trains in a
-fresh process, arm after arm, seed after seed; a seed is a round of the record, and
-draws the first parameters and the order of the images. Writes local_sgd.jsonl to
-runs/benchmarks, and prints the medians over the seeds.
-
-The accuracy is what is measured; times are kept, but other work may disturb them.
+once per epoch; some also take DiLoCo's outer step with momentum. A round of the record
+is a seed. Writes local_sgd.jsonl to runs/benchmarks, and prints the medians over the
+seeds. The accuracy is measured; other work may disturb the times.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import msgspec
 
 from d2lpar import datasets
 from d2lpar.records.comparison import summarize
-from d2lpar.records.kinds import ArmSample, Run
+from d2lpar.records.kinds import ArmSample, Run, group
 from d2lpar.text import byte_size, plain_table
 
 BATCH, LR = 64, 0.1
@@ -75,13 +72,10 @@ def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
 
 def table(run: Run) -> str:
     """Bytes sent and accuracy of each arm after the last epoch, over the seeds."""
-    rows = []
-    last = max(line.epoch for line in run.lines if isinstance(line, ArmSample))
-    by_arm: dict[str, list[ArmSample]] = {}
-    for line in run.lines:
-        if isinstance(line, ArmSample) and line.epoch == last:
-            by_arm.setdefault(line.arm, []).append(line)
-    for arm, lines in by_arm.items():
+    rows, samples = [], run.lines_of(ArmSample)
+    last = max(sample.epoch for sample in samples)
+    ends = [sample for sample in samples if sample.epoch == last]
+    for arm, lines in group(ends, lambda sample: sample.arm).items():
         sent = statistics.median(line.wire_bytes for line in lines)
         acc = summarize([line.test_acc for line in lines])
         cells = [f"{acc.median:.3f}", f"{acc.q1:.3f}-{acc.q3:.3f}", str(acc.n)]

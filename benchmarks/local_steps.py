@@ -4,10 +4,10 @@
     python benchmarks/local_steps.py --rounds 1 --total 200     # tiny
 
 min ||A x - b|| with A of 1,000 x 50, as in chapter least_squares, on two devices and
-four: each draws 1,000 of its rows with replacement, takes some steps of gradient
-descent, and then all go on from the average, until each has taken 10,000 steps. The
-excess is that of ||A x - b|| over LAPACK's. A round is a seed, which draws the rows; A
-and b stay the same. Writes local_steps.jsonl to runs/benchmarks, prints the medians.
+four: each takes some steps of gradient descent on 1,000 drawn rows, and then all go on
+from the average, until each has taken 10,000 steps. The excess is that of ||A x - b||
+over LAPACK's. A round is a seed. Writes local_steps.jsonl to runs/benchmarks, prints
+the medians.
 """
 
 from __future__ import annotations
@@ -39,14 +39,9 @@ def excess(chosen: str, total: int, seed: int) -> Iterator[dict]:
     for steps in LOCAL_STEPS:
         start = time.perf_counter()
         x = solve(
-            data.A,
-            data.b,
-            devices=on,
-            method="averaging",
-            num_epochs=max(1, total // steps),
-            steps_per_epoch=steps,
-            seed=seed,
-        ).x
+            data.A, data.b, devices=on, method="averaging", seed=seed,
+            num_epochs=max(1, total // steps), steps_per_epoch=steps,
+        ).x  # fmt: skip
         seconds = time.perf_counter() - start
         error = float(numpy.linalg.norm(data.A @ x - data.b)) - optimum
         yield {"steps": steps, "error": error, "optimum": optimum, "seconds": seconds}

@@ -4,11 +4,10 @@
     python benchmarks/memory.py --devices gpu:2
     python benchmarks/memory.py --batches 64,128 --images 128      # tiny
 
-LeNet from scratch on 1, 2, ... devices, one epoch, each setting in a fresh process. CPU
-contexts share the host's memory: measured is the largest resident memory of the process
-(its VmHWM), counted what :mod:`d2lpar.memory` estimates for all devices together.
-On GPUs measured is what the first one has less free afterwards, by NVML, and counted
-its own estimate. Writes memory.jsonl to runs/benchmarks, and prints both in MiB.
+LeNet from scratch on 1, 2, ... devices, one epoch. On CPU contexts measured is the
+largest resident memory of the process, counted what :mod:`d2lpar.memory` estimates for
+all devices; on GPUs what the first one has less free afterwards, and its own estimate.
+Writes memory.jsonl to runs/benchmarks, and prints both in MiB.
 """
 
 from __future__ import annotations
@@ -85,15 +84,11 @@ def main() -> None:
         settings={"n_train": args.images},
         on_gpus=arms.gpu_names(args.devices),
     )
-    rows = [
-        [line.arm, f"{line.batch_size:,}"]
-        + [
-            f"{size / 2**20:,.0f}"
-            for size in (memory_estimate.of_sample(run, line), line.peak_bytes)
-        ]
-        for line in run.lines
-        if line.round == 0
-    ]
+    rows = []
+    for line in (line for line in run.lines if line.round == 0):
+        sizes = memory_estimate.of_sample(run, line), line.peak_bytes
+        mib = [f"{size / 2**20:,.0f}" for size in sizes]
+        rows.append([line.arm, f"{line.batch_size:,}", *mib])
     print(plain_table(["", "batch", "counted, MiB", "measured, MiB"], rows))
 
 

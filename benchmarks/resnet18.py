@@ -5,11 +5,9 @@
 
 One device trains with the book's batch of 256 and learning rate of 0.1; two train with
 512 and 0.2, as in the book, and with 256 and 0.1, as one does. The classes are the
-chapter's own. An epoch trains on all images, in a new order; the clock stops before the
-test. Each arm is a fresh process, arm after arm, round after round; a round is a seed,
-and the first epoch warms up. Writes resnet18.jsonl to runs/benchmarks, and prints the
-medians over epochs and rounds. Source: the book, section "Concise Implementation for
-Multiple GPUs".
+chapter's own. The clock stops before the test, a round is a seed, and the first epoch
+warms up. Writes resnet18.jsonl to runs/benchmarks, and prints the medians. Source: the
+book, section "Concise Implementation for Multiple GPUs".
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import numpy
 
 from d2lpar import datasets
 from d2lpar.records.comparison import summarize
-from d2lpar.records.kinds import ArmSample, Run
+from d2lpar.records.kinds import ArmSample, Run, group
 from d2lpar.text import number, plain_table
 
 CHAPTER = Path(__file__).parents[1] / "chapters" / "multiple_gpus_concise.py"
@@ -130,11 +128,9 @@ def arms_of(args: argparse.Namespace, seed: int) -> list[arms.Arm]:
 
 def table(run: Run) -> str:
     """A row per arm: seconds and images per second after the first epochs, accuracy."""
-    rows, last = [], max(line.epoch for line in run.lines)
-    by_arm: dict[str, list[ArmSample]] = {}
-    for line in run.lines:
-        by_arm.setdefault(line.arm, []).append(line)
-    for arm, lines in by_arm.items():
+    rows, samples = [], run.lines_of(ArmSample)
+    last = max(sample.epoch for sample in samples)
+    for arm, lines in group(samples, lambda sample: sample.arm).items():
         timed = [line for line in lines if not line.warm_up]
         seconds = summarize([line.seconds for line in timed])
         rate = summarize([line.samples_per_sec for line in timed])

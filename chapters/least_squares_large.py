@@ -150,19 +150,20 @@ for method in ("cgls", "normal"):
 #
 # How much memory does this take, and how does it compare with a library made for the
 # purpose? Dask [2] also splits an array into chunks. It builds a graph of tasks on
-# them, and runs the graph on all cores. We solve the same problem in five ways:
+# them, and runs the graph on all cores. We solve the same problem in six ways:
 #
 # - `numpy_lstsq` reads all of A;
 # - `d2lpar_cgls` and `d2lpar_normal` read blocks, as above;
 # - `dask_two_products` computes A^T A and A^T b in one call, and solves the normal
 #   equations;
+# - `dask_kept` does the same after `A.persist()`, which keeps all chunks in memory;
 # - `dask_one_product` puts b beside A first and computes [A b]^T [A b].
 #
 # Blocks and chunks have 2,500 rows, 2 MB. Each solve runs in a new process. We report
 # the increase in peak resident memory after a small warm-up solve has loaded the
 # libraries.
 #
-# *Predict before you run*: how many of the five need more memory for more rows?
+# *Predict before you run*: how many of the six need more memory for more rows?
 
 # %%
 chapter.predict("ways whose memory grows", None)
@@ -198,6 +199,12 @@ def dask_two_products(A, b):
     return numpy.linalg.solve(*dask.compute(A.T @ A, A.T @ b))
 
 
+def dask_kept(A, b):
+    dask, _, A, b = dask_arrays(A, b)
+    A = A.persist()
+    return numpy.linalg.solve(*dask.compute(A.T @ A, A.T @ b))
+
+
 def dask_one_product(A, b):
     _, da, A, b = dask_arrays(A, b)
     Ab = da.concatenate([A, b[:, None]], axis=1).rechunk({1: -1})
@@ -221,7 +228,7 @@ def measure(way, *problems):
 
 ways = [numpy_lstsq, d2lpar_cgls, d2lpar_normal]
 if importlib.util.find_spec("dask"):
-    ways += [dask_two_products, dask_one_product]
+    ways += [dask_two_products, dask_kept, dask_one_product]
     print("Dask", importlib.metadata.version("dask"))
 else:
     print("skipped: Dask is not installed (pip install dask)")
@@ -258,25 +265,20 @@ if "dask_one_product" in times:
 # %% [markdown]
 # NumPy's memory grows with the rows, because it holds A and LAPACK's copy of it:
 # compare it with twice the size of A. Blocks are read, used and dropped, so the memory
-# of our two ways should stay about the same. It is more than the blocks. One
-# explanation is that products are enqueued before the previous ones have finished, and
-# that the libraries keep buffers.
+# of our two ways should stay about the same.
 #
-# Now look at `dask_two_products`. Both products need every chunk. If the scheduler runs
-# the two tasks of a chunk one after the other, the chunk can be dropped. If it first
-# runs all tasks of one product, it keeps every chunk for the other product, rather than
-# read it twice, and the memory grows with the rows. The order is Dask's choice and
-# differs between its versions. When we ran this cell with five of them, 2024.1.0 and
-# 2024.8.1 dropped the chunks, while 2023.5.0, 2025.5.1 and 2026.1.1 kept them all (`pip
-# install dask==2023.5.0` shows it). `dask_one_product` removes this cause: it uses each
-# chunk for one product only. Its memory grew with none of the five.
+# Now look at Dask. Both products need every chunk. If the scheduler runs the two tasks
+# of a chunk one after the other, the chunk can be dropped. If it first runs all tasks
+# of one product, it keeps every chunk for the other product, rather than read it twice,
+# and the memory grows with the rows, as that of `dask_kept` must. For
+# `dask_two_products` the order is the choice of the scheduler and differs between
+# versions of Dask: compare its memory with the size of A. `dask_one_product` removes
+# the cause: it uses each chunk for one product only.
 #
-# Next, compare the times. Only `d2lpar_normal` and Dask's two ways read the file once
-# and compute one Gram matrix; CGLS reads the file once per step. A ratio above 1 in the
-# last line means that Dask is faster, a ratio below 1 that ours is. One explanation for
-# a faster Dask is that it reads and multiplies chunks on all cores at once, while our
-# blocks are read by one thread. If the ratios lie on both sides of 1, single solves
-# cannot tell which way is faster.
+# Next, compare the times. Only `d2lpar_normal` and Dask's ways read the file once and
+# compute one Gram matrix; CGLS reads the file once per step. A ratio above 1 in the
+# last line means that Dask is faster. With ratios on both sides of 1, single solves do
+# not show which way is faster.
 #
 # ## Which method?
 #
@@ -304,8 +306,8 @@ for method in ("cgls", "normal", "tsqr"):
     print(f"{method:6} on two contexts: memory of {found:4.1f} matrices of n x n")
 
 # %% [markdown]
-# Two blocks on each device account for one such matrix. CGLS keeps no n x n matrix, so
-# whatever it needs beyond this one must be copies of blocks and buffers of the
+# Two blocks on each device account for one such matrix. CGLS keeps no n x n matrix. The
+# remaining memory of CGLS therefore consists of copies of blocks and of buffers of the
 # libraries. The other two methods need these as well. `normal` adds a sum on each
 # device, products that wait to be added to it, and the Cholesky factor; `tsqr`
 # factorises a block together with its triangle, and adds LAPACK's copies. For n =
@@ -366,11 +368,10 @@ chapter.score()
 
 # %% [markdown]
 # In a step each block is used twice, for two products of little arithmetic. We
-# therefore expect disk and memory bandwidth, which two contexts share, to set the time.
-# A ratio near 1 is no surprise, and a ratio above 1 is possible. A ratio clearly below
-# 1 means that one context did not use up the bandwidth, or that it was slowed by the
-# start of the process or another program. A single run of each does not tell which. A
-# second GPU would add memory bandwidth, but both would read from the same disk.
+# therefore expect disk and memory bandwidth, which two contexts share, to set the time,
+# and a ratio near 1. A single run of each does not show whether a ratio below 1 is due
+# to bandwidth that one context has left unused or to another program. A second GPU
+# would add memory bandwidth, but both would read from the same disk.
 #
 # ## Summary
 #
@@ -378,8 +379,8 @@ chapter.score()
 # > being read) and a few vectors of n and m numbers; the normal equations add several n
 # > x n matrices, which the cell above counts. Neither holds A.
 #
-# Of a matrix in a file, only a few blocks have to be in memory at a time. What is
-# summed and sent does not grow with the rows. A method that passes over the rows many
+# Of a matrix in a file, only a few blocks have to be in memory at a time. The sums and
+# the traffic do not grow with the rows. A method that passes over the rows many
 # times reads the file many times, and one that passes once needs n x n numbers. Memory
 # can also grow with the rows where a scheduler keeps a chunk for a later task. Measure
 # the peak, in a new process.
@@ -406,8 +407,8 @@ chapter.score()
 #    forget the file, and time a pass again: `os.posix_fadvise(f.fileno(), 0, 0,
 #    os.POSIX_FADV_DONTNEED)` for the open file `f`, after `os.fsync(f.fileno())`. *(A
 #    file that was just written is still in memory, so the first pass measures memory.
-#    The second reads the disk. If both take equally long, your disk is as fast as the
-#    work, or the folder is itself in memory, as `/dev/shm` is.)*
+#    The second reads the disk, unless the folder is itself in memory, as `/dev/shm`
+#    is.)*
 #
 # ## Sources
 #

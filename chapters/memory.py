@@ -145,6 +145,9 @@ print(process_status("VmRSS") - before)
 left = kept_now / 4 / 3_000
 counted = per_image - numbers["images"]  # the images were there before
 print(f"{left:,.0f} of {counted:,} numbers per image are in memory")
+freed = numbers["convolution 1"] + numbers["convolution 2"]
+expected = {"MXNet keeps both": counted, "MXNet frees both": counted - freed}
+print(*(what for what, n in expected.items() if abs(left / n - 1) < 0.1) or ["neither"])
 chapter.answer("% of the counted outputs", round(100 * left / counted))
 
 # %% [markdown]
@@ -153,10 +156,10 @@ chapter.answer("% of the counted outputs", round(100 * left / counted))
 # needs the input and the weights, but not the output. A framework can therefore free
 # the outputs of both convolutions as soon as the ReLU has used them. (The same holds
 # for the 138 outputs of the dense layers, which we neglect.) Then `39,586 - 13,520 -
-# 4,050 = 22,016` numbers are left, and the share is `22,016 / 39,586 = 56 %`. If your
-# share is close to this, MXNet frees them; if it is close to the whole, MXNet keeps
-# them. Any other share would mean that MXNet frees only one of them, or that the
-# process holds arrays that our list does not contain, such as copies in another layout.
+# 4,050 = 22,016` numbers are left, and the share is `22,016 / 39,586 = 56 %`. The cell
+# names the case to within a tenth. "Neither" has two possible causes: MXNet frees only
+# one of the two outputs, or the process holds additional arrays, for example copies in
+# a different layout.
 #
 # During the backward pass more memory is needed. We train one step with 1,000 and one
 # with 3,000 images, each in a fresh process, and read the peak of the resident memory.
@@ -183,17 +186,18 @@ largest = 2 * max(numbers.values())
 print(f"per image: {4 * per_image / 1000:.0f} kB of outputs", end=", ")
 print(f"with two gradients {4 * (per_image + largest) / 1000:.0f} kB", end=", ")
 print(f"measured {measured / 1000:.0f} kB")
+uncounted = measured / 4 - (left + numbers["images"] + largest)
+print(f"beyond what is kept and two gradients: {uncounted:,.0f} numbers per image")
 chapter.answer("times the count", round(measured / (4 * per_image), 2))
 
 # %% [markdown]
 # With the two largest gradients, our rule suggests a factor of `(40,370 + 2 * 13,520) /
 # 40,370 = 1.67`. Without the outputs that can be freed, only `784 + 22,016` numbers are
-# kept, and the factor is `(22,800 + 2 * 13,520) / 40,370 = 1.23`. If MXNet frees these
-# outputs, and the measured factor is still above 1.23, the backward pass needs arrays
-# that we have not counted, such as the working memory of a convolution's algorithm or a
-# copy in another layout. A factor near 1.67 is then a coincidence: the rule counts some
-# arrays that are freed, and leaves out others. A factor below 1.23 would mean that the
-# kept outputs and the two gradients are never in memory all at once.
+# kept, and the factor is `(22,800 + 2 * 13,520) / 40,370 = 1.23`. The last line counts
+# what the peak holds beyond the outputs that we have measured and the two gradients:
+# arrays of which our list knows nothing, such as the working memory of a convolution's
+# algorithm. A factor near 1.67 is then a coincidence, because the rule counts some
+# arrays that are freed and omits others.
 #
 # How far can one trust such an estimate? The project has measured whole trainings on
 # CPU contexts ([record](../figures/benchmarks/memory.jsonl)) and on an H200
@@ -302,6 +306,7 @@ chapter.answer("% of the outputs kept", round(100 * at_once / per_image))
 #     traceback.clear_frames(error.__traceback__)   # the arrays of the failed frames
 #     gc.collect()
 #     mx.gpu(0).empty_cache()                       # the pool of a GPU
+#     ctypes.CDLL("libc.so.6").malloc_trim(0)       # the pool of the C library
 #
 # We need three controls. In the first one the process may allocate so much that nothing
 # fails. The other two have the limit but do not call `release`; one drops the errors,
@@ -373,26 +378,35 @@ trained = not line
 chapter.answer("500 trains with the error kept", "yes" if trained else "no")
 chapter.score()
 
+
+def more(name, than, run):
+    """MiB that a variant holds beyond another one, after its first or third run."""
+    return (rows[name][run][2] - rows[than][run][2]) / MIB
+
+
+print(f"one output of convolution 1: {4 * 2_000 * numbers['convolution 1'] / MIB:.0f}")
+print(f"release returned {more('errors kept', 'errors kept, release', 0):.0f} MiB")
+for run, name in ((0, "first"), (2, "second")):
+    beyond = more("errors kept, release", "no failure", run)
+    print(f"after the {name} failure, released: {beyond:+.0f} MiB beyond no failure")
+assert all(line for variant in list(variants)[1:] for _, line, _ in rows[variant][:1])
+
 # %% [markdown]
-# If 500 images train in all four variants, `release` was not necessary here. If they
-# fail in *errors kept* only, it was. (If 2,000 images train in spite of the limit,
-# lower it.) What remains in memory, and why? Each variant is a single process, so a
-# difference of a few MiB means nothing.
+# The answer shows whether `release` was necessary here. The message of the first
+# failure advises a smaller batch than 500, although the table shows whether 500 images
+# have trained in the same limit. The advice comes from our estimate, which also counts
+# the outputs that MXNet frees, so it is cautious.
 #
-# First, compare *errors dropped* with *no failure*. Both were given the same batches,
-# so what *errors dropped* holds beyond *no failure* is memory that a failure leaves
-# behind, although our program no longer refers to the error. Next, compare *errors
-# kept* with *errors kept, release* after a failure: the difference is memory that
-# `release` returns. A traceback holds the arrays that were made before the failing
-# allocation, which may be few.
+# What remains in memory, and why? Each variant is a single process, so a difference of
+# a few MiB means nothing. What `release` returns was held by the error: its traceback
+# holds the arrays that were made before the failing allocation, which may be few.
 #
-# What remains in *errors kept, release* beyond *no failure* is not held by the errors,
-# whose frames have been cleared. It is held by MXNet or by the C library, and `release`
-# does not return it. One output of the first convolution has `4 * 2,000 * 13,520 /
-# 2**20 = 103` MiB; compare the remainder with it. If the second failure adds nothing to
-# the remainder, the memory is not lost a second time. If it adds as much again, each
-# failure loses memory. The message of the first failure, printed below the table, does
-# not count the remainder as free, although the limit was `300 * MIB`.
+# The last lines compare *errors kept, release* with *no failure*, in which the same
+# batches trained. A positive remainder is not held by the errors, whose frames have
+# been cleared, nor by pending work. The C library has been asked to return what it
+# keeps, and it maps each array of 1 MB or more separately. Therefore we would suspect
+# MXNet, but have no experiment that proves it. Compare a remainder with one output of
+# the first convolution; if the second failure adds one more, each failure loses memory.
 #
 # So what is `release` for? It returns what a program keeps by accident. On a GPU it
 # also empties MXNet's pool, but CUDA keeps the error of the failed allocation and

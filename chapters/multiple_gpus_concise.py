@@ -6,6 +6,10 @@
 #
 # ![One step on two devices](../docs/drawings/split-allreduce-update.svg)
 #
+# **In one sentence.** Gluon makes the replicas, sums and updates in `trainer.step(n)`,
+# with the result of our own functions up to rounding; splitting the batch and the right
+# n remain ours.
+#
 # | Chapter 1, by hand | here, Gluon |
 # |---|---|
 # | `lenet(X, params)` | a `HybridSequential` block, called as `net(X)` |
@@ -16,19 +20,20 @@
 #
 # *Dive into Deep Learning* (d2l) [1] trains a larger network here. Its authors printed
 # 13.2 s per epoch on one V100 with batches of 256 images, and **7.3 s on two** with
-# batches of 512 [2]. With LeNet, two V100s had been slower than one. Two things have
-# changed at the same time, the network and the batch, and we will take them apart.
+# batches of 512 [2]. With LeNet, two V100s had been slower than one. Two things changed
+# at the same time, the network and the batch, and we will take them apart.
 #
 # Run this chapter as a notebook, or as `python chapters/multiple_gpus_concise.py`.
 
 # %%
 import resource
 import time
-from statistics import median
+from statistics import median, quantiles
 
 import d2lpar
 from d2lpar import autograd, chapter, devices, gluon, init_lenet, np, npx
 from d2lpar.records.kinds import ArmSample
+from d2lpar.scaling.model import studies
 
 two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2")
 
@@ -37,7 +42,8 @@ two = devices.parse("cpu:2")  # on a machine with two GPUs: devices.parse("gpu:2
 #
 # A *block* is a network together with its parameters. `HybridSequential` runs its
 # layers one after the other. It is called hybrid because it can run in two ways: as
-# Python, operator by operator, or compiled to a graph that runs without Python.
+# Python, operator by operator, or compiled to a graph that runs without Python. This is
+# the LeNet of Chapter 1, so we can compare the two chapters number by number.
 
 
 # %%
@@ -58,9 +64,6 @@ net = lenet()
 print(net)
 
 # %% [markdown]
-# This is the LeNet of Chapter 1, so we can compare the two chapters number by number.
-# d2l's ResNet-18 follows below.
-#
 # ## A replica per device
 #
 # `initialize` takes a list of devices and makes a copy of every parameter on each of
@@ -115,11 +118,9 @@ print("b1 grad:", b1.list_grad()[0])
 # gradients of all devices into the kvstore, pulls their sums, divides by n and updates
 # every replica.
 #
-# Two arguments matter. The trainer's default, `kvstore="device"`, sums on the devices
-# themselves, while `kvstore="local"` sums on the host. We keep the default. With
-# `update_on_kvstore=True` the kvstore itself keeps and updates the parameters (exercise
-# 5). We set it to `False`, so that the kvstore only sums and each device updates its
-# replica, as in Chapter 1.
+# The trainer's default, `kvstore="device"`, sums on the devices themselves, while
+# `kvstore="local"` sums on the host. We set `update_on_kvstore=False`, so that the
+# kvstore only sums and each device updates its replica, as in Chapter 1.
 
 # %%
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -176,7 +177,7 @@ chapter.answer("for trainer.step", X.shape[0])
 # In PyTorch, DistributedDataParallel (DDP) takes the place of the trainer's all-reduce.
 # Each process wraps its replica, `net = DistributedDataParallel(net)`. DDP can start
 # the sums during `backward` (Chapter 7), and it averages over the processes where Gluon
-# sums over the devices:
+# sums over the devices. Chapter 6 runs it.
 #
 # <!-- fold: teaching/frameworks/pytorch_ddp.py train_batch -->
 #
@@ -185,17 +186,14 @@ chapter.answer("for trainer.step", X.shape[0])
 # So far, Python has invoked every operator of every layer separately on each device.
 # `hybridize` records the operators once, as a graph, and runs the whole graph from then
 # on. With `static_alloc` and `static_shape` the memory of the graph is also reserved
-# once, instead of at each call. So there are two possible gains, and we measure them
-# one after the other. The number of new memory pages shows how much memory a call
-# asks the operating system for (Chapter 4).
-#
-# *Predict before you run*: by what factor does compiling the network, with static
-# memory, speed up the forward pass for one image? And for 1,024 images?
+# once, instead of at each call. The number of new memory pages shows how much memory a
+# call asks the operating system for (Chapter 4). Two times differ only if their
+# quartiles do not overlap, as in Chapter 1.
 
 
 # %%
 def clock(net, X, repeats=11):
-    """Milliseconds of a forward pass, and how many new pages of memory it takes."""
+    """Milliseconds of forward passes, and how many new pages of memory one takes."""
     net(X)  # a warm-up: hybridize compiles at the first call
     npx.waitall()
     times, pages = [], resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -205,88 +203,45 @@ def clock(net, X, repeats=11):
         npx.waitall()
         times.append(1e3 * (time.perf_counter() - start))
     pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages
-    print(f"{sorted(times)[repeats // 2]:8.2f} ms, {pages // repeats:6} pages")
-    return sorted(times)[repeats // 2]
+    return times, pages // repeats
 
 
-chapter.predict("times as fast for one image", None)
-chapter.predict("times as fast for 1,024", None)
-for n in (1, 1024):
-    X = np.ones((n, 1, 28, 28), ctx=two[0])
-    print(f"{n} image(s)")
-    net.hybridize(False)
-    print("  as Python:         ", end="")
-    as_python = clock(net, X)
-    net.hybridize()
-    print("  a graph:           ", end="")
-    as_graph = clock(net, X)
-    net.hybridize(static_alloc=True, static_shape=True)
-    print("  with static memory:", end="")
-    static = clock(net, X)
-    print(f"  the graph saves {as_python - as_graph:.2f} ms, ", end="")
-    print(f"static memory a further {as_graph - static:.2f} ms")
-    name = "one image" if n == 1 else "1,024"
-    chapter.answer(f"times as fast for {name}", as_python / static)
-
-# %% [markdown]
-# For one image the device has little to compute, so the calls that the graph saves are
-# a large share of the time. For 1,024 images they are a small share. If the graph saves
-# time there as well, look at the pages: a graph can reuse the memory of a layer for the
-# next one, whereas Python asks for a new array for each output. Static memory removes
-# what is left of these requests.
-#
-# Python's overhead becomes important again with several devices, because one Python
-# thread issues the work for all of them.
-#
-# ## The training loop
-#
-# The loop is that of Chapter 1, on the same images.
-
-# %%
-X_train, y_train, X_test, y_test = d2lpar.datasets.fashion_sample()
-X_train = np.array(X_train[:, None] / 255, dtype="float32")  # (n, 1, 28, 28)
-X_test = np.array(X_test[:, None] / 255, dtype="float32")
-y_train = np.array(y_train, dtype="float32")
-
-
-def train(num_devices, batch_size, lr, num_epochs=2):
-    chosen = two[:num_devices]
-    net = lenet()
-    net.initialize(ctx=chosen)
-    set_params(net, params)
-    net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": lr}, update_on_kvstore=False
+def verdict(one, other):
+    """What two lists of times say: their ratio, if their quartiles do not overlap."""
+    (low, _, high), (low_of_other, _, high_of_other) = (
+        quantiles(times, n=4) for times in (one, other)
     )
-    for epoch in range(num_epochs):
-        start = time.perf_counter()
-        for i in range(0, len(X_train) - batch_size + 1, batch_size):
-            X, y = X_train[i : i + batch_size], y_train[i : i + batch_size]
-            train_batch(X, y, net, chosen, trainer)
-        npx.waitall()
-        seconds = time.perf_counter() - start
-        y_hat = net(X_test.copyto(chosen[0])).argmax(axis=1)
-        acc = (y_hat.asnumpy() == y_test).mean()
-        print(f"{num_devices} device(s), epoch {epoch + 1}: {acc:.3f}, {seconds:.2f} s")
+    if low_of_other <= high and low <= high_of_other:
+        return "no difference: the quartiles overlap"
+    return f"{median(one) / median(other):.2f} times as fast"
 
 
-train(1, batch_size=16, lr=0.1)
-train(2, batch_size=16, lr=0.1)
+forms = {
+    "as Python": {"active": False},
+    "a graph": {},
+    "with static memory": {"static_alloc": True, "static_shape": True},
+}
+for n in (1, 1024):
+    X, first = np.ones((n, 1, 28, 28), ctx=two[0]), None
+    for form, how in forms.items():
+        net.hybridize(**how)
+        times, pages = clock(net, X)
+        first = first or times
+        print(f"{n:5} image(s), {form:18}: {median(times):8.2f} ms, {pages:6,} pages")
+    print("  with static memory against Python:", verdict(first, times))
 
 # %% [markdown]
-# Compare the times of the two devices with those of one. The all-reduce and Python's
-# work do not depend on the batch, so with only 16 images in a batch the second device
-# has little to save. A larger network should change this.
+# The graph removes Python's calls, whose number does not depend on the batch. Static
+# memory removes requests for pages, which grow with the batch: compare the last column.
+# Python's calls become important again with several devices, because one Python thread
+# issues the work for all of them.
 #
 # ## A larger network
 #
-# d2l trains a ResNet-18 here. It needs 456 million multiplications per image, about
-# `456 / 2.25 = 200` times as many as LeNet. It also has more operators, 64 instead of
-# 9. However, a compiled network is *one* call for Python. What a second device costs is
-# therefore mainly the step of the trainer: the all-reduce of ResNet's 11.18 million
-# parameters (`11.18e6 / 129e3 = 87` times as many as LeNet's), which are 76 arrays
-# instead of 8. The computation grows more than either of them. A second device should
-# therefore pay with smaller batches.
+# d2l trains a ResNet-18 here, which needs 456 million multiplications per image for the
+# forward pass; LeNet needs 2.25 million. It also has more operators, 64 instead of 9,
+# but a compiled network is *one* call for Python. What a second device costs is
+# therefore mainly the step of the trainer, whose all-reduce grows with the parameters.
 #
 # We define d2l's network below. By default we use a quarter of its channels, so that it
 # runs on a laptop; `channels=64` makes it d2l's network, which d2l did not compile. The
@@ -329,155 +284,145 @@ def resnet18(channels=16):
 
 
 # %% [markdown]
-# d2l trains it on one device with batches of 256 and a learning rate of 0.1, and on two
-# devices with 512 and 0.2. Each device then has the same work per step as before. This
-# changes the batch size and the number of devices at the same time. To separate the two
-# effects we also train with equal batch sizes. To save time we use few images and
-# batches an eighth as large as d2l's.
-#
-# *Predict before you run*: how many times as fast are two contexts as one with equal
-# batches, for the slim ResNet-18 and for LeNet?
+# *Predict before you run*: how many times as many multiplications *per parameter* does
+# d2l's ResNet-18 need as LeNet?
+
+# %%
+chapter.predict("times LeNet's multiplications per parameter", None)
+per_parameter = {}
+for name, build, multiplications in (
+    ("LeNet", lenet, 2.25e6),
+    ("ResNet-18", lambda: resnet18(64), 456e6),
+):
+    net = build()
+    net.initialize()
+    net(np.ones((2, 1, 28, 28)))  # infers the shapes
+    learned = [p for p in net.collect_params().values() if p.grad_req != "null"]
+    size = sum(p.data().size for p in learned)
+    per_parameter[name] = multiplications / size
+    print(f"{name}: {size:,} parameters in {len(learned)} arrays,", end=" ")
+    print(f"{per_parameter[name]:.1f} multiplications per image and parameter")
+ratio = per_parameter["ResNet-18"] / per_parameter["LeNet"]
+chapter.answer("times LeNet's multiplications per parameter", round(ratio, 1))
+
+# %% [markdown]
+# The computation grows more than the all-reduce, so a second device should pay with
+# smaller batches. d2l trains on one device with batches of 256 and a learning rate of
+# 0.1, and on two devices with 512 and 0.2, so that each device has the same work per
+# step as before. However, half as many steps are a different training, whose speed
+# should not be compared with that of one device. We compare equal batches, with a small
+# one and a larger one.
 
 
 # %%
-def train_net(net, num_devices, batch_size, lr, images=384, num_epochs=3):
-    """Images per second, the median of the epochs after the first."""
+def time_steps(net, num_devices, batch_size, steps=3):
+    """Milliseconds of a step with a compiled network."""
     chosen = two[:num_devices]
-    d2lpar.mx.random.seed(0)  # the same start for one device and for two
-    net.initialize(init=d2lpar.mx.init.Normal(sigma=0.01), ctx=chosen)
-    net.hybridize(static_alloc=True, static_shape=True)
     trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": lr}, update_on_kvstore=False
+        net.collect_params(), "sgd", {"learning_rate": 0.01}, update_on_kvstore=False
     )
-    rates = []
-    for _ in range(num_epochs):  # the first one warms up
-        start = time.perf_counter()
-        for i in range(0, images, batch_size):
-            X, y = X_train[i : i + batch_size], y_train[i : i + batch_size]
-            train_batch(X, y, net, chosen, trainer)
-        npx.waitall()
-        rates.append(images / (time.perf_counter() - start))
-    return median(rates[1:])
+    X = np.random.uniform(size=(batch_size, 1, 28, 28))
+    y = np.arange(batch_size) % 10
+    train_batch(X, y, net, chosen, trainer)  # a warm-up
+    npx.waitall()
+    start = time.perf_counter()
+    for _ in range(steps):
+        train_batch(X, y, net, chosen, trainer)
+    npx.waitall()
+    return 1e3 * (time.perf_counter() - start) / steps
 
 
-# d2l: train_net(resnet18(64), 1, 256, 0.1, images=60_000, num_epochs=10)
-# and: train_net(resnet18(64), 2, 512, 0.2, images=60_000, num_epochs=10)
-chapter.predict("ResNet-18: times as fast on two", None)
-chapter.predict("LeNet: times as fast on two", None)
-settings = {"one device": (1, 32, 0.1), "two": (2, 32, 0.1), "d2l's two": (2, 64, 0.2)}
-for name, build in (("ResNet-18", resnet18), ("LeNet", lenet)):
-    rates = {setting: [] for setting in settings}
-    for _ in range(3):  # in turn, because the speed of a machine drifts
-        for setting, how in settings.items():
-            rates[setting].append(train_net(build(), *how))
-    for setting, found in rates.items():
-        print(f"{name:9}, {setting:10}: {median(found):6,.0f} images/s ", end="")
-        print(f"({min(found):,.0f}-{max(found):,.0f})")
-    gain = median(rates["two"]) / median(rates["one device"])
-    chapter.answer(f"{name}: times as fast on two", gain)
+for batch_size in (4, 32):
+    for name, build in (("LeNet", lenet), ("ResNet-18", resnet18)):
+        nets = {n: build() for n in (1, 2)}
+        for n, net in nets.items():
+            net.initialize(init=d2lpar.mx.init.Normal(sigma=0.01), ctx=two[:n])
+            net.hybridize(static_alloc=True, static_shape=True)
+        times = {1: [], 2: []}
+        for _ in range(5):  # in turn, because the speed of a machine drifts
+            for n, net in nets.items():
+                times[n].append(time_steps(net, n, batch_size))
+        print(
+            f"batch {batch_size:2}, {name:9}: one {median(times[1]):6.1f} ms,", end=""
+        )
+        print(f" two: {verdict(times[1], times[2])}")
 
 # %% [markdown]
-# Compare rows only if their ranges do not overlap; if they do, run the cell again on an
-# idle machine. If both contexts have a core each, we expect ResNet-18 to gain more than
-# LeNet, because its devices spend a larger share of a step computing, whereas with
-# LeNet they wait more for Python and for each other. If both factors are near 1, or
-# below, one explanation is that the contexts share a core, or that another program uses
-# one. If only LeNet's factor is below 1, then its all-reduce and Python cost more with
-# 16 images per device than half of the computation saves.
-#
-# The third row of each network shows d2l's way. Each device has twice the work per step
-# there, so fixed costs matter less, but the training takes half as many steps. This
-# makes it a different training, whose speed should not be compared with that of one
-# device.
+# If each context has a core to itself, we expect ResNet-18 to gain at the small batch,
+# where LeNet gains little or loses. If no row shows a gain, the contexts share a core.
 #
 # With BatchNorm there is a further difference. Each device normalises its own shard, so
 # even with equal batches two devices do not compute what one computes (Chapter 10).
 #
-# How far does one GPU take us? We have trained d2l's ResNet-18 on one H200. On two it
-# has not been measured yet; `python benchmarks/resnet18.py --devices gpu:2` does so.
-
+# We have trained d2l's ResNet-18 on one H200. On two it has not been measured yet;
+# `python benchmarks/resnet18.py --devices gpu:2 --out figures/h200/benchmarks` does so.
 
 # %%
-def mfu(multiplications, seconds, n=1):
-    """The share of n H200s' float32 peak; 6 operations per multiplication."""
-    return 6 * multiplications * 60_000 / seconds / (n * 67e12)
-
-
 run = chapter.record("h200/benchmarks/resnet18.jsonl")
-seconds = [s.seconds for s in run.lines_of(ArmSample) if not s.warm_up]
-print(f"ResNet-18 on one H200: {median(seconds):.2f} s per epoch, n = {len(seconds)}")
-shares = [mfu(456e6, median(seconds))]
-print(f"  MFU {shares[0]:.0%}, commit {run.header.git_commit[:7]}")
-for n in (1, 2):
-    run = chapter.record(f"h200/multiple_gpus_concise/book-gpu{n}.jsonl")
-    lenets = median(epoch.seconds for epoch in run.epochs[1:])
-    print(f"LeNet on {n} H200(s): {lenets:.3f} s per epoch")
-    shares.append(mfu(2.25e6, lenets, n))
-    print(f"  MFU {shares[-1]:.0%}, commit {run.header.git_commit[:7]}")
-assert shares[0] > 5 * shares[1] > 5 * shares[2]
+seconds = median(s.seconds for s in run.lines_of(ArmSample) if not s.warm_up)
+print(f"ResNet-18 on one H200, batch 256: {seconds:.2f} s per epoch,", end=" ")
+print(f"commit {run.header.git_commit[:7]}")
+mfu = 6 * 456e6 * 60_000 / seconds / 67e12  # of the float32 peak, see Chapter 4
+print(f"  MFU {mfu:.0%}, if TF32 was off: the record does not name it")
+assert "tf32" not in run.header.gpu_build and mfu > 0.3
 
 # %% [markdown]
-# The MFU (Chapter 4) is the share of the GPU's peak that the training uses. With the
-# same batch of 256 images it is much larger for ResNet-18 than for LeNet, as the
-# assertion confirms. While an H200 trains LeNet, it is far below its peak, so a second
-# one has little to save, and the MFU of two is lower still.
+# The MFU (Chapter 4) is several times that of LeNet, which stayed below a tenth there.
 #
 # ## On Fashion-MNIST
 #
-# The package's training, `d2lpar.lenet_concise.train`, is the loop from above with
-# shuffled batches, uneven shards and checkpoints. Every device holds all images and
-# takes the rows of its shard out of them within its graph, because issuing many small
-# operations costs Python more time than executing them costs a GPU. On GPUs it also
-# sums all gradients as one array. Neither changes the results by more than rounding.
-# The presets are those of Chapter 1, so that the two can be compared:
-#
-#     d2lpar compare figures/multiple_gpus/book-1thread-cpu2.jsonl \
-#         figures/multiple_gpus_concise/book-1thread-cpu2.jsonl
-#
-# In a notebook the flags are arguments: `preset="book"`, `num_devices="1,2"`, `lr=0.1`.
+# The package's training, `d2lpar.lenet_concise.train`, takes this step with shuffled
+# batches, uneven shards and checkpoints. Every device holds all images and takes the
+# rows of its shard out of them within its graph. On CPU contexts its trainer sums on
+# the host (`kvstore="local"`). On GPUs it sums all gradients as one array and launches
+# each pass as a CUDA graph. None of this changes the results by more than rounding.
 
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("multiple_gpus_concise")
 
 # %% [markdown]
-# On CPU contexts the table divides the cores of the machine among the contexts, so a
-# single context has several threads. Its speedup compares two ways to use the same
-# cores, as in Chapter 1.
+# Here, too, one context has a thread on each core and two contexts share them.
 #
-# Is Gluon faster than our functions from scratch? Here are the medians of both, from
-# the records of d2l's recipe. In these each CPU context has one thread.
+# Is Gluon faster than our functions from scratch? We read the steps of two records on
+# one core and on two.
 
 # %%
-for place, name in (("", "book-1thread-cpu{}"), ("h200/", "book-gpu{}")):
+found = {}
+for way in ("scratch", "concise"):
+    run = chapter.record(f"scaling/book-1thread-{way}-cpu2.jsonl")
+    (found[way],) = studies([run])
+    print(f"{way}: d2lpar {run.header.versions['d2lpar']}, ", end="")
+    print(f"commit {run.header.git_commit[:7]}")
+gains = {}
+for batch in (32, 256, 1024, 2048, 8192):
+    print(f"batch {batch:5}:", end="")
     for n in (1, 2):
-        found = []
-        for way in ("multiple_gpus", "multiple_gpus_concise"):
-            run = chapter.record(f"{place}{way}/{name.format(n)}.jsonl")
-            found.append(median(epoch.seconds for epoch in run.epochs[1:]))
-        print(f"{n} {run.header.device_kind}(s), commit", run.header.git_commit[:7])
-        print(f"  from scratch {found[0]:.3g} s per epoch, ", end="")
-        print(f"Gluon {found[1]:.3g} s, {found[1] / found[0]:.2f} times")
+        ours, gluons = (found[w].milliseconds(n, batch) for w in found)
+        gains[n, batch] = ours.median / gluons.median
+        apart = not ours.overlaps(gluons)
+        said = f"{gains[n, batch]:.2f} times as fast" if apart else "no difference"
+        print(f"  {n} context(s): Gluon {said}", end="")
+    print()
+assert all(gains[n, 8192] > 1.3 > gains[n, 256] for n in (1, 2))
 chapter.score()
 
 # %% [markdown]
-# A factor below 1 means that Gluon is faster. The records of the GPUs are from before
-# 0.4, and each row is one training. One explanation of the difference between the GPUs
-# and the CPU contexts is the length of a step. On GPUs a step is short, so the calls
-# that a compiled network saves are a large part of it. On CPU contexts a step takes so
-# long that they matter little, and the factors are close to 1.
+# With 256 images the two differ little. With the largest batches Gluon is clearly
+# faster, as the assertion confirms, so calls are not all that it saves. [A table of
+# Chapter 6](scaling.py) has both on H200s.
 #
 # ## Summary
 #
 # > **Takeaway.** `trainer.step(n)` computes `p -= lr / n * (g_1 + ... + g_N)` with the
 # > size n of the global batch. If nothing overlaps, two devices pay as soon as
-# > `compute / 2 > python + all_reduce`. The more a network computes per parameter and
-# > per call, the smaller the batch from which this holds.
+# > `compute / 2 > python + all_reduce`, where `compute` is the time of the operators
+# > alone, without Python's. The more a network computes per parameter and per call, the
+# > smaller the batch from which this holds.
 #
 # `initialize(ctx=devices)` makes the replicas, and the device of the data selects one.
-# `trainer.step(n)` sums the gradients over the devices, divides by n and updates. Pass
-# the size of the global batch; the trainer has no way to check it. `hybridize` replaces
-# the calls of all operators by one call, and static memory saves new arrays.
+# Pass the size of the global batch to `trainer.step`; nothing checks it. `hybridize`
+# replaces the calls of all operators by one call, and static memory saves new arrays.
 #
 # ## Exercises
 #
@@ -492,21 +437,15 @@ chapter.score()
 #    / 200 = 0.435`. On paper the batch shrinks by `1 / 0.435 = 2.3`. If the fixed cost
 #    of each sum dominates, the all-reduce grows by `76 / 8 = 9.5`, and the batch
 #    shrinks by `200 / 9.5 = 21`.)*
-# 3. Train with batches of 65; then with `even_split=False` in both calls of
-#    `split_and_load`; then so with batches of one image. *(ValueError. Then 33 and 32
-#    images, and the step is right, since it divides by 65. With one image the second
-#    device gets an empty shard, and MXNet stops with `Check failed: delay_alloc`, which
-#    does not name the cause. The package's `train_batch` skips such a device.)*
+# 3. Train with batches of 65. Then pass `even_split=False` in both calls of
+#    `split_and_load`, and finally train with batches of one image. *(ValueError. Then
+#    33 and 32 images, and the step is right, since it divides by 65. With one image the
+#    second device gets an empty shard, and MXNet stops with `Check failed:
+#    delay_alloc`, which does not name the cause. The package's `train_batch` skips such
+#    a device.)*
 # 4. *On paper.* `trainer.step(32)` on four devices of 16 images each, with a learning
 #    rate of 0.1: what is the effective learning rate? *(`0.1 * 64 / 32 =
 #    0.2`.)*
-# 5. Set `update_on_kvstore=True`: the kvstore keeps the parameters and updates them.
-#    *(The numbers are the same. A parameter server works like this, see Chapter 14.)*
-# 6. Remove all BatchNorm layers, those of `Residual` and the one of `resnet18`, and
-#    compare the losses of one device and two after a few steps, with equal batches. Do
-#    the same with BatchNorm. *(Without BatchNorm the losses differ by rounding, which
-#    can grow with the steps. With BatchNorm they differ from the first step on, since
-#    each device normalises its own shard.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` lists puzzles about the divisor of a step and
 # about uneven shards.

@@ -14,7 +14,7 @@ The names are in `__init__.pyi`, which type checkers read, too.
 
 import lazy_loader
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 __getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__.append("__version__")

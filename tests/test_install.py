@@ -86,13 +86,3 @@ def test_one_version_everywhere():
     cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
     newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
     assert d2lpar.__version__ == cited[1] == newest[1]
-
-
-def test_folders_at_the_root():
-    listed = ["git", "ls-files", "--", "*/*", ":!.*"]
-    done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip("not a clone of git")
-    folders = {path.partition("/")[0] for path in done.stdout.splitlines()}
-    ours = "benchmarks chapters d2lpar docs figures notebooks teaching tests tools"
-    assert folders == set(ours.split())

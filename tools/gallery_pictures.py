@@ -257,7 +257,7 @@ def memory(cores: Runs, gpus: Runs) -> Picture:
         for n in "12"
     )
     title = claim(
-        "One device takes {a:.2f} to {b:.2f} times the memory that we count",
+        "One device takes {a:.2f} to {b:.2f} times what we count, in single samples",
         when=0.9 < min(alone) and max(alone) < 1.2 and median(both) < 1,
         a=min(alone), b=max(alone), two=median(both),
     )  # fmt: skip

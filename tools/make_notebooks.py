@@ -72,12 +72,10 @@ def fold(asked: re.Match) -> str:
     path, *names = asked[1].split() or [""]
     if not (ROOT / path).is_file():
         raise ValueError(f"{asked[0]}: there is no file {path!r}")
-    if not names:
-        raise ValueError(f"{asked[0]}: name the functions to show")
     found = definitions(ROOT / path)
     for name in names:
         if name not in found:
-            there = ", ".join(found) or "neither function nor class"
+            there = ", ".join(found)
             raise ValueError(f"{asked[0]}: no {name} in {path}, which has {there}")
     framework = Path(path).name.partition("_")[0]
     return IN_FRAMEWORK.format(
@@ -88,10 +86,10 @@ def fold(asked: re.Match) -> str:
 
 
 def converted(script: Path) -> nbformat.NotebookNode:
-    """The chapter's cells as a notebook without outputs, the same each time.
+    """Return the chapter's cells as a notebook without outputs, the same each time.
 
-    The answers of its exercises are folded, in HTML that Jupyter and GitHub show, and
-    so are the sources that its lines `fold` name. Raises ValueError for a wrong one.
+    Answers of exercises, and what lines `fold` name, are folded in HTML. Raises
+    ValueError for a wrong line `fold`.
     """
     notebook = jupytext.read(script)
     for number, cell in enumerate(notebook.cells):
@@ -102,12 +100,8 @@ def converted(script: Path) -> nbformat.NotebookNode:
         if heading:
             folded = ANSWER.sub(lambda answer: FOLDED.format(answer[1]), exercises)
             cell.source = text + heading + folded
-    notebook.metadata = {
-        "kernelspec": {
-            "name": "python3", "display_name": "Python 3", "language": "python",
-        },
-        "language_info": {"name": "python"},
-    }  # fmt: skip
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return notebook
 
 
@@ -132,10 +126,9 @@ def execute(
 
 
 def environment_of(chapter: str, empty: str | Path) -> dict[str, str | None]:
-    """Variables for a chapter's kernel. `empty` is an empty folder.
+    """Return variables for a chapter's kernel; `empty` is an empty folder.
 
-    The artwork of the CryptoPunks may not be shown: the GAN finds and downloads none,
-    and learns from drawn faces.
+    The artwork of the CryptoPunks may not be shown: the GAN learns from drawn faces.
     """
     if chapter != "gan":
         return {}

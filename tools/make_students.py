@@ -180,11 +180,10 @@ def puzzles() -> nbformat.NotebookNode:
 
 
 def slides(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """An executed lesson as slides, up to its exercises.
+    """An executed lesson as slides, up to its exercises, without folds.
 
-    A heading begins a slide; a picture, a prediction and code with its output begin one
-    below it. All paragraphs but a heading's first are the speaker's notes, unless they
-    begin in bold. Folds are left out.
+    A heading begins a slide; a picture, a prediction and code begin one below it. All
+    paragraphs but a heading's first are notes, unless they begin in bold.
     """
     cells: list[nbformat.NotebookNode] = []
     for cell in map(self_contained, notebook.cells):

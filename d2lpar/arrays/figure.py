@@ -93,10 +93,8 @@ def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     axes.text(0.98, 0.12, words, ha="right", **place)
     if model in DATA_SHEETS:
         _roof(axes, (left, last), *DATA_SHEETS[model], {"color": "0.35", "lw": 1.2})
-    peers = [
-        r for r in table if r.library == "PyTorch" and r.num_devices in (0, fewest)
-    ]
-    peers = [row for row in peers if row.where != "CPU"]  # of a host beside GPUs
+    here = [r for r in table if r.num_devices in (0, fewest) and r.where != "CPU"]
+    peers = [row for row in here if row.library == "PyTorch"]
     for k, (operation, words) in enumerate(SHORT.items()):
         forms = [r for r in rows_of(operation, ours) if r.library == "MXNet"]
         if not forms:

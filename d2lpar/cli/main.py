@@ -232,10 +232,18 @@ def devices() -> None:
     epilog="Exit status: 0 right, 1 wrong, 2 it cannot be judged. See docs/verify.md.",
 )
 @click.argument("path", metavar="STEP.py", type=PATH)
-@click.option("--devices", "num_devices", type=click.IntRange(2, 64), default=2)
-@click.option("--batch", "batch_size", type=POSITIVE, default=64)
-@click.option("--lr", type=LR, default=0.1)
-@click.option("--seed", type=COUNT, default=0)
+@click.option(
+    "--devices",
+    "num_devices",
+    type=click.IntRange(2, 64),
+    default=2,
+    help="Number of devices, compared with one.",
+)
+@click.option(
+    "--batch", "batch_size", type=POSITIVE, default=64, help="Samples in a batch."
+)
+@click.option("--lr", type=LR, default=0.1, help="Learning rate.")
+@click.option("--seed", type=COUNT, default=0, help="Seed of init and batch.")
 @click.option(
     "--python",
     default=sys.executable,
@@ -246,7 +254,7 @@ def devices() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(ctx: click.Context, path: str, as_json: bool, **settings) -> None:
-    """Judge STEP.py's step: is it, on several devices, the step of one?
+    """Judge the step of STEP.py: is it, on several devices, the step of one?
 
     If it is not, the mistake is named. The file may use any framework. It defines
     init(seed), batch(n, seed) and step(params, X, y, num_devices, lr).

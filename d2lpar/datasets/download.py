@@ -21,35 +21,25 @@ log = logging.getLogger("d2lpar")
 CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 
 
-class DownloadError(DataError):
-    """There is no copy on disk, and the download failed."""
-
-
 @dataclass(frozen=True)
 class PublishedFiles:
-    """Name a data set that was published as files, and where to find them.
+    """Name a data set that was published as files, and where to find them."""
 
-    `name` and `substitute` are values of ``--data``: of the data set, which is also the
-    name of its folder, and of what is used if it cannot be had. `registry` maps each
-    file to its SHA-256; it is below every one of `urls`.
-    """
-
-    name: str
+    name: str  # of its folder, and in --data
     title: str
-    substitute: str
-    registry: dict[str, str]
-    urls: tuple[str, ...]
+    substitute: str  # in --data, if the data set cannot be had
+    registry: dict[str, str]  # the SHA-256 of each file
+    urls: tuple[str, ...]  # with all the files below each
 
     def locate(self, name: str = "auto", data_dir: str | Path | None = None) -> str:
         """Return the name that "auto" means here; raise what :meth:`paths` raises."""
         return self.name if self.paths(name, data_dir) else self.substitute
 
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
-        """Return the files, downloaded if need be; [] for the substitute, which is logged.
+        """Return the files, downloaded if need be; [] for the substitute, with a line.
 
-        Raises :class:`DataError` for a folder asked for that cannot be read, a damaged
-        file in it, and, unless `name` is "auto", if there is neither a copy nor a
-        network; :class:`SettingError` for other names.
+        Raises :class:`DataError` for a folder or file that is damaged, and, unless
+        `name` is "auto", if there is neither a copy nor a network.
         """
         names = ("auto", self.name, self.substitute)
         if name not in names:
@@ -58,15 +48,17 @@ class PublishedFiles:
             return []
         asked_for = {"--data-dir": data_dir, "D2LPAR_DATA": os.getenv("D2LPAR_DATA")}
         for source, folder in asked_for.items():
-            if folder:
-                found = self.paths_in(check_folder(source, folder))
-                if found:
-                    return found
-                line = "%s is not, or not whole, in %s %s; looking elsewhere"
-                log.warning(line, self.title, source, folder)
+            if not folder:
+                continue
+            path = Path(folder).expanduser()
+            if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
+                raise DataError(f"{source} {path}: not a folder that can be read")
+            if found := self.paths_in(path):
+                return found
+            log.warning("%s is not, or not whole, in %s %s", self.title, source, folder)
         try:
             return [self.fetch(file) for file in self.registry]
-        except DownloadError as error:
+        except DataError as error:
             if name != "auto":
                 raise
             log.warning("%s; using --data %s instead", error, self.substitute)
@@ -92,30 +84,19 @@ class PublishedFiles:
         import pooch
 
         pooch.get_logger().setLevel(logging.ERROR)
-        downloader = pooch.HTTPDownloader(
-            progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
-        )
+        how = {"progressbar": sys.stderr.isatty(), "timeout": CONNECT_AND_READ_TIMEOUT}
+        downloader = pooch.HTTPDownloader(**how)
         cache, problems = pooch.os_cache("d2lpar") / self.name, []
+        digest = self.registry[file]
         for url in self.urls:
             try:
                 return Path(
-                    pooch.retrieve(
-                        url + file, self.registry[file], file, cache,
-                        downloader=downloader,
-                    )
-                )  # fmt: skip
+                    pooch.retrieve(url + file, digest, file, cache, None, downloader)
+                )
             except (OSError, ValueError) as error:  # ValueError: another SHA-256
                 why = getattr(error, "strerror", None) or type(error).__name__
                 problems.append(f"{urlsplit(url).hostname}: {why}")
-        raise DownloadError(
+        raise DataError(
             f"{self.title}: not on disk, nor downloaded to {cache} "
             f"({', '.join(problems)}); name its folder with --data-dir or D2LPAR_DATA"
         )
-
-
-def check_folder(source: str, folder: str | Path) -> Path:
-    """Return the folder that `source` names; :class:`DataError` unless readable."""
-    path = Path(folder).expanduser()
-    if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
-        raise DataError(f"{source} {path}: not a folder that can be read")
-    return path

@@ -56,8 +56,9 @@ def data_name(header: Header) -> str:
 
 def hardware(headers: Sequence[Header | BenchmarkHeader]) -> str:
     """Return the machine in a few words: "AMD EPYC, 2 cores", or the GPUs."""
-    if all(isinstance(h, Header) and h.device_kind == "gpu" for h in headers):
-        models = (label.partition(" ")[2] for h in headers for label in h.devices)
+    on_gpus = [h for h in headers if isinstance(h, Header) and h.device_kind == "gpu"]
+    if len(on_gpus) == len(headers):
+        models = (label.partition(" ")[2] for h in on_gpus for label in h.devices)
         gpus = filter(None, dict.fromkeys(models))
         return ", ".join([*gpus, *gpu_words(headers[0])[:1]])
     return " and ".join(

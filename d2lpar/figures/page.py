@@ -245,7 +245,8 @@ def save(
     drawn: Mapping[str, Picture | str | bytes], folder: Path, stem: str = ""
 ) -> list[Path]:
     """Write pictures as ``<stem>-<name>.png``, texts as .txt, bytes as .gif."""
-    endings, paths = {str: "txt", bytes: "gif"}, []
+    endings: dict[type, str] = {str: "txt", bytes: "gif"}
+    paths = []
     for key, content in drawn.items():
         name = "-".join(filter(None, (stem, key)))
         paths.append(folder / f"{name}.{endings.get(type(content), 'png')}")

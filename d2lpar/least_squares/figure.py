@@ -25,10 +25,9 @@ def pictures(
 ) -> dict[str, page.Picture]:
     """Draw runs of several methods and device counts, on the most devices of each.
 
-    ``devices``, the seconds on each number of devices, if there are several;
-    ``distance`` to the optimum, or ``residual`` if that is not known; ``error`` if a
-    method averages (the figure of the least-squares notes). `answers` title them.
-    Raises :class:`RecordError` for a run without points.
+    ``devices``, the seconds on each number of devices; ``distance`` to the optimum, or
+    ``residual`` if that is not known; ``error`` if a method averages (the figure of the
+    least-squares notes). Raises :class:`RecordError` for a run without points.
     """
     for run in runs:
         if not run.lines_of(PointRecord):
@@ -69,9 +68,7 @@ def _method(run: Run) -> str:
 
 
 def _look(run: Run, **others) -> dict:
-    method = run.header.variant
-    known = METHODS.index(method) if method in METHODS else len(METHODS)
-    return page.look(known, label=_method(run), **others)
+    return page.look(METHODS.index(run.header.variant), label=_method(run), **others)
 
 
 def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
@@ -92,10 +89,7 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
 
 
 def against_seconds(axes: Axes, runs: Sequence[Run], least: float | None = None):
-    """Draw the distance to the optimum against seconds of work, of every repeat.
-
-    Where the optimum is not known, draw ||A x - b|| above the `least`.
-    """
+    """Draw the distance to the optimum, or ||A x - b|| above the `least`."""
     for run in runs:
         for number, points in enumerate(repeats(run)):
             ys = [p.distance if least is None else p.residual_norm - least
@@ -106,8 +100,7 @@ def against_seconds(axes: Axes, runs: Sequence[Run], least: float | None = None)
             axes.plot(xs, [y for y in ys if y], **style)
     page.log_along(axes, "x")
     page.log_along(axes, "y")
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("||A x - b|| above its end")
+    axes.set(xlabel="seconds", ylabel="||A x - b|| above its end")
     if least is None:
         axes.axhline(1, **page.LIMIT)
         axes.set_ylabel("distance to the optimum; 1: x = 0")

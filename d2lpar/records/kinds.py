@@ -187,8 +187,9 @@ class PointRecord(Line, tag="point", frozen=True):
 
     `seconds` count its work from the start, without the time to measure the residual.
     `residual_norm` is ||A x - b||; `device_residual_norms` are those of each device's
-    own rows, or own x. `distance` is ||x - x*|| / ||x*||, x* being LAPACK's solution.
-    `x` is the solution, or `x_begins` its first elements.
+    own x where these differ (in older records also of its rows). `distance` is
+    ||x - x*|| / ||x*||, x* being LAPACK's solution. `x` is the solution, or
+    `x_begins` its first elements.
     """
 
     iteration: int

@@ -51,10 +51,9 @@ def tree(data: DeviceArrays) -> None:
 def ring(data: DeviceArrays) -> None:
     """Sum the k-th of N parts of each array around a ring that ends on device k.
 
-    A device sends and receives 2 (N - 1) / N of the bytes, whatever N is: the least
-    possible (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
-    Arrays are cut along the first axis. The parts are copies: MXNet orders the work on
-    an array and its views, so parts that shared one array would wait for each other.
+    A device sends and receives 2 (N - 1) / N of the bytes: the least possible
+    (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). The parts,
+    along the first axis, are copies: in MXNet views of one array wait for each other.
     """
     n = len(data)
     for arrays in zip(*data):
@@ -110,9 +109,9 @@ def measure(
 ) -> Iterator[AllReduceRecord]:
     """Time every variant on one array of `sizes` bytes and on LeNet's gradients.
 
-    The gradients are taken as one flat array and as the 8 arrays that they are. Every
-    result is compared with NumPy's sum, in every repetition. `in_steps` names the
-    variant and the number of arrays of the gradients that a training sums in its steps.
+    The gradients are one flat array, and the 8 arrays that they are. Every result is
+    compared with NumPy's sum. `in_steps` names the variant and the number of arrays of
+    the gradients that a training sums in its steps.
     """
     flat = [(sum(int(numpy.prod(shape)) for shape in SHAPES),)]
     for shapes in (*([(size // 4,)] for size in sizes), flat, SHAPES):

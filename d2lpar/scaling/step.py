@@ -1,15 +1,12 @@
 """Where a step's time goes, by omission: split, forward, backward, all-reduce, update.
 
 A step that ends after the forward pass, minus one that ends after the split, is the
-forward pass. Every shortened step is timed as training runs it, many in a row. A
-machine's speed drifts by more than the smaller parts take, so the shortened steps take
-turns, and only those of one turn are subtracted from each other.
+forward pass. Shortened steps are timed as training runs them, many in a row; they take
+turns, and only those of one turn are subtracted: a machine's speed drifts.
 
-The whole step is the one that the trainings take, by the same functions:
-:func:`d2lpar.parallel.train_batch` on replicas in buckets as :mod:`d2lpar.lenet` calls
-it, and :func:`d2lpar.lenet_concise.train_shards` on row numbers. From scratch making
-the batch belongs to the split, and checking the arguments to the backward pass. In
-Gluon the split cuts row numbers, and the graph that takes the rows is the forward pass.
+The whole step is the one that the trainings take, by the same functions. From scratch
+making the batch belongs to the split, and checking the arguments to the backward pass.
+In Gluon the split cuts row numbers, and taking the rows is part of the forward pass.
 """
 
 from __future__ import annotations
@@ -43,10 +40,10 @@ def nothing(*_) -> None:
 class FromScratch:
     """LeNet of :mod:`d2lpar.lenet` on several devices, trained step by step.
 
-    `params` are host arrays, of which every device gets a copy. ``copies[k]`` are the
-    images, uint8 (n, 28, 28), and classes (n,) on device k; batches are made of the
-    first. `all_reduce` names the variant of :mod:`d2lpar.scaling.allreduce` that sums
-    the gradients, and in how many arrays.
+    `params` are host arrays. ``copies[k]`` are the images, uint8 (n, 28, 28), and
+    classes (n,) on device k; batches are made of the first. `all_reduce` names the
+    variant of :mod:`d2lpar.scaling.allreduce` that sums the gradients, in how many
+    arrays.
     """
 
     all_reduce = "book", 1
@@ -76,10 +73,9 @@ class FromScratch:
         return datasets.batches(self._X, self._y, batch_size, orders[0])
 
     def step(self, batch: tuple, upto: str = UPDATE) -> list[np.ndarray]:
-        """Take the step up to one of PARTS; return its results without waiting.
+        """Take the step up to one of PARTS; return its losses, or shards if it splits.
 
-        Results are the losses, (n_k,) per busy device, or after the split the shards,
-        the last of which is ready last.
+        Losses are (n_k,) per busy device; of the shards the last one is ready last.
         """
         X, y = batch
         if upto in (SPLIT, FORWARD):
@@ -166,10 +162,9 @@ def sample(
 ) -> tuple[float, float]:
     """Return mean seconds of `steps` steps in a row, and of Python to issue one.
 
-    Each step ends after `upto`, one of PARTS. As in training, the losses of each step
-    are summed (:class:`~d2lpar.training.Epoch`), and Python waits for an earlier step
-    once BATCHES_IN_FLIGHT are queued; the seconds to issue a step are those of the
-    steps before that.
+    Each step ends after `upto`, one of PARTS. As in training, losses are summed
+    (:class:`~d2lpar.training.Epoch`), and Python waits once BATCHES_IN_FLIGHT steps
+    are queued; the seconds to issue a step are those of the steps before that.
     """
     training.set_learning_rate(LR)
     epoch = Epoch()  # waits for the devices
@@ -203,10 +198,9 @@ def turn(training: Training, batches: Iterator, steps: int) -> dict[str, float]:
 
 
 def parts(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the seconds of each of PARTS, from turns of all shortened steps.
+    """Return the seconds of each of PARTS, which add up; 0 for one below the noise.
 
-    Means over the half of the turns whose whole step is nearest to the median, so that
-    the parts add up to their whole step. A part below the noise is 0.
+    Means over the half of the turns whose whole step is nearest to the median.
     """
     ordered, cut = sorted(turns, key=lambda t: t[UPDATE]), len(turns) // 4
     middle = ordered[cut : len(turns) - cut]

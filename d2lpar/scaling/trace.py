@@ -1,6 +1,5 @@
-"""Steps of training, operator by operator, as MXNet's profiler sees them.
+"""Steps of training, operator by operator, for chapters 6 and 7.
 
-Chapters 6 and 7 trace such steps; the book's step player shows the file of chapter 6.
 MXNet's profiler writes once per process, so call one of the two functions, once.
 """
 
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 
 PATH = "runs/one-step-trace.json"
 STEPS = 8  # of which the fastest is kept
-SUMS = ("CopyCPU2CPU", "_npi_add")  # what an all-reduce does
+ADD = "_npi_add"
+SUMS = ("CopyCPU2CPU", ADD)  # what an all-reduce does
 
 
 @contextmanager
@@ -53,8 +53,7 @@ def profiled() -> Iterator[list[tuple[str, str, float, float]]]:
 class TracedStep:
     """A step on several devices, in milliseconds since Python began to issue it.
 
-    `spans` are (name, lane, begin, end) of each operator; lane 0 is Python, lane k + 1
-    is device k.
+    `spans` are (name, lane, begin, end) of operators; lane 0 is Python, k + 1 device k.
     """
 
     batch_size: int
@@ -71,29 +70,34 @@ class TracedStep:
         return busy
 
     @property
-    def _backward_ends(self) -> list[float]:
-        # MXNet runs the operators of a backward pass as one, the longest of a step.
+    def gradients_ready(self) -> list[float]:
+        """When the backward pass of each device ends, its last work before the sums."""
+        first_sum = min(begin for name, _, begin, _ in self.spans if name == ADD)
         return [
-            max((end - begin, end) for _, on, begin, end in self.spans if on == lane)[1]
+            max(
+                end
+                for name, on, _, end in self.spans
+                if on == lane and name not in SUMS and end <= first_sum
+            )
             for lane in range(1, len(self.busy))
         ]
 
     @property
     def straggler(self) -> int:
-        """The device whose backward pass ends last."""
-        return self._backward_ends.index(max(self._backward_ends))
+        """The device whose gradients are ready last."""
+        return self.gradients_ready.index(max(self.gradients_ready))
 
     @property
     def waiting(self) -> float:
-        """Milliseconds from the first end of a backward pass to the straggler's."""
-        return max(self._backward_ends) - min(self._backward_ends)
+        """Milliseconds from the first device's gradients to the straggler's."""
+        return max(self.gradients_ready) - min(self.gradients_ready)
 
 
 def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedStep]:
     """Trace a step of LeNet from scratch for each global batch size.
 
-    Writes them to runs/one-step-trace.json in the form of trace viewers: processes are
-    the batch sizes, threads the lanes, times whole microseconds.
+    Writes runs/one-step-trace.json for trace viewers and the book's step player:
+    processes are the batch sizes, threads the lanes, times whole microseconds.
     """
     with profiled() as operators:
         times = {batch: _fastest(devices, batch) for batch in batch_sizes}
@@ -115,7 +119,7 @@ def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedSte
 
 
 def _fastest(devices: Sequence, batch: int) -> tuple[float, float, float]:
-    """When the fastest of some steps begins, is issued and is done; milliseconds."""
+    """Return when the fastest of some steps begins, is issued and is done; ms."""
     X = np.random.uniform(size=(batch, 1, 28, 28), ctx=devices[0])
     y = np.arange(batch, ctx=devices[0]) % 10
     device_params = [get_params(init_lenet(), device) for device in devices]
@@ -148,10 +152,7 @@ def draw(steps: Sequence[TracedStep]) -> Figure:
 
 
 class TracedBackward(NamedTuple):
-    """When the Trainer's sums begin, in order, and a backward pass in Gluon ends.
-
-    In milliseconds since the pass began.
-    """
+    """When the Trainer's sums begin, and when their backward pass ends; ms in it."""
 
     sums: list[float]
     end: float

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from d2lpar.errors import SettingError
 from d2lpar.verify.checks import Bench, Check, judge
@@ -29,8 +28,8 @@ def verify(
 ) -> list[Check]:
     """Judge the step that a file defines, on `num_devices` devices against one.
 
-    Two processes run the file with the interpreter `python`, and end before this
-    returns; each call has `timeout` seconds. `batch_size` is rounded to a multiple of
+    A process runs the file with the interpreter `python`, and ends before this returns;
+    each of its answers has `timeout` seconds. `batch_size` is rounded to a multiple of
     twice the devices. Returns the checks: the step is right unless the last one is
     "wrong" or "unjudged". Raises SettingError for fewer than two devices, and for what
     is no Python file.
@@ -41,16 +40,16 @@ def verify(
     if not (path.endswith(".py") and os.path.isfile(path)):
         raise SettingError(f"{path}: is no Python file")
     even = max(2, batch_size // (2 * num_devices)) * 2 * num_devices
-    one, many = (Process(path, python, timeout) for _ in range(2))
+    checks = []
+    process = Process(path, python, timeout)
     try:
-        with ThreadPoolExecutor() as pool:  # both import the framework at once
-            begun = list(pool.map(lambda p: p.begin(even + 1, seed), (one, many)))
-        if begun[0] != begun[1]:
-            line = "two processes have different ones: draw them from the seed"
-            return [Check("init and batch", "unjudged", line)]
-        return judge(Bench(one, many, num_devices, even, lr))
-    except FailedError as error:
-        return [Check("the file", "unjudged", str(error))]
+        process.begin(even + 1, seed, lr)
+        for check in judge(Bench(process, num_devices, even)):
+            checks.append(check)
+            if check.verdict in ("wrong", "unjudged"):
+                break
+    except FailedError as error:  # in what every step must answer
+        checks.append(Check("a call", "unjudged", str(error)))
     finally:
-        one.close()
-        many.close()
+        process.close()
+    return checks

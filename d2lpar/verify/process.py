@@ -1,19 +1,24 @@
-"""The process of a STEP.py, which ends with the tool."""
+"""A STEP.py in a process of its own, which ends with the tool.
+
+Any interpreter runs this file as that process's program. Therefore it imports NumPy and
+the standard library only, and sends bytes: pickled arrays depend on NumPy's version.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 import numpy
-
-from d2lpar.verify import step
 
 
 class FailedError(Exception):
@@ -25,36 +30,36 @@ class GoneError(FailedError):
 
 
 class Process:
-    """The Step of the file `path`, run by the interpreter `python`.
+    """The Subject of the file `path`, run by the interpreter `python`.
 
     Each answer has `timeout` seconds. What the file prints is dropped.
     """
 
     def __init__(self, path: str, python: str, timeout: float):
         self.timeout, self.printed = timeout, tempfile.TemporaryFile()
-        ours, theirs = socket.socketpair()
+        self.connection, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
-                [python, step.__file__, path, str(theirs.fileno())],
+                [python, __file__, path, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.printed,
                 stderr=self.printed,
                 start_new_session=True,  # its workers are in its group, and end with it
             )
-        self.connection = Connection(ours.detach())
 
-    def begin(self, n: int, seed: int) -> tuple:
-        """Return what the import, `init` and `batch` have made; see Step.begin."""
-        self.sizes, start, _, self.offers = facts = self._ask("begin", n, seed)
-        self.start = numpy.frombuffer(start)
-        return facts
+    def begin(self, n: int, seed: int, lr: float) -> None:
+        """Import the file, make parameters and samples: see Subject.begin."""
+        self.sizes, start = self._ask("begin", n, seed)
+        self.start, self.lr = numpy.frombuffer(start), lr
 
-    def update(self, rows, num_devices: int, lr: float, start, name="step", **words):
-        """Return what a step adds to the parameters `start`; a row for each replica."""
-        rows = [int(row) for row in rows]
+    def update(self, rows, num_devices, start=None, lr=None, name="step", **words):
+        """Return what a step adds to the parameters; `replicas`: a row for each."""
+        start = self.start if start is None else start
+        rows, lr = [int(row) for row in rows], lr or self.lr
         new = self._ask("update", name, start.tobytes(), rows, num_devices, lr, words)
-        return numpy.frombuffer(new).reshape(-1, len(start)) - start
+        updates = numpy.frombuffer(new).reshape(-1, len(start)) - start
+        return updates if name == "replicas" else updates[0]
 
     def _ask(self, *message):
         until = time.monotonic() + self.timeout
@@ -85,3 +90,66 @@ class Process:
                 os.killpg(self.process.pid, number)
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(2)
+
+
+class Subject:
+    """The functions of a STEP.py, on vectors that hold all parameters."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def begin(self, n, seed):
+        """Make n samples and one of zeros; return the parameters' sizes and bytes."""
+        self.params = [numpy.asarray(p) for p in self.module.init(seed)]
+        X_y = [numpy.asarray(a) for a in self.module.batch(n, seed)]
+        if [len(a) for a in X_y] != [n, n]:
+            raise ValueError(f"batch({n}, {seed}) has shapes {[a.shape for a in X_y]}")
+        self.X_y = [numpy.concatenate([a, numpy.zeros_like(a[:1])]) for a in X_y]
+        return [p.size for p in self.params], self.pack(self.params)
+
+    def update(self, name, start, rows, num_devices, lr, words):
+        """Return the bytes of the parameters after a step, or of all replicas."""
+        ends = numpy.cumsum([p.size for p in self.params])
+        parts = zip(numpy.split(numpy.frombuffer(start), ends[:-1]), self.params)
+        params = [part.reshape(p.shape).astype(p.dtype) for part, p in parts]
+        X, y = (a[rows] for a in self.X_y)
+        new = getattr(self.module, name)(params, X, y, num_devices, lr, **words)
+        return b"".join(map(self.pack, new if name == "replicas" else [new]))
+
+    def pack(self, params):
+        """Return the bytes of one vector in float64."""
+        arrays = [numpy.asarray(p) for p in params]
+        shapes = [p.shape for p in arrays]
+        if shapes != [p.shape for p in self.params]:
+            raise ValueError(f"parameters of shapes {shapes}, which init does not have")
+        vector = numpy.concatenate([p.ravel() for p in arrays])
+        if vector.dtype.kind != "f" or not numpy.isfinite(vector).all():
+            raise ValueError("parameters that are not finite floats")
+        return vector.astype(float).tobytes()
+
+
+def serve(path, connection):
+    """Answer calls of a Subject's functions until the tool ends this process."""
+    folder, file = os.path.split(os.path.abspath(path))
+    sys.path[0], sys.argv = folder, [path]  # as if it were run
+    subject = None
+    while True:
+        name, *arguments = connection.recv()
+        try:
+            subject = subject or Subject(importlib.import_module(file[: -len(".py")]))
+            answer = getattr(subject, name)(*arguments)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}".splitlines()[0]
+        connection.send(answer)
+
+
+def end_with(tool):
+    """End this process, and all that it has started, when the tool has gone."""
+    while os.getppid() == tool:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    serve(sys.argv[1], Connection(int(sys.argv[2])))

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import figure
-import pytest
 from support.drawn import medians, words
 from support.factories import benchmark_header
 
@@ -66,11 +65,3 @@ def test_a_benchmark_has_a_panel_per_work_and_says_what_is_absent():
     assert medians(small) == [3.0, 1.0]  # in the order they ran
     assert medians(large) == [20.0]
     assert any("no GPU" in text for text in words(picture))
-
-
-def test_the_script_draws_a_benchmark_and_refuses_a_run(tmp_path, capsys):
-    figure.main([str(FIGURES / "benchmarks" / "kernels.jsonl"), f"--out={tmp_path}"])
-    assert capsys.readouterr().out == f"{tmp_path / 'kernels.png'}\n"
-    with pytest.raises(SystemExit):
-        figure.main([str(FIGURES / "gan" / "book-cpu1.jsonl")])
-    assert "d2lpar plot draws runs" in capsys.readouterr().err

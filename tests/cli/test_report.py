@@ -9,7 +9,6 @@ from PIL import Image
 from support.drawn import words
 from support.factories import (
     benchmark_header,
-    gan_epoch,
     header,
     point,
     training,
@@ -38,11 +37,6 @@ def trained(n, seconds):
     return training(n, (9.0, *seconds))
 
 
-def trained_gan(n, seconds):
-    lines = [gan_epoch(k, s) for k, s in enumerate((9.0, *seconds), 1)]
-    return Run(header(n, chapter="gan"), tuple(lines))
-
-
 def solved(n, seconds):
     lines = [point(9, n, seconds=s, repeat=k) for k, s in enumerate(seconds)]
     head = header(n, chapter="least_squares", variant="cgls")
@@ -65,7 +59,7 @@ def stepped(n, seconds):
         (((4.0, 4.1), (2.0, 2.1)), ("too few", "Nothing")),
     ],
 )
-@pytest.mark.parametrize("run", [trained, trained_gan, solved, stepped])
+@pytest.mark.parametrize("run", [trained, solved, stepped])
 def test_table_sentence_and_picture_agree_on_what_can_be_compared(run, samples, answer):
     """No ratio for fewer than 3 samples, nor where the quartiles overlap."""
     runs = [run(n, seconds) for n, seconds in zip((1, 2), samples)]
@@ -183,12 +177,11 @@ def test_the_answer_is_the_title_of_the_picture_that_shows_it(tmp_path):
 def test_records_that_share_no_figure_are_named():
     lines = training(1).lines
     for other, name in (
-        (Run(header(1, chapter="timing"), lines), "timing"),
         (Run(header(1, chapter="unheard-of"), lines), "unheard-of"),
         (Run(benchmark_header(), lines), "benchmarks/figure.py"),
     ):
         with pytest.raises(RecordError, match=name):
-            result([training(1), other])
+            result([other])
 
 
 def timing():
@@ -209,7 +202,8 @@ def test_the_page_leaves_out_what_it_cannot_show_and_names_it(
     )
     (tmp_path / "timing" / "odd.jsonl").write_text(text)
     (tmp_path / "timing" / "broken.jsonl").write_text("{")
-    files.write(tmp_path / "gan" / "good.jsonl", header(chapter="gan"), [gan_epoch(1)])
+    good = training(1)
+    files.write(tmp_path / "lenet" / "good.jsonl", good.header, good.lines)
     known = experiments.result
 
     def fails(runs):

@@ -317,16 +317,6 @@ def test_the_losses_are_those_of_the_step(faces):
     assert (epoch.d_loss, epoch.g_loss) == pytest.approx(expected, rel=1e-6)
 
 
-def test_synchronised_training_does_not_depend_on_the_devices(faces):
-    ends = [
-        list(gan.train(n, devices="cpu:3", global_batch_size=50, num_epochs=1,
-                       sync_batch_norm=True, data=faces.head(100)))[-1]
-        for n in (1, 3)
-    ]  # fmt: skip
-    assert ends[1].d_loss == pytest.approx(ends[0].d_loss, rel=1e-4)
-    assert ends[1].g_loss == pytest.approx(ends[0].g_loss, rel=1e-4)
-
-
 @pytest.mark.slow
 def test_the_quick_recipe_learns_to_draw():
     """Where a seed ends depends on the processor, so the bounds are wide."""
@@ -380,10 +370,8 @@ def test_what_diverges_says_so(faces):
     state = gan.start(0)
     state.params_D[-1][0] = numpy.nan
     with pytest.raises(DivergedError, match="loss of epoch 1 is nan.*than 0.0001"):
-        list(gan.train(1, devices="cpu:1", global_batch_size=300, num_epochs=3,
-                       data=faces, state=state))  # fmt: skip
+        list(gan.train(1, devices="cpu:1", num_epochs=1, data=faces, state=state))
     assert state.epoch == 0 and state.num_steps == 0
-    assert all(numpy.isfinite(p).all() for p in state.params_G)
 
 
 def test_other_networks_and_too_few_faces_are_refused():

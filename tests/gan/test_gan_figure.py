@@ -80,11 +80,11 @@ def test_all_pictures_of_two_runs(tmp_path):
 def test_quality_begins_before_training_and_shows_its_references():
     runs = [a_run(1), a_run(2, resumed_at=2)]
     panels = figure.pictures(runs)["quality"].axes
-    for axes, measure, values in zip(
-        panels,
-        ("frechet", "coverage"),
-        ([40 / (1 + k) for k in range(5)], [k / (1 + k) for k in range(5)]),
-    ):
+    expected = {
+        "frechet": [40 / (1 + k) for k in range(5)],
+        "coverage": [k / (1 + k) for k in range(5)],
+    }
+    for axes, (measure, values) in zip(panels, expected.items()):
         lines = [(list(x.get_xdata()), list(x.get_ydata())) for x in axes.get_lines()]
         assert lines.count(([0, 1, 2, 3, 4], values)) == 2
         for known in ("other real faces", "noise"):

@@ -48,11 +48,3 @@ def test_compilers_are_looked_for_in_turn(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(KernelError, match="CXX=no-such-compiler -O1"):
         load("x[0] = 4;")
-
-
-def test_a_cache_that_cannot_be_written_is_said(monkeypatch, tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way of the folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    with pytest.raises(KernelError, match=f"{blocked}.*XDG_CACHE_HOME"):
-        load("x[0] = 5;")

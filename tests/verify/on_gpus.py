@@ -1,9 +1,9 @@
-"""Judge DDP on two GPUs with NCCL: one right program, and three wrong ones.
+"""Judge DDP on two GPUs with NCCL: a right program, and three wrong ones.
 
     python tests/verify/on_gpus.py
 
-Needs PyTorch and NumPy, and none of d2lpar's other requirements: the package's own
-`__init__` is left out.
+Run it from anywhere with PyTorch and NumPy; no other requirement of d2lpar is needed,
+because the package's own `__init__` is left out. Exit status 1: not as expected.
 """
 
 import os
@@ -11,24 +11,42 @@ import sys
 import types
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PROGRAMS = (
-    "torch_ddp",
-    "torch_mean_of_means",
-    "torch_norm_twice",
-    "torch_pieces_not_summed",
-)
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = {
+    "torch_ddp": "right",
+    "torch_mean_of_means": "mean of means",
+    "torch_norm_twice": "norm twice",
+    "torch_pieces_not_summed": "piece not summed",
+}
 
-if __name__ == "__main__":
+
+def main() -> int:
     package = types.ModuleType("d2lpar")
     package.__path__ = [str(ROOT / "d2lpar")]
     sys.modules["d2lpar"] = package
+    import torch
+
     from d2lpar.verify import verify
 
-    os.environ["D2LPAR_BACKEND"] = "nccl"
-    for name in PROGRAMS:
-        path = ROOT / "tests" / "verify" / "subjects" / f"{name}.py"
-        print(f"{name}.py")
-        for check in verify(path, 2, timeout=120):
+    backend = os.environ.setdefault("D2LPAR_BACKEND", "nccl")
+    count = torch.cuda.device_count() if backend == "nccl" else 2
+    if count < 2:
+        print(f"{count} GPUs: two are needed")
+        return 2
+    name = torch.cuda.get_device_name(0) if backend == "nccl" else "CPU"
+    print(f"PyTorch {torch.__version__}, {backend}, 2 x {name}", flush=True)
+    unexpected = 0
+    for program, expected in PROGRAMS.items():
+        print(f"\n{program}.py")
+        path = ROOT / "tests" / "verify" / "subjects" / f"{program}.py"
+        checks = verify(path, 2, timeout=180)
+        for check in checks:
             print(f"{check.verdict:9}{check.what}: {check.line}", flush=True)
-        print()
+        if expected not in (checks[-1].verdict, checks[-1].mistake):
+            unexpected += 1
+            print(f"UNEXPECTED: not {expected!r}")
+    return min(1, unexpected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Each mistake is named, and right programs raise no alarm in 50 seeds."""
+
+import numpy
+import numpy_step
+import programs
+import pytest
+
+from d2lpar.verify.checks import Bench, judge
+from d2lpar.verify.mistakes import TABLE
+from d2lpar.verify.process import FailedError, Process, Subject
+
+KEYS = {line["mistake"] for line in TABLE if line["in"]} - {"right"}
+SEEDS = range(50)
+
+
+class Direct(Process):
+    """A subject in this process, which is faster than one of its own."""
+
+    def __init__(self, module):
+        self.subject = Subject(module)
+
+    def _ask(self, name, *arguments):
+        try:
+            return getattr(self.subject, name)(*arguments)
+        except Exception as error:
+            raise FailedError(f"{type(error).__name__}: {error}") from None
+
+
+def last_check(process, num_devices=2, seed=0):
+    """Judge a step until a check is wrong; returns the last check."""
+    even = 16 * num_devices
+    process.begin(even + 1, seed, 0.1)
+    for check in judge(Bench(process, num_devices, even)):
+        if check.verdict in ("wrong", "unjudged"):
+            break
+    return check
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mistake", [*sorted(KEYS), "half precision", "apart"])
+def test_a_mistake_is_named(mistake, dtype, monkeypatch):
+    monkeypatch.setattr(numpy_step, "MISTAKE", mistake)
+    monkeypatch.setattr(numpy_step, "DTYPE", dtype)
+    if mistake == "stale replica":  # it shows in the replicas already
+        monkeypatch.delattr(numpy_step, "replicas")
+    # With two devices, that one is missing means that the other is alone.
+    num_devices = 3 if mistake == "missing device" else 2
+    for seed in range(2):
+        numpy_step.left.clear()
+        found = last_check(Direct(numpy_step), num_devices, seed)
+        assert found.mistake == mistake, (seed, found)
+
+
+@pytest.mark.parametrize("dtype, num_devices", [("float32", 2), ("float64", 3)])
+def test_a_right_step_raises_no_alarm(dtype, num_devices, monkeypatch):
+    monkeypatch.setattr(numpy_step, "DTYPE", dtype)
+    for seed in SEEDS:
+        found = last_check(Direct(numpy_step), num_devices, seed)
+        assert found.verdict == "right", (seed, found)
+
+
+def test_two_mistakes_at_once_have_no_name_but_a_smallest_batch(monkeypatch):
+    right = numpy_step.several
+
+    def several(*arguments):
+        grads = right(*arguments)
+        grads[2] *= 1.1
+        return grads
+
+    monkeypatch.setattr(numpy_step, "several", several)
+    found = last_check(Direct(numpy_step))
+    assert (found.verdict, found.mistake) == ("wrong", "")
+    expected = "parameter 2: no known mistake explains it; a batch of 1 shows it"
+    assert found.line == expected
+
+
+def test_a_frozen_parameter_may_not_move(monkeypatch):
+    right = numpy_step.train
+
+    def train(params, X, y, num_devices, *rest):
+        replicas = right(params, X, y, num_devices, *rest)
+        drift = 0 if num_devices == 1 else 1e-12
+        return [[*new[:3], params[3] + drift] for new in replicas]
+
+    monkeypatch.setattr(numpy_step, "train", train)
+    monkeypatch.delattr(numpy_step, "replicas")
+    found = last_check(Direct(numpy_step))
+    assert (found.what, found.mistake) == ("2 devices against one", "frozen")
+    assert found.line.startswith("parameter 3: ")
+
+
+def test_a_mistake_of_some_parameters_names_them(monkeypatch):
+    right = numpy_step.several
+
+    def several(params, X, y, clip_norm, accumulate, shards):
+        grads = right(params, X, y, clip_norm, accumulate, shards)
+        return [grads[0], 2 * grads[1], *grads[2:]]
+
+    monkeypatch.setattr(numpy_step, "several", several)
+    found = last_check(Direct(numpy_step))
+    assert found.mistake == "N times" and found.line.startswith("parameter 1: ")
+
+
+def test_random_numbers_are_not_judged(monkeypatch):
+    right, rng = numpy_step.gradient, numpy.random.default_rng(0)
+
+    def noisy(params, X, y):
+        return right(params, X * (rng.random(X.shape) > 0.5), y)
+
+    monkeypatch.setattr(numpy_step, "gradient", noisy)
+    found = last_check(Direct(numpy_step))
+    assert (found.what, found.verdict) == ("two equal calls", "unjudged")
+    assert "dropout" in found.line
+
+
+def test_each_mistake_of_the_table_is_planted():
+    planted = {mistake for mistake, _ in programs.WRONG.values()}
+    assert len(planted) >= 24 and len(programs.RIGHT) >= 12
+    assert planted <= {line["mistake"] for line in TABLE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", programs.RIGHT)
+def test_right_programs_raise_no_alarm_in_50_seeds(name):
+    programs.needs(name)
+    path = str(programs.SUBJECTS / f"{name}.py")
+    process = Process(path, programs.python_of(name), 120)
+    try:
+        for seed in SEEDS:
+            found = last_check(process, seed=seed)
+            assert found.verdict in ("right", "skipped"), (seed, found)
+    finally:
+        process.close()

@@ -10,7 +10,7 @@ from statistics import median
 from d2lpar.figures import labels
 from d2lpar.records import comparison
 from d2lpar.records.comparison import seconds_per_epoch
-from d2lpar.records.kinds import EpochRecord, Run, group, timed
+from d2lpar.records.kinds import EpochRecord, Run, group, timed_epochs
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.text import number
 
@@ -99,5 +99,5 @@ def _accuracy(run: Run) -> str:
 
 
 def _megabytes(run: Run) -> str:
-    sent = [e.wire_bytes for e in timed(run.lines_of(EpochRecord)) if e.wire_bytes]
+    sent = [e.wire_bytes for e in timed_epochs(run) if e.wire_bytes]
     return number(median(sent) / 1e6) if sent else "-"

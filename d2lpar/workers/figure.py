@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from d2lpar.figures import labels, page
 from d2lpar.records.comparison import check, final_accuracy
-from d2lpar.records.kinds import EpochRecord, Run, group, timed
+from d2lpar.records.kinds import Run, group, timed_epochs
 from d2lpar.text import plural
 
 WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_async"}
@@ -44,7 +44,7 @@ def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for name, same in ways.items():
-        epochs = [epoch for run in same for epoch in timed(run.lines_of(EpochRecord))]
+        epochs = [epoch for run in same for epoch in timed_epochs(run)]
         mb = [e.wire_bytes / 1e6 for e in epochs if e.wire_bytes is not None]
         sent.append(page.Row(name, mb, page.INK, "" if mb else "no counter"))
         seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], page.INK))

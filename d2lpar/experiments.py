@@ -465,7 +465,6 @@ _ALL = (
         datasets=("cryptopunks", "synthetic"),
         start="d2lpar.gan.training:start",
         start_takes=("width", "d_norm"),
-        layers="d2lpar.memory.estimate:gan_layers",
         result="d2lpar.gan.result:result",
         figure="d2lpar.gan.figure:pictures",
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as

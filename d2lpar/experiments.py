@@ -417,7 +417,6 @@ _ALL = (
             "dry-run": {"data": {"rows": 200, "columns": 20}},
         },
         measure="d2lpar.least_squares.solver:measure",
-        measure_with_workers="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_file",
         result="d2lpar.least_squares.result:result",
         figure="d2lpar.least_squares.figure:pictures",

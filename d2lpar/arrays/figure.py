@@ -28,10 +28,7 @@ DATA_SHEETS = {"NVIDIA H200": (4_800, 67_000)}
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``clocks``, ``roofline`` and ``copies``, as far as the runs hold them.
-
-    `answers` title them. Raises :class:`RecordError` for a run without timings.
-    """
+    """Draw ``clocks``, ``roofline`` and ``copies``, as far as the runs hold them."""
     drawn: dict[str, page.Picture] = {}
     table = rows(runs)
     if shown := fastest_forms(table):
@@ -45,8 +42,10 @@ def pictures(
         )
     ours = [row for row in table if row.num_devices]
     if rows_of("copy", ours) and rows_of("product", ours):
-        note = "on one device, as written and in the fastest form; dashed: its fastest "
-        note = labels.subtitle(f"{note}copy and product", runs)
+        note = (
+            "as written and in the fastest form; dashed: its fastest copy and product"
+        )
+        note = labels.subtitle(f"on one device, {note}", runs)
         drawn["roofline"] = picture = page.new("Rate by intensity", note, runs)
         model = labels.hardware([runs[0].header]).partition(",")[0]
         roofline(picture.axes[0], table, model)
@@ -63,10 +62,7 @@ def who(row: Row) -> str:
 
 
 def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None:
-    """Draw a row each: a tick where its calls return, a dot where its work has ended.
-
-    Beside it stands how many times as long the work takes.
-    """
+    """Draw rows: a tick where the calls return, a dot where the work has ended."""
     shown = []
     for row in table:
         longer = ratio(row.seconds, row.naive)
@@ -79,8 +75,7 @@ def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None
 def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     """Draw GFLOP/s against FLOP per byte on one device, under its copy and its product.
 
-    Beside MXNet's forms stands PyTorch on the same processor; solid is the roof of the
-    data sheet of a GPU's `model`.
+    Beside MXNet stands PyTorch; solid is the roof of the data sheet of a GPU's `model`.
     """
     fewest = min(row.num_devices for row in table if row.num_devices)
     ours = [row for row in table if row.num_devices == fewest]

@@ -1,4 +1,4 @@
-"""Timings of array work: two clocks side by side, a roofline, copies."""
+"""Timings of array work: two clocks side by side, and a roofline."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 
-from d2lpar.arrays.result import (
-    TITLES,
-    TRANSFERS,
-    Row,
-    fastest,
-    fastest_forms,
-    rows,
-    rows_of,
-)
+from d2lpar.arrays.result import TITLES, Row, fastest, fastest_forms, rows, rows_of
 from d2lpar.figures import labels, page
 from d2lpar.records.comparison import ratio
-from d2lpar.records.kinds import Run, group
-from d2lpar.text import number, plural
+from d2lpar.records.kinds import Run
+from d2lpar.text import number
 
 SHORT = {"x2": "\u00d72", "sum": "sum", "trig": "sin²/cos²", "product": "product"}
 # GB/s and float32 GFLOP/s of NVIDIA's data sheets, by the model in a record's devices.
@@ -28,7 +20,7 @@ DATA_SHEETS = {"NVIDIA H200": (4_800, 67_000)}
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``clocks``, ``roofline`` and ``copies``, as far as the runs hold them."""
+    """Draw ``clocks`` and ``roofline``, as far as the runs hold them."""
     drawn: dict[str, page.Picture] = {}
     table = rows(runs)
     if shown := fastest_forms(table):
@@ -49,10 +41,6 @@ def pictures(
         drawn["roofline"] = picture = page.new("Rate by intensity", note, runs)
         model = labels.hardware([runs[0].header]).partition(",")[0]
         roofline(picture.axes[0], table, model)
-    if rows_of(TRANSFERS[0], ours):
-        note = labels.subtitle("all devices copy at the same time; medians", runs)
-        drawn["copies"] = picture = page.new("Copies, by size", note, runs)
-        copies(picture.axes[0], runs)
     return drawn
 
 
@@ -125,18 +113,3 @@ def copy_rate(ours: Sequence[Row]) -> float:
     """Return GB/s, read and written, of the fastest copy within one device."""
     within = [2 * row.gb_per_sec for row in rows_of("device to device", ours)]
     return max([row.gb_per_sec for row in rows_of("copy", ours)] + within)
-
-
-def copies(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draw GB/s of all devices together against bytes, on the most devices."""
-    table = rows(runs)
-    count = max(row.num_devices for row in rows_of(TRANSFERS[0], table))
-    shown = [r for r in table if r.operation in TRANSFERS and r.num_devices == count]
-    for k, (direction, same) in enumerate(group(shown, lambda r: r.operation).items()):
-        points = [(row.num_bytes, row.gb_per_sec) for row in same]
-        axes.plot(*zip(*points), **page.look(k, label=direction))
-    page.bytes_along(axes, "bytes of an array")
-    page.log_along(axes, "y")
-    where = plural(count, labels.device_word(runs[0].header))
-    axes.set_ylabel(f"GB/s, {where} together")
-    axes.legend()

@@ -406,7 +406,6 @@ _ALL = (
             "dry-run": {"data": {"rows": 200, "columns": 20}},
         },
         measure="d2lpar.least_squares.solver:measure",
-        measure_with_workers="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_file",
         result="d2lpar.least_squares.result:result",
         figure="d2lpar.least_squares.figure:pictures",
@@ -453,7 +452,6 @@ _ALL = (
         datasets=("cryptopunks", "synthetic"),
         start="d2lpar.gan.training:start",
         start_takes=("width", "d_norm"),
-        layers="d2lpar.memory.estimate:gan_layers",
         result="d2lpar.gan.result:result",
         figure="d2lpar.gan.figure:pictures",
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as

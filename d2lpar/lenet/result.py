@@ -19,10 +19,7 @@ SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Return a row per chapter, device count and way to share, over all random seeds.
-
-    Speedups are over each chapter's first row.
-    """
+    """Return a row per chapter, device count and way to share, over all seeds."""
     one_seed = len({run.header.seed for run in runs}) == 1
     runs = pooled([run for run in runs if run.lines_of(EpochRecord)])
     if not runs:

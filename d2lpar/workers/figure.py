@@ -1,7 +1,4 @@
-"""Workers that share gradients in different ways: bytes sent, seconds, accuracy.
-
-Plain sums, 2-bit gradients, servers that do not wait: a row per way.
-"""
+"""Workers that share gradients in different ways: bytes sent, seconds, accuracy."""
 
 from __future__ import annotations
 
@@ -18,11 +15,7 @@ WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_as
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``sharing`` of runs of several workers; seeds of one way are one row.
-
-    `answers` title it. Raises :class:`~d2lpar.errors.RecordError` for a run without
-    epochs.
-    """
+    """Draw ``sharing``; seeds of one way are one row. RecordError without epochs."""
     for run in runs:
         check(run)
     title = page.answer(answers, "sharing", "Ways to share gradients", inches=10.5)
@@ -30,10 +23,7 @@ def pictures(
 
 
 def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
-    """Draw bytes that all workers sent, seconds, and accuracy, a row per way.
-
-    `age` follows the machine in the line below.
-    """
+    """Draw bytes that all workers sent, seconds, and accuracy, a row per way."""
     ways = by_way(runs)
     batch = runs[0].header.settings.get("global_batch_size")
     seeds = plural(min(map(len, ways.values())), "seed")

@@ -24,6 +24,10 @@ TESTS = tests/test_mxnet_values.py tests/test_parallel.py tests/test_buckets.py 
 else
 WHEEL = $(if $(findstring cu112,$(EXTRA)),mxnet-cu112,mxnet)==1.9.1
 endif
+# The versions of constraints/ for this Python; extras with d2l need older ones.
+CONSTRAIN = $(if $(filter cpu,$(EXTRA)),$$($(VENV)/bin/python -c 'import os, sys; \
+	name = "constraints/%d.%d.txt" % sys.version_info[:2]; \
+	print("-c " + name if os.path.exists(name) else "")'))
 MAIN_JOB = multiple_gpus least_squares gan
 
 # Files run side by side, the tests of one in turn: they share what its fixtures make.
@@ -72,12 +76,12 @@ $(VENV)/bin/python:
 
 # From Python 3.13 the extra leaves MXNet out; elsewhere the second line does nothing.
 $(VENV)/.run-$(EXTRA): $(VENV)/bin/python setup.cfg
-	$(PIP_INSTALL) -e ".[$(EXTRA)]"
+	$(PIP_INSTALL) -e ".[$(EXTRA)]" $(CONSTRAIN)
 	$(PIP_INSTALL) --no-deps $(WHEEL)
 	@touch $@
 
 $(VENV)/.test-$(EXTRA): $(VENV)/.run-$(EXTRA)
-	$(PIP_INSTALL) -e ".[$(EXTRA),test]"
+	$(PIP_INSTALL) -e ".[$(EXTRA),test]" $(CONSTRAIN)
 	@touch $@
 
 # Chapters as executed notebooks, quick preset; NOTEBOOKS="gan memory" for some of them.

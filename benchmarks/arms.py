@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 from tqdm import tqdm
 
-from d2lpar import process
+from d2lpar import __version__, process
 from d2lpar.errors import RunError
 from d2lpar.machine import builds, host
 from d2lpar.machine.builds import mxnet_version
@@ -37,7 +37,7 @@ from d2lpar.runs.job import KEEP_FREED_MEMORY
 from d2lpar.text import plain_table
 
 PEERS = Path(__file__).parent / "peers"
-LIBRARIES = ("d2lpar", "mxnet", "numpy", "torch", "d2l")
+LIBRARIES = ("numpy", "torch", "d2l")
 EXTRAS = {"d2l": "book", "mxnet": "cpu", "torch": "peers", "torchvision": "peers"}
 
 
@@ -171,12 +171,15 @@ def record(
     work: str,
     **fields,
 ) -> Run:
-    """Write a benchmark's record, with these fields in its header; return it."""
-    versions = {"python": platform.python_version()}
+    """Write a benchmark's record; return what it holds.
+
+    `work` and `fields` are those of its header.
+    """
+    versions = {"python": platform.python_version(), "d2lpar": __version__}
+    versions["mxnet"] = mxnet_version()
     for name in LIBRARIES:
         try:
-            is_mxnet = name == "mxnet"
-            versions[name] = mxnet_version() if is_mxnet else metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     commit, dirty = files.git_state()

@@ -7,7 +7,7 @@ A step updates both networks on a batch of 1,000 faces; arms that are compared h
 same threads in all. With --width the networks are the wide ones, and PyTorch's have its
 own spectral normalisation. A sample is the mean of --at-once steps in a row; the first
 three of each process warm up. Writes gan.jsonl, or gan-wide.jsonl, and .png to
-runs/benchmarks. Needs `pip install 'd2lpar[cpu,peers]'`.
+runs/benchmarks. Needs `pip install -e '.[cpu,peers]'`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Forward and backward of each layer with parameters, 256 images, float32, one thread, in
 fresh processes in turn. Prints which share of the matrix peak each reaches: the fastest
 np.dot of 1,024 x 1,024 measured here. Writes layers.jsonl and .png to
-runs/benchmarks. PyTorch's arms need `pip install 'd2lpar[cpu,peers]'`.
+runs/benchmarks. PyTorch's arms need `pip install -e '.[cpu,peers]'`.
 """
 
 from __future__ import annotations

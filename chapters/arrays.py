@@ -33,9 +33,8 @@ print("the device of this chapter:", devices.label(device))
 # %% [markdown]
 # ## There and back
 #
-# In CUDA C you allocate memory on the GPU (`cudaMalloc`), copy the input to it, run a
-# kernel, copy the result back, and free the memory. An array library automates
-# everything except the two copies:
+# In CUDA C you allocate memory on the GPU, copy the input to it, run a kernel, copy the
+# result back, and free the memory. An array library leaves you the two copies:
 #
 # | | to the device | back to the host |
 # |---|---|---|
@@ -66,9 +65,7 @@ seen = device_data[0].item() == 100
 chapter.answer("the device sees the change", "yes" if seen else "no")
 
 # %% [markdown]
-# The device's array still begins with 1, because the two are separate arrays. Data
-# moves only when you copy it explicitly. This is convenient, since the copy can be the
-# expensive part, as we will see below.
+# The device's array still begins with 1: data moves only when you copy it explicitly.
 #
 # Both operands of an addition should live on the same device. MXNet raises an error if
 # one is on a GPU and the other on the host, but it does not check whether they are on
@@ -244,8 +241,8 @@ chapter.score()
 # Even an H200 does not pay for a single multiplication, as the assertion confirms: the
 # trip costs more than one operation saves. Against PyTorch on 16 cores more operations
 # are needed, because each of them saves less. Therefore the numbers should stay on the
-# device. Training a network does this: the parameters travel once and take part in
-# every step, and a batch of images travels once and passes through all layers.
+# device. Training a network does this with its parameters, and with each batch through
+# all layers.
 #
 # ## Copies that do not wait
 #
@@ -270,9 +267,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # "As written" and "in place" differ only in the new array. Its cost depends on whether
-# MXNet has kept memory of this size from an earlier result or must ask the operating
-# system for it, so it can differ between two contexts of one processor. Rule 5 of
-# Chapter 4 measures it.
+# MXNet has kept memory of this size or must ask the operating system for it, so it can
+# differ between two contexts of one processor (rule 5 of Chapter 4).
 #
 # ## Summary
 #

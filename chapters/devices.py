@@ -45,12 +45,10 @@ here = machine()
 print(as_text(here))
 
 # %% [markdown]
-# Before you time anything, read three more things in the output of `nvidia-smi`.
-# `Memory-Usage` is the memory that all processes together use, `GPU-Util` is the share
-# of the last moments in which any kernel ran, and the list below the table names the
-# processes on each GPU. `nvidia-smi topo -m` shows how each pair of GPUs is connected:
-# `NV` and a number mean that many NVLinks, and `SYS` means a connection between two
-# processors. If you may choose two GPUs of several, choose a pair with `NV`.
+# Before you time anything, read more in the output of `nvidia-smi`. `GPU-Util` is the
+# share of the last moments in which any kernel ran, and the list below the table names
+# the processes on each GPU. If you may choose two of several GPUs, choose a pair that
+# `nvidia-smi topo -m` marks `NV`, for NVLink.
 #
 # ## What MXNet calls a device
 #
@@ -170,7 +168,7 @@ chapter.score()
 #
 # Finally, we list the devices that the command-line flags select. The name of each one
 # says what computes there, for example `cpu(0) (1 thread of 2 cores)`, or the model of
-# a GPU. The record of a run has the same names, so that a reader need not guess.
+# a GPU. The record of a run has the same names.
 
 # %%
 if __name__ == "__main__":

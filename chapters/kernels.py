@@ -11,7 +11,7 @@
 # the arithmetic of the other chapters runs as such kernels, too. In this chapter you
 # write your own in CUDA C, see how a kernel finds its element, and find out what limits
 # its speed. The same source also runs on CPU contexts, compiled by the system's C++
-# compiler (or by that of `pip install 'd2lpar[kernels]'`), so you need no GPU.
+# compiler (or by that of `pip install -e '.[kernels]'`), so you need no GPU.
 #
 # Run this chapter as a notebook, or as `python chapters/kernels.py`.
 

@@ -44,8 +44,8 @@ print(two)
 #
 # ![One step on two devices](../docs/drawings/split-allreduce-update.svg)
 #
-# We check it with four numbers. Write down a guess before you run a cell: replace
-# `None` in `chapter.predict` by it.
+# We check it with four numbers. Before you run a cell, replace `None` in
+# `chapter.predict` by your guess.
 #
 # *Predict before you run*: we fit a line y = w x to four points, x = 1, 2, 3, 4 and
 # y = 3, 5, 7, 9, starting from w = 0.5. What percentage of the gradient do the first
@@ -293,8 +293,7 @@ assert largest_difference(on_two, packages) < 1e-6
 # differ in their last bits. One device adds up 64 gradients, and two devices add up two
 # sums of 32. Near 0.01 neighbouring float32 numbers are about 1e-9 apart, so a
 # difference of this order is rounding. Over a long training it can grow; exercise 3 and
-# [this picture](../figures/benchmarks/equivalence.png) show how far. The package's
-# functions, in `d2lpar/parallel.py`, also accept uneven shards and any other network.
+# [this picture](../figures/benchmarks/equivalence.png) show how far.
 #
 # ## The training loop
 #
@@ -340,12 +339,11 @@ print("replicas agree:", agree(device_params))
 #
 # ## Is it faster?
 #
-# Each of two devices has half of the images. On the other hand, a single Python thread
-# issues the operators for both, eight arrays must be summed, and both replicas must be
-# updated. We time a step with a small and with a large batch. One device and two take
-# turns, because the speed of a machine drifts, and we compare them by one rule, which
-# all chapters use: two times differ only if their *quartiles*, which enclose the middle
-# half of the samples, do not overlap.
+# Each of two devices has half of the images. However, a single Python thread issues the
+# operators for both, and eight arrays must be summed. We time a step with a small and
+# with a large batch. One device and two take turns, because the speed of a machine
+# drifts, and we compare them by one rule, which all chapters use: two times differ only
+# if their *quartiles*, which enclose the middle half of the samples, do not overlap.
 
 
 # %%
@@ -387,10 +385,10 @@ for batch_size in (16, 512):
 # half if each context, which has one thread here, has a core to itself.
 #
 # On d2l's V100s the second GPU added `0.7 s / 235 = 3 ms` to each of the 235 steps. The
-# arithmetic of 256 images, 13.5 million operations each (Chapter 4 counts them), needs
-# only `256 * 13.5e6 / 15.7e12 = 0.22 ms` at the peak of a V100. d2l's loop also waits
-# after every step and reads its images through a data loader. Chapter 6 takes these
-# suspects one by one.
+# arithmetic of 256 images, 13.5 million operations each (Chapter 4), needs only `256 *
+# 13.5e6 / 15.7e12 = 0.22 ms` at the peak of a V100. d2l's loop also waits after every
+# step and reads its images through a data loader. Chapter 6 takes these suspects one by
+# one.
 #
 # ## On Fashion-MNIST
 #
@@ -424,9 +422,9 @@ chapter.score()
 # asserts. With the same batch d2l saw a slowdown on V100s; [a table of Chapter
 # 6](scaling.py) has one and two H200s.
 #
-# d2l printed an accuracy of 0.80 on one V100 and 0.84 on two. Are two GPUs better than
-# one? The computation is the same up to rounding, so they are not: the accuracy moves
-# by some points from run to run, as the bands in the first picture show.
+# d2l printed an accuracy of 0.80 on one V100 and 0.84 on two. Two GPUs are not better:
+# the computation is the same up to rounding, and the accuracy moves by some points from
+# run to run, as the bands in the first picture show.
 #
 # ## Summary
 #
@@ -435,8 +433,6 @@ chapter.score()
 # > device, up to rounding, if their replicas start equal, each gets the same sum, and
 # > the network processes each image by itself.
 #
-# The only communication of a step is the all-reduce. A second device can halve the time
-# that grows with the batch, but it adds to the fixed time of a step.
 # [`d2lpar verify`](../docs/verify.md) checks a step of your own, in any framework.
 #
 # ## Exercises

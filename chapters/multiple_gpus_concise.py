@@ -375,8 +375,7 @@ assert "tf32" not in run.header.gpu_build and mfu > 0.3
 # batches, uneven shards and checkpoints. Every device holds all images and takes the
 # rows of its shard out of them within its graph. On CPU contexts its trainer sums on
 # the host (`kvstore="local"`). On GPUs it sums all gradients as one array and launches
-# each pass as a CUDA graph. None of this changes the results by more than rounding. In
-# a notebook the flags are arguments: `preset="book"`, `num_devices="1,2"`, `lr=0.1`.
+# each pass as a CUDA graph. None of this changes the results by more than rounding.
 
 # %%
 if __name__ == "__main__":
@@ -447,8 +446,6 @@ chapter.score()
 # 4. *On paper.* `trainer.step(32)` on four devices of 16 images each, with a learning
 #    rate of 0.1: what is the effective learning rate? *(`0.1 * 64 / 32 =
 #    0.2`.)*
-# 5. Set `update_on_kvstore=True`: the kvstore keeps the parameters and updates them.
-#    *(The numbers are the same. A parameter server works like this, see Chapter 14.)*
 #
 # **Puzzles.** `python -m d2lpar.puzzles` lists puzzles about the divisor of a step and
 # about uneven shards.

@@ -376,26 +376,20 @@ for graph, (record, images_per_second) in rates.items():
 #    numbers. *(Without waiting it is Python's time per call, for both sizes. After
 #    waiting it is at least the larger of Python's and the device's. For 10 x 10 numbers
 #    this can be Python's, and then both clocks nearly agree.)*
-# 2. Which work is worth a second device? Time `x + 1`, `np.tan(x)` and the product of
-#    two 1,000 x 1,000 matrices on one device and, split by rows, on two; then the same
-#    with 30 x 30 numbers. *(With 30 x 30 numbers the launches decide: two devices need
-#    two launches. With 1,000 x 1,000 tan and the product compute much per number, so
-#    they can gain if each context has its own core. `x + 1` is limited by the memory,
-#    which CPU contexts share.)*
-# 3. *On paper.* A core copies large arrays at 20 GB/s. It sums 1,000,000 float32
+# 2. *On paper.* A core copies large arrays at 20 GB/s. It sums 1,000,000 float32
 #    numbers, again and again, in 0.1 ms each time. Is the clock wrong? How can you find
 #    out? *(`4e6 / 0.1e-3 = 40e9`, twice the bandwidth of the copy. The clock can be
 #    right if the 4 MB lie in a cache. Sum a hundred times as many numbers: 400 MB are
 #    more than the cache of nearly any processor holds, so a time far below `400e6 /
 #    20e9 = 20 ms` would be suspect.)*
-# 4. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
+# 3. *On paper.* Someone reports 30 TFLOP/s for a float32 product on a T4. What do you
 #    ask? *(Its float32 peak is 8.1 TFLOPS [6]. Ask whether they waited, whether the
 #    result was checked, and whether it was float32: tensor cores reach 65 in float16.)*
-# 5. *On paper.* A model of 7 billion parameters needs about 6 operations per parameter
+# 4. *On paper.* A model of 7 billion parameters needs about 6 operations per parameter
 #    and token in training. One H200 trains 10,000 tokens per second in bf16. What is
 #    the MFU, with a peak of 990 TFLOPS? *(`6 * 7e9 * 1e4 = 4.2e14` operations per
 #    second, `4.2e14 / 990e12 = 0.42`.)*
-# 6. Repeat the course's measurement [4]: sum 100,000 x 10 numbers in NumPy and on a
+# 5. Repeat the course's measurement [4]: sum 100,000 x 10 numbers in NumPy and on a
 #    device, and print `100 * (1 - device / NumPy)`, without and with waiting. *(Without
 #    waiting it is the share that a launch saves, whatever the device. A value of -900
 #    means that the device takes `1 + 900 / 100 = 10` times as long.)*

@@ -5,11 +5,15 @@
     python tools/gallery.py --draw     pictures and tables of the records that are there
     python tools/gallery.py --check    what disagrees with the records; exit 1 if any
     python tools/gallery.py scaling timing      some parts only
+    python tools/gallery.py --devices gpu:2     the parts of two GPUs, to figures/h200
+    python tools/gallery.py --devices cpu:2     the same, tiny, to runs/rehearsal
 
-Only this writes to figures/. The machine must have nothing else to do. A part whose
-records are of this version of d2lpar is skipped, so that the command can be repeated.
-GPU records (figures/h200, figures/gpu_scaling) are drawn, not measured. Needs the data
-sets (D2LPAR_DATA), and a clean checkout.
+Only this writes to figures/: runs of `d2lpar` go to runs/. Each part is a few commands,
+run one after the other on a machine that must have nothing else to do. A command whose
+records are of this version of d2lpar is skipped, so that a part can be interrupted and
+repeated. The parts of GPUs come in the order of their worth, each of at most 8 minutes.
+Records of four GPUs (figures/gpu_scaling) are drawn, not measured. Needs the data sets
+(D2LPAR_DATA), and a clean checkout.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,20 +51,34 @@ QUIET = 5.0  # percent of all cores that other work may take
 LONGEST_WAIT = 600  # seconds for the machine to become quiet
 
 
+class Step(NamedTuple):
+    """A command of a part, and the records that it writes below figures/.
+
+    It may begin with variables, NAME=VALUE. With the flags of `tiny` it is a rehearsal.
+    """
+
+    command: str
+    records: tuple[str, ...]
+    tiny: str = "--dry-run"
+
+
 class Part(NamedTuple):
-    """A part of the gallery: its commands, the records they write, and how long."""
+    """A part of the gallery: its steps, and how long they take.
+
+    `minutes` are estimated from the seconds and dates of the committed records. Each
+    command measures at least 5 epochs or samples after a warm-up, or 3 repeats.
+    """
 
     name: str
     minutes: int
-    commands: tuple[str, ...]
-    records: tuple[str, ...]
+    steps: tuple[Step, ...]
 
 
 def run_of(words: str, chapter: str, *names: str, minutes: int, name: str = "") -> Part:
     """A part of one `d2lpar run` of the book preset."""
     records = tuple(f"{chapter}/{record}.jsonl" for record in names)
     command = f"d2lpar run {chapter} {words} --out=figures"
-    return Part(name or chapter, minutes, (command,), records)
+    return Part(name or chapter, minutes, (Step(command, records),))
 
 
 def trainings() -> Iterator[Part]:
@@ -70,10 +88,9 @@ def trainings() -> Iterator[Part]:
         stems = ["book", *(f"book-seed{seed}" for seed in range(1, 5))]
         yield Part(
             f"{chapter}, five seeds", 30,
-            tuple(f"{run} --seed={seed} --data=fashion-mnist --out=figures/seeds"
-                  for seed in range(5)),
-            tuple(f"seeds/{chapter}/{stem}-cpu{n}.jsonl"
-                  for stem in stems for n in (1, 2)),
+            tuple(Step(f"{run} --seed={seed} --data=fashion-mnist --out=figures/seeds",
+                       tuple(f"seeds/{chapter}/{stem}-cpu{n}.jsonl" for n in (1, 2)))
+                  for seed, stem in enumerate(stems)),
         )  # fmt: skip
         names = ["book-1thread-cpu1", "book-1thread-cpu2"]
         yield run_of(
@@ -115,9 +132,9 @@ def several_machines() -> Iterator[Part]:
         seeds = {seed: f"-seed{seed}" * (seed > 0) for seed in range(3)}
         yield Part(
             f"multiple_machines, {way.rstrip('-') or 'sums'}", 8,
-            tuple(f"{launch} -- {run} --seed={s} --out=figures" for s in seeds),
-            tuple(f"multiple_machines/book{end}-2workers-{way}cpu2.jsonl"
-                  for end in seeds.values()),
+            tuple(Step(f"{launch} -- {run} --seed={s} --out=figures",
+                       (f"multiple_machines/book{end}-2workers-{way}cpu2.jsonl",))
+                  for s, end in seeds.items()),
         )  # fmt: skip
 
 
@@ -125,13 +142,13 @@ def benchmarks() -> Iterator[Part]:
     rounds = "--rounds=3 --num-epochs=2"
     command = f"python benchmarks/peers.py --preset=book {rounds} --num-devices=1,2"
     command += " --out=figures/peers"
-    yield Part("peers", 34, (command,), ("peers/custom-cpu2.jsonl",))
+    yield Part("peers", 34, (Step(command, ("peers/custom-cpu2.jsonl",)),))
     same = "python benchmarks/least_squares.py --rounds 2 --repeats 5 "
     same += "--arms normal,numpy"
     yield Part(
         "benchmarks/least_squares, the same method", 8,
-        (f"{same} --out=figures/benchmarks/same_method",),
-        ("benchmarks/same_method/least_squares.jsonl",),
+        (Step(f"{same} --out=figures/benchmarks/same_method",
+              ("benchmarks/same_method/least_squares.jsonl",)),),
     )  # fmt: skip
     for name, flags, minutes in (
         ("layers", "--rounds 3", 2),
@@ -148,7 +165,7 @@ def benchmarks() -> Iterator[Part]:
     ):
         command = f"python benchmarks/{name}.py {flags} --out=figures/benchmarks"
         record = f"benchmarks/{name}.jsonl"
-        yield Part(f"benchmarks/{name}", minutes, (command,), (record,))
+        yield Part(f"benchmarks/{name}", minutes, (Step(command, (record,)),))
 
 
 def parts() -> list[Part]:
@@ -163,15 +180,88 @@ def parts() -> list[Part]:
     ]
 
 
+def on_two_gpus() -> list[Part]:
+    """What two GPUs measure, in the order of its worth."""
+    counts = "--devices=gpu:2 --num-devices=1,2 --preset=book"
+    one = "--devices=gpu:1 --num-devices=1 --preset=book"
+    data = "--data=fashion-mnist"
+    chapters = "multiple_gpus", "multiple_gpus_concise"
+
+    def training(chapter: str, words: str, folder: str, stem: str = "book") -> Step:
+        return Step(
+            f"{words} {counts} {data} --out=figures/{folder}".lstrip(),
+            tuple(f"{folder}/{chapter}/{stem}-gpu{n}.jsonl" for n in (1, 2)),
+        )
+
+    first = [training(c, f"d2lpar run {c}", "h200") for c in chapters]
+    # In equal forms: Chapter 6 has one GPU and two, each with and without a graph.
+    no_graph = f"MXNET_ENABLE_CUDA_GRAPHS=0 d2lpar run {chapters[1]}"
+    first.append(training(chapters[1], no_graph, "h200/no_graph"))
+    seeds = [
+        training(c, f"d2lpar run {c} --seed={seed}", "h200/seeds", stem)
+        for seed, stem in enumerate(["book", *(f"book-seed{k}" for k in range(1, 5))])
+        for c in chapters
+    ]
+    variants = ("scratch", "concise")
+    study = Step(
+        f"d2lpar run scaling {counts} {data} --out=figures/h200",
+        tuple(f"h200/scaling/book-1thread-{v}-gpu2.jsonl" for v in variants),
+    )
+    peers = "python benchmarks/peers.py --preset=book --rounds=3 --num-epochs=3 "
+    peers += "--num-devices=1,2 --devices=gpu:2 --peers=pytorch_loop,ddp"
+    tiny = "--preset=quick --rounds=1 --num-epochs=1 --n-train=512 --n-test=100"
+    beside = [
+        Step(f"{peers} --out=figures/h200/peers", ("h200/peers/custom-gpu2.jsonl",),
+             tiny),
+        Step(f"{peers} --global-batch-size=8192 --out=figures/h200/peers_8192",
+             ("h200/peers_8192/custom-gpu2.jsonl",), f"{tiny} --global-batch-size=256"),
+    ]  # fmt: skip
+
+    def benchmark(name: str, words: str, tiny: str) -> Part:
+        command = f"python benchmarks/{name}.py {words} --out=figures/h200/benchmarks"
+        record = f"h200/benchmarks/{name}.jsonl"
+        return Part(f"benchmarks/{name}", 1, (Step(command, (record,), tiny),))
+
+    def run(chapter: str, words: str, record: str, minutes: int) -> Part:
+        command = f"d2lpar run {chapter} {words} --out=figures/h200"
+        return Part(chapter, minutes, (Step(command, (f"h200/{record}",)),))
+
+    # The published GAN goes on from a checkpoint; all 4,000 epochs take 5 minutes more.
+    checkpoints = (FIGURES / "h200" / "gan").glob("as-published-gpu1.epoch*")
+    resume = " --resume=last" if any(checkpoints) else ""
+    resnet = "--devices=gpu:2 --rounds=1 --epochs=6"
+    tiny = "--rounds=1 --epochs=1 --channels=4 --images=512 --data=sample"
+    return [
+        Part("trainings", 2, tuple(first)),
+        Part("trainings, five seeds", 4, tuple(seeds)),
+        Part("scaling", 3, (study,)),
+        Part("peers", 6, tuple(beside)),
+        benchmark("resnet18", resnet, tiny)._replace(minutes=2),
+        run("timing", one, "timing/book-gpu1.jsonl", 3),
+        benchmark("kernels", "--devices=gpu:1 --rounds=3",
+                  "--rounds=1 --repeats=1 -n 1000"),
+        benchmark("memory", "--devices=gpu:1 --rounds=3",
+                  "--rounds=1 --images=512 --data=sample"),
+        run("low_precision", f"{one} {data}", "low_precision/book-gpu1.jsonl", 1),
+        run("gan", "--devices=gpu:1 --num-devices=1 --preset=as-published "
+            f"--data=cryptopunks --checkpoint-every=200{resume}",
+            "gan/as-published-gpu1.jsonl", 2),
+    ]  # fmt: skip
+
+
 def why_to_measure(path: Path) -> str:
     """Why a record must be measured again, in a few words; "" if it need not be."""
     if not path.exists():
         return "not measured"
-    header = files.read(path).header
+    run = files.read(path)
+    header = run.header
     if header.git_dirty or not header.git_commit:
         return "measured by code that was not committed"
     if header.versions["d2lpar"] != __version__:
         return f"measured by version {header.versions['d2lpar']}"
+    planned = header.settings.get("num_epochs", 0) if run.epochs else 0
+    if planned and run.epochs[-1].epoch < planned:
+        return f"ends after epoch {run.epochs[-1].epoch:,} of {planned:,}"
     return ""
 
 
@@ -188,17 +278,28 @@ def wait_until_quiet() -> None:
     )
 
 
+def due(part: Part) -> dict[Step, str]:
+    """The steps of a part that must be measured, and why."""
+    steps = {}
+    for step in part.steps:
+        whys = filter(None, (why_to_measure(FIGURES / name) for name in step.records))
+        if why := next(whys, ""):
+            steps[step] = why
+    return steps
+
+
 def measure(part: Part) -> None:
-    """Run a part's commands, twice if other work disturbs the first time.
+    """Run a part's steps, twice if other work disturbs the first time.
 
     Raises :class:`RunError` for a command that fails, and if both are disturbed.
     """
     for _ in range(2):
         wait_until_quiet()
-        others = run_commands(part)
+        steps = due(part)
+        others = run_steps(steps)
         if others < QUIET:
             return
-        for name in part.records:
+        for name in (name for step in steps for name in step.records):
             (FIGURES / name).unlink(missing_ok=True)
         print(f"disturbed: other work took {others:.0f} % of the cores", flush=True)
     raise RunError(
@@ -206,21 +307,40 @@ def measure(part: Part) -> None:
     )
 
 
-def run_commands(part: Part) -> float:
-    """Run a part's commands; the percentage of all cores that other work took."""
-    python = {"d2lpar": f"{sys.executable} -m d2lpar", "python": sys.executable}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def run_steps(steps: Iterable[Step]) -> float:
+    """Run commands; the percentage of all cores that other work took meanwhile."""
     begin, busy, own = time.monotonic(), busy_seconds(), own_seconds()
-    for command in part.commands:
-        program, words = command.split(" ", 1)
-        full = shlex.split(f"{python[program]} {words}")
+    for step in steps:
         started = time.monotonic()
-        if status := subprocess.run(full, cwd=ROOT, env=environment).returncode:
-            raise RunError(f"{command}: ended with status {status}")
-        print(f"{(time.monotonic() - started) / 60:.1f} min: {command}", flush=True)
+        run(step.command)
+        minutes = (time.monotonic() - started) / 60
+        print(f"{minutes:.1f} min: {step.command}", flush=True)
     others = (busy_seconds() - busy) - (own_seconds() - own)
     elapsed = time.monotonic() - begin
     return 100 * max(0.0, others) / (elapsed * (psutil.cpu_count() or 1))
+
+
+def run(command: str) -> None:
+    """Run a command, which may begin with variables. Raises RunError if it fails."""
+    python = {"d2lpar": [sys.executable, "-m", "d2lpar"], "python": [sys.executable]}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = shlex.split(command)
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        environment[name] = value
+    full = [*python[words[0]], *words[1:]]
+    if status := subprocess.run(full, cwd=ROOT, env=environment).returncode:
+        raise RunError(f"{command}: ended with status {status}")
+
+
+def rehearse(chosen: Sequence[Part], devices: str) -> None:
+    """Run the parts of GPUs on CPU contexts, tiny, to runs/rehearsal."""
+    for part in chosen:
+        for step in part.steps:
+            command = step.command.replace("gpu:2", devices).replace("gpu:1", "cpu:1")
+            command = command.replace("--out=figures", "--out=runs/rehearsal")
+            run(f"{command} {step.tiny}")
+        print(f"rehearsed: {part.name}", flush=True)
 
 
 def busy_seconds() -> float:
@@ -356,8 +476,11 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="run nothing")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument(
+        "--devices", help="gpu:2: the parts of GPUs; cpu:2: a rehearsal of them"
+    )
     args = parser.parse_args()
-    known = {part.name: part for part in parts()}
+    known = {part.name: part for part in (on_two_gpus() if args.devices else parts())}
     for name in args.parts:
         if name not in known:
             parser.error(f"part {name!r}: write some of {', '.join(known)}")
@@ -367,6 +490,9 @@ def main() -> None:
             print("\n".join(wrong) or "figures/ and documents agree with the records")
             sys.exit(1 if wrong else 0)
         chosen = [known[name] for name in args.parts] or list(known.values())
+        if (args.devices or "gpu:2") != "gpu:2":
+            rehearse(chosen, args.devices)
+            return
         if not args.draw:
             measure_all(chosen, only_list=args.list)
         if not args.list:
@@ -377,18 +503,19 @@ def main() -> None:
 
 def measure_all(chosen: list[Part], only_list: bool) -> None:
     """Measure the parts that must be, saying why and how long it takes."""
-    due = []
+    to_do = []
     for part in chosen:
-        whys = filter(None, (why_to_measure(FIGURES / name) for name in part.records))
-        why = next(whys, "")
+        why = next(iter(due(part).values()), "")
         print(f"{part.minutes:4} min  {part.name}: {why or 'up to date'}")
         if only_list:
-            print(*(f"          {command}" for command in part.commands), sep="\n")
+            print("".join(f"          {step.command}\n" for step in part.steps), end="")
         if why:
-            due.append(part)
-    total = sum(part.minutes for part in due)
-    print(f"{len(due)} of {len(chosen)} parts to measure: {total} minutes", flush=True)
-    if only_list or not due:
+            to_do.append(part)
+    total = sum(part.minutes for part in to_do)
+    print(
+        f"{len(to_do)} of {len(chosen)} parts to measure: {total} minutes", flush=True
+    )
+    if only_list or not to_do:
         return
     words = ["git", "status", "--porcelain", "--", ":/", ":(top,exclude)figures"]
     changes = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout
@@ -397,9 +524,9 @@ def measure_all(chosen: list[Part], only_list: bool) -> None:
             f"{changes.split()[1]}: a local change; commit it, so that records name "
             "the code that measured them"
         )
-    for number, part in enumerate(due, 1):
-        left = sum(p.minutes for p in due[number - 1 :])
-        print(f"[{number}/{len(due)}] {part.name}; {left} minutes left", flush=True)
+    for number, part in enumerate(to_do, 1):
+        left = sum(p.minutes for p in to_do[number - 1 :])
+        print(f"[{number}/{len(to_do)}] {part.name}; {left} minutes left", flush=True)
         measure(part)
 
 

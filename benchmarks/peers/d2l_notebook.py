@@ -1,6 +1,6 @@
 """d2l's MXNet loop of "Training on Multiple GPUs", as the book prints it.
 
-    pip install 'd2lpar[cpu,book]'      # README.md: more on Python 3.12 and later
+    pip install -e '.[cpu,book]'      # README.md: more on Python 3.12 and later
     python benchmarks/peers/d2l_notebook.py --num-epochs 3
 
 The section's cells (book.py) with d2l's data loader, its four worker processes and the

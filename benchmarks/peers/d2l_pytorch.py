@@ -1,6 +1,6 @@
 """d2l's PyTorch tab of "Training on Multiple GPUs", as the book prints it.
 
-    pip install 'd2lpar[peers]'
+    pip install -e '.[peers]'
     python benchmarks/peers/d2l_pytorch.py --threads 2 --num-epochs 3
 
 The functions of that section and those it takes from earlier ones (`d2l.sgd`,

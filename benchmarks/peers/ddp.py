@@ -1,6 +1,6 @@
 """PyTorch's DistributedDataParallel on 1, 2, ... devices: NCCL on GPUs, gloo on CPU.
 
-    pip install 'd2lpar[peers]'
+    pip install -e '.[peers]'
     python benchmarks/peers/ddp.py --num-devices 2 --num-epochs 3
     torchrun --nproc-per-node 2 benchmarks/peers/ddp.py --num-epochs 3
 

@@ -1,6 +1,6 @@
 """The CryptoPunks notebook's GAN in PyTorch, on our faces: seconds per full step.
 
-    pip install 'd2lpar[peers]'
+    pip install -e '.[peers]'
     python benchmarks/peers/gan_pytorch.py --threads 2 --batch-size 1000 --steps 10
     python benchmarks/peers/gan_pytorch.py --width 64 --batch-size 64 --device cuda
 

@@ -1,6 +1,6 @@
 """The same LeNet, data and recipe in a plain PyTorch loop on data in memory.
 
-    pip install 'd2lpar[peers]'
+    pip install -e '.[peers]'
     python benchmarks/peers/pytorch_loop.py --threads 2 --num-epochs 3
 
 Tensors stay on the device, each batch is one gather; no data loader, and no

@@ -1,7 +1,4 @@
-"""The sources' array operations in NumPy, PyTorch and MXNet, timed on any devices.
-
-Copies and an all-reduce follow: their cost decides whether parallel work pays.
-"""
+"""The sources' array operations in NumPy, PyTorch and MXNet, timed on any devices."""
 
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ def measure(
     NumPy and, if it is installed, PyTorch are measured beside one device only, with as
     many threads as that CPU context; beside a GPU with all cores, and PyTorch on that
     GPU as well, if it has CUDA. The product, which may take a minute, is repeated
-    `product_repeats` times after one warm-up. Raises
-    :class:`~d2lpar.timing.TimingError` for a wrong result.
+    `product_repeats` times after one warm-up.
     """
     chosen = choose(devices, num_devices)
     on_cpu = chosen[0].device_type == "cpu"
@@ -55,7 +51,7 @@ def measure(
             libraries.append(importlib.import_module("torch"))
             libraries[-1].set_num_threads(threads)
         except ModuleNotFoundError:
-            log.warning("PyTorch is not measured: pip install 'd2lpar[peers]'")
+            log.warning("PyTorch is not measured: pip install -e '.[peers]'")
     for make in operations.OPERATIONS:
         how = {"warmup": warmup, "repeats": repeats}
         if make is operations.product:

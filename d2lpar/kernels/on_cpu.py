@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import math
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -29,9 +30,10 @@ from d2lpar.records.atomic import replacing
 
 # IEEE arithmetic as NumPy's, to the bit: no fast-math, no contraction to fused
 # multiply-adds; integers wrap. Without traps and errno the code can be vectorised.
+NATIVE = "mcpu" if platform.machine() in ("arm64", "aarch64") else "march"
 FLAGS = (
-    "-std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math "
-    "-fwrapv -shared -fPIC -pthread -s"
+    f"-std=c++17 -O3 -{NATIVE}=native -ffp-contract=off -fno-math-errno "
+    "-fno-trapping-math -fwrapv -shared -fPIC -pthread -s"
 ).split()
 COMPILERS = ("c++", "g++", "clang++")
 MIN_CUDA_THREADS = 1 << 15  # per CPU thread: fewer are not worth starting one
@@ -143,7 +145,7 @@ def compiler() -> list[str]:
         return [sys.executable, "-m", "ziglang", "c++"]
     raise KernelError(
         "no C++ compiler (c++, g++ or clang++), which kernels need on CPU contexts: "
-        "apt-get install g++, dnf install gcc-c++, pip install 'd2lpar[kernels]', or "
+        "apt-get install g++, dnf install gcc-c++, pip install -e '.[kernels]', or "
         "name one in CXX"
     )
 

@@ -68,9 +68,7 @@ def _method(run: Run) -> str:
 
 
 def _look(run: Run, **others) -> dict:
-    method = run.header.variant
-    known = METHODS.index(method) if method in METHODS else len(METHODS)
-    return page.look(known, label=_method(run), **others)
+    return page.look(METHODS.index(run.header.variant), label=_method(run), **others)
 
 
 def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
@@ -102,8 +100,7 @@ def against_seconds(axes: Axes, runs: Sequence[Run], least: float | None = None)
             axes.plot(xs, [y for y in ys if y], **style)
     page.log_along(axes, "x")
     page.log_along(axes, "y")
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("||A x - b|| above its end")
+    axes.set(xlabel="seconds", ylabel="||A x - b|| above its end")
     if least is None:
         axes.axhline(1, **page.LIMIT)
         axes.set_ylabel("distance to the optimum; 1: x = 0")

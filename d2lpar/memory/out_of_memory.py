@@ -1,11 +1,6 @@
 """When memory runs out: one line that helps, and the memory back for the next run.
 
-A new process is safer than :func:`release`, and `d2lpar run` starts one for each
-measurement: when MXNet cannot enlarge a temporary buffer, it continues with the old
-address, which it has freed, and takes CUDA's error of a failed allocation for one of
-later kernels. When the memory of a container or of the system ends, Linux kills the
-process (signal 9), and only its parent can say so.
-
+A new process is safer than :func:`release`: MXNet may use an address that it has freed.
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
 """
 
@@ -16,10 +11,11 @@ import ctypes
 import gc
 import re
 import resource
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from d2lpar.errors import DeviceError, is_from_mxnet
+from d2lpar.errors import DeviceError, SettingError, is_from_mxnet
 from d2lpar.machine.host import process_status
 from d2lpar.memory.estimate import LayersOf, estimate, free_memory, largest_batch
 from d2lpar.text import byte_size
@@ -53,7 +49,7 @@ def advice(
     """Return one line: the devices, what is needed, what is free, what would fit.
 
     `said` is the line of the error. With `running` the next run is in this process,
-    which has its libraries already. The rest as for :func:`estimate.report`.
+    which has its libraries already.
     """
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
@@ -125,8 +121,11 @@ def _wait_for_all() -> None:
 def limited(more: int) -> Iterator[None]:
     """Let this process take only `more` bytes beyond what it has, within the block.
 
-    By ``RLIMIT_DATA``: on Linux all private writable memory, touched or not.
+    By ``RLIMIT_DATA``: all private writable memory, touched or not. Raises
+    :class:`SettingError` elsewhere than on Linux, where it limits nothing.
     """
+    if not sys.platform.startswith("linux"):
+        raise SettingError(f"{sys.platform}: memory can be limited on Linux only")
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = process_status("VmData") + more
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -1,4 +1,4 @@
-"""Sixteen tasks and four bugs about data-parallel training, checked and timed.
+"""Twenty-one tasks and four bugs about data-parallel training, checked and timed.
 
 >>> from d2lpar import puzzles
 >>> def split_unevenly(n, num_devices):

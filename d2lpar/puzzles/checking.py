@@ -1,14 +1,33 @@
-"""Check a solution: right or not, on which sizes, and its scores against the target."""
+"""Check a solution: right or not, on which sizes, and its scores against the target.
+
+The solution runs in a process of its own, which does not compute what is wanted.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
 import traceback
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from multiprocessing.connection import Connection
 
 import numpy
 
-from d2lpar.puzzles.cases import LEAST, PUZZLES, SCORED, TARGETS, Case, Rows, target
-from d2lpar.puzzles.network import Network
+from d2lpar.puzzles.cases import (
+    LEAST,
+    PUZZLES,
+    ROUTES,
+    SCORED,
+    TARGETS,
+    Case,
+    Rows,
+    target,
+)
+from d2lpar.puzzles.network import Network, read
 
 
 def check(solution: Callable) -> bool:
@@ -21,33 +40,32 @@ def check(solution: Callable) -> bool:
     if name not in PUZZLES:
         print(f"{name} is no puzzle: the puzzles are {', '.join(PUZZLES)}")
         return False
-    for n, size, rng in _sizes():
-        network = Network(n, is_ring=name == "ring")
-        case = PUZZLES[name](n, size, rng, network.place)
-        extra = [network.exchange] if name in TARGETS else []
-        try:
-            wrong = _wrong(solution, case, extra)
-            if not wrong and name in TARGETS:
-                wrong = _unsent(network, n, LEAST[name] * case.times * size)
-        except NotImplementedError:
-            print(f"{name}: not solved yet")
-            return False
-        says = case.says or f"N = {n} and arrays of length {size:,}"
-        if wrong:
-            print(f"{name}: wrong with {says}: {wrong}")
-            return False
-        if name in SCORED:
-            machine = case.machine or network
-            most = case.target or target(name, case, n, size)
-            units = (1,) * 3 if case.machine else (1, size, size)
-            scores = machine.scores()
-            says += ": " + ", ".join(
-                f"{what} {score / unit:.4g} of {limit / unit:.4g}"
-                for what, unit, score, limit in zip(machine.SCORES, units, scores, most)
-            )
-            if any(score > limit for score, limit in zip(scores, most)):
-                print(f"{name}: right so far, but over its target with {says}")
+    with contextlib.closing(_attempts(solution, name)) as attempts:
+        for (n, size, rng), (wrong, got, scores, sent) in zip(_sizes(), attempts):
+            case = PUZZLES[name](n, size, rng, Network(n).place)
+            says = case.says or f"N = {n} and arrays of length {size:,}"
+            if wrong is None:
+                print(f"{name}: not solved yet")
                 return False
+            wrong = wrong or _difference(got, case.wanted(), "its answer")
+            if not wrong and name in LEAST:
+                wrong = _unsent(name, n, case, scores[0], sent, size)
+            if not wrong and name in ("pipeline", "overlap"):
+                wrong = _too_soon(case, scores)
+            if wrong:
+                print(f"{name}: wrong with {says}: {wrong}")
+                return False
+            if name in SCORED:
+                most = case.target or target(name, case, n, size)
+                units = (1,) * 3 if case.machine else (1, size, size)
+                what = (case.machine or Network).SCORES
+                says += ": " + ", ".join(
+                    f"{what} {score / unit:.4g} of {limit / unit:.4g}"
+                    for what, unit, score, limit in zip(what, units, scores, most)
+                )
+                if any(score > limit for score, limit in zip(scores, most)):
+                    print(f"{name}: right so far, but over its target with {says}")
+                    return False
     print(f"{name}: right" + (f"; {says}" if name in SCORED else ""))
     return True
 
@@ -61,37 +79,92 @@ def _sizes() -> Iterator[tuple[int, int, numpy.random.Generator]]:
     yield 4, 1000, numpy.random.default_rng(0)
 
 
-def _wrong(solution: Callable, case: Case, extra: list) -> str:
-    """What is wrong with a solution's answer, in one line, or ""."""
-    for arg in case.args if case.results is None else ():
+def _attempts(solution: Callable, name: str) -> Generator[tuple, None, None]:
+    """What :func:`_attempt` returns for each size, from a process of its own."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    sys.stdout.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: MXNet's stop
+        process = os.fork()
+    if process == 0:
+        with contextlib.suppress(BaseException):  # the parent sees that nothing comes
+            receiver.close()
+            _attempt_all(solution, name, sender)
+        os._exit(0)
+    sender.close()
+    try:
+        for _ in _sizes():
+            yield receiver.recv()
+    except EOFError:
+        yield "its process has ended", None, (), 0
+    finally:
+        receiver.close()
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _attempt_all(solution: Callable, name: str, sender: Connection) -> None:
+    for n, size, rng in _sizes():
+        network = Network(n, ROUTES.get(name, ""))
+        args, _, results, _, machine, *_ = PUZZLES[name](n, size, rng, network.place)
+        if name in TARGETS:
+            args = *args, lambda messages, network=network: network.exchange(messages)
+        wrong, returned = _attempt(solution, args, results is None)
+        got = results if results is not None else returned
+        scores = (machine or network).scores()
+        try:
+            sender.send((wrong, _plain(got), scores, sum(network.sent)))
+        except Exception as error:  # of what cannot be pickled
+            sender.send((in_one_line(error, solution), None, scores, 0))
+
+
+def _attempt(solution: Callable, args: tuple, protects: bool) -> tuple:
+    """What went wrong in one line, "" or None for an unsolved task; and the answer."""
+    for arg in args if protects else ():
         for array in arg if isinstance(arg, list) else [arg]:
             if isinstance(array, numpy.ndarray):
                 array.flags.writeable = False
     try:
         with numpy.errstate(all="ignore"):
-            returned = solution(*case.args, *extra)
+            return "", solution(*args)
     except NotImplementedError:
-        raise
-    except (Exception, SystemExit) as error:  # an exit would end a notebook
-        return in_one_line(error, solution)
-    if case.results is None:
-        return _difference(returned, case.wanted, "its answer")
-    return _difference(case.results, case.wanted, "")
+        return None, None
+    except (Exception, SystemExit) as error:
+        return in_one_line(error, solution), None
 
 
-def _unsent(network: Network, n: int, least: int) -> str:
-    """Why the answer cannot have come by `exchange` alone, or "".
+def _plain(value):
+    """An answer without devices: their arrays as NumPy's."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return read(value)
 
-    What each device knows at most doubles in a round, and each of `least` numbers must
-    be sent at least N - 1 times.
+
+def _unsent(name: str, n: int, case: Case, rounds: int, sent: int, size: int) -> str:
+    """Why the answer cannot have come by `exchange` as the puzzle asks, or "".
+
+    What each device knows at most doubles in a round, and each number must be sent at
+    least N - 1 times.
     """
-    rounds, sent = (n - 1).bit_length(), (n - 1) * least
-    if network.rounds >= rounds and sum(network.sent) >= sent:
+    least = (n - 1) * LEAST[name] * case.times * (case.numbers or size)
+    if rounds < (n - 1).bit_length() or sent < least:
+        return (
+            f"{rounds} round(s) sent {sent:,} numbers in all, at least "
+            f"{(n - 1).bit_length()} and {least:,} are needed"
+        )
+    if name == "tree" and sent > least:
+        return f"{sent:,} numbers were sent in all, a tree sends {least:,}"
+    return ""
+
+
+def _too_soon(case: Case, scores: tuple) -> str:
+    """Why the machine cannot have done this, or "". The first target is the least."""
+    if scores[0] >= case.target[0]:
         return ""
-    return (
-        f"{network.rounds} round(s) sent {sum(network.sent):,} numbers in all, at "
-        f"least {rounds} and {sent:,} are needed: a device has read another one's array"
-    )
+    what = case.machine.SCORES[0]
+    return f"{scores[0]} {what}, at least {case.target[0]} are needed"
 
 
 def in_one_line(error: BaseException, solution: Callable) -> str:

@@ -113,6 +113,35 @@ HINTS = {
         "Wait before the last reading. Is there unfinished work at the first one, too?",
         "Two calls of wait(): before the first reading, and before the last.",
     ),
+    "clip": (
+        "Is the norm of a whole the sum of the norms of its parts? Of their squares?",
+        "Each device sums the squares of its shard. How long is what must travel?",
+        "All-reduce the N sums of squares, one number each; then each device takes the"
+        " root, and multiplies its shard by numpy.minimum(1, most / norm).",
+    ),
+    "accumulate": (
+        "How often must gradients travel if the parameters change once?",
+        "Each device adds up its micro-batches first. What is in grads[k] before?",
+        "Write the first gradient, add the others, all-reduce once, and divide once by"
+        " the number of all samples.",
+    ),
+    "tied": (
+        "A weight that is used twice has the sum of two gradients.",
+        "Which stages have the weight? What have the other stages to do with it?",
+        "Both send their gradient to each other in one round, and both add; with one"
+        " stage there is nothing to send.",
+    ),
+    "dropout": (
+        "Which is longer: a mask, or what a mask is drawn from?",
+        "All devices need device 0's seed: the second half of puzzle 4.",
+        "Rows start:stop of device k begin after the rows of all shards before it. What"
+        " is kept is divided by 1 - rate.",
+    ),
+    "sync_bn_backward": (
+        "In the formula, which two sums run over all samples?",
+        "Each device can write both sums into buffers[k] before anything is sent.",
+        "All-reduce the buffers once, then every device has both means of the batch.",
+    ),
 }
 _given = dict.fromkeys(HINTS, 0)
 

@@ -11,12 +11,15 @@ MAX_ROUNDS = 10_000  # an endless loop ends here
 
 
 class Network:
-    """N devices. Each sends one array per round at most, and receives one at most."""
+    """N devices. Each sends one array per round at most, and receives one at most.
+
+    On the `route` "ring" to the next device only, on "hub" to or from device 0.
+    """
 
     SCORES = ("rounds", "arrays over the busiest link", "held")
 
-    def __init__(self, num_devices: int, is_ring: bool = False):
-        self.rounds, self.is_ring = 0, is_ring
+    def __init__(self, num_devices: int, route: str = ""):
+        self.rounds, self.route = 0, route
         self.messages: list[list[tuple[int, int, int]]] = []  # from, to, elements
         self.sent, self.received, self.held, self.peak = (
             [0] * num_devices for _ in range(4)
@@ -24,16 +27,13 @@ class Network:
 
     def place(self, k: int, values: numpy.ndarray) -> DeviceArray:
         """A copy of `values` that device k holds."""
-        array = values.copy().view(DeviceArray)
-        array.home = self, k
-        self.hold(k, array)
-        return array
+        return DeviceArray(self, k, values.copy())
 
-    def hold(self, k: int, array: numpy.ndarray) -> None:
+    def hold(self, k: int, values: numpy.ndarray) -> None:
         """Count an array's elements as device k's until nothing refers to it."""
-        self.held[k] += array.size
+        self.held[k] += values.size
         self.peak[k] = max(self.peak[k], self.held[k])
-        weakref.finalize(array, self._release, k, array.size)
+        weakref.finalize(values, self._release, k, values.size)
 
     def _release(self, k: int, size: int) -> None:
         self.held[k] -= size
@@ -50,14 +50,16 @@ class Network:
             if not isinstance(message, tuple) or len(message) != 2:
                 raise ValueError("exchange takes a list of pairs (array, to)")
             array, to = message
-            if getattr(array, "home", None) is None:
+            if not isinstance(array, DeviceArray):
                 raise ValueError(f"{array!r:.30} is on no device, so none can send it")
-            sender = array.home[1]
+            sender = array.device
             if to not in range(len(self.held)) or to == sender:
                 raise ValueError(f"device {sender} cannot send to {to!r}")
-            if self.is_ring and to != (sender + 1) % len(self.held):
-                after = (sender + 1) % len(self.held)
+            after = (sender + 1) % len(self.held)
+            if self.route == "ring" and to != after:
                 raise ValueError(f"device {sender} sends to {to}; in a ring to {after}")
+            if self.route == "hub" and 0 not in (sender, to):
+                raise ValueError(f"device {sender} sends to {to}, not through device 0")
             if sender in senders or to in receivers:
                 what = f"{sender} sends" if sender in senders else f"{to} receives"
                 raise ValueError(f"device {what} twice in one round")
@@ -66,57 +68,76 @@ class Network:
             self.messages[-1].append((sender, to, array.size))
             self.sent[sender] += array.size
             self.received[to] += array.size
-        return [self.place(to, numpy.asarray(array)) for array, to in messages]
+        return [self.place(to, read(array)) for array, to in messages]
 
     def scores(self) -> tuple[int, int, int]:
         """Rounds, elements over the busiest link, elements at most held at once."""
         return self.rounds, max(self.sent + self.received), max(self.peak)
 
 
-class DeviceArray(numpy.ndarray):
-    """An array that does not mix with another device's."""
+class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
+    """Numbers that only their device can compute with, and only `exchange` can copy."""
 
-    home: tuple[Network, int] | None
+    __slots__ = ("__device", "__network", "__values", "__weakref__")
 
-    def __array_finalize__(self, source):
-        self.home = getattr(source, "home", None)
-        if self.home and self.flags.owndata:
-            self.home[0].hold(self.home[1], self)
+    def __init__(self, network: Network, device: int, values: numpy.ndarray):
+        self.__network, self.__device, self.__values = network, device, values
+        if values.flags.owndata:  # a slice is held already
+            network.hold(device, values)
+
+    device = property(lambda self: self.__device)
+    shape = property(lambda self: self.__values.shape)
+    size = property(lambda self: self.__values.size)
+    dtype = property(lambda self: self.__values.dtype)
+
+    def __len__(self):
+        return len(self.__values)
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
-        home = _one_home(*inputs, *out)
+        if method not in ("__call__", "reduce"):
+            raise TypeError(f"numpy.{ufunc.__name__}.{method}: use slices and + - * /")
+        if not all(isinstance(array, DeviceArray) for array in out):
+            self._read()
+        _check_one_device(*inputs, *out)
         if out:
-            options["out"] = tuple(map(_plain, out))
-        result = getattr(ufunc, method)(*map(_plain, inputs), **options)
-        return out[0] if out else home[0].place(home[1], numpy.asarray(result))
+            options["out"] = tuple(map(read, out))
+        result = getattr(ufunc, method)(*map(read, inputs), **options)
+        if out:
+            return out[0]
+        return self.__network.place(self.__device, numpy.asarray(result))
 
     def __array_function__(self, function, types, args, kwargs):
         raise TypeError(f"numpy.{function.__name__}: use slices, + - * / and copy()")
 
     def __getitem__(self, key):
         """As in NumPy, but one number stays on its device, as an array without axes."""
-        return super().__getitem__(
-            (*key, ...) if isinstance(key, tuple) else (key, ...)
-        )
+        key = (*key, ...) if isinstance(key, tuple) else (key, ...)
+        return DeviceArray(self.__network, self.__device, self.__values[key])
 
     def __setitem__(self, key, value):
-        _one_home(self, value)
-        super().__setitem__(key, value)
+        _check_one_device(self, value)
+        self.__values[key] = read(value)
+
+    def copy(self):
+        return self.__network.place(self.__device, self.__values)
+
+    def sum(self):
+        return numpy.add.reduce(self)
 
     def _read(self, *_, **__):
-        raise ValueError(f"device {self.home[1]}'s numbers are its own: use exchange")
+        raise ValueError(f"device {self.__device}'s numbers are its own: use exchange")
 
-    tolist = item = view = tobytes = _read
-    __float__ = __int__ = __bool__ = __array__ = _read
-
-
-def _plain(value):
-    return numpy.asarray(value) if isinstance(value, DeviceArray) else value
+    tolist = item = tobytes = _read
+    __float__ = __int__ = __bool__ = __array__ = __reduce_ex__ = _read
 
 
-def _one_home(*values):
-    homes = {value.home for value in values if getattr(value, "home", None)}
-    if len(homes) > 1:
-        a, b, *_ = sorted(k for _, k in homes)
+def read(value):
+    """The numbers of a device's array, for those who check; else the value itself."""
+    return value._DeviceArray__values if isinstance(value, DeviceArray) else value
+
+
+def _check_one_device(*values):
+    devices = {value.device for value in values if isinstance(value, DeviceArray)}
+    if len(devices) > 1:
+        a, b, *_ = sorted(devices)
         raise ValueError(f"devices {a} and {b} do not share memory: use exchange")
-    return homes.pop() if homes else None

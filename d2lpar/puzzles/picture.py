@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from d2lpar.puzzles.cases import PUZZLES, TARGETS
+from d2lpar.puzzles.cases import PUZZLES, ROUTES, TARGETS
 from d2lpar.puzzles.checking import in_one_line
 from d2lpar.puzzles.network import Network
 
@@ -31,7 +31,7 @@ def draw(solution: Callable, num_devices: int = 4) -> Figure | None:
         print(f"{name}: only {', '.join(TARGETS)} have rounds of exchange")
         return None
     size = 4 * num_devices
-    network = Network(num_devices, is_ring=name == "ring")
+    network = Network(num_devices, ROUTES.get(name, ""))
     case = PUZZLES[name](num_devices, size, numpy.random.default_rng(0), network.place)
     try:
         solution(*case.args, network.exchange)

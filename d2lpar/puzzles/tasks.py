@@ -1,4 +1,4 @@
-"""The twenty puzzles. Copy a function to a file of your own, and fill it in there.
+"""The twenty-five puzzles. Copy a function to a file of your own, and fill it in there.
 
 ``puzzles.check(ring)`` says whether your `ring` is right, on arrays of many sizes and
 on one to eight devices; it finds the puzzle by the function's name.
@@ -45,7 +45,8 @@ def shard_gradients(X, y, w, parts):
 def central(arrays, exchange):
     """3. All-reduce through device 0, as in the book: every array becomes the sum.
 
-    In place. Target: 2 (N - 1) rounds, N - 1 arrays over the busiest link, memory 3.
+    Each message is sent by device 0 or to it. In place. Target: 2 (N - 1) rounds, N - 1
+    arrays over the busiest link, memory 3.
     Example: arrays [1, 2] and [3, 4] on two devices both become [4, 6].
     """
     raise NotImplementedError
@@ -54,8 +55,9 @@ def central(arrays, exchange):
 def tree(arrays, exchange):
     """4. All-reduce by a tree: pairs add, then pairs of pairs, and the sum goes back.
 
-    In place. Target: 2 log2 N rounds, log2 N arrays over the busiest link, memory 3. N
-    need not be a power of 2: then log2 N is rounded up.
+    In place, with 2 (N - 1) messages in all. Target: 2 log2 N rounds, log2 N arrays
+    over the busiest link, memory 3. N need not be a power of 2: then log2 N is rounded
+    up.
     Example with 4 devices: 1 sends to 0 while 3 sends to 2; then 2 sends to 0.
     """
     raise NotImplementedError
@@ -248,3 +250,67 @@ def clock(work, wait, now):
     start = now()
     work()
     return now() - start
+
+
+# Five more, of what trainings of large networks do.
+
+
+def clip(shards, most, exchange):
+    """21. Clip a gradient in parts by the norm of the whole.
+
+    shards[k] is part k of the summed gradient, on device k. If the norm of all parts
+    together is above `most`, multiply each by most / norm, in place. numpy.sqrt,
+    numpy.minimum and x.sum() work on a device. Target: 2 (N - 1) rounds, over the
+    busiest link 2 (N - 1) *numbers*, memory two shards and 4 numbers.
+    Example: shards [3] and [4] with most = 1 become [0.6] and [0.8].
+    """
+    raise NotImplementedError
+
+
+def accumulate(grads, gradients, counts, exchange):
+    """22. Gradient accumulation: several micro-batches per device, one all-reduce.
+
+    gradients[k](m) is the gradient, summed over samples, of micro-batch m on device k,
+    which has counts[k][m] samples. grads[k] still holds the gradient of the step
+    before. Put into each grads[k] the mean over all samples, in place. Targets: those
+    of puzzle 8, but memory 3.
+    Example: gradients [2] of 1 sample and [4] of 2, on one device, have the mean [2].
+    """
+    raise NotImplementedError
+
+
+def tied(grads, exchange):
+    """23. Tied weights in a pipeline: the first and the last stage share a layer.
+
+    Device k is stage k. Both stages have computed the gradient of their use of the
+    layer, grads[0] and grads[-1]; make both the gradient of the layer, in place. The
+    other arrays belong to other layers. Target: one round, one array, memory 3.
+    Example: [1], [5] and [2] become [3], [5] and [3].
+    """
+    raise NotImplementedError
+
+
+def dropout(shards, seeds, draws, rate, exchange):
+    """24. Dropout by N devices as by one: a seed travels, and no mask.
+
+    shards[k] (rows,) are device k's rows of a batch. draws[k](seed, start, stop) are,
+    on device k, the random numbers in [0, 1) of rows start:stop of the whole batch, for
+    an array `seed` of one number. seeds[0] counts, the other seeds are any. Set each
+    row to 0 unless its number is above `rate`, and divide the others by 1 - rate, in
+    place. Target: log2 N rounds and log2 N numbers, memory 5 shards and 4 numbers.
+    Example: with rate 0.5 and numbers 0.2 and 0.7 rows [3] and [3] become [0] and [6].
+    """
+    raise NotImplementedError
+
+
+def sync_bn_backward(grads, normed, buffers, count, deviation, exchange):
+    """25. Backward through synchronised BatchNorm: one all-reduce per pass.
+
+    normed[k] are device k's samples of one feature after the forward pass, with mean 0
+    and variance 1 over all `count` samples, and grads[k] their gradients g. Replace
+    each g by (g - mean(g) - normed * mean(g * normed)) / deviation, in place, with
+    means over all samples. buffers[k] has room for two numbers. Target: 2 (N - 1)
+    rounds and numbers over the busiest link, memory 6 shards and 8 numbers.
+    Example: g [1] and [3], normed [-1] and [1], deviation 1: both become [0].
+    """
+    raise NotImplementedError

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 PATH = "runs/one-step-trace.json"
 STEPS = 8  # of which the fastest is kept
-SUMS = ("CopyCPU2CPU", "_npi_add")  # what an all-reduce does
+ADD = "_npi_add"
+SUMS = ("CopyCPU2CPU", ADD)  # what an all-reduce does
 
 
 @contextmanager
@@ -69,22 +70,27 @@ class TracedStep:
         return busy
 
     @property
-    def _backward_ends(self) -> list[float]:
-        # MXNet runs the operators of a backward pass as one, the longest of a step.
+    def gradients_ready(self) -> list[float]:
+        """When the backward pass of each device ends, its last work before the sums."""
+        first_sum = min(begin for name, _, begin, _ in self.spans if name == ADD)
         return [
-            max((end - begin, end) for _, on, begin, end in self.spans if on == lane)[1]
+            max(
+                end
+                for name, on, _, end in self.spans
+                if on == lane and name not in SUMS and end <= first_sum
+            )
             for lane in range(1, len(self.busy))
         ]
 
     @property
     def straggler(self) -> int:
-        """The device whose backward pass ends last."""
-        return self._backward_ends.index(max(self._backward_ends))
+        """The device whose gradients are ready last."""
+        return self.gradients_ready.index(max(self.gradients_ready))
 
     @property
     def waiting(self) -> float:
-        """Milliseconds from the first end of a backward pass to the straggler's."""
-        return max(self._backward_ends) - min(self._backward_ends)
+        """Milliseconds from the first device's gradients to the straggler's."""
+        return max(self.gradients_ready) - min(self.gradients_ready)
 
 
 def trace_steps(devices: Sequence, batch_sizes: Sequence[int]) -> list[TracedStep]:

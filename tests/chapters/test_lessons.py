@@ -69,7 +69,7 @@ PRINTED = {
     "communication": [
         r"4 devices, ring +: the busiest sends +6,000 bytes",
         r"early sums in groups of 15: 0",
-        "early sums one by one: [1-8]",
+        "one by one: [1-8] of 8 sums",
         "1,032,544 bytes sent per step, m and v take 516,272 bytes",
     ],
     "multiple_gpus_concise": ["replicas agree: True"],

@@ -133,7 +133,7 @@ def test_free_on_gpus_is_by_cudas_number(gpus):
     chosen = gpus(3 * MIB, 5 * MIB)
     assert free_memory(chosen) == [3 * MIB, 5 * MIB]
     assert free_memory([mx.gpu(1)]) == [5 * MIB]
-    with pytest.raises(DeviceError, match=r"gpu\(7\)"):
+    with pytest.raises(DeviceError, match="NVML does not know"):
         free_memory([mx.gpu(7)])
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def all_held_by_device_0(arrays, exchange):
 
 
 def only_in_numpy(arrays, exchange):
-    if isinstance(arrays[0], numpy.ndarray):
+    if hasattr(arrays[0], "device"):
         ring(arrays, exchange)
 
 
@@ -107,12 +108,6 @@ def number_by_number(arrays, exchange):
         total = sum(array[i] for array in arrays)
         for array in arrays:
             array[i] = total
-
-
-def read_unseen(arrays, exchange):
-    total = sum(numpy.asarray(array) for array in arrays)
-    for array in arrays:
-        array[:] = total
 
 
 def all_forward_first(num_stages, num_batches, run):
@@ -163,6 +158,51 @@ def all_layers_at_once(shards, buffers, gradients, lr, exchange):
             shard[l][:] -= lr * grad[part]
 
 
+def each_by_its_own_norm(shards, most, exchange):
+    for shard in shards:
+        shard *= numpy.minimum(1, most / numpy.sqrt((shard * shard).sum()))
+
+
+def onto_the_step_before(grads, gradients, counts, exchange):
+    for grad, gradient, of_device in zip(grads, gradients, counts):
+        for m in range(len(of_device)):
+            grad += gradient(m)
+    ring(grads, exchange)
+    for grad in grads:
+        grad /= sum(map(sum, counts))
+
+
+def all_reduce_each(grads, gradients, counts, exchange):
+    for grad in grads:
+        grad[:] = 0
+    for m in range(len(counts[0])):
+        parts = [gradient(m) for gradient in gradients]
+        ring(parts, exchange)
+        for grad, part in zip(grads, parts):
+            grad += part / sum(map(sum, counts))
+
+
+def masked_from_row_0(shards, seeds, draws, rate, exchange):
+    for shard, seed, draw in zip(shards, seeds, draws):
+        shard *= (draw(seed, 0, len(shard)) > rate) / (1 - rate)
+    solutions.dropout([x[:0] for x in shards], seeds, draws, rate, exchange)
+
+
+def two_messages(grads, normed, buffers, count, deviation, exchange):
+    for g, h, buffer in zip(grads, normed, buffers):
+        buffer[0], buffer[1] = g.sum(), (g * h).sum()
+    for i in range(2):
+        ring([buffer[i : i + 1] for buffer in buffers], exchange)
+    for g, h, buffer in zip(grads, normed, buffers):
+        g[:] = (g - buffer[0] / count - h * (buffer[1] / count)) / deviation
+
+
+def gathered_first(shards, most, exchange):
+    for k in range(1, len(shards)):
+        exchange([(shards[k], 0)])
+    solutions.clip(shards, most, exchange)
+
+
 WRONG = r"wrong with [^:]*\d[^:]*: .*\bis .*, wanted is "
 OVER = "right so far, but over its target with .*"
 
@@ -172,6 +212,13 @@ OVER = "right so far, but over its target with .*"
     # plausible
     ("split_unevenly", lambda n, N: [slice(k * n // N, (k + 1) * n // N) for k in range(N)], WRONG),  # noqa: E501
     ("ring", lambda a, exchange: reduce_scatter(a, exchange), WRONG),
+    ("reduce_scatter", lambda a, exchange: None, WRONG),
+    ("zero1", lambda p, g, v, lr, e: solutions.zero1(p, g, v, lr / len(p), e), WRONG),
+    ("clip", each_by_its_own_norm, WRONG),
+    ("accumulate", onto_the_step_before, WRONG),
+    ("tied", lambda g, exchange: ring(g, exchange), OVER + "rounds 2 of 1"),
+    ("dropout", masked_from_row_0, WRONG),
+    ("sync_bn_backward", lambda g, h, b, n, d, e: solutions.sync_bn_backward(g, h, b, n, 1, e), WRONG),  # noqa: E501
     ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, lr, T, T, e), WRONG),
     ("batch_norm", mean_of_variances, WRONG),
     ("grid", beyond_the_row, WRONG),
@@ -183,6 +230,9 @@ OVER = "right so far, but over its target with .*"
     ("local_sgd", lambda w, g, lr, T, H, e: local_sgd(w, g, lr, T, min(H, 2), e), WRONG),  # noqa: E501
     ("idle_device", lambda s, g, f: [g_k.__setitem__(..., f(s_k)) for s_k, g_k in zip(s, g)], "a shard of one sample or more"),  # noqa: E501
     ("tree", lambda a, exchange: ring(a, exchange), OVER + "rounds 6 of 4"),
+    ("accumulate", all_reduce_each, OVER + "rounds 4 of 2"),
+    ("sync_bn_backward", two_messages, OVER + "rounds 4 of 2"),
+    ("clip", gathered_first, OVER + "rounds 3 of 2, .*link 0.6 of 0.4"),
     ("central", all_held_by_device_0, OVER + "held 4 of 3"),
     ("fsdp", all_layers_at_once, OVER + "N = 2 .* held 7.8 of 5"),
     ("pipeline", all_forward_first, OVER + "rounds 12 of 12, bubbles 4 of 4, .*held 5 of 2"),  # noqa: E501
@@ -197,13 +247,19 @@ OVER = "right so far, but over its target with .*"
     ("pipeline", lambda S, M, run: [run([]) for _ in iter(int, 1)], "does a loop not"),
     ("overlap", lambda L, backward, send, wait: backward(0), "layer 0 needs the gradi"),
     ("ring", lambda a, exchange: central(a, exchange), "device 1 sends to 0; in a ring to 2"),  # noqa: E501
+    ("central", lambda a, exchange: ring(a, exchange), "device 1 sends to 2, not through"),  # noqa: E501
+    ("tree", lambda a, exchange: recursive_doubling(a, exchange), "a tree sends"),
     ("ring", lambda a, e: e([(a[0], 0)]), "line .*: device 0 cannot send to 0"),
     ("ring", lambda a, e: ring(a, e) if len(a) < 3 else e([(a[1], 2), (a[2], 0), (a[0][:1], 1), (a[1], 2)]), "device 1 sends twice"),  # noqa: E501
     ("ring", lambda a, e: e([(numpy.ones(2), 1)]), "is on no device"),
     ("ring", lambda a, e: a[0] + a[1], "devices 0 and 1 do not share memory"),
     ("ring", number_by_number, "line .*: ValueError: devices 0 and 1 do not share"),
     ("tree", lambda a, e: [x.tolist() for x in a], "device 0's numbers are its own"),
-    ("tree", read_unseen, "0 round.s. sent 0 numbers in all, at least 1 and 10 are"),
+    ("tree", lambda a, e: float(a[0][0]), "device 0's numbers are its own"),
+    ("tree", lambda a, e: numpy.zeros(5).__iadd__(a[0]), "device 0's numbers are its"),
+    ("tree", lambda a, e: numpy.add.at(numpy.zeros(5), [0], a[0]), "numpy.add.at: use"),
+    ("tree", lambda a, e: [x.fill(0) for x in a], "no attribute 'fill'"),
+    ("tree", lambda a, e: os._exit(0), "its process has ended"),
     ("tree", lambda a, e: sys.exit(0), "line .*: SystemExit: 0"),
     ("who_divides", lambda s, c: s[0].__iadd__(1), "leave the arguments as they are"),
     # of the wrong form
@@ -327,6 +383,8 @@ def test_a_picture_has_a_panel_per_round_and_an_arrow_per_message(capsys):
     assert puzzles.draw(tasks.ring) is None and puzzles.draw(solutions.clock) is None
     out = capsys.readouterr().out
     assert "ring: not solved yet" in out and "clock: only central" in out
+    for name in ("clip", "accumulate", "tied", "dropout", "sync_bn_backward"):
+        assert puzzles.draw(getattr(solutions, name), 3).axes
 
 
 def test_what_a_network_sends_is_noted():

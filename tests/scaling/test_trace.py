@@ -18,12 +18,15 @@ def test_the_straggler_is_the_device_whose_gradients_are_ready_last():
         ("Python", 0, 0.0, 2.0),
         ("Convolution", 1, 1.0, 3.0),
         ("_backward", 1, 3.0, 8.0),
-        ("Convolution", 2, 2.0, 4.0),
-        ("_backward", 2, 4.0, 10.5),
-        ("CopyCPU2CPU", 1, 10.5, 11.0),
+        ("Convolution", 2, 0.0, 8.0),  # the longest operator, not the last one
+        ("_backward", 2, 8.0, 10.5),
+        ("CopyCPU2CPU", 2, 10.5, 11.0),
+        ("_npi_add", 1, 11.0, 11.5),
+        ("_npi_subtract", 1, 11.5, 12.0),
     ]
-    step = TracedStep(16, 11.0, spans)
-    assert step.busy == {"Python": 2.0, "device 0": 7.5, "device 1": 8.5}
+    step = TracedStep(16, 12.0, spans)
+    assert step.busy == {"Python": 2.0, "device 0": 8.0, "device 1": 11.0}
+    assert step.gradients_ready == [8.0, 10.5]
     assert (step.straggler, step.waiting) == (1, 2.5)
     assert len(draw([step]).axes[0].patches) == len(spans)
 

@@ -177,3 +177,51 @@ def clock(work, wait, now):
     work()
     wait()
     return now() - start
+
+
+def clip(shards, most, exchange):
+    totals = [(shard * shard).sum().copy()[None] for shard in shards]
+    ring(totals, exchange)
+    for shard, total in zip(shards, totals):
+        shard *= numpy.minimum(1, most / numpy.sqrt(total))
+
+
+def accumulate(grads, gradients, counts, exchange):
+    for grad, gradient, of_device in zip(grads, gradients, counts):
+        grad[:] = 0
+        for m in range(len(of_device)):
+            grad += gradient(m)
+    ring(grads, exchange)
+    for grad in grads:
+        grad /= sum(map(sum, counts))
+
+
+def tied(grads, exchange):
+    if len(grads) > 1:
+        last = len(grads) - 1
+        at_last, at_first = exchange([(grads[0], last), (grads[last], 0)])
+        grads[0] += at_first
+        grads[last] += at_last
+
+
+def dropout(shards, seeds, draws, rate, exchange):
+    distance = 1 << (len(seeds) - 1).bit_length()
+    while distance > 1:
+        distance //= 2
+        to = range(distance, len(seeds), 2 * distance)
+        copies = exchange([(seeds[k - distance], k) for k in to])
+        for k, copy in zip(to, copies):
+            seeds[k][:] = copy
+    start = 0
+    for shard, seed, draw in zip(shards, seeds, draws):
+        shard *= (draw(seed, start, start + len(shard)) > rate) / (1 - rate)
+        start += len(shard)
+
+
+def sync_bn_backward(grads, normed, buffers, count, deviation, exchange):
+    for g, h, buffer in zip(grads, normed, buffers):
+        buffer[0], buffer[1] = g.sum(), (g * h).sum()
+    ring(buffers, exchange)
+    for g, h, buffer in zip(grads, normed, buffers):
+        mean, product = buffer[0] / count, buffer[1] / count
+        g[:] = (g - mean - h * product) / deviation

@@ -6,6 +6,7 @@ Everything that the command line knows of a chapter stands here. Functions are n
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -128,7 +129,9 @@ def load(function: str) -> Callable:
 def get(name: str) -> Experiment:
     """Return the experiment of a chapter; raise SettingError for an unknown name."""
     if name not in EXPERIMENTS:
-        raise SettingError(f"chapter {name[:40]!r}: there is none; see d2lpar list")
+        similar = difflib.get_close_matches(name, EXPERIMENTS, 1)
+        hint = f"did you mean {similar[0]}?" if similar else "see d2lpar list"
+        raise SettingError(f"chapter {name[:40]!r}: there is none; {hint}")
     return EXPERIMENTS[name]
 
 

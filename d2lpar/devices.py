@@ -71,9 +71,8 @@ def kind_and_numbers(text: str) -> tuple[str, list[int] | None]:
 def names(text: str = "auto") -> list[Device]:
     """Return the devices that a string names (see the module's table), without MXNet.
 
-    Raises :class:`DeviceError` for any other string, for a GPU that does not exist, and
-    for one on which MXNet cannot compute, before allocating on it; TypeError unless
-    `text` is a string.
+    Raises :class:`DeviceError` for any other string, and for a GPU that does not exist
+    or on which MXNet cannot compute; TypeError unless `text` is a string.
 
     >>> [str(device) for device in names("cpu:2")]
     ['cpu(0)', 'cpu(1)']
@@ -105,9 +104,7 @@ def names(text: str = "auto") -> list[Device]:
 
 
 def parse(text: str = "auto") -> list[mx.Context]:
-    """Return MXNet contexts for a device string (see the module's table).
-
-    Raises what :func:`names` raises.
+    """Return MXNet contexts for a device string; raise what :func:`names` raises.
 
     >>> parse("cpu:2")
     [cpu(0), cpu(1)]
@@ -123,10 +120,7 @@ def contexts(devices: Iterable[Device]) -> list[mx.Context]:
 
 
 def check_contexts(devices: Sequence[mx.Context]) -> None:
-    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts.
-
-    Raises :class:`DeviceError`, a ValueError, if it is empty.
-    """
+    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts."""
     from d2lpar._mxnet import Context
 
     is_list = isinstance(devices, (list, tuple))
@@ -140,10 +134,7 @@ def check_contexts(devices: Sequence[mx.Context]) -> None:
 
 
 def check_exists(device: mx.Context) -> None:
-    """Raise :class:`DeviceError` for a GPU that MXNet does not see, TypeError for none.
-
-    MXNet makes a context of any number, and fails at the first array.
-    """
+    """Raise :class:`DeviceError` for a GPU that MXNet does not see."""
     from d2lpar._mxnet import mx
 
     check_contexts([device])
@@ -156,25 +147,23 @@ def check_exists(device: mx.Context) -> None:
 
 def why_not_usable(gpus: Sequence[CudaDevice]) -> dict[int, str]:
     """Return why MXNet's wheel cannot compute on some of all `gpus`, by number."""
-    if not gpus or builds.own_library():  # which is trusted; d2lpar doctor tries it
+    if builds.own_library():  # which is trusted; d2lpar doctor tries it
         return {}
     reasons = {}
     for i, gpu in enumerate(gpus):
         if not builds.has_code_for(gpu.capability):
-            wheel = builds.wheel_for(gpu.capability)
+            capability = ".".join(map(str, gpu.capability))
+            remedy = builds.wheel_for(gpu.capability) or "another GPU"
             reasons[i] = (
-                f"gpu({i}) {gpu.name} (compute capability "
-                f"{'.'.join(map(str, gpu.capability))}): the MXNet that is installed "
-                f"has no code for it; use {wheel or 'another GPU'}, or --devices cpu:N"
+                f"gpu({i}) {gpu.name} (compute capability {capability}): the MXNet "
+                f"that is installed has no code for it; use {remedy}, or --devices "
+                "cpu:N"
             )
     return reasons
 
 
 def enable_peer_access(devices: Sequence[mx.Context]) -> None:
-    """Let several GPUs read each other's memory, before an all-reduce is timed.
-
-    MXNet does it when a "device" kvstore first reduces over them.
-    """
+    """Let several GPUs read each other's memory, by a "device" kvstore's first sum."""
     from d2lpar._mxnet import mx, np
 
     gpus = [device for device in devices if device.device_type == "gpu"]
@@ -225,9 +214,8 @@ def default_counts(available: int) -> list[int]:
 def label(device: Device | mx.Context) -> str:
     """Describe a device: "gpu(0) NVIDIA T4" or "cpu(0) (1 thread of 2 cores)"."""
     if device.device_type == "gpu":
-        gpus = cuda_devices()
-        name = gpus[device.device_id].name if device.device_id < len(gpus) else ""
-        return f"gpu({device.device_id}) {name}".rstrip()
+        models = dict(enumerate(gpu.name for gpu in cuda_devices()))
+        return f"gpu({device.device_id}) {models.get(device.device_id, '')}".rstrip()
     threads = omp_threads()
     used = plural(threads, "thread") if threads else "threads unset"
     return f"cpu({device.device_id}) ({used} of {plural(usable_cores(), 'core')})"
@@ -243,10 +231,7 @@ def report(devices: Sequence[mx.Context]) -> Iterator[str]:
 
 
 def try_gpu(i: int = 0) -> mx.Context:
-    """Return gpu(i) if it exists, else cpu(), as the book's; :func:`parse` raises.
-
-    With one GPU, ``[try_gpu(0), try_gpu(1)]`` is a GPU and a CPU.
-    """
+    """Return gpu(i) if it exists, else cpu(), as the book's; :func:`parse` raises."""
     from d2lpar._mxnet import mx
 
     return mx.gpu(i) if mx.context.num_gpus() > i else mx.cpu()

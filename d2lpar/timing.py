@@ -1,8 +1,7 @@
 """Times that can be trusted: synchronised, warmed up, and of results that are right.
 
 A clock that is read when the calls have returned, and not when the devices have
-finished, measures Python: the mistake in the least-squares notes and the CryptoPunks
-notebook. So both clocks are read, side by side. Only :func:`measure` loads MXNet.
+finished, measures Python. So both are read. Only :func:`measure` loads MXNet.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ class TimingError(D2lparError, ValueError):
 class Timing:
     """Hold every repetition's seconds, and the result.
 
-    `naive_seconds` are of the same repetitions, the clock read before waiting;
-    `warmup_seconds` of those that do not count. `threads` are those of each CPU
-    context, None on GPUs. `value` is the devices' result as one array, right to `rtol`.
+    `naive_seconds` are of the same repetitions, the clock read before waiting.
+    `threads` are of each CPU context. `value` is one array, right to `rtol`.
     """
 
     name: str
@@ -55,29 +53,23 @@ class Timing:
         return summarize(self.seconds).median
 
     def __str__(self) -> str:
-        ms = summarize([1e3 * x for x in self.seconds])
-        naive = summarize([1e3 * x for x in self.naive_seconds])
-        return (
-            f"{self.name} on {', '.join(self.devices)}: {ms} ms, naive clock {naive} ms"
-        )
+        clocks = self.seconds, self.naive_seconds
+        ms, naive = (summarize([1e3 * x for x in clock]) for clock in clocks)
+        where = ", ".join(self.devices)
+        return f"{self.name} on {where}: {ms} ms, naive clock {naive} ms"
 
 
 def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     """Time ``fn(device)`` on all devices at once.
 
-    A repetition calls `fn` for every device without waiting in between. The devices are
-    idle before the first and the last reading of the clock; the naive clock is read
-    when the calls have returned.
+    The first `warmup` repetitions (2) do not count, the next `repeats` (7) do. Outside
+    the clock, `join` makes one array of the devices' results (by default, rows below
+    each other; ``sum`` adds partial sums), which must differ from `expected`, or else
+    from the first repetition's, by at most `rtol` (1e-5) times its largest element; and
+    `before` is called ahead of every repetition, to undo what an operation does in
+    place. `name` is for messages.
 
-    Options: the first `warmup` repetitions (2) do not count, the next `repeats` (7) do.
-    Outside the clock, `join` makes one array of the devices' results (by default, rows
-    below each other; ``sum`` adds partial sums), which must differ from `expected`, or
-    else from the first repetition's, by at most `rtol` (1e-5) times its largest
-    element; and `before` is called ahead of every repetition, to undo what an operation
-    does in place. `name` is for messages.
-
-    Raises :class:`TimingError` for a wrong result, TypeError for one that is no array,
-    and :class:`SettingError` for ``repeats < 1`` or ``warmup < 0``.
+    Raises :class:`TimingError` for a wrong result, TypeError for one that is no array.
 
     >>> from d2lpar._mxnet import mx, np
     >>> x = {d: np.ones((1000, 3), ctx=d) for d in (mx.cpu(0), mx.cpu(1))}
@@ -92,17 +84,14 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     return _repeat(
         lambda: [fn(device) for device in devices],
         wait=npx.waitall,
-        devices=tuple(label(device) for device in devices),
+        devices=tuple(map(label, devices)),
         threads=omp_threads() if devices[0].device_type == "cpu" else None,
         **options,
     )
 
 
 def measure_host(fn: Callable, threads: int, **options) -> Timing:
-    """Time ``fn()`` of NumPy or PyTorch on the CPU; otherwise as :func:`measure`.
-
-    With nothing to wait for, both clocks agree. `threads` is recorded, not set.
-    """
+    """Time ``fn()`` on the CPU as :func:`measure`; `threads` is recorded, not set."""
     return _repeat(
         lambda: [fn()],
         wait=lambda: None,
@@ -126,10 +115,7 @@ def measure_torch(fn: Callable, device: mx.Context, **options) -> Timing:
 
 
 def ratio(a: Timing, b: Timing) -> float:
-    """Return how many times as long `a` takes as `b`, by their medians.
-
-    Raises :class:`TimingError` if the two did not compute the same.
-    """
+    """Return `a`'s median over `b`'s; raise TimingError if their results differ."""
     rtol = max(a.rtol, b.rtol)
     difference = _difference(a.value, b.value)
     if not difference <= rtol:
@@ -207,13 +193,8 @@ def _difference(value: numpy.ndarray, right: numpy.ndarray) -> float:
     """Largest difference relative to the largest element; infinite if shapes differ."""
     if value.shape != right.shape:
         return numpy.inf
-    if value.size == 0:
-        return 0.0
     if right.dtype.kind in "bui":  # unsigned numbers wrap around, bools do not subtract
         right = right.astype("float64")
-    largest = float(max(right.max(), -right.min()))
-    with numpy.errstate(invalid="ignore"):  # an infinity less itself
-        off = float(numpy.abs(value - right).max())
-    if off == 0:
-        return 0.0
-    return off / largest if largest else numpy.inf
+    with numpy.errstate(invalid="ignore", divide="ignore"):  # infinities, and all 0
+        off = numpy.abs(value - right).max(initial=0)
+        return float(off and off / numpy.abs(right).max(initial=0))

@@ -1,8 +1,7 @@
 """The sources' array operations: their data, their forms, and their right results.
 
 Each function draws the arrays of an operation, splits them over the devices by rows,
-and yields a :class:`Work`. Its forms: "as written" in the source; "in place", in memory
-that exists already; "one kernel" of :mod:`d2lpar.kernels`; or the function's name.
+and yields a :class:`Work`.
 """
 
 from __future__ import annotations
@@ -72,17 +71,13 @@ X2 = ElementwiseKernel("const float *x, float *y", "y[i] = 2 * x[i]", "x2")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Say how large each operation is, by default as large as in its source.
-
-    `x2` numbers, `sum_rows` rows of 10, `trig` and `product` the sides of square
-    matrices; copies of 4 KiB, 16 KiB, ... up to `largest_copy` bytes.
-    """
+    """Say how large each operation is, by default as large as in its source."""
 
     x2: int = 50_000_000
-    sum_rows: int = 100_000
-    trig: int = 10_000
+    sum_rows: int = 100_000  # of 10
+    trig: int = 10_000  # the side of a square matrix, as of the product
     product: int = 15_360
-    largest_copy: int = 2**28
+    largest_copy: int = 2**28  # bytes; the smallest is 4 KiB
     seed: int = 0
 
     name: ClassVar[str] = "random numbers"
@@ -108,10 +103,8 @@ class Sizes:
 class Work:
     """Hold an operation on arrays in memory, and the forms in which it is measured.
 
-    `on_devices` are functions of a device, by form. `on_host` are those of a library
-    (NumPy or PyTorch) and of its copies of the `host` arrays and of `out`, which is
-    written to; `in_numpy` have no arguments. `checks` are arguments of
-    :func:`d2lpar.timing.measure`.
+    `on_devices` are functions of a device; `on_host` of a library, of its `host` arrays
+    and of `out`, which is written to. `checks` are those of :mod:`d2lpar.timing`.
     """
 
     operation: str
@@ -129,19 +122,13 @@ class Work:
 def forms_of(
     work: Work, library: ModuleType, place: str = "cpu"
 ) -> tuple[dict[str, Callable], list]:
-    """Return the forms of NumPy or PyTorch, and the arrays on `place` they write to.
-
-    On "cpu" PyTorch's arrays share the memory of the host's; elsewhere, as on "cuda:0",
-    they are copies.
-    """
+    """Return the forms of NumPy or PyTorch, and the arrays on `place` they write to."""
     arrays = [*work.host, *([] if work.out is None else [work.out])]
     if library is not numpy:
         arrays = [library.from_numpy(array).to(place) for array in arrays]
-    forms: dict[str, Callable] = {}
+    forms: dict[str, Callable] = {} if library is not numpy else dict(work.in_numpy)
     for form, call in work.on_host.items():
         forms[form] = functools.partial(call, library, *arrays)
-    if library is numpy:
-        forms.update(work.in_numpy)
     return forms, arrays[len(work.host) :]
 
 
@@ -239,8 +226,7 @@ def trig(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[W
 def product(sizes: Sizes, devices: list, rng: numpy.random.Generator) -> Iterator[Work]:
     """Yield the GPUSOROBAN posts' product of two n x n matrices.
 
-    The second is given as its transpose, as a dense layer has it. Checked by the
-    product with a random vector (Freivalds): n^2 operations instead of n^3.
+    It is checked by the product with a random vector (Freivalds): n^2 operations.
     """
     n = sizes.product
     host = rng.standard_normal((n, n), dtype="float32")
@@ -278,14 +264,14 @@ def copies(
     following = dict(zip(devices, [*devices[1:], devices[0]]))
     everywhere = numpy.concatenate(list(hosts.values()))
     copied = {"expected": everywhere, "rtol": 0}
-    # Python itself is the host's side of these two: they return when they are done.
-    to = {"np.array": lambda d: np.array(hosts[d], ctx=d)}
-    yield Work("host to device", shape, num_bytes, 0, copied, to)
-    back = {"asnumpy": lambda d: x[d].asnumpy()}
-    yield Work("device to host", shape, num_bytes, 0, copied, back)
-    across = {"copyto": lambda d: x[d].copyto(y[following[d]])}
     cleared = {**copied, "before": clearing(*y.values())}
-    yield Work("device to device", shape, num_bytes, 0, cleared, across)
+    for direction, checks, name, call in (
+        ("host to device", copied, "np.array", lambda d: np.array(hosts[d], ctx=d)),
+        ("device to host", copied, "asnumpy", lambda d: x[d].asnumpy()),
+        ("device to device", cleared, "copyto",
+         lambda d: x[d].copyto(y[following[d]])),
+    ):  # fmt: skip
+        yield Work(direction, shape, num_bytes, 0, checks, {name: call})
     if len(devices) == 1:
         return  # nothing to sum
 
@@ -299,15 +285,14 @@ def copies(
         "rtol": 1e-6,
         "before": lambda: [x[d].copyto(y[d]) for d in devices],
     }
-    flops = (len(devices) - 1) * shape[0]
-    forms = {"allreduce": all_reduce}
-    yield Work("all-reduce", shape, num_bytes, flops, summed, forms)
+    flops, form = (len(devices) - 1) * shape[0], {"allreduce": all_reduce}
+    yield Work("all-reduce", shape, num_bytes, flops, summed, form)
 
 
 def _shards(host: numpy.ndarray, devices: list) -> dict:
     """A host array by device, split by rows as evenly as possible."""
-    parts = numpy.array_split(host, len(devices))
-    return {d: np.array(part, ctx=d) for d, part in zip(devices, parts)}
+    parts = zip(devices, numpy.array_split(host, len(devices)))
+    return {d: np.array(part, ctx=d) for d, part in parts}
 
 
 def clearing(*arrays) -> Callable[[], None]:

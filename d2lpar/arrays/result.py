@@ -1,4 +1,4 @@
-"""What timings of array work found: times, rates, and what the sources published."""
+"""What timings of array work found: times and rates."""
 
 from __future__ import annotations
 
@@ -19,23 +19,6 @@ TITLES = {
     "product": "Matrix product",
 }
 TRANSFERS = ("host to device", "device to host", "device to device")
-# Operation; which source measured it on what; what it printed; the library and form of
-# our row that repeats a measurement on a CPU.
-PUBLISHED = (
-    ("x2", "least-squares notes: NumPy, CPU of Colab", "33.6 ms",
-     ("NumPy", "as written")),
-    ("x2", "least-squares notes: PyCUDA, Tesla T4, naive clock", "0.7 ms", None),
-    ("sum", "CryptoPunks notebook: GPU of Colab, naive clock",
-     "28.6 to 68.8 % less than the CPU", None),
-    ("trig", "GPU wiki: NumPy in float64, n1-standard-4", "4.12 s",
-     ("NumPy", "as written, float64")),
-    ("trig", "GPU wiki: PyTorch, n1-standard-4", "738 ms", ("PyTorch", "as written")),
-    ("trig", "GPU wiki: PyTorch, Tesla T4", "18.9 ms", None),
-    ("product", "GPUSOROBAN posts: PyTorch, CPU not named", "296.9 s",
-     ("PyTorch", "as written")),
-    ("product", "GPUSOROBAN posts: PyTorch, GPU not named", "0.554, 0.466, 0.457 s",
-     None),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,11 +29,11 @@ class Row:
     `num_devices` is 0 for a library of the host.
     """
 
+    num_devices: int
     operation: str
     library: str
     form: str
     shape: tuple[int, ...]
-    num_devices: int
     where: str
     num_bytes: int
     flops: int
@@ -65,6 +48,7 @@ class Row:
 
     @property
     def gflop_per_sec(self) -> float:
+        """Return the rate of arithmetic."""
         return self.flops / self.seconds.median / 1e9
 
     @property
@@ -74,10 +58,7 @@ class Row:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """Return the runs' timings by ascending device count, repeats of a row pooled.
-
-    Raises :class:`RecordError` for a run without timings.
-    """
+    """Return the runs' timings by ascending device count, repeats of a row pooled."""
     pooled: dict[tuple, list[TimingRecord]] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
         if not run.lines_of(TimingRecord):
@@ -90,21 +71,13 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     on_gpus = any(run.header.device_kind == "gpu" for run in runs)
     words = {0: "CPU" if on_gpus else ""}
     words |= {run.header.num_devices: labels.configuration(run.header) for run in runs}
-    return [
-        Row(
-            operation=operation,
-            library=library,
-            form=form,
-            shape=shape,
-            num_devices=count,
-            where=words[count],
-            num_bytes=same[0].num_bytes,
-            flops=same[0].flops,
-            seconds=summarize([s for line in same for s in line.seconds]),
-            naive=summarize([s for line in same for s in line.naive_seconds]),
-        )
-        for (count, operation, library, form, shape), same in pooled.items()
-    ]
+    table = []
+    for key, same in pooled.items():
+        seconds = summarize([s for line in same for s in line.seconds])
+        naive = summarize([s for line in same for s in line.naive_seconds])
+        where, line = words[key[0]], same[0]
+        table.append(Row(*key, where, line.num_bytes, line.flops, seconds, naive))
+    return table
 
 
 def rows_of(operation: str, table: Sequence[Row]) -> list[Row]:
@@ -129,16 +102,8 @@ def shape(row: Row) -> str:
     return " x ".join(f"{n:,}" for n in row.shape)
 
 
-def ms(row: Row) -> str:
-    """Return the median in milliseconds."""
-    return number(1e3 * row.seconds.median)
-
-
 def result(runs: Sequence[Run]) -> Result:
-    """Return the fastest form of each operation in each library.
-
-    Further: all forms with their rates, and the published numbers beside ours.
-    """
+    """Return the fastest form of each operation in each library, further all forms."""
     table = rows([run for run in runs if run.lines_of(TimingRecord)])
     if not table:
         return Result()
@@ -147,8 +112,8 @@ def result(runs: Sequence[Run]) -> Result:
          *row.seconds.cells(1e3), number(1e3 * row.naive.median)]
         for row in fastest_forms(table)
     ]  # fmt: skip
-    columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "n"]
-    columns.append("not waiting")
+    columns = ["operation", "library", "fastest form", "", "ms", "quartiles", "n",
+               "not waiting"]  # fmt: skip
     shown = [row for row in table if row.operation in TITLES]
     shapes = {row.operation: f"{row.operation}: {shape(row)}" for row in shown}
     note = (
@@ -158,19 +123,18 @@ def result(runs: Sequence[Run]) -> Result:
     answers = {}
     if ours := [row for row in shown if row.library == "MXNet"]:
         slowest = max(ours, key=lambda row: row.seconds.median)
+        naive, ms = (number(1e3 * s.median) for s in (slowest.naive, slowest.seconds))
         answers["clocks"] = [
-            "A clock that does not wait reads "
-            f"{number(1e3 * slowest.naive.median)} ms for {slowest.operation}, "
-            f"{slowest.form}, on {slowest.where}, which takes {ms(slowest)} ms."
+            f"A clock that does not wait reads {naive} ms for {slowest.operation}, "
+            f"{slowest.form}, on {slowest.where}, which takes {ms} ms."
         ]
-    further = [_everything(table), published(table)]
-    return Result(Table(columns, cells, names=4), note, answers, further)
+    return Result(Table(columns, cells, 4), note, answers, [_everything(table)])
 
 
 def _everything(table: Sequence[Row]) -> Table:
     """All forms: times by both clocks, and rates."""
-    columns = ["operation", "library", "form", "devices", "ms", "quartiles", "n"]
-    columns += ["naive ms", "GB/s", "GFLOP/s"]
+    columns = ["operation", "library", "form", "devices", "ms", "quartiles", "n",
+               "naive ms", "GB/s", "GFLOP/s"]  # fmt: skip
     cells = [
         [f"{row.operation} {shape(row)}", row.library, row.form,
          str(row.num_devices or "host"), *row.seconds.cells(1e3),
@@ -179,21 +143,3 @@ def _everything(table: Sequence[Row]) -> Table:
         for row in table
     ]  # fmt: skip
     return Table(columns, cells, names=3, title="Every form:")
-
-
-def published(table: Sequence[Row]) -> Table:
-    """Return what the sources printed, and what the same line and our fastest take."""
-    cells = []
-    for operation, source, printed, ours in PUBLISHED:
-        here = rows_of(operation, table)
-        same = [row for row in here if (row.library, row.form) == ours]
-        of_mxnet = [row for row in here if row.library == "MXNet"]
-        best = fastest(of_mxnet) if of_mxnet else None
-        cells.append([
-            f"{operation} {shape(here[0])}" if here else operation, source, printed,
-            f"{ms(same[0])} ms" if same else "-",
-            f"{ms(best)} ms ({best.form}, {best.where})" if best else "-",
-        ])  # fmt: skip
-    columns = ["operation", "source", "printed", "here", "MXNet's fastest form"]
-    title = "What the sources printed, and what the same line takes here:"
-    return Table(columns, cells, names=5, title=title)

@@ -23,18 +23,13 @@ CONNECT_AND_READ_TIMEOUT = (5, 30)  # seconds
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """Name a data set that was published as files, and where to find them.
+    """Name a data set that was published as files, and where to find them."""
 
-    `name` and `substitute` are values of ``--data``: of the data set, which is also the
-    name of its folder, and of what is used if it cannot be had. `registry` maps each
-    file to its SHA-256; it is below every one of `urls`.
-    """
-
-    name: str
+    name: str  # of its folder, and in --data
     title: str
-    substitute: str
-    registry: dict[str, str]
-    urls: tuple[str, ...]
+    substitute: str  # in --data, if the data set cannot be had
+    registry: dict[str, str]  # the SHA-256 of each file
+    urls: tuple[str, ...]  # with all the files below each
 
     def locate(self, name: str = "auto", data_dir: str | Path | None = None) -> str:
         """Return the name that "auto" means here; raise what :meth:`paths` raises."""
@@ -43,9 +38,8 @@ class PublishedFiles:
     def paths(self, name: str, data_dir: str | Path | None = None) -> list[Path]:
         """Return the files, downloaded if need be; [] for the substitute, with a line.
 
-        Raises :class:`DataError` for a folder asked for that cannot be read, a damaged
-        file in it, and, unless `name` is "auto", if there is neither a copy nor a
-        network; :class:`SettingError` for other names.
+        Raises :class:`DataError` for a folder or file that is damaged, and, unless
+        `name` is "auto", if there is neither a copy nor a network.
         """
         names = ("auto", self.name, self.substitute)
         if name not in names:
@@ -61,8 +55,7 @@ class PublishedFiles:
                 raise DataError(f"{source} {path}: not a folder that can be read")
             if found := self.paths_in(path):
                 return found
-            line = "%s is not, or not whole, in %s %s; looking elsewhere"
-            log.warning(line, self.title, source, folder)
+            log.warning("%s is not, or not whole, in %s %s", self.title, source, folder)
         try:
             return [self.fetch(file) for file in self.registry]
         except DataError as error:
@@ -91,18 +84,15 @@ class PublishedFiles:
         import pooch
 
         pooch.get_logger().setLevel(logging.ERROR)
-        downloader = pooch.HTTPDownloader(
-            progressbar=sys.stderr.isatty(), timeout=CONNECT_AND_READ_TIMEOUT
-        )
+        how = {"progressbar": sys.stderr.isatty(), "timeout": CONNECT_AND_READ_TIMEOUT}
+        downloader = pooch.HTTPDownloader(**how)
         cache, problems = pooch.os_cache("d2lpar") / self.name, []
+        digest = self.registry[file]
         for url in self.urls:
             try:
                 return Path(
-                    pooch.retrieve(
-                        url + file, self.registry[file], file, cache,
-                        downloader=downloader,
-                    )
-                )  # fmt: skip
+                    pooch.retrieve(url + file, digest, file, cache, None, downloader)
+                )
             except (OSError, ValueError) as error:  # ValueError: another SHA-256
                 why = getattr(error, "strerror", None) or type(error).__name__
                 problems.append(f"{urlsplit(url).hostname}: {why}")

@@ -1,8 +1,5 @@
 """Labelled images in host memory: Fashion-MNIST, or the sample of it in the package.
 
-Where there is neither a copy of the whole set nor a network, :func:`load` takes the
-sample and logs it; its name says so in every record.
-
 Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST" (2017), MIT licence; see
 ``data/FASHION-MNIST-LICENCE`` for the sample.
 """
@@ -45,8 +42,7 @@ FASHION_MNIST = PublishedFiles(
     title="Fashion-MNIST",
     substitute="sample",
     registry=FASHION_MNIST_FILES,
-    # The publisher's two addresses. The second one has no HTTPS: whoever changes its
-    # answer cannot keep the SHA-256.
+    # The publisher's two; the SHA-256 guards the second one, which has no HTTPS.
     urls=(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
         "fashion/",
@@ -118,9 +114,8 @@ def load(
 ) -> ImageData:
     """Return the data set of a run, by name, cut to `n_train` and `n_test` images.
 
-    "fashion-mnist" is the whole set, of which the first images are taken, or a
-    :class:`DataError`; "sample" is :func:`fashion_sample`, of which `seed` chooses;
-    "auto" is the whole set if it can be had, else the sample, which is logged.
+    "fashion-mnist" is the whole set, of which the first images are taken; "sample" is
+    :func:`fashion_sample`; "auto" is the whole set if it can be had, else the sample.
     """
     paths = FASHION_MNIST.paths(name, data_dir)
     if paths:
@@ -140,8 +135,8 @@ def fashion_mnist(data_dir: str | Path | None = None) -> ImageData:
 def fashion_sample(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> ImageData:
     """Return images of Fashion-MNIST that come with the package, chosen by `seed`.
 
-    There are 500 training and 100 test images of each class. Raises
-    :class:`SettingError` unless there are as many as asked for.
+    There are 500 training and 100 test images of each class; :class:`SettingError` for
+    more.
     """
     with numpy.load(SAMPLE) as arrays:
         whole = ImageData(**arrays, name="fashion-mnist-sample")
@@ -186,16 +181,14 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     `X` is uint8 (n, 28, 28), or float in [0, 1], and `y` (n,), both NumPy's, or both
     MXNet's on one device, where the batches are then made. `order` is a permutation of
     the samples, of the same kind of array; None keeps the order of the data. The last
-    batch may be smaller, as in the book. Raises ValueError for X and y of different
-    lengths, and for a batch size below 1.
+    batch may be smaller, as in the book.
     """
     if len(X) != len(y) or batch_size < 1:
+        found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
         raise ValueError(
-            f"batches: {len(X)} images, {len(y)} labels, batch size {batch_size}: "
-            "write one label for each image, and batches of 1 or more"
+            f"batches: {found}: write a label for each image, and 1 or more"
         )
-    # The data stays uint8, a quarter of the memory: converting each batch when it is
-    # taken is as fast as taking it from float32.
+    # The data stays uint8, a quarter of the memory.
     for start in range(0, len(y), batch_size):
         stop = start + batch_size
         if order is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy
 
 from d2lpar.datasets.fashion import sha256_of
-from d2lpar.errors import DataError
 
 BLOCK_NUMBERS = 2**23  # of A, drawn and written at a time
 
@@ -44,15 +42,7 @@ def uniform_file(rows: int, columns: int, seed: int = 0) -> LinearProblem:
     """Return the same problem with A in a file, which may exceed the memory.
 
     The file, in TMPDIR, takes 8 bytes per number and is deleted with the problem.
-    Raises :class:`DataError` if there is not enough space for it.
     """
-    where = tempfile.gettempdir()
-    size, free = 8 * rows * columns, shutil.disk_usage(where).free
-    if size > 0.95 * free:
-        raise DataError(
-            f"{where}: {size / 2**30:.1f} GiB are needed for {rows} x {columns}, "
-            f"{free / 2**30:.1f} are free: set TMPDIR to another folder"
-        )
     folder = tempfile.TemporaryDirectory(prefix="d2lpar-")
     rng, digest = numpy.random.default_rng(seed), hashlib.sha256()
     path = Path(folder.name) / "A.npy"

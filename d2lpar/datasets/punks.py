@@ -1,9 +1,7 @@
 """Faces of 24 x 24 pixels for the GAN, as data, as pictures, and the nearest of them.
 
-The 10,000 CryptoPunks are one image, ``punks.png``, of 100 x 100 tiles. It is never
-redistributed: the artwork has no open licence.
-
-Source: Larva Labs, "CryptoPunks" (2017); cut into tiles as in the CryptoPunks notebook.
+Source: Larva Labs, "CryptoPunks" (2017), cut into tiles as in the CryptoPunks notebook.
+They are never redistributed: the artwork has no open licence.
 """
 
 from __future__ import annotations
@@ -72,8 +70,7 @@ def load(
     """Return the faces of a run, by name, cut to the first `n_train`.
 
     "cryptopunks" are the real ones or a :class:`DataError`; "synthetic" are drawn from
-    `seed`; "auto" are the real ones if they can be had, else drawn ones, which is
-    logged.
+    `seed`; "auto" are the real ones if they can be had, else drawn ones.
     """
     paths = CRYPTOPUNKS.paths(name, data_dir)
     if paths:
@@ -143,8 +140,7 @@ def nearest(
     """
     numbers, distances = [], []
     pool = others.reshape(len(others), -1)
-    for face in faces.reshape(len(faces), -1):
-        # One face at a time: the differences of all pairs would take gigabytes.
+    for face in faces.reshape(len(faces), -1):  # all pairs would take gigabytes
         squares = numpy.square(pool - face.astype(numpy.float32)).mean(axis=1)
         numbers.append(int(squares.argmin()))
         distances.append(float(numpy.sqrt(squares.min())) / 255)

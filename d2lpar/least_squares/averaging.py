@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy
 
 from d2lpar._mxnet import mx
 from d2lpar.errors import DivergedError
-from d2lpar.least_squares.rows import Answer, Block, RowShards, check_between, times
+from d2lpar.least_squares.rows import Answer, Block, RowShards, times
 from d2lpar.training import check_whole
 
 
@@ -30,23 +29,21 @@ def averaging(
     steps of x -= lr * 2 A^T (A x - b). The default `lr`, 1e-3 / n, suits the notes' A;
     the default `x0` is drawn from [0, 1). Unless `independent`, each device goes on
     from the previous one's x, as in the notes, whose ``x = self.x_hat`` is not a copy.
-    Raises ValueError for a problem that is not in memory and for counts below 1, and
-    :class:`DivergedError` if the steps diverge.
     """
     if not shards.resident:
         raise ValueError(
             "method averaging samples rows of an A in memory: use another method"
         )
     check_whole("num_epochs", num_epochs)
-    check_whole("num_samples", num_samples)
     check_whole("steps_per_epoch", steps_per_epoch)
     lr = 1e-3 / shards.n if lr is None else lr
-    check_between("lr", lr, math.inf)
+    if not lr > 0:
+        raise ValueError(f"lr {lr}: write a number above 0")
     # Not the stream that a generated A of the same seed comes from.
     rng = numpy.random.default_rng([seed, 1])
     (blocks,) = shards.rounds()
     blocks = sorted(blocks)
-    x = rng.random(shards.n) if x0 is None else shards.shaped("x0", x0)
+    x = rng.random(shards.n) if x0 is None else numpy.reshape(x0, shards.n)
     shards.check_finite(shards.residual(0 * x, False).norm)  # A has no NaN
     for epoch in range(1, num_epochs + 1):
         samples = []  # of each device's rows, with replacement
@@ -145,9 +142,6 @@ class _Descent:
         t = numpy.maximum(t, numpy.finfo(float).tiny)
         self.largest = float(t[-1])
         d = 2 * self.lr * t
-        q = numpy.where(
-            d < 1,
-            -numpy.expm1(self.steps * numpy.log1p(-numpy.minimum(d, 0.999999))),
-            1 - (1 - d) ** self.steps,
-        )
+        exact = -numpy.expm1(self.steps * numpy.log1p(-d))  # NaN above 1
+        q = numpy.where(d < 1, exact, 1 - (1 - d) ** self.steps)
         return self.length * (U @ (q / t * U[0]))

@@ -23,10 +23,8 @@ MAX_CONDITION = {"float64": 3e7, "float32": 2e3}
 def normal(shards: RowShards) -> Iterator[Answer]:
     """Solve the normal equations A^T A x = A^T b by Cholesky.
 
-    If half the digits are lost, by an estimate of the condition, it warns; if nearly
-    all are lost, or A is rank-deficient, it raises ValueError naming "tsqr". Above a
-    condition of 100 one step of iterative refinement on the rows' residual regains
-    digits.
+    Warns if half the digits are lost, by an estimate of the condition; raises
+    ValueError if nearly all are, or A is rank-deficient.
     """
     G, c = _gram(shards)
     lengths = numpy.sqrt(mx.nd.linalg.extractdiag(G).asnumpy())
@@ -43,11 +41,8 @@ def normal(shards: RowShards) -> Iterator[Answer]:
             "method tsqr"
         )
     if condition > WARN_ABOVE_CONDITION[shards.dtype.name]:
-        log.warning(
-            "A's condition is about %.0e: the normal equations square it; method tsqr "
-            "keeps the digits",
-            condition,
-        )
+        found = "A's condition is about %.0e: the normal equations square it; "
+        log.warning(f"{found}method tsqr keeps the digits", condition)
     x = _cholesky_solve(L, c)
     if condition > REFINE_ABOVE_CONDITION:
         gradient = shards.residual(x.asnumpy()[:, 0]).gradient[:, None]
@@ -77,12 +72,7 @@ def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
             if {total.context.device_type, other.context.device_type} != {"cpu"}:
                 other = other.as_in_context(total.context)
             total += other
-    if shards.workers is None:
-        return totals
-    return [
-        mx.nd.array(shards.total(t.asnumpy()), ctx=t.context, dtype=shards.dtype)
-        for t in totals
-    ]
+    return totals
 
 
 def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:
@@ -116,15 +106,13 @@ def tsqr(shards: RowShards) -> Iterator[Answer]:
     where A's columns, scaled to length 1, are independent: where an estimate of their
     condition is below 0.01 / (max(m, n) eps), eps being that of the computation's
     dtype. Else it is the number of A's singular values above max(m, n) eps times the
-    largest, as in ``numpy.linalg.lstsq``, which does not scale. With its copies, a
-    block takes about ten times the memory of a matrix (n, n) on the first device.
+    largest, as in ``numpy.linalg.lstsq``, which does not scale.
     """
     try:
         triangle = _reduced(shards)
         triangle.wait_to_read()
-    except mx.base.MXNetError:  # of MXNet 2, whose LAPACK refuses a NaN
-        shards.name_not_finite()
-        raise
+    except mx.base.MXNetError as error:  # of MXNet 2, whose LAPACK refuses a NaN
+        raise ValueError(f"A or b holds NaN or infinity: {error}") from error
     R, z = triangle[: shards.n, : shards.n], triangle[: shards.n, shards.n :]
     lengths = (R * R).sum(axis=0).sqrt().asnumpy()
     shards.check_finite(lengths, z.asnumpy())
@@ -149,11 +137,7 @@ def tsqr(shards: RowShards) -> Iterator[Answer]:
 
 
 def _reduced(shards: RowShards) -> mx.nd.NDArray:
-    """The R factor (n + 1, n + 1) of [A b], on the first device.
-
-    Each device reduces its rows block by block; the devices' factors are stacked and
-    reduced to one.
-    """
+    """The R factor (n + 1, n + 1) of [A b], on the first device."""
     width = shards.n + 1
     # A QR of fewer rows than columns gains nothing, and it takes several times its
     # rows' memory, so that large blocks are taken in parts.

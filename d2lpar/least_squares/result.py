@@ -1,8 +1,7 @@
-"""What solvers found: seconds, iterations and errors, and their x."""
+"""What solvers found: seconds, iterations and errors."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from statistics import median
 
@@ -10,7 +9,6 @@ from d2lpar.figures import labels
 from d2lpar.records.comparison import Summary, phrase, summarize
 from d2lpar.records.kinds import PointRecord, Run, group
 from d2lpar.records.result import Result, Table, listed, sentence
-from d2lpar.text import plural
 
 AVERAGING = ("averaging", "averaging-as-published")
 COLUMNS = ["method", "", "seconds", "quartiles", "n", "iterations", "residual"]
@@ -19,11 +17,7 @@ FLOOR = 1.01  # residuals up to this multiple of the least one count as the leas
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Return a row per method and device count: seconds, and how repeat 0 ended.
-
-    Further: the least ||A x - b||, each device's error, and x, as in the notes'
-    ``data_parallel_result.txt``.
-    """
+    """Return a row per method and device count: seconds, and how repeat 0 ended."""
     runs = [run for run in runs if run.lines_of(PointRecord)]
     if not runs:
         return Result()
@@ -46,11 +40,8 @@ def result(runs: Sequence[Run]) -> Result:
     )
     if any(run.header.variant in AVERAGING for run in runs):
         note += "; averaging: a shortcut takes the 500 steps of an epoch at once"
-    reached = "distance" if knows_optimum(runs) else "residual"
-    answers = {"devices": _by_count(runs), reached: [sentence(_reached(runs))]}
+    answers = {"devices": _by_count(runs), "distance": [sentence(_reached(runs))]}
     further = [f"least ||A x - b|| of all runs: {least:.9g}"]
-    for run in runs:
-        further += _solutions(run)
     return Result(Table(COLUMNS, rows, names=2), note, answers, further)
 
 
@@ -107,17 +98,3 @@ def _reached(runs: Sequence[Run]) -> str:
         return f"||A x - b|| ends at {least:.6g}"
     names = listed(method for method, there in reached.items() if there)
     return f"methods that end within 1 % of the least ||A x - b||, {least:.6g}: {names}"
-
-
-def _solutions(run: Run) -> list[str]:
-    """The error of each device's x, and x or its beginning, of the first repeat."""
-    last = repeats(run)[0][-1]
-    lists = {"x": last.x} if last.x else {"x begins": last.x_begins}
-    if run.header.variant in AVERAGING:
-        lists = {"error of each device's x": last.device_residual_norms, **lists}
-    name = f"{run.header.variant}, {plural(run.header.num_devices, 'device')}"
-    return [
-        f"{name}: {what}\n{textwrap.fill(' '.join(f'{v:.9g}' for v in values), 88)}"
-        for what, values in lists.items()
-        if values
-    ]

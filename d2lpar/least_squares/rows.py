@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import numbers
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy
 
 from d2lpar._mxnet import mx, np
 from d2lpar.device_arrays import as_array, shares
-
-if TYPE_CHECKING:
-    from d2lpar.workers.group import Workers
 
 BLOCK_BYTES = 2**26  # of A, per device and round
 RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds
@@ -58,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class RowShards:
-    """Rows of A (m, n) and b (m,), shared in order over workers and their devices."""
+    """Rows of A (m, n) and b (m,), shared in order over devices."""
 
     def __init__(
         self,
@@ -68,7 +64,6 @@ class RowShards:
         dtype: str,
         block_bytes: int,
         resident_bytes: int,
-        workers: Workers | None,
     ) -> None:
         self.A, b = opened("A", A), numpy.asarray(opened("b", b))
         if len(self.A.shape) != 2 or b.shape != self.A.shape[:1] or 0 in self.A.shape:
@@ -81,19 +76,10 @@ class RowShards:
             raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.eps = float(numpy.finfo(self.dtype).eps)
         self.m, self.n = self.A.shape
-        self.devices, self.workers = list(devices), workers
-        mine = slice(0, self.m)
-        if workers is not None:
-            if self.m < workers.count:
-                raise ValueError(f"A has {self.m} rows for {workers.count} workers")
-            mine = shares(self.m, workers.count)[workers.number]
-        num_rows, row_bytes = mine.stop - mine.start, self.dtype.itemsize * self.n
-        self.bounds = [
-            (mine.start + part.start, mine.start + part.stop)
-            for part in shares(num_rows, len(self.devices))
-        ]
+        self.devices, self.parts = list(devices), shares(self.m, len(devices))
+        row_bytes = self.dtype.itemsize * self.n
         self.block_rows = max(block_bytes // row_bytes, 1)
-        self.resident = num_rows * row_bytes <= resident_bytes
+        self.resident = self.m * row_bytes <= resident_bytes
         self._kept: list[Block] = []  # all blocks, if they stay
 
         self.b = b.astype(self.dtype)[:, None]
@@ -104,26 +90,17 @@ class RowShards:
         if b.any() and self.norm_of_b < least:
             raise ValueError(f"the squares of b's numbers underflow {dtype}: scale b")
 
-    def shaped(self, name: str, x) -> numpy.ndarray:
-        """An x that a user gives, as (n,) in float64."""
-        x = numpy.array(x, "float64")
-        if x.size != self.n or not numpy.isfinite(x).all():
-            raise ValueError(
-                f"{name} of shape {x.shape}: write {self.n} finite numbers"
-            )
-        return x.reshape(self.n)
-
     def rounds(self) -> Iterator[Iterable[Block]]:
         """Yield the blocks of all devices, a round at a time, until all rows were used.
 
-        A problem that fits stays on the devices. Of a larger one the next round is read
-        while the devices work on this one: three blocks per device are in memory.
+        The next round is read while the devices work on this one: three blocks per
+        device are in memory.
         """
         if self._kept:
             yield self._kept
             return
         step = self.m if self.resident else self.block_rows
-        longest = max(stop - start for start, stop in self.bounds)
+        longest = self.parts[0].stop
         earlier: list[Block] = []
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(self._read, 0, step)
@@ -141,11 +118,11 @@ class RowShards:
     def _read(self, row: int, count: int) -> list[tuple]:
         """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
         blocks = []
-        for k, (first, end) in enumerate(self.bounds):
-            start, stop = first + row, min(first + row + count, end)
+        for k, part in enumerate(self.parts):
+            start = part.start + row
+            stop = min(start + count, part.stop)
             if stop > start:
-                with numpy.errstate(over="ignore"):  # check_finite sees it
-                    A = numpy.ascontiguousarray(self.A[start:stop], self.dtype)
+                A = numpy.ascontiguousarray(self.A[start:stop], self.dtype)
                 blocks.append((k, A, self.b[start:stop]))
         return blocks
 
@@ -165,10 +142,6 @@ class RowShards:
             made.append(Block(k, *placed))
             yield made[-1]
 
-    def total(self, array: numpy.ndarray) -> numpy.ndarray:
-        """The sum of a host array over the workers, if there are several."""
-        return array if self.workers is None else self.workers.total(array)
-
     def residual(self, x: numpy.ndarray, gradient: bool = True) -> Residual:
         """Return b - A x of a host array x (n,) by its norm and gradient."""
         return Residual(x, *self.products(x, lambda b, Ax: b - Ax, gradient))
@@ -176,8 +149,7 @@ class RowShards:
     def products(self, x, of_rows, transposed: bool = True) -> tuple:
         """Return ||q|| and A^T q (n,) on the host, of q = of_rows(b, A x).
 
-        Each device sends n + 1 numbers per block, the one all-reduce of an iteration.
-        Unless `transposed`, zeros stand for A^T q.
+        This is the one all-reduce of an iteration. Unless `transposed`, A^T q is 0.
         """
         xs = [mx.nd.array(x[:, None], ctx=d, dtype=self.dtype) for d in self.devices]
         parts = []
@@ -191,31 +163,19 @@ class RowShards:
         sums = numpy.zeros(1 + self.n)  # in float64
         for part in parts:
             sums[: len(part)] += part.asnumpy()[:, 0]
-        square, *_ = sums = self.total(sums)
-        return math.sqrt(square), sums[1:]
+        return math.sqrt(sums[0]), sums[1:]
 
     def rounding(self, x: numpy.ndarray, lengths: numpy.ndarray) -> float:
         """Rounding errors of b - A x, for columns a_k of A of these `lengths`."""
         return self.eps * float(lengths @ abs(x) + self.norm_of_b)
 
     def check_finite(self, *results) -> None:
-        """Raise ValueError if results of A and b are not finite, saying why."""
-        if all(numpy.isfinite(result).all() for result in results):
-            return
-        self.name_not_finite()
-        raise ValueError(
-            f"A, b or x0 is too large: their products overflow {self.dtype}; scale them"
-        )
-
-    def name_not_finite(self) -> None:
-        """Raise ValueError naming the first number of b or A that is not finite."""
-        step = max(1, 2**23 // self.n)  # 64 MB
-        for name, array in (("b", self.b), ("A", self.A)):
-            for start in range(0, self.m, step):
-                rows = array[start : start + step]
-                for row, column in numpy.argwhere(~numpy.isfinite(rows))[:1]:
-                    what = f"{rows[row, column]} in row {start + row}, column {column}"
-                    raise ValueError(f"{name} is {what}")
+        """Raise ValueError if results of A, b and x0 are not finite."""
+        if not all(numpy.isfinite(result).all() for result in results):
+            raise ValueError(
+                "A, b or x0 holds NaN or infinity (numpy.isfinite shows where), or "
+                f"their products overflow {self.dtype}: scale them"
+            )
 
 
 def opened(name: str, array):
@@ -241,12 +201,6 @@ class FileRows:
         offset = self._begin + rows.start * self._row_bytes
         numbers = numpy.fromfile(self.path, self.dtype, count, offset=offset)
         return numbers.reshape(-1, self.shape[1])
-
-
-def check_between(name: str, value: object, most: float) -> None:
-    """Raise ValueError unless `value` is a number between 0 and `most`."""
-    if not (isinstance(value, numbers.Real) and 0 < value < most):
-        raise ValueError(f"{name} {value!r}: write a number between 0 and {most}")
 
 
 def times(A: mx.nd.NDArray, x: mx.nd.NDArray, transpose: bool = False):

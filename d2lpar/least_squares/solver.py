@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy
@@ -33,13 +32,9 @@ from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
 from d2lpar.training import check_whole, choose
 
-if TYPE_CHECKING:
-    from d2lpar.workers.group import Workers
-
 log = logging.getLogger("d2lpar")
 
 LONGEST_X = 1_000  # that is recorded whole
-DISTRIBUTED_METHODS = ("normal", "cgls", "gradient")  # those that need only sums
 METHODS = {
     "normal": normal,
     "tsqr": tsqr,
@@ -47,6 +42,7 @@ METHODS = {
     "gradient": gradient,
     "averaging": averaging,
 }
+BRIEF = {"averaging": {"num_epochs": 1}, "cgls": {"tol": 0.5}, "gradient": {"tol": 0.5}}
 WARN_IF_OFF_BY = 5e-3  # relative to ||x||, as the gradient that is left allows
 
 
@@ -80,7 +76,6 @@ def solve(
     block_bytes: int = BLOCK_BYTES,
     resident_bytes: int = RESIDENT_BYTES,
     reference: numpy.ndarray | None = None,
-    workers: Workers | None = None,
     residual: bool = True,
     **options,
 ) -> Solution:
@@ -90,30 +85,23 @@ def solve(
     blocks of `block_bytes` per device (not by "averaging"). `dtype` is that of the
     computation and of x, float64 or float32. The history holds the distance to a
     `reference` (n,); without `residual` it is left out, and with it the last pass over
-    A. Several `workers` read a part each and get the same x. `options` are the
-    method's.
+    A. `options` are the method's.
 
     Every x but that of "averaging" is examined: A^T (A x - b) must be zero up to
     rounding and the method's `tol`. Otherwise "normal" and "tsqr" raise ValueError, and
-    "cgls" and "gradient" log a warning. Raises ValueError also for an impossible
-    problem (it names the place of a NaN), and for "normal" on an A that is
-    rank-deficient or too ill-conditioned; TypeError for masked, sparse and complex
-    arrays; :class:`DivergedError` if "averaging" diverges; and :class:`DeviceError` if
-    the devices would deadlock.
+    "cgls" and "gradient" log a warning. Raises ValueError also for numbers that are not
+    finite, and for "normal" on an A that is rank-deficient or too ill-conditioned;
+    TypeError for masked, sparse and complex arrays; :class:`DivergedError` if
+    "averaging" diverges; and :class:`DeviceError` if the devices would deadlock.
     """
     devices = choose(devices, None)
     if method not in METHODS:
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
-    if workers is not None and method not in DISTRIBUTED_METHODS:
-        raise ValueError(
-            f"method {method} cannot be shared among workers; these can: "
-            + ", ".join(DISTRIBUTED_METHODS)
-        )
     _check_threads(devices)
     with numpy.errstate(all="ignore"):  # what over- or underflows is found out
-        shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes, workers)
+        shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes)
         if reference is not None:
-            reference = shards.shaped("reference", reference)
+            reference = numpy.reshape(reference, shards.n)
         history, seconds, begin = [], 0.0, time.perf_counter()
         for answer in METHODS[method](shards, **options):
             npx.waitall()
@@ -122,16 +110,7 @@ def solve(
                 gradient = answer.lengths is not None
                 at = answer.residual or shards.residual(answer.x, gradient)
                 answer = answer._replace(residual=at)
-                point = PointRecord(
-                    iteration=answer.iteration,
-                    seconds=seconds,
-                    residual_norm=at.norm,
-                    device_residual_norms=[
-                        shards.residual(x, False).norm for x in answer.device_xs
-                    ],
-                    distance=_distance(answer.x, reference),
-                )
-                history.append(point)
+                history.append(_point(shards, answer, seconds, reference))
             begin = time.perf_counter()
         _examine(shards, method, answer)
     return Solution(
@@ -146,19 +125,23 @@ def solve(
     )
 
 
-def _distance(x: numpy.ndarray, reference: numpy.ndarray | None) -> float | None:
-    """Of x from a reference, relative; ||x|| if that is 0."""
-    if reference is None:
-        return None
-    norm = numpy.linalg.norm
-    return float(norm(x - reference) / (norm(reference) or 1))
+def _point(
+    shards: RowShards, answer: Answer, seconds: float, reference: numpy.ndarray | None
+) -> PointRecord:
+    of_devices = [shards.residual(x, False).norm for x in answer.device_xs]
+    distance = None
+    if reference is not None:  # relative, or ||x|| if the reference is 0
+        norm = numpy.linalg.norm
+        distance = float(norm(answer.x - reference) / (norm(reference) or 1))
+    return PointRecord(
+        answer.iteration, seconds, answer.residual.norm, of_devices, distance
+    )
 
 
 def _check_threads(devices: Sequence[mx.Context]) -> None:
     """Raise DeviceError for several CPU contexts with several threads each.
 
-    The OpenBLAS in MXNet's wheel spins on a flag that it reads only once when two
-    threads call it at the same time and each call would use several threads.
+    OpenBLAS in MXNet's wheel spins for ever when two threads call it at the same time.
     """
     # Without OMP_NUM_THREADS, MXNet takes half the cores.
     threads = host.omp_threads() or max(1, host.usable_cores() // 2)
@@ -173,10 +156,8 @@ def _check_threads(devices: Sequence[mx.Context]) -> None:
 def _examine(shards: RowShards, method: str, answer: Answer) -> None:
     """Refuse or warn of an x whose residual r is not orthogonal to A's columns a_j.
 
-    The x of a backward stable method solves a problem whose columns and b are off by
-    about c eps of their lengths, with c = max(m, n) or less (Higham, Accuracy and
-    Stability of Numerical Algorithms, theorem 20.3). So |a_j^T r| / |a_j| is at most
-    c eps (sum_k |a_k| |x_k| + |b|); computing a_j^T r adds errors of this size.
+    By rounding |a_j^T r| / |a_j| is at most about c eps (sum_k |a_k| |x_k| + |b|), c =
+    max(m, n) (Higham, Accuracy and Stability of Numerical Algorithms, theorem 20.3).
     """
     if not numpy.isfinite(answer.x.astype(shards.dtype)).all():
         raise ValueError(f"x is too large for {shards.dtype}: scale A or b")
@@ -218,7 +199,6 @@ def measure(
     seed: int = 0,
     data: datasets.LinearProblem | None = None,
     num_epochs: int = 40,
-    workers: Workers | None = None,
     repeats: int = 1,
     **options,
 ) -> Iterator[PointRecord]:
@@ -233,27 +213,21 @@ def measure(
     check_whole("repeats", repeats)
     data = data or datasets.uniform_problem(10_000, 1_000, seed)
     A, b, reference = data.A, data.b, None
-    brief: dict = {}
-    few = len(b) // 100 + 1
     options.update(devices=choose(devices, num_devices), method=method)
     if method == "averaging":
-        brief = {"num_epochs": 1}
         options.update(num_epochs=num_epochs, seed=seed)
-    elif method in ("gradient", "cgls"):
-        brief = {"tol": 0.5}
-    else:
-        few = max(few, A.shape[1])
     if not hasattr(A, "filename"):  # in memory
         reference = numpy.linalg.lstsq(A, b, rcond=None)[0]
         if method in ("gradient", "cgls"):  # from the x that averaging starts at
             rng = numpy.random.default_rng([seed, 1])
             options.setdefault("x0", rng.random(A.shape[1]))
-    # The first call of an operator is slow: solve a hundredth of the rows, briefly.
-    solve(A[:few], b[:few], **{**options, **brief})
+    # The first call of an operator is slow: solve some of the rows, briefly.
+    few = max(len(b) // 100, A.shape[1])
+    solve(A[:few], b[:few], **{**options, **BRIEF.get(method, {})})
     # A mapping's pages would count in the peak of the memory.
     A = getattr(A, "filename", A)
     for repeat in range(repeats):
-        solution = solve(A, b, reference=reference, workers=workers, **options)
+        solution = solve(A, b, reference=reference, **options)
         peak = round(host.process_status("VmHWM") / 1e6)
         *points, last = solution.history
         whole = method == "averaging" and len(solution.x) <= LONGEST_X
@@ -271,9 +245,8 @@ class LeastSquare:
 
     :meth:`run` is method "averaging" on the first `num_gpu` GPUs that MXNet can use, or
     on CPU contexts. `error_list` keeps the errors of :meth:`check` and, after each
-    epoch, every device's. `options` are those of
-    :func:`~d2lpar.least_squares.averaging.averaging`: ``independent=False`` restores
-    the notes' order of devices.
+    epoch, every device's. `options` are those of "averaging": ``independent=False``
+    restores the notes' order of devices.
     """
 
     def __init__(self, A, b, num_gpu: int = 2, epoches: int = 2, **options) -> None:

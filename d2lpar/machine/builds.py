@@ -1,7 +1,6 @@
 """Which MXNet is installed, the CUDA libraries that it needs, and what a record says.
 
-MXNet is a wheel, or a library that somebody has built and ``MXNET_LIBRARY_PATH``,
-MXNet's own variable, names. Nothing here imports it.
+MXNet is a wheel, or a library that ``MXNET_LIBRARY_PATH`` names. Nothing imports it.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ GPU_LIBRARIES = {
     "libcuda.so.1": None,
 }
 
-# The capabilities of GPUs that a wheel has code for. cuobjdump on mxnet-cu112 shows
-# machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX that a newer driver could
-# compile; code for X.y runs on X.z, z >= y. MXNet 2 for CUDA 13 names 8.0 to 12.0.
+# The capabilities of GPUs that a wheel has code for, by cuobjdump and MXNet 2's name;
+# code for X.y runs on X.z, z >= y. Neither has PTX that a newer driver could compile.
 CU112_RANGE = ((5, 0), (8, 9))
 CUDA_13_RANGE = ((8, 0), (12, 9))
 CUDA_13 = "the wheel of MXNet 2 for CUDA 13 (docs/installing.md)"
@@ -53,8 +51,7 @@ def own_library() -> str | None:
 def check_installed() -> str:
     """Return the name of the MXNet build that Python will import.
 
-    Raises :class:`MXNetMissingError` for none, for two that overwrite each other, and
-    for an :func:`own_library` that MXNet would not load.
+    Raises :class:`MXNetMissingError` for none, two, and a library it would not load.
     """
     library = own_library()
     if library:
@@ -118,8 +115,7 @@ def mxnet_version() -> str:
 def missing_libraries(build: str) -> dict[str, str]:
     """Load what a GPU wheel links, from NVIDIA's wheels or from the system.
 
-    Returns the libraries that cannot be loaded, each with its remedy. What a library
-    built from source links is not known here.
+    Returns the libraries that cannot be loaded, each with its remedy.
     """
     if build in ("mxnet", FROM_SOURCE):
         return {}
@@ -131,18 +127,14 @@ def missing_libraries(build: str) -> dict[str, str]:
         try:
             ctypes.CDLL((in_wheels or [soname])[0], mode=ctypes.RTLD_GLOBAL)
         except OSError:
-            remedy = f"pip install {wheel}" if wheel else "install the NVIDIA driver"
-            missing[soname] = remedy
+            missing[soname] = f"pip install {wheel}" if wheel else "install the driver"
     return missing
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs MXNet with the extra "cpu" or "cu112".
-
-    MXNet's metadata asks for NumPy < 2, which Python 3.13 and later do not have. There
-    pip refuses MXNet, which works nevertheless: the extra brings the rest.
-    """
+    """Return the command that installs MXNet with the extra "cpu" or "cu112"."""
     command = f"pip install -e '.[{extra}]'"
+    # MXNet's metadata asks for NumPy < 2, which Python 3.13 and later do not have.
     if sys.version_info < (3, 13):
         return command
     if extra == "cpu":
@@ -162,10 +154,7 @@ def has_code_for(capability: tuple[int, int]) -> bool:
 
 
 def wheel_for(capability: tuple[int, int]) -> str | None:
-    """Return how to install the wheel with code for a capability; None: there is none.
-
-    For 8.0 to 8.9, which two wheels serve, it is the one of the package index.
-    """
+    """Return how to install a wheel with code for a capability; None: there is none."""
     if CU112_RANGE[0] <= capability <= CU112_RANGE[1]:
         return f"pip uninstall mxnet && {install_command('cu112')}"
     return CUDA_13 if CUDA_13_RANGE[0] <= capability <= CUDA_13_RANGE[1] else None
@@ -174,34 +163,20 @@ def wheel_for(capability: tuple[int, int]) -> str | None:
 def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:
     """Return MXNet's build and settings on the GPUs of these numbers, for a record.
 
-    `library` is MXNet's: the CUDA and cuDNN that it links are asked through it.
-    "peer_access" is whether the GPUs read each other's memory (None for one GPU). A
-    version that cannot be found out is None.
+    MXNet's `library` is asked for the cuDNN that it links; None is unknown.
     """
     ((name, version),) = installed_builds().items()
-    peers = peer_access(numbers)
     allowed = os.environ.get("MXNET_ENABLE_GPU_P2P", "1") != "0"
     return {
         "build": name if name == FROM_SOURCE else f"{name} {version}",
-        "cuda": _cuda_version(library),
         "cudnn": _cudnn_version(library),
         "driver": ask_nvml("nvmlSystemGetDriverVersion"),
         "autotune": os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT", "1"),
         "tf32": os.environ.get("NVIDIA_TF32_OVERRIDE") != "0",
-        "peer_access": peers and allowed,
+        "peer_access": peer_access(numbers) and allowed,
         "deterministic": os.environ.get("MXNET_ENFORCE_DETERMINISM", "0") != "0",
         "cuda_graphs": os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0"),
     }
-
-
-# A handle finds the functions of the libraries that it links dynamically, too: NVRTC's,
-# and not those of CUDA's runtime.
-def _cuda_version(library: ctypes.CDLL) -> str | None:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    with contextlib.suppress(AttributeError):
-        if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
-            return f"{major.value}.{minor.value}"
-    return None
 
 
 def _cudnn_version(library: ctypes.CDLL) -> str | None:

@@ -1,13 +1,8 @@
-"""The devices of this machine as cards: what each GPU and the host is and has.
-
-NVML counts the CUDA cores of a GPU. The least-squares notes ("Querying your GPU")
-multiply the multiprocessors by a table's cores of one: both are shown.
-"""
+"""The devices of this machine as cards: what each GPU and the host is and has."""
 
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass
 
 import psutil
@@ -18,9 +13,7 @@ from d2lpar.machine.gpus import ask_nvml, cuda_devices, why_no_gpu
 from d2lpar.text import byte_size
 
 # CUDA cores (float32 units) of one multiprocessor, by compute capability. Source: CUDA
-# samples, Common/helper_cuda.h, _ConvertSMVer2Cores; the same as the results per clock
-# of 32-bit additions in "Throughput of Native Arithmetic Instructions", CUDA C++
-# Programming Guide. The notes have 128 for 7.5 (and a 5.1 that no GPU has).
+# samples, Common/helper_cuda.h. The least-squares notes have 128 for 7.5.
 CORES_PER_MULTIPROCESSOR = {
     (5, 0): 128, (5, 2): 128, (5, 3): 128,  # Maxwell
     (6, 0): 64, (6, 1): 128, (6, 2): 128,  # Pascal: P100, others
@@ -28,9 +21,6 @@ CORES_PER_MULTIPROCESSOR = {
     (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128,  # Ampere: A100, others; Ada
     (9, 0): 128, (10, 0): 128, (12, 0): 128,  # Hopper: H100; Blackwell: B200, RTX 50
 }  # fmt: skip
-
-# Bits of a vector register, by a flag of the processor.
-VECTOR_BITS = {"arm64": 128, "aarch64": 128, "sse2": 128, "avx": 256, "avx512f": 512}
 
 
 @dataclass(frozen=True)
@@ -51,11 +41,6 @@ class GpuCard:
     cuda: str | None = None
 
     @property
-    def label(self) -> str:
-        """Return the name by MXNet and the model: "gpu(0) NVIDIA T4"."""
-        return f"gpu({self.number}) {self.name}"
-
-    @property
     def cores_by_table(self) -> int | None:
         """Return multiprocessors times the cores of one, as the notes count."""
         each = CORES_PER_MULTIPROCESSOR.get(self.capability)
@@ -66,8 +51,7 @@ class GpuCard:
 class CpuCard:
     """Describe the host that all CPU contexts share. Memory is in bytes.
 
-    `usable_cores` are those within affinity and container limits. `vector_bits` is the
-    width of a vector register, 32 where it is not known.
+    `usable_cores` are those within affinity and container limits.
     """
 
     model: str
@@ -75,7 +59,6 @@ class CpuCard:
     logical_cores: int
     usable_cores: int
     threads_per_context: int
-    vector_bits: int
     memory_total: int
     memory_free: int
 
@@ -120,14 +103,12 @@ def gpu_cards() -> list[GpuCard]:
 def cpu_card() -> CpuCard:
     """Return the card of the host."""
     memory, cores = host.host_memory(), host.usable_cores()
-    flags = [platform.machine(), *host.cpuinfo().get("flags", "").split()]
     return CpuCard(
         model=host.cpu_model(),
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=os.cpu_count() or cores,
         usable_cores=cores,
         threads_per_context=host.omp_threads() or 1,  # d2lpar._mxnet sets 1
-        vector_bits=max([32, *(VECTOR_BITS.get(flag, 0) for flag in flags)]),
         memory_total=memory.total,
         memory_free=memory.free,
     )
@@ -142,10 +123,10 @@ def as_text(here: Machine) -> str:
             capability += ", for which no wheel of MXNet has code"
         driver, cuda = gpu.driver or "unknown", gpu.cuda or "unknown"
         lines += [
-            gpu.label,
+            f"gpu({gpu.number}) {gpu.name}",
             f"  capability       {capability}",
             f"  memory           {_memory_text(gpu)}",
-            f"  multiprocessors  {cores_text(gpu)}",
+            f"  multiprocessors  {_cores_text(gpu)}",
             f"  driver           {driver}, CUDA {cuda}",
         ]
     cpu, last = here.cpu, here.cpu.usable_cores - 1
@@ -155,25 +136,20 @@ def as_text(here: Machine) -> str:
         f"{contexts}, contexts on {cpu.model}",
         f"  cores    {cores}; usable {cpu.usable_cores}",
         f"  threads  {cpu.threads_per_context} per context",
-        f"  vectors  {cpu.vector_bits // 32} floats in one instruction",
         f"  memory   {_memory_text(cpu)}",
     ]
     return "\n".join(lines if here.gpus else [*lines, why_no_gpu()])
 
 
-def cores_text(gpu: GpuCard) -> str:
-    """Return CUDA cores, by the table and as NVML counts them.
-
-    >>> cores_text(GpuCard(0, "T4", (7, 5), 40, cores=2560))
-    '40 x 64 = 2,560 CUDA cores by the table; 2,560 by NVML'
-    """
-    by_table = by_nvml = "unknown"
-    if gpu.cores_by_table:
-        each = CORES_PER_MULTIPROCESSOR[gpu.capability]
-        by_table = f"{gpu.multiprocessors} x {each} = {gpu.cores_by_table:,}"
-    if gpu.cores:
-        by_nvml = f"{gpu.cores:,}"
-    return f"{by_table} CUDA cores by the table; {by_nvml} by NVML"
+def _cores_text(gpu: GpuCard) -> str:
+    """CUDA cores, as the notes compute them by the table, and as NVML counts them."""
+    each = CORES_PER_MULTIPROCESSOR.get(gpu.capability, "unknown")
+    by_table = f"{gpu.cores_by_table:,}" if gpu.cores_by_table else "unknown"
+    by_nvml = f"{gpu.cores:,}" if gpu.cores else "unknown"
+    return (
+        f"{gpu.multiprocessors} x {each} = {by_table} CUDA cores by the table; "
+        f"{by_nvml} by NVML"
+    )
 
 
 def _memory_text(card: GpuCard | CpuCard) -> str:

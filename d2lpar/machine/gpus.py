@@ -1,7 +1,6 @@
 """The NVIDIA GPUs here, as CUDA's driver and NVML see them; allocates nothing on one.
 
-CUDA's driver library has the order of ``mx.gpu(i)``, and obeys CUDA_VISIBLE_DEVICES.
-NVML, the library behind nvidia-smi, has another order, and knows more.
+The driver library has the order of ``mx.gpu(i)``; NVML has another, and knows more.
 """
 
 from __future__ import annotations
@@ -86,15 +85,9 @@ def ask_nvml(query: str, *args: Any) -> Any:
 
 
 def why_no_gpu() -> str:
-    """Return why CUDA sees no GPU: what NVML says, and the remedies."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        said = f"NVML sees {pynvml.nvmlDeviceGetCount()}"
-    except pynvml.NVMLError as error:
-        said = str(error)
+    """Return why CUDA sees no GPU: how many NVML sees, and the remedies."""
     return (
-        f"CUDA sees no GPU ({said}): where there is an NVIDIA GPU, install its driver, "
-        "pass it into the container, or unset CUDA_VISIBLE_DEVICES"
+        f"CUDA sees no GPU (NVML sees {ask_nvml('nvmlDeviceGetCount') or 'none'}): "
+        "where there is an NVIDIA GPU, install its driver, pass it into the container, "
+        "or unset CUDA_VISIBLE_DEVICES"
     )

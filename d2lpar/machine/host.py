@@ -1,7 +1,6 @@
 """What this process may use of its host: processor, cores, threads, memory, variables.
 
-MXNet crashes or hangs, without a message, on odd values of three environment variables,
-and has defaults that do not suit several devices: both are settled before its import.
+MXNet crashes or hangs, without a message, on odd values of some environment variables.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ set_by_us: set[str] = set()
 
 @functools.cache
 def cpuinfo() -> dict[str, str]:
-    """Return the first of /proc/cpuinfo: {"model name": ..., "flags": ...}."""
-    text = ""
+    """Return the first of /proc/cpuinfo: {"model name": ..., "flags": ...}, or {}."""
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0]
-    return dict(re.findall(r"^(.+?)\t*: (.+)$", text, re.MULTILINE))
+        return dict(re.findall(r"^(.+?)\t*: (.+)$", text, re.MULTILINE))
+    return {}
 
 
 def cpu_model() -> str:
@@ -92,12 +91,8 @@ def check_environment() -> None:
             raise SettingError(
                 f"{name} {value[:40]!r}: write one whole number above 0, or unset it"
             )
-    role = os.environ.get("DMLC_ROLE", "worker")
-    if role != "worker":  # MXNet's import would serve, and never return
-        raise SettingError(
-            f"DMLC_ROLE {role[:40]!r}: unset DMLC_ROLE; d2lpar launch starts the "
-            "schedulers and servers"
-        )
+    if os.environ.get("DMLC_ROLE", "worker") != "worker":
+        raise SettingError("DMLC_ROLE: unset it, or MXNet's import would never return")
 
 
 def is_whole_number(value: str) -> bool:
@@ -114,11 +109,9 @@ class HostMemory(NamedTuple):
 
 def host_memory() -> HostMemory:
     """Return the memory within the limits of containers and of ``ulimit -v, -d``."""
-    memory = psutil.virtual_memory()
-    total, free = [memory.total], [memory.available]
-    for limit, used in container_memory():
-        total.append(limit)
-        free.append(limit - used)
+    memory, groups = psutil.virtual_memory(), container_memory()
+    total = [memory.total, *(limit for limit, _ in groups)]
+    free = [memory.available, *(limit - used for limit, used in groups)]
     kinds = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
     for name, kind in kinds.items():
         most, _ = resource.getrlimit(kind)
@@ -149,8 +142,7 @@ def container_memory(
 def process_status(name: str) -> int:
     """Return the bytes in a line of /proc/self/status: VmRSS, VmHWM, VmData, VmSize.
 
-    Where there is no such file, as on macOS: the peak for VmHWM, and for the others
-    what is nearest.
+    Where there is no such file, as on macOS, it is what is nearest.
     """
     try:
         with open("/proc/self/status", encoding="ascii") as f:

@@ -1,11 +1,8 @@
-"""The memory a training needs, estimated from shapes, and what is free for it.
+"""The memory a training of LeNet needs, estimated from shapes, and what is free for it.
 
-Every layer's output counts, as if all stayed until the backward pass; the temporary
-buffers of CPU contexts do not. What GPUs need beside the arrays was fitted to LeNet
-from scratch on one H200. Chapter 11 compares the estimate with measured trainings. The
-shapes of the networks stand here as numbers, so that an estimate loads no MXNet.
-
-Sources: the GPU wiki ("memory"); MXNet 1.9.1, ``src/imperative``.
+Every layer's output counts, as if all stayed until the backward pass. What GPUs need
+beside the arrays was fitted to LeNet from scratch on one H200. The shapes of the
+network stand here as numbers, so that an estimate loads no MXNet.
 """
 
 from __future__ import annotations
@@ -30,22 +27,14 @@ SAFETY_MARGIN = 0.2  # of the free memory, left by the largest batch
 
 @dataclass(frozen=True)
 class Layers:
-    """What a training keeps, in numbers float32.
-
-    The optimiser keeps `moments` numbers for each of the `parameters`. `kept` are in
-    all outputs of one sample; `largest` is the name and shape of the largest output.
-    `input` is the shape of a sample, stored as uint8. With `judged` the training
-    compares what it generates with real samples (:mod:`d2lpar.gan.measures`).
-    """
+    """What a training keeps, in numbers float32."""
 
     parameters: int
-    kept: int
-    largest: tuple[str, tuple[int, ...]]
-    input: tuple[int, ...]
+    kept: int  # in all outputs of one sample
+    largest: tuple[str, tuple[int, ...]]  # the name and shape of the largest output
+    input: tuple[int, ...]  # the shape of a sample, stored as uint8
     n_train: int
-    n_test: int = 0
-    moments: int = 0
-    judged: bool = False
+    n_test: int
 
 
 LayersOf = Callable[[dict], Layers]  # of the network that settings make
@@ -64,51 +53,8 @@ def lenet_layers(settings: dict) -> Layers:
     )
 
 
-def gan_layers(settings: dict) -> Layers:
-    """Both networks of :mod:`d2lpar.gan`, at the generator's update.
-
-    Kept are the outputs of the generator, and those of the discriminator for as many
-    real and generated faces; by "sync_batch_norm" also centred inputs and squares.
-    """
-    w, face = settings.get("width"), 3 * 24**2
-    if w is None:  # the notebook's; its discriminator has 8, 16 channels on the devices
-        normed, largest = 128 * 12**2, ("Conv2DTranspose 1", (128, 12, 12))
-        drawn = 16 * 3**2 + 3 * normed + 2 * face
-        judged = face + 8 * (20**2 + 2 * 10**2) + 16 * (6**2 + 2 * 3**2) + 2 * 32 + 1
-        generator = 16 * 128 * 10**2 + 2 * 128 + 128 * 3 * 4**2
-        discriminator = 8 * (75 + 1) + 16 * (200 + 1) + 32 * (144 + 1) + 32 + 1
-    else:  # 4 w, 2 w, w channels of 3, 6, 12 pixels; in the discriminator backwards
-        normed = w * (4 * 3**2 + 2 * 6**2 + 12**2)
-        largest = ("Conv2DTranspose 7", (w, 12, 12))
-        if w * 12**2 < face:
-            largest = ("input", (3, 24, 24))
-        drawn = 100 + 3 * normed + 2 * face
-        judged = 2 * face + 2 * normed + 2
-        generator = 100 * 4 * w * 3**2 + (4 * 2 + 2) * w**2 * 4**2 + (w * 4**2 + 1) * 3
-        generator += 2 * (4 + 2 + 1) * w  # BatchNorm's
-        discriminator = 3 * w * 4**2 + (2 + 2 * 4) * w**2 * 4**2 + 4 * w * 3**2 + 1
-        discriminator += (1 + 2 + 4) * w  # biases, or two numbers of BatchNorm:
-        if settings.get("d_norm", "none").startswith("batch"):
-            discriminator += (2 + 4) * w
-            judged += normed - w * 12**2
-    if settings.get("sync_batch_norm"):
-        drawn += 2 * normed
-    return Layers(
-        parameters=generator + discriminator,
-        kept=drawn + 2 * judged,
-        largest=largest,
-        input=(3, 24, 24),
-        n_train=10_000,
-        moments=2,
-        judged=True,
-    )
-
-
 class Item(NamedTuple):
-    """A thing of `size` bytes in the "process", or "each GPU", "device", or the first.
-
-    The first two are there before the training.
-    """
+    """A thing of `size` bytes in the "process", "each GPU" or "each device"."""
 
     name: str
     size: int
@@ -117,17 +63,13 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Need:
-    """The memory of a training, item by item; ``str()`` gives a line per item.
+    """The memory of a training, item by item; ``str()`` gives a line per item."""
 
-    `batch` samples go to `num_devices` devices of a `kind` ("cpu", "gpu") at a time.
-    `largest` is the name, dtype and shape of the largest array.
-    """
-
-    kind: str
+    kind: str  # of the devices: "cpu" or "gpu"
     num_devices: int
     batch: int
     items: list[Item]
-    largest: str
+    largest: str  # the name, dtype and shape of the largest array
     largest_size: int
 
     def bytes_at(self, *places: str) -> int:
@@ -169,17 +111,13 @@ def estimate(
     data: dict | None = None,
     kind: str = "cpu",
 ) -> Need:
-    """Return what a training needs on `num_devices` devices of a `kind`.
-
-    `settings` and `data` are those of a job. A batch is never larger than the data.
-    """
+    """Return what a training needs on `num_devices` devices of a `kind`."""
     net, data = layers(settings), data or {}
     n_train = data.get("n_train") or net.n_train
     n_test = data.get("n_test") or net.n_test
     batch = min(settings["global_batch_size"], n_train)
     samples = -(-batch // num_devices)  # of the device that has most
-    samples = min(samples, settings.get("micro_batch_size") or samples)
-    evaluated = -(-min(EVALUATED, n_test or EVALUATED) // num_devices)
+    evaluated = -(-min(EVALUATED, n_test) // num_devices)
     name, shape = net.largest
     sample, largest = math.prod(net.input), math.prod(shape)
     data_set, parameters = (n_train + n_test) * sample, FLOAT * net.parameters
@@ -196,23 +134,11 @@ def estimate(
         Item("gradients of outputs", FLOAT * samples * 2 * largest, "each device"),
         Item("evaluation", FLOAT * evaluated * 2 * largest, "each device"),
     ]
-    if net.moments:
-        items.append(Item("optimiser state", net.moments * parameters, "each device"))
-    if net.judged:  # three sets: features, distances, and square matrices
-        n, features = min(2_000, n_train // 2), 1_152
-        judging = 8 * (3 * n * features + 3 * n**2 + 6 * features**2)
-        items.append(Item("judging what is generated", judging, "process"))
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))
         items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))
-    return Need(
-        kind=kind,
-        num_devices=num_devices,
-        batch=batch,
-        items=items,
-        largest=f"{name}, float32 {(samples, *shape)}",
-        largest_size=FLOAT * samples * largest,
-    )
+    words, size = f"{name}, float32 {(samples, *shape)}", FLOAT * samples * largest
+    return Need(kind, num_devices, batch, items, words, size)
 
 
 def largest_batch(
@@ -250,15 +176,9 @@ def free_memory(devices: Sequence) -> list[int]:
     if devices[0].device_type == "cpu":
         return [host.host_memory().free] * len(devices)
     known = {card.number: card.memory_free for card in gpu_cards()}
-    free = []
-    for device in devices:
-        size = known.get(device.device_id)
-        if size is None:
-            raise DeviceError(
-                f"gpu({device.device_id}): NVML does not know how much memory is free; "
-                "d2lpar devices shows what it does know"
-            )
-        free.append(size)
+    free = [known.get(device.device_id) for device in devices]
+    if None in free:
+        raise DeviceError("NVML does not know how much memory of the GPUs is free")
     return free
 
 

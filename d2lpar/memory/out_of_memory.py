@@ -1,11 +1,6 @@
 """When memory runs out: one line that helps, and the memory back for the next run.
 
-A new process is safer than :func:`release`, and `d2lpar run` starts one for each
-measurement: when MXNet cannot enlarge a temporary buffer, it continues with the old
-address, which it has freed, and takes CUDA's error of a failed allocation for one of
-later kernels. When the memory of a container or of the system ends, Linux kills the
-process (signal 9), and only its parent can say so.
-
+A new process is safer than :func:`release`: MXNet may use an address that it has freed.
 Source: the GPU wiki ("memory"); MXNet 1.9.1, ``src/storage``, ``src/resource.cc``.
 """
 
@@ -54,7 +49,7 @@ def advice(
     """Return one line: the devices, what is needed, what is free, what would fit.
 
     `said` is the line of the error. With `running` the next run is in this process,
-    which has its libraries already. The rest as for :func:`estimate.report`.
+    which has its libraries already.
     """
     where = f"out of memory on {devices[0]}"
     if len(devices) > 1:
@@ -66,8 +61,10 @@ def advice(
     except DeviceError:
         return f"{where}: use a smaller batch"
     if layers is None:
-        size = byte_size(min(free))
-        return f"{where}: {size} are free: use less data or a smaller batch"
+        remedy = "use less data or a smaller batch"
+        if "micro_batch_size" in settings:
+            remedy += ", or a smaller --micro-batch-size"
+        return f"{where}: {byte_size(min(free))} are free: {remedy}"
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
     taken = 0
     if running:
@@ -81,8 +78,6 @@ def advice(
         remedy = f"use at most --global-batch-size {fitting}"
     else:
         remedy = "not even a batch of 1 fits: free some of it"
-    if "micro_batch_size" in settings:
-        remedy += ", or a smaller --micro-batch-size"
     return (
         f"{where}: a batch of {need.batch} needs about "
         f"{byte_size(need.by_memory[k] - taken)} ({need.largest}, takes "

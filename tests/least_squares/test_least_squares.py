@@ -9,7 +9,7 @@ import pytest
 
 from d2lpar import datasets
 from d2lpar._mxnet import mx
-from d2lpar.errors import DataError, DeviceError, DivergedError
+from d2lpar.errors import DeviceError, DivergedError
 from d2lpar.least_squares import METHODS, LeastSquare, measure, solve
 from d2lpar.machine import host
 
@@ -388,15 +388,15 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_not_finite_is_named_with_its_place(method):
+def test_what_is_not_finite_is_refused(method):
     value = np.inf if method == "normal" else np.nan
     A, b = problem(150, 4)
     A[137, 2] = value
-    with pytest.raises(ValueError, match=f"A is {value} in row 137, column 2"):
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
         solve(A, b, devices="cpu:2", method=method)
     A, b = problem(50, 4)
     b[11] = value
-    with pytest.raises(ValueError, match=f"b is {value} in row 11, column 0"):
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
         solve(A, b, devices="cpu:2", method=method)
 
 
@@ -414,12 +414,6 @@ def test_what_is_no_problem_is_refused(A, b, error, named):
         solve(A, b, devices="cpu:2")
 
 
-def test_sparse_matrices_are_refused():
-    sparse = pytest.importorskip("scipy.sparse").csr_matrix(np.ones((4, 2)))
-    with pytest.raises(TypeError, match=r"A is sparse: .* A.toarray\(\)"):
-        solve(sparse, np.ones(4), devices="cpu:1")
-
-
 @pytest.mark.parametrize(
     ("options", "error", "named"),
     [
@@ -428,7 +422,6 @@ def test_sparse_matrices_are_refused():
         ({"method": "normal", "tol": 1e-3}, TypeError, "'tol'"),
         ({"tol": 5}, ValueError, "tol 5: write a number between 0 and 1"),
         ({"max_iterations": 1.5}, ValueError, "max_iterations 1.5: write a whole"),
-        ({"x0": np.zeros(3)}, ValueError, r"x0 of shape \(3,\)"),
         ({"method": "averaging", "resident_bytes": 0}, ValueError, "A in memory"),
     ],
 )
@@ -559,5 +552,3 @@ def test_a_problem_in_a_file_is_the_one_in_memory(tmp_path, monkeypatch):
     assert in_file.sha256 == in_memory.sha256 and list(tmp_path.iterdir())
     in_file.folder.cleanup()
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DataError, match="GiB are needed for 1000000000 x"):
-        datasets.uniform_file(10**9, 10**6)

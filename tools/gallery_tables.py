@@ -91,7 +91,10 @@ def _index(*names: str) -> str:
     rows = []
     for path in (FIGURES / f"{name}.md" for name in names):
         title = path.read_text(encoding="utf-8").split("\n")[0].removeprefix("# ")
-        links = [f"[{PICTURES[k].question}]({k}.png)" for k in shown_on(path)]
+        links = [
+            f'[{PICTURES[k].question}]({k}.png)<br><img src="{k}.png" width=200 alt="">'
+            for k in shown_on(path)
+        ]
         rows.append([f"[{title}]({path.name})", "<br>".join(links)])
     return _table(["tables and commands", "questions and pictures"], rows)
 

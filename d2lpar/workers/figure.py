@@ -39,12 +39,12 @@ def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
         sent.append(page.Row(name, mb, page.INK, "" if mb else "no counter"))
         seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], page.INK))
         accuracies.append(page.Row(name, list(map(final_accuracy, same)), page.INK))
-    for axes, rows, unit, label in zip(
-        drawn.axes,
-        (sent, seconds, accuracies),
-        ("MB", "s", ""),
-        ("MB sent per epoch", "seconds per epoch", "last test accuracy"),
-    ):
+    panels = (
+        (sent, "MB", "MB sent per epoch"),
+        (seconds, "s", "seconds per epoch"),
+        (accuracies, "", "last test accuracy"),
+    )
+    for axes, (rows, unit, label) in zip(drawn.axes, panels):
         page.dots(axes, rows, unit, log=False)
         axes.set_xlabel(label)
         axes.margins(x=0.1)

@@ -91,7 +91,7 @@ def read(app, docname, source):
         for cell in cells.cells:
             if cell.cell_type == "markdown":
                 cell.source = offer_programs(cell.source, pages=r"\w+\.py")
-                if cell.source.startswith("## From the bracket to a decision"):
+                if "\n## From the bracket to a decision\n" in cell.source:
                     cell.source += CALCULATOR
         name = Path(docname).name
         offer = f"Download: {{download}}`script </chapters/{name}.py>`"

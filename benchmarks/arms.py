@@ -171,10 +171,7 @@ def record(
     work: str,
     **fields,
 ) -> Run:
-    """Write a benchmark's record; return what it holds.
-
-    `work` and `fields` are those of its header.
-    """
+    """Write a benchmark's record, with these fields in its header; return it."""
     versions = {"python": platform.python_version(), "d2lpar": __version__}
     versions["mxnet"] = mxnet_version()
     for name in LIBRARIES:

@@ -1,7 +1,7 @@
 """ResNet-18 of chapter multiple_gpus_concise: seconds per epoch, and test accuracy.
 
     D2LPAR_DATA=... python benchmarks/resnet18.py --devices gpu:2
-    python benchmarks/resnet18.py --channels 4 --images 256 --epochs 1 --data sample
+    python benchmarks/resnet18.py --channels 4 --images 512 --epochs 2 --data sample
 
 One device trains with the book's batch of 256 and learning rate of 0.1; two train with
 512 and 0.2, as in the book, and with 256 and 0.1, as one does. The classes are the

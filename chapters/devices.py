@@ -173,8 +173,6 @@ chapter.score()
 # %%
 if __name__ == "__main__":
     runs = chapter.measure("devices")
-gpus = chapter.record("h200/multiple_gpus/book-gpu2.jsonl").header
-print("a record of the gallery:", *gpus.devices)
 
 # %% [markdown]
 # ## Summary

@@ -333,11 +333,16 @@ assert all(references[name].coverage < 0.05 for name in by_distance[1:])
 # ## A wider pair of networks
 #
 # The notebook's discriminator has 5,789 parameters, and its recipe takes one step per
-# epoch, with all 10,000 faces at once. The preset `sharp` changes five things at the
+# epoch, with all 10,000 faces at once. The preset `sharp` changes many things at the
 # same time: networks with 890,000 (G) and 660,000 (D) parameters, batches of 64, a
-# learning rate of 1e-3, no momentum (`beta1 = 0`), and *spectral normalisation* [4].
-# The weights W of each layer of D are divided by their largest singular value, which
-# bounds how steep D can become.
+# learning rate of 1e-3, no momentum (`beta1 = 0`), and *spectral normalisation* [4]. It
+# also has other initial weights, 100 random numbers per face instead of 144, pixels
+# scaled to [-1, 1] for D, and in D strides and LeakyReLU instead of pooling and ReLU.
+#
+# In spectral normalisation the weights W of each layer of D, reshaped to a matrix, are
+# divided by their largest singular value. This bounds how steep D can become. For a
+# convolution the bound is not 1, because the norm of the convolution can be larger than
+# that of the reshaped matrix (exercise 4).
 #
 # Why no momentum? With `beta1 = 0.9` Adam's direction is a mean over about the last ten
 # gradients. In a GAN these gradients were computed against older versions of the
@@ -365,8 +370,9 @@ print(
 # %% [markdown]
 # An iteration reduces the share of the second singular vector by the ratio in the last
 # line. For a random matrix this ratio is close to 1, so the iteration is slow. Why is
-# one iteration per training step enough, then? The vectors are kept, so the iteration
-# continues where it stopped, and a step changes the weights little. Exercise 6 measures
+# one iteration per training step enough, then? The package takes 15 iterations before
+# the first step. The vectors are kept, so the iteration continues where it stopped, and
+# a step changes the weights little. Exercise 6 measures
 # how close the estimate stays. If it is too small, as in the rows above, the weights
 # are divided by too little. The norm of a layer is then above 1 by the same factor,
 # which weakens the bound but does not remove it.
@@ -571,10 +577,10 @@ chapter.show(figure, "gan-ablation")
 # is not fixed; the records do not show which of the two is the reason. Therefore a row
 # with the same seed is not the same training.
 #
-# *The notebook's recipe* differs from the wide one in all five respects, so its row
-# does not show which of the five is responsible. The recipe asks for 4,000 steps. The
-# record ends after 3,154 of them, because the time on the GPU had run out, so we do not
-# know the faces that it draws after 4,000.
+# *The notebook's recipe* differs from the wide one in all the respects listed above, so
+# its row does not show which of them is responsible. The recipe asks for 4,000 steps.
+# The record ends after 3,154 of them, because the time on the GPU had run out, so we do
+# not know the faces that it draws after 4,000.
 #
 # *BatchNorm in G with the mean of each GPU's own 32 faces or of all 64* is compared by
 # the rows for two GPUs, at 3,000 steps and with one training each. A difference that is
@@ -596,9 +602,9 @@ assert both.q1 > one.q3  # two are slower
 assert times["2 GPUs, synchronised BatchNorm"].median > 1.5 * both.median
 
 # %% [markdown]
-# **Two H200s need more time for a step than one**, as the first assertion checks. One
-# explanation is that of Chapter 6: 64 faces are little work for a GPU, and one process
-# issues the work of both. The table at the end of this chapter shows whether a second
+# Two H200s need more time for a step than one, as the first assertion checks. Chapter 6
+# names the costs to compare: 64 faces are little work for a GPU, and one process issues
+# the work of both. The table at the end of this chapter shows whether a second
 # device of your machine pays. On the two GPUs synchronised BatchNorm makes a step more
 # than half as long again, as the second assertion checks. Local statistics are
 # therefore the default, and exact equivalence is an option for those who need it.

@@ -459,11 +459,10 @@ if __name__ == "__main__":
 #    the same time? *(`max(784 + 13,520 + 12,546, 784 + 2 * 13,520) = 27,824`, fewer
 #    than with our cut. However, the output at the cut and its gradient have four times
 #    as many numbers as with our cut, and we have not counted them.)*
-# 5. **Micro-batches.** Estimate the GAN's 10,000 faces on one device with
-#    `estimate.gan_layers` and a `"micro_batch_size"` of `None`, 500 and 100. Which
-#    items do not shrink? *(Only the outputs and their gradients shrink. Python, the
-#    data set, the batch, the parameters with their gradients and Adam's numbers, the
-#    evaluation and the judging of the faces do not depend on the parts.)*
+# 5. **Micro-batches.** The GAN's `--micro-batch-size` computes the gradients of a batch
+#    in parts and adds them. Which items of the estimate would shrink for LeNet? *(Only
+#    the outputs and their gradients. Python, the data set, the batch, the parameters
+#    with their gradients, and the evaluation do not depend on the parts.)*
 # 6. **A later failure.** Raise the limit in steps of `100 * MIB`. How do the rows of
 #    "errors kept" change? *(The further a training gets before an allocation fails, the
 #    more arrays its frames can hold. From some limit on 2,000 images train.)*

@@ -100,12 +100,13 @@ IS_MXNET_2 = hasattr(mx, "device")
 
 
 def _allocate_unheard() -> None:
-    """Make a first array, upon which 2.0.0b1 writes a line on standard error."""
+    """Make first arrays, upon which 2.0.0b1 writes lines on standard error."""
     standard_error = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
         try:
-            np.zeros(1).wait_to_read()
+            for context in (mx.cpu(0), mx.cpu_pinned(0)):
+                np.zeros(1, ctx=context).wait_to_read()
         finally:
             os.dup2(standard_error, 2)
             os.close(standard_error)

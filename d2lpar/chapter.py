@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime, timezone
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 PREDICTIONS = Path("runs", "predictions.jsonl")
-LARGEST = 1e15  # number that is shown with all its digits
 _guesses: dict[str, float | str] = {}  # that no answer has met yet
 _good: list[bool] = []  # of each guess that was answered
 
@@ -35,12 +34,8 @@ def predict(what: str, guess: float | str | None = None) -> None:
     if guess is None:
         return
     try:
-        known = _plain(guess)
+        _guesses[what] = _plain(guess)
     except (TypeError, ValueError, OverflowError):
-        known = nan
-    if isinstance(known, str) or isfinite(known):
-        _guesses[what] = known
-    else:
         print(f"{what}: not noted as a guess: write one number or a word")
 
 
@@ -50,8 +45,6 @@ def answer(what: str, value: float | str) -> None:
     A guess is written to runs/predictions.jsonl, with the answer.
     """
     value = _plain(value)
-    if not isinstance(value, str) and not isfinite(value):
-        value = str(value)  # a word: JSON has no such numbers
     guess = _guesses.pop(what, None)
     text = f"{what}: {_said(value)}"
     if guess is not None:
@@ -80,18 +73,18 @@ def score() -> None:
 
 
 def _plain(value: object) -> float | str:
-    """A word, or a number of any type as Python's int or float."""
+    """A word, or a number of any type as Python's. JSON has no infinities: words."""
     if isinstance(value, str):
         return str(value)
     known = float(value)  # type: ignore[arg-type]
-    return int(known) if known.is_integer() and abs(known) < LARGEST else known
+    if not isfinite(known):
+        return str(known)
+    return int(known) if known.is_integer() and abs(known) < 1e15 else known
 
 
 def _said(value: float | str) -> str:
     """A word, all digits of a whole number, or a few digits of another one."""
-    if isinstance(value, float):
-        return number(value) if abs(value) < LARGEST else f"{value:.3g}"
-    return str(value)
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
@@ -106,17 +99,14 @@ def _judge(guess: float | str, value: float | str) -> tuple[bool, str]:
     if min(guess, value) <= 0 <= max(guess, value):
         return False, f"off by {_said(float(abs(guess - value)))}"
     ratio = max(guess / value, value / guess)
-    if ratio > 1e6:
-        return False, "off by more than a million times"
-    return ratio <= 2, f"off by {ratio:.1f} times"
+    return ratio <= 2, f"off by {ratio:,.1f} times"
 
 
 def record(name: str) -> Run:
     """Return a committed record: ``record("h200/peers/custom-gpu2.jsonl")``.
 
-    `name` is a path below ``figures/`` of the clone that this package is imported from,
-    or else of the clone that the working folder is in. Raises :class:`RecordError`
-    without a clone.
+    `name` is a path below ``figures/`` of the clone that this package or the working
+    folder is in. Raises :class:`RecordError` without a clone.
     """
     from d2lpar.records import files
 
@@ -142,8 +132,8 @@ def show(figure: Figure, name: str) -> None:
 def measure(name: str, **settings: object) -> list[Run]:
     """Measure a chapter, show what it found, and return its records.
 
-    This is :func:`d2lpar.runs.measure.measure`. In a script the flags of the command
-    line are added to `settings`, and an error ends it with one line.
+    In a script the flags of the command line are added to the `settings` of
+    :func:`d2lpar.runs.measure.measure`, and an error ends it with one line.
     """
     from d2lpar.runs.measure import measure
 

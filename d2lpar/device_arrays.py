@@ -31,16 +31,16 @@ def shares(n: int, parts: int) -> list[slice]:
 
 
 def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
-    """Return NumPy and mx.np arrays as they are, legacy mx.nd arrays as mx.np views.
+    """Return NumPy and mx.np arrays as they are, mx.nd arrays as views, others copied.
 
-    Anything else becomes a NumPy array. Raises TypeError for a masked array, and for a
-    dtype that MXNet does not have.
+    Raises TypeError for a masked array, and for a dtype that MXNet does not have.
     """
     if isinstance(array, np.ndarray):
         return array
     if isinstance(array, mx.nd.NDArray):
         return array.as_np_ndarray()
-    check_unmasked(name, array)
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost: fill it")
     array = numpy.asarray(array)
     if array.dtype.name not in DTYPES:
         raise TypeError(
@@ -48,14 +48,6 @@ def as_array(name: str, array) -> numpy.ndarray | np.ndarray:
             + ", ".join(DTYPES)
         )
     return array
-
-
-def check_unmasked(name: str, array) -> None:
-    """Raise TypeError for a masked array."""
-    if isinstance(array, numpy.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a masked array, whose mask would be lost: fill it first"
-        )
 
 
 def parameters(params: Iterable) -> tuple[list, list[numpy.ndarray | np.ndarray]]:
@@ -102,11 +94,7 @@ def on_device(array: numpy.ndarray | np.ndarray, device: mx.Context) -> np.ndarr
 
 
 def share_memory(arrays: Sequence[np.ndarray]) -> bool:
-    """Return whether two of the arrays overlap, as views of one array may.
-
-    Only where two are on one device are addresses compared, which MXNet knows before it
-    has computed the array, unless oneDNN keeps it in its own layout: then this waits.
-    """
+    """Return whether two of the arrays overlap, as views of one array may."""
     if len({array.ctx for array in arrays}) == len(arrays):
         return False
     spans = []
@@ -124,10 +112,7 @@ def share_memory(arrays: Sequence[np.ndarray]) -> bool:
 
 
 def check_replicas(device_params: Sequence, devices: Sequence, dtype) -> None:
-    """Raise ValueError unless ``device_params[k]`` is the replica on ``devices[k]``.
-
-    Raises TypeError if their dtype is not that of the data.
-    """
+    """Raise unless ``device_params[k]`` is the replica on ``devices[k]``."""
     if len(device_params) != len(devices):
         raise ValueError(f"{len(device_params)} replicas for {len(devices)} devices")
     listed = [{id(p) for p in params} for params in device_params]
@@ -150,8 +135,7 @@ def check_dtype(of_X, of_params) -> None:
 def check_labels(y, loss: Callable, y_hat: np.ndarray) -> None:
     """Raise unless `y` are labels that `loss` can take with scores such as `y_hat`.
 
-    With Gluon's softmax loss these are class numbers (n,): MXNet clips others silently.
-    Labels on a device are not read, which would wait for it.
+    MXNet clips class numbers silently. Labels on a device are not read.
     """
     y = as_array("y", y)
     if y.dtype == bool:  # MXNet would fail in a later step
@@ -176,11 +160,7 @@ def check_losses(losses: Sequence[np.ndarray], shards: Sequence) -> None:
 
 
 def clear_gradients(device_params: Sequence[Sequence[np.ndarray]]) -> None:
-    """Set all gradients to 0, so that only those of this step count.
-
-    A parameter that a step does not use would keep the sum of an earlier one. Raises
-    ValueError for a parameter without a gradient.
-    """
+    """Set all gradients to 0: an unused parameter would keep its last."""
     for k, params in enumerate(device_params):
         flat = getattr(params, "grads", None)  # of a bucket
         grads = [p.grad for p in params] if flat is None else [flat]

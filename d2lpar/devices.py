@@ -120,10 +120,7 @@ def contexts(devices: Iterable[Device]) -> list[mx.Context]:
 
 
 def check_contexts(devices: Sequence[mx.Context]) -> None:
-    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts.
-
-    Raises :class:`DeviceError`, a ValueError, if it is empty.
-    """
+    """Raise TypeError unless `devices` is a list or tuple of MXNet contexts."""
     from d2lpar._mxnet import Context
 
     is_list = isinstance(devices, (list, tuple))
@@ -234,10 +231,7 @@ def report(devices: Sequence[mx.Context]) -> Iterator[str]:
 
 
 def try_gpu(i: int = 0) -> mx.Context:
-    """Return gpu(i) if it exists, else cpu(), as the book's; :func:`parse` raises.
-
-    With one GPU, ``[try_gpu(0), try_gpu(1)]`` is a GPU and a CPU.
-    """
+    """Return gpu(i) if it exists, else cpu(), as the book's; :func:`parse` raises."""
     from d2lpar._mxnet import mx
 
     return mx.gpu(i) if mx.context.num_gpus() > i else mx.cpu()

@@ -28,12 +28,10 @@ class Experiment:
     """What a chapter measures.
 
     `measure` names the generator ``f(num_devices, *, devices, seed, data, **settings)``
-    that yields a record's lines; `load` the function that returns its data set;
-    `report` is named in its place where a chapter prints a table and keeps no record:
-    ``f(devices, **settings)`` yields lines of text. `presets` holds the settings of
-    "quick", "book", ..., arguments of `measure`, with those of `load` under "data"; in
-    a dry run those of "dry-run" override them. `variants` are the further settings of
-    several methods, all of which are measured.
+    that yields a record's lines, or else `report` ``f(devices, **settings)``, which
+    yields lines of text. `presets` holds the settings of "quick", "book", ..., with
+    those of `load` under "data"; in a dry run those of "dry-run" override them.
+    `variants` are the further settings of several methods, all of which are measured.
     """
 
     name: str
@@ -66,8 +64,6 @@ class Experiment:
     figure_of_ways: str = ""
     """the same of several workers that share gradients in different ways"""
     variants: Mapping[str, dict] = field(default_factory=lambda: {"": {}})
-    unit: str = "epoch"
-    """what is counted while it is measured"""
     threads: int | None = None
     """the default of --threads; None shares the cores out"""
     one_thread_each: bool = False
@@ -134,7 +130,7 @@ def get(name: str) -> Experiment:
     """Return the experiment of a chapter; raise SettingError for an unknown name."""
     if name not in EXPERIMENTS:
         similar = difflib.get_close_matches(name, EXPERIMENTS, 1)
-        hint = f"did you mean {similar[0]}?" if similar else "d2lpar list names them"
+        hint = f"did you mean {similar[0]}?" if similar else "see d2lpar list"
         raise SettingError(f"chapter {name[:40]!r}: there is none; {hint}")
     return EXPERIMENTS[name]
 
@@ -178,10 +174,9 @@ def draw(
 ) -> list[Path]:
     """Draw runs that were measured together, as ``<folder>/<stem>-*``.
 
-    The sentences of what they `found`, their :func:`result`, are the titles of the
-    pictures that show it. Further tables become the text ``<stem>-results.txt``.
-    Returns the files. Raises :class:`RecordError` for runs that do not belong in one
-    picture.
+    Further tables of what they `found`, their :func:`result`, become the text
+    ``<stem>-results.txt``. Returns the files. Raises :class:`RecordError` for runs
+    that do not belong in one picture.
     """
     from d2lpar.figures import labels, page  # matplotlib is slow to import
 
@@ -299,7 +294,6 @@ _ALL = (
         load="d2lpar.arrays.operations:Sizes",
         result="d2lpar.arrays.result:result",
         figure="d2lpar.arrays.figure:pictures",
-        unit="timing",
     ),
     replace(
         LENET,
@@ -355,7 +349,6 @@ _ALL = (
             "scratch": {"implementation": "from scratch"},
             "concise": {"implementation": "concise"},
         },
-        unit="point",
         threads=1,
         minutes=2,
     ),
@@ -402,7 +395,6 @@ _ALL = (
             "normal": {"method": "normal"},
             "tsqr": {"method": "tsqr"},
         },
-        unit="iteration",
         one_thread_each=True,
         minutes=0.3,
     ),
@@ -417,12 +409,10 @@ _ALL = (
             "dry-run": {"data": {"rows": 200, "columns": 20}},
         },
         measure="d2lpar.least_squares.solver:measure",
-        measure_with_workers="d2lpar.least_squares.solver:measure",
         load="d2lpar.datasets.linear:uniform_file",
         result="d2lpar.least_squares.result:result",
         figure="d2lpar.least_squares.figure:pictures",
         variants={"cgls": {"method": "cgls", "resident_bytes": 0}},
-        unit="iteration",
         one_thread_each=True,
     ),
     Experiment(
@@ -465,7 +455,6 @@ _ALL = (
         datasets=("cryptopunks", "synthetic"),
         start="d2lpar.gan.training:start",
         start_takes=("width", "d_norm"),
-        layers="d2lpar.memory.estimate:gan_layers",
         result="d2lpar.gan.result:result",
         figure="d2lpar.gan.figure:pictures",
         # Each of MXNet's temporary buffers grows to the largest activation; 16 are as

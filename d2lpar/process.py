@@ -1,14 +1,10 @@
 """Run a function in a fresh process, and take its results one by one.
 
 MXNet reads its threads and buffers once, when it is imported, may crash its process,
-and gives memory back only when the process ends. So each measurement and each probe
-gets a process, which loky starts::
+and gives memory back only when the process ends. loky starts the process, which has its
+parent's ``sys.path``, does not run ``__main__`` again, and ends with its parent::
 
     row = answer("d2lpar.low_precision.measure:infer", {"precision": "float16", ...})
-
-The process has its parent's ``sys.path`` and environment, the latter with changes, and
-does not run ``__main__`` again. Results are pickled and come through a pipe. It ends
-with its parent, and its temporary files go with it.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -89,16 +84,12 @@ def answer(work: str, job: Mapping[str, Any], **how: Any) -> Any:
 
 
 def _received(
-    child: LokyProcess,
-    pipe: Connection,
-    output: Path,
-    timeout: float | None,
+    child: LokyProcess, pipe: Connection, output: Path, timeout: float | None
 ) -> Iterator[Any]:
     """Yield the results; log warnings. Raises when the process fails or is too slow."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = None if deadline is None else max(0, deadline - time.monotonic())
-        if not pipe.poll(left):
+        if not pipe.poll(None if deadline is None else deadline - time.monotonic()):
             raise RunError(f"no answer within {timeout:g} seconds")
         try:
             kind, content = pipe.recv()
@@ -121,9 +112,9 @@ def _crash(status: int, output: Path) -> str:
     if status == -signal.SIGKILL:
         return "killed (signal 9)"
     how = f"status {status}" if status >= 0 else signal.Signals(-status).name
-    lines = output.read_text(errors="replace").split("\n") if output.exists() else []
-    printed = [line.strip() for line in lines if line.strip()]
-    return f"ended with {how}: {printed[-1][:300] if printed else 'it printed nothing'}"
+    said = output.read_text(errors="replace").strip() if output.exists() else ""
+    *_, last = said.split("\n")
+    return f"ended with {how}: {last[:300] or 'it printed nothing'}"
 
 
 # In the child
@@ -160,14 +151,22 @@ def _work(pipe: Connection, scratch: str, work: str, job: dict) -> None:
         _send("end")
     except D2lparError as error:
         _send("error", str(error))
-    except MemoryError as error:
-        _give_up("error", f"out of memory: {first_line(error)}")
     except Exception as error:
-        if is_from_mxnet(error):
-            _give_up("error", f"MXNet: {first_line(error)}")
-        if isinstance(error, OSError) and error.filename is not None:
-            _give_up("error", f"{error.filename}: {error.strerror}")
-        _give_up("died", f"failed: {type(error).__name__}: {first_line(error)[:300]}")
+        traceback.print_exc()
+        _send(*_told(error))
+        os._exit(1)  # at once: a failed allocation may have damaged MXNet
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """Return the kind of message, and in one line why the work failed."""
+    line = first_line(error)[:300]
+    if isinstance(error, MemoryError):
+        return "error", f"out of memory: {line}"
+    if is_from_mxnet(error):
+        return "error", f"MXNet: {line}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return "error", f"{error.filename}: {error.strerror}"
+    return "died", f"failed: {type(error).__name__}: {line}"
 
 
 def _send_results(found: Iterator) -> None:
@@ -179,12 +178,6 @@ def _send_results(found: Iterator) -> None:
         with suppress(KeyboardInterrupt, StopIteration):
             found.throw(KeyboardInterrupt())
         os._exit(130)  # at once: MXNet would finish its queue of work first
-
-
-def _give_up(kind: str, why: str) -> None:
-    traceback.print_exc(file=sys.__stderr__)
-    _send(kind, why)
-    os._exit(1)  # at once: a failed allocation may have damaged MXNet
 
 
 def _end_with_parent(scratch: str) -> None:

@@ -53,11 +53,10 @@ class Timing:
         return summarize(self.seconds).median
 
     def __str__(self) -> str:
-        ms = summarize([1e3 * x for x in self.seconds])
-        naive = summarize([1e3 * x for x in self.naive_seconds])
-        return (
-            f"{self.name} on {', '.join(self.devices)}: {ms} ms, naive clock {naive} ms"
-        )
+        clocks = self.seconds, self.naive_seconds
+        ms, naive = (summarize([1e3 * x for x in clock]) for clock in clocks)
+        where = ", ".join(self.devices)
+        return f"{self.name} on {where}: {ms} ms, naive clock {naive} ms"
 
 
 def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
@@ -85,17 +84,14 @@ def measure(fn: Callable, devices: Sequence[mx.Context], **options) -> Timing:
     return _repeat(
         lambda: [fn(device) for device in devices],
         wait=npx.waitall,
-        devices=tuple(label(device) for device in devices),
+        devices=tuple(map(label, devices)),
         threads=omp_threads() if devices[0].device_type == "cpu" else None,
         **options,
     )
 
 
 def measure_host(fn: Callable, threads: int, **options) -> Timing:
-    """Time ``fn()`` of NumPy or PyTorch on the CPU; otherwise as :func:`measure`.
-
-    With nothing to wait for, both clocks agree. `threads` is recorded, not set.
-    """
+    """Time ``fn()`` on the CPU as :func:`measure`; `threads` is recorded, not set."""
     return _repeat(
         lambda: [fn()],
         wait=lambda: None,
@@ -119,10 +115,7 @@ def measure_torch(fn: Callable, device: mx.Context, **options) -> Timing:
 
 
 def ratio(a: Timing, b: Timing) -> float:
-    """Return how many times as long `a` takes as `b`, by their medians.
-
-    Raises :class:`TimingError` if the two did not compute the same.
-    """
+    """Return `a`'s median over `b`'s; raise TimingError if their results differ."""
     rtol = max(a.rtol, b.rtol)
     difference = _difference(a.value, b.value)
     if not difference <= rtol:

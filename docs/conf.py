@@ -55,6 +55,7 @@ nb_custom_formats = {".py": ["nbformat.reads", {"as_version": 4}]}
 myst_enable_extensions = ["colon_fence", "dollarmath", "html_image"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # MXNet's are not for Sphinx
 autodoc_preserve_defaults = True
 default_role = "literal"  # `name` in a docstring
 add_module_names = False

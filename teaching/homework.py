@@ -13,40 +13,45 @@
 #
 #     python -m pytest test_homework.py
 #
-# The tests compare values with NumPy's, count what your functions send between devices
-# and where they compute, and refuse d2lpar's own four functions. No test looks at a
-# clock or needs a GPU: `mx.cpu(0)` and `mx.cpu(1)` are devices.
+# You need NumPy only. The devices are those of the puzzles (`docs/puzzles.md`):
+# `place(k, array)` returns a copy of a NumPy array on device k, only slices, + - * /
+# and `x[:] = y` compute with it, and only `exchange` copies it to another device. The
+# tests run your functions in a process of their own, compare values with NumPy's, and
+# look at no clock. Any way to sum by `exchange` has full points. Part 1 may be
+# handed in as `homework_pytorch.py` instead, with two processes as devices.
 #
 # ## Part 1: four functions (40 points)
 #
 # These are the functions of chapter 1, `multiple_gpus`. Write them without looking at
-# it. Copy between devices with `copyto`, `as_in_ctx`, or by assigning to a slice.
+# it.
 
 # %%
-from d2lpar import autograd, gluon, mx, np
+import numpy
 
 
 # %%
-def get_params(params, device):
-    """A copy of the arrays `params` on `device`, in a list, ready for gradients.
+def get_params(params, k, place):
+    """A replica on device k: copies of the NumPy arrays `params`, and their gradients.
 
-    An array is copied even if it is on `device` already, and keeps its dtype.
+    Returns two lists of arrays on device k, the copies, and zeros of the same shapes
+    and dtypes, to which `backward` (below) adds gradients.
     """
     raise NotImplementedError("write get_params")
 
 
 # %%
-def allreduce(data):
+def allreduce(data, exchange):
     """Replace the numbers in each array of the list `data` by the sum of all arrays.
 
-    ``data[k]`` is on device k and stays there: change the arrays, not the list.
+    ``data[k]``, of any shape, is on device k and stays there: change the arrays, not
+    the list.
     """
     raise NotImplementedError("write allreduce")
 
 
 # %%
-def split_batch(X, y, devices):
-    """Split the n rows of `X` and `y` over N devices, in order; n >= N.
+def split_batch(X, y, num_devices, place):
+    """Split the n rows of NumPy's `X` and `y` over N devices, in order; n >= N.
 
     Returns two lists, of N shards of X and of N shards of y, each on its device. Their
     lengths differ by at most one, and the first ones are the longer ones.
@@ -55,13 +60,14 @@ def split_batch(X, y, devices):
 
 
 # %%
-def train_batch(X, y, device_params, devices, lr, net, loss):
+def train_batch(X, y, replicas, lr, backward, place, exchange):
     """One step of minibatch SGD on the batch (X, y), by your functions from above.
 
-    ``device_params[k]`` is the replica on ``devices[k]``. ``net(X, params)`` predicts,
-    ``loss(y_hat, y)`` has one value per row. The step of every replica is
-    ``p -= lr / n * gradient``: the gradient is summed over all n rows of the batch, and
-    each device computes the gradient of its own rows only.
+    ``replicas[k]`` is what `get_params` has returned for device k. ``backward(X_k, y_k,
+    *replicas[k])``, with rows on the same device, *adds* the gradients of the summed
+    losses of these rows to the replica's gradients. The step of every replica is ``p -=
+    lr / n * gradient``: the gradient is summed over all n rows of this batch, and each
+    device computes the gradient of its own rows only.
     """
     raise NotImplementedError("write train_batch")
 
@@ -79,7 +85,8 @@ def combine(means, counts):
     """The mean gradient over all rows, as a NumPy array (d,).
 
     ``means[k]`` (d,) is device k's mean gradient over its ``counts[k]`` rows. A device
-    without a row has the mean 0 / 0, which is nan. At least one device has a row.
+    without a row has the mean 0 / 0, which is nan. At least one device has a row. The
+    nan of a device with rows has diverged, and is not hidden.
     """
     raise NotImplementedError("write combine")
 
@@ -104,18 +111,15 @@ def break_even(batches, one, two):
 
 
 # %% [markdown]
-# ## Part 4: one of three (10 points)
+# ## Part 4: one of two (10 points)
 #
-# Choose one of these functions, on NumPy arrays:
+# Choose one of these functions:
 #
-# - `cgls(shards, num_steps)`: x after `num_steps` steps of CGLS (conjugate gradients on
-#   least squares) from x = 0, for rows that stay on their devices. Shard k holds rows
-#   A_k and `shard.b`; `shard.times(x)` is A_k x and `shard.transposed(r)` is A_k^T r.
-#   Call each of these two at most `num_steps + 1` times per shard.
-# - `local_sgd(ws, gradients, lr, num_steps, steps_between, average)`: every device k
-#   takes `num_steps` steps of w = w - lr * `gradients[k](w)` in its own array `ws[k]`;
-#   `average(ws)` replaces all of them by their mean, after every `steps_between` steps
-#   and after the last one, and no more often.
+# - `cgls(shards, num_steps, exchange)`: x after `num_steps` steps of CGLS (conjugate
+#   gradients on least squares) from x = 0, a replica on each device, in a list. Shard k
+#   is on device k: `shard.b` is there, `shard.times(x)` is A_k x for an x there, and
+#   `shard.transposed(r)` is A_k^T r. Call each of the two at most `num_steps + 1` times
+#   per shard.
 # - `int8(W)`: an array `q` (rows, d) of int8 and one scale per row, so that `scale * q`
 #   is within half a scale of the row, and the largest |q| of each row is 127. A row of
 #   zeros stays zero, and its scale is finite.
@@ -123,7 +127,7 @@ def break_even(batches, one, two):
 
 # %%
 def chosen():
-    """Return your function, which is called `cgls`, `local_sgd` or `int8`."""
+    """Return your function, which is called `cgls` or `int8`."""
     raise NotImplementedError("write chosen")
 
 
@@ -135,10 +139,11 @@ def chosen():
 #    does the plain average of the m_k miss it, on two devices with n_1 > n_2? For which
 #    gradients is it right in spite of uneven shards? Does a step of `train_batch` need
 #    n_k?
-# 2. (20 points; part 3) **Does a second device pay?** Measure steps of your
-#    `train_batch` with chapter 1's `lenet` on one device and on two, for at least five
-#    batches, at least ten times each after a warm-up, in alternating order, with a
-#    clock that waits (`npx.waitall()`). Report the machine, a table of medians and
-#    quartiles, and what `break_even` returns (10 points). Explain it in half a page:
-#    what is fixed per step, what grows with the batch, what the second device adds, and
-#    what you would measure next to test your explanation (10 points).
+# 2. (20 points; part 3) **Does a second device pay?** Measure steps of chapter 1's
+#    `train_batch` on one context and on two, or of your PyTorch functions in one
+#    process and in two, for at least five batches, at least ten times each after a
+#    warm-up, in alternating order, with a clock that waits for the work. Report the
+#    machine, a table of medians and quartiles, and what `break_even` returns (10
+#    points). Explain it in half a page: what is fixed per step, what grows with the
+#    batch, what the second device adds, and what you would measure next to test your
+#    explanation (10 points).

@@ -2,232 +2,267 @@
 
     python -m pytest test_homework.py
 
-Each test takes the function that it calls as its argument, and imports what it needs,
-so that nbgrader runs the same tests, beside watching.py. The first line of each says
-its points. Those whose name ends in _hidden are not in the students' notebooks.
+Each test takes the functions that it calls as its arguments, and imports what it needs,
+so that nbgrader runs the same tests. The functions run apart, in a process that does
+not compute the answers. The first line of each test says its points. Those whose name
+ends in _hidden are not in the students' notebooks.
 """
 
 
 def pytest_generate_tests(metafunc):
     """The arguments of a test are the homework's functions of these names."""
-    import homework
-
     for name in metafunc.fixturenames:
-        metafunc.parametrize(name, [getattr(homework, name)], ids=[name])
+        metafunc.parametrize(name, [Late(name)], ids=[name])
 
 
-def test_get_params_copies(get_params):
-    """4 points."""
+class Late:
+    """A function of homework.py, which is loaded where it is called: apart."""
+
+    loaded: dict = {}
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, *args):
+        import os
+        import runpy
+        import sys
+        import tempfile
+        from pathlib import Path
+
+        if not self.loaded:
+            source = Path(__file__).with_name("homework.py").read_text(encoding="utf-8")
+            os.chdir(tempfile.mkdtemp())
+            Path("homework.py").write_text(source, encoding="utf-8")
+            sys.path[:] = [p for p in sys.path if p != str(Path(__file__).parent)]
+            sys.modules["solution"] = None
+            self.loaded.update(runpy.run_path("homework.py"))
+        return self.loaded[self.name](*args)
+
+
+def test_get_params_copies_to_a_device(get_params):
+    """6 points."""
     import numpy
-    from watching import own
 
-    from d2lpar import mx, np
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-    get_params = own(get_params)
-    source = [np.ones((2, 3)), np.arange(5, dtype="float64")]
-    replica = get_params(source, mx.cpu(0))
-    assert isinstance(replica, list) and len(replica) == 2, "return a list of 2 arrays"
-    for p, original in zip(replica, source):
-        assert p.dtype == original.dtype, f"{p.dtype}: keep {original.dtype}"
-        numpy.testing.assert_array_equal(p.asnumpy(), original.asnumpy())
-    replica[0][:] = 7
-    assert (source[0] == 1).all(), "the replica shares memory with its source"
+    def scenario(get_params):
+        source = [numpy.ones((2, 3), "float32"), numpy.arange(5.0)]
+        replica, grads = get_params(source, 1, Network(2).place)
+        source[0][:] = 7
+        devices = {array.device for array in [*replica, *grads]}
+        return [*map(read, replica)], [*map(read, grads)], devices
 
-
-def test_get_params_makes_room_for_gradients(get_params):
-    """4 points."""
-    from watching import own
-
-    from d2lpar import mx, np
-
-    get_params = own(get_params)
-    (p,) = get_params([np.ones((2, 3))], mx.cpu(1))
-    assert p.ctx == mx.cpu(1), f"the copy is on {p.ctx}: put it on cpu(1)"
-    assert p.grad is not None, "the copy has no gradient: attach one"
-    assert p.grad.ctx == mx.cpu(1) and p.grad.shape == (2, 3), "not its gradient"
+    replica, grads, devices = apart(scenario, get_params)
+    assert devices == {1}, f"arrays are on device(s) {devices}, not on 1"
+    for k, right in enumerate([numpy.ones((2, 3), "float32"), numpy.arange(5.0)]):
+        for array in (replica[k], grads[k]):
+            assert array.dtype == right.dtype, f"{array.dtype}: keep {right.dtype}"
+        numpy.testing.assert_array_equal(replica[k], right)
+        numpy.testing.assert_array_equal(grads[k], 0 * right)
 
 
 def test_allreduce_sums_in_place(allreduce):
     """4 points."""
-    from watching import own
+    import numpy
 
-    from d2lpar import mx, np
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-    allreduce = own(allreduce)
-    arrays = [np.full((1, 2), k + 1.0, ctx=mx.cpu(k)) for k in range(2)]
-    allreduce(list(arrays))
-    for k, array in enumerate(arrays):
-        assert array.ctx == mx.cpu(k), f"array {k} is now on {array.ctx}"
-        assert array.tolist() == [[3, 3]], (
-            f"array {k} holds {array.tolist()}, the sum is [[3, 3]]: change it in place"
+    def scenario(allreduce):
+        network = Network(2)
+        arrays = [network.place(k, numpy.full((1, 2), k + 1.0)) for k in range(2)]
+        allreduce(list(arrays), network.exchange)
+        return [read(array).tolist() for array in arrays]
+
+    for k, numbers in enumerate(apart(scenario, allreduce)):
+        assert numbers == [[3, 3]], (
+            f"array {k} holds {numbers}, the sum is [[3, 3]]: change it in place"
         )
 
 
 def test_allreduce_hidden(allreduce):
     """6 points."""
     import numpy
-    from watching import own, watched
 
-    from d2lpar import mx, np
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-    allreduce = own(allreduce)
-    rng = numpy.random.default_rng(1)
-    for num_devices in (1, 3, 5):
-        start = rng.normal(size=(num_devices, *rng.integers(1, 6, size=3)))
-        arrays = [np.array(a, ctx=mx.cpu(k)) for k, a in enumerate(start)]
-        with watched() as notes:
-            allreduce(list(arrays))
-        for array in arrays if num_devices > 1 else []:
-            sent = notes.sent(array.ctx)
-            assert sent >= array.size, f"{array.ctx} sent {sent} of {array.size}"
+    def numbers(num_devices):
+        rng = numpy.random.default_rng(num_devices)
+        return rng.normal(size=(num_devices, *rng.integers(1, 6, size=3)))
+
+    def scenario(allreduce):
+        found = []
+        for num_devices in (1, 3, 5):
+            network = Network(num_devices)
+            arrays = [network.place(*item) for item in enumerate(numbers(num_devices))]
+            allreduce(list(arrays), network.exchange)
+            found.append([*map(read, arrays)])
+        return found
+
+    for arrays in apart(scenario, allreduce):
         for k, array in enumerate(arrays):
-            wrong = f"array {k} of {num_devices} is not the sum"
-            close = numpy.allclose(array.asnumpy(), start.sum(0), rtol=1e-5, atol=1e-5)
-            assert close, wrong
-        arrays[0][:] = 0
-        assert num_devices == 1 or (arrays[1] != 0).all(), "two arrays share memory"
+            right = numpy.allclose(array, numbers(len(arrays)).sum(axis=0))
+            assert right, f"array {k} of {len(arrays)} is not the sum"
 
 
 def test_split_batch_loses_no_row(split_batch):
     """4 points."""
-    from watching import own
+    import numpy
 
-    from d2lpar import mx, np
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-    split_batch = own(split_batch)
-    X, y = np.arange(14).reshape((7, 2)), np.arange(7)
-    X_shards, y_shards = split_batch(X, y, [mx.cpu(k) for k in range(3)])
-    sizes = [len(shard) for shard in X_shards]
-    assert sizes == [3, 2, 2], f"7 rows are split into {sizes}: expected [3, 2, 2]"
-    for shards, whole in ((X_shards, X), (y_shards, y)):
-        places = [shard.ctx for shard in shards]
-        assert places == [mx.cpu(k) for k in range(3)], f"the shards are on {places}"
-        rows = [row for shard in shards for row in shard.tolist()]
+    def scenario(split_batch):
+        X, y = numpy.arange(14).reshape((7, 2)), numpy.arange(7)
+        both = split_batch(X, y, 3, Network(3).place)
+        return [[(a.device, read(a).tolist()) for a in shards] for shards in both]
+
+    X, y = numpy.arange(14).reshape((7, 2)), numpy.arange(7)
+    for shards, whole in zip(apart(scenario, split_batch), (X, y)):
+        sizes = [len(rows) for _, rows in shards]
+        assert sizes == [3, 2, 2], f"7 rows are split into {sizes}: expected [3, 2, 2]"
+        places = [device for device, _ in shards]
+        assert places == [0, 1, 2], f"the shards are on devices {places}"
+        rows = [row for _, shard in shards for row in shard]
         assert rows == whole.tolist(), f"{whole.tolist()} became {rows}"
 
 
 def test_split_batch_hidden(split_batch):
     """4 points."""
     import numpy
-    from watching import own
 
-    import d2lpar
-    from d2lpar import mx, np
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-    split_batch = own(split_batch)
-    rng = numpy.random.default_rng(2)
-    for num_devices in (1, 2, 4, 5):
+    def batch(num_devices):
+        rng = numpy.random.default_rng(num_devices)
         n, *shape = rng.integers(num_devices, 12, size=3)
-        devices = [mx.cpu(k) for k in range(num_devices)]
-        batch = np.array(rng.normal(size=(n, *shape))), np.arange(n)
-        ours = d2lpar.split_batch(*batch, devices)
-        theirs = split_batch(*batch, devices)
-        for expected, shards in zip(ours, theirs):
-            assert len(shards) == num_devices, f"{len(shards)} shards: {num_devices}"
-            for shard, right in zip(shards, expected):
-                assert shard.ctx == right.ctx, f"on {shard.ctx}, its device {right.ctx}"
-                assert shard.tolist() == right.tolist(), f"{n} rows, {num_devices} ways"
+        return rng.normal(size=(n, *shape)), numpy.arange(n)
+
+    def scenario(split_batch):
+        found = []
+        for n in (1, 2, 4, 5):
+            both = split_batch(*batch(n), n, Network(n).place)
+            found.append([[(a.device, read(a)) for a in shards] for shards in both])
+        return found
+
+    for n, both in zip((1, 2, 4, 5), apart(scenario, split_batch)):
+        for shards, whole in zip(both, batch(n)):
+            assert len(shards) == n, f"{len(shards)} shards: {n}"
+            for k, right in enumerate(numpy.array_split(whole, n)):
+                assert shards[k][0] == k, f"on {shards[k][0]}, its device is {k}"
+                same = numpy.array_equal(shards[k][1], right)
+                assert same, f"{len(whole)} rows, {n} ways"
 
 
 def test_train_batch_takes_the_step_of_numpy(train_batch):
     """4 points."""
     import numpy
-    from watching import own
 
-    import d2lpar
-    from d2lpar import gluon, mx, np
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-    train_batch = own(train_batch)
-    rng, net = numpy.random.default_rng(3), lambda X, params: np.dot(X, params[0])
-    X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(11, 4), 4, 11])
-    expected = w - 0.1 / 11 * X.T @ (X @ w - y)
-    for devices in ([mx.cpu(0)], [mx.cpu(k) for k in range(3)]):
-        replicas = [d2lpar.get_params([w], device) for device in devices]
-        batch = np.array(X), np.array(y)
-        train_batch(*batch, replicas, devices, 0.1, net, gluon.loss.L2Loss())
-        for k, (p,) in enumerate(replicas):
-            wrong = f"replica {k} of {len(devices)} is not NumPy's step with 11 rows"
-            assert numpy.allclose(p.asnumpy(), expected, rtol=1e-4, atol=1e-6), wrong
-            assert p.tolist() == replicas[0][0].tolist(), f"replicas 0 and {k} differ"
+    def numbers():
+        rng = numpy.random.default_rng(3)
+        return [rng.normal(size=shape) for shape in [(11, 4), 4, 11]]
+
+    def backward(X, y, params, grads):
+        error = read(X) @ read(params[0]) - read(y)
+        read(grads[0])[:] += read(X).T @ error
+
+    def scenario(train_batch):
+        X, w, y = numbers()
+        found = []
+        for n in (1, 3):
+            place, exchange = (network := Network(n)).place, network.exchange
+            replicas = [([place(k, w)], [place(k, 0 * w)]) for k in range(n)]
+            train_batch(X, y, replicas, 0.1, backward, place, exchange)
+            found.append([read(params[0]) for params, _ in replicas])
+        return found
+
+    X, w, y = numbers()
+    right = w - 0.1 / 11 * X.T @ (X @ w - y)
+    for replicas in apart(scenario, train_batch):
+        for k, p in enumerate(replicas):
+            wrong = f"replica {k} of {len(replicas)} is not NumPy's step with 11 rows"
+            assert numpy.allclose(p, right), wrong
+            assert p.tolist() == replicas[0].tolist(), f"replicas 0 and {k} differ"
 
 
 def test_train_batch_computes_each_row_once(train_batch):
     """5 points."""
     import numpy
-    from watching import own, watched
 
-    import d2lpar
-    from d2lpar import autograd, gluon, mx, np
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network
 
-    train_batch = own(train_batch)
-    rows, already = {}, []
+    def scenario(train_batch):
+        rows, network = [0, 0, 0], Network(3)
 
-    def net(X, params):
-        if autograd.is_recording():
-            rows[X.ctx] = rows.get(X.ctx, 0) + len(X)
-            already.append({d: notes.sent(d) for d in devices})
-        return np.dot(X, params[0])
+        def backward(X, y, params, grads):
+            devices = {a.device for a in [X, y, *params, *grads]}
+            assert len(devices) == 1, f"backward has arrays of devices {devices}"
+            rows[X.device] += len(X)
 
-    rng, devices = numpy.random.default_rng(4), [mx.cpu(k) for k in range(3)]
-    X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(11, 4), 4, 11])
-    replicas = [d2lpar.get_params([w], device) for device in devices]
-    batch = np.array(X), np.array(y)
-    with watched() as notes:
-        train_batch(*batch, replicas, devices, 0.1, net, gluon.loss.L2Loss())
-    counts = [rows.get(device, 0) for device in devices]
+        arrays = numpy.ones(4), numpy.zeros(4)
+        replicas = [[[network.place(k, a)] for a in arrays] for k in range(3)]
+        X, y = numpy.ones((11, 4)), numpy.ones(11)
+        train_batch(X, y, replicas, 0.1, backward, network.place, network.exchange)
+        return rows, network.sent
+
+    counts, sent = apart(scenario, train_batch)
     assert counts == [4, 4, 3], f"rows per device are {counts}: 11 are [4, 4, 3]"
-    for device in devices:
-        sent = notes.sent(device) - already[-1][device]
-        assert sent >= 4, f"{device} sent {sent} numbers of a gradient of 4"
+    assert min(sent) >= 4, f"the devices sent {sent} numbers of a gradient of 4"
 
 
-def test_train_batch_hidden(train_batch):
-    """5 points."""
+def test_train_batch_hidden(get_params, train_batch):
+    """7 points: three steps, by all four functions."""
     import numpy
-    from watching import own
 
-    import d2lpar
-    from d2lpar import gluon, mx, np, npx
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-    train_batch = own(train_batch)
+    def start():
+        rng = numpy.random.default_rng(5)
+        params = [rng.normal(size=4), rng.normal(size=1)]
+        sizes = [(n, 4) for n in (13, 6, 9)]
+        return params, [(rng.normal(size=s), rng.normal(size=s[0])) for s in sizes]
 
-    def net(X, params):
-        return np.dot(npx.relu(np.dot(X, params[0])), params[1])
+    def backward(X, y, params, grads):
+        # Each device has a loss of its own: who has computed a row shows in the result.
+        w, b = map(read, params)
+        error = (1 + X.device) * (read(X) @ w + b - read(y))
+        read(grads[0])[:] += read(X).T @ error
+        read(grads[1])[:] += error.sum()
 
-    rng, devices = numpy.random.default_rng(5), [mx.cpu(k) for k in range(4)]
-    params = [rng.normal(size=shape).astype("float32") for shape in [(5, 8), (8, 3)]]
-    ours = [d2lpar.get_params(params, mx.cpu(0))]
-    theirs = [d2lpar.get_params(params, device) for device in devices]
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    for n in (13, 6):  # the gradients of one step do not count in the next
-        X = np.array(rng.normal(size=(n, 5)), dtype="float32")
-        y = np.array(rng.integers(3, size=n))
-        d2lpar.train_batch(X, y, ours, [mx.cpu(0)], 0.5, net=net, loss=loss)
-        train_batch(X, y, theirs, devices, 0.5, net, loss)
-    for replica in theirs:
-        for p, right in zip(replica, ours[0]):
-            close = numpy.allclose(p.asnumpy(), right.asnumpy(), rtol=1e-4, atol=1e-5)
-            assert close, "two steps on four devices are not those on one"
+    def scenario(get_params, train_batch):
+        network, (params, batches) = Network(4), start()
+        replicas = [get_params(params, k, network.place) for k in range(4)]
+        for X, y in batches:
+            train_batch(X, y, replicas, 0.1, backward, network.place, network.exchange)
+        return [[*map(read, params)] for params, _ in replicas]
 
-    def scaled(X, params):  # which device has computed a row shows in the result
-        return (1 + X.ctx.device_id) * np.dot(X, params[0])
-
-    X, w, y = (rng.normal(size=shape).astype("float32") for shape in [(9, 4), 4, 9])
-    factor = 1 + numpy.repeat(numpy.arange(4), [3, 2, 2, 2])
-    expected = w - 0.1 / 9 * X.T @ (factor * (factor * (X @ w) - y))
-    replicas = [d2lpar.get_params([w], device) for device in devices]
-    batch = np.array(X), np.array(y)
-    train_batch(*batch, replicas, devices, 0.1, scaled, gluon.loss.L2Loss())
-    for k, (p,) in enumerate(replicas):
-        close = numpy.allclose(p.asnumpy(), expected, rtol=1e-4, atol=1e-5)
-        assert close, f"replica {k}: a row was computed on another device than its own"
+    (w, b), batches = start()
+    for X, y in batches:
+        sizes = [len(part) for part in numpy.array_split(y, 4)]
+        error = numpy.repeat([1, 2, 3, 4], sizes) * (X @ w + b - y)
+        w, b = w - 0.1 / len(y) * X.T @ error, b - 0.1 / len(y) * error.sum()
+    for replica in apart(scenario, get_params, train_batch):
+        right = all(map(numpy.allclose, replica, (w, b)))
+        assert right, "three steps on four devices are not those of NumPy"
 
 
 def test_combine_weights_by_rows(combine):
     """5 points."""
     import numpy
 
-    mean = combine([numpy.array([1.0, 0.0]), numpy.array([4.0, 3.0])], [2, 1])
+    from d2lpar.puzzles.apart import apart
+
+    means = [numpy.array([1.0, 0.0]), numpy.array([4.0, 3.0])]
+    mean = apart(lambda combine: combine(means, [2, 1]), combine)
     right = numpy.allclose(mean, [2.0, 1.0])
     assert right, f"2 rows of mean [1, 0] and 1 of [4, 3] have mean [2, 1], not {mean}"
 
@@ -236,41 +271,56 @@ def test_combine_hidden(combine):
     """5 points."""
     import numpy
 
+    from d2lpar.puzzles.apart import apart
+
     rng = numpy.random.default_rng(6)
     for counts in ([7], [5, 4, 4], [1, 0], [0, 2, 0, 3], [100, 1]):
         shards = [rng.normal(size=(count, 3)) for count in counts]
         with numpy.errstate(all="ignore"):
             means = [shard.sum(axis=0) / len(shard) for shard in shards]
-        mean = combine(means, counts)
+        mean = apart(lambda combine: combine(means, counts), combine)  # noqa: B023
         right = numpy.allclose(mean, numpy.concatenate(shards).mean(axis=0))
         assert right, f"wrong for shards of {counts} rows"
+    diverged = [numpy.array([numpy.nan]), numpy.array([1.0])]
+    mean = apart(lambda combine: combine(diverged, [2, 1]), combine)
+    assert numpy.isnan(mean).all(), "a device has diverged, and its nan is hidden"
 
 
 def test_break_even_needs_separate_quartiles(break_even):
     """5 points."""
+    from d2lpar.puzzles.apart import apart
+
     one, two = [[2.0] * 5, [4.0] * 5, [8.0] * 5], [[3.0] * 5, [3.0] * 5, [5.0] * 5]
-    found = break_even([16, 32, 64], one, two)
-    assert found == 32, f"two devices win at 32 and 64, but it returns {found}"
     noisy = [3.0, 1.0, 3.0, 5.0, 6.0]  # its median is below 4, its upper quartile not
-    found = break_even([32], [[4.0] * 5], [noisy])
-    assert found is None, f"the quartiles overlap at 32, but it returns {found}"
+    cases = [([16, 32, 64], one, two), ([32], [[4.0] * 5], [noisy])]
+    found = apart(lambda break_even: [break_even(*case) for case in cases], break_even)
+    assert found[0] == 32, f"two devices win at 32 and 64, but it returns {found[0]}"
+    assert found[1] is None, f"the quartiles overlap at 32, but it returns {found[1]}"
 
 
 def test_break_even_hidden(break_even):
     """5 points."""
+    from d2lpar.puzzles.apart import apart
+
     fast, slow = [1.0] * 7 + [9.0], [2.0] * 7 + [0.1]
     equal = [1.0] * 5 + [2.2] * 3  # faster by the median only
-    batches = [8, 16, 32, 64]
-    for two, expected in [
+    above, below = ([1.0] * 5 + [1.4, x, 2.0] for x in (1.9, 1.6))  # the 70 %, the 80 %
+    middle = [1.5] * 3 + [1.9] * 5  # its lower quartile is 1.5
+    cases = [
         ([fast, fast, fast, fast], 8),
         ([fast, slow, fast, fast], 32),
         ([slow, fast, fast, equal], None),
         ([slow, slow, slow, fast], 64),
         ([slow, slow, slow, slow], None),
         ([fast, [1.6] * 8, fast, fast], 32),
-    ]:
-        middle = [1.5] * 3 + [1.9] * 5  # its lower quartile is 1.5
-        found = break_even(batches, [middle] * 4, two)
+        ([fast, fast, fast, above], None),
+        ([slow, slow, slow, below], 64),
+    ]
+
+    def scenario(break_even):
+        return [break_even([8, 16, 32, 64], [middle] * 4, two) for two, _ in cases]
+
+    for found, (_, expected) in zip(apart(scenario, break_even), cases):
         assert found == expected, f"it returns {found}, the break-even is {expected}"
 
 
@@ -278,42 +328,55 @@ def test_chosen_is_right(chosen):
     """5 points."""
     import numpy
 
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
+
     class Shard:
-        def __init__(self, A, b):
-            self.A, self.b, self.calls = A, b, [0, 0]
+        def __init__(self, network, k, A, b):
+            self.place, self.k, self.A, self.calls = network.place, k, A, [0, 0]
+            self.b = network.place(k, b)
+
+        def product(self, which, A, x):
+            assert getattr(x, "device", None) == self.k, (
+                f"not an array of device {self.k}"
+            )
+            self.calls[which] += 1
+            return self.place(self.k, A @ read(x))
 
         def times(self, x):
-            self.calls[0] += 1
-            return self.A @ x
+            return self.product(0, self.A, x)
 
         def transposed(self, r):
-            self.calls[1] += 1
-            return self.A.T @ r
+            return self.product(1, self.A.T, r)
 
-    function, rng = chosen(), numpy.random.default_rng(7)
-    name = function.__name__
-    if name == "cgls":
+    def cgls(function):
+        rng, network = numpy.random.default_rng(7), Network(2)
         A, b = rng.normal(size=(9, 3)), rng.normal(size=9)
-        shards = [Shard(A[:5], b[:5]), Shard(A[5:], b[5:])]
+        parts = [slice(0, 5), slice(5, 9)]
+        shards = [Shard(network, k, A[p], b[p]) for k, p in enumerate(parts)]
+        found = [read(x) for x in function(shards, 3, network.exchange)]
+        return A, b, found, [n for shard in shards for n in shard.calls]
+
+    def int8(function):
+        return function(numpy.array([[127.0, -64.0], [0.5, 0.0]]))
+
+    choices = {"cgls": cgls, "int8": int8}
+
+    def scenario(chosen):
+        function = chosen()
+        name = function.__name__
+        assert name in choices, f"{name!r}: call it cgls or int8"
+        return name, choices[name](function)
+
+    name, found = apart(scenario, chosen)
+    if name == "cgls":
+        A, b, xs, calls = found
         right = numpy.linalg.lstsq(A, b, rcond=None)[0]
-        assert numpy.allclose(function(shards, 3), right), "3 steps solve 3 unknowns"
-        calls = [n for shard in shards for n in shard.calls]
+        for x in xs:
+            assert numpy.allclose(x, right), "3 steps solve 3 unknowns"
         assert max(calls) <= 4, f"a shard was passed {max(calls)} times: at most 4"
-    elif name == "local_sgd":
-        averages, ws = [], [numpy.array([8.0]), numpy.array([0.0])]
-
-        def average(arrays):
-            averages.append(1)
-            mean = sum(arrays) / len(arrays)
-            for array in arrays:
-                array[:] = mean
-
-        function(list(ws), [lambda w: w, lambda w: w - 4], 0.5, 3, 2, average)
-        assert len(averages) == 2, f"{len(averages)} averages: after steps 2 and 3"
-        assert numpy.allclose(ws, [[2.25], [2.25]]), f"{ws}: both should be [2.25]"
     else:
-        assert name == "int8", f"{name!r}: call it cgls, local_sgd or int8"
-        q, scales = function(numpy.array([[127.0, -64.0], [0.5, 0.0]]))
+        q, scales = found
         assert q.dtype == "int8" and q.shape == (2, 2), f"q is {q.dtype} {q.shape}"
         assert numpy.allclose(scales, [1, 0.5 / 127]), f"the scales are {scales}"
         assert q.tolist() == [[127, -64], [127, 0]], f"q is {q.tolist()}"
@@ -323,55 +386,52 @@ def test_chosen_hidden(chosen):
     """5 points."""
     import numpy
 
-    def counted(A):
-        def product(x):
-            calls.append(x)
-            return A @ x
+    from d2lpar.puzzles.apart import apart
+    from d2lpar.puzzles.network import Network, read
 
-        return product
+    rng = numpy.random.default_rng(8)
+    A, b = rng.normal(size=(20, 6)), rng.normal(size=20)
+    W = rng.normal(size=(5, 40)) * [[1], [1e-3], [1e3], [0], [1]]
+    W[4, 7] = 1e4  # an outlier costs its own row only
 
     class Shard:
-        def __init__(self, A, b):
-            self.b, self.times, self.transposed = b, counted(A), counted(A.T)
+        def __init__(self, network, k, calls):
+            def counted(A):
+                def product(x):
+                    calls.append(x.device)
+                    assert x.device == k, f"not an array of device {k}"
+                    return network.place(k, A @ read(x))
 
-    function, rng = chosen(), numpy.random.default_rng(8)
-    if function.__name__ == "cgls":
-        A, b = rng.normal(size=(20, 6)), rng.normal(size=20)
-        shards = [Shard(A[k::4], b[k::4]) for k in range(4)]
+                return product
+
+            self.b = network.place(k, b[k::4])
+            self.times, self.transposed = counted(A[k::4]), counted(A[k::4].T)
+
+    def cgls(function):
+        found = []
+        for steps in (1, 2, 3):
+            calls, network = [], Network(4)
+            shards = [Shard(network, k, calls) for k in range(4)]
+            xs = [read(x) for x in function(shards, steps, network.exchange)]
+            found.append((xs, len(calls)))
+        return found
+
+    choices = {"cgls": cgls, "int8": lambda f: f(W.copy())}
+    name, found = apart(
+        lambda chosen: ((f := chosen()).__name__, choices[f.__name__](f)), chosen
+    )
+    if name == "cgls":
         basis, vector = [], A.T @ b
-        for steps in (1, 2, 3):  # the best x of the space of A^T b, A^T A A^T b, ...
+        for steps, (xs, calls) in enumerate(found, 1):
+            # The best x of the space of A^T b, A^T A A^T b, ...
             basis.append(vector / numpy.linalg.norm(vector))
             vector, K = A.T @ (A @ vector), numpy.stack(basis, axis=1)
             right = K @ numpy.linalg.lstsq(A @ K, b, rcond=None)[0]
-            calls = []
-            x = function(shards, steps)
-            assert numpy.allclose(x, right), f"x after {steps} steps is not the best"
-            most = 2 * len(shards) * (steps + 1)
-            assert len(calls) <= most, f"{len(calls)} products: at most {most}"
-    elif function.__name__ == "local_sgd":
-        curves = numpy.array([[1.0], [2.0], [3.0]])  # one per device: the means matter
-        for between, runs in [(3, (3, 3)), (3, (3, 3, 1)), (5, (2,)), (1, (1, 1, 1))]:
-            goals, averages, steps = rng.normal(size=(3, 4)), [], sum(runs)
-            ws = [numpy.zeros(4) for _ in range(3)]
-
-            def average(arrays, averages=averages):
-                averages.append(1)
-                mean = sum(arrays) / len(arrays)
-                for array in arrays:
-                    array[:] = mean
-
-            gradients = [lambda w, c=c, g=g: c * (w - g) for c, g in zip(curves, goals)]
-            function(list(ws), gradients, 0.25, steps, between, average)
-            wrong = f"{steps} steps, {between} between averages"
-            assert len(averages) == len(runs), wrong
-            right = numpy.zeros(4)
-            for run in runs:  # without an average, w - g shrinks by 1 - 0.25 c per step
-                right = (goals + (1 - 0.25 * curves) ** run * (right - goals)).mean(0)
-            assert numpy.allclose(ws, [right] * 3), f"{steps} steps of local SGD"
+            assert numpy.allclose(xs, [right] * 4), f"x after {steps} steps is not best"
+            most = 2 * 4 * (steps + 1)
+            assert calls <= most, f"{calls} products: at most {most}"
     else:
-        W = rng.normal(size=(5, 40)) * [[1], [1e-3], [1e3], [0], [1]]
-        W[4, 7] = 1e4  # an outlier costs its own row only
-        q, scales = function(W.copy())
+        q, scales = found
         error, scales = abs(W - scales[:, None] * q), numpy.asarray(scales)
         assert numpy.isfinite(scales).all() and not q[3].any(), "a row of zeros"
         assert (error <= scales[:, None] / 2 * 1.001).all(), "off by over half a scale"

@@ -8,8 +8,7 @@
     python tools/gallery.py --devices gpu:2     the parts of two GPUs, to figures/h200
     python tools/gallery.py --devices cpu:2     the same, tiny, to runs/rehearsal
 
-Only this writes to figures/: runs of `d2lpar` go to runs/. Each part is a few commands,
-run one after the other on a machine that must have nothing else to do. A command whose
+Only this writes to figures/. The machine must have nothing else to do. A command whose
 records are of this version of d2lpar is skipped, so that a part can be interrupted and
 repeated. The parts of GPUs come in the order of their worth, each of at most 8 minutes.
 Records of four GPUs (figures/gpu_scaling) are drawn, not measured. Needs the data sets
@@ -64,11 +63,7 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of the gallery: its steps, and how long they take.
-
-    `minutes` are estimated from the seconds and dates of the committed records. Each
-    command measures at least 5 epochs or samples after a warm-up, or 3 repeats.
-    """
+    """A part of the gallery: its steps, and the minutes that they take."""
 
     name: str
     minutes: int
@@ -231,7 +226,7 @@ def on_two_gpus() -> list[Part]:
     checkpoints = (FIGURES / "h200" / "gan").glob("as-published-gpu1.epoch*")
     resume = " --resume=last" if any(checkpoints) else ""
     resnet = "--devices=gpu:2 --rounds=1 --epochs=6"
-    tiny = "--rounds=1 --epochs=1 --channels=4 --images=512 --data=sample"
+    tiny = "--rounds=1 --epochs=2 --channels=4 --images=512 --data=sample"
     return [
         Part("trainings", 2, tuple(first)),
         Part("trainings, five seeds", 4, tuple(seeds)),
@@ -510,7 +505,7 @@ def measure_all(chosen: list[Part], only_list: bool) -> None:
         why = next(iter(due(part).values()), "")
         print(f"{part.minutes:4} min  {part.name}: {why or 'up to date'}")
         if only_list:
-            print("".join(f"          {step.command}\n" for step in part.steps), end="")
+            print(*(f"          {step.command}" for step in part.steps), sep="\n")
         if why:
             to_do.append(part)
     total = sum(part.minutes for part in to_do)

@@ -23,7 +23,6 @@ import base64
 import copy
 import mimetypes
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -40,7 +39,6 @@ STUDENTS, GRADERS, SLIDES = (
 HOMEWORK = ROOT / "teaching" / "homework.py"
 TESTS = HOMEWORK.with_name("test_homework.py")
 SOLUTION = HOMEWORK.with_name("solution.py")
-WATCHING = HOMEWORK.with_name("watching.py")  # what the tests import
 TASKS = ROOT / "d2lpar" / "puzzles" / "tasks.py"
 LESSONS = ("multiple_gpus", "timing", "least_squares", "scaling")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]*)\)")
@@ -108,7 +106,9 @@ def function(name: str, blank: str, solution: str, tests: dict[str, str]) -> lis
     cells = [graded(new_code_cell, source, name, solution=True)]
     for test, source in tests.items():
         worth = points(source)
-        source = f"{source}\n\n\n{test}({name})"
+        (defined,) = ast.parse(source).body
+        arguments = ", ".join(arg.arg for arg in defined.args.args)
+        source = f"{source}\n\n\n{test}({arguments})"
         if test.endswith("_hidden"):
             source = f"### BEGIN HIDDEN TESTS\n{source}\n### END HIDDEN TESTS"
             source = f"# A test that you do not see: {worth} points\n{source}"
@@ -232,9 +232,6 @@ def main(arguments: list[str]) -> int:
             folder.mkdir(parents=True, exist_ok=True)
             nbformat.write(source, folder / f"{name}.ipynb")
             notebook = for_students(source)
-        if name == HOMEWORK.stem:
-            for place in (folder, STUDENTS):
-                shutil.copy(WATCHING, place)
         nbformat.write(notebook, STUDENTS / f"{name}.ipynb")
         print(STUDENTS / f"{name}.ipynb")
     return 0

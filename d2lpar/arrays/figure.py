@@ -1,4 +1,4 @@
-"""Timings of array work: two clocks side by side, a roofline, copies."""
+"""Timings of array work: two clocks side by side, and a roofline."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 
-from d2lpar.arrays.result import (
-    TITLES,
-    TRANSFERS,
-    Row,
-    fastest,
-    fastest_forms,
-    rows,
-    rows_of,
-)
+from d2lpar.arrays.result import TITLES, Row, fastest, fastest_forms, rows, rows_of
 from d2lpar.figures import labels, page
 from d2lpar.records.comparison import ratio
-from d2lpar.records.kinds import Run, group
-from d2lpar.text import number, plural
+from d2lpar.records.kinds import Run
+from d2lpar.text import number
 
 SHORT = {"x2": "\u00d72", "sum": "sum", "trig": "sin²/cos²", "product": "product"}
 # GB/s and float32 GFLOP/s of NVIDIA's data sheets, by the model in a record's devices.
@@ -28,10 +20,7 @@ DATA_SHEETS = {"NVIDIA H200": (4_800, 67_000)}
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``clocks``, ``roofline`` and ``copies``, as far as the runs hold them.
-
-    `answers` title them. Raises :class:`RecordError` for a run without timings.
-    """
+    """Draw ``clocks`` and ``roofline``, as far as the runs hold them."""
     drawn: dict[str, page.Picture] = {}
     table = rows(runs)
     if shown := fastest_forms(table):
@@ -45,15 +34,13 @@ def pictures(
         )
     ours = [row for row in table if row.num_devices]
     if rows_of("copy", ours) and rows_of("product", ours):
-        note = "on one device, as written and in the fastest form; dashed: its fastest "
-        note = labels.subtitle(f"{note}copy and product", runs)
+        note = (
+            "as written and in the fastest form; dashed: its fastest copy and product"
+        )
+        note = labels.subtitle(f"on one device, {note}", runs)
         drawn["roofline"] = picture = page.new("Rate by intensity", note, runs)
         model = labels.hardware([runs[0].header]).partition(",")[0]
         roofline(picture.axes[0], table, model)
-    if rows_of(TRANSFERS[0], ours):
-        note = labels.subtitle("all devices copy at the same time; medians", runs)
-        drawn["copies"] = picture = page.new("Copies, by size", note, runs)
-        copies(picture.axes[0], runs)
     return drawn
 
 
@@ -63,10 +50,7 @@ def who(row: Row) -> str:
 
 
 def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None:
-    """Draw a row each: a tick where its calls return, a dot where its work has ended.
-
-    Beside it stands how many times as long the work takes.
-    """
+    """Draw rows: a tick where the calls return, a dot where the work has ended."""
     shown = []
     for row in table:
         longer = ratio(row.seconds, row.naive)
@@ -79,8 +63,7 @@ def clocks(axes: Axes, table: Sequence[Row], name: Callable[[Row], str]) -> None
 def roofline(axes: Axes, table: Sequence[Row], model: str = "") -> None:
     """Draw GFLOP/s against FLOP per byte on one device, under its copy and its product.
 
-    Beside MXNet's forms stands PyTorch on the same processor; solid is the roof of the
-    data sheet of a GPU's `model`.
+    Beside MXNet stands PyTorch; solid is the roof of the data sheet of a GPU's `model`.
     """
     fewest = min(row.num_devices for row in table if row.num_devices)
     ours = [row for row in table if row.num_devices == fewest]
@@ -130,18 +113,3 @@ def copy_rate(ours: Sequence[Row]) -> float:
     """Return GB/s, read and written, of the fastest copy within one device."""
     within = [2 * row.gb_per_sec for row in rows_of("device to device", ours)]
     return max([row.gb_per_sec for row in rows_of("copy", ours)] + within)
-
-
-def copies(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draw GB/s of all devices together against bytes, on the most devices."""
-    table = rows(runs)
-    count = max(row.num_devices for row in rows_of(TRANSFERS[0], table))
-    shown = [r for r in table if r.operation in TRANSFERS and r.num_devices == count]
-    for k, (direction, same) in enumerate(group(shown, lambda r: r.operation).items()):
-        points = [(row.num_bytes, row.gb_per_sec) for row in same]
-        axes.plot(*zip(*points), **page.look(k, label=direction))
-    page.bytes_along(axes, "bytes of an array")
-    page.log_along(axes, "y")
-    where = plural(count, labels.device_word(runs[0].header))
-    axes.set_ylabel(f"GB/s, {where} together")
-    axes.legend()

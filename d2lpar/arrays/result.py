@@ -58,10 +58,7 @@ class Row:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """Return the runs' timings by ascending device count, repeats of a row pooled.
-
-    Raises :class:`RecordError` for a run without timings.
-    """
+    """Return the runs' timings by ascending device count, repeats of a row pooled."""
     pooled: dict[tuple, list[TimingRecord]] = {}
     for run in sorted(runs, key=lambda run: run.header.num_devices):
         if not run.lines_of(TimingRecord):

@@ -37,10 +37,9 @@ def measure(
 ) -> Iterator[TimingRecord]:
     """Time every operation, yielding a record for each of its forms and libraries.
 
-    NumPy and, if it is installed, PyTorch are measured beside one device only, with as
-    many threads as that CPU context; beside a GPU with all cores, and PyTorch on that
-    GPU as well, if it has CUDA. The product, which may take a minute, is repeated
-    `product_repeats` times after one warm-up.
+    NumPy and, if installed, PyTorch are measured beside one device, with the threads of
+    that CPU context, or all cores beside a GPU, and PyTorch on that GPU as well. The
+    product is repeated `product_repeats` times after one warm-up.
     """
     chosen = choose(devices, num_devices)
     on_cpu = chosen[0].device_type == "cpu"

@@ -1,7 +1,6 @@
 """Whether training can run on this machine: versions, devices, and a little training.
 
-MXNet trains in a process of its own, which may crash. docs/troubleshooting.md explains
-the messages.
+docs/troubleshooting.md explains the messages.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import click
 import numpy
 
 from d2lpar import devices, process
@@ -18,7 +16,6 @@ from d2lpar.errors import RunError, first_line
 from d2lpar.machine.builds import installed_builds
 from d2lpar.machine.gpus import cuda_devices, why_no_gpu
 from d2lpar.machine.host import omp_threads, usable_cores
-from d2lpar.text import plain_table
 
 SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a while
 
@@ -27,8 +24,8 @@ SECONDS = 120  # a first import from a cold disk, with several GPUs, takes a whi
 class Check:
     """One finding, which names its remedy; `status` is "ok", "warn" or "fail"."""
 
-    name: str
     status: str
+    name: str
     message: str
 
 
@@ -37,9 +34,9 @@ def examine() -> list[Check]:
     python = platform.python_version()
     cores, threads = usable_cores(), omp_threads() or "not set"
     return [
-        Check("Python", "ok", f"{python}, {platform.system()} {platform.machine()}"),
-        Check("NumPy", "ok", numpy.__version__),
-        Check("cores", "ok", f"{cores} usable, OMP_NUM_THREADS {threads}"),
+        Check("ok", "Python", f"{python}, {platform.system()} {platform.machine()}"),
+        Check("ok", "NumPy", numpy.__version__),
+        Check("ok", "cores", f"{cores} usable, OMP_NUM_THREADS {threads}"),
         *check_gpus(),
         check_training(),
     ]
@@ -49,11 +46,11 @@ def check_gpus() -> Iterator[Check]:
     """Yield a check per GPU: whether the installed MXNet can use it."""
     gpus = cuda_devices()
     if not gpus:
-        yield Check("GPU", "ok", f"training uses CPU contexts: {why_no_gpu()}")
+        yield Check("ok", "GPU", f"training uses CPU contexts: {why_no_gpu()}")
     refused = devices.why_not_usable(gpus)
     for i, gpu in enumerate(gpus):
         status = "warn" if i in refused else "ok"
-        yield Check("GPU", status, refused.get(i, f"gpu({i}) {gpu.name}"))
+        yield Check(status, "GPU", refused.get(i, f"gpu({i}) {gpu.name}"))
 
 
 def check_training() -> Check:
@@ -62,10 +59,10 @@ def check_training() -> Check:
     try:
         trained = process.answer(work, {}, timeout=SECONDS)["trained"]
     except RunError as error:
-        return Check("training", "fail", str(error))
+        return Check("fail", "training", str(error))
     ((build, version),) = installed_builds().items()
     message = f"{build} {version}: gradients are right on {', '.join(trained)}"
-    return Check("training", "ok", message)
+    return Check("ok", "training", message)
 
 
 def train_a_little() -> dict:
@@ -91,13 +88,3 @@ def train_a_little() -> dict:
         if total != 9:
             raise RunError(f"{device}: a gradient of nine ones came out as {w.grad}")
     return {"trained": [str(device) for device in used]}
-
-
-def print_report(checks: list[Check]) -> None:
-    """Print a line for each check, then whether training can run here."""
-    rows = [(check.status, check.name, check.message) for check in checks]
-    click.echo(plain_table([], rows, names=3))
-    if any(check.status == "fail" for check in checks):
-        click.echo("training cannot run here; docs/troubleshooting.md explains why")
-    else:
-        click.echo("training can run here")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import click
 
@@ -59,13 +58,3 @@ def run_launch(flags: dict, devices_of_run: str | None) -> None:
         port=flags["port"],
         max_restarts=0 if hosts else flags["max_restarts"],
     )
-
-
-def checked(arguments: Sequence[str]) -> list[str]:
-    """The words after `--`, which must begin with "run" and a chapter."""
-    if list(arguments[:1]) != ["run"] or len(arguments) < 2:
-        raise SettingError(
-            f"launch ... -- {' '.join(arguments) or '(nothing)'}: after -- write what "
-            "each worker runs, as in: launch --workers 2 -- run multiple_gpus_concise"
-        )
-    return list(arguments)

@@ -22,7 +22,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import astuple
 from pathlib import Path
 
 import click
@@ -97,12 +97,17 @@ def launch(**flags) -> None:
     Starts a scheduler, servers and workers, here or over ssh on --hosts, and watches
     them. When one dies here, all are restarted from the last checkpoint.
     """
-    from d2lpar.cli.launch import checked, run_launch
+    from d2lpar.cli.launch import run_launch
     from d2lpar.machine.host import check_environment
-    from d2lpar.runs.measure import ONE_MEASUREMENT
 
     check_environment()
-    name, *words = checked(flags["arguments"])[1:]
+    words = list(flags["arguments"])
+    if words[:1] != ["run"] or len(words) < 2:
+        raise SettingError(
+            f"launch ... -- {' '.join(words) or '(nothing)'}: after -- write what each "
+            "worker runs, as in: run multiple_gpus_concise"
+        )
+    name = words[1]
     experiment = get(name)
     if not experiment.measure_with_workers:
         shared = [n for n, other in EXPERIMENTS.items() if other.measure_with_workers]
@@ -110,10 +115,13 @@ def launch(**flags) -> None:
             f"launch: {name} is not shared among workers; write one of "
             f"{', '.join(shared)}"
         )
-    given = flags_of(name, words)  # every worker will read them
+    given = flags_of(name, words[2:])  # every worker will read them
     experiment.refuse_unused(given)
     if given.get("repeats", 1) > 1 or "," in given.get("num_devices", ""):
-        raise SettingError(ONE_MEASUREMENT)
+        raise SettingError(
+            "launch: workers measure one thing at a time: write one --num-devices, and "
+            "no --repeats"
+        )
     run_launch(flags, given.get("devices"))
 
 
@@ -143,16 +151,11 @@ def list_chapters() -> None:
     help="Folder for the figures. [default: beside the records]",
 )
 def plot(records: tuple[str, ...], out: str | None) -> None:
-    """Redraw the figures of RECORDS, of runs or benchmarks; needs no MXNet."""
+    """Redraw the figures of RECORDS; needs no MXNet."""
     from d2lpar.records import files
     from d2lpar.records.kinds import group
 
-    read = [files.read(path) for path in records]
-    runs = [run for run in read if run.lines]
-    for run in read:
-        if runs and not run.lines:  # it has just begun; the others are drawn
-            log.warning("%s: holds no results yet", run.path)
-    runs = runs or read
+    runs = [files.read(path) for path in records]
     for (folder, _, stem), sweep in group(runs, files.sweep_of).items():
         to = Path(out) if out else folder
         for path in draw(sweep, to, stem):
@@ -169,14 +172,7 @@ def plot(records: tuple[str, ...], out: str | None) -> None:
 @click.option("--n", type=click.IntRange(1, 10_000), default=25)
 @click.option("--seed", type=COUNT, default=0)
 @click.option("--out", default="faces.png", type=PATH, help="The picture.")
-@click.option("--columns", type=POSITIVE, default=5)
-@click.option(
-    "--scale",
-    type=POSITIVE,
-    default=8,
-    help="Screen pixels along each side of a face's pixel.",
-)
-def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
+def sample(checkpoint: str, n: int, seed: int, out: str) -> None:
     """Draw N new faces from a GAN's checkpoint, as a PNG."""
     from d2lpar import devices, gan
     from d2lpar.datasets import punks
@@ -193,47 +189,42 @@ def sample(checkpoint: str, n: int, seed: int, out: str, **layout: int) -> None:
         ) from None
     state = checkpoints.load(checkpoint, like=state).restore(state)
     faces = gan.sample(state, n, seed, devices.parse("auto")[0])
-    sheet = punks.sheet(faces, layout["columns"])
     with replacing(out) as tmp:
-        tmp.write_bytes(punks.png(punks.enlarged(sheet, layout["scale"])))
+        tmp.write_bytes(punks.png(punks.enlarged(punks.sheet(faces, 5), 8)))
     click.echo(f"figure: {out}")
 
 
 @d2lpar.command(short_help="Compare two records.")
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compare(a: str, b: str, as_json: bool) -> None:
+def compare(a: str, b: str) -> None:
     """Compare record A with B: 1 against 2 devices, or before against after."""
-    from d2lpar.cli.compare import records
+    from d2lpar.cli.compare import compare
+    from d2lpar.records import files
 
-    records(Path(a), Path(b), as_json)
+    click.echo(printable(compare(files.read(a), files.read(b))))
 
 
 @d2lpar.command(short_help="Examine this machine.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context) -> None:
     """Train a little on this machine; exit 1 when training cannot run on it."""
-    from d2lpar.cli.doctor import examine, print_report
+    from d2lpar.cli.doctor import examine
 
     checks = examine()
-    if as_json:
-        click.echo(json.dumps([asdict(check) for check in checks], indent=1))
-    else:
-        print_report(checks)
-    ctx.exit(int(any(check.status == "fail" for check in checks)))
+    failed = any(check.status == "fail" for check in checks)
+    click.echo(plain_table([], [astuple(check) for check in checks], names=3))
+    said = "cannot run here; docs/troubleshooting.md explains why"
+    click.echo(f"training {said if failed else 'can run here'}")
+    ctx.exit(int(failed))
 
 
 @d2lpar.command(short_help="Describe GPUs and CPU contexts.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def devices(as_json: bool) -> None:
+def devices() -> None:
     """Describe this machine's GPUs and CPU contexts; needs no MXNet."""
     from d2lpar.machine import cards
 
-    here = cards.machine()
-    text = json.dumps(asdict(here), indent=1) if as_json else cards.as_text(here)
-    click.echo(text)
+    click.echo(cards.as_text(cards.machine()))
 
 
 @d2lpar.command(
@@ -290,9 +281,9 @@ def main() -> None:
 
 
 def guard(call: Callable[[], object]) -> object:
-    """Call a command; print an error as one line and exit with its code.
+    """Return what a command returns; print an error as one line and exit with its code.
 
-    SIGTERM and SIGHUP end it as Ctrl-C does. Returns what the call returned.
+    SIGTERM and SIGHUP end it as Ctrl-C does.
     """
     with _logging_as_lines(), raising_interrupts():
         try:
@@ -319,30 +310,20 @@ def _message_and_code(error: BaseException) -> tuple[str | None, int]:
         return "interrupted", 130
     if isinstance(error, click.ClickException):
         message = error.format_message()
-        if isinstance(error, click.NoSuchOption) and error.ctx:
-            message += f" {error.ctx.get_usage()}"
         return " ".join(message.split())[:300], 2
     if isinstance(error, D2lparError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.strerror is not None:
-        # Our own files are named in the error. Without a name it is the terminal or a
-        # pipe, or a working directory that somebody has removed.
-        gone = isinstance(error, FileNotFoundError)
-        nameless = "the working directory" if gone else "standard output"
-        return f"{error.filename or nameless}: {error.strerror}", 2
+        # Our own files are named in the error; without a name it is a terminal or pipe.
+        return f"{error.filename or 'standard output'}: {error.strerror}", 2
     return None, 1
-
-
-class _Line(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
 
 
 @contextmanager
 def _logging_as_lines() -> Iterator[None]:
     """Print the package's log messages once, although MXNet sets up the root logger."""
     handler, propagate = logging.StreamHandler(), log.propagate
-    handler.setFormatter(_Line("d2lpar: %(message)s"))
+    handler.format = lambda record: f"d2lpar: {printable(record.getMessage())}"
     log.addHandler(handler)
     log.propagate = False
     try:

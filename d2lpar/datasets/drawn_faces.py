@@ -1,9 +1,7 @@
 """Pixel faces, put together at random from drawn sprites, in place of CryptoPunks.
 
-The CryptoPunks have no open licence; these faces take no pixel from them.
 ``data/sprites.png`` holds a row of tiles for each of :data:`LAYERS`. In its palette 0
-is transparent, 1 erases what is below, the entries of :data:`TONES` change from face to
-face, and the others are colours.
+is transparent, 1 erases what is below, and :data:`TONES` change from face to face.
 """
 
 from __future__ import annotations

@@ -114,9 +114,8 @@ def load(
 ) -> ImageData:
     """Return the data set of a run, by name, cut to `n_train` and `n_test` images.
 
-    "fashion-mnist" is the whole set, of which the first images are taken, or a
-    :class:`DataError`; "sample" is :func:`fashion_sample`, of which `seed` chooses;
-    "auto" is the whole set if it can be had, else the sample, which is logged.
+    "fashion-mnist" is the whole set, of which the first images are taken; "sample" is
+    :func:`fashion_sample`; "auto" is the whole set if it can be had, else the sample.
     """
     paths = FASHION_MNIST.paths(name, data_dir)
     if paths:
@@ -185,9 +184,9 @@ def batches(X, y, batch_size: int, order=None) -> Iterator[tuple]:
     batch may be smaller, as in the book.
     """
     if len(X) != len(y) or batch_size < 1:
+        found = f"{len(X)} images, {len(y)} labels, batch size {batch_size}"
         raise ValueError(
-            f"batches: {len(X)} images, {len(y)} labels, batch size {batch_size}: "
-            "write one label for each image, and batches of 1 or more"
+            f"batches: {found}: write a label for each image, and 1 or more"
         )
     # The data stays uint8, a quarter of the memory.
     for start in range(0, len(y), batch_size):

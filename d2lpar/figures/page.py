@@ -1,8 +1,6 @@
 """The house style of all pictures: titles, colours, rows of samples, and their files.
 
-A picture has a title, panels, and one grey line with the workload and the hardware.
-Library, commit and date stand in the file's metadata. One thing has one colour in all
-pictures, and nothing is told by colour alone.
+One thing has one colour in all pictures, and nothing is told by colour alone.
 """
 
 from __future__ import annotations
@@ -102,10 +100,7 @@ def count_color(k: int) -> str:
 
 
 def answer(answers: Answers, name: str, otherwise: str, inches: float = 7.6) -> str:
-    """Return as many sentences of a picture's answer as two lines of a title hold.
-
-    `otherwise` where not even the first fits, or there is none.
-    """
+    """Return the sentences of an answer that fit two lines, or `otherwise`."""
     title = ""
     for text in (answers or {}).get(name, ()):
         longer = f"{title} {text}".strip()

@@ -31,11 +31,9 @@ STEPS = (0, 100, 300, 1_000, 3_000, 10_000)  # about which faces are shown
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture | bytes]:
-    """Draw pictures by name of runs that differ in their device count.
+    """Draw ``seconds`` and ``quality`` of runs that differ in their device count.
 
-    ``seconds`` and ``quality`` are of all runs, titled by `answers`. Of the one on the
-    most devices are ``strip``, some noises' faces through training, ``samples``, 25 of
-    the last faces, and "", an animation.
+    Of the one on the most devices also ``strip``, ``samples``, and "", an animation.
     """
     runs = lenet_figure.by_device_count(runs)
     last, drawn = runs[-1], {}

@@ -92,10 +92,7 @@ class RealFaces:
         )
 
     def frechet(self, generated: numpy.ndarray) -> float:
-        """Return the squared Fréchet distance of normal distributions fitted to both.
-
-        ``|m1 - m2|^2 + tr(C1 + C2 - 2 (C1^(1/2) C2 C1^(1/2))^(1/2))``.
-        """
+        """Return the squared Fréchet distance of normals fitted to both."""
         shift = self.features.mean(axis=0) - generated.mean(axis=0)
         covariance = numpy.cov(generated.T)
         values = numpy.linalg.eigvalsh(self._root @ covariance @ self._root)

@@ -147,11 +147,7 @@ class WideDiscriminator(gluon.nn.HybridSequential):
 
 @gluon_block
 class SpectralConv2D(gluon.nn.Conv2D):
-    """A convolution whose weights are divided by their largest singular value.
-
-    As a matrix W (channels, inputs) they have the singular value u . W v, with vectors
-    that :class:`PowerIteration` improves in every step, alike on every device.
-    """
+    """A convolution whose weights are divided by their largest singular value."""
 
     def __init__(self, channels: int, *args, in_channels: int, **kwargs) -> None:
         super().__init__(channels, *args, in_channels=in_channels, **kwargs)
@@ -176,8 +172,7 @@ def new_networks(
 def init_params(net: gluon.Block, rng: numpy.random.Generator) -> list[numpy.ndarray]:
     """Draw host parameters float32, from the distributions of the network's source.
 
-    They are uniform within 1 / sqrt(fan-in), as in PyTorch's layers, where a transposed
-    convolution has the fan-in of its output side, or normal with the `weight_scale`.
+    Uniform within 1 / sqrt(fan-in), as in PyTorch, or normal with the `weight_scale`.
     """
     set_shapes(net)
     values: list[numpy.ndarray] = []
@@ -280,10 +275,7 @@ def faces_of(net_G: gluon.Block, z: numpy.ndarray, device: mx.Context) -> numpy.
 
 
 def sync_batch_norm(xs: Shards, norm: gluon.nn.BatchNorm) -> list[np.ndarray]:
-    """Normalise each device's (n_k, c, h, w) by mean and variance over all devices.
-
-    (Gluon's SyncBatchNorm takes no arrays of MXNet's NumPy interface.)
-    """
+    """Normalise (n_k, c, h, w) over all devices; Gluon's takes no mx.np arrays."""
     if not autograd.is_training():
         return [norm(x) for x in xs]
     n = sum(len(x) for x in xs)

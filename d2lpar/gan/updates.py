@@ -40,10 +40,7 @@ LISTS = ("params_D", "params_G", "moments_D", "moments_G")  # in a state, in ord
 
 @gluon_block
 class DiscriminatorLoss(gluon.HybridBlock):
-    """From scores (2 n, 1), of n real and n fake faces, to their loss and `opinions`.
-
-    log(1 + exp(x)) is finite where a sigmoid's logarithm is not.
-    """
+    """From scores (2 n, 1), n real and n fake, to their loss and `opinions`."""
 
     def compute(self, F, scores):
         real, fake = F.np.split(scores.reshape((2, -1)), 2, axis=0)

@@ -107,11 +107,7 @@ _DEVICE_VARIABLE = re.compile(r"__device__[^(){};]*[;=\[]")
 
 
 def cpp_source(source: str, name: str, parameters: Sequence[Parameter]) -> str:
-    """Return C++17 that runs kernel `name` for every thread of a grid.
-
-    It defines ``cuda_launch(void *, launch_record *)``. Compile errors name lines of
-    `source`; arrays that differ from the signature are compile errors.
-    """
+    """Return C++17 that runs kernel `name` for every thread of a grid."""
     if variable := _DEVICE_VARIABLE.search(source):
         raise KernelError(
             f"kernel {name} uses {variable[0].strip('[;= ')}, which only a GPU has: "
@@ -158,11 +154,7 @@ def cache_folder() -> Path:
 
 
 def load(source: str, name: str, parameters: Sequence[Parameter]) -> CpuKernel:
-    """Return kernel `name` of CUDA C `source`, compiled unless the cache has it.
-
-    Raises :class:`KernelError` for a kernel that does not compile, without a compiler,
-    and for a cache that cannot be written.
-    """
+    """Return kernel `name` of CUDA C `source`, compiled unless the cache has it."""
     text, command = cpp_source(source, name, parameters), compiler()
     # Machines with other instruction sets (-march=native) may share a cache.
     key = "\0".join([text, *FLAGS, *command, cpuinfo().get("flags", "")])
@@ -225,8 +217,7 @@ class CpuKernel(NamedTuple):
     ) -> None:
         """Hand a launch to MXNet's engine. `args` are checked arrays, NumPy scalars.
 
-        Waits until the arrays are computed, because only then is their address known.
-        The kernel itself runs asynchronously, on OMP_NUM_THREADS threads.
+        Waits until the arrays are computed: only then is their address known.
         """
         cuda_threads = math.prod(map(int, grid_dims)) * math.prod(map(int, block_dims))
         threads = min(omp_threads() or 1, cuda_threads // MIN_CUDA_THREADS + 1)

@@ -16,11 +16,7 @@ LR, BATCH_SIZE = 0.2, 256
 
 
 def report(devices: Sequence[mx.Context], n: int) -> Iterator[str]:
-    """Yield a line per operation and library: milliseconds for n float32 per device.
-
-    NumPy computes the numbers of one device, with one thread. Raises
-    :class:`~d2lpar.timing.TimingError` for a result that differs from NumPy's.
-    """
+    """Yield a line per operation and library: milliseconds for n float32 per device."""
     host = numpy.random.default_rng(0).random(n, dtype="float32")
     x = {d: np.array(host, ctx=d) for d in devices}
     y = {d: np.zeros(n, ctx=d) for d in devices}

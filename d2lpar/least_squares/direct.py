@@ -72,12 +72,7 @@ def _gram(shards: RowShards) -> list[mx.nd.NDArray]:
             if {total.context.device_type, other.context.device_type} != {"cpu"}:
                 other = other.as_in_context(total.context)
             total += other
-    if shards.workers is None:
-        return totals
-    return [
-        mx.nd.array(shards.total(t.asnumpy()), ctx=t.context, dtype=shards.dtype)
-        for t in totals
-    ]
+    return totals
 
 
 def _condition(L: mx.nd.NDArray, lengths: numpy.ndarray) -> float:

@@ -25,9 +25,8 @@ def pictures(
 ) -> dict[str, page.Picture]:
     """Draw runs of several methods and device counts, on the most devices of each.
 
-    ``devices``, the seconds on each number of devices; ``distance`` to the optimum, or
-    ``residual`` if that is not known; ``error`` if a method averages (the figure of the
-    least-squares notes). Raises :class:`RecordError` for a run without points.
+    ``devices``, the seconds on each number of devices; ``distance`` to the optimum, if
+    it is known; ``error`` if a method averages (the figure of the least-squares notes).
     """
     for run in runs:
         if not run.lines_of(PointRecord):
@@ -53,9 +52,6 @@ def pictures(
     if knows_optimum(runs):
         title = "Distance to the optimum against seconds"
         against_seconds(new("distance", title, most), most)
-    else:
-        title = f"||A x - b|| reaches {least_of(runs):.2f}"
-        against_seconds(new("residual", title, most), most, least_of(runs))
     averaging = [run for run in most if run.header.variant in AVERAGING]
     if averaging:
         title = f"Error of each device's x above the optimum, {least_of(runs):.2f}"
@@ -88,22 +84,18 @@ def errors(axes: Axes, runs: Sequence[Run], least: float) -> None:
     axes.legend()
 
 
-def against_seconds(axes: Axes, runs: Sequence[Run], least: float | None = None):
-    """Draw the distance to the optimum, or ||A x - b|| above the `least`."""
+def against_seconds(axes: Axes, runs: Sequence[Run]) -> None:
+    """Draw the distance to the optimum."""
     for run in runs:
         for number, points in enumerate(repeats(run)):
-            ys = [p.distance if least is None else p.residual_norm - least
-                  for p in points]  # fmt: skip
-            xs = [p.seconds for p, y in zip(points, ys) if y]
-            style = _look(run, lw=1.2, ms=4, markevery=len(xs) // 8 or 1)
+            seconds = [p.seconds for p in points if p.distance]
+            style = _look(run, lw=1.2, ms=4, markevery=len(seconds) // 8 or 1)
             style["label"] = None if number else _method(run)
-            axes.plot(xs, [y for y in ys if y], **style)
+            axes.plot(seconds, [p.distance for p in points if p.distance], **style)
     page.log_along(axes, "x")
     page.log_along(axes, "y")
-    axes.set(xlabel="seconds", ylabel="||A x - b|| above its end")
-    if least is None:
-        axes.axhline(1, **page.LIMIT)
-        axes.set_ylabel("distance to the optimum; 1: x = 0")
+    axes.axhline(1, **page.LIMIT)
+    axes.set(xlabel="seconds", ylabel="distance to the optimum; 1: x = 0")
     axes.legend()
 
 

@@ -197,12 +197,11 @@ class _Search:
 def _first_pass(shards: RowShards) -> tuple[numpy.ndarray, numpy.ndarray]:
     """A^T b (n,), and the lengths of A's columns (n,) within a factor of about 3."""
     # A column's product with random normal numbers is about as large as the column.
-    rng = numpy.random.default_rng(shards.bounds[0][0])  # other numbers on each worker
-    parts = []
+    rng, parts = numpy.random.default_rng(0), []
     for blocks in shards.rounds():
         for _, A, b in blocks:
             normal = rng.standard_normal((A.shape[0], 8))
             normal = mx.nd.array(normal, ctx=A.context, dtype=A.dtype)
             parts.append(times(A, mx.nd.concat(b, normal, dim=1), transpose=True))
-    sums = shards.total(sum(part.asnumpy().astype("float64") for part in parts))
+    sums = sum(part.asnumpy().astype("float64") for part in parts)
     return sums[:, 0], abs(sums[:, 1:]).max(axis=1)

@@ -6,15 +6,12 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy
 
 from d2lpar._mxnet import mx, np
 from d2lpar.device_arrays import as_array, shares
-
-if TYPE_CHECKING:
-    from d2lpar.workers.group import Workers
 
 BLOCK_BYTES = 2**26  # of A, per device and round
 RESIDENT_BYTES = 2**30  # up to this size A stays on the devices between rounds
@@ -57,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class RowShards:
-    """Rows of A (m, n) and b (m,), shared in order over workers and their devices."""
+    """Rows of A (m, n) and b (m,), shared in order over devices."""
 
     def __init__(
         self,
@@ -67,7 +64,6 @@ class RowShards:
         dtype: str,
         block_bytes: int,
         resident_bytes: int,
-        workers: Workers | None,
     ) -> None:
         self.A, b = opened("A", A), numpy.asarray(opened("b", b))
         if len(self.A.shape) != 2 or b.shape != self.A.shape[:1] or 0 in self.A.shape:
@@ -80,19 +76,10 @@ class RowShards:
             raise ValueError(f"dtype {dtype}: write float64 or float32")
         self.eps = float(numpy.finfo(self.dtype).eps)
         self.m, self.n = self.A.shape
-        self.devices, self.workers = list(devices), workers
-        mine = slice(0, self.m)
-        if workers is not None:
-            if self.m < workers.count:
-                raise ValueError(f"A has {self.m} rows for {workers.count} workers")
-            mine = shares(self.m, workers.count)[workers.number]
-        num_rows, row_bytes = mine.stop - mine.start, self.dtype.itemsize * self.n
-        self.bounds = [
-            (mine.start + part.start, mine.start + part.stop)
-            for part in shares(num_rows, len(self.devices))
-        ]
+        self.devices, self.parts = list(devices), shares(self.m, len(devices))
+        row_bytes = self.dtype.itemsize * self.n
         self.block_rows = max(block_bytes // row_bytes, 1)
-        self.resident = num_rows * row_bytes <= resident_bytes
+        self.resident = self.m * row_bytes <= resident_bytes
         self._kept: list[Block] = []  # all blocks, if they stay
 
         self.b = b.astype(self.dtype)[:, None]
@@ -113,7 +100,7 @@ class RowShards:
             yield self._kept
             return
         step = self.m if self.resident else self.block_rows
-        longest = max(stop - start for start, stop in self.bounds)
+        longest = self.parts[0].stop
         earlier: list[Block] = []
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(self._read, 0, step)
@@ -131,8 +118,9 @@ class RowShards:
     def _read(self, row: int, count: int) -> list[tuple]:
         """Up to `count` rows of each shard from its `row`, on the host: (k, A, b)."""
         blocks = []
-        for k, (first, end) in enumerate(self.bounds):
-            start, stop = first + row, min(first + row + count, end)
+        for k, part in enumerate(self.parts):
+            start = part.start + row
+            stop = min(start + count, part.stop)
             if stop > start:
                 A = numpy.ascontiguousarray(self.A[start:stop], self.dtype)
                 blocks.append((k, A, self.b[start:stop]))
@@ -153,10 +141,6 @@ class RowShards:
                     placed[-1][:] = array
             made.append(Block(k, *placed))
             yield made[-1]
-
-    def total(self, array: numpy.ndarray) -> numpy.ndarray:
-        """The sum of a host array over the workers, if there are several."""
-        return array if self.workers is None else self.workers.total(array)
 
     def residual(self, x: numpy.ndarray, gradient: bool = True) -> Residual:
         """Return b - A x of a host array x (n,) by its norm and gradient."""
@@ -179,8 +163,7 @@ class RowShards:
         sums = numpy.zeros(1 + self.n)  # in float64
         for part in parts:
             sums[: len(part)] += part.asnumpy()[:, 0]
-        square, *_ = sums = self.total(sums)
-        return math.sqrt(square), sums[1:]
+        return math.sqrt(sums[0]), sums[1:]
 
     def rounding(self, x: numpy.ndarray, lengths: numpy.ndarray) -> float:
         """Rounding errors of b - A x, for columns a_k of A of these `lengths`."""

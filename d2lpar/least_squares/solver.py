@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy
@@ -33,13 +32,9 @@ from d2lpar.machine import host
 from d2lpar.records.kinds import PointRecord
 from d2lpar.training import check_whole, choose
 
-if TYPE_CHECKING:
-    from d2lpar.workers.group import Workers
-
 log = logging.getLogger("d2lpar")
 
 LONGEST_X = 1_000  # that is recorded whole
-DISTRIBUTED_METHODS = ("normal", "cgls", "gradient")  # those that need only sums
 METHODS = {
     "normal": normal,
     "tsqr": tsqr,
@@ -81,7 +76,6 @@ def solve(
     block_bytes: int = BLOCK_BYTES,
     resident_bytes: int = RESIDENT_BYTES,
     reference: numpy.ndarray | None = None,
-    workers: Workers | None = None,
     residual: bool = True,
     **options,
 ) -> Solution:
@@ -91,8 +85,7 @@ def solve(
     blocks of `block_bytes` per device (not by "averaging"). `dtype` is that of the
     computation and of x, float64 or float32. The history holds the distance to a
     `reference` (n,); without `residual` it is left out, and with it the last pass over
-    A. Several `workers` read a part each and get the same x. `options` are the
-    method's.
+    A. `options` are the method's.
 
     Every x but that of "averaging" is examined: A^T (A x - b) must be zero up to
     rounding and the method's `tol`. Otherwise "normal" and "tsqr" raise ValueError, and
@@ -104,14 +97,9 @@ def solve(
     devices = choose(devices, None)
     if method not in METHODS:
         raise ValueError(f"method {method!r}: write one of {', '.join(METHODS)}")
-    if workers is not None and method not in DISTRIBUTED_METHODS:
-        raise ValueError(
-            f"method {method} cannot be shared among workers; these can: "
-            + ", ".join(DISTRIBUTED_METHODS)
-        )
     _check_threads(devices)
     with numpy.errstate(all="ignore"):  # what over- or underflows is found out
-        shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes, workers)
+        shards = RowShards(A, b, devices, dtype, block_bytes, resident_bytes)
         if reference is not None:
             reference = numpy.reshape(reference, shards.n)
         history, seconds, begin = [], 0.0, time.perf_counter()
@@ -211,7 +199,6 @@ def measure(
     seed: int = 0,
     data: datasets.LinearProblem | None = None,
     num_epochs: int = 40,
-    workers: Workers | None = None,
     repeats: int = 1,
     **options,
 ) -> Iterator[PointRecord]:
@@ -240,7 +227,7 @@ def measure(
     # A mapping's pages would count in the peak of the memory.
     A = getattr(A, "filename", A)
     for repeat in range(repeats):
-        solution = solve(A, b, reference=reference, workers=workers, **options)
+        solution = solve(A, b, reference=reference, **options)
         peak = round(host.process_status("VmHWM") / 1e6)
         *points, last = solution.history
         whole = method == "averaging" and len(solution.x) <= LONGEST_X

@@ -178,11 +178,7 @@ class ShardLosses(gluon.HybridBlock):
 def row_shards(
     copies: Sequence[Sequence[np.ndarray]], orders: Sequence[np.ndarray], batch: slice
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Split a batch over the devices as row numbers: (X, y, rows) per busy device.
-
-    ``copies[k]`` are all images and classes on device k, and `batch` is a part of
-    ``orders[k]``, the same permutation of their rows, int32 (n,), there.
-    """
+    """Split a batch over the devices as row numbers: (X, y, rows) per busy device."""
     parts = shares(batch.stop - batch.start, len(orders))
     return [
         (X, y, order[batch.start + part.start : batch.start + part.stop])

@@ -47,11 +47,7 @@ def seconds(
 
 
 def by_device_count(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs by ascending device count.
-
-    Raises :class:`RecordError` for runs that do not belong in one picture: without
-    epochs, on the same number of devices, or on different data.
-    """
+    """Return the runs by ascending device count; RecordError for a mixture."""
     counts: dict[int, Run] = {}
     for run in runs:
         comparison.check(run)

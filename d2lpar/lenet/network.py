@@ -42,10 +42,7 @@ class LeNet(gluon.nn.HybridSequential):
 
 
 def set_params(net: LeNet, params: Sequence[numpy.ndarray]) -> None:
-    """Give every replica of `net` the parameters of :func:`init_lenet`.
-
-    A Dense layer keeps its weight as (outputs, inputs), the transpose of the book's.
-    """
+    """Give every replica of `net` the parameters; Dense weights are transposed."""
     for target, value in zip(net.collect_params().values(), params):
         value = value.T if value.ndim == 2 else value
         target.set_data(np.array(pad(value, target.shape)))
@@ -58,11 +55,9 @@ def get_host_params(net: LeNet) -> list[numpy.ndarray]:
 
 
 def device_channels(device_type: str) -> tuple[int, int]:
-    """Return the channels of LeNet in training on devices of a type, "cpu" or "gpu".
+    """Return LeNet's channels in training on "cpu" or "gpu".
 
-    With AVX2 multiples of 8 take about three quarters of the time. The additional
-    channels are 0, and so are their gradients: the training is the same. With AVX-512,
-    and on GPUs, the book's channels are as fast.
+    With AVX2 multiples of 8 take three quarters of the time; the added ones stay 0.
     """
     in_blocks = device_type == "cpu" and host.onednn_has_avx2_only()
     return IN_BLOCKS if in_blocks else CHANNELS

@@ -10,7 +10,7 @@ from statistics import median
 from d2lpar.figures import labels
 from d2lpar.records import comparison
 from d2lpar.records.comparison import seconds_per_epoch
-from d2lpar.records.kinds import EpochRecord, Run, group, timed
+from d2lpar.records.kinds import EpochRecord, Run, group, timed_epochs
 from d2lpar.records.result import Result, Table, listed, sentence
 from d2lpar.text import number
 
@@ -19,10 +19,7 @@ SECONDS = ["s/epoch", "quartiles", "n", "speedup"]
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Return a row per chapter, device count and way to share, over all random seeds.
-
-    Speedups are over each chapter's first row.
-    """
+    """Return a row per chapter, device count and way to share, over all seeds."""
     one_seed = len({run.header.seed for run in runs}) == 1
     runs = pooled([run for run in runs if run.lines_of(EpochRecord)])
     if not runs:
@@ -99,5 +96,5 @@ def _accuracy(run: Run) -> str:
 
 
 def _megabytes(run: Run) -> str:
-    sent = [e.wire_bytes for e in timed(run.lines_of(EpochRecord)) if e.wire_bytes]
+    sent = [e.wire_bytes for e in timed_epochs(run) if e.wire_bytes]
     return number(median(sent) / 1e6) if sent else "-"

@@ -66,10 +66,7 @@ def setup(
     data: datasets.ImageData | None,
     state: TrainingState | None,
 ) -> tuple[list[mx.Context], datasets.ImageData, TrainingState]:
-    """Return a training's contexts, data and state, with what it was not given.
-
-    Raises :class:`SettingError` for images and labels unlike Fashion-MNIST's.
-    """
+    """Return a training's contexts, data and state; SettingError for other images."""
     contexts = choose(devices, num_devices)
     data = datasets.fashion_mnist() if data is None else data
     parts = (data.X_train, data.y_train), (data.X_test, data.y_test)

@@ -1,12 +1,8 @@
 """What an outlier costs INT8, and the remedy: scaling LeNet's channels.
 
-INT8 has 255 steps at most for a whole tensor. If the values of one channel are a
-hundred times those of the others, two of these steps are left for the others. ReLU
-and average pooling let a positive factor through, so a channel can be scaled up in one
-layer and down in the next: in float32 the network's function stays the same.
-
-Source: Nagel, van Baalen, Blankevoort, Welling, "Data-Free Quantization Through Weight
-Equalization and Bias Correction" (2019). The GPU wiki reports the same of BERT.
+ReLU and average pooling let a positive factor through, so a channel can be scaled up
+in one layer and down in the next. Source: Nagel et al., "Data-Free Quantization
+Through Weight Equalization and Bias Correction" (2019).
 """
 
 from __future__ import annotations

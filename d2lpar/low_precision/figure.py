@@ -21,10 +21,7 @@ WEIGHTS = {
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``cpu1-precision`` and so on for each run, titled by `answers`.
-
-    Raises :class:`RecordError` for a run without a measured precision.
-    """
+    """Draw ``cpu1-precision`` and so on for each run, titled by `answers`."""
     drawn: dict[str, page.Picture] = {}
     for run in runs:
         name = f"{run.header.device_kind}{run.header.num_devices}-precision"
@@ -66,7 +63,10 @@ def picture(run: Run, title: str) -> page.Picture:
             accuracy.errorbar(
                 [100 * (row.test_acc - base.test_acc) for row in found],
                 [names.index(row.precision) + 0.2 * (k - 1) for row in found],
-                xerr=[100 * half_interval(row.test_acc, n) for row in found],
+                xerr=[  # half of the 95 % interval of a share that was found in n
+                    196 * math.sqrt(row.test_acc * (1 - row.test_acc) / n)
+                    for row in found
+                ],
                 ls="", marker=marker, color=ink, capsize=2, label=label,
             )  # fmt: skip
     accuracy.grid(False, axis="y")
@@ -74,8 +74,3 @@ def picture(run: Run, title: str) -> page.Picture:
     accuracy.set_xlabel("points from float32, with 95 % intervals")
     accuracy.legend(loc="lower left")
     return picture
-
-
-def half_interval(share: float, n: int) -> float:
-    """Return half of the 95 % interval of a share that was found in n."""
-    return 1.96 * math.sqrt(share * (1 - share) / n)

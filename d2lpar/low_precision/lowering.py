@@ -1,15 +1,8 @@
 """A trained Gluon network lowered to bfloat16, float16 or INT8 for inference.
 
-bfloat16 and float16 are casts (MXNet's ``amp``). INT8 replaces operators by integer
-ones (``mx.contrib.quantization``) and needs the range that the integers of each tensor
-cover. Calibration learns the ranges from some training images beforehand: "naive" takes
-the smallest and the largest value, "entropy" cuts off outliers where that changes the
-distribution least. Without calibration ("none") every batch measures its own ranges,
-which takes most of the time that INT8 saves.
-
-In MXNet 1 both work on ``mx.nd`` arrays only, which a block of NumPy arrays refuses. So
-its graph becomes a block of its own (:func:`to_symbol_block`): the operators are the
-same under both semantics.
+bfloat16 and float16 are casts; INT8 needs the range of each tensor: "naive" and
+"entropy" learn it from training images, "none" measures it in every batch. MXNet 1
+lowers only ``mx.nd`` graphs, so a network's graph becomes a block of its own.
 """
 
 from __future__ import annotations
@@ -45,10 +38,8 @@ def lower(
 ) -> gluon.SymbolBlock:
     """Compile `net` for inference in one of :data:`~d2lpar.records.kinds.PRECISIONS`.
 
-    `X_calibration` are inputs float32 (n, ...), n >= `batch_size`; only "naive" and
-    "entropy" look at more than one of them. The result takes and returns float32
-    :func:`lowering_array`, within :func:`lowering_semantics`. Raises MXNetError,
-    sometimes only with the first batch, for what the device or build does not support.
+    `X_calibration` are inputs float32 (n, ...), n >= `batch_size`. Raises MXNetError,
+    sometimes only with the first batch, for what device or build does not support.
     """
     block = to_symbol_block(net, X_calibration[:1], device)
     with lowering_semantics():
@@ -65,11 +56,9 @@ def lower(
 def to_symbol_block(
     net: gluon.HybridBlock, example: numpy.ndarray, device: mx.Context
 ) -> gluon.SymbolBlock:
-    """Return the graph of `net` as a block, its parameters copied to `device`.
+    """Return the graph of `net` as a block with the same bits, its parameters copied.
 
-    `net` is initialised and built from layers of gluon.nn; it is hybridized, but
-    otherwise left as it is. `example` is one input, float32 (1, ...). Call the result
-    within :func:`lowering_semantics`; it computes the same bits.
+    Call it within :func:`lowering_semantics`; `example` is one input, float32 (1, ...).
     """
     net.hybridize()
     values = {n: p.list_data()[0] for n, p in net.collect_params().items()}
@@ -145,10 +134,7 @@ def _ranges_as_numbers() -> Iterator[None]:
 
 
 def weight_bytes(net: gluon.Block) -> int:
-    """Return the bytes of one replica's parameters, as the network keeps them.
-
-    oneDNN's integer convolution keeps its weights in float32.
-    """
+    """Return bytes of one replica's parameters; oneDNN's convolutions keep float32."""
     return sum(
         p.list_data()[0].size * numpy.dtype(p.dtype).itemsize
         for p in net.collect_params().values()

@@ -1,12 +1,7 @@
 """LeNet's inference in float32, bfloat16, float16 and INT8: accuracy, speed, bytes.
 
-A network is trained in float32 and lowered *after* training
-(:mod:`d2lpar.low_precision.lowering`). A precision that the hardware or the build does
-not support is a row that says so. It may even crash the process (MXNet 1.9.1: one scale
-per channel without calibration), so each is measured in a separate process.
-
-Source: the GPU wiki, "Low Precision Inference on GPU" (T4: 8.1 TFLOPS in float32, 130
-TOPS in INT8).
+A precision may crash the process (MXNet 1.9.1: one scale per channel without
+calibration), so each is measured in a separate process. Source: the GPU wiki.
 """
 
 from __future__ import annotations
@@ -124,11 +119,8 @@ def infer(
 ) -> PrecisionRecord:
     """Infer images uint8 (n, 28, 28) of classes `y` in one precision, in this process.
 
-    `params` are :func:`d2lpar.networks.init_lenet`'s, `weights` their name in the row,
-    and `y_float32` the classes that the trained network predicts in float32. Each
-    device takes every N-th batch. The images are on the devices before the clock
-    starts; only full batches are timed. Raises MXNetError for what the device or the
-    build does not support.
+    Each device takes every N-th batch; only full batches are timed. Raises MXNetError
+    for what the device or the build does not support.
     """
     X_calibration, images = datasets.to_float(X_calibration), datasets.to_float(X)
     nets, batches, images_per_sec = [], [], []

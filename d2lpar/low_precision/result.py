@@ -63,10 +63,7 @@ def seconds(row: PrecisionRecord) -> Summary:
 
 
 def merged(rows: Iterable[PrecisionRecord]) -> list[PrecisionRecord]:
-    """Return the repeats of each row as one: the median speed, the widest quartiles.
-
-    The rest is the first repeat's, or that of one that was refused.
-    """
+    """Return the repeats of a row as one: the median speed, the widest quartiles."""
     return [
         msgspec.structs.replace(
             min(same, key=lambda row: row.supported),

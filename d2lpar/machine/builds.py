@@ -163,13 +163,12 @@ def wheel_for(capability: tuple[int, int]) -> str | None:
 def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:
     """Return MXNet's build and settings on the GPUs of these numbers, for a record.
 
-    MXNet's `library` is asked for the CUDA and cuDNN that it links; None is unknown.
+    MXNet's `library` is asked for the cuDNN that it links; None is unknown.
     """
     ((name, version),) = installed_builds().items()
     allowed = os.environ.get("MXNET_ENABLE_GPU_P2P", "1") != "0"
     return {
         "build": name if name == FROM_SOURCE else f"{name} {version}",
-        "cuda": _cuda_version(library),
         "cudnn": _cudnn_version(library),
         "driver": ask_nvml("nvmlSystemGetDriverVersion"),
         "autotune": os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT", "1"),
@@ -178,16 +177,6 @@ def gpu_build(numbers: Sequence[int], library: ctypes.CDLL) -> dict:
         "deterministic": os.environ.get("MXNET_ENFORCE_DETERMINISM", "0") != "0",
         "cuda_graphs": os.environ.get("MXNET_ENABLE_CUDA_GRAPHS", "0") not in ("", "0"),
     }
-
-
-# A handle finds the functions of the libraries that it links dynamically, too: NVRTC's,
-# and not those of CUDA's runtime.
-def _cuda_version(library: ctypes.CDLL) -> str | None:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    with contextlib.suppress(AttributeError):
-        if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
-            return f"{major.value}.{minor.value}"
-    return None
 
 
 def _cudnn_version(library: ctypes.CDLL) -> str | None:

@@ -1,8 +1,8 @@
-"""The memory a training needs, estimated from shapes, and what is free for it.
+"""The memory a training of LeNet needs, estimated from shapes, and what is free for it.
 
 Every layer's output counts, as if all stayed until the backward pass. What GPUs need
 beside the arrays was fitted to LeNet from scratch on one H200. The shapes of the
-networks stand here as numbers, so that an estimate loads no MXNet.
+network stand here as numbers, so that an estimate loads no MXNet.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class Layers:
     largest: tuple[str, tuple[int, ...]]  # the name and shape of the largest output
     input: tuple[int, ...]  # the shape of a sample, stored as uint8
     n_train: int
-    n_test: int = 0
-    moments: int = 0  # of the optimiser, for each parameter
-    judged: bool = False  # by d2lpar.gan.measures
+    n_test: int
 
 
 LayersOf = Callable[[dict], Layers]  # of the network that settings make
@@ -52,42 +50,6 @@ def lenet_layers(settings: dict) -> Layers:
         input=(1, 28, 28),
         n_train=60_000,
         n_test=10_000,
-    )
-
-
-def gan_layers(settings: dict) -> Layers:
-    """Both networks of :mod:`d2lpar.gan`, at the generator's update."""
-    w, face = settings.get("width"), 3 * 24**2
-    if w is None:  # the notebook's; its discriminator has 8, 16 channels on the devices
-        normed, largest = 128 * 12**2, ("Conv2DTranspose 1", (128, 12, 12))
-        drawn = 16 * 3**2 + 3 * normed + 2 * face
-        judged = face + 8 * (20**2 + 2 * 10**2) + 16 * (6**2 + 2 * 3**2) + 2 * 32 + 1
-        generator = 16 * 128 * 10**2 + 2 * 128 + 128 * 3 * 4**2
-        discriminator = 8 * (75 + 1) + 16 * (200 + 1) + 32 * (144 + 1) + 32 + 1
-    else:  # 4 w, 2 w, w channels of 3, 6, 12 pixels; in the discriminator backwards
-        normed = w * (4 * 3**2 + 2 * 6**2 + 12**2)
-        largest = ("Conv2DTranspose 7", (w, 12, 12))
-        if w * 12**2 < face:
-            largest = ("input", (3, 24, 24))
-        drawn = 100 + 3 * normed + 2 * face
-        judged = 2 * face + 2 * normed + 2
-        generator = 100 * 4 * w * 3**2 + (4 * 2 + 2) * w**2 * 4**2 + (w * 4**2 + 1) * 3
-        generator += 2 * (4 + 2 + 1) * w  # BatchNorm's
-        discriminator = 3 * w * 4**2 + (2 + 2 * 4) * w**2 * 4**2 + 4 * w * 3**2 + 1
-        discriminator += (1 + 2 + 4) * w  # biases, or two numbers of BatchNorm:
-        if settings.get("d_norm", "none").startswith("batch"):
-            discriminator += (2 + 4) * w
-            judged += normed - w * 12**2
-    if settings.get("sync_batch_norm"):
-        drawn += 2 * normed
-    return Layers(
-        parameters=generator + discriminator,
-        kept=drawn + 2 * judged,
-        largest=largest,
-        input=(3, 24, 24),
-        n_train=10_000,
-        moments=2,
-        judged=True,
     )
 
 
@@ -155,8 +117,7 @@ def estimate(
     n_test = data.get("n_test") or net.n_test
     batch = min(settings["global_batch_size"], n_train)
     samples = -(-batch // num_devices)  # of the device that has most
-    samples = min(samples, settings.get("micro_batch_size") or samples)
-    evaluated = -(-min(EVALUATED, n_test or EVALUATED) // num_devices)
+    evaluated = -(-min(EVALUATED, n_test) // num_devices)
     name, shape = net.largest
     sample, largest = math.prod(net.input), math.prod(shape)
     data_set, parameters = (n_train + n_test) * sample, FLOAT * net.parameters
@@ -173,12 +134,6 @@ def estimate(
         Item("gradients of outputs", FLOAT * samples * 2 * largest, "each device"),
         Item("evaluation", FLOAT * evaluated * 2 * largest, "each device"),
     ]
-    if net.moments:
-        items.append(Item("optimiser state", net.moments * parameters, "each device"))
-    if net.judged:  # three sets: features, distances, and square matrices
-        n, features = min(2_000, n_train // 2), 1_152
-        judging = 8 * (3 * n * features + 3 * n**2 + 6 * features**2)
-        items.append(Item("judging what is generated", judging, "process"))
     if kind == "gpu":
         items.append(Item("workspaces, pool", int(WORKSPACES * outputs), "each device"))
         items.append(Item("CUDA context", CUDA_CONTEXT, "each GPU"))

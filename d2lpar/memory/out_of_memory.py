@@ -61,8 +61,10 @@ def advice(
     except DeviceError:
         return f"{where}: use a smaller batch"
     if layers is None:
-        size = byte_size(min(free))
-        return f"{where}: {size} are free: use less data or a smaller batch"
+        remedy = "use less data or a smaller batch"
+        if "micro_batch_size" in settings:
+            remedy += ", or a smaller --micro-batch-size"
+        return f"{where}: {byte_size(min(free))} are free: {remedy}"
     need = estimate(layers, settings, len(devices), data, devices[0].device_type)
     taken = 0
     if running:
@@ -76,8 +78,6 @@ def advice(
         remedy = f"use at most --global-batch-size {fitting}"
     else:
         remedy = "not even a batch of 1 fits: free some of it"
-    if "micro_batch_size" in settings:
-        remedy += ", or a smaller --micro-batch-size"
     return (
         f"{where}: a batch of {need.batch} needs about "
         f"{byte_size(need.by_memory[k] - taken)} ({need.largest}, takes "

@@ -6,17 +6,13 @@ The solution runs in a process of its own, which does not compute what is wanted
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import signal
-import sys
+import pickle
 import traceback
-import warnings
-from collections.abc import Callable, Generator, Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 
 import numpy
 
+from d2lpar.puzzles.apart import ENDED, stream
 from d2lpar.puzzles.cases import (
     LEAST,
     PUZZLES,
@@ -40,8 +36,12 @@ def check(solution: Callable) -> bool:
     if name not in PUZZLES:
         print(f"{name} is no puzzle: the puzzles are {', '.join(PUZZLES)}")
         return False
-    with contextlib.closing(_attempts(solution, name)) as attempts:
-        for (n, size, rng), (wrong, got, scores, sent) in zip(_sizes(), attempts):
+    with contextlib.closing(stream(lambda: _attempts(solution, name))) as attempts:
+        for n, size, rng in _sizes():
+            try:
+                wrong, got, scores, sent = next(attempts)
+            except EOFError:
+                wrong, got, scores, sent = ENDED, None, (), 0
             case = PUZZLES[name](n, size, rng, Network(n).place)
             says = case.says or f"N = {n} and arrays of length {size:,}"
             if wrong is None:
@@ -79,43 +79,20 @@ def _sizes() -> Iterator[tuple[int, int, numpy.random.Generator]]:
     yield 4, 1000, numpy.random.default_rng(0)
 
 
-def _attempts(solution: Callable, name: str) -> Generator[tuple, None, None]:
-    """What :func:`_attempt` returns for each size, from a process of its own."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    sys.stdout.flush()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: MXNet's stop
-        process = os.fork()
-    if process == 0:
-        with contextlib.suppress(BaseException):  # the parent sees that nothing comes
-            receiver.close()
-            _attempt_all(solution, name, sender)
-        os._exit(0)
-    sender.close()
-    try:
-        for _ in _sizes():
-            yield receiver.recv()
-    except EOFError:
-        yield "its process has ended", None, (), 0
-    finally:
-        receiver.close()
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-
-
-def _attempt_all(solution: Callable, name: str, sender: Connection) -> None:
+def _attempts(solution: Callable, name: str) -> Iterator[tuple]:
+    """For each size what went wrong, the answer, the scores and the numbers sent."""
     for n, size, rng in _sizes():
         network = Network(n, ROUTES.get(name, ""))
         args, _, results, _, machine, *_ = PUZZLES[name](n, size, rng, network.place)
         if name in TARGETS:
             args = *args, lambda messages, network=network: network.exchange(messages)
         wrong, returned = _attempt(solution, args, results is None)
-        got = results if results is not None else returned
-        scores = (machine or network).scores()
+        got = _plain(results if results is not None else returned)
         try:
-            sender.send((wrong, _plain(got), scores, sum(network.sent)))
-        except Exception as error:  # of what cannot be pickled
-            sender.send((in_one_line(error, solution), None, scores, 0))
+            pickle.dumps(got)
+        except Exception as error:
+            wrong, got = in_one_line(error, solution), None
+        yield wrong, got, (machine or network).scores(), sum(network.sent)
 
 
 def _attempt(solution: Callable, args: tuple, protects: bool) -> tuple:

@@ -22,27 +22,21 @@ def naming(path: str | Path) -> Iterator[None]:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which is renamed to `path` on success.
 
-    On an error the temporary file is removed and an earlier `path` stays as it was.
-    Raises OSError, naming `path`, also for one that is no regular file: a device such
-    as /dev/null must not become one.
+    On an error an earlier `path` stays as it was. Raises OSError, naming `path`, also
+    where it is a device or a folder.
     """
     path = Path(path)
     with naming(path):
         if path.exists() and not path.is_file():
             raise OSError(17, "Not a regular file: kept as is")
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent
-        )
-        os.close(handle)
+        temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
         try:
-            yield Path(name)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # mkstemp's 0600 would hide it from others
-            os.replace(name, path)
+            temporary.touch()
+            yield temporary
+            os.replace(temporary, path)
         finally:
-            Path(name).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def check_writable(folder: str | Path) -> None:

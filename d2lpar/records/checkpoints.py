@@ -1,9 +1,7 @@
 """A training's state on disk: written whole or not at all, loaded without running code.
 
-A checkpoint is a safetensors file. It holds the state's arrays and, as text in its
-header, the rest of the state (epoch, seed) and the lines of the run's record so far. It
-is written to a temporary name, synced and renamed: a file under its final name is
-complete. The last two of a run are kept.
+A checkpoint is a safetensors file of the state's arrays. The text in its header has the
+rest of the state (epoch, seed) and the lines of the run's record so far.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy
@@ -25,14 +23,14 @@ from d2lpar.records.kinds import Header, Line
 
 log = logging.getLogger("d2lpar")
 
-FORMAT = 2  # 1, of 0.2, held the state of a random generator
+FORMAT = 2
 KEEP = 2  # checkpoints per run
 
 
 class _Content(msgspec.Struct):
     """The JSON text in the header."""
 
-    format: int
+    format: Literal[2]
     workload: str
     facts: dict[str, int]
     lines: list[str]
@@ -40,10 +38,7 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state after a finished epoch (see :class:`d2lpar.lenet.TrainingState`).
-
-    `lines` are those of the run's record so far, from its header.
-    """
+    """A state after a finished epoch, and the lines of the run's record so far."""
 
     workload: str
     tensors: dict[str, numpy.ndarray]
@@ -90,7 +85,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 def of_run(folder: Path, run: str) -> list[Path]:
     """Return the checkpoints of a run in a folder, by ascending epoch.
 
-    A copy under another name, as of the best epoch, is none of them.
+    A copy under another name is none of them.
     """
     name = re.compile(rf"{re.escape(run)}\.epoch\d{{6,}}\.safetensors")
     return sorted(p for p in folder.glob("*.safetensors") if name.fullmatch(p.name))
@@ -99,8 +94,8 @@ def of_run(folder: Path, run: str) -> list[Path]:
 def load(path: str | Path, like: Any = None) -> Checkpoint:
     """Read a checkpoint; it must be of the workload and network of a state `like`.
 
-    Raises :class:`CheckpointError` for a file that cannot be read or is truncated, is
-    not a checkpoint of ours, is of another format, or holds another network.
+    Raises :class:`CheckpointError` for a file that cannot be read, is truncated or
+    foreign, or holds another network.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -121,29 +116,26 @@ def load(path: str | Path, like: Any = None) -> Checkpoint:
             f"{path}: not a checkpoint of d2lpar, or truncated "
             f"({first_line(error)[:100]}); use another one"
         ) from None
-    if content.format != FORMAT:
-        raise CheckpointError(
-            f"{path}: of format {content.format}, this d2lpar reads {FORMAT}; train "
-            "again"
-        )
+    checkpoint = Checkpoint(content.workload, tensors, content.facts, lines, path)
     if like is not None:
-        _check_fits(path, content.workload, tensors, like)
-    return Checkpoint(content.workload, tensors, content.facts, lines, path)
+        _check_fits(checkpoint, like)
+    return checkpoint
 
 
-def _check_fits(path: Path, workload: str, tensors: dict, like: Any) -> None:
-    if workload != like.workload:
+def _check_fits(checkpoint: Checkpoint, like: Any) -> None:
+    if checkpoint.workload != like.workload:
         raise CheckpointError(
-            f"{path}: a checkpoint of workload {workload}, not of {like.workload}"
+            f"{checkpoint.path}: a checkpoint of workload {checkpoint.workload}, not "
+            f"of {like.workload}"
         )
-    expected, stored = (
+    stored, expected = (
         {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
-        for arrays in (like.tensors(), tensors)
+        for arrays in (checkpoint.tensors, like.tensors())
     )
     for name in {**expected, **stored}:
         if expected.get(name) != stored.get(name):
             raise CheckpointError(
-                f"{path}: of another network ({name!r:.60} is "
+                f"{checkpoint.path}: of another network ({name!r:.60} is "
                 f"{stored.get(name, 'absent')}, here {expected.get(name, 'absent')})"
             )
 

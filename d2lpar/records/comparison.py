@@ -1,7 +1,7 @@
 """Measurements in numbers: medians and quartiles, accuracies, and what is faster.
 
-All that is shown of two measurements follows one rule: there is no ratio unless both
-have three samples or more, and quartiles that do not overlap.
+There is no ratio unless both sides have three samples or more, and quartiles that do
+not overlap.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def phrase(this: str, mine: Summary, other: str, others: Summary) -> str:
 
 
 def seconds_per_epoch(run: Run) -> Summary:
-    """Training seconds per epoch of all repeats, without each one's warm-up epoch."""
+    """Training seconds per epoch of all repeats, without warm-ups."""
     check(run)
     return summarize([e.seconds for e in timed_epochs(run)])
 
@@ -131,16 +131,14 @@ def quality_by_epoch(run: Run, measure: str = "frechet") -> dict[int, list[float
 
 
 class ArmTimes(NamedTuple):
-    """What one arm of a benchmark measured of one work, or why it measured nothing.
-
-    `samples` are those that count: without the warm-ups.
-    """
+    """What one arm of a benchmark measured of one work, without the warm-ups."""
 
     name: str
     work: str
     is_peer: bool
     samples: list[ArmSample]
     why_not: str
+    """why there are no samples"""
 
     @property
     def seconds(self) -> list[float]:

@@ -5,8 +5,6 @@
     {"kind": "header", "chapter": "multiple_gpus", "num_devices": 2, ...}
     {"kind": "epoch", "repeat": 0, "epoch": 1, "seconds": 9.1, ...}
     ...
-
-:data:`d2lpar.records.kinds.KINDS` lists the kinds.
 """
 
 from __future__ import annotations
@@ -22,14 +20,7 @@ import msgspec
 
 from d2lpar.errors import RecordError
 from d2lpar.records.atomic import replacing
-from d2lpar.records.kinds import (
-    HEADERS,
-    AnyLine,
-    BenchmarkHeader,
-    Header,
-    Line,
-    Run,
-)
+from d2lpar.records.kinds import HEADERS, AnyLine, BenchmarkHeader, Header, Line, Run
 
 log = logging.getLogger("d2lpar")
 
@@ -42,10 +33,7 @@ def to_line(item: Line | Header | BenchmarkHeader) -> str:
 
 
 def from_line(text: str | bytes) -> Line | Header | BenchmarkHeader:
-    """Return the inverse of :func:`to_line`; raise RecordError for other texts.
-
-    Its message names the field that is missing or of another type.
-    """
+    """Return the inverse of :func:`to_line`; raise RecordError for other texts."""
     try:
         return _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -121,9 +109,8 @@ def sweep_of(run: Run) -> tuple[Path, str, str]:
 def git_state() -> tuple[str | None, bool | None]:
     """Commit of the checkout that this package runs from; whether it has local changes.
 
-    (None, None) for an installed package, even inside somebody's checkout (a .venv).
-    Where unchanged sources travel without their history, ``D2LPAR_COMMIT`` names the
-    commit.
+    (None, None) for an installed package. Where unchanged sources travel without their
+    history, ``D2LPAR_COMMIT`` names the commit.
     """
 
     def git(*args: str) -> str:

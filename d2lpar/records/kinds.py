@@ -1,15 +1,13 @@
 """The kinds of lines in record files, and a record as it is read: data, no words.
 
 Each line of a file is a JSON object whose "kind" names its class here. Reading checks
-types; unknown fields are ignored, so that an earlier version can read the
-records of a later one. What a line means on a screen stands in :mod:`d2lpar.cli`, and
-what it looks like in the subjects' ``figure.py``.
+types; unknown fields are ignored, so that an earlier version can read later records.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Optional, TypeVar, Union
@@ -90,9 +88,8 @@ class BenchmarkHeader(
 ):
     """The provenance of a benchmark, whose arms ran in fresh processes in turn.
 
-    `benchmark` names the record and its pictures; `work` completes "seconds for ...".
-    `peers` are the arms that are not ours. `gpus` are the models in the machine,
-    `on_gpus` those that were used, `gpu_build` how.
+    `benchmark` names the record; `work` completes "seconds for ...". `peers` are the
+    arms that are not ours. `gpus` are in the machine, `on_gpus` those that were used.
     """
 
     benchmark: Name
@@ -125,13 +122,11 @@ class BenchmarkHeader(
 class EpochRecord(Line, tag="epoch", frozen=True):
     """What one epoch of training measured.
 
-    `epoch` counts from 1. `seconds` is the time of training alone, from clocks read
-    after all devices have finished; `eval_seconds` is the time of the evaluation.
-    `samples_per_sec` is training samples / seconds. `train_loss` is the mean over the
-    epoch's samples, each taken before the step it led to; `test_acc` is in [0, 1].
-    `resumed` marks where a run continued from a checkpoint: "elsewhere" are epochs
-    before it, under other conditions; "here" is the first epoch after it, a warm-up.
-    `wire_bytes` is what several workers sent for the epoch.
+    `epoch` counts from 1. `seconds` is the time of training alone. `train_loss` is the
+    mean over the epoch's samples, each taken before the step it led to; `test_acc` is
+    in [0, 1]. `resumed` marks where a run continued from a checkpoint: "elsewhere" are
+    the epochs before it, "here" the first one after it, which warms up. `wire_bytes`
+    is what several workers sent for the epoch.
     """
 
     epoch: int
@@ -148,9 +143,8 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
     """What one epoch of a GAN's training measured.
 
     `d_loss` is the mean over real and fake faces, `g_loss` over the fakes; `d_real` and
-    `d_fake` are the discriminator's mean outputs D(x) and D(G(z)), in [0, 1]. All are
-    of the state before the step they led to. `eval_seconds` is the time of the frames
-    and their quality. All else is as in :class:`EpochRecord`.
+    `d_fake` are the mean outputs D(x) and D(G(z)), in [0, 1]. All are of the state
+    before the step they led to. All else is as in :class:`EpochRecord`.
     """
 
     epoch: int
@@ -167,12 +161,11 @@ class GanEpochRecord(Line, tag="gan-epoch", frozen=True):
 class FrameRecord(Line, tag="frame", frozen=True):
     """What the generator draws after an epoch; epoch 0 is before training.
 
-    `fixed` are the faces of `num_fixed` noises, in a row, that stay the same.
-    `frechet`, `density`, `coverage` and `distinct` compare generated with real faces
-    (:class:`d2lpar.gan.measures.Quality`); the frame of epoch 0 has `references`, the
-    same for sets of faces that everybody can judge, by name. The last frame also has a
-    sheet of 25 `samples` and, for each of them, the number of the `nearest` real face
-    and the root mean square `distances` to it. Pictures are PNG files in base64.
+    `fixed` are the faces of `num_fixed` noises that stay the same. `frechet`,
+    `density`, `coverage` and `distinct` are a :class:`d2lpar.gan.measures.Quality`; the
+    frame of epoch 0 has `references`, the same of sets that everybody can judge. The
+    last frame has a sheet of `samples` and the number of the `nearest` real face to
+    each, with the RMS `distances`. Pictures are PNG files in base64.
     """
 
     epoch: int
@@ -215,10 +208,9 @@ class PointRecord(Line, tag="point", frozen=True):
 class StepRecord(Line, tag="step", frozen=True):
     """How long one step takes on a run's devices, or on the first `num_devices`.
 
-    Each of `seconds` is the mean of `steps` steps in a row: Python runs ahead, and the
-    devices are waited for at the end. `issue_seconds` is Python's time to issue a step.
-    `parts` are the seconds per step of each of :data:`PARTS`, found by omission; they
-    add up to the step, and are empty where they were not measured.
+    Each of `seconds` is the mean of `steps` steps in a row. `issue_seconds` is Python's
+    time to issue a step. `parts` are the seconds per step of each of :data:`PARTS`,
+    found by omission; they add up to the step, or are empty.
     """
 
     global_batch_size: int
@@ -233,9 +225,8 @@ class StepRecord(Line, tag="step", frozen=True):
 class AllReduceRecord(Line, tag="all-reduce", frozen=True):
     """How long an all-reduce of `num_arrays` arrays takes.
 
-    `num_bytes` counts one device's arrays together, float32. `why_not` is empty, or
-    says why this build has no such all-reduce; then nothing was measured. `in_steps`
-    marks the all-reduce that the study's own steps take (since 0.5).
+    `num_bytes` counts one device's arrays together. `why_not` says why nothing was
+    measured. `in_steps` marks the all-reduce of the study's own steps (since 0.5).
     """
 
     variant: str
@@ -250,8 +241,7 @@ class AllReduceRecord(Line, tag="all-reduce", frozen=True):
 class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
     """An epoch of training under weak scaling, which studies measured before 0.5.
 
-    `lr` is the epoch's own, scaled with the global batch and warmed up. `why_not` is
-    empty, or says that the training diverged in this epoch; then nothing else counts.
+    `lr` is the epoch's own. `why_not` says that the training diverged in it.
     """
 
     global_batch_size: int
@@ -267,15 +257,11 @@ class ScaledEpoch(Line, tag="scaled-epoch", frozen=True):
 class PrecisionRecord(Line, tag="precision", frozen=True):
     """What inference in one precision measured, or why it could not.
 
-    `precision` is one of :data:`PRECISIONS`. `weights` is "trained", or how they were
-    changed first: "stretched" or "equalised". `why_not` is empty, or says in a line
-    what the hardware or the build refused; then nothing below is measured. `test_acc`
-    is in [0, 1]; `agreement` is the share of the test images that get the class that
-    the trained network in float32 gives them. `images_per_sec` is the median of `n`
-    passes over the test images on all devices, `images_per_sec_q1` and `_q3` its
-    quartiles; each device takes `per_device_batch_size` images at a time.
-    `weight_bytes` counts the parameters as one device stores them. What was not
-    measured is NaN, and 0 bytes.
+    `why_not` says what the hardware or the build refused; then nothing below it is
+    measured. `test_acc` is in [0, 1]; `agreement` is the share of the test images that
+    get the class that the trained network in float32 gives them. `images_per_sec` is
+    the median of `n` passes over the test images on all devices, with its quartiles.
+    `weight_bytes` counts the parameters as one device stores them.
     """
 
     precision: Literal[PRECISIONS]  # type: ignore[valid-type]
@@ -300,9 +286,8 @@ class TimingRecord(Line, tag="timing", frozen=True):
 
     Seconds are those of a :class:`d2lpar.timing.Timing`. `num_bytes` are those that the
     algorithm must at least read and write on all devices together; for copies and
-    all-reduces they are those of one device's array. `flops` counts the floating-point
-    operations on all devices, sin and cos as one each. `devices` are labels; `threads`
-    is the number per CPU context, or of the library on the host.
+    all-reduces, those of one device's array. `flops` counts sin and cos as one each.
+    `threads` is the number per CPU context, or of the library on the host.
     """
 
     operation: str
@@ -326,13 +311,10 @@ class TimingRecord(Line, tag="timing", frozen=True):
 class ArmSample(Line, tag="arm-sample", frozen=True):
     """One timed unit of an arm's work, in the order in which its process printed them.
 
-    `work` is what the arm did, where a benchmark's arms do several things: only arms
-    with the same work are compared. A `warm_up` does not count. A training reports
-    `epoch`, `test_acc`, `samples_per_sec`, `eval_seconds` and `wire_bytes`, too; a
-    solver its `error` and the `optimum`; a launch that was interrupted how many epochs
-    were `lost`, and its `cost` in seconds; a comparison of parameters their relative
-    distance as `error` after so many `steps`; a measurement of memory the `peak_bytes`
-    of a training with `batch_size` images.
+    Only arms with the same `work` are compared. A `warm_up` does not count. A training
+    reports its epochs, a solver its `error` and the `optimum`, an interrupted launch
+    the epochs that were `lost` and its `cost` in seconds, a comparison of parameters
+    their relative distance as `error` after so many `steps`.
     """
 
     arm: str
@@ -365,25 +347,9 @@ class ArmAbsent(Line, tag="arm-absent", frozen=True):
 
 # Records
 
-
 HEADERS = (Header, BenchmarkHeader)
 EPOCHS = (EpochRecord, GanEpochRecord)
-ARMS = (ArmSample, ArmAbsent)
-KINDS = (
-    *HEADERS,
-    *EPOCHS,
-    FrameRecord,
-    PointRecord,
-    StepRecord,
-    AllReduceRecord,
-    ScaledEpoch,
-    PrecisionRecord,
-    TimingRecord,
-    *ARMS,
-)
-AnyLine = Union[KINDS]  # type: ignore[valid-type]
-
-
+AnyLine = Union[(*HEADERS, *Line.__subclasses__())]  # type: ignore[valid-type]
 HeaderT = TypeVar("HeaderT", Header, BenchmarkHeader)
 
 
@@ -405,25 +371,20 @@ class Run(Generic[HeaderT]):
         return self.lines_of(*EPOCHS)
 
 
-def timed(epochs: Sequence[EpochRecord | GanEpochRecord]) -> list:
-    """The epochs whose time counts: all but the first of each repeat, which warms up.
+def timed_epochs(run: Run) -> list:
+    """The epochs whose time counts: no warm-ups, unless nothing else is left.
 
-    Epochs that a resumed run took over from other conditions do not count, nor does the
-    first one after resuming. Where nothing else is left, warm-ups count.
+    The first epoch of each repeat and after resuming warms up. Those before a resumed
+    run were measured under other conditions.
     """
-    here = [e for e in epochs if e.resumed != "elsewhere"] or list(epochs)
+    here = [e for e in run.epochs if e.resumed != "elsewhere"] or list(run.epochs)
     return [e for e in here if e.epoch > 1 and not e.resumed] or here
-
-
-def timed_epochs(run: Run) -> list[EpochRecord | GanEpochRecord]:
-    """The epochs whose time counts, without warm-ups."""
-    return timed(run.epochs)
 
 
 def group(
     items: Iterable, key: Callable, value: Callable = lambda item: item
 ) -> dict[Any, list]:
-    """Lists of the items' values by `key`, in the order in which keys first appear."""
+    """Lists of the items' values by `key`, in the order of their first appearance."""
     grouped: dict[Any, list] = {}
     for item in items:
         grouped.setdefault(key(item), []).append(value(item))

@@ -13,7 +13,6 @@ from d2lpar.machine import host
 
 # Every step allocates and frees activations of 10 MB. The C library would return each
 # of them to the system at once, and the page faults of all devices queue for one lock.
-# With these variables, read when a process starts, two CPU contexts are 8 % faster.
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
@@ -28,16 +27,11 @@ class Job:
     """One measurement of a chapter's experiment.
 
     The experiment's `measure` gets the `devices`, `seed` and the `settings`; its `load`
-    gets `data`. Where it has several variants, they are measured one after the other,
-    each with a header; `variant` names the one at work. A CPU context has `threads`
-    threads; None shares the cores out.
-
-    Record and checkpoints go to `folder`. A checkpoint is written every
-    `checkpoint_every` epochs (None: never), and on an interrupt. `resume` is the path
-    of a checkpoint, or "last" for the newest one in `folder`; `num_epochs` counts from
-    the beginning. With `is_worker` the process is one of several that share the work.
-    On GPUs `tf32` lets float32 be computed in TF32, and with `deterministic` repeats
-    give the same bits.
+    gets `data`. `variant` names the one of several methods at work. A CPU context has
+    `threads` threads; None shares the cores out. Record and checkpoints go to `folder`,
+    checkpoints every `checkpoint_every` epochs and on an interrupt. `resume` is the
+    path of a checkpoint, or "last" for the newest one in `folder`. With `is_worker` the
+    process is one of several that share the work.
     """
 
     chapter: str
@@ -81,10 +75,8 @@ class Job:
             name: os.environ.get(name, value)
             for name, value in KEEP_FREED_MEMORY.items()
         }
-        environment = self.experiment.environment
-        if not self.is_worker:
-            kind = self.devices[0].device_type
-            environment = self.experiment.environment_on(kind)
+        kind = "cpu" if self.is_worker else self.devices[0].device_type
+        environment = self.experiment.environment_on(kind)
         for name, value in environment.items():
             if not host.set_by_user(name):
                 variables[name] = value

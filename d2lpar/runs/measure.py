@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,47 +13,45 @@ from d2lpar.devices import contexts, default_counts, names, parse_counts
 from d2lpar.errors import SettingError
 from d2lpar.experiments import Experiment
 from d2lpar.machine.builds import check_installed
-from d2lpar.machine.host import check_environment, usable_cores
+from d2lpar.machine.host import check_environment
 from d2lpar.records import atomic, files
 from d2lpar.records.kinds import Run
 from d2lpar.runs import progress, report, sweep
 from d2lpar.runs.job import Job
 from d2lpar.runs.progress import in_notebook, show_figure
-from d2lpar.text import duration, plural
-
-log = logging.getLogger("d2lpar")
+from d2lpar.text import duration
 
 # Images of a dry run at most: the sample of Fashion-MNIST has no more.
 SAMPLE_IMAGES = 5_000
-ONE_MEASUREMENT = (
-    "launch: workers measure one thing at a time: one --num-devices, no --repeats, a "
-    "chapter without several methods"
-)
 
 
 def measure(name: str, **settings: Any) -> list[Run]:
     """Measure a chapter, print what it found and draw it; return the records.
 
-    This is what `d2lpar run NAME` does, and `settings` are its flags: `devices`
-    ("auto", "cpu:2", "gpu:0,3"), `num_devices` ("1,2", 2 or [1, 2]), `threads`, `tf32`,
-    `deterministic`, `preset`, `seed`, `repeats`, `dry_run`, `data`, `data_dir`,
-    `checkpoint_every`, `resume`, `out`; all others replace settings of the preset, such
-    as `num_epochs`, `global_batch_size` and `lr`. The result is empty for a chapter
-    that prints a table and keeps no record, and in a worker other than the first of
-    `d2lpar launch`. Raises :class:`SettingError` for settings that do not apply or are
-    out of range, and what :func:`d2lpar.runs.sweep.sweep` raises.
+    This is what `d2lpar run NAME` does, and `settings` are its flags, as
+    `devices="cpu:2"`, `num_devices=[1, 2]` and `num_epochs=3`. The result is empty for
+    a chapter that keeps no record, and in a worker other than the first. Raises
+    :class:`SettingError` for settings that do not apply or are out of range, and what
+    :func:`plan` and :func:`d2lpar.runs.sweep.sweep` raise.
     """
     check_environment()
     check_installed()
     experiment = experiments.get(name)
     experiment.refuse_unused(settings)
-    keeps_record = _keeps_record()
+    keeps_record = True
+    if "D2LPAR_WORKER" in os.environ:
+        from d2lpar.workers.node import worker_info
+
+        keeps_record = worker_info().number == 0
     command = shlex.join(["d2lpar", "run", name, *as_words(settings)])
     repeats = settings.pop("repeats", 1)
     if settings.get("resume") and repeats > 1:
         raise SettingError("--resume with --repeats: a training is resumed only once")
     jobs = plan(experiment, command, **settings)
-    print(_heading(experiment, jobs[0].preset), flush=True)
+    how = f"preset {jobs[0].preset}"
+    if jobs[0].preset == "quick":
+        how = f"about {duration(60 * experiment.minutes)} on two cores"
+    print(f"{name}: {experiment.about} ({how})", flush=True)
     if experiment.report:
         _report(jobs)
         return []
@@ -64,8 +61,6 @@ def measure(name: str, **settings: Any) -> list[Run]:
         for job in plan(experiment, command, **{**settings, "dry_run": False}):
             layers = experiments.load(experiment.layers)
             print(estimate.report(layers, job.settings, job.devices, job.data))
-    if jobs[0].is_worker and (repeats, len(jobs), len(experiment.variants)) != (1,) * 3:
-        raise SettingError(ONE_MEASUREMENT)
     if not keeps_record:
         for _ in sweep.measure(jobs[0]):
             pass
@@ -98,10 +93,9 @@ def plan(
     """Return a job for each device count; `overrides` replace settings of the preset.
 
     A preset with `device_counts` measures all counts in turn, in one job on the most
-    devices. A dry run overrides the settings of its preset with those of "dry-run", and
-    has at least two batches. Loads no MXNet. Raises :class:`SettingError` for settings
-    that contradict each other, DeviceError for devices that are not here, and OSError
-    or DataError for folders that cannot be written or read.
+    devices. A dry run has at least two batches. Loads no MXNet. Raises
+    :class:`SettingError` for settings that contradict each other, DeviceError for
+    devices that are not here, and OSError or DataError for folders that cannot be used.
     """
     is_worker = "D2LPAR_WORKER" in os.environ
     chosen = names(devices)
@@ -110,14 +104,10 @@ def plan(
     else:
         alone = is_worker or experiment.report
         counts = [len(chosen)] if alone else default_counts(len(chosen))
-    if (threads or 0) > usable_cores():
-        cores = plural(usable_cores(), "core")
-        log.warning("--threads %d on %s: slower than one per core", threads, cores)
     for flag, is_set in {"tf32": tf32, "deterministic": deterministic}.items():
         if is_set and chosen[0].device_type == "cpu":
             raise SettingError(
-                f"--{flag} with --devices {devices}: it is for GPUs; CPU contexts "
-                "compute exactly float32, and the same bits in every repeat"
+                f"--{flag} with --devices {devices}: it is for GPUs; leave it out"
             )
     settings = dict(experiment.presets[preset])
     if dry_run:
@@ -164,20 +154,10 @@ def plan(
     ]
 
 
-def _keeps_record() -> bool:
-    """Whether this process keeps the record: of several workers the first one does."""
-    if "D2LPAR_WORKER" not in os.environ:
-        return True
-    from d2lpar.workers.node import worker_info
-
-    return worker_info().number == 0
-
-
 def as_words(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as flags of a command line; None and False are none.
 
-    Of absolute paths it has the last part: records are handed on, and the folders above
-    would show whose they are.
+    Of absolute paths it has the last part: the rest would show whose a record is.
 
     >>> as_words({"num_epochs": 3, "num_devices": [1, 2], "tf32": True, "lr": None})
     ['--num-epochs=3', '--num-devices=1,2', '--tf32']
@@ -200,21 +180,11 @@ def _as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _heading(experiment: Experiment, preset: str) -> str:
-    """Return a line that says what is measured, and about how long it takes."""
-    text = f"{experiment.name}: {experiment.about}"
-    if preset == "dry-run":
-        return f"{text} (a dry run)"
-    if preset != "quick":
-        return f"{text} (preset {preset})"
-    return f"{text} (about {duration(60 * experiment.minutes)} on two cores)"
-
-
 def _report(jobs: list[Job]) -> None:
     """Print what an experiment without a record reports, and keep it as text."""
     text = []
+    function = experiments.load(jobs[0].experiment.report)
     for job in jobs:
-        function = experiments.load(job.experiment.report)
         for line in function(contexts(job.devices), **job.settings):
             print(line)
             text.append(line)

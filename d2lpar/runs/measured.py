@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import logging
 import os
@@ -37,7 +35,10 @@ def measured(job: Job) -> Iterator[Header | Line]:
         return
     for work in job.each_variant():
         header = header_of(work, chosen, data)
-        warn_of_a_large_batch(header)
+        batch = header.settings.get("global_batch_size", 0)
+        n = header.settings.get("n_train", batch)
+        if batch > n:
+            log.warning("a batch of %d: the data has %d, which it takes", batch, n)
         train = measurement(work, work.experiment.measure, chosen, data)
         run = None
         if work.experiment.start:
@@ -54,10 +55,7 @@ def measured(job: Job) -> Iterator[Header | Line]:
 def measurement(
     job: Job, function: str, chosen: list, data: Any, **more: Any
 ) -> Callable[..., Iterator[Line]]:
-    """Bind the arguments of a job to a function of its experiment, such as `measure`.
-
-    A training that can be resumed also takes ``num_epochs=`` and ``state=``.
-    """
+    """Bind the arguments of a job to a function of its experiment, as `measure`."""
     return partial(
         experiments.load(function),
         len(job.devices),
@@ -76,14 +74,6 @@ def start_of(job: Job) -> Any:
     return experiments.load(experiment.start)(job.seed, **settings)
 
 
-def warn_of_a_large_batch(header: Header) -> None:
-    """Warn if one batch would hold more than all of the data."""
-    batch = header.settings.get("global_batch_size", 0)
-    n = header.settings.get("n_train", batch)
-    if batch > n:
-        log.warning("a batch of %d: the data has %d, which every step takes", batch, n)
-
-
 def record(
     job: Job,
     header: Header,
@@ -93,41 +83,31 @@ def record(
 ) -> Iterator[Header | Line]:
     """Yield the record of a measurement.
 
-    ``train(num_epochs=, state=)`` continues `run`; where that is None, ``train()``
-    cannot be resumed, and a signal ends it at once. Otherwise SIGTERM and Ctrl-C save
-    the last finished epoch, unless `saves` is false.
+    ``train(num_epochs=, state=)`` continues `run`. SIGTERM and Ctrl-C save its last
+    finished epoch if it `saves`. Where `run` is None, ``train()`` cannot be resumed,
+    and a signal ends it at once.
     """
     if run is None:
-        lines: Iterator = itertools.chain([header], train())
-    else:
-        lines = run.record(
-            lambda state: train(num_epochs=run.epochs_to_go, state=state)
-        )
-    with contextlib.nullcontext() if run is None else raising_interrupts():
+        yield header
+        yield from repeated(job, train())
+        return
+    lines = run.record(lambda state: train(num_epochs=run.epochs_to_go, state=state))
+    with raising_interrupts():
         try:
-            for line in lines:
-                if job.repeat and isinstance(line, Line):
-                    # A measurement may repeat itself, too.
-                    repeat = job.repeat * job.settings.get("repeats", 1) + line.repeat
-                    line = msgspec.structs.replace(line, repeat=repeat)
-                yield line
+            yield from repeated(job, lines)
         except KeyboardInterrupt:
-            if run is not None and saves:
-                _save(run)
+            if saves and (path := run.save()):
+                log.warning("saved to %s; continue with --resume last", path)
             raise
 
 
-def _save(run: Resumable) -> None:
-    """Save the last finished epoch of an interrupted run, and log where."""
-    try:
-        path = run.save()
-    except OSError as error:
-        log.warning("%s: %s: no checkpoint was written", error.filename, error.strerror)
-        return
-    if path is not None:
-        log.warning("saved the last epoch to %s; continue with --resume last", path)
-    elif not run.may_save:
-        log.warning("%s keeps the checkpoints of an earlier training", run.folder)
+def repeated(job: Job, lines: Iterator) -> Iterator:
+    """Yield the lines of a repeat with its number; a measurement may repeat, too."""
+    for line in lines:
+        if job.repeat and isinstance(line, Line):
+            repeat = job.repeat * job.settings.get("repeats", 1) + line.repeat
+            line = msgspec.structs.replace(line, repeat=repeat)
+        yield line
 
 
 def header_of(job: Job, chosen: list, data: Any) -> Header:
@@ -175,11 +155,7 @@ def header_of(job: Job, chosen: list, data: Any) -> Header:
 
 
 def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | Line]:
-    """Yield the record of a job that several workers share.
-
-    This one joins the others, checks that all measure the same, starts from worker 0's
-    state, reports the traffic, and leaves.
-    """
+    """Yield this worker's record of a job that several workers share."""
     from d2lpar.workers.group import Workers
     from d2lpar.workers.node import worker_info
 
@@ -199,8 +175,8 @@ def measured_by_workers(job: Job, chosen: list, data: Any) -> Iterator[Header | 
     run = None
     first = workers.number == 0
     if work.experiment.start:
-        # Worker 0 alone reads and writes checkpoints, one every epoch by default, so
-        # that the launcher can restart all. In "dist_async" every worker reads.
+        # Worker 0 alone writes checkpoints, one every epoch by default, so that the
+        # launcher can restart all. In "dist_async" every worker reads.
         run = Resumable(
             header,
             start_of(work),
@@ -246,11 +222,7 @@ def header_of_all(workers: Any, header: Header) -> Header:
 
 
 def with_traffic(train: Callable[..., Iterator[Line]], **how: Any) -> Iterator[Line]:
-    """Yield a training's epochs with the bytes (`wire_bytes`) that were sent for each.
-
-    Those of all processes over the interface between the roles: on loopback all bytes,
-    between hosts those of this host.
-    """
+    """Yield a training's epochs with the `wire_bytes` that this host sent for each."""
     import psutil
 
     def bytes_sent() -> int:

@@ -42,7 +42,7 @@ SECONDS = 10  # between two lines of a log, unless it counts epochs
 
 
 def in_words(line: Line, num_epochs: int = 0) -> str:
-    """Return a line of progress for a record line; "" for kinds that are not shown."""
+    """Return a line of progress for a record line, or ""."""
     of_all = f"/{num_epochs}" if num_epochs else ""
     if isinstance(line, EpochRecord):
         return (
@@ -57,16 +57,12 @@ def in_words(line: Line, num_epochs: int = 0) -> str:
     if isinstance(line, PointRecord):
         return f"iteration {line.iteration}, residual {line.residual_norm:.4g}"
     if isinstance(line, StepRecord):
-        devices = (
-            f" on {plural(line.num_devices, 'device')}" if line.num_devices else ""
-        )
         ms = 1e3 * median(line.seconds)
-        return f"a step of {line.global_batch_size} images{devices}: {ms:.3g} ms"
+        return f"a step of {line.global_batch_size} images: {ms:.3g} ms"
     if isinstance(line, AllReduceRecord):
         return f"all-reduce of {byte_size(line.num_bytes)}, {line.variant}"
     if isinstance(line, TimingRecord):
-        ms = 1e3 * median(line.seconds)
-        return f"{line.operation}, {line.library}, {line.form}: {ms:.3g} ms"
+        return f"{line.operation}, {line.library}, {line.form}"
     if isinstance(line, PrecisionRecord):
         return f"{line.precision} ({line.weights} weights)"
     return ""
@@ -79,15 +75,14 @@ class Progress:
     each run, and the bar the newest.
     """
 
-    def __init__(self, unit: str, total: int | None) -> None:
-        count = "{n_fmt}/{total_fmt}" if total else "{n_fmt}"
-        left = ", {remaining} left" if total else ""
+    def __init__(self, num_epochs: int | None) -> None:
+        left = "{n_fmt}/{total_fmt} epochs, {elapsed}, {remaining} left"
         self.bar = tqdm(
-            total=total,
+            total=num_epochs,
             leave=False,
             disable=None,  # where standard error is no terminal
             dynamic_ncols=True,
-            bar_format=f"{{desc}} |{{bar:10}}| {count} {unit}s, {{elapsed}}{left}",
+            bar_format=f"{{desc}} |{{bar:10}}| {left if num_epochs else '{elapsed}'}",
         )
         self.run, self.words, self.num_epochs = "", "", 0
         self.printed_at = time.monotonic()
@@ -124,16 +119,16 @@ class Progress:
 @contextmanager
 def shown(jobs: list[Job], repeats: int) -> Iterator:
     """Yield what shows the lines of jobs, by its ``see(line)``."""
-    unit, total = jobs[0].experiment.unit, None
     if in_notebook():
         from d2lpar.figures.live import Curves  # matplotlib is slow to import
 
         with closing(Curves(in_words)) as curves:
             yield curves
         return
-    if unit == "epoch":
+    total = None
+    if jobs[0].experiment.start:
         total = repeats * sum(job.settings["num_epochs"] for job in jobs)
-    with closing(Progress(unit, total)) as lines, logging_redirect_tqdm([log]):
+    with closing(Progress(total)) as lines, logging_redirect_tqdm([log]):
         yield lines
 
 

@@ -38,31 +38,35 @@ def write_page(
 ) -> Path:
     """Write the page of all complete records in ``<out>/<chapter>/``; return its path.
 
-    `found` is the result of the runs `measured`, which are neither read nor computed
-    again. Records that cannot be read or shown, and those of chapters that this d2lpar
-    does not know, are left out, which is logged.
+    `found` is the result of the runs `measured`, which is not computed again. Records
+    that cannot be read or shown are left out, which is logged.
     """
-    known, runs = {run.path: run for run in measured}, []
+    runs = []
     for path in sorted(out.glob("*/*.jsonl")):
         try:
-            run = known.get(path) or files.read(path)
+            run = files.read(path)
             if isinstance(run.header, Header) and run.lines:
                 experiments.measured_by([run])
                 runs.append(run)
         except (D2lparError, OSError) as error:
             log.warning("index.html leaves a record out: %s", error)
+    known = {run.path for run in measured}
     sweeps = group(runs, files.sweep_of)
-    stems = [(folder, stem) for folder, _, stem in sweeps]
     sections = []
     for (folder, _, stem), same in sweeps.items():
+        paths = {run.path for run in same}
+        # "quick-sample-seconds.png" is of the stem "quick-sample", not of "quick".
+        longer = [s for f, _, s in sweeps if f == folder and s.startswith(f"{stem}-")]
+        written = [
+            path
+            for path in sorted(folder.glob(f"{stem}-*"))
+            if not path.name.startswith(tuple(longer))
+        ]
         try:
-            if found is None or {run.path for run in same} != known.keys():
-                result = experiments.result(same)
-            else:
-                result = found
-            section = _section(same, result, out, stem, files_of(folder, stem, stems))
+            result = found if found and paths == known else experiments.result(same)
+            section = _section(same, result, out, stem, written)
         except Exception as error:  # a stranger's record must not end a measurement
-            names = ", ".join(str(run.path) for run in same)
+            names = ", ".join(map(str, sorted(paths)))
             why = f"{type(error).__name__}: {first_line(error)}"
             log.warning("index.html leaves out %s (%s)", names, why)
             continue
@@ -77,31 +81,18 @@ def write_page(
     return path
 
 
-def files_of(folder: Path, stem: str, stems: Sequence[tuple[Path, str]]) -> list[Path]:
-    """Return the files that were written as ``<folder>/<stem>...``.
-
-    "quick-sample-seconds.png" belongs to the stem "quick-sample", not to "quick".
-    """
-    longer = [s for f, s in stems if f == folder and s.startswith(f"{stem}-")]
-    return [
-        path
-        for path in sorted(folder.glob(f"{stem}[-.]*"))
-        if not path.name.startswith(tuple(longer))
-    ]
-
-
 def _section(
     runs: Sequence[Run], found: Result, out: Path, stem: str, written: Sequence[Path]
 ) -> str:
     """One sweep: answer, the picture that shows it, table, the rest, where from."""
     header = runs[0].header
-    shown = {
-        path.stem.removeprefix(stem).removeprefix("-"): _image(path, out)
+    images = {
+        path.stem.removeprefix(f"{stem}-"): _image(path, out)
         for path in written
         if path.suffix in (".png", ".gif")
     }
-    first = next((shown.pop(name) for name in found.answers if name in shown), "")
-    others = "".join(shown.values())
+    first = next((images.pop(name) for name in found.answers if name in images), "")
+    others = "".join(images.values())
     if others:
         others = f"<details><summary>More pictures</summary>{others}</details>\n"
     more = [run.path for run in runs if run.path]

@@ -1,8 +1,6 @@
 """A training that can be interrupted and resumed, on other devices too.
 
-What the workload yields passes through. After every epoch the state is remembered; it
-is written as a checkpoint every so many epochs, and when the training is interrupted.
-Resumed on the same devices, a training ends with the same bits as without interruption.
+Resumed on the same devices, it ends with the same bits as without interruption.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ class Resumable:
 
     `state` is the workload's before the first epoch. Checkpoints go to `folder`, one
     every `every` epochs (None: only :meth:`save` writes one). `resume` is the path of a
-    checkpoint to continue from, "last", or None. Raises
-    :class:`~d2lpar.errors.CheckpointError` for a checkpoint that does not fit, and
-    where checkpoints of another training under the same name would be replaced.
+    checkpoint, "last", or None. Raises :class:`CheckpointError` for a checkpoint that
+    does not fit, and where those of an earlier training would be replaced.
     """
 
     def __init__(
@@ -43,7 +40,7 @@ class Resumable:
     ) -> None:
         self.state, self.folder, self.every = state, folder, every
         self.lines: list[Line] = [header]
-        self.snapshot: Checkpoint | None = None
+        self.finished: Checkpoint | None = None
         run = files.run_name(header)
         others = checkpoints.of_run(folder, run) if resume is None else []
         self.may_save = not others
@@ -64,13 +61,10 @@ class Resumable:
         self.lines = [replace(header, settings=settings), *checkpoint.lines[1:]]
         if self.epochs_to_go == 0:
             log.warning("%s: nothing to do, it is complete", checkpoint.path)
-        else:  # whatever timed them
-            self.lines[1:] = [
-                replace(line, resumed="elsewhere")
-                if isinstance(line, kinds.EPOCHS)
-                else line
-                for line in self.lines[1:]
-            ]
+            return
+        for k, line in enumerate(self.lines):
+            if isinstance(line, kinds.EPOCHS):
+                self.lines[k] = replace(line, resumed="elsewhere")
 
     @property
     def epochs_to_go(self) -> int:
@@ -89,66 +83,53 @@ class Resumable:
             if resumed and is_epoch:
                 line, resumed = replace(line, resumed="here"), False
             self.lines.append(line)
-            if is_epoch:  # snapshot first: every line that was seen can be resumed from
+            if is_epoch:  # first: every line that was seen can be resumed from
                 self._remember()
                 if self.every and self.state.epoch % self.every == 0:
-                    self._save_if_possible()
+                    self.save()
             yield line
 
-    def _save_if_possible(self) -> None:
-        try:
-            self.save()
-        except OSError as error:  # a full disk must not end the training
-            log.warning(
-                "no checkpoint of epoch %d in %s (%s): going on without",
-                self.state.epoch,
-                self.folder,
-                error.strerror or error,
-            )
-
     def _remember(self) -> None:
-        self.snapshot = Checkpoint(
-            self.state.workload,
-            self.state.tensors(),
-            self.state.facts(),
-            tuple(self.lines),
+        state = self.state
+        self.finished = Checkpoint(
+            state.workload, state.tensors(), state.facts(), tuple(self.lines)
         )
 
     def save(self) -> Path | None:
-        """Write a checkpoint of the last finished epoch; None if there is none yet.
-
-        None, too, where an earlier training has left one under the same name.
-        """
-        if self.snapshot is None or self.snapshot.epoch == 0 or not self.may_save:
+        """Write a checkpoint of the last finished epoch, or log why there is none."""
+        if self.finished is None or self.finished.epoch == 0:
             return None
-        return checkpoints.save(self.folder, self.snapshot)
+        if not self.may_save:
+            log.warning("%s keeps the checkpoints of an earlier training", self.folder)
+            return None
+        try:
+            return checkpoints.save(self.folder, self.finished)
+        except OSError as error:  # a full disk must not end the training
+            epoch, why = self.finished.epoch, error.strerror
+            log.warning("%s: %s: no checkpoint of epoch %d", error.filename, why, epoch)
+            return None
 
 
 def _check_agrees(checkpoint: Checkpoint, header: Header) -> None:
     """Raise :class:`CheckpointError` where a run contradicts its checkpoint."""
     before, path = checkpoint.header, checkpoint.path
-    for what, then, now, remedy in (
-        ("seed", before.seed, header.seed, f"--seed {before.seed}"),
-        ("data", _data(before), _data(header), f"the flags of: {before.command}"),
-    ):
-        if then != now:
-            raise CheckpointError(
-                f"{path}: trained with {what} {then}, this run has {now}; give {remedy}"
-            )
+    then, now = (
+        f"seed {h.seed} on {h.settings.get('n_train', '?')} of {h.dataset} "
+        f"(SHA-256 {h.dataset_sha256[:16]}...)"
+        for h in (before, header)
+    )
+    if then != now:
+        raise CheckpointError(
+            f"{path}: trained with {then}, this run has {now}; give the flags of: "
+            f"{before.command}"
+        )
     num_epochs = header.settings["num_epochs"]
     if checkpoint.epoch > num_epochs:
         raise CheckpointError(
             f"{path}: of epoch {checkpoint.epoch}, this run ends with epoch "
             f"{num_epochs}; give --num-epochs {checkpoint.epoch} or more"
         )
-    for name, now in header.settings.items():  # those of the flags are in force
-        then = before.settings.get(name, now)
-        if name != "num_epochs" and then != now:
-            log.warning(
-                "%s: resuming with %s %s (checkpoint: %s)", path, name, now, then
-            )
-
-
-def _data(header: Header) -> str:
-    n = header.settings.get("n_train", "?")
-    return f"{n} of {header.dataset} (SHA-256 {header.dataset_sha256[:16]}...)"
+    for name, value in header.settings.items():  # those of the flags are in force
+        other = before.settings.get(name, value)
+        if name != "num_epochs" and other != value:
+            log.warning("resuming with %s %s (checkpoint: %s)", name, value, other)

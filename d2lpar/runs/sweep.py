@@ -1,7 +1,4 @@
-"""Measure jobs one after the other, each in a fresh process, and keep their records.
-
-The lines of a measuring process go into its record as they come.
-"""
+"""Measure jobs one after the other, each in a fresh process, and keep their records."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from d2lpar.records import files
 from d2lpar.records.atomic import naming
 from d2lpar.records.kinds import Header, Line, Run
 from d2lpar.runs.job import Job
+from d2lpar.text import plural
 
 log = logging.getLogger("d2lpar")
 
@@ -29,13 +27,13 @@ SECONDS_TO_STOP = 20
 class GrowingRecord:
     """A record that grows in ``<run>.partial.jsonl`` until its sweep is complete.
 
-    Meanwhile the file is locked: two runs would mix their lines in one record. Raises
-    :class:`RunError` if another run has it, and OSError if it cannot be written.
+    Raises :class:`RunError` if another run writes to it, and OSError if it cannot be
+    written.
     """
 
     def __init__(self, folder: Path, header: Header) -> None:
         run = files.run_name(header)
-        self.header, self.lines = header, []
+        self.lines: list[Header | Line] = []
         self.path = folder / f"{run}.partial.jsonl"
         self.final = folder / f"{run}.jsonl"
         self.file = open(self.path, "a", encoding="utf-8")
@@ -47,28 +45,26 @@ class GrowingRecord:
                 "give another --out"
             ) from None
         self.file.truncate(0)
-        self._write(header)
+        self.append(header)
 
-    def append(self, line: Line) -> None:
+    def append(self, line: Header | Line) -> None:
         """Add a line."""
         self.lines.append(line)
-        self._write(line)
-
-    def _write(self, item: Line | Header) -> None:
         with naming(self.path):
-            print(files.to_line(item), file=self.file, flush=True)
+            print(files.to_line(line), file=self.file, flush=True)
 
     def finish(self) -> Run:
         """Rename the complete record to its final name, and return it."""
         os.replace(self.path, self.final)
-        return Run(self.header, tuple(self.lines), self.final)
+        header, *lines = self.lines
+        return Run(header, tuple(lines), self.final)
 
     def close(self) -> None:
         """Release the file; an unfinished one stays if it holds a result."""
-        if self.path.exists() and self.lines:
-            log.warning("%s keeps what was measured", self.path)
-        elif not self.lines:
+        if len(self.lines) == 1:
             self.path.unlink(missing_ok=True)
+        elif self.path.exists():
+            log.warning("%s keeps what was measured", self.path)
         self.file.close()
 
 
@@ -80,9 +76,9 @@ def sweep(
     """Run all jobs `repeats` times, round-robin; write and return their records.
 
     `on_line` is called with every line as it arrives, the header of each measurement
-    first. When all are complete, all records get their final names. A sweep that fails
-    or is interrupted keeps the partial records that hold a result, and leaves earlier
-    records as they were. Raises what :class:`GrowingRecord` and :func:`measure` raise.
+    first. Records get their final names when all are complete; otherwise partial ones
+    that hold a result are kept. Raises what :class:`GrowingRecord` and :func:`measure`
+    raise.
     """
     records: dict[str, GrowingRecord] = {}  # by name of the run
     with ExitStack() as at_the_end:
@@ -115,23 +111,16 @@ def measure(job: Job) -> Iterator[Header | Line]:
             seconds_to_stop=SECONDS_TO_STOP,
         )
     except DiedError as error:
-        raise DiedError(_died(job, str(error))) from None
+        why = str(error)
+        if "signal 9" in why:
+            why = (
+                f"was {why}, by the system if memory ran out; run it again, or with a "
+                "smaller batch"
+            )
+        measured = plural(len(job.devices), "device")
+        raise DiedError(f"the process that measured {measured} {why}") from None
     except RunError as error:
         raise RunError(_advice(job, str(error))) from None
-
-
-def _died(job: Job, why: str) -> str:
-    """Return one line on the death of a measuring process, with a remedy."""
-    from d2lpar.memory.estimate import free_memory
-    from d2lpar.text import byte_size, plural
-
-    if "signal 9" in why:
-        free = byte_size(min(free_memory(job.devices)))
-        why = (
-            f"was {why}, by the system if memory ran out; {free} are free now: run it "
-            "again, or with a smaller batch"
-        )
-    return f"the process that measured {plural(len(job.devices), 'device')} {why}"
 
 
 def _advice(job: Job, why: str) -> str:

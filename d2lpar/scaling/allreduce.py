@@ -1,8 +1,6 @@
 """The same all-reduce in several ways: the book's, tree, ring, MXNet's kvstores.
 
-A variant is a function of ``data`` that leaves the sum over the devices in every
-device's arrays; ``data[k]`` is the list of device k's arrays. Which one a training
-takes, and on how many arrays, :mod:`~d2lpar.scaling.step` states (`all_reduce`).
+A variant leaves the sum over the devices in the arrays ``data[k]`` of every device k.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ def book(data: DeviceArrays) -> None:
 
 
 def tree(data: DeviceArrays) -> None:
-    """Sum pairs, then pairs of pairs, and copy the sum down the same tree.
-
-    It moves as many bytes as the book's, in 2 log2(N) rounds of parallel transfers.
-    """
+    """Sum pairs, then pairs of pairs, and copy the sum down: 2 log2(N) rounds."""
     n, rounds, step = len(data), [], 1
     while step < n:
         rounds.append([(i, i + step) for i in range(0, n - step, 2 * step)])
@@ -74,10 +69,7 @@ def ring(data: DeviceArrays) -> None:
 
 
 def kvstore(name: str) -> AllReduce:
-    """Return an all-reduce by MXNet's kvstore, of the same shapes in every call.
-
-    Raises MXNetError if the build lacks the kvstore: "nccl" is for GPUs.
-    """
+    """Return an all-reduce by MXNet's kvstore; MXNetError if the build lacks it."""
     store = mx.kv.create(name)
     initialised: set[int] = set()
 

@@ -141,8 +141,7 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
 def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:
     """Draw GB/s of the bus by bytes and variant (of `ways`), on the most devices.
 
-    As NCCL counts it: an all-reduce of B bytes over n devices moves 2 (n - 1) / n B
-    through each. LeNet's gradients are of many arrays, hollow, and again one array.
+    As NCCL counts: B bytes over n devices move 2 (n - 1) / n B through each.
     """
     seconds = all_reduces(runs)
     count = max(n for n, _, _ in seconds)

@@ -1,10 +1,7 @@
 """When does a second device pay? Steps and all-reduces, measured.
 
-The book's two V100s were slower than one (2.5 against 1.8 seconds per epoch at a batch
-of 256), and the book does not show where that turns. Here every device count takes the
-same steps at every global batch (strong scaling). The counts take turns, in one
-process: a machine's speed drifts over minutes, and the drift between two measurements
-would pass for a speedup.
+Every device count takes the same steps at every global batch (strong scaling). The
+counts take turns, in one process: drift would pass for a speedup.
 """
 
 from __future__ import annotations

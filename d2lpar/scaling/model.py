@@ -48,11 +48,7 @@ def break_even(speedup_by_batch: Mapping[int, float]) -> float | None:
 
 @dataclass(frozen=True)
 class Study:
-    """One implementation: its runs, and its steps by (devices, batch).
-
-    A run has steps of its own device count, or of several counts in turn. `name` is for
-    readers ("from scratch").
-    """
+    """One implementation (`name`): its runs, and its steps by (devices, batch)."""
 
     name: str
     runs: Sequence[Run]
@@ -92,10 +88,7 @@ class Study:
 
     @cached_property
     def exchange(self) -> float | None:
-        """Median seconds of the steps' own all-reduce, per device beyond the first.
-
-        On the fewest devices that it was measured on; None if it was not.
-        """
+        """Median seconds of the steps' own all-reduce, per device beyond the first."""
         all_reduces = _with_counts(self.runs, AllReduceRecord)
         own = [(n, record.seconds) for n, record in all_reduces if record.in_steps]
         fewest = min((n for n, _ in own), default=0)
@@ -105,9 +98,7 @@ class Study:
     def bracket(self, num_devices: int) -> dict[int, tuple[float, float]]:
         """Return the bounds in seconds of a step on `num_devices`, by global batch.
 
-        Python and the devices overlap completely, or take turns before the all-reduce.
-        Only steps on one device and the all-reduce are used; {} where they were not
-        measured.
+        Only steps on one device and the all-reduce are used; {} where not measured.
         """
         bounds = {}
         for (n, batch), device in self.steps.items():

@@ -1,7 +1,4 @@
-"""What scaling studies found: from which batch on more devices pay.
-
-Steps by global batch; further their parts, trainings and all-reduces.
-"""
+"""What scaling studies found: from which batch on more devices pay."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ def name_of(study: Study) -> str:
 
 
 def result(runs: Sequence[Run]) -> Result:
-    """Return milliseconds of a step by global batch and device count, and speedups.
-
-    Further: parts of a step, trainings, all-reduces.
-    """
+    """Return milliseconds of a step by batch and device count, speedups, and parts."""
     found = studies(runs)
     word = labels.device_word(runs[0].header)
     counts = sorted({n for study in found for n in study.counts})
@@ -64,8 +58,7 @@ def result(runs: Sequence[Run]) -> Result:
 def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
     """Return speedups of n devices over one by global batch, one per pair of samples.
 
-    Samples were measured in turn, or by a run for each count in the same order. Only
-    batches with enough pairs to compare.
+    Only batches with enough pairs to compare.
     """
     found = {}
     for batch in study.batches:
@@ -79,8 +72,7 @@ def pairs_of(study: Study, n: int) -> dict[int, list[float]]:
 def speedups(study: Study, n: int) -> dict[int, float | None]:
     """Return speedups of n devices over one by global batch; None: may be 1.
 
-    Of samples that were measured in turn the median of their pairs, whose ratio has no
-    drift; else the ratio of the medians.
+    Of samples taken in turn, the median of pairs, which has no drift; else of medians.
     """
     found = {}
     for batch, pairs in pairs_of(study, n).items():
@@ -91,10 +83,7 @@ def speedups(study: Study, n: int) -> dict[int, float | None]:
 
 
 def pays_between(by_batch: Mapping[int, float | None]) -> tuple[int, int] | None:
-    """Return up to which batch more devices never pay, and from which they always do.
-
-    They pay where the speedup is above 1. None unless both are among the batches.
-    """
+    """Return up to which batch more devices never pay, and from which always."""
     pays = {batch: (gain or 0) > 1 for batch, gain in sorted(by_batch.items())}
     never = [b for b in pays if not any(pays[c] for c in pays if c <= b)]
     always = [b for b in pays if all(pays[c] for c in pays if c >= b)]

@@ -40,10 +40,8 @@ def nothing(*_) -> None:
 class FromScratch:
     """LeNet of :mod:`d2lpar.lenet` on several devices, trained step by step.
 
-    `params` are host arrays. ``copies[k]`` are the images, uint8 (n, 28, 28), and
-    classes (n,) on device k; batches are made of the first. `all_reduce` names the
-    variant of :mod:`d2lpar.scaling.allreduce` that sums the gradients, in how many
-    arrays.
+    ``copies[k]`` are the images, uint8 (n, 28, 28), and classes (n,) on device k;
+    `all_reduce` is the variant that sums the gradients, and in how many arrays.
     """
 
     all_reduce = "book", 1
@@ -73,10 +71,7 @@ class FromScratch:
         return datasets.batches(self._X, self._y, batch_size, orders[0])
 
     def step(self, batch: tuple, upto: str = UPDATE) -> list[np.ndarray]:
-        """Take the step up to one of PARTS; return its losses, or shards if it splits.
-
-        Losses are (n_k,) per busy device; of the shards the last one is ready last.
-        """
+        """Take the step up to one of PARTS; return losses, or shards if it splits."""
         X, y = batch
         if upto in (SPLIT, FORWARD):
             X_shards, y_shards = parallel.split_batch(X, y, self.devices[: len(X)])
@@ -162,9 +157,8 @@ def sample(
 ) -> tuple[float, float]:
     """Return mean seconds of `steps` steps in a row, and of Python to issue one.
 
-    Each step ends after `upto`, one of PARTS. As in training, losses are summed
-    (:class:`~d2lpar.training.Epoch`), and Python waits once BATCHES_IN_FLIGHT steps
-    are queued; the seconds to issue a step are those of the steps before that.
+    As in training, Python waits once BATCHES_IN_FLIGHT steps are queued; only the steps
+    before that count as issued.
     """
     training.set_learning_rate(LR)
     epoch = Epoch()  # waits for the devices
@@ -184,10 +178,7 @@ def sample(
 
 
 def turn(training: Training, batches: Iterator, steps: int) -> dict[str, float]:
-    """Return the seconds of the steps that end after each of PARTS, in turn.
-
-    One device has no all-reduce: a step that ends after it is the one before.
-    """
+    """Return the seconds of the steps that end after each of PARTS, in turn."""
     seconds: dict[str, float] = {}
     for name in PARTS:
         if name == ALL_REDUCE and len(training.devices) == 1:
@@ -198,10 +189,7 @@ def turn(training: Training, batches: Iterator, steps: int) -> dict[str, float]:
 
 
 def parts(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the seconds of each of PARTS, which add up; 0 for one below the noise.
-
-    Means over the half of the turns whose whole step is nearest to the median.
-    """
+    """Return seconds of each of PARTS: means over the middle half of the turns."""
     ordered, cut = sorted(turns, key=lambda t: t[UPDATE]), len(turns) // 4
     middle = ordered[cut : len(turns) - cut]
     means = (mean(seconds[name] for seconds in middle) for name in PARTS)

@@ -79,7 +79,7 @@ def first_wrong(bench, sizes, words: dict) -> tuple | None:
     for n in sizes:
         try:
             bench.several(range(bench.small))  # whose gradient may be left over
-            got, ref = bench.several(range(n), **words), bench.alone(range(n), **words)
+            got, ref = bench.both(range(n), **words)
         except GoneError:
             raise
         except FailedError:  # this step does not take every size
@@ -113,8 +113,7 @@ def explain(bench, n: int, words: dict) -> tuple[str, str]:
     elif not name and abs(got - ref)[at].max() < 2**-8 * abs(ref[at]).max():
         name = "half precision"
     elif name == "mean of means":  # which is right if shards are even
-        even = range(bench.small)
-        if bench.differing(bench.several(even), bench.alone(even)):
+        if bench.differing(*bench.both(range(bench.small))):
             name = "another algorithm"
     sentence = SENTENCES[name].format(k=k, n=n, N=bench.N)
     if not name:

@@ -1,7 +1,4 @@
-"""Workers that share gradients in different ways: bytes sent, seconds, accuracy.
-
-Plain sums, 2-bit gradients, servers that do not wait: a row per way.
-"""
+"""Workers that share gradients in different ways: bytes sent, seconds, accuracy."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 
 from d2lpar.figures import labels, page
 from d2lpar.records.comparison import check, final_accuracy
-from d2lpar.records.kinds import EpochRecord, Run, group, timed
+from d2lpar.records.kinds import Run, group, timed_epochs
 from d2lpar.text import plural
 
 WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_async"}
@@ -18,11 +15,7 @@ WAYS = {"": "sums (dist_sync)", "2bit": "2 bits per gradient", "async": "dist_as
 def pictures(
     runs: Sequence[Run], answers: page.Answers = None
 ) -> dict[str, page.Picture]:
-    """Draw ``sharing`` of runs of several workers; seeds of one way are one row.
-
-    `answers` title it. Raises :class:`~d2lpar.errors.RecordError` for a run without
-    epochs.
-    """
+    """Draw ``sharing``; seeds of one way are one row. RecordError without epochs."""
     for run in runs:
         check(run)
     title = page.answer(answers, "sharing", "Ways to share gradients", inches=10.5)
@@ -41,7 +34,7 @@ def picture(runs: Sequence[Run], title: str) -> page.Picture:
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for name, same in ways.items():
-        epochs = [epoch for run in same for epoch in timed(run.lines_of(EpochRecord))]
+        epochs = [epoch for run in same for epoch in timed_epochs(run)]
         mb = [e.wire_bytes / 1e6 for e in epochs if e.wire_bytes is not None]
         sent.append(page.Row(name, mb, page.INK, "" if mb else "no counter"))
         seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], page.INK))

@@ -1,11 +1,7 @@
 """One worker among the others: its share of each batch, and sums over all workers.
 
-All workers go through the same seeded sequence of global batches. Each takes its
-contiguous part, splits it over its devices, and the servers sum what the workers push.
-Every worker makes the same number of steps: one that has no sample in a last partial
-batch contributes zeros. All communication is MXNet's own ``kvstore("dist_sync")``.
-
-Source: the book (d2l), "Parameter Servers".
+Each takes its contiguous part of the same global batches; one without a sample
+contributes zeros. Source: the book (d2l), "Parameter Servers".
 """
 
 from __future__ import annotations
@@ -24,10 +20,7 @@ FIRST_OWN_KEY = 1_000_000  # Gluon's trainer numbers its parameters from 0
 
 
 class DistributedKVStore(mx.kvstore.KVStore):
-    """The kvstore "dist_sync" or "dist_async" of a worker; made once all are there.
-
-    MXNet's, without its race at the start, and able to compress.
-    """
+    """MXNet's distributed kvstore, without its race at the start, able to compress."""
 
     def __init__(self, name: str) -> None:
         if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
@@ -75,10 +68,7 @@ class Workers:
     # A data-parallel training
 
     def trainer(self, params, lr: float) -> gluon.Trainer:
-        """Return a Gluon trainer that sums the gradients of all workers on the servers.
-
-        Each worker updates its own replicas; in "dist_async" the servers update.
-        """
+        """Return a Gluon trainer that sums all workers' gradients on the servers."""
         threshold = self.info.threshold
         return gluon.Trainer(
             params,
@@ -113,11 +103,7 @@ class Workers:
     def epoch_means(
         self, train_loss: float, test_acc: float, share: float
     ) -> tuple[float, float]:
-        """Return loss and accuracy of all workers; this one's where nothing sums.
-
-        `train_loss` is the sum over this worker's samples divided by the number of all
-        samples; `test_acc` is that of its part of the test set, `share` of the whole.
-        """
+        """Return loss and accuracy of all workers; this one's where nothing sums."""
         if self.info.variant:
             return train_loss * self.count, test_acc
         loss, acc = self.total(numpy.array([train_loss, test_acc * share])).tolist()
@@ -147,8 +133,7 @@ class Workers:
     def _rows_of_all(self, numbers: numpy.ndarray) -> numpy.ndarray:
         """Return the uint16 numbers of all workers, (n,) each, as (workers, n).
 
-        The servers sum in float32, which holds 16 bits exactly. Each worker leaves the
-        rows of the others zero: the sums are exact, in whatever order pushes arrive.
+        Exact: the servers sum in float32, and a worker leaves the others' rows zero.
         """
         rows = numpy.zeros((self.count, max(1, len(numbers))), numpy.float32)
         rows[self.number, : len(numbers)] = numbers
@@ -171,10 +156,7 @@ class Workers:
     # The beginning and the end
 
     def check_same(self, **facts: str) -> None:
-        """Raise :class:`SettingError` if a fact differs from that of worker 0.
-
-        `facts` are names and this worker's values, such as the hash of its data.
-        """
+        """Raise :class:`SettingError` if a fact differs from that of worker 0."""
         if not self.synchronous:
             return
         first, *others = self.gather(facts)
@@ -187,10 +169,7 @@ class Workers:
                     )
 
     def state_of_first(self, state):
-        """Return worker 0's training state on every worker: only it reads a checkpoint.
-
-        In "dist_async" each worker has read it, and continues from its own.
-        """
+        """Return worker 0's training state on every worker."""
         if not self.synchronous:
             return state
         first = self.number == 0

@@ -10,11 +10,7 @@ from d2lpar.errors import SettingError
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Which worker this process is: `number` of `count`, and how they share gradients.
-
-    `kvstore` is "dist_sync" or "dist_async"; `threshold` is that of 2-bit gradient
-    compression (None: no compression).
-    """
+    """Which worker this process is: `number` of `count`, how gradients are shared."""
 
     number: int
     count: int
@@ -42,10 +38,7 @@ class WorkerInfo:
 
 
 def worker_info() -> WorkerInfo:
-    """Return which worker this process is; the environment of one has D2LPAR_WORKER.
-
-    Raises :class:`SettingError` where no launcher has set this environment.
-    """
+    """Return which worker this process is; SettingError without a launcher."""
     threshold = os.environ.get("D2LPAR_THRESHOLD")
     try:
         return WorkerInfo(

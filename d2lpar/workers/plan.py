@@ -1,9 +1,7 @@
 """Plan which processes train together: their hosts, environments and commands.
 
-One scheduler introduces the others to each other, servers hold the sums, workers train.
-ps-lite, MXNet's parameter server, reads all of this from the environment (DMLC_*), so
-that :mod:`d2lpar.workers.supervisor` can start the roles, or Slurm, or a person in
-several terminals.
+One scheduler introduces the others, servers hold the sums, workers train. ps-lite
+reads all of this from the environment (DMLC_*), whoever starts the roles.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ class Role:
 
     @property
     def full_name(self) -> str:
-        """The name with its host, "worker 1 on ana", unless it runs here."""
         return f"{self.name} on {self.host.name}" if self.host.name else self.name
 
     @property
@@ -76,11 +73,8 @@ def plan(
 ) -> list[Role]:
     """Return the roles: the scheduler here, the others round-robin over the hosts.
 
-    `program` is the command of every worker, to which its string of `devices` is
-    appended (:func:`own_devices`). Without `hosts` all run here. `address` and `port`
-    are the scheduler's, `kvstore` and `threshold` those of
-    :class:`~d2lpar.workers.node.WorkerInfo`. Raises :class:`SettingError` for a number
-    of devices that does not fit, and for two workers that would share a GPU.
+    `program` is the command of every worker, to which its devices are appended. Raises
+    :class:`SettingError` for devices that do not fit, or that two workers would share.
     """
     if len(devices) not in (0, 1, workers):
         raise SettingError(
@@ -120,11 +114,7 @@ def plan(
 
 
 def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
-    """Return the device string of each worker; `hosts` are those of the workers.
-
-    "gpu:N", given once, is N GPUs for each worker. Raises :class:`SettingError` if two
-    workers on a host would share a GPU ("auto" is not checked), and
-    :class:`~d2lpar.errors.DeviceError` for an invalid string.
+    """Return the device string of each worker, given the workers' hosts.
 
     >>> own_devices(["gpu:2"], [Host("ana"), Host("bo"), Host("ana")])
     ['gpu:0,1,', 'gpu:0,1,', 'gpu:2,3,']
@@ -151,10 +141,7 @@ def own_devices(devices: Sequence[str], hosts: Sequence[Host]) -> list[str]:
 
 
 def read_hosts(path: str | Path, interface: str) -> list[Host]:
-    """Return the hosts of a file: one line each, "name [interface]"; # is a comment.
-
-    Raises :class:`SettingError` for any other line, and for a file without a host.
-    """
+    """Return the hosts of a file: one line each, "name [interface]"; # is a comment."""
     hosts = []
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):

@@ -35,10 +35,7 @@ def main() -> None:
 
 
 def drop_inherited() -> None:
-    """Unset ps-lite's variables that no plan has set, such as another cluster's.
-
-    DMLC_NODE_HOST would open the role to other interfaces than DMLC_INTERFACE.
-    """
+    """Unset ps-lite's variables that no plan has set, such as another cluster's."""
     for name in list(os.environ):
         if name.startswith(("DMLC_", "PS_")) and name not in PLANNED:
             del os.environ[name]

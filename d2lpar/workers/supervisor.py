@@ -1,8 +1,7 @@
 """Start and supervise the roles of a plan, here or over ssh.
 
-MXNet's own launcher deadlocks when a node dies. Here, if a role ends too early, all
-end, and the training resumes from its last checkpoint. Every role lives as long as its
-standard input, which this process holds: no role outlives it.
+If a role ends too early all end, and the training resumes from its last checkpoint.
+Every role lives as long as its standard input, which this process holds.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ def supervise(
 ) -> None:
     """Run the roles until all workers have finished; restart all if one dies.
 
-    Threads call ``show(role, line)`` with every line that a role writes. The scheduler
-    listens on `port` (None: a free one). Raises :class:`LaunchError` if a role dies
-    after all restarts, :class:`SettingError` for an error that they cannot mend.
+    Threads call ``show(role, line)``. Raises :class:`LaunchError` after all restarts.
     """
     more = {"D2LPAR_ATTACHED": "1"}
     begin = time.time()
@@ -104,10 +101,7 @@ class Process:
                     show(self.role, line.rstrip())
 
     def fault(self) -> str:
-        """Return how the role has failed; "" for one that runs or has ended well.
-
-        Raises :class:`SettingError` for what a restart cannot mend.
-        """
+        """Return how the role has failed, or ""; raise if no restart can mend it."""
         code = self.popen.poll()
         if not code:
             return ""

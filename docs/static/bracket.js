@@ -10,7 +10,7 @@
     ["batch", "the batch", "images", 0, 14, 256], // of two
   ];
   const [LOW, HIGH] = [0, 14]; // the batches of the picture: powers of two
-  const say = x => Number(x.toPrecision(3)).toLocaleString("en");
+  const say = x => (Number.isInteger(x) ? x : Number(x.toPrecision(3))).toLocaleString("en");
 
   function bounds(batch, n, { python, image, reduce }) {
     const one = b => Math.max(python, b * image / 1e3);

@@ -55,7 +55,7 @@ def a_run(n, only=None, **header):
 
 def test_pictures_and_text():
     runs = [a_run(2), a_run(1)]
-    assert set(figure.pictures(runs)) == {"clocks", "roofline", "copies"}
+    assert set(figure.pictures(runs)) == {"clocks", "roofline"}
     text = result.result(runs).full_text("")
     text = [" ".join(line.split()) for line in text.splitlines()]
     # 8,000 bytes and 1,000 operations in 2 / 2 ms
@@ -82,12 +82,6 @@ def test_points_lie_under_the_roof_that_is_drawn():
     copied = 2 * 16384 / 0.1e-3 / 1e9
     assert y[1] / x[1] == pytest.approx(copied)
     assert y[1] == y[2] == pytest.approx(500_000 / 20e-3 / 1e9)
-
-
-def test_devices_that_copy_at_the_same_time_count_together():
-    (axes,) = figure.pictures([a_run(2)])["copies"].axes
-    largest = 16384 / 0.1e-3 / 1e9
-    assert axes.lines[0].get_ydata()[-1] == pytest.approx(2 * largest)
 
 
 def test_repeats_count_together_and_the_host_is_a_device_beside_gpus():

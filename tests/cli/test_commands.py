@@ -1,6 +1,5 @@
 """What the commands print and write, on one real run that all of these share."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from support.command import d2lpar
 from support.factories import epoch, gan_epoch, header
 
 from d2lpar import chapter, experiments, gan
-from d2lpar.cli import compare
 from d2lpar.errors import SettingError
 from d2lpar.experiments import EXPERIMENTS, get
 from d2lpar.records import checkpoints, files
@@ -45,23 +43,15 @@ def test_a_run_leaves_records_and_pictures_and_says_what_it_found(real_run):
 
 def test_plot_draws_again_without_mxnet(real_run, tmp_path):
     records = sorted(real_run[0].glob("*.jsonl"))
-    begun, out = tmp_path / "begun.jsonl", tmp_path / "drawn"
-    begun.write_text(records[0].read_text().splitlines()[0] + "\n")
-    without = "import sys; sys.modules['mxnet'] = None"
-    done = d2lpar("plot", *records, begun, f"--out={out}", before=without)
+    out = tmp_path / "drawn"
+    # No backend of the environment is needed, either.
+    without = (
+        "import os, sys; sys.modules['mxnet'] = None; os.environ['MPLBACKEND'] = 'x'"
+    )
+    done = d2lpar("plot", *records, f"--out={out}", before=without)
     assert done.returncode == 0, done.stderr
-    assert "begun.jsonl: holds no results yet" in done.stderr
     assert f"{STEM}-accuracy.png" in {path.name for path in out.iterdir()}
     assert len(done.stdout.splitlines()) == len(list(out.iterdir()))
-
-
-def test_compare_prints_a_table_and_serves_other_tools(real_run, capsys):
-    one, two = sorted(real_run[0].glob("*.jsonl"))
-    table = d2lpar("compare", one, two)
-    assert table.returncode == 0 and "samples/s" in table.stdout
-    compare.records(one, two, as_json=True)
-    as_json = json.loads(capsys.readouterr().out)
-    assert as_json["speedup"] is None and as_json["b"]["num_devices"] == 2
 
 
 def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):
@@ -79,11 +69,8 @@ def test_resume_goes_on_elsewhere_and_the_record_says_so(real_run, tmp_path):
     assert not (tmp_path / "faces.png").exists()
 
 
-@pytest.mark.parametrize(("width", "d_norm"), [(None, "none"), (8, "spectral")])
-def test_sample_draws_from_the_networks_that_a_checkpoint_names(
-    tmp_path, width, d_norm
-):
-    state = gan.start(3, width, d_norm)
+def test_sample_draws_from_the_networks_that_a_checkpoint_names(tmp_path):
+    state = gan.start(3, 8, "spectral")
     state.epoch = 1
     lines = header(1, chapter="gan"), gan_epoch(1)
     saved = Checkpoint("gan", state.tensors(), state.facts(), lines)
@@ -110,21 +97,7 @@ def test_list_and_help_load_no_mxnet_and_name_what_there_is():
     assert loaded == "False False"
     assert "\nCommands:\n" in d2lpar().stdout  # alone it prints its help
     usage = d2lpar("run", "--help").stdout
-    assert max(map(len, usage.splitlines())) <= 80
-    assert "\n  Example: d2lpar run" in usage
-    for name in ("--num-devices", "--preset", "--resume"):
-        assert name in usage
-
-
-def test_a_full_disk_while_recording_is_one_line(tmp_path):
-    import resource
-
-    done = d2lpar(
-        "run", "memory", f"--out={tmp_path}",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1)),
-    )  # fmt: skip
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "File too large" in done.stderr.splitlines()[-1]
+    assert max(map(len, usage.splitlines())) <= 80 and "--num-devices" in usage
 
 
 MODULES = """
@@ -134,11 +107,6 @@ def write():
         print(*sys.modules, file=file)
 atexit.register(write)
 """
-# The tables of all subjects, which cli/results.py loads.
-TABLES = tuple(
-    f"d2lpar.{subject}"
-    for subject in ("arrays", "least_squares", "low_precision", "scaling")
-)
 
 
 def test_the_parent_of_a_run_is_lean_and_loads_no_mxnet(tmp_path):
@@ -149,20 +117,8 @@ def test_the_parent_of_a_run_is_lean_and_loads_no_mxnet(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     loaded = (tmp_path / "modules").read_text().split()
-    ours = [name for name in loaded if name.split(".")[0] == "d2lpar"]
-    ours = [name for name in ours if not name.startswith(TABLES)]
-    assert len(ours) <= 34, ours
+    assert len([name for name in loaded if name.split(".")[0] == "d2lpar"]) <= 40
     assert "mxnet" not in loaded
-
-
-def test_a_dry_run_estimates_memory_without_mxnet_in_the_parent(tmp_path):
-    done = d2lpar(
-        "run", "multiple_gpus", "--dry-run", "--data=sample", "--num-devices=1",
-        before=MODULES, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "memory for a batch of" in done.stdout
-    assert "mxnet" not in (tmp_path / "modules").read_text().split()
 
 
 def plan(name, **settings):
@@ -212,19 +168,15 @@ def test_a_notebook_raises_and_a_script_hands_its_command_line_on(monkeypatch):
     )
     with pytest.raises(IndexError):
         chapter.measure("multiple_gpus", num_devices=[1])
-    (experiment, command), settings = ran[0]
+    (_, command), settings = ran[0]
     assert settings == {"num_devices": [1], "lr": 0.5, "devices": "cpu:1"}
-    assert (
-        command == "d2lpar run multiple_gpus --num-devices=1 --lr=0.5 --devices=cpu:1"
-    )
+    assert command.endswith("multiple_gpus --num-devices=1 --lr=0.5 --devices=cpu:1")
     monkeypatch.setattr(chapter, "in_notebook", lambda: True)
     with pytest.raises(IndexError):
         chapter.measure("multiple_gpus", devices="cpu:1")
     assert ran[1][1] == {"devices": "cpu:1"}  # a notebook's command line is not read
     with pytest.raises(SettingError, match="--depth 3: does not apply"):
         chapter.measure("multiple_gpus", depth=3)
-    with pytest.raises(SettingError, match="--sync-batch-norm: does not apply"):
-        chapter.measure("multiple_gpus", sync_batch_norm=True)
 
 
 def test_a_run_computes_its_result_once(monkeypatch, tmp_path, capsys):
@@ -240,30 +192,16 @@ def test_a_run_computes_its_result_once(monkeypatch, tmp_path, capsys):
     assert len(computed) == 1 and "test accuracy" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["--epochs", "3"], 2, "No such option '--epochs'"),
+def test_a_chapter_as_a_script_takes_the_flags_of_run(monkeypatch, capsys):
+    for words, code, says in (
+        (["--epochs=3"], 2, "No such option '--epochs'"),
         (["--lr=0.1"], 2, "--lr 0.1: does not apply to kernels"),
-        (["--help"], 0, "Usage: d2lpar run"),
-    ],
-)
-def test_a_chapter_as_a_script_takes_the_flags_of_run(tmp_path, words, code, says):
-    script = tmp_path / "kernels.py"
-    script.write_text("from d2lpar import chapter\nchapter.measure('kernels')\n")
-    done = subprocess.run(
-        [sys.executable, script, *words], capture_output=True, text=True
-    )
-    assert done.returncode == code and says in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_importing_chapter_has_no_effects(tmp_path):
-    code = "import sys; sys.argv = ['x', '--nope']; from d2lpar import chapter"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    ):
+        monkeypatch.setattr(sys, "argv", ["kernels.py", *words])
+        with pytest.raises(SystemExit) as ended:
+            chapter.measure("kernels")
+        said = capsys.readouterr().err
+        assert ended.value.code == code and says in said and said.count("\n") == 1
 
 
 def test_the_reader_of_the_output_may_be_gone():
@@ -276,21 +214,13 @@ def test_the_reader_of_the_output_may_be_gone():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_figures_need_no_backend_of_the_environment(real_run, tmp_path, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "nope")
-    done = d2lpar("plot", *real_run[0].glob("*.jsonl"), f"--out={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.glob("*.png"))
-
-
 def test_what_a_record_says_does_not_reach_the_terminal_raw(tmp_path):
     """Escape sequences would set the terminal's title, or move its cursor."""
     for name, model in (("a", "CPU"), ("b", "\x1b]0;pwned\x07")):
         lines = [header(1, cpu_model=model), epoch(1), epoch(2)]
         text = "".join(f"{files.to_line(line)}\n" for line in lines)
         (tmp_path / f"{name}.jsonl").write_text(text)
-    for flag in ((), ("--json",)):
-        done = d2lpar("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl", *flag)
-        said = done.stdout + done.stderr
-        assert done.returncode == 0 and "pwned" in said
-        assert not set(said) & {"\x1b", "\x07"}
+    done = d2lpar("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "pwned" in done.stdout and "samples/s" in done.stdout
+    assert not set(done.stdout) & {"\x1b", "\x07"}

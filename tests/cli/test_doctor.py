@@ -1,6 +1,5 @@
 """The doctor on this machine, and where one thing at a time is missing or broken."""
 
-import json
 import sys
 
 import pytest
@@ -13,17 +12,15 @@ from d2lpar.machine.gpus import CudaDevice
 
 
 def test_training_can_run_on_the_machine_that_tests(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["d2lpar", "doctor", "--json"])
+    monkeypatch.setattr(sys, "argv", ["d2lpar", "doctor"])
     main.main()  # exits unless the code is 0
-    checks = json.loads(capsys.readouterr().out)
-    named = {check["name"]: check for check in checks}
-    assert list(named) == ["Python", "NumPy", "cores", "GPU", "training"]
-    assert named["training"]["status"] == "ok"
-    assert "(0)" in named["training"]["message"]
+    *_, training, last = capsys.readouterr().out.splitlines()
+    assert training.startswith("ok") and "(0)" in training
+    assert last == "training can run here"
 
 
 def test_each_check_is_one_line_and_a_failure_is_exit_code_1(capsys, monkeypatch):
-    checks = [Check("A", "ok", "fine"), Check("training", "fail", "no: do this")]
+    checks = [Check("ok", "A", "fine"), Check("fail", "training", "no: do this")]
     monkeypatch.setattr(doctor, "examine", lambda: checks)
     monkeypatch.setattr(sys, "argv", ["d2lpar", "doctor"])
     with pytest.raises(SystemExit) as ended:
@@ -43,7 +40,6 @@ NO_LIBRARY = "raise OSError('libgomp.so.1: cannot open shared object file')"
     [
         ("sitecustomize", NO_MXNET, install_command("cpu")),
         ("mxnet", NO_LIBRARY, "apt-get install libgomp1"),
-        ("mxnet", "import os; os.abort()", "SIGABRT"),
         ("mxnet", "import time; time.sleep(60)", "within 1 seconds"),
     ],
 )

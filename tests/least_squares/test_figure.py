@@ -59,15 +59,6 @@ def test_the_error_is_that_of_each_devices_x_above_the_optimum():
     assert len(axes.lines) == 2 and axes.get_yscale() == "log"
 
 
-def test_without_the_optimum_the_residual_above_the_least_is_drawn():
-    drawn = figure.pictures([run(v, distance=False) for v in ("cgls", "gradient")])
-    assert set(drawn) == {"residual"}
-    (axes,) = drawn["residual"].axes
-    assert names_in(axes) == ["cgls", "gradient"]
-    assert list(axes.lines[0].get_xdata()) == [0.25, 0.5]
-    assert list(axes.lines[0].get_ydata()) == [20.0, 5.0]
-
-
 def test_results_of_the_least_squares_notes():
     runs = [run("averaging"), run("cgls", distance=False)]
     text = result(runs).full_text("")

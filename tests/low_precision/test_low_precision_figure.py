@@ -74,6 +74,5 @@ def test_accuracies_stand_in_their_interval_on_the_rows_of_their_speeds():
     assert list(trained.get_xdata()) == pytest.approx([0, -1])  # points from float32
     assert list(stretched.get_xdata()) == pytest.approx([-25])
     assert list(stretched.get_ydata()) == [1]
-    assert figure.half_interval(0.5, 10_000) == pytest.approx(0.0098)
     with pytest.raises(RecordError, match="no measured precision"):
         figure.pictures([run_of(ROWS[1:2])])

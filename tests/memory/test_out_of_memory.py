@@ -8,7 +8,7 @@ import pytest
 from d2lpar._mxnet import mx, np, npx
 from d2lpar.machine import host
 from d2lpar.memory import out_of_memory
-from d2lpar.memory.estimate import gan_layers, lenet_layers
+from d2lpar.memory.estimate import lenet_layers
 
 MIB = 2**20
 
@@ -33,13 +33,12 @@ def test_the_line_names_what_helps(monkeypatch, cpus):
         monkeypatch.setattr(host, "host_memory", lambda: memory)
         return out_of_memory.advice(layers, settings, cpus(devices), said="no")
 
-    plan = {"global_batch_size": 6000, "micro_batch_size": None}
-    text = line(1000 * MIB, gan_layers, 2, **plan)
+    text = line(1000 * MIB, devices=2, global_batch_size=6000)
     assert text.startswith("out of memory on cpu(0) to cpu(1) (no): ")
-    assert "float32 (3000, 128, 12, 12), takes 210.9 MiB" in text and "\n" not in text
-    assert "--micro-batch-size" in text
+    assert "float32 (3000, 20, 26, 26), takes 154.7 MiB" in text and "\n" not in text
     fitting = int(re.search(r"--global-batch-size (\d+)", text)[1])
-    assert 100 < fitting < 1000
+    assert 100 < fitting < 6000
+    assert "--micro-batch-size" in line(MIB, None, micro_batch_size=None)
     assert "not even a batch of 1" in line(MIB, global_batch_size=60)
     assert "--global-batch-size" not in line(2**40, global_batch_size=60)
 

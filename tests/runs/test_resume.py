@@ -139,14 +139,9 @@ def test_a_full_disk_does_not_end_the_training(training, tmp_path, monkeypatch, 
     monkeypatch.setattr(checkpoints.os, "fsync", full)
     run = training(4, every=1, resume="last")
     assert len(epochs_of(run)) == 4 and run.state.epoch == 4
-    assert caplog.text.count("No space left on device): going on without") == 3
+    assert caplog.text.count("No space left on device: no checkpoint of epoch") == 3
     assert list(tmp_path.iterdir()) == [earlier]
     assert checkpoints.load(earlier).epoch == 1
-
-
-def test_before_the_first_epoch_there_is_nothing_to_save(tmp_path):
-    run = Resumable(a_header(), lenet.start(0), tmp_path)
-    assert run.save() is None and list(tmp_path.iterdir()) == []
 
 
 def test_what_was_complete_stays_so(training, caplog):
@@ -176,9 +171,8 @@ def test_an_epoch_whose_line_is_out_is_in_the_checkpoint(tmp_path):
 
 
 CONTRADICTIONS = {
-    "--seed 0": {"seed": 5},
-    "this run has 12000 of toy": {"n_train": 12_000, "dataset_sha256": "1" * 64},
-    "this run has 120 of other": {"dataset": "other", "dataset_sha256": "1" * 64},
+    "this run has seed 5": {"seed": 5},
+    "this run has seed 0 on 12000 of toy": {"n_train": 12_000},
     "--num-epochs 3 or more": {"num_epochs": 2},
 }
 

@@ -14,7 +14,6 @@ from support.command import d2lpar
 
 from d2lpar import datasets, lenet, lenet_concise
 from d2lpar.errors import SettingError
-from d2lpar.parallel import shares
 from d2lpar.records import checkpoints, files
 from d2lpar.runs import measured
 from d2lpar.workers import node, plan
@@ -59,7 +58,6 @@ import numpy
 os.chdir(sys.argv[1])
 from d2lpar import datasets, lenet, lenet_workers
 from d2lpar._mxnet import np
-from d2lpar.least_squares import rows, solve
 from d2lpar.workers.group import Workers
 from d2lpar.workers.node import worker_info
 
@@ -80,18 +78,6 @@ assert workers.gather(facts[number]) == facts[:count]
 rows_of_all = numpy.outer(1 + numpy.arange(count), [1e300, 0.1, 5e-324, numpy.pi])
 assert (workers.total(rows_of_all[number]) == rows_of_all.sum(axis=0)).all()
 
-read = []
-rows_of = rows.rows_of
-rows.rows_of = lambda A, start, stop, dtype: (
-    read.append((int(start), int(stop))) or rows_of(A, start, stop, dtype)
-)
-for method in ("normal", "cgls"):
-    solution = solve("A.npy", "b.npy", devices="cpu:2", method=method, workers=workers,
-                     block_bytes=2**11, resident_bytes=0)
-    numpy.save(f"{{method}}-{{number}}.npy", solution.x)
-    assert len(solution.history[-1].device_residual_norms) == 2 * count
-open(f"read-{{number}}.json", "w").write(json.dumps(read))
-
 data = datasets.load("sample", **{DATA})
 state = lenet.start(number)  # worker 0's counts, as after a checkpoint
 state = workers.state_of_first(state)
@@ -107,15 +93,12 @@ numpy.savez(
 workers.kvstore._send_command_to_servers(0, "cos\\nsystem\\n(S'touch unpickled'\\ntR.")
 workers.leave()
 """
-A, B = np.random.default_rng(0).random((301, 7)), np.arange(301.0)
 
 
 @pytest.fixture(scope="module", params=[3, pytest.param(1, marks=pytest.mark.slow)])
 def launched(request, tmp_path_factory):
     """The number of workers on loopback, and the folder of what they have written."""
     folder = tmp_path_factory.mktemp("launched")
-    np.save(folder / "A.npy", A)
-    np.save(folder / "b.npy", B)
     (folder / "script.py").write_text(WORKER)
     program = [sys.executable, str(folder / "script.py"), str(folder)]
     supervise(plan.plan(request.param, 1, program), lambda role, line: None)
@@ -132,18 +115,6 @@ def test_no_worker_takes_a_sum_for_the_parameter(launched):
 
 def test_a_server_runs_nothing_that_is_sent_to_it(launched):
     assert not (launched[1] / "unpickled").exists()
-
-
-def test_least_squares_over_workers_that_read_their_own_rows(launched):
-    count, folder = launched
-    expected = np.linalg.lstsq(A, B, rcond=None)[0]
-    for number, part in enumerate(shares(301, count)):
-        for method in ("normal", "cgls"):
-            x = np.load(folder / f"{method}-{number}.npy")
-            np.testing.assert_allclose(x, expected, rtol=1e-8)
-        read = json.loads((folder / f"read-{number}.json").read_text())
-        assert min(a for a, _ in read) == part.start
-        assert max(z for _, z in read) == part.stop
 
 
 def test_workers_times_devices_equal_one_device(launched):

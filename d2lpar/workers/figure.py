@@ -22,7 +22,7 @@ def pictures(
     return {"sharing": picture(runs, title)}
 
 
-def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
+def picture(runs: Sequence[Run], title: str) -> page.Picture:
     """Draw bytes that all workers sent, seconds, and accuracy, a row per way."""
     ways = by_way(runs)
     batch = runs[0].header.settings.get("global_batch_size")
@@ -30,7 +30,7 @@ def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
     data = labels.data_name(runs[0].header)
     words = f"LeNet on {data}, global batch {batch:,}, {seeds}"
     size = (10.5, page.height(len(ways)) + 0.3)
-    note = labels.subtitle(words, runs) + age
+    note = labels.subtitle(words, runs)
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for name, same in ways.items():

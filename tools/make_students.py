@@ -31,7 +31,7 @@ import nbformat
 from make_notebooks import ANSWER, FILES, NOTEBOOKS, ROOT, converted, definitions
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from d2lpar.puzzles.cases import TARGETS
+from d2lpar.puzzles.cases import WITH_ROUNDS
 
 STUDENTS, GRADERS, SLIDES = (
     ROOT / "build" / name for name in ("students", "graders", "slides")
@@ -174,7 +174,7 @@ def puzzles() -> nbformat.NotebookNode:
     cells = [new_markdown_cell(start), new_code_cell("from d2lpar import puzzles")]
     for number, (name, task) in enumerate(definitions(TASKS).items(), 1):
         calls = [f"puzzles.check({name})"]
-        calls += [f"puzzles.draw({name})"] if name in TARGETS else []
+        calls += [f"puzzles.draw({name})"] if name in WITH_ROUNDS else []
         cells.append(new_markdown_cell(f"## Puzzle {number}: `{name}`"))
         cells += map(new_code_cell, [task, "\n".join(calls)])
     for number, cell in enumerate(cells):

@@ -16,9 +16,8 @@ class Case(NamedTuple):
 
     `wanted` is a function, which the process of the solution does not call. `says`
     describes the arguments, if the number of devices and numbers is not enough.
-    `machine` counts the scores, if that is not the network of devices, for `target`.
-    `times` says how often `TARGETS` and `LEAST` allow and need what is sent, and
-    `numbers` how many numbers are summed, if not those of an array.
+    `machine` counts the scores for `target`, if that is not the network of devices.
+    `numbers` are sent `times` times; None: as many as an array has.
     """
 
     args: Sequence
@@ -51,65 +50,67 @@ def _parts(n, size) -> list[slice]:
     return [slice(a, b) for a, b in zip(starts, starts[1:])]
 
 
-def _split_unevenly(n, size, rng, place):
-    def wanted():
-        return [Rows(part, size) for part in _parts(n, size)]
+def _cut(array, n) -> list:
+    return [array[part] for part in _parts(n, len(array))]
 
-    return Case((size, n), wanted, says=f"n = {size}, num_devices = {n}")
+
+def _on_each(place, values) -> list:
+    return [place(k, value) for k, value in enumerate(values)]
+
+
+def _split_unevenly(n, size, rng, place):
+    rows = [Rows(part, size) for part in _parts(n, size)]
+    return Case((size, n), lambda: rows, says=f"n = {size}, num_devices = {n}")
 
 
 def _shard_gradients(n, size, rng, place):
     # Features of three magnitudes: differences of losses lose the small ones.
     X, w = _numbers(rng, size, 3) * numpy.float32([1, 1e-4, 1e2]), _numbers(rng, 3)
-    y, parts = 1e5 * _numbers(rng, size), _parts(n, size)
+    y = 1e5 * _numbers(rng, size)
 
     def wanted():
-        rows = [
-            (2 * (x @ w - t) * x for x, t in zip(X[part], y[part])) for part in parts
-        ]
-        return [sum(of_shard, 0 * w) for of_shard in rows]
+        rows = numpy.array([2 * (x @ w - t) * x for x, t in zip(X, y)])
+        return [shard.sum(axis=0) for shard in _cut(rows, n)]
 
-    return Case((X, y, w, parts), wanted, says=f"{size} row(s), N = {n}")
+    args = X, y, w, _parts(n, size)
+    return Case(args, wanted, says=f"{size} row(s), N = {n}")
 
 
 def _all_reduce(n, size, rng, place):
     values = [_numbers(rng, size) for _ in range(n)]
-    arrays = [place(k, value) for k, value in enumerate(values)]
+    arrays = _on_each(place, values)
     return Case(
         [list(arrays)], lambda: {"arrays": [sum(values)] * n}, {"arrays": arrays}
     )
 
 
-def _own(arrays, size):
-    parts = _parts(len(arrays), size)
+def _own(arrays):
+    parts = _parts(len(arrays), len(arrays[0]))
     return {"own part of arrays": [array[part] for array, part in zip(arrays, parts)]}
 
 
 def _reduce_scatter(n, size, rng, place):
     args, wanted, results, *_ = _all_reduce(n, size, rng, place)
-    own = _own(results["arrays"], size)
-    return Case(args, lambda: _own(wanted()["arrays"], size), own)
+    return Case(args, lambda: _own(wanted()["arrays"]), _own(results["arrays"]))
 
 
 def _all_gather(n, size, rng, place):
     wanted, values = _numbers(rng, size), _numbers(rng, n, size)  # the rest is noise
     for value, part in zip(values, _parts(n, size)):
         value[part] = wanted[part]
-    arrays = [place(k, value) for k, value in enumerate(values)]
+    arrays = _on_each(place, values)
     return Case([list(arrays)], lambda: {"arrays": [wanted] * n}, {"arrays": arrays})
 
 
 def _zero1(n, size, rng, place):
     p, v, g = _numbers(rng, size), _numbers(rng, size), _numbers(rng, n, size)
-    parts, lr = _parts(n, size), float(rng.choice([0.25, 0.5, 1.0]))
-    params = [place(k, p) for k in range(n)]
-    velocities = [place(k, v[part]) for k, part in enumerate(parts)]
-    grads = [place(k, g_k) for k, g_k in enumerate(g)]
+    lr = float(rng.choice([0.25, 0.5, 1.0]))
+    values = [p] * n, g, _cut(v, n)
+    params, grads, velocities = (_on_each(place, of_each) for of_each in values)
 
     def wanted():
         new_v = 0.9 * v + sum(g)
-        own = [new_v[part] for part in parts]
-        return {"params": [p - lr * new_v] * n, "velocities": own}
+        return {"params": [p - lr * new_v] * n, "velocities": _cut(new_v, n)}
 
     results = {"params": params, "velocities": velocities}
     return Case((list(params), grads, list(velocities), lr), wanted, results)
@@ -126,13 +127,11 @@ def _local_sgd(n, size, rng, place):
     goals, start = _numbers(rng, n, size), _numbers(rng, size)
     lr = float(rng.choice([0.125, 0.25]))
     num_steps, between = rng.choice([[5, 2], [7, 3], [3, 4], [3, 1], [8, 2]]).tolist()
-    ws = [place(k, start) for k in range(n)]
-    steepness = [1 + k % 2 for k in range(n)]
+    ws, steepness = _on_each(place, [start] * n), [1 + k % 2 for k in range(n)]
     begins = range(0, num_steps, between)
 
     def gradient_of(k):
-        goal, steep = goals[k], steepness[k]
-        return lambda w: place(k, steep * (_on(k, w, "gradients") - goal))
+        return lambda w: place(k, steepness[k] * (_on(k, w, "gradients") - goals[k]))
 
     def wanted():
         mean, shrinks = start, 1 - lr * numpy.array(steepness)[:, None]
@@ -141,33 +140,26 @@ def _local_sgd(n, size, rng, place):
             mean = (goals + shrinks**steps * (mean - goals)).mean(axis=0)
         return {"ws": [mean] * n}
 
-    return Case(
-        (list(ws), [gradient_of(k) for k in range(n)], lr, num_steps, between),
-        wanted,
-        {"ws": ws},
-        f"N = {n}, {num_steps} steps, {between} between means",
-        times=len(begins),
-    )
-
-
-NUM_LAYERS = 3
+    args = list(ws), [gradient_of(k) for k in range(n)], lr, num_steps, between
+    says = f"N = {n}, {num_steps} steps, {between} between means"
+    return Case(args, wanted, {"ws": ws}, says, times=len(begins))
 
 
 def _fsdp(n, size, rng, place):
-    w, goals = _numbers(rng, NUM_LAYERS, size), _numbers(rng, n, NUM_LAYERS, size)
-    parts, lr = _parts(n, size), float(rng.choice([0.0625, 0.125]))
-    shards = [[place(k, layer[part]) for layer in w] for k, part in enumerate(parts)]
-    buffers = [place(k, numpy.zeros(size, "float32")) for k in range(n)]
+    w, goals = _numbers(rng, 3, size), _numbers(rng, n, 3, size)
+    lr = float(rng.choice([0.0625, 0.125]))
+    shards = [[place(k, l) for l in w_k.T] for k, w_k in enumerate(_cut(w.T, n))]
+    buffers = _on_each(place, [numpy.zeros(size, "float32")] * n)
 
     def gradient_of(k):
         return lambda l, whole: place(k, _on(k, whole, "gradients") - goals[k][l])
 
     def wanted():
         new = w - lr * (n * w - goals.sum(axis=0))
-        return {"shards": [[layer[part] for layer in new] for part in parts]}
+        return {"shards": [list(part.T) for part in _cut(new.T, n)]}
 
     args = shards, buffers, [gradient_of(k) for k in range(n)], lr
-    return Case(args, wanted, {"shards": shards}, times=NUM_LAYERS)
+    return Case(args, wanted, {"shards": shards}, times=len(w))
 
 
 def _plain(method):
@@ -188,14 +180,9 @@ def _overlap(n, size, rng, place):
     device = Overlap(compute, seconds)
     calls = map(_plain, (device.backward, device.send, device.wait))
     says = f"layers that compute for {compute} s and send for {seconds} s"
-    return Case(
-        (len(compute), *calls),
-        lambda: {"waited": [True] * len(compute)},
-        {"waited": device.waited},
-        says,
-        device,
-        (device.least(),),
-    )
+    wanted, results = {"waited": [True] * len(compute)}, {"waited": device.waited}
+    args, target = (len(compute), *calls), (device.least(),)
+    return Case(args, lambda: wanted, results, says, device, target)
 
 
 def _batch_norm(n, size, rng, place):
@@ -235,20 +222,15 @@ def _least_squares(n, size, rng, place):
     return Case(([rows.T @ rows for rows in A], xs), wanted, says=f"N = {n}")
 
 
-def _shards(n, size, rng):
-    return [_numbers(rng, len(range(size)[part]), 2) for part in _parts(n, size)]
-
-
 def _who_divides(n, size, rng, place):
-    shards = _shards(n, size, rng)
+    samples = _numbers(rng, size, 2)
+    shards = _cut(samples, n)
     args = [shard.sum(axis=0) for shard in shards], [len(shard) for shard in shards]
-    return Case(
-        args, lambda: numpy.concatenate(shards).mean(0), says=f"counts = {args[1]}"
-    )
+    return Case(args, lambda: samples.mean(axis=0), says=f"counts = {args[1]}")
 
 
 def _idle_device(n, size, rng, place):
-    shards, grads = _shards(n, size, rng), list(_numbers(rng, n, 2))
+    shards, grads = _cut(_numbers(rng, size, 2), n), list(_numbers(rng, n, 2))
 
     def gradient(shard):
         if len(shard) == 0:
@@ -277,36 +259,36 @@ def _clock(n, size, rng, place):
 
 
 def _clip(n, size, rng, place):
-    g, parts = _numbers(rng, size), _parts(n, size)
+    g = _numbers(rng, size)
     norm = float(numpy.linalg.norm(g))
     most = norm * float(rng.choice([0.25, 0.5, 2]))
-    shards = [place(k, g[part]) for k, part in enumerate(parts)]
-
-    def wanted():
-        clipped = g * min(1, most / norm)
-        return {"shards": [clipped[part] for part in parts]}
-
+    shards = _on_each(place, _cut(g, n))
     says = f"N = {n}, {size} numbers, and at most {most:.4g} of a norm of {norm:.4g}"
-    return Case((list(shards), most), wanted, {"shards": shards}, says, numbers=1)
+    return Case(
+        (list(shards), most),
+        lambda: {"shards": _cut(g * min(1, most / norm), n)},
+        {"shards": shards},
+        says,
+        numbers=1,
+    )
 
 
 def _accumulate(n, size, rng, place):
     num_parts = int(rng.integers(2, 5))
     counts = rng.integers(1, 5, size=(n, num_parts)).tolist()
-    sums, stale = _numbers(rng, n, num_parts, size), _numbers(rng, n, size)
-    grads = [place(k, old) for k, old in enumerate(stale)]
+    sums = _numbers(rng, n, num_parts, size)
+    grads = _on_each(place, _numbers(rng, n, size))
     gradients = [lambda m, k=k: place(k, sums[k][m]) for k in range(n)]
 
     def wanted():
         return {"grads": [sums.sum(axis=(0, 1)) / sum(map(sum, counts))] * n}
 
-    says = f"N = {n}, arrays of length {size:,} and {num_parts} micro-batches each"
-    return Case((list(grads), gradients, counts), wanted, {"grads": grads}, says)
+    return Case((list(grads), gradients, counts), wanted, {"grads": grads})
 
 
 def _tied(n, size, rng, place):
     values = _numbers(rng, n, size)
-    grads = [place(k, value) for k, value in enumerate(values)]
+    grads = _on_each(place, values)
 
     def wanted():
         new = values.copy()
@@ -318,9 +300,8 @@ def _tied(n, size, rng, place):
 
 def _dropout(n, size, rng, place):
     h, numbers, rate = _numbers(rng, size), rng.integers(1, 1000, size=n), 0.5
-    parts = _parts(n, size)
-    shards = [place(k, h[part]) for k, part in enumerate(parts)]
-    seeds = [place(k, numpy.array([float(s)])) for k, s in enumerate(numbers)]
+    shards = _on_each(place, _cut(h, n))
+    seeds = _on_each(place, [numpy.array([float(s)]) for s in numbers])
 
     def draws(seed, start, stop):
         return numpy.random.default_rng(int(seed[0])).random(size)[start:stop]
@@ -329,126 +310,94 @@ def _dropout(n, size, rng, place):
         return lambda seed, *rows: place(k, draws(_on(k, seed, "draws"), *rows))
 
     def wanted():
-        whole = h * (draws(numbers, 0, size) > rate) / (1 - rate)
-        return {"shards": [whole[part] for part in parts]}
+        return {"shards": _cut(h * (draws(numbers, 0, size) > rate) / (1 - rate), n)}
 
-    return Case(
-        (list(shards), list(seeds), [draw_of(k) for k in range(n)], rate),
-        wanted,
-        {"shards": shards},
-        f"N = {n} and {size} rows",
-        numbers=1,
-    )
+    args = list(shards), list(seeds), [draw_of(k) for k in range(n)], rate
+    return Case(args, wanted, {"shards": shards}, numbers=1)
 
 
 def _sync_bn_backward(n, size, rng, place):
     h, g = rng.normal(size=size), rng.normal(size=size)
     deviation = float(h.std()) or 1.0
     h = (h - h.mean()) / deviation
-    parts = _parts(n, size)
-    normed, grads = ([place(k, a[p]) for k, p in enumerate(parts)] for a in (h, g))
-    buffers = [place(k, numpy.zeros(2)) for k in range(n)]
+    normed, grads = (_on_each(place, _cut(a, n)) for a in (h, g))
+    buffers = _on_each(place, [numpy.zeros(2)] * n)
 
     def wanted():
         dx = (g - g.mean() - h * (g * h).mean()) / deviation
-        return {"grads": [dx[part] for part in parts]}
+        return {"grads": _cut(dx, n)}
 
     args = list(grads), normed, buffers, size, deviation
-    says = f"N = {n} and {size} samples"
-    return Case(args, wanted, {"grads": grads}, says, numbers=2)
+    return Case(args, wanted, {"grads": grads}, numbers=2)
+
+
+class Puzzle(NamedTuple):
+    """A function that makes cases and, with `exchange`, what a solution may need.
+
+    `sends` names a row of :func:`limits`. `memory` counts arrays, parts of an array and
+    further numbers that a device may hold. The `route` is a :class:`Network`'s.
+    """
+
+    case: Callable[..., Case]
+    sends: str = ""
+    memory: tuple[int, int, int] = (0, 0, 0)
+    route: str = ""
 
 
 PUZZLES = {
-    "split_unevenly": _split_unevenly,
-    "shard_gradients": _shard_gradients,
-    "central": _all_reduce,
-    "tree": _all_reduce,
-    "recursive_doubling": _all_reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather": _all_gather,
-    "ring": _all_reduce,
-    "zero1": _zero1,
-    "local_sgd": _local_sgd,
-    "fsdp": _fsdp,
-    "pipeline": _pipeline,
-    "overlap": _overlap,
-    "batch_norm": _batch_norm,
-    "grid": _grid,
-    "least_squares": _least_squares,
-    "rebinding": _all_reduce,
-    "who_divides": _who_divides,
-    "idle_device": _idle_device,
-    "clock": _clock,
-    "clip": _clip,
-    "accumulate": _accumulate,
-    "tied": _tied,
-    "dropout": _dropout,
-    "sync_bn_backward": _sync_bn_backward,
+    "split_unevenly": Puzzle(_split_unevenly),
+    "shard_gradients": Puzzle(_shard_gradients),
+    "central": Puzzle(_all_reduce, "hub", (3, 0, 0), "hub"),
+    "tree": Puzzle(_all_reduce, "tree", (3, 0, 0)),
+    "recursive_doubling": Puzzle(_all_reduce, "pairs", (3, 0, 0)),
+    "reduce_scatter": Puzzle(_reduce_scatter, "half a ring", (1, 2, 0)),
+    "all_gather": Puzzle(_all_gather, "half a ring", (1, 2, 0)),
+    "ring": Puzzle(_all_reduce, "ring", (1, 2, 0), "ring"),
+    "zero1": Puzzle(_zero1, "ring", (2, 4, 0)),
+    "local_sgd": Puzzle(_local_sgd, "ring", (4, 0, 0)),
+    "fsdp": Puzzle(_fsdp, "ring", (2, 5, 0)),
+    "pipeline": Puzzle(_pipeline),
+    "overlap": Puzzle(_overlap),
+    "batch_norm": Puzzle(_batch_norm),
+    "grid": Puzzle(_grid),
+    "least_squares": Puzzle(_least_squares),
+    "rebinding": Puzzle(_all_reduce, "hub", (3, 0, 0), "hub"),
+    "who_divides": Puzzle(_who_divides),
+    "idle_device": Puzzle(_idle_device),
+    "clock": Puzzle(_clock),
+    "clip": Puzzle(_clip, "ring", (0, 2, 4)),
+    "accumulate": Puzzle(_accumulate, "ring", (3, 0, 0)),
+    "tied": Puzzle(_tied, "one round", (3, 0, 0)),
+    "dropout": Puzzle(_dropout, "half a tree", (0, 5, 4)),
+    "sync_bn_backward": Puzzle(_sync_bn_backward, "ring", (0, 6, 8)),
 }
-ROUTES = {"ring": "ring", "central": "hub", "rebinding": "hub"}
+WITH_ROUNDS = [name for name, puzzle in PUZZLES.items() if puzzle.sends]
+SCORED = (*WITH_ROUNDS, "pipeline", "overlap")
 
 
-def _depth(n) -> int:
-    """log2 n, rounded up."""
-    return (n - 1).bit_length()
+def limits(name: str, case: Case, n: int, size: int) -> tuple[int, tuple]:
+    """How many numbers are sent at least, and the target of each score, or ().
 
-
-def _pairs(n) -> int:
-    """Rounds of recursive doubling: two more where n is no power of 2."""
-    return _depth(n) if n & (n - 1) == 0 else _depth(n) + 1
-
-
-# How often, at least, each number is sent to another device, in units of N - 1: for a
-# sum the other devices send theirs once, and to know it they receive it once. For
-# local SGD this is for each mean, for FSDP for each layer. A tree sends no more.
-LEAST = {
-    "central": 2,
-    "tree": 2,
-    "recursive_doubling": 2,
-    "reduce_scatter": 1,
-    "all_gather": 1,
-    "ring": 2,
-    "zero1": 2,
-    "local_sgd": 2,
-    "fsdp": 2,
-    "rebinding": 2,
-    "clip": 2,
-    "accumulate": 2,
-    "dropout": 1,
-    "sync_bn_backward": 2,
-}
-
-# Rounds, numbers over the busiest link and numbers held, for n devices, arrays of
-# `size` numbers, and the longest part of one.
-TARGETS = {
-    "central": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),
-    "tree": lambda n, size, part: (2 * _depth(n), _depth(n) * size, 3 * size),
-    "recursive_doubling": lambda n, size, part: (_pairs(n), _pairs(n) * size, 3 * size),
-    "reduce_scatter": lambda n, size, part: (n - 1, (n - 1) * part, size + 2 * part),
-    "all_gather": lambda n, size, part: (n - 1, (n - 1) * part, size + 2 * part),
-    "ring": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, size + 2 * part),
-    "zero1": lambda n, size, part: (2 * n - 2, 2 * (n - 1) * part, 2 * size + 4 * part),
-    "local_sgd": lambda n, size, part: (2 * (n - 1), 2 * (n - 1) * part, 4 * size),
-    "fsdp": lambda n, size, part: (
-        2 * (n - 1),
-        2 * (n - 1) * part,
-        2 * size + (NUM_LAYERS + 2) * part,
-    ),
-    "rebinding": lambda n, size, part: (2 * (n - 1), (n - 1) * size, 3 * size),
-    "clip": lambda n, size, part: (2 * (n - 1), 2 * (n - 1), 2 * part + 4),
-    "accumulate": lambda n, size, part: (2 * n - 2, 2 * (n - 1) * part, 3 * size),
-    "tied": lambda n, size, part: (min(n - 1, 1), min(n - 1, 1) * size, 3 * size),
-    "dropout": lambda n, size, part: (_depth(n), _depth(n), 5 * part + 4),
-    "sync_bn_backward": lambda n, size, part: (
-        2 * (n - 1),
-        2 * (n - 1),
-        6 * part + 8,
-    ),
-}
-SCORED = (*TARGETS, "pipeline", "overlap")
-
-
-def target(name: str, case: Case, n: int, size: int) -> tuple[int, int, int]:
-    """A puzzle's target for this case."""
-    rounds, link, held = TARGETS[name](n, size, -(-size // n))
-    return case.times * rounds, case.times * link, held
+    For a sum the other devices send each number once, and to know it they receive it
+    once: so each is sent N - 1 or 2 (N - 1) times. A tree sends no more.
+    """
+    puzzle = PUZZLES[name]
+    if not puzzle.sends:
+        return 0, case.target
+    numbers = case.numbers or size
+    part, other = -(-numbers // n), n - 1
+    depth, is_power = other.bit_length(), n & other == 0
+    pairs = depth if is_power else depth + 1  # rounds of recursive doubling
+    any_other = min(other, 1)
+    least, rounds, link = {  # numbers are sent how often; rounds; the busiest link
+        "hub": (2 * other, 2 * other, other * numbers),
+        "tree": (2 * other, 2 * depth, depth * numbers),
+        "half a tree": (other, depth, depth * numbers),
+        "pairs": (2 * other, pairs, pairs * numbers),
+        "ring": (2 * other, 2 * other, 2 * other * part),
+        "half a ring": (other, other, other * part),
+        "one round": (0, any_other, any_other * numbers),
+    }[puzzle.sends]
+    arrays, parts, more = puzzle.memory
+    held = arrays * size + parts * -(-size // n) + more
+    return case.times * numbers * least, (case.times * rounds, case.times * link, held)

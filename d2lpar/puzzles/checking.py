@@ -13,16 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy
 
 from d2lpar.puzzles.apart import ENDED, stream
-from d2lpar.puzzles.cases import (
-    LEAST,
-    PUZZLES,
-    ROUTES,
-    SCORED,
-    TARGETS,
-    Case,
-    Rows,
-    target,
-)
+from d2lpar.puzzles.cases import PUZZLES, Case, Rows, limits
 from d2lpar.puzzles.network import Network, read
 
 
@@ -42,21 +33,18 @@ def check(solution: Callable) -> bool:
                 wrong, got, scores, sent = next(attempts)
             except EOFError:
                 wrong, got, scores, sent = ENDED, None, (), 0
-            case = PUZZLES[name](n, size, rng, Network(n).place)
+            case = PUZZLES[name].case(n, size, rng, Network(n).place)
+            least, most = limits(name, case, n, size)
             says = case.says or f"N = {n} and arrays of length {size:,}"
             if wrong is None:
                 print(f"{name}: not solved yet")
                 return False
             wrong = wrong or _difference(got, case.wanted(), "its answer")
-            if not wrong and name in LEAST:
-                wrong = _unsent(name, n, case, scores[0], sent, size)
-            if not wrong and name in ("pipeline", "overlap"):
-                wrong = _too_soon(case, scores)
+            wrong = wrong or _too_little(name, n, case, scores, sent, least)
             if wrong:
                 print(f"{name}: wrong with {says}: {wrong}")
                 return False
-            if name in SCORED:
-                most = case.target or target(name, case, n, size)
+            if most:
                 units = (1,) * 3 if case.machine else (1, size, size)
                 what = (case.machine or Network).SCORES
                 says += ": " + ", ".join(
@@ -66,7 +54,7 @@ def check(solution: Callable) -> bool:
                 if any(score > limit for score, limit in zip(scores, most)):
                     print(f"{name}: right so far, but over its target with {says}")
                     return False
-    print(f"{name}: right" + (f"; {says}" if name in SCORED else ""))
+    print(f"{name}: right" + (f"; {says}" if most else ""))
     return True
 
 
@@ -82,9 +70,10 @@ def _sizes() -> Iterator[tuple[int, int, numpy.random.Generator]]:
 def _attempts(solution: Callable, name: str) -> Iterator[tuple]:
     """For each size what went wrong, the answer, the scores and the numbers sent."""
     for n, size, rng in _sizes():
-        network = Network(n, ROUTES.get(name, ""))
-        args, _, results, _, machine, *_ = PUZZLES[name](n, size, rng, network.place)
-        if name in TARGETS:
+        network = Network(n, PUZZLES[name].route)
+        make = PUZZLES[name].case
+        args, _, results, _, machine, *_ = make(n, size, rng, network.place)
+        if PUZZLES[name].sends:
             args = *args, lambda messages, network=network: network.exchange(messages)
         wrong, returned = _attempt(solution, args, results is None)
         got = _plain(results if results is not None else returned)
@@ -119,29 +108,25 @@ def _plain(value):
     return read(value)
 
 
-def _unsent(name: str, n: int, case: Case, rounds: int, sent: int, size: int) -> str:
-    """Why the answer cannot have come by `exchange` as the puzzle asks, or "".
+def _too_little(
+    name: str, n: int, case: Case, scores: tuple, sent: int, least: int
+) -> str:
+    """Why the answer cannot have come as the puzzle asks, or "".
 
-    What each device knows at most doubles in a round, and each number must be sent at
-    least N - 1 times.
+    What each device knows at most doubles in a round; no machine beats its target.
     """
-    least = (n - 1) * LEAST[name] * case.times * (case.numbers or size)
-    if rounds < (n - 1).bit_length() or sent < least:
+    if case.machine and scores[0] < case.target[0]:
+        what = case.machine.SCORES[0]
+        return f"{scores[0]} {what}, at least {case.target[0]} are needed"
+    rounds = (n - 1).bit_length() if least else 0
+    if scores[0] < rounds or sent < least:
         return (
-            f"{rounds} round(s) sent {sent:,} numbers in all, at least "
-            f"{(n - 1).bit_length()} and {least:,} are needed"
+            f"{scores[0]} round(s) sent {sent:,} numbers in all, at least {rounds} and "
+            f"{least:,} are needed"
         )
     if name == "tree" and sent > least:
         return f"{sent:,} numbers were sent in all, a tree sends {least:,}"
     return ""
-
-
-def _too_soon(case: Case, scores: tuple) -> str:
-    """Why the machine cannot have done this, or "". The first target is the least."""
-    if scores[0] >= case.target[0]:
-        return ""
-    what = case.machine.SCORES[0]
-    return f"{scores[0]} {what}, at least {case.target[0]} are needed"
 
 
 def in_one_line(error: BaseException, solution: Callable) -> str:

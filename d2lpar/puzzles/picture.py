@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from d2lpar.puzzles.cases import PUZZLES, ROUTES, TARGETS
+from d2lpar.puzzles.cases import PUZZLES, WITH_ROUNDS
 from d2lpar.puzzles.checking import in_one_line
 from d2lpar.puzzles.network import Network
 
@@ -27,12 +27,15 @@ def draw(solution: Callable, num_devices: int = 4) -> Figure | None:
     in units of a device's array. Prints why, and returns None, if nothing can be drawn.
     """
     name = getattr(solution, "__name__", type(solution).__name__)
-    if name not in TARGETS:
-        print(f"{name}: only {', '.join(TARGETS)} have rounds of exchange")
+    if name not in WITH_ROUNDS:
+        print(f"{name}: only {', '.join(WITH_ROUNDS)} have rounds of exchange")
         return None
     size = 4 * num_devices
-    network = Network(num_devices, ROUTES.get(name, ""))
-    case = PUZZLES[name](num_devices, size, numpy.random.default_rng(0), network.place)
+    network, rng = (
+        Network(num_devices, PUZZLES[name].route),
+        numpy.random.default_rng(0),
+    )
+    case = PUZZLES[name].case(num_devices, size, rng, network.place)
     try:
         solution(*case.args, network.exchange)
     except NotImplementedError:

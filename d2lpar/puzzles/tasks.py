@@ -9,24 +9,22 @@ read another one's array: it must be sent. A call of `exchange` is one *round* :
     at_1, at_2 = exchange([(arrays[0], 1), (arrays[1], 2)])
 
 sends device 0's array to device 1 and device 1's to device 2, and returns the copies
-that arrive. In a round a device sends one array at most, and receives one at most. Your
-code runs on MXNet's arrays, too, so use what NumPy's and theirs have in common: slices,
-``x[:] = y``, + - * /, and ``x.copy()``.
+that arrive. In a round a device sends one array at most, and receives one at most. Use
+what MXNet's arrays have, too: slices, ``x[:] = y``, + - * /, and ``x.copy()``.
 
 A puzzle with `exchange` is scored by three numbers, and each must stay within its
 target. *Rounds* are calls of `exchange`. The *busiest link* is the most that one device
 sends in all, or receives in all. *Memory* is the most that one device holds at once:
-its own arrays, and each copy and each result as long as a name refers to it. So `at_1`
-above counts until the name gets another value, or until ``del at_1``. Link and memory
-are counted in arrays: 1 is as much as ``arrays[0]``. N is the number of devices.
+its own arrays, and copies and results as long as a name refers to them: `at_1` above
+counts until ``del at_1``. Link and memory are counted in arrays like ``arrays[0]``; N
+is the number of devices.
 """
 
 
 def split_unevenly(n, num_devices):
     """1. Split a batch of n samples over the devices, in order: one slice per device.
 
-    Lengths differ by at most one and the longer ones come first. With n < num_devices
-    the last ones are empty.
+    Lengths differ by at most one, the longer ones come first, and some may be empty.
     Example: 10 samples on 3 devices are [slice(0, 4), slice(4, 7), slice(7, 10)].
     """
     raise NotImplementedError
@@ -45,9 +43,8 @@ def shard_gradients(X, y, w, parts):
 def central(arrays, exchange):
     """3. All-reduce through device 0, as in the book: every array becomes the sum.
 
-    Each message is sent by device 0 or to it. In place. Target: 2 (N - 1) rounds, N - 1
-    arrays over the busiest link, memory 3.
-    Example: arrays [1, 2] and [3, 4] on two devices both become [4, 6].
+    In place; each message is sent by device 0 or to it. Target: 2 (N - 1) rounds, N - 1
+    arrays over the busiest link, memory 3. Example: [1, 2] and [3, 4] become [4, 6].
     """
     raise NotImplementedError
 
@@ -55,9 +52,8 @@ def central(arrays, exchange):
 def tree(arrays, exchange):
     """4. All-reduce by a tree: pairs add, then pairs of pairs, and the sum goes back.
 
-    In place, with 2 (N - 1) messages in all. Target: 2 log2 N rounds, log2 N arrays
-    over the busiest link, memory 3. N need not be a power of 2: then log2 N is rounded
-    up.
+    In place, with 2 (N - 1) messages in all. Target, with log2 N rounded up: 2 log2 N
+    rounds, log2 N arrays over the busiest link, memory 3.
     Example with 4 devices: 1 sends to 0 while 3 sends to 2; then 2 sends to 0.
     """
     raise NotImplementedError
@@ -66,10 +62,9 @@ def tree(arrays, exchange):
 def recursive_doubling(arrays, exchange):
     """5. All-reduce in log2 N rounds: in each round, pairs exchange what they have.
 
-    In place. Target for N a power of 2: log2 N rounds, log2 N arrays over the busiest
-    link, memory 3. For any other N, with M the largest power of 2 below it, the devices
-    from M on send their arrays to others first and get the sum last: log2 M + 2 rounds,
-    at most log2 M + 2 arrays.
+    In place. Target: log2 N rounds, log2 N arrays over the busiest link, memory 3. If N
+    is no power of 2, and M the largest one below it, the devices from M on send their
+    arrays to others first and get the sum last: log2 M + 2 rounds and arrays.
     Example with 4 devices: 0 and 1 exchange while 2 and 3 do; then 0 and 2, 1 and 3.
     """
     raise NotImplementedError
@@ -78,9 +73,9 @@ def recursive_doubling(arrays, exchange):
 def reduce_scatter(arrays, exchange):
     """6. Reduce-scatter: device k ends with part k of the sum, in arrays[k][part k].
 
-    The parts are those of puzzle 1. The rest of arrays[k] may hold anything. Target:
-    N - 1 rounds, (N - 1) / N arrays over the busiest link, memory 1 + 2 / N. If the
-    parts are uneven, the longest one counts in place of 1 / N.
+    Parts are as in puzzle 1; the others may hold anything. Target: N - 1 rounds,
+    (N - 1) / N arrays over the busiest link, memory 1 + 2 / N; if parts are uneven, the
+    longest one counts in place of 1 / N.
     Example: [1, 2] and [3, 4] become [4, anything] and [anything, 6].
     """
     raise NotImplementedError
@@ -98,8 +93,8 @@ def all_gather(arrays, exchange):
 def ring(arrays, exchange):
     """8. All-reduce in a ring: device k sends to k + 1 only, the last one to device 0.
 
-    Cut each array into N parts, as in puzzle 1. In place. Target: 2 (N - 1) rounds,
-    2 (N - 1) / N arrays over the busiest link, memory 1 + 2 / N.
+    In place, with parts as in puzzle 1. Target: 2 (N - 1) rounds, 2 (N - 1) / N arrays
+    over the busiest link, memory 1 + 2 / N.
     Example with 3 devices: first 0 sends part 2, 1 sends part 0, and 2 sends part 1.
     """
     raise NotImplementedError
@@ -112,8 +107,8 @@ def zero1(params, grads, velocities, lr, exchange):
     velocities[k] is as long as part k. With g the sum of the gradients, each element
     gets v = 0.9 v + g and p = p - lr v, on one device only; then all replicas get the
     new parameters. In place. Targets as in puzzle 8, but memory 2 + 4 / N.
-    Example: params [1, 1] on two devices, grads [1, 0] and [1, 2], velocities [0] and
-    [0], lr 0.5: g is [2, 2], so the velocities become [2] and [2], all params [0, 0].
+    Example: with params [1, 1] twice, grads [1, 0] and [1, 2], velocities [0] and [0]
+    and lr 0.5 the velocities become [2] and [2], all params [0, 0].
     """
     raise NotImplementedError
 
@@ -136,11 +131,10 @@ def fsdp(shards, buffers, gradients, lr, exchange):
     shards[k][l] is part k (as in puzzle 1) of layer l's parameters, on device k, and
     buffers[k] has room for one whole layer. gradients[k](l, w) is the gradient (as long
     as w) of device k's samples, where w are all the parameters of layer l, on device k.
-    Take one step of w = w - lr * g, in place in the shards, with g the sum of the
-    gradients of all devices. Targets: for each of 3 layers those of puzzles 7 and 6;
-    memory 2 + 5 / N: a layer, its gradient, three shards, and two parts that travel.
-    Example with 2 devices: shards[0][l] is [1], shards[1][l] is [2], so w is [1, 2].
-    With gradients [4, 0] and [0, 8] and lr 0.5 they become [-1] and [-2].
+    Take one step of w = w - lr * g, in place in the shards, with g the sum of all
+    gradients. Targets: for each of 3 layers those of puzzles 7 and 6; memory 2 + 5 / N:
+    a layer, its gradient, three shards, and two parts that travel. Example: shards [1]
+    and [2] of w = [1, 2], gradients [4, 0] and [0, 8], lr 0.5 become [-1] and [-2].
     """
     raise NotImplementedError
 
@@ -152,10 +146,9 @@ def pipeline(num_stages, num_batches, run):
     micro-batch 1 while stage 1 works on micro-batch 0; a stage does one thing a round.
     Forward of stage s needs that of stage s - 1, backward needs the stage's own forward
     and the backward of stage s + 1, each from an earlier round. Bring all micro-batches
-    forward and backward through all stages. A stage holds a micro-batch's activations
-    from its forward to its backward. Target for S stages and M micro-batches:
-    2 (M + S - 1) rounds, 2 S (S - 1) bubbles (a stage without work in a round), and at
-    most min(S, M) micro-batches held by a stage.
+    forward and backward. A stage holds one from its forward to its backward. Target for
+    S stages and M micro-batches: 2 (M + S - 1) rounds, 2 S (S - 1) bubbles (a stage
+    without work in a round), and at most min(S, M) micro-batches held by a stage.
     Example: with 2 stages and 1 micro-batch four rounds, each with one stage at work.
     """
     raise NotImplementedError
@@ -166,8 +159,8 @@ def overlap(num_layers, backward, send, wait):
 
     backward(l) computes the gradient of layer l, after those of all layers behind it,
     and returns when it is there. send(l) queues its all-reduce and returns at once; the
-    link serves one layer at a time. wait(l) returns when the sum is there. Wait for the
-    sum of each layer. Target: the fewest seconds possible.
+    link serves one layer at a time. wait(l) returns when the sum is there: wait for all
+    layers. Target: the fewest seconds possible.
     Example: two layers of 3 s each, sent in 2 s each, need 8 s; without overlap 10 s.
     """
     raise NotImplementedError
@@ -176,9 +169,8 @@ def overlap(num_layers, backward, send, wait):
 def batch_norm(counts, means, variances):
     """14. Mean and variance of a whole batch, from those of its shards.
 
-    Shard k has counts[k] >= 1 samples, and the means means[k] (d,) of their features.
-    variances[k] (d,) are the mean squared distances from *these* means. Return the
-    batch's (mean, variance).
+    Shard k has counts[k] >= 1 samples with the means means[k] (d,), and variances[k]
+    (d,) are the mean squared distances from *these*. Return (mean, variance).
     Example: two shards of one sample each, 0 and 2, have variance 0; the batch has 1.
     """
     raise NotImplementedError
@@ -232,8 +224,8 @@ def who_divides(sums, counts):
 def idle_device(shards, grads, gradient):
     """19. The gradients of a small last batch: their sum is wrong if a device is idle.
 
-    gradient(shard) is the gradient (d,) of a shard of at least one sample. It belongs
-    in grads[k], which still holds device k's gradient of the step before.
+    gradient(shard) is the gradient (d,) of one sample or more. It belongs in grads[k],
+    which still holds device k's gradient of the step before.
     """
     for k, shard in enumerate(shards):
         if len(shard) > 0:
@@ -243,9 +235,8 @@ def idle_device(shards, grads, gradient):
 def clock(work, wait, now):
     """20. How many seconds a device needs for the work; the answer is always 0.
 
-    work() hands the work to the device and returns at once; wait() returns when the
-    device has done everything that it was handed, also before this call of `clock`;
-    now() is the time in seconds.
+    work() hands the work to the device and returns at once; wait() returns when it has
+    done all that it was handed, also before this call; now() is the time in seconds.
     """
     start = now()
     work()
@@ -271,9 +262,8 @@ def accumulate(grads, gradients, counts, exchange):
     """22. Gradient accumulation: several micro-batches per device, one all-reduce.
 
     gradients[k](m) is the gradient, summed over samples, of micro-batch m on device k,
-    which has counts[k][m] samples. grads[k] still holds the gradient of the step
-    before. Put into each grads[k] the mean over all samples, in place. Targets: those
-    of puzzle 8, but memory 3.
+    which has counts[k][m] samples. grads[k] holds the gradient of the step before. Put
+    into each the mean over all samples. Targets: those of puzzle 8, but memory 3.
     Example: gradients [2] of 1 sample and [4] of 2, on one device, have the mean [2].
     """
     raise NotImplementedError
@@ -282,9 +272,8 @@ def accumulate(grads, gradients, counts, exchange):
 def tied(grads, exchange):
     """23. Tied weights in a pipeline: the first and the last stage share a layer.
 
-    Device k is stage k. Both stages have computed the gradient of their use of the
-    layer, grads[0] and grads[-1]; make both the gradient of the layer, in place. The
-    other arrays belong to other layers. Target: one round, one array, memory 3.
+    grads[0] and grads[-1] are gradients of their uses of it, the others those of other
+    layers. Make both the gradient of the layer. Target: one round and array, memory 3.
     Example: [1], [5] and [2] become [3], [5] and [3].
     """
     raise NotImplementedError
@@ -307,10 +296,10 @@ def sync_bn_backward(grads, normed, buffers, count, deviation, exchange):
     """25. Backward through synchronised BatchNorm: one all-reduce per pass.
 
     normed[k] are device k's samples of one feature after the forward pass, with mean 0
-    and variance 1 over all `count` samples, and grads[k] their gradients g. Replace
-    each g by (g - mean(g) - normed * mean(g * normed)) / deviation, in place, with
-    means over all samples. buffers[k] has room for two numbers. Target: 2 (N - 1)
-    rounds and numbers over the busiest link, memory 6 shards and 8 numbers.
+    and variance 1 over all `count` samples, and grads[k] their gradients g. Each g
+    becomes (g - mean(g) - normed * mean(g * normed)) / deviation, with means over all
+    samples. buffers[k] has room for two numbers. Target: 2 (N - 1) rounds and numbers
+    over the busiest link, memory 6 shards and 8 numbers.
     Example: g [1] and [3], normed [-1] and [1], deviation 1: both become [0].
     """
     raise NotImplementedError

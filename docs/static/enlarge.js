@@ -2,13 +2,13 @@
 document.addEventListener("DOMContentLoaded", () => {
   const dialog = document.createElement("dialog");
   dialog.className = "enlarged";
-  dialog.innerHTML = "<img alt=''>";
   dialog.addEventListener("click", () => dialog.close());
   document.body.append(dialog);
   for (const img of document.querySelectorAll(".content img")) {
     if (img.closest("a")) continue;
     const enlarge = () => {
-      Object.assign(dialog.firstChild, { src: img.src, alt: img.alt });
+      const large = Object.assign(new Image(), { src: img.src, alt: img.alt });
+      dialog.replaceChildren(large);
       dialog.showModal();
     };
     Object.assign(img, { tabIndex: 0, role: "button", title: "Enlarge" });

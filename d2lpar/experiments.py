@@ -223,6 +223,8 @@ LENET = Experiment(
     minutes=0.5,
 )
 
+SMALL_ARRAYS = dict(x2=20_000_000, trig=1_500, product=1_536, largest_copy=2**24)
+TINY_ARRAYS = dict(x2=1_000, sum_rows=100, trig=40, product=64, largest_copy=2**12)
 ELEMENTS = {
     "quick": {"n": 5_000_000},
     "book": {"n": 50_000_000},
@@ -274,25 +276,9 @@ _ALL = (
         "Timing devices honestly",
         "times array operations by two clocks",
         presets={
-            "quick": {
-                "data": {
-                    "x2": 20_000_000,
-                    "trig": 1_500,
-                    "product": 1_536,
-                    "largest_copy": 2**24,
-                }
-            },
+            "quick": {"data": SMALL_ARRAYS},
             "book": {"product_repeats": 3},
-            "dry-run": {
-                "repeats": 1,
-                "data": {
-                    "x2": 1_000,
-                    "sum_rows": 100,
-                    "trig": 40,
-                    "product": 64,
-                    "largest_copy": 2**12,
-                },
-            },
+            "dry-run": {"repeats": 1, "data": TINY_ARRAYS},
         },
         measure="d2lpar.arrays.timings:measure",
         load="d2lpar.arrays.operations:Sizes",

@@ -80,7 +80,8 @@ def _attempts(solution: Callable, name: str) -> Iterator[tuple]:
             _protect(args)
         if puzzle.sends:
             args = *args, lambda messages, network=network: network.exchange(messages)
-        wrong, got = "", None
+        wrong: str | None = ""
+        got = None
         try:
             with numpy.errstate(all="ignore"):
                 returned = solution(*args)

@@ -463,8 +463,8 @@ if __name__ == "__main__":
 # 1. **Fewer bits.** Give `to_int8` 2^(bits - 1) - 1 steps (2^bits - 1 if no number is
 #    negative) for 8 down to 2 bits. At how many bits does the agreement with float32
 #    fall below 0.95? *(At 4 bits. Each bit less doubles the step and thus the rounding
-#    error. Once the error of a score is similar to the distance of the two best classes,
-#    the agreement falls quickly.)*
+#    error. Once the error of a score is similar to the distance of the two best
+#    classes, the agreement falls quickly.)*
 # 2. *On paper.* LeNet has 129,068 parameters, 25,250 of them in the convolutions. How
 #    many bytes are they in float32, bfloat16 and INT8? Why has MXNet's INT8 network
 #    204,850 bytes? *(`4 * 129,068 = 516,272`, half of it, and 129,068. MXNet keeps the

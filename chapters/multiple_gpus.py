@@ -4,8 +4,8 @@
 # How can two devices train *one* network, is the result the same as on one device, and
 # is it faster?
 #
-# ![Left: test accuracy by epoch, five seeds, on one device and on two. Right: speed of
-# a step on two devices over one, by batch size, on cores and on
+# ![Left: test accuracy by seconds, five seeds, on one device and on two. Right: speed
+# of a step on two devices over one, by batch size, on cores and on
 # H200s](../figures/multiple_gpus/two-devices.png)
 #
 # **In one sentence.** Two devices learn what one learns, and faster if there is enough

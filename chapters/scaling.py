@@ -200,7 +200,7 @@ print("break-even:", "above 128 images" if equal is None else f"{equal:.0f} imag
 # if it exceeds 1. The *break-even* is the batch size at which it reaches 1,
 # interpolated between the rows. The bracket assumes that the devices share nothing, but
 # two CPU contexts share a processor's caches and memory, and their steps can lie above
-# it, as in [our record of two idle cores](../figures/scaling/bracket.png).
+# it, as in [our record of two idle cores](../figures/scaling.md).
 #
 # These steps sum eight arrays; the trainings of the package sum *one*, so expect
 # another break-even from the last cell. What does the sum cost inside a step? We remove

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-RETRY_DELAY = 0.01  # seconds, for a destructor or callback to end
 
 
 class D2lparError(Exception):
@@ -82,8 +81,7 @@ def is_from_mxnet(error: BaseException) -> bool:
 def raising_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP, unless they are ignored.
 
-    Python drops what a destructor raises, as of MXNet's arrays: there the signal is
-    sent again. Does nothing outside the main thread.
+    Python drops what a destructor raises, so there the signal is sent again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -97,7 +95,7 @@ def raising_interrupts() -> Iterator[None]:
             sys.__unraisablehook__(dropped)
             return
         number = (*dropped.exc_value.args, signal.SIGINT)[0]
-        again = threading.Timer(RETRY_DELAY, os.kill, (os.getpid(), number))
+        again = threading.Timer(0.01, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
 

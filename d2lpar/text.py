@@ -28,20 +28,12 @@ def times(ratio: float) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """Return the count and its noun.
-
-    >>> plural(1, "device"), plural(2, "device")
-    ('1 device', '2 devices')
-    """
+    """Return the count and its noun: "1 device", "2 devices"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds, or minutes from 60 seconds on.
-
-    >>> duration(6), duration(60), duration(150)
-    ('6 s', '1 min', '2.5 min')
-    """
+    """Return seconds, or minutes from 60 seconds on: "6 s", "2.5 min"."""
     return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:g} min"
 
 

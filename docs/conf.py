@@ -25,6 +25,11 @@ from d2lpar import __version__ as release
 
 logging.basicConfig()  # or a Pygments plugin sets a level at which MXNet chats
 ROOT = Path(__file__).parents[1]
+CALCULATOR = """
+
+<div class="bracket-calculator"><noscript>With JavaScript sliders stand here, which
+draw the bracket of N devices.</noscript></div>
+"""
 TRACE = ROOT / "figures" / "scaling" / "one-step-trace.json"
 missing = [
     script.stem
@@ -47,9 +52,10 @@ extensions = [
 nb_execution_mode = "off"  # `make notebooks` has executed them
 nb_merge_streams = True
 nb_custom_formats = {".py": ["nbformat.reads", {"as_version": 4}]}
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath", "html_image"]
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # MXNet's are not for Sphinx
 autodoc_preserve_defaults = True
 default_role = "literal"  # `name` in a docstring
 add_module_names = False
@@ -61,7 +67,7 @@ pygments_dark_style = "github-dark"
 html_title = f"d2lpar {release}"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
-html_js_files = ["predict.js", "allreduce.js", "step.js"]
+html_js_files = ["predict.js", "allreduce.js", "step.js", "bracket.js", "enlarge.js"]
 html_extra_path = ["site"]  # index.html at the top, which leads to docs/index.html
 html_show_copyright = False
 html_show_search_summary = False  # it is fetched, which a browser refuses for files
@@ -86,6 +92,8 @@ def read(app, docname, source):
         for cell in cells.cells:
             if cell.cell_type == "markdown":
                 cell.source = offer_programs(cell.source, pages=r"\w+\.py")
+                if "\n## From the bracket to a decision\n" in cell.source:
+                    cell.source += CALCULATOR
         name = Path(docname).name
         offer = f"Download: {{download}}`script </chapters/{name}.py>`"
         if notebook.is_file():

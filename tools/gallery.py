@@ -35,6 +35,7 @@ import arms
 import gallery_tables
 import psutil
 from gallery_pictures import PICTURES
+from matplotlib import rc_context
 from PIL import Image, PngImagePlugin
 
 from d2lpar import __version__, experiments
@@ -381,7 +382,8 @@ def draw(found: dict[str, list[Run]], to: Path) -> set[Path]:
     written = set()
     for name, entry in PICTURES.items():
         place = to / name
-        (path,) = page.save({place.name: entry.draw()}, place.parent)
+        with rc_context({"savefig.dpi": 200}):  # sharp when it is enlarged
+            (path,) = page.save({place.name: entry.draw()}, place.parent)
         reduce_colors(path)
         written.add(path)
     for sweep, runs in found.items():

@@ -40,6 +40,8 @@ from d2lpar.records.kinds import (
     timed_epochs,
 )
 from d2lpar.records.result import Result
+from d2lpar.scaling.model import studies
+from d2lpar.scaling.result import name_of
 from d2lpar.text import number
 
 BLOCK = re.compile(r"(<!-- begin (?P<what>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -87,13 +89,17 @@ def rendered(text: str, found: Sweeps) -> str:
 
 
 def _index(*names: str) -> str:
-    """The title of every page, and the questions of its pictures."""
+    """The title of every page, its pictures in small, and what they answer."""
     rows = []
     for path in (FIGURES / f"{name}.md" for name in names):
         title = path.read_text(encoding="utf-8").split("\n")[0].removeprefix("# ")
-        links = [f"[{PICTURES[k].question}]({k}.png)" for k in shown_on(path)]
-        rows.append([f"[{title}]({path.name})", "<br>".join(links)])
-    return _table(["tables and commands", "questions and pictures"], rows)
+        shown = [
+            f'[<img src="{k}.png" alt="{_title(k)}" width="300px">]({path.name})<br>'
+            f"[{PICTURES[k].question}]({k}.png)"
+            for k in shown_on(path)
+        ]
+        rows.append([f"[{title}]({path.name})", "<br>".join(shown)])
+    return _table(["tables and commands", "pictures and their questions"], rows)
 
 
 def _title(name: str) -> str:
@@ -292,9 +298,26 @@ def _faces(runs: Runs) -> str:
     return _table(columns, rows)
 
 
+def _brackets(runs: Runs) -> str:
+    """Milliseconds of steps on two devices between their bounds, by batch."""
+    rows = []
+    for same in group(runs, lambda run: run.header.device_kind).values():
+        for study in studies(same):
+            for batch, bounds in study.bracket(2).items():
+                if (2, batch) in study.steps:
+                    low, step, high = sorted([*bounds, study.steps[2, batch]])
+                    measured = study.steps[2, batch]
+                    where = {low: "below", step: "inside", high: "above"}[measured]
+                    times = [number(1e3 * s) for s in (*bounds, measured)]
+                    name = f"{labels.hardware([same[0].header])}, {name_of(study)}"
+                    rows.append([name, f"{batch:,}", *times, where])
+    return _table(["", "batch", "at least, ms", "at most", "measured", ""], rows)
+
+
 BLOCKS: dict[str, tuple[str, Callable[[Runs], str]]] = {
     "result": ("Answer, numbers", _result),
     "published": ("What the sources printed beside ours", _published),
+    "brackets": ("Bounds and steps", _brackets),
     "seeds": ("Seconds per epoch and to an accuracy", _seeds),
     "errors": ("Errors by steps", _errors),
     "memory": ("MiB by batch", _memory),

@@ -40,6 +40,10 @@ HOMEWORK = ROOT / "teaching" / "homework.py"
 TESTS = HOMEWORK.with_name("test_homework.py")
 SOLUTION = HOMEWORK.with_name("solution.py")
 TASKS = ROOT / "d2lpar" / "puzzles" / "tasks.py"
+FITTING = """
+
+<style>.reveal img, .reveal svg { max-height: 60vh; }
+.reveal pre, .reveal pre code { font-size: 16px; line-height: 1.25; }</style>"""
 LESSONS = ("multiple_gpus", "timing", "least_squares", "scaling")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]*)\)")
 LINK = re.compile(r"\[([^\]]*)\]\(\.\./[^)]*\)")  # leads nowhere outside the checkout
@@ -208,6 +212,7 @@ def slides(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             cells[-1].attachments = cell.get("attachments", {})
         if exercises:
             break
+    cells[0].source += FITTING
     notebook.cells = cells
     return notebook
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, Optional
 import numpy
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
@@ -29,7 +30,8 @@ COUNTS = ("#56B4E9", "#0072B2", "#003A5C")
 OURS = COUNTS[1]
 LIBRARIES = {"MXNet": OURS, "d2l": "#D55E00", "PyTorch": "#B0568F",
              "NumPy": "#009E73", "SciPy": "#000000"}  # fmt: skip
-OTHERS = ("#E69F00", "#882255", "#999933", "#332288", "#44AA99", "0.55")
+OTHERS = ("#882255", "#999933", "#332288", "#44AA99", "#117733", "0.55")
+SUMS = "#E69F00"  # copies and sums between devices, and nothing else
 GREY, INK, PALE = "0.62", "0.13", "0.4"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5)))
@@ -85,6 +87,11 @@ def look(k: int, **others) -> dict:
     """Return color, line and marker of the k-th curve, and other keywords."""
     ink = {"color": OTHERS[k % len(OTHERS)], "ls": LINES[k % len(LINES)]}
     return {**ink, "marker": MARKERS[k % len(MARKERS)], **others}
+
+
+def darker(color: str) -> str:
+    """Return a color for words beside a line of `color`, which on white is too pale."""
+    return to_hex(0.55 * numpy.array(to_rgb(color)))
 
 
 def count_color(k: int) -> str:

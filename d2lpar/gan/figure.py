@@ -118,8 +118,9 @@ def show(axes: Axes, sheet: numpy.ndarray, name: str = "") -> None:
 
 
 def animation(run: Run) -> bytes:
-    """Return a GIF, played once, of the fixed noises' faces through training."""
+    """Return a GIF, played again and again, of the fixed noises' faces in training."""
     frames, shown = frames_of(run), []
+    frames = frames[1:] or frames  # before the first step all are grey
     for k in numpy.linspace(0, len(frames) - 1, min(len(frames), MAX_FRAMES)).round():
         frame = frames[int(k)]
         two_rows = numpy.concatenate(numpy.split(fixed_faces(frame), 2, axis=1))
@@ -131,6 +132,8 @@ def animation(run: Run) -> bytes:
         ImageDraw.Draw(picture).text((6, height + 6), words, fill="black", font=font)
         shown.append(picture)
     file, (first, *others) = io.BytesIO(), shown
-    durations = [MILLISECONDS] * len(others) + [1000]  # the last face stays in sight
-    first.save(file, "gif", save_all=True, append_images=others, duration=durations)
+    durations = [MILLISECONDS] * len(others) + [2000]  # the last faces stay in sight
+    first.save(
+        file, "gif", save_all=True, append_images=others, duration=durations, loop=0
+    )
     return file.getvalue()

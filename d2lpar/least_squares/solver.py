@@ -42,7 +42,11 @@ METHODS = {
     "gradient": gradient,
     "averaging": averaging,
 }
-BRIEF = {"averaging": {"num_epochs": 1}, "cgls": {"tol": 0.5}, "gradient": {"tol": 0.5}}
+BRIEF: dict[str, dict] = {
+    "averaging": {"num_epochs": 1},
+    "cgls": {"tol": 0.5},
+    "gradient": {"tol": 0.5},
+}
 WARN_IF_OFF_BY = 5e-3  # relative to ||x||, as the gradient that is left allows
 
 
@@ -110,7 +114,7 @@ def solve(
                 gradient = answer.lengths is not None
                 at = answer.residual or shards.residual(answer.x, gradient)
                 answer = answer._replace(residual=at)
-                history.append(_point(shards, answer, seconds, reference))
+                history.append(_point(shards, answer, at.norm, seconds, reference))
             begin = time.perf_counter()
         _examine(shards, method, answer)
     return Solution(
@@ -126,16 +130,18 @@ def solve(
 
 
 def _point(
-    shards: RowShards, answer: Answer, seconds: float, reference: numpy.ndarray | None
+    shards: RowShards,
+    answer: Answer,
+    residual_norm: float,
+    seconds: float,
+    reference: numpy.ndarray | None,
 ) -> PointRecord:
     of_devices = [shards.residual(x, False).norm for x in answer.device_xs]
     distance = None
     if reference is not None:  # relative, or ||x|| if the reference is 0
         norm = numpy.linalg.norm
         distance = float(norm(answer.x - reference) / (norm(reference) or 1))
-    return PointRecord(
-        answer.iteration, seconds, answer.residual.norm, of_devices, distance
-    )
+    return PointRecord(answer.iteration, seconds, residual_norm, of_devices, distance)
 
 
 def _check_threads(devices: Sequence[mx.Context]) -> None:

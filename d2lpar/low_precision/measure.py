@@ -85,13 +85,13 @@ def measure(
     }
     stretched = stretch(params, stretch_factor)
     in_int8 = [name for name in INT8 if name in precisions and stretch_factor > 1]
-    networks: tuple[tuple[Weights, Sequence[numpy.ndarray], Sequence[str]], ...] = (
-        ("trained", params, precisions),
-        ("stretched", stretched, in_int8),
-        ("equalised", equalize(stretched), in_int8),
-    )
-    for weights, values, names in networks:
-        for name in names:
+    networks: dict[Weights, Sequence[numpy.ndarray]] = {
+        "trained": params,
+        "stretched": stretched,
+        "equalised": equalize(stretched),
+    }
+    for weights, values in networks.items():
+        for name in precisions if weights == "trained" else in_int8:
             job = {**task, "precision": name, "params": values, "weights": weights}
             try:
                 yield process.answer("d2lpar.low_precision.measure:infer", job)

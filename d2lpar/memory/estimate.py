@@ -177,9 +177,10 @@ def free_memory(devices: Sequence) -> list[int]:
         return [host.host_memory().free] * len(devices)
     known = {card.number: card.memory_free for card in gpu_cards()}
     free = [known.get(device.device_id) for device in devices]
-    if None in free:
+    sizes = [size for size in free if size is not None]
+    if len(sizes) < len(devices):
         raise DeviceError("NVML does not know how much memory of the GPUs is free")
-    return free
+    return sizes
 
 
 def report_free(devices: Sequence) -> Iterator[str]:

@@ -77,7 +77,7 @@ class Network:
 class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
     """Numbers that only their device can compute with, and only `exchange` can copy."""
 
-    __slots__ = ("__device", "__network", "__values", "__weakref__")
+    __slots__ = ("__device", "__network", "__values")
 
     def __init__(self, network: Network, device: int, values: numpy.ndarray):
         self.__network, self.__device, self.__values = network, device, values

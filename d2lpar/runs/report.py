@@ -61,20 +61,28 @@ def write_page(
         written = [p for p in files_of_stem if not p.name.startswith(tuple(longer))]
         try:
             result = found if found and paths == known else experiments.result(same)
-            section = _section(same, result, out, stem, written)
+            anchor = quote(f"{folder.name}-{stem}")
+            section = f'<section id="{anchor}">\n'
+            section += _section(same, result, out, stem, written) + "</section>\n"
+            answer = escape(next(iter(result.sentences), ""))
+            title = escape(experiments.measured_by(same).title)
+            line = f'<li><a href="#{anchor}">{title}</a>: {answer}</li>\n'
         except Exception as error:  # a stranger's record must not end a measurement
             names = ", ".join(map(str, sorted(paths)))
             why = f"{type(error).__name__}: {first_line(error)}"
             log.warning("index.html leaves out %s (%s)", names, why)
             continue
         number, date = experiments.measured_by(same).number, same[-1].header.date
-        sections.append((number, date, section))
+        sections.append((number, date, line, section))
     sections.sort(key=lambda item: item[1], reverse=True)  # the newest first
     sections.sort(key=lambda item: item[0])
     path = out / "index.html"
     with atomic.replacing(path) as tmp:
-        text = "".join(section for _, _, section in sections)
-        tmp.write_text(f"{HEAD}{text}</body></html>\n", encoding="utf-8")
+        lines = "".join(line for _, _, line, _ in sections)
+        text = "".join(section for *_, section in sections)
+        tmp.write_text(
+            f"{HEAD}<ul>\n{lines}</ul>\n{text}</body></html>\n", encoding="utf-8"
+        )
     return path
 
 

@@ -147,9 +147,10 @@ def _seconds(
             for array, value in zip(arrays, values):
                 value.copyto(array)
 
-    def call(device: mx.Context) -> None:
+    def call(device: mx.Context) -> np.ndarray:
         if device == devices[0]:  # once for all devices
             all_reduce(data)
+        return data[0][0]  # `everything` looks at all of them
 
     def everything(_) -> numpy.ndarray:
         flat = [array.asnumpy().ravel() for arrays in data for array in arrays]

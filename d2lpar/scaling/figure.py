@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from d2lpar.figures import labels, page
 from d2lpar.records.kinds import Run
@@ -20,7 +21,7 @@ PARTS = {  # of a step; an update and its all-reduce are measured as one differe
     "split and copy": (("split and copy",), {"color": "0.8"}),
     "forward": (("forward",), {"color": page.OTHERS[0]}),
     "backward": (("backward",), {"color": page.OTHERS[1]}),
-    "all-reduce and update": (("all-reduce", "update"), {"color": page.OTHERS[4]}),
+    "all-reduce and update": (("all-reduce", "update"), {"color": page.SUMS}),
 }
 
 
@@ -83,6 +84,9 @@ def speedup(axes: Axes, found: Sequence[Study]) -> None:
                 label=f"{name_of(study)}, {plural(n, noun)}",
             )
     axes.axhline(1, color=page.INK, lw=1)
+    slower = {"transform": axes.get_yaxis_transform(), "color": "0.93", "zorder": 0}
+    axes.add_artist(Rectangle((0, 1e-3), 1, 1 - 1e-3, **slower))
+    axes.text(0.98, 0.03, "slower", transform=axes.transAxes, ha="right")
     page.log_along(axes, "x", base=2)
     page.log_along(axes, "y", base=2)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}\u00d7")
@@ -134,16 +138,16 @@ def parts(panels: Sequence[Axes], found: Sequence[Study]) -> None:
         axes.grid(False, axis="y")
 
 
-def all_reduce(axes: Axes, runs: Sequence[Run]) -> None:
-    """Draw GB/s of the bus by bytes and variant, on the most devices.
+def all_reduce(axes: Axes, runs: Sequence[Run], ways: Sequence[str] = ()) -> None:
+    """Draw GB/s of the bus by bytes and variant (of `ways`), on the most devices.
 
     As NCCL counts: B bytes over n devices move 2 (n - 1) / n B through each.
     """
     seconds = all_reduces(runs)
     count = max(n for n, _, _ in seconds)
     rows = {key[1:]: row for key, row in seconds.items() if key[0] == count}
-    variants = list(dict.fromkeys(v for row in rows.values() for v in row if row[v]))
-    for k, variant in enumerate(variants):
+    found = dict.fromkeys(v for row in rows.values() for v in row if row[v])
+    for k, variant in enumerate(ways or found):
         one = []
         for (arrays, size), row in sorted(rows.items()):
             rates = [

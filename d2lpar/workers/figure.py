@@ -22,7 +22,7 @@ def pictures(
     return {"sharing": picture(runs, title)}
 
 
-def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
+def picture(runs: Sequence[Run], title: str) -> page.Picture:
     """Draw bytes that all workers sent, seconds, and accuracy, a row per way."""
     ways = by_way(runs)
     batch = runs[0].header.settings.get("global_batch_size")
@@ -30,7 +30,7 @@ def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
     data = labels.data_name(runs[0].header)
     words = f"LeNet on {data}, global batch {batch:,}, {seeds}"
     size = (10.5, page.height(len(ways)) + 0.3)
-    note = labels.subtitle(words, runs) + age
+    note = labels.subtitle(words, runs)
     drawn = page.new(title, note, runs, size, columns=3, sharey=True)
     sent, seconds, accuracies = [], [], []
     for name, same in ways.items():
@@ -39,12 +39,12 @@ def picture(runs: Sequence[Run], title: str, age: str = "") -> page.Picture:
         sent.append(page.Row(name, mb, page.INK, "" if mb else "no counter"))
         seconds.append(page.Row(name, [epoch.seconds for epoch in epochs], page.INK))
         accuracies.append(page.Row(name, list(map(final_accuracy, same)), page.INK))
-    for axes, rows, unit, label in zip(
-        drawn.axes,
-        (sent, seconds, accuracies),
-        ("MB", "s", ""),
-        ("MB sent per epoch", "seconds per epoch", "last test accuracy"),
-    ):
+    panels = (
+        (sent, "MB", "MB sent per epoch"),
+        (seconds, "s", "seconds per epoch"),
+        (accuracies, "", "last test accuracy"),
+    )
+    for axes, (rows, unit, label) in zip(drawn.axes, panels):
         page.dots(axes, rows, unit, log=False)
         axes.set_xlabel(label)
         axes.margins(x=0.1)

@@ -105,8 +105,7 @@ def plan(
     places = list(hosts) or [here]
     worker_hosts = [places[k % len(places)] for k in range(workers)]
     roles = [role("scheduler", here)]
-    for k in range(servers):
-        roles.append(role(f"server {k}", places[k % len(places)]))
+    roles += [role(f"server {k}", places[k % len(places)]) for k in range(servers)]
     for k, text in enumerate(own_devices(devices, worker_hosts)):
         command = [*program, f"--devices={text}"] if text else program
         roles.append(role(f"worker {k}", worker_hosts[k], command))

@@ -53,9 +53,32 @@
       <button type="button" name="back">Back</button>
       <button type="button" name="step">Step</button>
       <button type="button" name="play">Play</button></form>
-      <p role="status"></p><table></table>`;
-    const [form, said, table] = box.children;
+      <p role="status"></p><svg viewBox="-130 -110 260 220" aria-hidden="true"></svg>
+      <table></table>`;
+    const [form, said, ring, table] = box.children;
     let done = 0, timer = null;
+
+    // The devices in a circle, and the chunks of the last round on their way.
+    function draw(n, round) {
+      const at = k => [90 * Math.sin(2 * Math.PI * k / n), -80 * Math.cos(2 * Math.PI * k / n)];
+      const links = round.map(([from, to]) => {
+        const [[x1, y1], [x2, y2]] = [at(from), at(to)];
+        return `<line x1="${x1}" y1="${y1}" x2="${x2}" y2="${y2}"/>`;
+      });
+      const devices = range(n).map(k => `<g transform="translate(${at(k)})">
+        <rect x="-17" y="-15" width="34" height="30" rx="5"/><text y="5">${k}</text></g>`);
+      ring.innerHTML = links.join("") + devices.join("");
+      const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+      for (const [from, to, chunks] of round) {
+        const dot = document.createElementNS(ring.namespaceURI, "circle");
+        dot.setAttribute("r", 4 + 8 * chunks.length / n);
+        ring.append(dot);
+        const [start, end, half] = [at(from), at(to), at(from).map((x, i) => (x + at(to)[i]) / 2)];
+        const place = ([x, y]) => ({ transform: `translate(${x}px, ${y}px)` });
+        dot.animate([place(still ? half : start), place(still ? half : end)],
+          { duration: still ? 1 : 700, fill: "forwards" });
+      }
+    }
 
     const stop = () => { clearInterval(timer); timer = null; };
     function show() {
@@ -63,6 +86,7 @@
       done = Math.min(done, schedule.length);
       const { values, busiest } = after(schedule, n, done);
       const last = done ? schedule[done - 1] : [];
+      draw(n, last);
       const total = n * (n + 1) / 2;
       const cell = (k, c) => {
         const into = last.some(([, to, chunks]) => to === k && chunks.includes(c));
@@ -75,18 +99,20 @@
         `<tr><th scope="row">device ${k}</th>${range(n).map(c => cell(k, c)).join("")}</tr>`
       ).join("");
       said.textContent = `Round ${done} of ${schedule.length}; through the busiest link: `
-        + `${Number(busiest.toFixed(2))} arrays.`;
-      form.back.disabled = done === 0;
-      form.step.disabled = done === schedule.length;
-      if (form.step.disabled) stop();
+        + `${Number(busiest.toFixed(2))} ${busiest === 1 ? "array" : "arrays"}.`;
+      // Not `disabled`, which would take the focus of the keyboard away.
+      form.back.ariaDisabled = done === 0;
+      form.step.ariaDisabled = done === schedule.length;
+      if (done === schedule.length) stop();
       form.play.textContent = timer ? "Pause" : "Play";
     }
-    form.back.addEventListener("click", () => { stop(); done -= 1; show(); });
+    const length = () => SCHEDULES[form.kind.value](Number(form.n.value)).length;
+    form.back.addEventListener("click", () => { stop(); done = Math.max(0, done - 1); show(); });
     form.step.addEventListener("click", () => { stop(); done += 1; show(); });
     form.play.addEventListener("click", () => {
       if (timer) stop();
       else {
-        if (form.step.disabled) done = 0;
+        if (done === length()) done = 0;
         timer = setInterval(() => { done += 1; show(); }, 900);
       }
       show();

@@ -7,6 +7,13 @@
     set: (key, value) => { try { localStorage.setItem(key, value); } catch {} },
   };
 
+  // At most three digits of a number that has a fraction.
+  const short = text => {
+    const value = Number(text);
+    return text && Number.isFinite(value) && !Number.isInteger(value)
+      ? String(Number(value.toPrecision(3))) : text;
+  };
+
   function verdict(guess, truth) {
     const [g, t] = [Number(guess), Number(truth)];
     if (!Number.isFinite(g) || !Number.isFinite(t))
@@ -25,7 +32,8 @@
     return `<svg viewBox="0 0 400 34" role="img" aria-label="your guess ${g}, answer ${t}">
       <line x1="10" x2="390" y1="17" y2="17" stroke="currentColor"/>
       <circle cx="${x(g)}" cy="17" r="6" fill="none" stroke="currentColor" stroke-width="2"/>
-      <circle cx="${x(t)}" cy="17" r="6" fill="var(--color-brand-primary)"/></svg>`;
+      <circle cx="${x(t)}" cy="17" r="6" fill="var(--color-brand-primary)"/></svg>
+      <small>○ your prediction, ● the output</small>`;
   }
 
   // A field for each answer of the output; one without a name if it has none.
@@ -37,12 +45,12 @@
     form.className = "prediction";
     for (const { what } of facts) {
       const label = document.createElement("label");
-      label.textContent = `Your prediction${what && `, ${what}`}: `;
+      label.textContent = `Your prediction${what && `, ${what}`}:`;
       label.innerHTML += `<input required autocomplete="off" size="12">`;
       form.append(label, " ");
     }
     form.insertAdjacentHTML("beforeend", `<button>Lock it in</button>
-      <button type="button">Show without</button><p role="status"></p>`);
+      <button type="button">Show without a prediction</button><p role="status"></p>`);
     const [inputs, said] = [form.querySelectorAll("input"), form.querySelector("p")];
     const lock = guesses => {
       form.querySelectorAll("input, button").forEach(e => { e.disabled = true; });
@@ -51,7 +59,7 @@
         const { answer } = facts[k];
         inputs[k].value = guess;
         said.append(answer
-          ? `You said ${guess}, here it was ${answer}: ${verdict(guess, answer)}. `
+          ? `You said ${guess}, here it was ${short(answer)}: ${verdict(guess, answer)}. `
           : `You said ${guess}. `);
         if (answer) said.insertAdjacentHTML("beforeend", axis(guess, answer));
       });

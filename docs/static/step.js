@@ -62,7 +62,7 @@
     const option = (value, chosen) =>
       `<option${value === chosen ? " selected" : ""}>${value}</option>`;
     box.innerHTML = `<form><p><label>Measured: a step of <select name="measured">
-        ${option(16)}${option(512, 512)}</select> images</label>
+        ${option(16, 16)}${option(512)}</select> images</label>
       <button type="button" name="back">Back</button>
       <button type="button" name="step">Step</button>
       <button type="button" name="play">Play</button>
@@ -72,7 +72,7 @@
         <input type="file" name="file" accept=".json"></label></p></form>
       <p role="status"></p><div></div><table></table>`;
     const [form, said, timelines, table] = box.children;
-    let yours = null, refused = "", done = Infinity, timer = null;
+    let yours = null, refused = "", last = false, done = 0, timer = null;
 
     const stop = () => { clearInterval(timer); timer = null; };
     function show() {
@@ -109,19 +109,21 @@
           ? `: ${laneName(lane)} has done ${name} in ${ms(end - start)} ms.` : ".");
       form.at.max = ends.length;
       form.at.value = done;
-      form.back.disabled = done === 0;
-      form.step.disabled = done === ends.length;
-      if (form.step.disabled) stop();
+      form.at.setAttribute("aria-valuetext", `${done} of ${ends.length} operators`);
+      // Not `disabled`, which would take the focus of the keyboard away.
+      form.back.ariaDisabled = done === 0;
+      form.step.ariaDisabled = last = done === ends.length;
+      if (last) stop();
       form.play.textContent = timer ? "Pause" : "Play";
     }
     const go = to => { done = to; refused = ""; show(); };
-    form.back.addEventListener("click", () => { stop(); go(done - 1); });
+    form.back.addEventListener("click", () => { stop(); go(Math.max(0, done - 1)); });
     form.step.addEventListener("click", () => { stop(); go(done + 1); });
     form.at.addEventListener("input", () => { stop(); go(Number(form.at.value)); });
     form.play.addEventListener("click", () => {
       if (timer) stop();
       else {
-        if (form.step.disabled) done = 0;
+        if (last) done = 0;
         timer = setInterval(() => go(done + 1), 100);
       }
       show();
@@ -129,7 +131,7 @@
     form.addEventListener("change", ({ target }) => {
       if (target === form.at || target === form.file) return;
       stop();
-      go(target === form.zoom ? done : Infinity);
+      go(target === form.zoom ? done : 0);
     });
     form.addEventListener("submit", event => event.preventDefault());
 

@@ -24,7 +24,7 @@ import figure  # noqa: E402
 import gallery  # noqa: E402
 from gallery_pictures import FIGURES, PICTURES, claim  # noqa: E402
 
-MOST = 18
+MOST = 14
 NUMBER = re.compile(r"[\d.,\u2212$\\{}^ ]*\d[\d.,\u2212$\\{}^ \u00d7]*(KiB|MiB|GiB)?")
 
 

@@ -43,7 +43,7 @@ def test_compilers_are_looked_for_in_turn(monkeypatch, tmp_path):
     monkeypatch.setattr(on_cpu.importlib.util, "find_spec", lambda name: "ziglang")
     assert on_cpu.compiler() == [sys.executable, "-m", "ziglang", "c++"]
     monkeypatch.setattr(on_cpu.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(KernelError, match=r"no C\+\+ compiler.*d2lpar\[kernels\]"):
+    with pytest.raises(KernelError, match=r"no C\+\+ compiler.*-e .\.\[kernels\]"):
         load("x[0] = 4;")
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(KernelError, match="CXX=no-such-compiler -O1"):
